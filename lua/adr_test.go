@@ -1,0 +1,226 @@
+package lua_test
+
+// What the rules of adr-013 get wrong, each shown on scripts by those rules
+// (testdata, written for this test) beside ours.
+
+import (
+	_ "embed"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+//go:embed testdata/adr_coalesce.lua
+var adrCoalesce string
+
+//go:embed testdata/adr_buckets.lua
+var adrBuckets string
+
+type adrEntity struct {
+	t        *testing.T
+	rdb      redis.UniversalClient
+	lock     string
+	versions string
+}
+
+func newADREntity(t *testing.T, rdb redis.UniversalClient) adrEntity {
+	tag := "{" + servicetest.Name("adr") + "}"
+	return adrEntity{t, rdb, "upd:" + tag + ":lock", "upd:" + tag + ":ver"}
+}
+
+func (a adrEntity) publish(lane string) (outcome, version int64) {
+	a.t.Helper()
+	v, err := a.rdb.Eval(a.t.Context(), adrCoalesce, []string{a.lock, a.versions}, lane, minute, minute, hour).Int64Slice()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return v[0], v[1]
+}
+
+func (a adrEntity) expire(key string) {
+	a.t.Helper()
+	if err := a.rdb.Del(a.t.Context(), key).Err(); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// obsolete is the worker's test of adr-013 §2-4.
+func (a adrEntity) obsolete(version int64) bool {
+	a.t.Helper()
+	newest, err := a.rdb.Get(a.t.Context(), a.versions).Int64()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return version < newest
+}
+
+func TestADRNumbersStartAgainBelowTheStoredSnapshot(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		a := newADREntity(t, rdb)
+		var stored int64
+		for range 5 {
+			_, stored = a.publish("HIGH")
+			a.expire(a.lock)
+		}
+		a.expire(a.versions) // after 45 minutes without a request
+		if _, v := a.publish("HIGH"); v >= stored {
+			t.Errorf("ADR: version %d is above the stored %d: the flaw is gone, and with it the reason for ours", v, stored)
+		}
+
+		e := newEntity(t, rdb)
+		own := e.mustBegin(e.published(high), "HIGH")
+		e.forget()
+		if n := e.mustAcquire(wish{lane: "HIGH", floor: own}, "PUBLISHED"); n <= own {
+			t.Errorf("ours: number %d is not above the stored %d", n, own)
+		}
+	})
+}
+
+func TestADRSkipsTheOldRequestEachTimeANewOneIsMade(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		// A backlog longer than the lock's life: the reader asks again, and the
+		// request at the head of the queue is thrown away for the one at its end.
+		a := newADREntity(t, rdb)
+		_, queued := a.publish("LOW")
+		a.expire(a.lock)
+		a.publish("LOW")
+		if !a.obsolete(queued) {
+			t.Error("ADR: the flaw is gone, and with it the reason for ours")
+		}
+
+		e := newEntity(t, rdb)
+		ours := e.published(low)
+		e.confirm(ours, dead)
+		e.published(low)
+		if got := e.peek(ours, "LOW", 0); got != "PROCEED" {
+			t.Errorf("ours: the request at the head of the queue is %s", got)
+		}
+	})
+}
+
+func TestADRCoversARequestByAPublishThatFails(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		a := newADREntity(t, rdb)
+		a.publish("HIGH")
+		if outcome, _ := a.publish("HIGH"); outcome != 0 {
+			t.Error("ADR: the second request was not covered")
+		}
+		a.expire(a.lock) // the publish failed; nobody tells the second request
+
+		e := newEntity(t, rdb)
+		n := e.mustAcquire(high, "PUBLISHED")
+		e.mustAcquire(high, "PENDING") // ours: not a promise; whoever must not lose it asks again
+		e.rollback(n)
+		e.mustAcquire(high, "PUBLISHED")
+	})
+}
+
+func TestADRUpgradeThatFailsSupersedesItsLowTwin(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		a := newADREntity(t, rdb)
+		_, queued := a.publish("LOW")
+		a.publish("HIGH")
+		a.expire(a.lock) // the HIGH publish failed, its lock is taken away
+		if !a.obsolete(queued) {
+			t.Error("ADR: the flaw is gone, and with it the reason for ours")
+		}
+
+		e := newEntity(t, rdb)
+		ours := e.published(low)
+		e.rollback(e.mustAcquire(high, "UPGRADED"))
+		if v := e.begin(ours, "LOW", 0); v.outcome != "PROCEED" {
+			t.Errorf("ours: the LOW twin is %s by a record that was never written", v.outcome)
+		}
+	})
+}
+
+func TestADRFetchesInFlightShareANumber(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		// A record delivered to two workers carries one version: by the ADR both
+		// snapshots have it, and the older look at the upstream may win.
+		e := newEntity(t, rdb)
+		record := e.published(high)
+		first, second := e.mustBegin(record, "HIGH"), e.mustBegin(record, "HIGH")
+		if first == record || second <= first {
+			t.Errorf("ours: fetches %d and %d of record %d", first, second, record)
+		}
+	})
+}
+
+// adrAdmits asks the two buckets once.
+func adrAdmits(t *testing.T, rdb redis.UniversalClient, tag string, at time.Duration, high bool) bool {
+	t.Helper()
+	ok, err := rdb.Eval(t.Context(), adrBuckets, []string{tag + ":all", tag + ":low"},
+		450, 350, 450, 350, (1_800_000*time.Second + at).Milliseconds(), flag(high)).Int()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok == 1
+}
+
+func TestADRBucketsAdmitTwiceTheLimitAfterAPause(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	var admitted []int64
+	for at := time.Duration(0); at < time.Second; at += 500 * time.Microsecond {
+		if adrAdmits(t, rdb, "{"+t.Name()+"}", at, true) {
+			admitted = append(admitted, at.Microseconds())
+		}
+	}
+	if got := mostInWindow(admitted, second); got <= 500 {
+		t.Errorf("ADR: %d in a second: the flaw is gone, and with it the reason for ours", got)
+	}
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		var ours []int64
+		for range 20 {
+			g := b.acquire(600, 0)
+			ours = append(ours, g.high...)
+			c.advance(50_000)
+		}
+		if got := mostInWindow(ours, second); got > 474 {
+			t.Errorf("ours: %d in a second", got)
+		}
+	})
+}
+
+func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	tag := "{" + t.Name() + "}"
+	adrAdmits(t, rdb, tag, 10*time.Second, true) // one caller's clock is 10 s ahead
+	admitted := 0
+	for ms := range 1000 {
+		if adrAdmits(t, rdb, tag, time.Duration(ms)*time.Millisecond, true) {
+			admitted++
+		}
+	}
+	if admitted > 0 {
+		t.Errorf("ADR: the others got %d calls: the flaw is gone, and with it the reason for ours", admitted)
+	}
+	// Ours takes no time from its caller: see ARGV in limiter_acquire.lua.
+}
+
+func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	tag := "{" + t.Name() + "}"
+	for range 450 { // a crowd of readers spends the common stock
+		adrAdmits(t, rdb, tag, 0, true)
+	}
+	served := make([]int, 3)
+	for ms := range 3000 {
+		at := time.Duration(ms) * time.Millisecond
+		for range 3 { // LOW floods, on its own untouched stock
+			adrAdmits(t, rdb, tag, at, false)
+		}
+		if ms%5 == 0 && adrAdmits(t, rdb, tag, at, true) { // HIGH wants 200 a second
+			served[ms/1000]++
+		}
+	}
+	if most := slices.Max(served); most > 50 {
+		t.Errorf("ADR: HIGH got %v a second: the flaw is gone, and with it the reason for ours", served)
+	}
+	// Ours: TestTheShareKeptForHighIsThereWhileLowFloods.
+}

@@ -1,0 +1,78 @@
+-- coalesce_acquire: decides in one step whether a request for an entity is
+-- covered by one already under way, and if not, issues its number and sets a
+-- pending lock in its name (rules: ARCHITECTURE.md, "Coalescing").
+--
+-- KEYS[1]  the entity's hash, upd:{source/facet/key}
+-- ARGV[1]  HIGH or LOW
+-- ARGV[2]  1 if the request is strict: its fetch must begin after it; else 0
+-- ARGV[3]  floor: version of the snapshot that the caller has read, 0 for none
+-- ARGV[4]  1 if the request passes a hold; else 0
+-- ARGV[5]  cool-down that publishing this request starts, in ms; 0 for none.
+--          A request that has one is refused while an earlier one's lasts
+-- ARGV[6]  life of the pending lock in ms: a little above the delivery timeout
+-- ARGV[7]  how long the hash outlives its last use, in ms
+--
+-- Returns {outcome, number, reason, until}, until in ms since 1970:
+--   PUBLISHED, UPGRADED          publish a record with this number, then confirm
+--                                or roll back
+--   ALREADY_PROCESSING, PENDING  covered by the lock of this number; PENDING: its
+--                                publish is not acknowledged yet
+--   HELD, COOLING                refused, for this reason, until then
+--
+-- Atomic. Writes only with PUBLISHED and UPGRADED.
+--
+-- The hash: lock = "LANE number until STATE" (PENDING or CONFIRMED), ver = last
+-- number issued, done = last number satisfied, hold = "REASON until number",
+-- cooldown = "until number". Times are Redis' own. Whatever lies past its until
+-- counts as absent.
+
+local lane, strict, floor = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local f = redis.call('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown')
+local ver, done = tonumber(f[2] or 0), math.max(tonumber(f[3] or 0), floor)
+local keep = tonumber(ARGV[7])
+
+if f[4] then
+  local reason, till = string.match(f[4], '^(%S+) (%d+) ')
+  if tonumber(till) > now then
+    if ARGV[4] ~= '1' then return {'HELD', 0, reason, tonumber(till)} end
+    keep = math.max(keep, till - now)
+  end
+end
+
+local outcome = 'PUBLISHED'
+if f[1] then
+  local held, number, till, state = string.match(f[1], '^(%S+) (%d+) (%d+) (%S+)$')
+  number = tonumber(number)
+  if tonumber(till) > now and number > floor then
+    if held == 'LOW' and lane == 'HIGH' then
+      outcome = 'UPGRADED'
+    elseif not (strict and ver > number) then
+      -- Covered. A strict request reaches this only while no fetch has begun
+      -- behind the lock: had one, ver would have moved past the lock's number.
+      return {state == 'PENDING' and 'PENDING' or 'ALREADY_PROCESSING', number, '', tonumber(till)}
+    end
+  end
+end
+
+local cooldown = tonumber(ARGV[5])
+if cooldown > 0 and f[5] then
+  local till = tonumber(string.match(f[5], '^%d+'))
+  if till > now then return {'COOLING', 0, 'COOLDOWN', till} end
+end
+
+-- Above every number of this entity that may still be in flight or stored, also
+-- when the hash is gone: then Redis' time is above the numbers it once held.
+local number = math.max(math.max(ver, done) + 1, now)
+local text = string.format('%.0f', number)
+redis.call('HSET', KEYS[1], 'ver', text,
+  'lock', lane .. ' ' .. text .. ' ' .. string.format('%.0f', now + ARGV[6]) .. ' PENDING')
+if done > 0 then redis.call('HSET', KEYS[1], 'done', string.format('%.0f', done)) end
+if cooldown > 0 then
+  redis.call('HSET', KEYS[1], 'cooldown', string.format('%.0f', now + cooldown) .. ' ' .. text)
+  keep = math.max(keep, cooldown)
+end
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', keep))
+return {outcome, number, '', 0}

@@ -1,0 +1,377 @@
+package lua_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+)
+
+var (
+	high = wish{lane: "HIGH"}
+	low  = wish{lane: "LOW"}
+)
+
+func TestTheFirstRequestIsPublishedAndOthersAreCovered(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.mustAcquire(high, "PUBLISHED")
+		if v := e.acquire(high); v.outcome != "PENDING" || v.number != n {
+			e.t.Errorf("while its publish is in the air: %+v", v)
+		}
+		if !e.confirm(n, minute) {
+			e.t.Error("not confirmed")
+		}
+		if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != n {
+			e.t.Errorf("once acknowledged: %+v", v)
+		}
+		if v := e.acquire(low); v.outcome != "ALREADY_PROCESSING" {
+			e.t.Errorf("LOW under HIGH: %+v", v)
+		}
+	})
+}
+
+func TestAHighRequestRaisesALowLock(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		first := e.mustAcquire(low, "PUBLISHED")
+		second := e.mustAcquire(high, "UPGRADED")
+		if second <= first {
+			e.t.Errorf("upgraded to %d, not above %d", second, first)
+		}
+		if e.confirm(first, minute) {
+			e.t.Error("the replaced request's acknowledgement confirmed the lock of another")
+		}
+		e.mustAcquire(high, "PENDING")
+	})
+}
+
+func TestOfManyAtOnceExactlyOneIsPublished(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		var mu sync.Mutex
+		outcomes := map[string]int{}
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				v := e.acquire(high)
+				mu.Lock()
+				defer mu.Unlock()
+				outcomes[v.outcome]++
+			})
+		}
+		wg.Wait()
+		if outcomes["PUBLISHED"] != 1 || outcomes["PENDING"] != 99 {
+			e.t.Errorf("outcomes %v", outcomes)
+		}
+	})
+}
+
+func TestALockThatIsOverBlocksNobody(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		first := e.mustAcquire(wish{lane: "HIGH", life: -1}, "PUBLISHED")
+		second := e.mustAcquire(high, "PUBLISHED")
+		e.confirm(second, dead)
+		third := e.mustAcquire(low, "PUBLISHED")
+		if first >= second || second >= third {
+			e.t.Errorf("numbers %d, %d, %d do not rise", first, second, third)
+		}
+	})
+}
+
+func TestAStrictRequestIsCoveredUntilAFetchHasBegun(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		strict := wish{lane: "HIGH", strict: true}
+		n := e.published(high)
+		e.mustAcquire(strict, "ALREADY_PROCESSING")
+		running := e.mustBegin(n, "HIGH")
+
+		e.mustAcquire(high, "ALREADY_PROCESSING") // relaxed: content with it
+		follow := e.mustAcquire(strict, "PUBLISHED")
+		if follow <= running {
+			e.t.Errorf("the follow-up %d is not above the running fetch %d", follow, running)
+		}
+		e.confirm(follow, minute)
+		e.mustAcquire(strict, "ALREADY_PROCESSING") // one follow-up is enough
+
+		if e.settle(running, true, "", 0) {
+			e.t.Error("the running fetch released the follow-up's lock")
+		}
+		if got := e.peek(follow, "HIGH", 0); got != "PROCEED" {
+			e.t.Errorf("the follow-up is %s by a fetch that began before it", got)
+		}
+	})
+}
+
+func TestALockAtOrBelowTheReadSnapshotCountsAsAbsent(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.published(high)
+		e.mustAcquire(wish{lane: "HIGH", floor: n - 1}, "ALREADY_PROCESSING")
+		again := e.mustAcquire(wish{lane: "HIGH", floor: n}, "PUBLISHED")
+		if again <= n {
+			e.t.Errorf("number %d is not above the floor %d", again, n)
+		}
+	})
+}
+
+func TestNumbersRiseAlsoWhenTheHashIsLost(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		last := int64(0)
+		for i := range 50 {
+			switch i % 3 {
+			case 0:
+				e.forget()
+			case 1: // a snapshot from a clock ahead of Redis'
+				last += 1000
+			}
+			n := e.mustAcquire(wish{lane: "HIGH", floor: last, strict: true}, "PUBLISHED")
+			if n <= last {
+				e.t.Fatalf("step %d: number %d after %d", i, n, last)
+			}
+			last = e.mustBegin(n, "HIGH")
+		}
+	})
+}
+
+func TestARollbackTakesAwayOnlyItsOwnPendingLock(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		first := e.mustAcquire(low, "PUBLISHED")
+		second := e.mustAcquire(high, "UPGRADED")
+		if e.rollback(first) {
+			e.t.Error("the replaced request rolled back another's lock")
+		}
+		e.mustAcquire(high, "PENDING")
+		if !e.rollback(second) || e.rollback(second) {
+			e.t.Error("a rollback must work once")
+		}
+		third := e.published(high)
+		if e.rollback(third) {
+			e.t.Error("a confirmed lock was rolled back")
+		}
+	})
+}
+
+func TestAHoldIsRespectedUntilItIsOverAndPassedByThoseWhoMay(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.published(high)
+		e.settle(n, false, "FAILED", minute)
+		v := e.acquire(high)
+		if v.outcome != "HELD" || v.reason != "FAILED" || v.until == 0 {
+			e.t.Errorf("acquire under a hold: %+v", v)
+		}
+		passing := e.mustAcquire(wish{lane: "LOW", strict: true, passes: true}, "PUBLISHED")
+		e.rollback(passing)
+
+		e.settle(n, false, "FAILED", dead)
+		e.mustAcquire(high, "PUBLISHED")
+	})
+}
+
+func TestAHoldIsLiftedByALaterEndAndNotByAnEarlierOne(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		early := e.mustBegin(e.published(high), "HIGH")
+		late := e.mustBegin(e.published(wish{lane: "HIGH", strict: true}), "HIGH")
+		e.settle(late, true, "ABSENT", minute)
+		e.settle(early, true, "", 0)
+		e.mustAcquire(high, "HELD")
+		e.settle(early, false, "FAILED", dead)
+		if v := e.acquire(high); v.reason != "ABSENT" {
+			e.t.Errorf("an earlier end replaced the hold: %+v", v)
+		}
+		e.settle(late+1, true, "", 0)
+		e.mustAcquire(high, "PUBLISHED")
+	})
+}
+
+func TestTheHashOutlivesEveryHoldAndIsGoneAnHourAfterItsLastUse(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		within := func(what string, low, high int64) {
+			e.t.Helper()
+			if got := e.lifetime(); got <= low || got > high {
+				e.t.Errorf("after %s the hash lives for %d ms, want %d to %d", what, got, low, high)
+			}
+		}
+		n := e.mustAcquire(high, "PUBLISHED")
+		within("acquire", hour-minute, hour)
+		e.confirm(n, minute)
+		e.settle(n, false, "FAILED", 6*hour)
+		within("a long hold", 6*hour-minute, 6*hour)
+		passing := e.mustAcquire(wish{lane: "HIGH", passes: true}, "PUBLISHED")
+		within("acquire under it", 6*hour-minute, 6*hour)
+		own := e.mustBegin(passing, "HIGH")
+		within("begin under it", 6*hour-minute, 6*hour)
+		e.settle(own, true, "", 0)
+		within("success", hour-minute, hour)
+	})
+}
+
+func TestACoolDownRefusesOnlyWhatWouldBePublished(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		refresh := wish{lane: "HIGH", strict: true, passes: true, cooldown: minute}
+		n := e.mustAcquire(refresh, "PUBLISHED")
+		e.mustAcquire(refresh, "PENDING")
+		e.confirm(n, minute)
+		e.mustAcquire(refresh, "ALREADY_PROCESSING")
+		e.settle(e.mustBegin(n, "HIGH"), true, "", 0)
+
+		if v := e.acquire(refresh); v.outcome != "COOLING" || v.until == 0 {
+			e.t.Errorf("a second refresh: %+v", v)
+		}
+		e.mustAcquire(high, "PUBLISHED") // a reader has no cool-down
+	})
+}
+
+func TestAPublishThatFailedStartsNoCoolDown(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		refresh := wish{lane: "HIGH", strict: true, cooldown: minute}
+		e.rollback(e.mustAcquire(refresh, "PUBLISHED"))
+		e.mustAcquire(refresh, "PUBLISHED")
+	})
+}
+
+func TestCoalescingLeavesNoTraceWhereItPublishesNothing(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		if e.confirm(5, minute) || e.rollback(5) || e.peek(5, "LOW", 0) != "PROCEED" || e.peek(5, "LOW", 5) != "SATISFIED" {
+			e.t.Error("an unknown entity answered as if it were known")
+		}
+		if n, err := e.rdb.Exists(e.t.Context(), e.key).Result(); err != nil || n != 0 {
+			e.t.Errorf("the hash exists (%d, %v): it would never expire", n, err)
+		}
+	})
+}
+
+// Random sequences on one entity: a request that was accepted is never forgotten.
+// The invariant: as long as no fetch that began after a request has settled,
+// a record that will fetch for it is in a topic, and peek lets that record run.
+func TestNoAcceptedRequestIsForgottenInRandomSequences(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		for seed := range uint64(40) {
+			e.forget()
+			randomSequence(e, seed)
+		}
+	})
+}
+
+type accepted struct {
+	at     int // step at which it was accepted
+	strict bool
+}
+
+func randomSequence(e entity, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	type record struct {
+		number int64
+		lane   string
+		asked  int // step of its acquire
+	}
+	type fetch struct {
+		number int64
+		begun  int
+	}
+	var (
+		topics    []record // acknowledged and not yet committed
+		inAir     []record // acquired, the publish's outcome is not known
+		fetches   []fetch
+		waiting   []accepted
+		stored    int64 // version in the database
+		storedAge int   // step at which that fetch began
+		highest   int64 // number issued so far
+	)
+	fail := func(step int, why string) { e.t.Fatalf("seed %d, step %d: %s", seed, step, why) }
+	satisfy := func(begun int, running bool) {
+		waiting = slices.DeleteFunc(waiting, func(a accepted) bool { return a.at < begun || (running && !a.strict) })
+	}
+	for step := range 120 {
+		switch rng.IntN(7) {
+		case 0, 1: // a request
+			w := wish{lane: []string{"HIGH", "LOW"}[rng.IntN(2)], strict: rng.IntN(2) == 0}
+			if rng.IntN(2) == 0 {
+				w.floor = stored
+			}
+			v := e.acquire(w)
+			switch v.outcome {
+			case "PUBLISHED", "UPGRADED":
+				inAir = append(inAir, record{v.number, w.lane, step})
+				highest = max(highest, v.number)
+			case "ALREADY_PROCESSING":
+				waiting = append(waiting, accepted{step, w.strict})
+			}
+		case 2: // a publish ends
+			if len(inAir) == 0 {
+				continue
+			}
+			i := rng.IntN(len(inAir))
+			r := inAir[i]
+			inAir = slices.Delete(inAir, i, i+1)
+			switch rng.IntN(4) {
+			case 0: // failed
+				e.rollback(r.number)
+			case 1: // acknowledged, and the producer died before confirming
+				topics = append(topics, r)
+				waiting = append(waiting, accepted{r.asked, true})
+			default:
+				topics = append(topics, r)
+				e.confirm(r.number, minute)
+				waiting = append(waiting, accepted{r.asked, true})
+			}
+		case 3, 4: // a worker takes a record
+			if len(topics) == 0 {
+				continue
+			}
+			r := topics[rng.IntN(len(topics))]
+			if v := e.begin(r.number, r.lane, stored); v.outcome == "PROCEED" {
+				for _, f := range fetches {
+					if v.number <= f.number {
+						fail(step, "a later fetch has no higher number")
+					}
+				}
+				fetches = append(fetches, fetch{v.number, step})
+				highest = max(highest, v.number)
+			} else if v.outcome == "SATISFIED" {
+				topics = slices.DeleteFunc(topics, func(o record) bool { return o == r })
+			} else if !slices.ContainsFunc(topics, func(o record) bool { return o.lane == "HIGH" && o.number > r.number }) {
+				fail(step, "superseded by a record that is not in its topic")
+			} else {
+				topics = slices.DeleteFunc(topics, func(o record) bool { return o == r })
+			}
+		case 5: // a fetch is written, and perhaps settled
+			if len(fetches) == 0 {
+				continue
+			}
+			i := rng.IntN(len(fetches))
+			f := fetches[i]
+			fetches = slices.Delete(fetches, i, i+1)
+			if rng.IntN(4) == 0 {
+				continue // the worker died; its record is delivered again
+			}
+			if f.number >= stored {
+				if f.begun < storedAge {
+					fail(step, "an older look at the upstream replaced a newer one")
+				}
+				stored, storedAge = f.number, f.begun
+			}
+			satisfy(f.begun, true)
+			if rng.IntN(4) != 0 {
+				e.settle(f.number, true, "", 0)
+			}
+		case 6: // time passes, or Redis forgets
+			if rng.IntN(3) == 0 {
+				e.loseData(highest)
+			}
+		}
+	}
+	// Drain: every record still in a topic is worked once more.
+	for _, r := range topics {
+		if v := e.begin(r.number, r.lane, stored); v.outcome == "PROCEED" {
+			stored, storedAge = v.number, 1000
+			satisfy(1000, true)
+			e.settle(v.number, true, "", 0)
+		} else if v.outcome == "SATISFIED" && stored >= r.number {
+			satisfy(storedAge, true)
+		}
+	}
+	// A pending lock's life ends; what a read only reported as pending is nobody's promise.
+	for _, a := range waiting {
+		if a.at >= storedAge {
+			e.t.Fatalf("seed %d: the request accepted at step %d (strict %v) was never fetched for; hash %s %s %s", seed, a.at, a.strict,
+				e.field("lock"), e.field("ver"), e.field("done"))
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package lua_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+	"github.com/freshet/freshet/servicetest"
+)
+
+const (
+	minute = 60_000
+	hour   = 60 * minute
+	dead   = 0 // a life that is over at once
+)
+
+// entity drives the scripts of one entity's hash, and fails the test on any
+// error of Redis.
+type entity struct {
+	t   *testing.T
+	rdb redis.UniversalClient
+	key string
+}
+
+func newEntity(t *testing.T, rdb redis.UniversalClient) entity {
+	return entity{t, rdb, "upd:{" + servicetest.Name("nexon") + "/character/a}"}
+}
+
+func (e entity) run(s lua.Script, args ...any) *redis.Cmd {
+	e.t.Helper()
+	cmd := eval.Once(e.t.Context(), e.rdb, s, eval.Call{Key: e.key, Args: args})
+	if cmd.Err() != nil {
+		e.t.Fatalf("%s: %v", s.Name, cmd.Err())
+	}
+	return cmd
+}
+
+type verdict struct {
+	outcome string
+	number  int64
+	reason  string
+	until   int64
+}
+
+// wish is an acquire; the zero value of a field is its usual value.
+type wish struct {
+	lane     string
+	strict   bool
+	floor    int64
+	passes   bool
+	cooldown int64
+	life     int64 // of the pending lock; -1 for one that is over at once
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (e entity) acquire(w wish) verdict {
+	e.t.Helper()
+	if w.life == 0 {
+		w.life = minute
+	}
+	reply := e.run(lua.CoalesceAcquire, w.lane, flag(w.strict), w.floor, flag(w.passes), w.cooldown, max(w.life, 0), hour)
+	v, err := reply.Slice()
+	if err != nil || len(v) != 4 {
+		e.t.Fatalf("coalesce_acquire returned %v, %v", v, err)
+	}
+	return verdict{v[0].(string), v[1].(int64), v[2].(string), v[3].(int64)}
+}
+
+// mustAcquire acquires and returns the number, if the outcome is the wanted one.
+func (e entity) mustAcquire(w wish, outcome string) int64 {
+	e.t.Helper()
+	v := e.acquire(w)
+	if v.outcome != outcome {
+		e.t.Fatalf("acquire %+v gave %+v, want %s", w, v, outcome)
+	}
+	return v.number
+}
+
+func (e entity) confirm(number int64, life int) bool {
+	e.t.Helper()
+	n, err := e.run(lua.CoalesceConfirm, number, life).Int()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return n == 1
+}
+
+func (e entity) rollback(number int64) bool {
+	e.t.Helper()
+	n, err := e.run(lua.CoalesceRollback, number).Int()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return n == 1
+}
+
+func (e entity) peek(version int64, lane string, stored int64) string {
+	e.t.Helper()
+	s, err := e.run(lua.RequestPeek, version, lane, stored).Text()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return s
+}
+
+func (e entity) begin(version int64, lane string, stored int64) verdict {
+	e.t.Helper()
+	v, err := e.run(lua.RequestBegin, version, lane, stored, hour).Slice()
+	if err != nil || len(v) != 2 {
+		e.t.Fatalf("request_begin returned %v, %v", v, err)
+	}
+	return verdict{outcome: v[0].(string), number: v[1].(int64)}
+}
+
+func (e entity) mustBegin(version int64, lane string) int64 {
+	e.t.Helper()
+	v := e.begin(version, lane, 0)
+	if v.outcome != "PROCEED" || v.number <= version {
+		e.t.Fatalf("begin %d gave %+v, want PROCEED with a higher number", version, v)
+	}
+	return v.number
+}
+
+func (e entity) settle(number int64, satisfied bool, hold string, holdMs int) bool {
+	e.t.Helper()
+	n, err := e.run(lua.RequestSettle, number, flag(satisfied), hold, holdMs, hour).Int()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return n == 1
+}
+
+// published acquires and confirms.
+func (e entity) published(w wish) int64 {
+	e.t.Helper()
+	v := e.acquire(w)
+	if v.outcome != "PUBLISHED" && v.outcome != "UPGRADED" {
+		e.t.Fatalf("acquire %+v gave %+v", w, v)
+	}
+	if !e.confirm(v.number, minute) {
+		e.t.Fatalf("number %d was not confirmed", v.number)
+	}
+	return v.number
+}
+
+func (e entity) field(name string) string {
+	e.t.Helper()
+	s, err := e.rdb.HGet(e.t.Context(), e.key, name).Result()
+	if err != nil && err != redis.Nil {
+		e.t.Fatal(err)
+	}
+	return s
+}
+
+// lifetime returns the hash's remaining life in ms; negative if it has none.
+func (e entity) lifetime() int64 {
+	e.t.Helper()
+	d, err := e.rdb.PTTL(e.t.Context(), e.key).Result()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return d.Milliseconds()
+}
+
+func (e entity) forget() {
+	e.t.Helper()
+	if err := e.rdb.Del(e.t.Context(), e.key).Err(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// loseData loses the hash as a restart of Redis would: it takes time, so that
+// Redis' clock has moved past the numbers it had issued.
+func (e entity) loseData(numbers int64) {
+	e.t.Helper()
+	e.forget()
+	for {
+		now, err := e.rdb.Time(e.t.Context()).Result()
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if now.UnixMilli() > numbers {
+			return
+		}
+	}
+}
+
+// eachRedis runs the test on every kind of Redis, each with a fresh entity.
+func eachRedis(t *testing.T, test func(e entity)) {
+	t.Helper()
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) { test(newEntity(t, rdb)) })
+}
+
+func TestEveryScriptSaysWhatItTakesAndReturns(t *testing.T) {
+	for _, s := range []lua.Script{
+		lua.CoalesceAcquire, lua.CoalesceConfirm, lua.CoalesceRollback,
+		lua.RequestPeek, lua.RequestBegin, lua.RequestSettle, lua.LimiterAcquire,
+	} {
+		if !strings.HasPrefix(s.Source, "-- "+s.Name+": ") {
+			t.Errorf("%s does not begin with its name and purpose", s.Name)
+		}
+		head, body, _ := strings.Cut(s.Source, "\n\n")
+		for _, word := range []string{"KEYS[1]", "ARGV[1]", "Returns ", "Atomic"} {
+			if !strings.Contains(head, word) && !strings.Contains(s.Source[:strings.Index(s.Source, "\nlocal ")], word) {
+				t.Errorf("%s says nothing of %s at its head", s.Name, word)
+			}
+		}
+		// Only what every Redis has, and only the declared key.
+		for _, word := range []string{"struct.", "cmsgpack", "bit.", "#!", "redis.setresp", "KEYS[2]", "KEYS[1] .."} {
+			if strings.Contains(body, word) {
+				t.Errorf("%s uses %s", s.Name, word)
+			}
+		}
+	}
+}
+
+func TestAScriptIsLoadedWhereItIsUnknown(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		s := lua.Script{Name: "test", Source: "return ARGV[1] .. '" + servicetest.Name("x") + "'"}
+		s.SHA1 = redis.NewScript(s.Source).Hash()
+		var calls []eval.Call
+		for i := range 50 {
+			calls = append(calls, eval.Call{Key: fmt.Sprintf("%s:%d", e.key, i), Args: []any{i}})
+		}
+		for round := range 2 {
+			for i, r := range eval.Each(e.t.Context(), e.rdb, s, calls) {
+				if got, err := r.Text(); err != nil || !strings.HasPrefix(got, fmt.Sprint(i)+"x-") {
+					e.t.Fatalf("round %d, call %d: %q, %v", round, i, got, err)
+				}
+			}
+		}
+		if got, err := eval.Once(e.t.Context(), e.rdb, s, calls[7]).Text(); err != nil || !strings.HasPrefix(got, "7x-") {
+			e.t.Fatalf("%q, %v", got, err)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+// Package eval runs the scripts of package lua. It earns its place by one rule
+// that the client library does not keep by itself: a script whose outcome is
+// unknown is never run again. Run twice, coalesce_acquire would find its own
+// pending lock and report somebody else's publish that never comes.
+package eval
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+)
+
+// Call is one run of a script on one key.
+type Call struct {
+	Key  string
+	Args []any
+}
+
+// once is a command that no client, single or cluster, sends a second time
+// after a network error. Redirections are still followed: they say that the
+// script did not run.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+func evalsha(ctx context.Context, s lua.Script, c Call) once {
+	return once{redis.NewCmd(ctx, append([]any{"evalsha", s.SHA1, 1, c.Key}, c.Args...)...)}
+}
+
+func eval(ctx context.Context, s lua.Script, c Call) once {
+	return once{redis.NewCmd(ctx, append([]any{"eval", s.Source, 1, c.Key}, c.Args...)...)}
+}
+
+// Once runs s on one key in one round trip, or two where Redis does not know the
+// script yet.
+func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) *redis.Cmd {
+	cmd := evalsha(ctx, s, c)
+	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = eval(ctx, s, c)
+		_ = rdb.Process(ctx, cmd) // the command carries the error
+	}
+	return cmd.Cmd
+}
+
+// Each runs s for every call in pipelines, one a cluster node, and returns the
+// results in the order of the calls. Each result carries its own error.
+func Each(ctx context.Context, rdb redis.UniversalClient, s lua.Script, calls []Call) []*redis.Cmd {
+	results := make([]*redis.Cmd, len(calls))
+	all := make([]int, len(calls))
+	for i := range calls {
+		all[i] = i
+	}
+	pipelined(ctx, rdb, s, calls, all, evalsha, results)
+	var unknown []int
+	for i, r := range results {
+		if redis.HasErrorPrefix(r.Err(), "NOSCRIPT") {
+			unknown = append(unknown, i)
+		}
+	}
+	if len(unknown) > 0 {
+		pipelined(ctx, rdb, s, calls, unknown, eval, results)
+	}
+	return results
+}
+
+func pipelined(ctx context.Context, rdb redis.UniversalClient, s lua.Script, calls []Call, which []int,
+	command func(context.Context, lua.Script, Call) once, results []*redis.Cmd,
+) {
+	pipe := rdb.Pipeline()
+	for _, i := range which {
+		cmd := command(ctx, s, calls[i])
+		results[i] = cmd.Cmd
+		_ = pipe.Process(ctx, cmd) // only queues
+	}
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+}

@@ -1,0 +1,421 @@
+package lua_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+	"github.com/freshet/freshet/servicetest"
+)
+
+const (
+	horizon = 150_000
+	quiet   = 1_200_000
+	second  = 1_000_000
+)
+
+// nexonLanes are T and B of the lanes high, shared and low for 450 of 500 calls a
+// second, 100 of them kept for HIGH.
+var nexonLanes = []int64{10_000, 10, 2_858, 15, 0, 0}
+
+// bucket drives limiter_acquire on one source's state.
+type bucket struct {
+	t     *testing.T
+	rdb   redis.UniversalClient
+	key   string
+	lanes []int64
+}
+
+type grant struct {
+	now               int64   // Redis' clock in us
+	high, low         []int64 // slots, in us of that clock
+	backHigh, backLow int64   // when to return, as a wait in us; 0: nothing refused
+}
+
+func newBucket(t *testing.T, rdb redis.UniversalClient) bucket {
+	return bucket{t, rdb, "quota:{" + servicetest.Name("nexon") + "}:lanes", nexonLanes}
+}
+
+func (b bucket) state() string {
+	b.t.Helper()
+	s, err := b.rdb.Get(b.t.Context(), b.key).Result()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+func (b bucket) setState(s string) {
+	b.t.Helper()
+	if err := b.rdb.Set(b.t.Context(), b.key, s, 0).Err(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b bucket) acquireBraking(nHigh, nLow int, brake time.Duration) grant {
+	b.t.Helper()
+	args := []any{nHigh, nLow, horizon, quiet, brake.Microseconds()}
+	for _, n := range b.lanes {
+		args = append(args, n)
+	}
+	reply, err := eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	now, err := strconv.ParseInt(b.state()[42:58], 10, 64)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	g := grant{now: now, backHigh: reply[2], backLow: reply[3]}
+	for i, w := range reply[4:] {
+		if int64(i) < reply[0] {
+			g.high = append(g.high, now+w)
+		} else {
+			g.low = append(g.low, now+w)
+		}
+	}
+	if len(g.high) != int(reply[0]) || len(g.low) != int(reply[1]) {
+		b.t.Fatalf("reply %v does not add up", reply)
+	}
+	return g
+}
+
+func (b bucket) acquire(nHigh, nLow int) grant {
+	b.t.Helper()
+	return b.acquireBraking(nHigh, nLow, 0)
+}
+
+// mostInWindow returns the greatest number of the sorted slots in any closed
+// window of that many us.
+func mostInWindow(slots []int64, window int64) int {
+	most, from := 0, 0
+	for to, at := range slots {
+		for slots[from] < at-window {
+			from++
+		}
+		most = max(most, to-from+1)
+	}
+	return most
+}
+
+// simulated runs the test on an embedded Redis whose clock only the test moves.
+func simulated(t *testing.T, test func(b bucket, clock *clock)) {
+	t.Helper()
+	rdb, m := servicetest.MiniRedis(t)
+	c := &clock{m: m, now: time.UnixMicro(1_800_000_000_000_000)}
+	c.advance(0)
+	test(newBucket(t, rdb), c)
+}
+
+type clock struct {
+	m   *miniredis.Miniredis
+	now time.Time
+}
+
+func (c *clock) advance(us int64) {
+	c.now = c.now.Add(time.Duration(us) * time.Microsecond)
+	c.m.SetTime(c.now)
+}
+
+func TestAnEmptyStateStartsQuiet(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		b := newBucket(t, rdb)
+		g := b.acquire(1, 1)
+		if len(g.high)+len(g.low) != 0 {
+			t.Fatalf("granted %+v on an empty state", g)
+		}
+		if g.backHigh < quiet-horizon || g.backHigh > quiet || g.backLow < quiet-horizon {
+			t.Errorf("asked to return in %d and %d us, quiet lasts %d", g.backHigh, g.backLow, quiet)
+		}
+	})
+}
+
+// awake puts the state past its quiet start by setting its lanes to the past.
+func (b bucket) awake() {
+	b.t.Helper()
+	g := b.acquire(0, 0)
+	s := b.state()
+	past := fmt.Sprintf("%016d", g.now-10*second)
+	b.setState(s[:58] + past + past + past + s[106:])
+}
+
+func TestTheScriptGrantsTheSameOnEveryRedis(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		b := newBucket(t, rdb)
+		b.awake()
+		g := b.acquire(40, 80)
+		// HIGH: at once 10 of its own lane and 15 of the shared one, then both
+		// lanes' slots up to the horizon. LOW: what the horizon still has of shared.
+		atOnce := 0
+		for _, s := range g.high {
+			if s == g.now {
+				atOnce++
+			}
+		}
+		if len(g.high) != 40 || atOnce != 25 || g.backHigh != 0 {
+			t.Errorf("HIGH got %d slots, %d at once, return %d; want 40, 25, 0", len(g.high), atOnce, g.backHigh)
+		}
+		all := slices.Concat(g.high, g.low)
+		for _, s := range all {
+			if s < g.now || s > g.now+horizon {
+				t.Errorf("slot %d us from now", s-g.now)
+			}
+		}
+		if len(g.low) == 0 || len(g.low) > 52 || g.backLow <= 0 || g.backLow > horizon {
+			t.Errorf("LOW got %d slots and returns in %d us", len(g.low), g.backLow)
+		}
+		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
+			t.Errorf("the state expires in %v (%v): then it would be forgotten", ttl, err)
+		}
+	})
+}
+
+func TestNoWindowHoldsMoreSlotsThanItsBound(t *testing.T) {
+	for seed := range uint64(15) {
+		simulated(t, func(b bucket, c *clock) {
+			rng := rand.New(rand.NewPCG(seed, 2))
+			var all, low []int64
+			for range 400 {
+				switch rng.IntN(10) {
+				case 0:
+					c.advance(rng.Int64N(3 * second)) // idle, then a burst
+				case 1: // all at the same instant
+				default:
+					c.advance(rng.Int64N(30_000))
+				}
+				g := b.acquire(rng.IntN(120), rng.IntN(120))
+				all, low = append(append(all, g.high...), g.low...), append(low, g.low...)
+			}
+			slices.Sort(all)
+			slices.Sort(low)
+			if got := mostInWindow(all, second); got > 474 {
+				t.Fatalf("seed %d: %d slots in a second, the bound is 474", seed, got)
+			}
+			if got := mostInWindow(low, second); got > 15+349 {
+				t.Fatalf("seed %d: %d LOW slots in a second, the bound is 364", seed, got)
+			}
+			if got := mostInWindow(all, 1_050_000); got > 497 {
+				t.Fatalf("seed %d: %d slots in 1.05 s, the bound is 497", seed, got)
+			}
+		})
+	}
+}
+
+// process is one caller with demand, which returns when it was told to.
+type process struct {
+	high, low int   // waiters
+	at        int64 // of Redis' clock in us, when it calls next
+}
+
+// play lets the processes call, each at its time, until the clock has moved by
+// duration us. With refill, waiters that were served are replaced at once.
+func play(b bucket, c *clock, duration int64, refill bool, processes []process) (highSlots, lowSlots []int64, calls int) {
+	end := c.now.UnixMicro() + duration
+	for {
+		next := 0
+		for i, p := range processes {
+			if p.at < processes[next].at {
+				next = i
+			}
+		}
+		p := &processes[next]
+		if p.at >= end {
+			c.advance(end - c.now.UnixMicro())
+			return highSlots, lowSlots, calls
+		}
+		c.advance(max(0, p.at-c.now.UnixMicro()))
+		g := b.acquire(p.high, p.low)
+		calls++
+		highSlots, lowSlots = append(highSlots, g.high...), append(lowSlots, g.low...)
+		back := max(g.backHigh, g.backLow)
+		if g.backHigh > 0 && g.backLow > 0 {
+			back = min(g.backHigh, g.backLow)
+		}
+		switch {
+		case refill && back == 0 && len(g.low) > 0: // served: the next waiter comes when the slot has passed
+			back = max(1, slices.Max(g.low)-g.now)
+		case !refill:
+			p.high, p.low = p.high-len(g.high), p.low-len(g.low)
+		}
+		if back == 0 {
+			back = 1 << 50
+		}
+		p.at = g.now + back
+	}
+}
+
+func TestASaturatedLaneIsNeverIdleAndAsksSeldom(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		processes  int
+		waiters    int
+		perPermit  float64
+		leastShare float64
+	}{
+		{"one process", 1, 1000, 0.05, 0.995},
+		{"four processes", 4, 1000, 0.05, 0.995},
+		{"twelve processes", 12, 200, 0.35, 0.995},
+		{"48 single waiters", 48, 1, 1, 0.995},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			simulated(t, func(b bucket, clock *clock) {
+				b.awake()
+				processes := make([]process, c.processes)
+				for i := range processes {
+					processes[i].low, processes[i].at = c.waiters, clock.now.UnixMicro()
+				}
+				_, low, calls := play(b, clock, 20*second, true, processes)
+				slices.Sort(low)
+				share := float64(len(low)) / (20 * second / 2_858)
+				perPermit := float64(calls) / float64(len(low))
+				t.Logf("%d LOW slots, %.2f %% of the lane, %.3f calls a permit", len(low), 100*share, perPermit)
+				if share < c.leastShare || perPermit > c.perPermit {
+					t.Errorf("want at least %.1f %% and at most %.2f calls a permit", 100*c.leastShare, c.perPermit)
+				}
+			})
+		})
+	}
+}
+
+func TestHighAloneMayUseBothLanes(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		b.awake()
+		at := clock.now.UnixMicro()
+		high, _, _ := play(b, clock, 10*second, true, []process{{high: 800, at: at}, {high: 800, at: at}})
+		if rate := float64(len(high)) / 10; rate < 448 {
+			t.Errorf("HIGH got %.1f a second of 450", rate)
+		}
+	})
+}
+
+func TestTheShareKeptForHighIsThereWhileLowFloods(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		b.awake()
+		at := clock.now.UnixMicro()
+		flood := []process{{low: 1000, at: at}, {low: 1000, at: at}, {low: 1000, at: at}}
+		play(b, clock, 2*second, true, flood)
+		var waits []int64
+		for range 300 { // 90 a second, evenly
+			_, _, _ = play(b, clock, 11_111, true, flood)
+			g := b.acquire(1, 0)
+			if len(g.high) != 1 {
+				t.Fatal("HIGH was refused at 90 a second")
+			}
+			waits = append(waits, g.high[0]-g.now)
+		}
+		if worst := slices.Max(waits); worst > 10_000 {
+			t.Errorf("HIGH waited up to %d us at 90 a second", worst)
+		}
+	})
+}
+
+func TestABrakeStopsFurtherSlots(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		b.awake()
+		b.acquireBraking(0, 0, 2*time.Second)
+		if g := b.acquire(5, 5); len(g.high)+len(g.low) != 0 || g.backHigh < 2*second-horizon {
+			t.Errorf("under the brake: %+v", g)
+		}
+		b.acquireBraking(0, 0, time.Second) // a shorter one takes nothing back
+		clock.advance(2*second - horizon)
+		g := b.acquire(1, 1)
+		if len(g.high) != 1 || g.high[0] < g.now+horizon {
+			t.Errorf("at its end: %+v", g)
+		}
+	})
+}
+
+func TestALostOrForeignStateStartsQuiet(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		for name, change := range map[string]func(s string) string{
+			"garbled":          func(string) string { return "not a state" },
+			"too short":        func(s string) string { return s[:60] },
+			"letters in place": func(s string) string { return s[:60] + "abc" + s[63:] },
+			"after a failover": func(s string) string { return s[:2] + strings.Repeat("f", 40) + s[42:] },
+			"of a later clock": func(s string) string {
+				return s[:42] + fmt.Sprintf("%016d", clock.now.UnixMicro()+3600*second) + s[58:]
+			},
+		} {
+			b.awake()
+			if g := b.acquire(1, 0); len(g.high) != 1 {
+				t.Fatal("not awake")
+			}
+			b.setState(change(b.state()))
+			g := b.acquire(50, 50)
+			if len(g.high)+len(g.low) != 0 || g.backLow < quiet-horizon {
+				t.Errorf("%s: %+v", name, g)
+			}
+		}
+	})
+}
+
+func TestTheStateOfALaterFormatIsReadAndKept(t *testing.T) {
+	simulated(t, func(b bucket, _ *clock) {
+		b.awake()
+		b.setState("02" + b.state()[2:] + "fields of a later release")
+		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 1 {
+			t.Errorf("a later format stopped this release: %+v", g)
+		}
+		if s := b.state(); !strings.HasPrefix(s, "02") || !strings.HasSuffix(s, "fields of a later release") {
+			t.Errorf("the later release's state became %q", s)
+		}
+	})
+}
+
+func TestWhileLimitsDifferTheLowerHolds(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		slow := b
+		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half
+		slow.awake()
+		slow.acquire(0, 0)
+		rate := func() int {
+			clock.advance(second)
+			at := clock.now.UnixMicro()
+			_, low, _ := play(b, clock, second, true, []process{{low: 1000, at: at}})
+			return mostInWindow(low, second/2)
+		}
+		if got := rate(); got > 175/2+7+1 {
+			t.Errorf("%d LOW slots in half a second while another process allows 175 a second", got)
+		}
+		clock.advance(5 * second)
+		if got := rate(); got < 350/2 {
+			t.Errorf("%d LOW slots in half a second once it has gone", got)
+		}
+		b.acquire(0, 0)
+		if again := slow.acquire(0, 200); len(again.low) > 7+horizon/5_716+1 {
+			t.Errorf("the slower process itself got %d slots at once", len(again.low))
+		}
+	})
+}
+
+func TestASmallStepBackOfTheClockStopsNothing(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		b.awake()
+		b.acquire(1, 1)
+		clock.advance(-5_000)
+		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 1 {
+			t.Errorf("%+v", g)
+		}
+	})
+}
+
+func TestALaneOfItsOwnKeepsLowAliveUnderAHighFlood(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} // 100 + 300 + 50
+		b.awake()
+		at := clock.now.UnixMicro()
+		_, low, _ := play(b, clock, 10*second, true, []process{{high: 2000, low: 500, at: at}})
+		if len(low) < 490 {
+			t.Errorf("LOW got %d of the 500 slots of its own lane", len(low))
+		}
+	})
+}

@@ -1,0 +1,43 @@
+-- request_begin: with the permit in hand and directly before sending, asks once
+-- more whether the fetch is needed, and gives it its own number. Two fetches of
+-- an entity never share a number, and numbers rise in the order in which the
+-- calls start: so the higher number is the later look at the upstream.
+--
+-- KEYS[1]  the entity's hash, upd:{source/facet/key}
+-- ARGV[1]  version of the request; 0 if unknown: then it needs its fetch
+-- ARGV[2]  lane of the request
+-- ARGV[3]  version of the stored snapshot, 0 for none
+-- ARGV[4]  how long the hash outlives its last use, in ms
+--
+-- Returns {verdict, number}: PROCEED with the fetch's number, SATISFIED or
+-- SUPERSEDED with 0 (see request_peek).
+--
+-- Atomic.
+
+local version = tonumber(ARGV[1])
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local f = redis.call('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold')
+local lane, number, till, state
+if f[1] then
+  lane, number, till, state = string.match(f[1], '^(%S+) (%d+) (%d+) (%S+)$')
+  number = tonumber(number)
+end
+local done = math.max(tonumber(f[3] or 0), tonumber(ARGV[3]))
+
+if version > 0 then
+  if done >= version then
+    if number and number <= done then redis.call('HDEL', KEYS[1], 'lock') end
+    return {'SATISFIED', 0}
+  end
+  if ARGV[2] == 'LOW' and lane == 'HIGH' and state == 'CONFIRMED' and number > version and tonumber(till) > now then
+    return {'SUPERSEDED', 0}
+  end
+end
+
+local own = math.max(math.max(tonumber(f[2] or 0), done, version) + 1, now)
+local keep = tonumber(ARGV[4])
+if f[4] then keep = math.max(keep, string.match(f[4], '^%S+ (%d+) ') - now) end
+redis.call('HSET', KEYS[1], 'ver', string.format('%.0f', own))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', keep))
+return {'PROCEED', own}

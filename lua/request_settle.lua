@@ -1,0 +1,47 @@
+-- request_settle: the request has reached its end, and that end is durable: a
+-- stored snapshot or absence (satisfied), or a dead letter (not satisfied).
+-- Runs after the write and before the offset is committed.
+--
+-- KEYS[1]  the entity's hash, upd:{source/facet/key}
+-- ARGV[1]  number of the fetch, or the request's version if nothing was fetched
+-- ARGV[2]  1 if the fetch satisfies the requests issued before it began; else 0
+-- ARGV[3]  reason of the hold that this end puts on the entity; empty for none
+-- ARGV[4]  length of that hold in ms
+-- ARGV[5]  how long the hash outlives its last use, in ms
+--
+-- Returns 1 if it released the lock, 0 if there was none or a later one.
+--
+-- Atomic, and harmless to repeat.
+
+local number = tonumber(ARGV[1])
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local f = redis.call('HMGET', KEYS[1], 'lock', 'done', 'hold')
+local keep = tonumber(ARGV[5])
+
+if ARGV[2] == '1' then
+  redis.call('HSET', KEYS[1], 'done', string.format('%.0f', math.max(tonumber(f[2] or 0), number)))
+end
+
+local released = 0
+if f[1] and tonumber(string.match(f[1], '^%S+ (%d+) ')) <= number then
+  redis.call('HDEL', KEYS[1], 'lock')
+  released = 1
+end
+
+local heldUntil, heldBy = 0, -1
+if f[3] then
+  local till, by = string.match(f[3], '^%S+ (%d+) (%d+)$')
+  heldUntil, heldBy = tonumber(till), tonumber(by)
+end
+if heldBy <= number then
+  heldUntil = 0
+  if ARGV[3] ~= '' then
+    heldUntil = now + ARGV[4]
+    redis.call('HSET', KEYS[1], 'hold', ARGV[3] .. ' ' .. string.format('%.0f', heldUntil) .. ' ' .. string.format('%.0f', number))
+  elseif f[3] then
+    redis.call('HDEL', KEYS[1], 'hold')
+  end
+end
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(keep, heldUntil - now)))
+return released

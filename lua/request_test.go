@@ -1,0 +1,111 @@
+package lua_test
+
+import "testing"
+
+func TestARequestBelowTheLastSatisfiedNumberIsSkippedAndSettled(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.published(high)
+		own := e.mustBegin(n, "HIGH")
+		// The worker writes and dies; a snapshot of its number is stored.
+		if got := e.peek(n, "HIGH", own); got != "SATISFIED" {
+			e.t.Fatalf("peek: %s", got)
+		}
+		if e.field("lock") != "" {
+			e.t.Error("the dead worker's lock still covers requests")
+		}
+		if got := e.peek(n, "HIGH", 0); got != "SATISFIED" {
+			e.t.Errorf("done was not written down: %s", got)
+		}
+	})
+}
+
+func TestALowRequestGivesWayToItsConfirmedHighTwinOnly(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		lowly := e.published(low)
+		twin := e.mustAcquire(high, "UPGRADED")
+		if got := e.peek(lowly, "LOW", 0); got != "PROCEED" {
+			e.t.Errorf("a pending twin, which may never arrive, gave %s", got)
+		}
+		e.confirm(twin, minute)
+		if got := e.peek(lowly, "LOW", 0); got != "SUPERSEDED" {
+			e.t.Errorf("peek: %s", got)
+		}
+		if v := e.begin(lowly, "LOW", 0); v.outcome != "SUPERSEDED" {
+			e.t.Errorf("begin: %+v", v)
+		}
+		if got := e.peek(twin, "HIGH", 0); got != "PROCEED" {
+			e.t.Errorf("the twin itself: %s", got)
+		}
+		e.confirm(twin, dead)
+		if got := e.peek(lowly, "LOW", 0); got != "PROCEED" {
+			e.t.Errorf("a twin whose lock is over gave %s", got)
+		}
+	})
+}
+
+func TestTwoFetchesNeverShareANumber(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.published(high)
+		last := n
+		for range 20 {
+			own := e.mustBegin(n, "HIGH") // the same record, delivered again and again
+			if own <= last {
+				e.t.Fatalf("number %d after %d", own, last)
+			}
+			last = own
+		}
+	})
+}
+
+func TestAFetchIsNumberedAboveAStoredSnapshotFromAFasterClock(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.published(high)
+		stored := n + 1_000_000
+		if v := e.begin(n, "HIGH", stored); v.outcome != "SATISFIED" {
+			e.t.Errorf("begin below the stored version: %+v", v)
+		}
+		if v := e.begin(stored+5, "HIGH", stored); v.number != stored+6 {
+			e.t.Errorf("begin above it: %+v, want %d", v, stored+6)
+		}
+	})
+}
+
+func TestARequestOfUnknownVersionIsNeverSkipped(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		own := e.mustBegin(e.published(high), "HIGH")
+		e.settle(own, true, "", 0)
+		e.published(high)
+		if got := e.peek(0, "LOW", own); got != "PROCEED" {
+			e.t.Errorf("peek: %s", got)
+		}
+		if v := e.begin(0, "LOW", own); v.outcome != "PROCEED" || v.number <= own {
+			e.t.Errorf("begin: %+v", v)
+		}
+	})
+}
+
+func TestSettlingReleasesTheLockOfWhatItSatisfies(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		own := e.mustBegin(e.published(high), "HIGH")
+		if !e.settle(own, true, "", 0) || e.settle(own, true, "", 0) {
+			e.t.Error("settle must release the lock once")
+		}
+		e.mustAcquire(high, "PUBLISHED")
+		e.settle(own-1, true, "", 0)
+		if got := e.peek(own, "HIGH", 0); got != "SATISFIED" {
+			e.t.Errorf("an older fetch's settle took done back: %s", got)
+		}
+	})
+}
+
+func TestADeadLetterReleasesTheLockAndSatisfiesNobody(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.published(high)
+		own := e.mustBegin(n, "HIGH")
+		e.settle(own, false, "FAILED", dead)
+		if got := e.peek(n, "HIGH", 0); got != "PROCEED" {
+			e.t.Errorf("a request that failed is %s", got)
+		}
+		e.mustAcquire(high, "PUBLISHED")
+	})
+}

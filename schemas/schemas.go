@@ -1,0 +1,115 @@
+// Package schemas holds every shape that outlives a deploy: the records on the
+// topics and their JSON Schemas, the topics and headers themselves, the SQL
+// migrations and the OpenAPI document. It is a leaf: it imports nothing but the
+// standard library, so that any program may read what freshet writes.
+package schemas
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Lane says whether a person waits (HIGH) or not (LOW). It chooses the topic,
+// the consumer group and the share of the upstream's budget; on the wire it is
+// the request's priority.
+type Lane string
+
+// The two lanes of a source.
+const (
+	High Lane = "HIGH"
+	Low  Lane = "LOW"
+)
+
+// Valid reports whether l is one of the two lanes.
+func (l Lane) Valid() bool { return l == High || l == Low }
+
+// Reason says why a refresh was asked for.
+type Reason string
+
+// The reasons known to this release. A newer release of the same major may
+// write others: they are kept as they came and count as strict.
+const (
+	CacheMiss   Reason = "CACHE_MISS"
+	Stale       Reason = "STALE"
+	Prefetch    Reason = "PREFETCH"
+	UserRequest Reason = "USER_REQUEST"
+	Retry       Reason = "RETRY"
+	Replay      Reason = "REPLAY"
+	Trigger     Reason = "TRIGGER"
+)
+
+// Relaxed reports whether a request for this reason is content with a fetch
+// that was already under way when it was made. The others are strict: their
+// fetch must begin after the request.
+func (r Reason) Relaxed() bool {
+	return r == CacheMiss || r == Stale || r == Prefetch
+}
+
+// Entity names one thing that is kept fresh: a key of one facet of one source.
+type Entity struct {
+	Source string `json:"source"`
+	Facet  string `json:"facet"`
+	Key    string `json:"key"`
+}
+
+// String returns source/facet/key, for logs and error messages.
+func (e Entity) String() string { return e.Source + "/" + e.Facet + "/" + e.Key }
+
+// Check returns nil if e is well formed, and otherwise says what is wrong.
+func (e Entity) Check() error {
+	if err := CheckName("source", e.Source); err != nil {
+		return err
+	}
+	if err := CheckName("facet", e.Facet); err != nil {
+		return err
+	}
+	return CheckKey(e.Key)
+}
+
+// MaxKeyBytes is the length of the longest key, in bytes of UTF-8.
+const MaxKeyBytes = 256
+
+// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control
+// characters, and not "." or "..", which would move about in a path. A facet's
+// own pattern narrows this further.
+func CheckKey(key string) error {
+	switch {
+	case key == "":
+		return errors.New("the key is empty")
+	case len(key) > MaxKeyBytes:
+		return fmt.Errorf("the key has %d bytes; at most %d are allowed", len(key), MaxKeyBytes)
+	case !utf8.ValidString(key):
+		return errors.New("the key is not valid UTF-8")
+	case strings.ContainsFunc(key, unicode.IsControl):
+		return errors.New("the key holds a control character")
+	case key == "." || key == "..":
+		return fmt.Errorf("the key may not be %q", key)
+	}
+	return nil
+}
+
+// maxNameBytes keeps the longest topic name within Kafka's 249 characters and
+// an entity's Redis key readable.
+const maxNameBytes = 63
+
+// CheckName returns nil if name can name a source or a facet: lower-case
+// letters, digits and inner hyphens, at most 63 of them. Such a name needs no
+// escaping in a topic, a path, a metric label or a Redis key.
+func CheckName(kind, name string) error {
+	if name == "" {
+		return fmt.Errorf("the %s has no name", kind)
+	}
+	if len(name) > maxNameBytes {
+		return fmt.Errorf("the %s's name has %d characters; at most %d are allowed", kind, len(name), maxNameBytes)
+	}
+	for i, c := range []byte(name) {
+		inner := i > 0 && i < len(name)-1
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || !inner) {
+			return fmt.Errorf("the %s's name %q may hold lower-case letters, digits and inner hyphens only", kind, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package schemas
+
+import "time"
+
+// Topic describes one topic of a source as `topics ensure` creates it
+// (adr-013 §4). Replication follows the number of brokers.
+type Topic struct {
+	Name       string
+	Partitions int32
+	Retention  time.Duration
+	// MaxMessageBytes is the topic's max.message.bytes.
+	MaxMessageBytes int
+}
+
+const (
+	// MaxRecordBytes is max.message.bytes of the request topics: Kafka's default.
+	MaxRecordBytes = 1 << 20
+	// MaxRequestBytes is the size of the largest value that is taken for an
+	// UpdateRequest. A real one has some hundred bytes; the largest that the
+	// key and header limits allow has a few thousand.
+	MaxRequestBytes = 64 << 10
+	// deadLetterRoom is what a dead letter's own headers may add to a record.
+	deadLetterRoom = 64 << 10
+)
+
+// RequestTopic returns the name of the lane's topic.
+func RequestTopic(source string, lane Lane) string {
+	if lane == High {
+		return source + ".update-priority-high"
+	}
+	return source + ".update-priority-low"
+}
+
+// DeadLetterTopic returns the name of the source's dead-letter topic.
+func DeadLetterTopic(source string) string { return source + ".update-dlq" }
+
+// Group returns the name of the consumer group that works the lane.
+func Group(source string, lane Lane) string {
+	if lane == High {
+		return source + ".high-worker"
+	}
+	return source + ".low-worker"
+}
+
+// Topics returns the topics of a source, which are its own, so that a slow
+// source never blocks a fast one.
+func Topics(source string) []Topic {
+	const day = 24 * time.Hour
+	return []Topic{
+		{RequestTopic(source, High), 24, day, MaxRecordBytes},
+		{RequestTopic(source, Low), 24, 3 * day, MaxRecordBytes},
+		{DeadLetterTopic(source), 12, 7 * day, MaxRecordBytes + deadLetterRoom},
+	}
+}

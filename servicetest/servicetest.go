@@ -1,0 +1,124 @@
+// Package servicetest tells tests where the real services are. A test that needs
+// one is skipped, by name and out loud, where its address is not set; with
+// FRESHET_TEST_REQUIRE set, as in CI, it fails instead. scripts/services starts
+// them all and prints the variables.
+package servicetest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+)
+
+// address returns the value of the variable, or ends the test.
+func address(t testing.TB, variable, service string) string {
+	t.Helper()
+	value := os.Getenv(variable)
+	if value == "" {
+		const hint = "start it with: eval \"$(scripts/services up)\""
+		if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
+			t.Fatalf("%s is not set, and FRESHET_TEST_REQUIRE is: %s needs a real %s; %s", variable, t.Name(), service, hint)
+		}
+		t.Skipf("%s is not set: %s needs a real %s; %s", variable, t.Name(), service, hint)
+	}
+	return value
+}
+
+// Name returns a new name for a source, so that tests that share a service
+// never meet.
+func Name(prefix string) string {
+	return prefix + "-" + strings.ToLower(rand.Text()[:10])
+}
+
+// Postgres returns the URL of a new, empty database, dropped when the test ends.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	admin := address(t, "FRESHET_TEST_POSTGRES", "PostgreSQL")
+	name := strings.ReplaceAll(Name("freshet"), "-", "_")
+	execute := func(sql string) {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, admin)
+		if err != nil {
+			t.Fatalf("connect to %s: %v", admin, err)
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	execute("CREATE DATABASE " + name)
+	t.Cleanup(func() { execute("DROP DATABASE " + name + " WITH (FORCE)") })
+	u, err := url.Parse(admin)
+	if err != nil {
+		t.Fatalf("FRESHET_TEST_POSTGRES: %v", err)
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// Kafka returns the addresses of a broker.
+func Kafka(t testing.TB) []string {
+	t.Helper()
+	return strings.Split(address(t, "FRESHET_TEST_KAFKA", "Kafka"), ",")
+}
+
+// RedisAddress returns the address of a single Redis.
+func RedisAddress(t testing.TB) string {
+	t.Helper()
+	return address(t, "FRESHET_TEST_REDIS", "Redis")
+}
+
+// RedisClusterAddresses returns the addresses of a Redis Cluster's nodes.
+func RedisClusterAddresses(t testing.TB) []string {
+	t.Helper()
+	return strings.Split(address(t, "FRESHET_TEST_REDIS_CLUSTER", "Redis Cluster"), ",")
+}
+
+// MiniRedis returns a client of an embedded Redis, and the Redis itself, whose
+// clock the test may set.
+func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return connect(t, []string{m.Addr()}), m
+}
+
+// EachRedis runs the test on an embedded Redis, a real one and a real cluster.
+func EachRedis(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) {
+		rdb, _ := MiniRedis(t)
+		test(t, rdb)
+	})
+	t.Run("redis", func(t *testing.T) { test(t, connect(t, []string{RedisAddress(t)})) })
+	t.Run("cluster", func(t *testing.T) { test(t, connect(t, RedisClusterAddresses(t))) })
+}
+
+func connect(t testing.TB, addresses []string) redis.UniversalClient {
+	t.Helper()
+	rdb := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs:         addresses,
+		IsClusterMode: len(addresses) > 1,
+		// Where a library default would hide a failure, a test wants to see it.
+		MaxRetries:            -1,
+		ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	if err := rdb.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(fmt.Errorf("ping Redis at %v: %w", addresses, err))
+	}
+	return rdb
+}
