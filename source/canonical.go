@@ -1,0 +1,360 @@
+package source
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+)
+
+// maxDepth bounds the nesting of a document: deeper is no content but an attack
+// on the reader's stack.
+const maxDepth = 256
+
+// canonical appends documents to one JSON text in canonical form: no white
+// space, members sorted by name, strings with the fewest escapes, numbers as
+// written, only what select keeps. It validates as it goes: one walk over the
+// input, whose error says what is wrong and where. What is ignored stays in the
+// text, and its place is noted, so that the hash can leave it out.
+//
+// The walk is written out here because one made of gjson's parts takes several
+// times as long (`make bench` compares them): it scans a value once for every
+// level it lies at, and has to be preceded by a validation whose stack grows with
+// a hostile document's nesting.
+type canonical struct {
+	in      []byte
+	at      int
+	out     []byte
+	ignored []span   // in out, in order, never nested
+	members []member // of the objects being walked, a stack
+	scratch []byte   // of sort
+	marks   []span   // of sort
+	moved   []member // of reorder
+	orders  [256][]uint8
+}
+
+type span struct{ from, to int }
+
+// member is one member of an object as it stands in out: "name":value.
+type member struct {
+	from, name, to int // begin, end of the quoted name, end
+	marks, marksTo int // what is ignored within it
+}
+
+func (c *canonical) fail(format string, args ...any) error {
+	return fmt.Errorf("not valid JSON at byte %d: %w", c.at, fmt.Errorf(format, args...))
+}
+
+// document appends one whole document.
+func (c *canonical) document(in []byte, paths *pathNode) error {
+	c.in, c.at = in, 0
+	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer
+	if err := c.value(paths, 0); err != nil {
+		return err
+	}
+	c.space()
+	if c.at < len(c.in) {
+		return c.fail("%q after the end", c.in[c.at])
+	}
+	return nil
+}
+
+func (c *canonical) space() {
+	for c.at < len(c.in) {
+		switch c.in[c.at] {
+		case ' ', '\t', '\n', '\r':
+			c.at++
+		default:
+			return
+		}
+	}
+}
+
+func (c *canonical) value(paths *pathNode, depth int) error {
+	c.space()
+	if c.at >= len(c.in) {
+		return c.fail("unexpected end")
+	}
+	if depth > maxDepth {
+		return c.fail("nested more than %d deep", maxDepth)
+	}
+	switch b := c.in[c.at]; {
+	case b == '{':
+		return c.object(paths, depth)
+	case b == '[':
+		return c.array(paths, depth)
+	case b == '"':
+		return c.str()
+	case b == '-' || (b >= '0' && b <= '9'):
+		return c.number()
+	case b == 't':
+		return c.literal("true")
+	case b == 'f':
+		return c.literal("false")
+	case b == 'n':
+		return c.literal("null")
+	}
+	return c.fail("unexpected %q", c.in[c.at])
+}
+
+func (c *canonical) literal(word string) error {
+	if !bytes.HasPrefix(c.in[c.at:], []byte(word)) {
+		return c.fail("unexpected %q", c.in[c.at])
+	}
+	c.out = append(c.out, word...)
+	c.at += len(word)
+	return nil
+}
+
+// number copies a number as it is written (RFC 8259 §6).
+func (c *canonical) number() error {
+	from := c.at
+	digits := func() bool {
+		start := c.at
+		for c.at < len(c.in) && c.in[c.at] >= '0' && c.in[c.at] <= '9' {
+			c.at++
+		}
+		return c.at > start
+	}
+	next := func(b byte) bool {
+		if c.at < len(c.in) && c.in[c.at] == b {
+			c.at++
+			return true
+		}
+		return false
+	}
+	next('-')
+	if !next('0') && !digits() {
+		return c.fail("a number without digits")
+	}
+	if next('.') && !digits() {
+		return c.fail("a fraction without digits")
+	}
+	if next('e') || next('E') {
+		if !next('+') {
+			next('-')
+		}
+		if !digits() {
+			return c.fail("an exponent without digits")
+		}
+	}
+	c.out = append(c.out, c.in[from:c.at]...)
+	return nil
+}
+
+func (c *canonical) array(paths *pathNode, depth int) error {
+	c.at++
+	c.out = append(c.out, '[')
+	first := true
+	for i := 0; ; i++ {
+		c.space()
+		if i == 0 && c.at < len(c.in) && c.in[c.at] == ']' {
+			break
+		}
+		from, mark := len(c.out), len(c.ignored)
+		if !first {
+			c.out = append(c.out, ',')
+		}
+		start := len(c.out)
+		child := paths.element(i)
+		if err := c.value(child, depth+1); err != nil {
+			return err
+		}
+		if child.drops(c.out[start]) {
+			c.out, c.ignored = c.out[:from], c.ignored[:mark]
+		} else {
+			first = false
+			c.note(child, start, mark)
+		}
+		c.space()
+		if c.at < len(c.in) && c.in[c.at] == ']' {
+			break
+		}
+		if c.at >= len(c.in) || c.in[c.at] != ',' {
+			return c.fail("an array without its end")
+		}
+		c.at++
+	}
+	c.at++
+	c.out = append(c.out, ']')
+	return nil
+}
+
+// note remembers that what was written from start on is ignored, in place of
+// what was ignored within it.
+func (c *canonical) note(child *pathNode, start, mark int) {
+	if child.ignored {
+		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
+	}
+}
+
+func (c *canonical) object(paths *pathNode, depth int) error {
+	c.at++
+	c.out = append(c.out, '{')
+	base, mark := len(c.members), len(c.ignored)
+	start := len(c.out)
+	sorted := true
+	for i := 0; ; i++ {
+		c.space()
+		if i == 0 && c.at < len(c.in) && c.in[c.at] == '}' {
+			break
+		}
+		if c.at >= len(c.in) || c.in[c.at] != '"' {
+			return c.fail("a member without a name")
+		}
+		if err := c.member(paths, base, depth); err != nil {
+			return err
+		}
+		if n := len(c.members); n-base >= 2 && bytes.Compare(c.nameOf(c.members[n-2]), c.nameOf(c.members[n-1])) >= 0 {
+			sorted = false
+		}
+		c.space()
+		if c.at < len(c.in) && c.in[c.at] == '}' {
+			break
+		}
+		if c.at >= len(c.in) || c.in[c.at] != ',' {
+			return c.fail("an object without its end")
+		}
+		c.at++
+	}
+	c.at++
+	if !sorted {
+		c.sort(base, start, mark)
+	}
+	c.members = c.members[:base]
+	c.out = append(c.out, '}')
+	return nil
+}
+
+func (c *canonical) nameOf(m member) []byte { return c.out[m.from+1 : m.name-1] }
+
+// member appends one member of the object whose members begin at base.
+func (c *canonical) member(paths *pathNode, base, depth int) error {
+	start, mark := len(c.out), len(c.ignored)
+	if len(c.members) > base {
+		c.out = append(c.out, ',')
+	}
+	m := member{from: len(c.out), marks: mark}
+	if err := c.str(); err != nil {
+		return err
+	}
+	m.name = len(c.out)
+	c.space()
+	if c.at >= len(c.in) || c.in[c.at] != ':' {
+		return c.fail("a name without a value")
+	}
+	c.at++
+	c.out = append(c.out, ':')
+	child := paths.member(c.out[m.from+1 : m.name-1])
+	if err := c.value(child, depth+1); err != nil {
+		return err
+	}
+	if child.drops(c.out[m.name+1]) {
+		c.out, c.ignored = c.out[:start], c.ignored[:mark]
+		return nil
+	}
+	c.note(child, m.from, mark)
+	m.to = len(c.out)
+	c.members = append(c.members, m)
+	return nil
+}
+
+// sort puts the members from base on, which stand in out from start on, in the
+// order of their names. Of members of one name the last counts, as for most
+// readers of JSON.
+func (c *canonical) sort(base, start, mark int) {
+	all := c.members[base:]
+	for i := range all {
+		all[i].marksTo = len(c.ignored)
+		if i+1 < len(all) {
+			all[i].marksTo = all[i+1].marks
+		}
+	}
+	distinct := c.reorder(all)
+	if !distinct {
+		slices.SortStableFunc(all, func(a, b member) int { return bytes.Compare(c.nameOf(a), c.nameOf(b)) })
+	}
+	c.scratch = c.scratch[:0]
+	marks := c.marks[:0]
+	for i, m := range all {
+		if !distinct && i+1 < len(all) && bytes.Equal(c.nameOf(m), c.nameOf(all[i+1])) {
+			continue
+		}
+		if len(c.scratch) > 0 {
+			c.scratch = append(c.scratch, ',')
+		}
+		shift := start + len(c.scratch) - m.from
+		for _, s := range c.ignored[m.marks:m.marksTo] {
+			marks = append(marks, span{s.from + shift, s.to + shift})
+		}
+		c.scratch = append(c.scratch, c.out[m.from:m.to]...)
+	}
+	c.out = append(c.out[:start], c.scratch...)
+	c.ignored = append(c.ignored[:mark], marks...)
+	c.marks = marks
+}
+
+// reorder sorts members by the order that an object of the same shape needed
+// before, and reports whether that was possible. A document holds hundreds of
+// objects of a few shapes: checking an order is several times cheaper than
+// finding it.
+func (c *canonical) reorder(all []member) bool {
+	if len(all) > 255 {
+		return false
+	}
+	shape := len(all)
+	for _, m := range all {
+		shape = shape*31 + m.name - m.from
+	}
+	order := &c.orders[shape&255]
+	c.moved = append(c.moved[:0], all...)
+	ascending := func() bool {
+		if len(*order) != len(all) {
+			return false
+		}
+		for i, from := range *order {
+			if i > 0 && bytes.Compare(c.nameOf(c.moved[(*order)[i-1]]), c.nameOf(c.moved[from])) >= 0 {
+				return false
+			}
+		}
+		return true
+	}
+	if !ascending() {
+		*order = (*order)[:0]
+		for i := range all {
+			*order = append(*order, uint8(i)) //nolint:gosec // at most 255
+		}
+		slices.SortFunc(*order, func(a, b uint8) int {
+			return bytes.Compare(c.nameOf(c.moved[a]), c.nameOf(c.moved[b]))
+		})
+		if !ascending() {
+			return false // two members of one name
+		}
+	}
+	for i, from := range *order {
+		all[i] = c.moved[from]
+	}
+	return true
+}
+
+// counted calls write with the parts of the text that count for the hash: all
+// but what is ignored, and one comma beside it, so that the parts together are
+// what the text would be had the ignored never been there.
+func (c *canonical) counted(write func([]byte)) {
+	from := 0
+	for i := 0; i < len(c.ignored); i++ {
+		s := c.ignored[i]
+		for i+1 < len(c.ignored) && c.ignored[i+1].from == s.to+1 && c.out[s.to] == ',' {
+			i++
+			s.to = c.ignored[i].to
+		}
+		switch {
+		case s.to < len(c.out) && c.out[s.to] == ',':
+			s.to++
+		case s.from > 0 && c.out[s.from-1] == ',':
+			s.from--
+		}
+		write(c.out[from:s.from])
+		from = s.to
+	}
+	write(c.out[from:])
+}

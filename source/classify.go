@@ -1,0 +1,178 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// Class is what an answer means; what follows from each is decided in one place
+// by the consumer.
+type Class string
+
+// The classes, from the one that decides an entity of several documents first to
+// the one that decides it last: as long as a credential is refused, say, nothing
+// else that the answers say can be trusted.
+const (
+	AuthRefused Class = "auth"         // the credential is refused
+	Maintenance Class = "maintenance"  // the upstream as a whole is closed
+	Quota       Class = "quota"        // too many calls
+	Transient   Class = "transient"    // may well succeed the next time
+	BadContent  Class = "bad-content"  // not what was expected
+	Permanent   Class = "permanent"    // refused for good
+	NotReady    Class = "not-ready"    // the content comes later
+	Absent      Class = "absent"       // there is no such entity
+	NotModified Class = "not-modified" // as the validator says
+	OK          Class = "ok"
+)
+
+var classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK}
+
+// Rule gives a class to the answers that fit all of its conditions. A rule
+// without a status fits every status.
+type Rule struct {
+	Status int `yaml:"status"`
+	// Header and Body are conditions on one header and on one member of a JSON
+	// body, named by a gjson path.
+	Header *Match `yaml:"header"`
+	Body   *Match `yaml:"body"`
+	// ContentType is the beginning of the content type.
+	ContentType string `yaml:"contentType"`
+	Class       Class  `yaml:"class"`
+}
+
+// Match is a condition on a named value: equal, or matching a regular
+// expression; with neither, that it is there.
+type Match struct {
+	Name    string `yaml:"name"`
+	Equals  string `yaml:"equals"`
+	Matches string `yaml:"matches"`
+}
+
+type compiledRule struct {
+	Rule
+	header, body *regexp.Regexp
+}
+
+func compileRules(rules []Rule) ([]compiledRule, error) {
+	compiled := make([]compiledRule, len(rules))
+	for i, r := range rules {
+		compiled[i].Rule = r
+		if !slices.Contains(classes, r.Class) {
+			return nil, fmt.Errorf("rules[%d].class: %q is not one of %v", i, r.Class, classes)
+		}
+		if r.Class == OK || r.Class == NotModified {
+			return nil, fmt.Errorf("rules[%d].class: %s is decided by the status alone", i, r.Class)
+		}
+		var err error
+		if compiled[i].header, err = r.Header.compile(); err != nil {
+			return nil, fmt.Errorf("rules[%d].header: %w", i, err)
+		}
+		if compiled[i].body, err = r.Body.compile(); err != nil {
+			return nil, fmt.Errorf("rules[%d].body: %w", i, err)
+		}
+	}
+	return compiled, nil
+}
+
+func (m *Match) compile() (*regexp.Regexp, error) {
+	switch {
+	case m == nil:
+		return nil, nil //nolint:nilnil // no condition
+	case m.Name == "":
+		return nil, errors.New("name is missing")
+	case m.Equals != "" && m.Matches != "":
+		return nil, errors.New("equals and matches exclude each other")
+	case m.Equals != "":
+		return regexp.Compile("^" + regexp.QuoteMeta(m.Equals) + "$")
+	}
+	return regexp.Compile(m.Matches)
+}
+
+func (r compiledRule) fits(status int, header http.Header, body []byte) bool {
+	if r.Status != 0 && r.Status != status {
+		return false
+	}
+	if !strings.HasPrefix(header.Get("Content-Type"), r.ContentType) {
+		return false
+	}
+	if r.header != nil {
+		values, there := header[http.CanonicalHeaderKey(r.Header.Name)]
+		if !there || !slices.ContainsFunc(values, r.header.MatchString) {
+			return false
+		}
+	}
+	if r.body != nil {
+		member := gjson.GetBytes(body, r.Body.Name)
+		if !member.Exists() || !r.body.MatchString(member.String()) {
+			return false
+		}
+	}
+	return true
+}
+
+// classify says what an answer means: by the source's rules in order, then by
+// its status. body is decompressed. A 200 that no rule matches is OK here; its
+// content is judged when it is read.
+func (s *Source) classify(status int, header http.Header, body []byte) Class {
+	for _, r := range s.rules {
+		if r.fits(status, header, body) {
+			return r.Class
+		}
+	}
+	switch {
+	case status == http.StatusOK:
+		return OK
+	case status == http.StatusNotModified:
+		return NotModified
+	case status == http.StatusTooManyRequests:
+		return Quota
+	case status == http.StatusForbidden && (header.Get("Retry-After") != "" || header.Get("X-Ratelimit-Remaining") == "0"):
+		return Quota
+	case status == http.StatusUnauthorized:
+		return AuthRefused
+	case status == http.StatusNotFound || status == http.StatusGone:
+		return Absent
+	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500:
+		return Transient
+	case status >= 200 && status < 300:
+		return BadContent // no content, a part of it, or something else
+	}
+	return Permanent
+}
+
+// worst returns the class that decides for an entity of several documents.
+func worst(a, b Class) Class {
+	return classes[min(slices.Index(classes, a), slices.Index(classes, b))]
+}
+
+// maxRetryAfter bounds what an upstream may ask for: a garbled header must not
+// stop a source for years.
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter returns how long the upstream asks to wait: Retry-After as whole or
+// fractional seconds or as a date (RFC 9110 §10.2.3); 0 if it says nothing.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	text := strings.TrimSpace(header.Get("Retry-After"))
+	if text == "" {
+		return 0
+	}
+	if strings.Trim(text, "0123456789.") == "" {
+		if d, err := time.ParseDuration(text + "s"); err == nil {
+			return min(d, maxRetryAfter)
+		}
+		if strings.Trim(text, "0123456789") == "" {
+			return maxRetryAfter // more digits than a duration holds
+		}
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(0, at.Sub(now)), maxRetryAfter)
+	}
+	return 0
+}

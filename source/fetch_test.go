@@ -1,0 +1,392 @@
+package source
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// booth gives out permits and counts them.
+type booth struct {
+	acquired, spent, released atomic.Int64
+	limit                     int64                           // permits in all; 0: no limit
+	onSpend                   func(ctx context.Context) error // nil: granted
+}
+
+var errSoldOut = errors.New("no permit left")
+
+func (b *booth) Acquire(context.Context) (Permit, error) {
+	if n := b.acquired.Add(1); b.limit > 0 && n > b.limit {
+		return nil, errSoldOut
+	}
+	return &ticket{b: b}, nil
+}
+
+type ticket struct {
+	b    *booth
+	once sync.Once
+}
+
+func (t *ticket) Spend(ctx context.Context) error {
+	if t.b.onSpend != nil {
+		if err := t.b.onSpend(ctx); err != nil {
+			return err
+		}
+	}
+	t.once.Do(func() { t.b.spent.Add(1) })
+	return nil
+}
+
+func (t *ticket) Release() { t.once.Do(func() { t.b.released.Add(1) }) }
+
+func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Answers, error) {
+	t.Helper()
+	p, err := s.Plan(Request{Facet: "character", Key: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Fetch(ctx, p, permits)
+}
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAFetchSendsOnePermittedRequestAndBringsTheBodyAsItCame(t *testing.T) {
+	var arrivals atomic.Int64
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		arrivals.Add(1)
+		if got := r.Header.Get("X-Api-Key"); got != "secret" {
+			t.Errorf("the credential arrived as %q", got)
+		}
+		if got := r.Header.Get("Accept-Encoding"); got != "gzip" {
+			t.Errorf("Accept-Encoding is %q", got)
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write([]byte("compressed bytes"))
+	})
+	b := &booth{}
+	a, err := fetch(t, t.Context(), testSource(t, url, nil), b)
+	if err != nil || a.Calls != 1 || a.Bytes() != len("compressed bytes") {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if arrivals.Load() != 1 || b.spent.Load() != 1 || b.acquired.Load() != 1 {
+		t.Errorf("%d arrivals on %d permits of %d", arrivals.Load(), b.spent.Load(), b.acquired.Load())
+	}
+}
+
+// flaky accepts connections; on each it answers the first request, and closes it
+// without an answer when a second one has arrived.
+func flaky(t *testing.T) (url string, arrivals *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrivals = &atomic.Int64{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer func() { _ = conn.Close() }()
+				r := bufio.NewReader(conn)
+				for n := range 2 {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					_ = req.Body.Close()
+					arrivals.Add(1)
+					if n == 0 {
+						_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return "http://" + l.Addr().String(), arrivals
+}
+
+func TestARequestThatTheTransportSendsAgainNeedsASecondPermit(t *testing.T) {
+	url, arrivals := flaky(t)
+	s := testSource(t, url, nil)
+	defer s.Close()
+	for round := range 50 {
+		b := &booth{}
+		before := arrivals.Load()
+		a, err := fetch(t, t.Context(), s, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := arrivals.Load() - before; got != b.spent.Load() || int64(a.Calls) != got {
+			t.Fatalf("round %d: %d arrivals on %d permits, %d calls counted", round, got, b.spent.Load(), a.Calls)
+		}
+		if o := s.Read(a, time.Now()); o.Class != OK {
+			t.Fatalf("round %d: %+v", round, o)
+		}
+	}
+	if arrivals.Load() < 90 {
+		t.Errorf("%d arrivals in 50 rounds: nothing was sent again, the test shows nothing", arrivals.Load())
+	}
+}
+
+func TestWithoutASecondPermitNothingIsSentAgain(t *testing.T) {
+	url, arrivals := flaky(t)
+	s := testSource(t, url, nil)
+	defer s.Close()
+	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := fetch(t, t.Context(), s, &booth{limit: 1})
+	if err != nil || a.Calls != 1 || arrivals.Load() != 2 {
+		t.Errorf("%+v, %v after %d arrivals", a, err, arrivals.Load())
+	}
+	if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errSoldOut) {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
+func TestARefusedPermitSendsNothing(t *testing.T) {
+	var arrivals, inFlight atomic.Int64
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		arrivals.Add(1)
+		inFlight.Add(1)
+		defer inFlight.Add(-1)
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, url, nil)
+	refusal := errors.New("satisfied meanwhile")
+	sent := int64(0)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for range 4 {
+		wg.Go(func() {
+			for i := range 500 {
+				b := &booth{}
+				if i%5 != 0 { // now and then one goes through, so that connections are warm
+					b.onSpend = func(context.Context) error { return refusal }
+				}
+				a, err := fetch(t, t.Context(), s, b)
+				mu.Lock()
+				if b.onSpend == nil {
+					sent += b.spent.Load()
+				} else if !errors.Is(err, refusal) || a != nil || b.released.Load() != 1 {
+					t.Errorf("refused, but: %+v, %v, %d permits given back", a, err, b.released.Load())
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if arrivals.Load() != sent {
+		t.Errorf("%d arrivals on %d permits", arrivals.Load(), sent)
+	}
+}
+
+func TestARedirectOnTheSameHostIsFollowedOnceWithItsOwnPermit(t *testing.T) {
+	elsewhere := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("a redirect led to another host, with credential %q", r.Header.Get("X-Api-Key"))
+	})
+	var location string
+	var arrivals atomic.Int64
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		arrivals.Add(1)
+		if r.URL.Path == "/final" {
+			_, _ = w.Write([]byte("{}"))
+			return
+		}
+		w.Header().Set("Location", location)
+		w.WriteHeader(http.StatusFound)
+	})
+	s := testSource(t, url, nil)
+	for _, c := range []struct {
+		location string
+		arrivals int64
+		want     Class
+	}{
+		{"/final", 2, OK},
+		{url + "/final", 2, OK},
+		{"/again", 2, Permanent},
+		{elsewhere + "/final", 1, Permanent},
+		{"", 1, Permanent},
+		{"http://[::bad", 1, Permanent},
+	} {
+		location = c.location
+		arrivals.Store(0)
+		b := &booth{}
+		a, err := fetch(t, t.Context(), s, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.Read(a, time.Now())
+		if o.Class != c.want || arrivals.Load() != c.arrivals || b.spent.Load() != c.arrivals || int64(a.Calls) != c.arrivals {
+			t.Errorf("to %q: %s (%v) after %d arrivals on %d permits", c.location, o.Class, o.Err, arrivals.Load(), b.spent.Load())
+		}
+	}
+}
+
+func TestACallOnItsWayIsNotCutOffWhenItsCallerStops(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		stop() // the worker shuts down while the upstream is at work
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, url, nil)
+	a, err := fetch(t, ctx, s, &booth{})
+	if err != nil || s.Read(a, time.Now()).Class != OK {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+func TestWaitingForAPermitEndsWithItsCaller(t *testing.T) {
+	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") })
+	ctx, stop := context.WithCancel(t.Context())
+	b := &booth{onSpend: func(ctx context.Context) error {
+		stop()
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	if a, err := fetch(t, ctx, testSource(t, url, nil), b); !errors.Is(err, context.Canceled) || b.released.Load() != 1 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+func TestAnUpstreamThatHangsIsLeftAfterTheTimeout(t *testing.T) {
+	gone := make(chan struct{})
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/body/item" {
+			_, _ = w.Write([]byte(`{"a":`))
+			_ = http.NewResponseController(w).Flush()
+		}
+		<-r.Context().Done()
+		gone <- struct{}{}
+	})
+	s := testSource(t, url, func(c *Config) { c.Timeout = 20 * time.Millisecond })
+	for _, key := range []string{"a", "body"} {
+		p, err := s.Plan(Request{Facet: "character", Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Fetch(t.Context(), p, &booth{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errTimeout) || a.Calls != 1 {
+			t.Errorf("%s: %+v after %d calls", key, o, a.Calls)
+		}
+		<-gone
+	}
+}
+
+func TestAnUpstreamThatCannotBeReachedTakesNoPermit(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	s := testSource(t, "http://"+l.Addr().String(), nil)
+	b := &booth{}
+	a, err := fetch(t, t.Context(), s, b)
+	if err != nil || a.Calls != 0 || b.spent.Load() != 0 || b.released.Load() != 1 {
+		t.Fatalf("%+v, %v, booth %d spent", a, err, b.spent.Load())
+	}
+	if o := s.Read(a, time.Now()); o.Class != Transient || o.Status != 0 || !strings.Contains(o.Err.Error(), "refused") {
+		t.Errorf("%+v", o)
+	}
+}
+
+func threeDocuments(c *Config) {
+	f := c.Facets["character"]
+	f.Documents = map[string]Document{"a": {"/a"}, "b": {"/b"}, "c": {"/c"}}
+	c.Facets["character"] = f
+}
+
+func TestDocumentsAreFetchedAtTheSameTimeAndStoredByName(t *testing.T) {
+	var together sync.WaitGroup
+	together.Add(3)
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		together.Done()
+		together.Wait() // answers only when all three are here
+		_, _ = w.Write([]byte(`{"path":"` + r.URL.Path + `"}`))
+	})
+	s := testSource(t, url, threeDocuments)
+	b := &booth{}
+	a, err := fetch(t, t.Context(), s, b)
+	if err != nil || a.Calls != 3 || b.spent.Load() != 3 {
+		t.Fatalf("%+v, %v, %d permits", a, err, b.spent.Load())
+	}
+	o := s.Read(a, time.Now())
+	if o.Class != OK || string(o.Content.JSON) != `{"a":{"path":"/a"},"b":{"path":"/b"},"c":{"path":"/c"}}` {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestOneFailedDocumentFailsTheEntityAndSparesTheUnsentOnes(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	s := testSource(t, url, threeDocuments)
+	first := make(chan struct{}, 1)
+	first <- struct{}{}
+	b := &booth{onSpend: func(ctx context.Context) error {
+		select {
+		case <-first: // one permit is there, the other two never come
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}}
+	a, err := fetch(t, t.Context(), s, b)
+	if err != nil || a.Calls != 1 || b.spent.Load() != 1 || b.released.Load() != 2 {
+		t.Fatalf("%+v, %v; %d spent, %d given back", a, err, b.spent.Load(), b.released.Load())
+	}
+	if o := s.Read(a, time.Now()); o.Class != Absent || o.Status != 404 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestTheStoredValidatorTravelsOnlyForConditionalFacets(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"v2"`)
+		w.Header().Set("Last-Modified", "Tue, 27 Jan 2026 12:00:00 GMT")
+		if r.Header.Get("If-None-Match") == `"v2"` {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_, _ = w.Write([]byte("{}"))
+	})
+	for conditional, want := range map[bool]Class{true: NotModified, false: OK} {
+		s := testSource(t, url, func(c *Config) {
+			f := c.Facets["character"]
+			f.Conditional = conditional
+			c.Facets["character"] = f
+		})
+		p, err := s.Plan(Request{Facet: "character", Key: "a", Validator: Validator{ETag: `"v2"`}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Fetch(t.Context(), p, &booth{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.Read(a, time.Now())
+		if o.Class != want || (want == OK && o.Validator != Validator{`"v2"`, "Tue, 27 Jan 2026 12:00:00 GMT"}) {
+			t.Errorf("conditional %v: %+v", conditional, o)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// pathNode is a state of the automaton that select and ignore compile to: what
+// they say of the value reached by the names and positions walked so far.
+type pathNode struct {
+	kept    bool // the value is kept whole, but for what is ignored in it
+	within  bool // not kept whole, but something within it may be
+	ignored bool
+	named   map[string]*pathNode
+	other   *pathNode // by any other name
+}
+
+// drops reports whether a value is left out; first is its first byte: a value
+// within which something was selected is kept only if it can hold something.
+func (n *pathNode) drops(first byte) bool {
+	return !n.kept && (!n.within || (first != '{' && first != '['))
+}
+
+func (n *pathNode) member(name []byte) *pathNode {
+	if child, ok := n.named[string(name)]; ok {
+		return child
+	}
+	return n.other
+}
+
+func (n *pathNode) element(i int) *pathNode {
+	if len(n.named) == 0 {
+		return n.other
+	}
+	var digits [20]byte
+	return n.member(strconv.AppendInt(digits[:0], int64(i), 10))
+}
+
+// path is a list of names; "*" stands for any one name or position.
+type path []string
+
+const maxPathNames = 64
+
+// newPaths compiles select and ignore. Paths are names joined by dots; a dot
+// within a name is written \. and the first name is a document's.
+func newPaths(selected, ignored []string) (*pathNode, error) {
+	b := pathBuilder{nodes: map[string]*pathNode{}}
+	var at pathState
+	for _, list := range []struct {
+		name  string
+		paths []string
+		to    *[]path
+	}{{"select", selected, &at.selects}, {"ignore", ignored, &at.ignores}} {
+		for i, text := range list.paths {
+			p, err := parsePath(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s[%d]: %w", list.name, i, err)
+			}
+			*list.to = append(*list.to, p)
+		}
+	}
+	at.kept = len(selected) == 0
+	return b.node(at), nil
+}
+
+func parsePath(text string) (path, error) {
+	var p path
+	var name strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '\\' && i+1 < len(text):
+			i++
+			name.WriteByte(text[i])
+		case text[i] == '.':
+			p = append(p, name.String())
+			name.Reset()
+		default:
+			name.WriteByte(text[i])
+		}
+	}
+	p = append(p, name.String())
+	if len(p) > maxPathNames {
+		return nil, fmt.Errorf("%.40q… has %d names; at most %d are allowed", text, len(p), maxPathNames)
+	}
+	if slices.Contains(p, "") {
+		return nil, fmt.Errorf("%q has an empty name; write names joined by single dots", text)
+	}
+	for i, n := range p {
+		if n != "*" {
+			p[i] = canonicalName(n)
+		}
+	}
+	return p, nil
+}
+
+// canonicalName returns the name as the walk writes it between quotes.
+func canonicalName(name string) string {
+	var out []byte
+	for _, r := range name {
+		out = appendEscaped(out, r)
+	}
+	return string(out)
+}
+
+// pathState is what remains to be matched at one place.
+type pathState struct {
+	selects, ignores []path
+	kept, ignored    bool
+}
+
+type pathBuilder struct{ nodes map[string]*pathNode }
+
+func (b *pathBuilder) node(s pathState) *pathNode {
+	key := fmt.Sprintf("%q %q %v %v", s.selects, s.ignores, s.kept, s.ignored)
+	if n, ok := b.nodes[key]; ok {
+		return n
+	}
+	n := &pathNode{kept: s.kept, within: len(s.selects) > 0, ignored: s.ignored}
+	b.nodes[key] = n // before its children: the last state leads to itself
+	names := map[string]bool{}
+	for _, p := range slices.Concat(s.selects, s.ignores) {
+		if p[0] != "*" {
+			names[p[0]] = true
+		}
+	}
+	if len(names) > 0 {
+		n.named = map[string]*pathNode{}
+	}
+	for name := range maps.Keys(names) {
+		n.named[name] = b.node(s.step(name))
+	}
+	n.other = b.node(s.step("*"))
+	return n
+}
+
+// step returns the state below a member of that name.
+func (s pathState) step(name string) pathState {
+	below := pathState{kept: s.kept}
+	for _, p := range s.selects {
+		if p[0] != name && p[0] != "*" {
+			continue
+		}
+		if len(p) == 1 {
+			below.kept = true
+		} else {
+			below.selects = append(below.selects, p[1:])
+		}
+	}
+	if below.kept {
+		below.selects = nil
+	}
+	for _, p := range s.ignores {
+		if p[0] != name && p[0] != "*" {
+			continue
+		}
+		if len(p) == 1 {
+			below.ignored = true
+		} else {
+			below.ignores = append(below.ignores, p[1:])
+		}
+	}
+	return below
+}

@@ -1,0 +1,203 @@
+package source
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func gzipped(t testing.TB, text string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// read reads answers as if they had been fetched.
+func read(t testing.TB, s *Source, answers ...answer) Outcome {
+	t.Helper()
+	for i := range answers {
+		if answers[i].header == nil {
+			answers[i].header = http.Header{}
+		}
+	}
+	p, err := s.Plan(Request{Facet: "character", Key: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Read(&Answers{plan: p, answers: answers}, time.Unix(1_800_000_000, 0))
+}
+
+func header(pairs ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(pairs); i += 2 {
+		h.Set(pairs[i], pairs[i+1])
+	}
+	return h
+}
+
+var compressed = header("Content-Encoding", "gzip", "Content-Type", "application/json")
+
+func TestContentIsTheSameHoweverItTravelled(t *testing.T) {
+	s := testSource(t, "http://upstream.example", nil)
+	const text = ` {"b": 2, "a": 1} `
+	plain := read(t, s, answer{status: 200, body: []byte(text)})
+	packed := read(t, s, answer{status: 200, header: compressed, body: gzipped(t, text)})
+	const want = `{"doc":{"a":1,"b":2}}`
+	if plain.Class != OK || packed.Class != OK || string(plain.Content.JSON) != want || string(packed.Content.JSON) != want {
+		t.Fatalf("%+v %+v", plain, packed)
+	}
+	if plain.Content.Hash != packed.Content.Hash {
+		t.Error("two hashes for one content")
+	}
+	packed.Content.Release()
+	packed.Content.Release() // harmless
+	if other := read(t, s, answer{status: 200, body: []byte(`{"a":1,"b":3}`)}); other.Content.Hash == plain.Content.Hash {
+		t.Error("one hash for two contents")
+	}
+	if string(plain.Content.JSON) != want {
+		t.Errorf("unreleased content became %s", plain.Content.JSON)
+	}
+}
+
+func TestWhatIsIgnoredIsKeptAndDoesNotChangeTheHash(t *testing.T) {
+	s := testSource(t, "http://upstream.example", func(c *Config) {
+		f := c.Facets["character"]
+		f.Ignore = []string{"*.date"}
+		c.Facets["character"] = f
+	})
+	one := read(t, s, answer{status: 200, body: []byte(`{"v":1,"date":"2026-01-27"}`)})
+	two := read(t, s, answer{status: 200, body: []byte(`{"date":null,"v":1}`)})
+	none := read(t, s, answer{status: 200, body: []byte(`{"v":1}`)})
+	if one.Content.Hash != two.Content.Hash || one.Content.Hash != none.Content.Hash {
+		t.Error("an ignored path changed the hash")
+	}
+	if string(one.Content.JSON) != `{"doc":{"date":"2026-01-27","v":1}}` {
+		t.Errorf("stored: %s", one.Content.JSON)
+	}
+	plain := testSource(t, "http://upstream.example", nil)
+	if v := read(t, plain, answer{status: 200, body: []byte(`{}`)}).Content.ExtractVersion; v == one.Content.ExtractVersion || v < 0 {
+		t.Error("another setting of ignore has the same extract version")
+	}
+}
+
+func TestAnAnswerThatIsNotTheContentIsBadContentWithASample(t *testing.T) {
+	s := testSource(t, "http://upstream.example", func(c *Config) { c.MaxBody = 1000 })
+	bomb := gzipped(t, `"`+strings.Repeat("a", 1<<20)+`"`)
+	for name, c := range map[string]struct {
+		answer  answer
+		want    Class
+		mention string
+		sample  string
+	}{
+		"HTML": {answer{status: 200, header: header("Content-Type", "text/html"), body: []byte("<html>Sorry</html>")},
+			BadContent, `content type "text/html"`, "<html>Sorry</html>"},
+		"cut off":       {answer{status: 200, body: []byte(`{"a":`)}, BadContent, "byte 5", `{"a":`},
+		"empty":         {answer{status: 200}, BadContent, "unexpected end", ""},
+		"a bomb":        {answer{status: 200, header: compressed, body: bomb}, BadContent, "maxBody", `"aaa`},
+		"too large":     {answer{status: 200, body: []byte(`"aaa`), err: ErrOversized}, BadContent, "maxBody", `"aaa`},
+		"broken gzip":   {answer{status: 200, header: compressed, body: gzipped(t, "{}")[:15]}, Transient, "gzip", "{}"},
+		"no gzip":       {answer{status: 200, header: compressed, body: []byte("{}")}, Transient, "gzip", ""},
+		"odd encoding":  {answer{status: 200, header: header("Content-Encoding", "br"), body: []byte("x")}, Transient, `"br"`, "x"},
+		"a lost body":   {answer{status: 200, body: []byte("{"), err: errors.New("reset by peer")}, Transient, "reset", ""},
+		"a 404":         {answer{status: 404, header: compressed, body: gzipped(t, "not here")}, Absent, "404 Not Found", "not here"},
+		"a 500 of HTML": {answer{status: 500, body: []byte("<html>")}, Transient, "500", "<html>"},
+	} {
+		o := read(t, s, c.answer)
+		if o.Class != c.want || o.Err == nil || !strings.Contains(o.Err.Error(), c.mention) || !strings.HasPrefix(string(o.Sample), c.sample) ||
+			(c.sample == "" && len(o.Sample) > 0) || o.Content != nil || o.Status != c.answer.status && o.Status != 0 {
+			t.Errorf("%s: %s (%v), sample %.20q", name, o.Class, o.Err, o.Sample)
+		}
+		if errors.Is(o.Err, ErrOversized) != strings.Contains(c.mention, "maxBody") {
+			t.Errorf("%s: errors.Is(%v, ErrOversized)", name, o.Err)
+		}
+		if len(o.Sample) > sampleBytes {
+			t.Errorf("%s: a sample of %d bytes", name, len(o.Sample))
+		}
+	}
+}
+
+func TestTheWorstDocumentDecidesAnEntity(t *testing.T) {
+	s := testSource(t, "http://upstream.example", threeDocuments)
+	ok := answer{status: 200, body: []byte("{}")}
+	for _, c := range []struct {
+		statuses []int
+		want     Class
+	}{
+		{[]int{200, 200, 200}, OK},
+		{[]int{404, 200, 200}, Absent},
+		{[]int{404, 500, 200}, Transient}, // not gone: it could not be asked
+		{[]int{500, 429, 404}, Quota},
+		{[]int{200, 401, 429}, AuthRefused},
+		{[]int{422, 404, 204}, BadContent},
+	} {
+		var answers []answer
+		for _, status := range c.statuses {
+			one := ok
+			one.status = status
+			answers = append(answers, one)
+		}
+		if o := read(t, s, answers...); o.Class != c.want {
+			t.Errorf("%v is %s, want %s", c.statuses, o.Class, c.want)
+		}
+	}
+	unsent := answer{err: errUseless}
+	if o := read(t, s, unsent, answer{status: 404}, unsent); o.Class != Absent {
+		t.Errorf("unsent documents made it %s (%v)", o.Class, o.Err)
+	}
+}
+
+func TestRetryAfterIsReadInEachSpelling(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0).UTC()
+	for text, want := range map[string]time.Duration{
+		"":                              0,
+		"0":                             0,
+		"2":                             2 * time.Second,
+		" 2.5 ":                         2500 * time.Millisecond,
+		"86400":                         24 * time.Hour,
+		"31536000":                      24 * time.Hour,
+		strings.Repeat("9", 30):         24 * time.Hour,
+		"-5":                            0,
+		"soon":                          0,
+		"1e9":                           0,
+		"..":                            0,
+		"NaN":                           0,
+		now.Format(http.TimeFormat):     0,
+		"Fri, 15 Jan 2027 08:00:30 GMT": 30 * time.Second,
+		"Fri, 15 Jan 2027 07:00:00 GMT": 0,
+		"Fri, 15 Jan 2038 08:00:30 GMT": 24 * time.Hour,
+	} {
+		if got := retryAfter(header("Retry-After", text), now); got != want {
+			t.Errorf("Retry-After: %s is %v, want %v", text, got, want)
+		}
+	}
+}
+
+func FuzzReadTakesAnyAnswer(f *testing.F) {
+	f.Add(200, "gzip", []byte("\x1f\x8b\x08"), "1")
+	f.Add(200, "", []byte(`{"a":[1,2,{"date":null}]}`), "")
+	f.Add(429, "identity", []byte("slow down"), "Fri, 15 Jan 2027 08:00:30 GMT")
+	s := testSource(f, "http://upstream.example", func(c *Config) { c.MaxBody = 1 << 16 })
+	f.Fuzz(func(t *testing.T, status int, encoding string, body []byte, after string) {
+		o := read(t, s, answer{status: status, body: body, header: header("Content-Encoding", encoding, "Retry-After", after)})
+		if (o.Class == OK) != (o.Content != nil) || (o.Class != OK && o.Class != NotModified) != (o.Err != nil) {
+			t.Fatalf("%+v", o)
+		}
+		if o.RetryAfter < 0 || o.RetryAfter > maxRetryAfter || len(o.Sample) > sampleBytes {
+			t.Fatalf("%+v", o)
+		}
+		if o.Content != nil {
+			o.Content.Release()
+		}
+	})
+}

@@ -1,0 +1,255 @@
+// Package source is one upstream: how a request for an entity becomes calls,
+// what an answer means, and how its content becomes the canonical bytes that are
+// hashed and stored. An upstream is described by configuration; the packages
+// below hold what configuration can't say. source knows no broker, no Redis and
+// no database, and sends nothing without a permit from its caller.
+package source
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config describes one upstream. The yaml tags are its form in the
+// configuration file.
+type Config struct {
+	// BaseURL is what every document's path is appended to.
+	BaseURL string `yaml:"baseURL"`
+	Auth    Auth   `yaml:"auth"`
+	// Timeout bounds one call, from the moment its permit is spent to the last
+	// byte of the body.
+	Timeout time.Duration `yaml:"timeout"`
+	// MaxBody bounds one answer, compressed and decompressed.
+	MaxBody Bytes `yaml:"maxBody"`
+	// Gzip says whether compressed answers are asked for.
+	Gzip bool `yaml:"gzip"`
+	// Rules say what an answer means, in order, the first match wins; what none
+	// matches falls to the built-in rules.
+	Rules  []Rule           `yaml:"rules"`
+	Facets map[string]Facet `yaml:"facets"`
+}
+
+// Auth says in which header the credential travels and where it is found; the
+// value is read by whoever builds the Source.
+type Auth struct {
+	Header     string `yaml:"header"`
+	SecretEnv  string `yaml:"secretEnv"`
+	SecretFile string `yaml:"secretFile"`
+}
+
+// Facet is one separately refreshed part of an entity.
+type Facet struct {
+	// KeyPattern is a regular expression that a whole key must match.
+	KeyPattern string `yaml:"keyPattern"`
+	// Documents are fetched together and stored as one JSON object by name.
+	Documents map[string]Document `yaml:"documents"`
+	// Params are values for the documents' {placeholders}; {key} in one is the
+	// entity's key. A request's own params win.
+	Params map[string]string `yaml:"params"`
+	// Select lists the paths to keep, the first segment being the document's
+	// name; empty keeps all. Ignore lists paths that are kept but do not count
+	// as a change.
+	Select []string `yaml:"select"`
+	Ignore []string `yaml:"ignore"`
+	// Conditional sends the stored validator along, where the facet has one
+	// document: an unchanged answer is then a 304 without a body.
+	Conditional bool `yaml:"conditional"`
+
+	FreshFor  time.Duration `yaml:"freshFor"`  // a snapshot checked within it is FRESH
+	AbsentFor time.Duration `yaml:"absentFor"` // an absence is believed that long
+	FailedFor time.Duration `yaml:"failedFor"` // after a dead letter nobody asks again for that long
+	KeepFor   time.Duration `yaml:"keepFor"`   // a snapshot fetched longer ago is not served; 0: no limit
+	Cooldown  time.Duration `yaml:"cooldown"`  // between two explicit refreshes of an entity
+}
+
+// Document is one call's worth of an entity.
+type Document struct {
+	// Path is a path and query below the base URL, with {placeholders} in path
+	// segments and query values.
+	Path string `yaml:"path"`
+}
+
+// DefaultConfig returns the settings of an upstream that says nothing else.
+func DefaultConfig() Config {
+	return Config{Timeout: 10 * time.Second, MaxBody: 16 << 20, Gzip: true}
+}
+
+// DefaultFacet returns the settings of a facet that says nothing else.
+func DefaultFacet() Facet {
+	return Facet{
+		KeyPattern: "[0-9A-Za-z_-]{1,80}",
+		FreshFor:   time.Hour,
+		AbsentFor:  time.Hour,
+		FailedFor:  6 * time.Hour,
+		Cooldown:   time.Minute,
+	}
+}
+
+// Source fetches and reads the entities of one upstream. Its methods may be
+// called concurrently.
+type Source struct {
+	name       string
+	config     Config
+	credential string
+	base       *url.URL
+	rules      []compiledRule
+	facets     map[string]*facet
+	transport  *http.Transport
+}
+
+// facet is a Facet ready for use.
+type facet struct {
+	Facet
+	key       *regexp.Regexp
+	documents []document // sorted by name
+	params    map[string]template
+	paths     *pathNode
+	version   int64
+}
+
+type document struct {
+	name   string
+	target target
+}
+
+// New returns the source, or an error that names each wrong setting below the
+// source's own. credential is sent in the header that Auth names; empty: none.
+// inFlight is the number of calls that are under way at once at most: as many
+// connections are kept open, since dialling delays a call past its permit.
+func New(name string, config Config, credential string, inFlight int) (*Source, error) {
+	s := &Source{name: name, config: config, credential: credential, facets: map[string]*facet{}}
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	base, err := url.Parse(config.BaseURL)
+	switch {
+	case err != nil:
+		fail("baseURL: %w", err)
+	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
+		fail("baseURL: %q needs a scheme (http or https) and a host", config.BaseURL)
+	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
+		fail("baseURL: %q must have no user, query or fragment", config.BaseURL)
+	}
+	s.base = base
+	if config.Timeout <= 0 {
+		fail("timeout: %v must be positive", config.Timeout)
+	}
+	if config.MaxBody <= 0 {
+		fail("maxBody: %d must be positive", config.MaxBody)
+	}
+	if credential != "" && config.Auth.Header == "" {
+		fail("auth.header: a credential is configured, but not the header that carries it")
+	}
+	if s.rules, err = compileRules(config.Rules); err != nil {
+		errs = append(errs, err)
+	}
+	if len(config.Facets) == 0 {
+		fail("facets: a source needs at least one")
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Facets)) {
+		f, err := compileFacet(config.Facets[name])
+		if err != nil {
+			fail("facets.%s.%w", name, err)
+		}
+		s.facets[name] = f
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	s.transport = newTransport(inFlight)
+	return s, nil
+}
+
+func compileFacet(config Facet) (*facet, error) {
+	f := &facet{Facet: config, params: map[string]template{}}
+	pattern, err := regexp.Compile("^(?:" + config.KeyPattern + ")$")
+	if err != nil || config.KeyPattern == "" {
+		return nil, fmt.Errorf("keyPattern: %q is not a regular expression: %w", config.KeyPattern, err)
+	}
+	f.key = pattern
+	for name, value := range config.Params {
+		t, err := parseTemplate(value)
+		if err != nil {
+			return nil, fmt.Errorf("params.%s: %w", name, err)
+		}
+		if name == keyParam {
+			return nil, errors.New("params.key: {key} is always the entity's key; choose another name")
+		}
+		for _, used := range t.placeholders() {
+			if used != keyParam {
+				return nil, fmt.Errorf("params.%s: only {key} can be used here, not {%s}", name, used)
+			}
+		}
+		f.params[name] = t
+	}
+	if len(config.Documents) == 0 {
+		return nil, errors.New("documents: a facet needs at least one")
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Documents)) {
+		t, err := parseTarget(config.Documents[name].Path)
+		if err != nil {
+			return nil, fmt.Errorf("documents.%s.path: %w", name, err)
+		}
+		for _, used := range t.placeholders() {
+			if _, known := f.params[used]; !known && used != keyParam {
+				return nil, fmt.Errorf("documents.%s.path: uses {%s}, which params does not define", name, used)
+			}
+		}
+		f.documents = append(f.documents, document{name, t})
+	}
+	if config.Conditional && len(f.documents) > 1 {
+		return nil, errors.New("conditional: needs a facet of exactly one document")
+	}
+	if f.paths, err = newPaths(config.Select, config.Ignore); err != nil {
+		return nil, err
+	}
+	f.version = extractVersion(config)
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"freshFor", config.FreshFor}, {"absentFor", config.AbsentFor}, {"failedFor", config.FailedFor}} {
+		if d.value <= 0 {
+			return nil, fmt.Errorf("%s: %v must be positive", d.name, d.value)
+		}
+	}
+	if config.KeepFor < 0 || config.Cooldown < 0 {
+		return nil, fmt.Errorf("keepFor and cooldown: %v and %v must not be negative", config.KeepFor, config.Cooldown)
+	}
+	return f, nil
+}
+
+// Name returns the source's name.
+func (s *Source) Name() string { return s.name }
+
+// Facet returns the settings of a facet and whether there is one of that name.
+func (s *Source) Facet(name string) (Facet, bool) {
+	f, ok := s.facets[name]
+	if !ok {
+		return Facet{}, false
+	}
+	return f.Facet, true
+}
+
+// CheckKey returns nil if key is one of the facet's, and otherwise says why not.
+// The general rules for keys are schemas.CheckKey's.
+func (s *Source) CheckKey(facet, key string) error {
+	f, ok := s.facets[facet]
+	if !ok {
+		return fmt.Errorf("source %s has no facet %q; it has %s", s.name, facet,
+			strings.Join(slices.Sorted(maps.Keys(s.facets)), ", "))
+	}
+	if !f.key.MatchString(key) {
+		return fmt.Errorf("the key does not match the pattern of %s/%s: %s", s.name, facet, f.KeyPattern)
+	}
+	return nil
+}
+
+// Close closes the idle connections.
+func (s *Source) Close() { s.transport.CloseIdleConnections() }

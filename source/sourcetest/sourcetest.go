@@ -1,0 +1,229 @@
+// Package sourcetest is the suite that every source passes: whatever upstream
+// it describes, its calls go where its configuration says, each on its own
+// permit, and its answers mean what the upstream's documentation says.
+package sourcetest
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/source"
+)
+
+// Suite is what the tests need to know of one source.
+type Suite struct {
+	// Config describes the source; its base URL's host is replaced by the suite.
+	Config     source.Config
+	Credential string
+	Facet      string
+	// Keys are some that the facet takes.
+	Keys []string
+	// Good is a body for each document of the facet. Changed differs from it in
+	// something that counts, Same only in what does not.
+	Good, Changed, Same map[string]string
+	// Meanings are answers of the upstream and what they mean.
+	Meanings []Meaning
+}
+
+// Meaning is one answer and the class it belongs to.
+type Meaning struct {
+	Name   string
+	Status int
+	Header http.Header
+	Body   string
+	Want   source.Class
+}
+
+// Run runs the suite.
+func Run(t *testing.T, s Suite) {
+	t.Run("calls go where the configuration says", s.testTargets)
+	t.Run("hostile keys change no path and no parameter", s.testHostileKeys)
+	t.Run("content has one hash until it changes", s.testContent)
+	t.Run("answers mean what the upstream says", s.testMeanings)
+}
+
+// upstream answers every call and remembers it.
+type upstream struct {
+	mu       sync.Mutex
+	arrivals []*http.Request
+	answer   func(document string) (status int, header http.Header, body string)
+	names    map[string]string // path to document
+}
+
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	u.mu.Lock()
+	u.arrivals = append(u.arrivals, r.Clone(context.WithoutCancel(r.Context())))
+	u.mu.Unlock()
+	status, header, body := u.answer(u.names[r.URL.Path])
+	for name, values := range header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body))
+}
+
+// start returns the source, calling an upstream that answers with bodies.
+func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *upstream) {
+	t.Helper()
+	u := &upstream{names: map[string]string{}}
+	u.answer = func(document string) (int, http.Header, string) {
+		return http.StatusOK, http.Header{"Content-Type": {"application/json"}}, bodies[document]
+	}
+	server := httptest.NewServer(u)
+	t.Cleanup(server.Close)
+	base, err := url.Parse(s.Config.BaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base.Scheme, base.Host = here.Scheme, here.Host
+	config := s.Config
+	config.BaseURL = base.String()
+	for name, d := range config.Facets[s.Facet].Documents {
+		path, _, _ := strings.Cut(d.Path, "?")
+		u.names[base.Path+path] = name
+	}
+	src, err := source.New("suite", config, s.Credential, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(src.Close)
+	return src, u
+}
+
+// counter gives out permits freely and counts those spent.
+type counter struct {
+	mu    sync.Mutex
+	spent int
+}
+
+func (c *counter) Acquire(context.Context) (source.Permit, error) { return c, nil }
+
+func (c *counter) Spend(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spent++
+	return nil
+}
+
+func (c *counter) Release() {}
+
+func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcome {
+	t.Helper()
+	plan, err := src.Plan(source.Request{Facet: s.Facet, Key: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	permits := &counter{}
+	answers, err := src.Fetch(t.Context(), plan, permits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answers.Calls != permits.spent {
+		t.Errorf("%d calls on %d permits", answers.Calls, permits.spent)
+	}
+	return src.Read(answers, time.Now())
+}
+
+func (s Suite) testTargets(t *testing.T) {
+	for _, key := range s.Keys {
+		src, u := s.start(t, s.Good)
+		if o := s.fetch(t, src, key); o.Class != source.OK {
+			t.Fatalf("key %q: %s (%v)", key, o.Class, o.Err)
+		}
+		called := map[string]int{}
+		for _, r := range u.arrivals {
+			called[u.names[r.URL.Path]]++
+			if got := r.Header.Get(s.Config.Auth.Header); s.Credential != "" && got != s.Credential {
+				t.Errorf("the credential arrived as %q", got)
+			}
+			if !strings.Contains(r.URL.RawQuery+r.URL.Path, url.QueryEscape(key)) {
+				t.Errorf("key %q is not in the call %s", key, r.URL)
+			}
+		}
+		if len(called) != len(s.Good) || len(u.arrivals) != len(s.Good) {
+			t.Errorf("key %q: called %v, want each of the %d documents once", key, called, len(s.Good))
+		}
+	}
+}
+
+func (s Suite) testHostileKeys(t *testing.T) {
+	src, u := s.start(t, s.Good)
+	for _, key := range []string{
+		"..%2F", "../x", "..", ".", "%3F", "a?b=c", "a&date=2020-01-01", "a#b", "a/b", "a%00", "a\x00", "a\r\nHost: x",
+		"", " ", "+", strings.Repeat("k", 10<<10), "{ocid}", "а", "\xff",
+	} {
+		plan, err := src.Plan(source.Request{Facet: s.Facet, Key: key})
+		if err != nil {
+			continue // refused, nothing is called
+		}
+		if _, err := src.Fetch(t.Context(), plan, &counter{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range u.arrivals {
+		document, known := u.names[r.URL.Path]
+		if !known {
+			t.Errorf("a key led to %s", r.RequestURI)
+			continue
+		}
+		_, query, _ := strings.Cut(s.Config.Facets[s.Facet].Documents[document].Path, "?")
+		want, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := r.URL.Query()
+		if len(got) != len(want) {
+			t.Errorf("a key changed the parameters: %s", r.RequestURI)
+		}
+		for name := range want {
+			if len(got[name]) != 1 {
+				t.Errorf("a key changed parameter %s: %s", name, r.RequestURI)
+			}
+		}
+	}
+}
+
+func (s Suite) testContent(t *testing.T) {
+	hashes := map[string][32]byte{}
+	for name, bodies := range map[string]map[string]string{"good": s.Good, "same": s.Same, "changed": s.Changed} {
+		src, _ := s.start(t, bodies)
+		o := s.fetch(t, src, s.Keys[0])
+		if o.Class != source.OK {
+			t.Fatalf("%s: %s (%v)", name, o.Class, o.Err)
+		}
+		hashes[name] = o.Content.Hash
+		for document := range s.Good {
+			if !bytes.Contains(o.Content.JSON, []byte(`"`+document+`":`)) {
+				t.Errorf("document %s is not in the content", document)
+			}
+		}
+		o.Content.Release()
+	}
+	if hashes["good"] != hashes["same"] {
+		t.Error("what does not count changed the hash")
+	}
+	if hashes["good"] == hashes["changed"] {
+		t.Error("what counts did not change the hash")
+	}
+}
+
+func (s Suite) testMeanings(t *testing.T) {
+	for _, m := range s.Meanings {
+		src, u := s.start(t, s.Good)
+		u.answer = func(string) (int, http.Header, string) { return m.Status, m.Header, m.Body }
+		if o := s.fetch(t, src, s.Keys[0]); o.Class != m.Want {
+			t.Errorf("%s: %d %s is %s (%v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// keyParam is the placeholder that always stands for the entity's key.
+const keyParam = "key"
+
+// template is text with {placeholders}: literal and name take turns, and a
+// literal comes first and last.
+type template struct {
+	literals []string
+	names    []string
+}
+
+func parseTemplate(text string) (template, error) {
+	var t template
+	rest := text
+	for {
+		literal, after, found := strings.Cut(rest, "{")
+		if strings.Contains(literal, "}") {
+			return template{}, fmt.Errorf("%q has a } without its {", text)
+		}
+		t.literals = append(t.literals, literal)
+		if !found {
+			return t, nil
+		}
+		name, after, found := strings.Cut(after, "}")
+		if !found || name == "" || strings.ContainsAny(name, "{/?&=#") {
+			return template{}, fmt.Errorf("%q has a { without a name and a }", text)
+		}
+		t.names = append(t.names, name)
+		rest = after
+	}
+}
+
+func (t template) placeholders() []string { return t.names }
+
+// fill returns the text with each placeholder replaced by value(name).
+func (t template) fill(value func(name string) string) string {
+	var b strings.Builder
+	for i, name := range t.names {
+		b.WriteString(t.literals[i])
+		b.WriteString(value(name))
+	}
+	b.WriteString(t.literals[len(t.names)])
+	return b.String()
+}
+
+// target is a document's path and query. It is split before anything is filled
+// in, so that a value can't move a boundary: values are percent-encoded whole,
+// each within its segment or query value.
+type target struct {
+	segments []template
+	names    []string // of the query's pairs, as written
+	values   []template
+}
+
+func parseTarget(text string) (target, error) {
+	var t target
+	if !strings.HasPrefix(text, "/") {
+		return target{}, fmt.Errorf("%q must begin with /", text)
+	}
+	if strings.Contains(text, "#") {
+		return target{}, fmt.Errorf("%q must have no fragment", text)
+	}
+	path, query, hasQuery := strings.Cut(text[1:], "?")
+	for segment := range strings.SplitSeq(path, "/") {
+		parsed, err := parseTemplate(segment)
+		if err != nil {
+			return target{}, err
+		}
+		if segment == "." || segment == ".." {
+			return target{}, fmt.Errorf("%q must have no segment %q", text, segment)
+		}
+		t.segments = append(t.segments, parsed)
+	}
+	if hasQuery {
+		for pair := range strings.SplitSeq(query, "&") {
+			name, value, _ := strings.Cut(pair, "=")
+			if name == "" || strings.ContainsAny(name, "{}") {
+				return target{}, fmt.Errorf("%q needs a literal name for each query parameter", text)
+			}
+			parsed, err := parseTemplate(value)
+			if err != nil {
+				return target{}, err
+			}
+			t.names, t.values = append(t.names, name), append(t.values, parsed)
+		}
+	}
+	// With harmless values the result must be a URL; what is literal stays as written.
+	if _, err := url.ParseRequestURI(t.mustFill("x")); err != nil {
+		return target{}, err
+	}
+	return t, nil
+}
+
+func (t target) mustFill(value string) string {
+	filled, _ := t.fill(func(string) string { return value })
+	return filled
+}
+
+func (t target) placeholders() []string {
+	var names []string
+	for _, s := range t.segments {
+		names = append(names, s.placeholders()...)
+	}
+	for _, v := range t.values {
+		names = append(names, v.placeholders()...)
+	}
+	return names
+}
+
+// maxTargetBytes bounds a request line; most servers refuse longer ones.
+const maxTargetBytes = 8 << 10
+
+// fill returns path and query with the values percent-encoded in place.
+func (t target) fill(value func(name string) string) (string, error) {
+	encoded := func(name string) string { return percentEncode(value(name)) }
+	var b strings.Builder
+	for _, segment := range t.segments {
+		text := segment.fill(encoded)
+		// A value may be a dot, or complete a literal one; encoding does not help,
+		// for a dot is never encoded. An empty segment would shift those behind it.
+		if text == "." || text == ".." || (text == "" && len(segment.names) > 0) {
+			return "", fmt.Errorf("a value makes the path segment %q, which would change the path", text)
+		}
+		b.WriteByte('/')
+		b.WriteString(text)
+	}
+	for i, v := range t.values {
+		if i == 0 {
+			b.WriteByte('?')
+		} else {
+			b.WriteByte('&')
+		}
+		b.WriteString(t.names[i])
+		b.WriteByte('=')
+		b.WriteString(v.fill(encoded))
+	}
+	if b.Len() > maxTargetBytes {
+		return "", errors.New("the values make a path of more than 8 KiB")
+	}
+	return b.String(), nil
+}
+
+// percentEncode encodes everything but RFC 3986's unreserved characters, so that
+// the result has no meaning of its own in a path or a query.
+func percentEncode(s string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	b.Grow(len(s))
+	for i := range len(s) {
+		c := s[i]
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			c == '-' || c == '.' || c == '_' || c == '~' {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteByte('%')
+		b.WriteByte(hex[c>>4])
+		b.WriteByte(hex[c&15])
+	}
+	return b.String()
+}

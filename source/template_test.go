@@ -1,0 +1,238 @@
+package source
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func testSource(t testing.TB, baseURL string, change func(*Config)) *Source {
+	t.Helper()
+	config := DefaultConfig()
+	config.BaseURL = baseURL
+	f := DefaultFacet()
+	f.KeyPattern = "(?s).*"
+	f.Documents = map[string]Document{"doc": {Path: "/v1/{key}/item?ocid={ocid}&date="}}
+	f.Params = map[string]string{"ocid": "{key}"}
+	config.Facets = map[string]Facet{"character": f}
+	config.Auth.Header = "x-api-key"
+	if change != nil {
+		change(&config)
+	}
+	s, err := New("test", config, "secret", 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func FuzzAKeyNeverChangesThePathOrAParameter(f *testing.F) {
+	for _, key := range []string{
+		"a", "..%2F", "%3F", "&", "../..", "a/b", "a?b=c", "a#b", "\x00\r\n", "%", "%2e%2e", "ocid=1&x", "가", "+", " ",
+		strings.Repeat("k", 10<<10), "a;b", `\`, "a%00b", "{key}", "\xff",
+	} {
+		f.Add(key, key)
+	}
+	s := testSource(f, "http://upstream.example/base/", nil)
+	f.Fuzz(func(t *testing.T, key, ocid string) {
+		p, err := s.Plan(Request{Facet: "character", Key: key, Params: map[string]string{"ocid": ocid}})
+		if err != nil {
+			return // refused, nothing is called
+		}
+		// As a server reads the request line.
+		line := p.urls[0].RequestURI()
+		if strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			t.Fatalf("the request line is %q", line)
+		}
+		u, err := url.ParseRequestURI(line)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		segments := strings.Split(u.EscapedPath(), "/")
+		if len(segments) != 5 || segments[1] != "base" || segments[2] != "v1" || segments[4] != "item" {
+			t.Fatalf("key %q: path %q", key, u.EscapedPath())
+		}
+		if got, err := url.PathUnescape(segments[3]); err != nil || got != key || got == "." || got == ".." {
+			t.Fatalf("key %q arrives as %q, %v", key, got, err)
+		}
+		q, err := url.ParseQuery(u.RawQuery)
+		if err != nil || len(q) != 2 || len(q["ocid"]) != 1 || q.Get("ocid") != ocid || len(q["date"]) != 1 {
+			t.Fatalf("parameter %q arrives as %v, %v", ocid, q, err)
+		}
+		if p.urls[0].Host != "upstream.example" || p.urls[0].User != nil || p.urls[0].Fragment != "" {
+			t.Fatalf("key %q changed the URL to %v", key, p.urls[0])
+		}
+	})
+}
+
+func TestARequestThatCannotBeMadeIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	s := testSource(t, "http://upstream.example", func(c *Config) {
+		f := c.Facets["character"]
+		f.KeyPattern = "[a-z.]{1,9}|.{100,}"
+		c.Facets["character"] = f
+	})
+	for name, r := range map[string]Request{
+		"unknown facet":         {Facet: "union", Key: "a"},
+		"key against a pattern": {Facet: "character", Key: "A"},
+		"a key within a longer": {Facet: "character", Key: "abc\n"},
+		"a dot segment":         {Facet: "character", Key: ".."},
+		"too long":              {Facet: "character", Key: strings.Repeat("가", 1000)},
+	} {
+		if p, err := s.Plan(r); err == nil {
+			t.Errorf("%s: planned %v", name, p.urls)
+		}
+	}
+	if _, err := s.Plan(Request{Facet: "union", Key: "a"}); !strings.Contains(err.Error(), "it has character") {
+		t.Errorf("the error does not help: %v", err)
+	}
+}
+
+func TestARequestsOwnParamsWin(t *testing.T) {
+	s := testSource(t, "http://upstream.example", nil)
+	for want, params := range map[string]map[string]string{
+		"/v1/k/item?ocid=k&date=":     nil,
+		"/v1/k/item?ocid=o%2F1&date=": {"ocid": "o/1", "key": "other", "unused": "x"},
+	} {
+		p, err := s.Plan(Request{Facet: "character", Key: "k", Params: params})
+		if err != nil || p.urls[0].RequestURI() != want {
+			t.Errorf("params %v: %v, %v; want %s", params, p.urls[0].RequestURI(), err, want)
+		}
+	}
+}
+
+func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
+	facet := func(change func(*Facet)) func(*Config) {
+		return func(c *Config) {
+			f := c.Facets["character"]
+			change(&f)
+			c.Facets["character"] = f
+		}
+	}
+	path := func(p string) func(*Config) {
+		return facet(func(f *Facet) { f.Documents = map[string]Document{"d": {Path: p}} })
+	}
+	for mention, change := range map[string]func(*Config){
+		"baseURL":             func(c *Config) { c.BaseURL = "open.api.nexon.com" },
+		"no user, query":      func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
+		"timeout":             func(c *Config) { c.Timeout = 0 },
+		"maxBody":             func(c *Config) { c.MaxBody = -1 },
+		"auth.header":         func(c *Config) { c.Auth.Header = "" },
+		"needs at least one":  func(c *Config) { c.Facets = nil },
+		"rules[0].class":      func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
+		"status alone":        func(c *Config) { c.Rules = []Rule{{Class: OK}} },
+		"rules[0].body: name": func(c *Config) { c.Rules = []Rule{{Class: Absent, Body: &Match{}}} },
+		"exclude each other": func(c *Config) {
+			c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
+		},
+		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Matches: "("}}} },
+		"facets.character.keyPattern":         facet(func(f *Facet) { f.KeyPattern = "(" }),
+		"keyPattern: \"\"":                    facet(func(f *Facet) { f.KeyPattern = "" }),
+		"params.ocid: only {key}":             facet(func(f *Facet) { f.Params = map[string]string{"ocid": "{other}"} }),
+		"choose another name":                 facet(func(f *Facet) { f.Params = map[string]string{"ocid": "", "key": ""} }),
+		"facets.character.documents: a facet": facet(func(f *Facet) { f.Documents = nil }),
+		"must begin with /":                   path("v1"),
+		"no fragment":                         path("/v1#x"),
+		"uses {nobody}":                       path("/v1/{nobody}"),
+		"literal name":                        path("/v1?{key}=1"),
+		"without its {":                       path("/v1/a}b"),
+		"without a name":                      path("/v1/{}"),
+		"no segment":                          path("/v1/../x"),
+		"invalid URL escape":                  path("/v1/%zz"),
+		"select[0]":                           facet(func(f *Facet) { f.Select = []string{"a..b"} }),
+		"exactly one document":                facet(func(f *Facet) { f.Conditional = true; f.Documents["x"] = Document{Path: "/x"} }),
+		"freshFor":                            facet(func(f *Facet) { f.FreshFor = 0 }),
+		"keepFor":                             facet(func(f *Facet) { f.KeepFor = -1 }),
+	} {
+		config := DefaultConfig()
+		config.BaseURL = "http://upstream.example"
+		config.Auth.Header = "x-api-key"
+		f := DefaultFacet()
+		f.Documents = map[string]Document{"doc": {Path: "/v1?ocid={ocid}"}}
+		f.Params = map[string]string{"ocid": "{key}"}
+		config.Facets = map[string]Facet{"character": f}
+		if _, err := New("test", config, "secret", 1); err != nil {
+			t.Fatal(err)
+		}
+		change(&config)
+		if _, err := New("test", config, "secret", 1); err == nil || !strings.Contains(err.Error(), mention) {
+			t.Errorf("error %v, want one that mentions %q", err, mention)
+		}
+	}
+}
+
+func TestSizesAreReadAndWrittenAsPeopleDo(t *testing.T) {
+	for text, want := range map[string]Bytes{"0": 0, "4096": 4096, "64KiB": 64 << 10, "128MiB": 128 << 20, "2GiB": 2 << 30, "3 MB": 3e6, "7B": 7} {
+		var b Bytes
+		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
+			t.Errorf("%q is %d, %v", text, b, err)
+		}
+		written, err := b.MarshalText()
+		var again Bytes
+		if err != nil || again.UnmarshalText(written) != nil || again != b {
+			t.Errorf("%q is written as %q, which reads as %d", text, written, again)
+		}
+	}
+	for _, text := range []string{"", "MiB", "-1", "1.5MiB", "ten", "99999999999GiB"} {
+		var b Bytes
+		if err := b.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), "128MiB") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestAnAnswerMeansWhatItsStatusSaysUnlessARuleKnowsBetter(t *testing.T) {
+	s := testSource(t, "http://upstream.example", func(c *Config) {
+		c.Rules = []Rule{
+			{Status: 400, Body: &Match{Name: "error.name", Equals: "OPENAPI00003"}, Class: Absent},
+			{Status: 400, Body: &Match{Name: "error.name", Matches: "^OPENAPI0001[01]$"}, Class: Maintenance},
+			{Status: 403, Header: &Match{Name: "x-blocked"}, Class: AuthRefused},
+			{ContentType: "text/html", Status: 503, Class: Maintenance},
+			{Body: &Match{Name: "errors.0.type", Equals: "RATE_LIMITED"}, Class: Quota},
+		}
+	})
+	for i, c := range []struct {
+		status int
+		header string
+		body   string
+		want   Class
+	}{
+		{200, "", "{}", OK},
+		{200, "", `{"errors":[{"type":"RATE_LIMITED"}]}`, Quota},
+		{200, "", `<html>`, OK}, // its content is judged when it is read
+		{201, "", "", BadContent},
+		{204, "", "", BadContent},
+		{206, "", "{}", BadContent},
+		{301, "", "", Permanent},
+		{304, "", "", NotModified},
+		{400, "", "", Permanent},
+		{400, "", `{"error":{"name":"OPENAPI00003"}}`, Absent},
+		{400, "", `{"error":{"name":"OPENAPI000030"}}`, Permanent},
+		{404, "", `{"error":{"name":"OPENAPI00010"}}`, Absent},
+		{400, "", `{"error":{"name":"OPENAPI00010"}}`, Maintenance},
+		{401, "", "", AuthRefused},
+		{403, "", "", Permanent},
+		{403, "X-Blocked:", "", AuthRefused},
+		{403, "Retry-After:1", "", Quota},
+		{403, "X-RateLimit-Remaining:0", "", Quota},
+		{403, "X-RateLimit-Remaining:10", "", Permanent},
+		{408, "", "", Transient},
+		{410, "", "", Absent},
+		{422, "", "", Permanent},
+		{425, "", "", Transient},
+		{429, "", "", Quota},
+		{500, "", "", Transient},
+		{503, "", "", Transient},
+		{503, "Content-Type:text/html; charset=utf-8", "", Maintenance},
+		{599, "", "", Transient},
+	} {
+		h := http.Header{}
+		if name, value, ok := strings.Cut(c.header, ":"); ok {
+			h.Set(name, value)
+		}
+		if got := s.classify(c.status, h, []byte(c.body)); got != c.want {
+			t.Errorf("case %d: %d %s %s is %s, want %s", i, c.status, c.header, c.body, got, c.want)
+		}
+	}
+}

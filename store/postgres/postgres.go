@@ -1,0 +1,116 @@
+// Package postgres keeps snapshots in PostgreSQL. It works through a PgBouncer
+// in transaction mode: no session state, no advisory locks, no LISTEN.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store keeps snapshots in one PostgreSQL database.
+type Store struct {
+	pool *pgxpool.Pool
+}
+
+// Open connects to the database at url, which must have been migrated.
+func Open(ctx context.Context, url string) (*Store, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database.url: %w", err)
+	}
+	// Prepared statements belong to a session, which PgBouncer in transaction
+	// mode hands around: there pgx's default failed most queries.
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return &Store{pool}, nil
+}
+
+// Close closes the connections.
+func (s *Store) Close() { s.pool.Close() }
+
+// Ping returns nil if the database answers.
+func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
+
+// Get returns an entity's snapshot, or store.ErrNotFound.
+func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+	snapshot := store.Snapshot{State: store.State{Entity: e}}
+	row := s.pool.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
+	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return store.Snapshot{}, store.ErrNotFound
+	}
+	if err != nil {
+		return store.Snapshot{}, fmt.Errorf("read %s: %w", e, err)
+	}
+	return snapshot, nil
+}
+
+const selectStates = `SELECT i.n, ` + store.StateColumns + `
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
+JOIN snapshot_state s ON s.source = i.source AND s.facet = i.facet AND s.key = i.key`
+
+// States returns the states of the entities in their order, in one round trip;
+// Version is 0 where nothing is stored.
+func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
+	states := make([]store.State, len(of))
+	var a entities
+	for i, e := range of {
+		states[i].Entity = e
+		a.add(e)
+	}
+	rows, err := s.pool.Query(ctx, selectStates, a.sources, a.facets, a.keys)
+	if err != nil {
+		return nil, fmt.Errorf("read %d states: %w", len(of), err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		var state store.State
+		if err := state.ScanState(func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }); err != nil {
+			return nil, fmt.Errorf("read %d states: %w", len(of), err)
+		}
+		state.Entity = of[n-1]
+		states[n-1] = state
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read %d states: %w", len(of), err)
+	}
+	return states, nil
+}
+
+// Delete removes what is stored of an entity, if anything.
+func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		for _, table := range []string{"snapshot_payload", "snapshot_state"} {
+			if _, err := tx.Exec(ctx, "DELETE FROM "+table+" WHERE source = $1 AND facet = $2 AND key = $3", e.Source, e.Facet, e.Key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", e, err)
+	}
+	return nil
+}
+
+// entities are the arrays that unnest takes.
+type entities struct{ sources, facets, keys []string }
+
+func (a *entities) add(e schemas.Entity) {
+	a.sources, a.facets, a.keys = append(a.sources, e.Source), append(a.facets, e.Facet), append(a.keys, e.Key)
+}

@@ -1,0 +1,157 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/storetest"
+)
+
+func open(t testing.TB) *Store {
+	t.Helper()
+	url := servicetest.Postgres(t)
+	if _, err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestPostgreSQLPassesTheSuite(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t) })
+}
+
+func TestMigrationsAreAppliedOnceHoweverManyTry(t *testing.T) {
+	url := servicetest.Postgres(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	applied := 0
+	for range 4 {
+		wg.Go(func() {
+			ran, err := Migrate(t.Context(), url)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			applied += len(ran)
+		})
+	}
+	wg.Wait()
+	all, err := Migrations(t.Context(), url)
+	if err != nil || len(all) == 0 || applied != len(all) {
+		t.Fatalf("%d of %d migrations were applied, %v", applied, len(all), err)
+	}
+	for _, m := range all {
+		if !m.Applied {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
+// counts returns figures of PostgreSQL's own, summed over the partitions of a table.
+func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int64) {
+	t.Helper()
+	// Statistics are flushed when a session is idle; the pool has one.
+	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
+		t.Fatal(err)
+	}
+	err := s.pool.QueryRow(t.Context(), `SELECT sum(n_tup_upd), sum(n_tup_hot_upd), sum(n_tup_ins) FROM pg_stat_user_tables WHERE relname LIKE $1`,
+		table+`\_%`).Scan(&updated, &hot, &payloadRows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return updated, hot, payloadRows
+}
+
+func TestAnUnchangedCheckWritesNoPayloadAndStaysOnItsPage(t *testing.T) {
+	url := servicetest.Postgres(t)
+	if _, err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), url+"&pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	batch := func(version int64) []store.Write {
+		var writes []store.Write
+		for i := range 200 {
+			writes = append(writes, store.Write{
+				Entity:  schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)},
+				Version: version, CheckedAt: time.UnixMicro(version),
+				Payload: func() (store.Payload, error) { return store.Encode([]byte(strings.Repeat("x", 5000))), nil },
+			})
+		}
+		return writes
+	}
+	rowVersions := func() []string {
+		rows, err := s.pool.Query(t.Context(), "SELECT key, xmin::text, ctid::text FROM snapshot_payload ORDER BY key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		var all []string
+		for rows.Next() {
+			var key, xmin, ctid string
+			if err := rows.Scan(&key, &xmin, &ctid); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, key+" "+xmin+" "+ctid)
+		}
+		return all
+	}
+	if _, err := s.Write(t.Context(), batch(1)); err != nil {
+		t.Fatal(err)
+	}
+	before := rowVersions()
+	for version := int64(2); version <= 4; version++ {
+		if _, err := s.Write(t.Context(), batch(version)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := rowVersions(); len(after) != 200 || !reflect.DeepEqual(before, after) {
+		t.Error("unchanged checks wrote payloads")
+	}
+	if updated, _, inserted := counts(t, s, "snapshot_payload"); updated != 0 || inserted != 200 {
+		t.Errorf("payloads: %d updated, %d inserted", updated, inserted)
+	}
+	// A page is 70 % full at first; the room that remains takes the second version
+	// of some rows, and vacuum's pruning frees it for the next.
+	if updated, hot, _ := counts(t, s, "snapshot_state"); updated != 600 || hot < 500 {
+		t.Errorf("states: %d updated, %d of them on their page", updated, hot)
+	}
+}
+
+func TestAPayloadIsStoredOutOfLineAndNotCompressedAgain(t *testing.T) {
+	s := open(t)
+	var storage string
+	err := s.pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute
+WHERE attname = 'payload' AND attrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'snapshot_payload'::regclass)`).Scan(&storage)
+	if err != nil || storage != "e" {
+		t.Errorf("storage of the partitions' payload is %q, %v; want e for external", storage, err)
+	}
+}
+
+func TestADatabaseThatIsNotThereIsNamed(t *testing.T) {
+	for url, mention := range map[string]string{
+		"postgres://127.0.0.1:1/x?connect_timeout=1": "connect to the database",
+		"postgres://127.0.0.1:port/x":                "database.url",
+	} {
+		if _, err := Open(context.Background(), url); err == nil || !strings.Contains(err.Error(), mention) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}

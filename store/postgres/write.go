@@ -1,0 +1,182 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Three constant statements, whatever the size of the batch. The touch comes
+// first and is a plain UPDATE of the narrow table: one INSERT … ON CONFLICT over
+// everything rewrote the payload of unchanged entities too, with results that
+// looked right.
+const (
+	touch = `UPDATE snapshot_state s
+SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
+	last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[])
+	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified)
+WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
+	AND s.hash = i.hash AND s.extract_version = i.extract_version AND s.version <= i.version
+RETURNING s.source, s.facet, s.key`
+
+	upsert = `WITH input AS (
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::int[], $12::bytea[])
+		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, encoding, size, payload)
+), state AS (
+	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+	SELECT source, facet, key, version, hash, extract_version, encoding, size,
+		checked_at, checked_at, checked_at, false, etag, last_modified
+	FROM input
+	ON CONFLICT (source, facet, key) DO UPDATE
+	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
+		encoding = excluded.encoding, size = excluded.size, last_fetched_at = excluded.last_fetched_at,
+		last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
+		last_updated_at = CASE
+			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
+			ELSE excluded.last_checked_at END
+	WHERE excluded.version >= s.version
+	RETURNING s.source, s.facet, s.key, s.last_updated_at = s.last_checked_at AS changed
+), payload AS (
+	INSERT INTO snapshot_payload AS p (source, facet, key, payload)
+	SELECT source, facet, key, payload FROM input JOIN state USING (source, facet, key)
+	ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload
+)
+SELECT source, facet, key, changed FROM state`
+
+	absent = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', ''
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS i (source, facet, key, version, checked_at)
+ON CONFLICT (source, facet, key) DO UPDATE
+SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true
+WHERE excluded.version >= s.version
+RETURNING s.source, s.facet, s.key`
+)
+
+// Write writes the results of fetches in one transaction, and returns what
+// became of each, in their order. An error means that nothing was written.
+func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	b := store.NewBatch(writes)
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		clear(b.Results)
+		if err := touchAll(ctx, tx, b); err != nil {
+			return err
+		}
+		if err := upsertRest(ctx, tx, b); err != nil {
+			return err
+		}
+		return recordAbsences(ctx, tx, b)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), err)
+	}
+	return b.InOrder()
+}
+
+// columns are writes as the arrays that unnest takes.
+type columns struct {
+	entities
+	versions, checked []int64
+	hashes            [][]byte
+	extracts          []int64
+	fetched           []bool
+	etags, modified   []string
+}
+
+func (c *columns) add(w store.Write) {
+	c.entities.add(w.Entity)
+	c.versions, c.checked = append(c.versions, w.Version), append(c.checked, w.CheckedAt.UnixMicro())
+	c.hashes, c.extracts = append(c.hashes, w.Hash[:]), append(c.extracts, w.ExtractVersion)
+	c.fetched = append(c.fetched, w.Kind == store.Content)
+	c.etags, c.modified = append(c.etags, w.ETag), append(c.modified, w.LastModified)
+}
+
+// returned runs a statement that returns entities, and a flag if flag is set.
+func returned(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	var e schemas.Entity
+	var flag bool
+	to := []any{&e.Source, &e.Facet, &e.Key}
+	if withFlag {
+		to = append(to, &flag)
+	}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		if i, found := b.Find(e); found {
+			b.Results[i] = result(flag)
+		}
+		return nil
+	})
+	return err
+}
+
+func touchAll(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+	var c columns
+	for _, w := range b.Writes {
+		if w.Kind != store.Absence {
+			c.add(w)
+		}
+	}
+	if len(c.versions) == 0 {
+		return nil
+	}
+	return returned(ctx, tx, b, func(bool) store.Result { return store.Touched }, false, touch,
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified)
+}
+
+// upsertRest stores what the touch did not find unchanged. Only here is a
+// payload encoded, sent and written.
+func upsertRest(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+	var c columns
+	var encodings []string
+	var sizes []int
+	var payloads [][]byte
+	for i, w := range b.Writes {
+		if w.Kind == store.Absence || b.Results[i] != 0 {
+			continue
+		}
+		if w.Kind == store.NotModified {
+			b.Results[i] = store.Lost
+			continue
+		}
+		p, err := w.Payload()
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", w.Entity, err)
+		}
+		c.add(w)
+		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
+		b.Results[i] = store.Refused // unless it is returned
+	}
+	if len(c.versions) == 0 {
+		return nil
+	}
+	return returned(ctx, tx, b, func(changed bool) store.Result {
+		if changed {
+			return store.Changed
+		}
+		return store.Rewritten
+	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, encodings, sizes, payloads)
+}
+
+func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+	var c columns
+	for i, w := range b.Writes {
+		if w.Kind == store.Absence {
+			c.add(w)
+			b.Results[i] = store.Refused // unless it is returned
+		}
+	}
+	if len(c.versions) == 0 {
+		return nil
+	}
+	return returned(ctx, tx, b, func(bool) store.Result { return store.Absented }, false, absent,
+		c.sources, c.facets, c.keys, c.versions, c.checked)
+}

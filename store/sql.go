@@ -1,0 +1,40 @@
+package store
+
+import "time"
+
+// The queries that are the same in every database. Times are stored as
+// microseconds since 1970 UTC, 0 for none.
+const (
+	// StateColumns are those of a State after its entity, in the order in which
+	// ScanState takes them.
+	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
+	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified`
+
+	// SelectSnapshot takes source, facet and key, and returns the state's columns
+	// and the payload, null if there is none.
+	SelectSnapshot = `SELECT ` + StateColumns + `, p.payload
+FROM snapshot_state s
+LEFT JOIN snapshot_payload p ON p.source = s.source AND p.facet = s.facet AND p.key = s.key
+WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
+)
+
+// ScanState fills the state by scan, which is a row's Scan; more are the
+// destinations of columns behind StateColumns.
+func (s *State) ScanState(scan func(...any) error, more ...any) error {
+	var hash []byte
+	var fetched, checked, updated int64
+	err := scan(append([]any{
+		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size,
+		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified,
+	}, more...)...)
+	copy(s.Hash[:], hash)
+	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)
+	return err
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

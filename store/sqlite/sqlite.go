@@ -1,0 +1,115 @@
+// Package sqlite keeps snapshots in SQLite, for the mode in which everything
+// runs in one process. It passes the same suite as the production store.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+
+	"github.com/pressly/goose/v3"
+	_ "modernc.org/sqlite" // a SQLite that needs no C compiler
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store keeps snapshots in one SQLite database.
+type Store struct {
+	db *sql.DB
+}
+
+// Open opens the database in the file at path, or one in memory that is lost on
+// Close if path is empty, and brings it up to this release.
+func Open(ctx context.Context, path string) (*Store, error) {
+	dsn := ":memory:"
+	if path != "" {
+		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)"
+	}
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
+	}
+	// One connection: a database in memory belongs to its connection, and SQLite
+	// has one writer anyway.
+	db.SetMaxOpenConns(1)
+	if err := migrate(ctx, db); err != nil {
+		return nil, errors.Join(fmt.Errorf("open SQLite at %q: %w", path, err), db.Close())
+	}
+	return &Store{db}, nil
+}
+
+func migrate(ctx context.Context, db *sql.DB) error {
+	scripts, err := fs.Sub(schemas.Migrations, "migrations/sqlite")
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, scripts)
+	if err != nil {
+		return err
+	}
+	_, err = p.Up(ctx)
+	return err
+}
+
+// Close closes the database.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Ping returns nil if the database answers.
+func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }
+
+// Get returns an entity's snapshot, or store.ErrNotFound.
+func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+	snapshot := store.Snapshot{State: store.State{Entity: e}}
+	row := s.db.QueryRowContext(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
+	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Snapshot{}, store.ErrNotFound
+	}
+	if err != nil {
+		return store.Snapshot{}, fmt.Errorf("read %s: %w", e, err)
+	}
+	return snapshot, nil
+}
+
+const selectState = `SELECT ` + store.StateColumns + ` FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
+
+// States returns the states of the entities in their order; Version is 0 where
+// nothing is stored.
+func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.State, error) {
+	states := make([]store.State, len(entities))
+	for i, e := range entities {
+		states[i].Entity = e
+		err := states[i].ScanState(s.db.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("read %s: %w", e, err)
+		}
+	}
+	return states, nil
+}
+
+// Delete removes what is stored of an entity, if anything.
+func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, table := range []string{"snapshot_payload", "snapshot_state"} {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE source = $1 AND facet = $2 AND key = $3", e.Source, e.Facet, e.Key); err != nil {
+				return fmt.Errorf("delete %s: %w", e, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := do(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}

@@ -1,0 +1,56 @@
+package sqlite
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/freshet/freshet/store/storetest"
+)
+
+func TestSQLitePassesTheSuite(t *testing.T) {
+	for name, path := range map[string]func(*testing.T) string{
+		"in memory": func(*testing.T) string { return "" },
+		"in a file": func(t *testing.T) string { return filepath.Join(t.TempDir(), "a #1?.db") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Store {
+				s, err := Open(t.Context(), path(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := s.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				return s
+			})
+		})
+	}
+}
+
+func TestAFileKeepsItsSnapshotsAndADatabaseInMemoryIsItsOwn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f.db")
+	for _, path := range []string{file, ""} {
+		for round := range 2 {
+			s, err := Open(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var n int
+			if err := s.db.QueryRowContext(t.Context(), "SELECT count(*) FROM snapshot_state").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[bool]int{true: round, false: 0}[path != ""]; n != want {
+				t.Errorf("round %d at %q: %d snapshots, want %d", round, path, n, want)
+			}
+			if _, err := s.db.ExecContext(t.Context(),
+				"INSERT INTO snapshot_state VALUES ('s', 'f', $1, 1, x'', 0, '', 0, 0, 0, 0, false, '', '')", round); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/freshet/freshet/store"
+)
+
+// The statements of the PostgreSQL store, for one row.
+const (
+	touch = `UPDATE snapshot_state
+SET version = $4, last_checked_at = $5, absent = false, etag = $8, last_modified = $9,
+	last_fetched_at = CASE WHEN $10 THEN $5 ELSE last_fetched_at END
+WHERE source = $1 AND facet = $2 AND key = $3 AND hash = $6 AND extract_version = $7 AND version <= $4
+RETURNING true`
+
+	upsert = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+VALUES ($1, $2, $3, $4, $6, $7, $10, $11, $5, $5, $5, false, $8, $9)
+ON CONFLICT (source, facet, key) DO UPDATE
+SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
+	encoding = excluded.encoding, size = excluded.size, last_fetched_at = excluded.last_fetched_at,
+	last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
+	last_updated_at = CASE
+		WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
+		ELSE excluded.last_checked_at END
+WHERE excluded.version >= s.version
+RETURNING last_updated_at = last_checked_at`
+
+	payload = `INSERT INTO snapshot_payload (source, facet, key, payload) VALUES ($1, $2, $3, $4)
+ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
+
+	absent = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '')
+ON CONFLICT (source, facet, key) DO UPDATE
+SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true
+WHERE excluded.version >= s.version
+RETURNING true`
+)
+
+// Write writes the results of fetches in one transaction, and returns what
+// became of each, in their order. An error means that nothing was written.
+func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	b := store.NewBatch(writes)
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		for i, w := range b.Writes {
+			result, err := write(ctx, tx, w)
+			if err != nil {
+				return fmt.Errorf("write %s: %w", w.Entity, err)
+			}
+			b.Results[i] = result
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.InOrder()
+}
+
+func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error) {
+	e := []any{w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version, w.CheckedAt.UnixMicro()}
+	if w.Kind == store.Absence {
+		recorded, _, err := returning(ctx, tx, absent, e...)
+		if err != nil || !recorded {
+			return store.Refused, err
+		}
+		return store.Absented, nil
+	}
+	content := append(e, w.Hash[:], w.ExtractVersion, w.ETag, w.LastModified)
+	touched, _, err := returning(ctx, tx, touch, append(content, w.Kind == store.Content)...)
+	switch {
+	case err != nil || touched:
+		return store.Touched, err
+	case w.Kind == store.NotModified:
+		return store.Lost, nil
+	}
+	p, err := w.Payload()
+	if err != nil {
+		return 0, err
+	}
+	accepted, changed, err := returning(ctx, tx, upsert, append(content, p.Encoding, p.Size)...)
+	if err != nil || !accepted {
+		return store.Refused, err
+	}
+	if _, err := tx.ExecContext(ctx, payload, w.Entity.Source, w.Entity.Facet, w.Entity.Key, p.Bytes); err != nil {
+		return 0, err
+	}
+	if changed {
+		return store.Changed, nil
+	}
+	return store.Rewritten, nil
+}
+
+// returning runs a statement and reports whether it returned a row, and the
+// flag in it.
+func returning(ctx context.Context, tx *sql.Tx, statement string, args ...any) (returned, flag bool, err error) {
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&flag)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, false, nil
+	}
+	return err == nil, flag, err
+}

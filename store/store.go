@@ -1,0 +1,104 @@
+// Package store defines what is kept of an entity: its snapshot, and the rules
+// by which the result of a fetch is written over it. The rules are the same for
+// every database; storetest is the suite that each one passes.
+package store
+
+import (
+	"crypto/sha256"
+	"errors"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Hash is the SHA-256 of an entity's canonical content.
+type Hash [sha256.Size]byte
+
+// State is what is known of an entity besides its content.
+type State struct {
+	Entity schemas.Entity
+	// Version is the number of the fetch that wrote the state last.
+	Version int64
+	// Hash, ExtractVersion, Encoding and Size describe the payload; zero if only
+	// an absence is known.
+	Hash           Hash
+	ExtractVersion int64
+	Encoding       string
+	Size           int // bytes of JSON
+	// FetchedAt, CheckedAt and UpdatedAt say when the last fetch began that
+	// brought content, that had any result, and that brought a change. The first
+	// and the last are zero until there is content.
+	FetchedAt, CheckedAt, UpdatedAt time.Time
+	// Absent: the upstream said, the last time, that there is no such entity.
+	// Content from before is kept.
+	Absent bool
+	// ETag and LastModified are the upstream's own validators.
+	ETag, LastModified string
+}
+
+// HasContent reports whether a payload is stored.
+func (s State) HasContent() bool { return s.Encoding != "" }
+
+// Snapshot is the last extracted copy of an entity.
+type Snapshot struct {
+	State
+	Payload []byte // encoded as State.Encoding says
+}
+
+// Kind is what a fetch found.
+type Kind int
+
+// The kinds of result that are written. NotModified is an answer without a body
+// to a validator that came with the state whose Hash the Write carries.
+const (
+	Content Kind = iota
+	NotModified
+	Absence
+)
+
+// Write is the result of one fetch of one entity.
+type Write struct {
+	Entity schemas.Entity
+	Kind   Kind
+	// Version is the fetch's own number. A state of a higher version is never
+	// overwritten; one of the same version is the same write repeated.
+	Version int64
+	// CheckedAt is when the fetch began, not when it is written: what waited for
+	// an hour in front of a stopped database is not fresh.
+	CheckedAt          time.Time
+	Hash               Hash
+	ExtractVersion     int64
+	ETag, LastModified string
+	// Payload encodes the content. It is called for content that differs from
+	// what is stored, and for no other.
+	Payload func() (Payload, error)
+}
+
+// Payload is encoded content.
+type Payload struct {
+	Encoding string
+	Bytes    []byte
+	Size     int // before encoding
+}
+
+// Result says what became of a Write.
+type Result int
+
+// The results. Whatever it is, the request that led to the fetch can be settled,
+// except after Lost: there the state that the NotModified referred to is gone,
+// and the entity has to be fetched in full.
+const (
+	Touched   Result = iota + 1 // unchanged: times and version were written, and nothing else
+	Changed                     // new content was stored
+	Rewritten                   // the same entity, extracted by other settings, was stored
+	Absented                    // the absence was recorded
+	Refused                     // the result of a later fetch is stored
+	Lost
+)
+
+var resultNames = [...]string{"", "touched", "changed", "rewritten", "absented", "refused", "lost"}
+
+func (r Result) String() string { return resultNames[r] }
+
+// ErrNotFound is returned for an entity of which nothing is stored.
+var ErrNotFound = errors.New("nothing is stored for this entity")

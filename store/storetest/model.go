@@ -1,0 +1,190 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// model is what a store must hold, the simple way.
+type model map[schemas.Entity]*row
+
+type row struct {
+	version, fetched, checked, updated int64
+	text                               string
+	extract                            int64
+	absent                             bool
+}
+
+// write applies one write and returns its result.
+func (m model) write(w store.Write, text string) store.Result {
+	r := m[w.Entity]
+	if r == nil {
+		if w.Kind == store.NotModified {
+			return store.Lost
+		}
+		r = &row{}
+		m[w.Entity] = r
+	}
+	n := w.Version
+	same := r.text == text && r.extract == w.ExtractVersion
+	switch {
+	case w.Kind == store.NotModified && (!same || n < r.version):
+		return store.Lost
+	case n < r.version:
+		return store.Refused
+	case w.Kind == store.Absence:
+		r.version, r.checked, r.absent = n, n, true
+		return store.Absented
+	case same:
+		r.version, r.checked, r.absent = n, n, false
+		if w.Kind == store.Content {
+			r.fetched = n
+		}
+		return store.Touched
+	}
+	result := store.Changed
+	if r.text != "" && (r.text == text || r.extract != w.ExtractVersion) {
+		result = store.Rewritten
+	} else {
+		r.updated = n
+	}
+	r.version, r.fetched, r.checked, r.text, r.extract, r.absent = n, n, n, text, w.ExtractVersion, false
+	return result
+}
+
+func (m model) check(b bench, what string) {
+	b.Helper()
+	for e, r := range m {
+		s, err := b.store.Get(b.Context(), e)
+		if r.version == 0 {
+			if !errors.Is(err, store.ErrNotFound) {
+				b.Fatalf("%s: %s should be unknown: %+v, %v", what, e, s, err)
+			}
+			continue
+		}
+		if err != nil {
+			b.Fatalf("%s: %s: %v", what, e, err)
+		}
+		text := ""
+		if s.HasContent() {
+			json, err := s.Decode(nil)
+			if err != nil {
+				b.Fatalf("%s: %s: %v", what, e, err)
+			}
+			text = string(json)
+		}
+		want := ""
+		if r.text != "" {
+			want = `{"doc":"` + r.text + `"}`
+		}
+		seconds := func(n int64) int64 {
+			if n == 0 {
+				return 0
+			}
+			return at(n).UnixMicro()
+		}
+		micros := func(s store.State) [3]int64 {
+			var out [3]int64
+			for i, t := range []int64{s.FetchedAt.UnixMicro(), s.CheckedAt.UnixMicro(), s.UpdatedAt.UnixMicro()} {
+				out[i] = max(t, 0) // the zero time lies before 1970
+			}
+			return out
+		}
+		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract ||
+			micros(s.State) != [3]int64{seconds(r.fetched), seconds(r.checked), seconds(r.updated)} {
+			b.Fatalf("%s: %s is %+v with %s; the model says %+v", what, e, s.State, text, *r)
+		}
+	}
+}
+
+func randomWrite(rng *rand.Rand, e schemas.Entity, n int64) (store.Write, string) {
+	text := []string{"x", "y", "z"}[rng.IntN(3)]
+	w := content(e, n, text)
+	switch rng.IntN(6) {
+	case 0:
+		w = absence(e, n)
+	case 1:
+		w = notModified(e, n, text)
+	}
+	if w.Kind != store.Absence && rng.IntN(8) == 0 {
+		w.ExtractVersion = 8
+	}
+	return w, text
+}
+
+func testModel(b bench) {
+	for seed := range uint64(5) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		m := model{}
+		for round := range 30 {
+			var writes []store.Write
+			var want []store.Result
+			for key := range 12 {
+				if rng.IntN(3) == 0 {
+					continue
+				}
+				e := schemas.Entity{Source: fmt.Sprint("s", seed), Facet: "f", Key: fmt.Sprint(key)}
+				n := int64(1 + round*3 + rng.IntN(12))
+				if m[e] != nil && m[e].version == n {
+					n++ // one number never belongs to two fetches
+				}
+				w, text := randomWrite(rng, e, n)
+				writes = append(writes, w)
+				want = append(want, m.write(w, text))
+			}
+			rng.Shuffle(len(writes), func(i, j int) {
+				writes[i], writes[j] = writes[j], writes[i]
+				want[i], want[j] = want[j], want[i]
+			})
+			got, err := b.store.Write(b.Context(), writes)
+			if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+				b.Fatalf("seed %d, round %d: %v, %v; the model says %v", seed, round, got, err, want)
+			}
+		}
+		m.check(b, fmt.Sprint("seed ", seed))
+	}
+}
+
+// testConcurrent writes overlapping batches, each in another order: whoever
+// comes when, the highest version of each entity is what remains.
+func testConcurrent(b bench) {
+	const writers, rounds, keys = 8, 10, 40
+	var wg sync.WaitGroup
+	for writer := range writers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(writer), 6))
+			for round := range rounds {
+				var writes []store.Write
+				for _, key := range rng.Perm(keys)[:keys/2] {
+					e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}
+					n := int64(1 + round*writers + writer)
+					writes = append(writes, content(e, n, fmt.Sprint(n)))
+				}
+				if _, err := b.store.Write(b.Context(), writes); err != nil {
+					b.Error(err)
+				}
+			}
+			// At the end each writes everything, the last one with the highest number.
+			var writes []store.Write
+			for _, key := range rng.Perm(keys) {
+				e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}
+				n := int64(1000 + writer)
+				writes = append(writes, content(e, n, fmt.Sprint(n)))
+			}
+			if _, err := b.store.Write(b.Context(), writes); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for key := range keys {
+		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}
+		n := int64(1000 + writers - 1)
+		b.is(e, fmt.Sprint(n), n, n, n, n)
+	}
+}

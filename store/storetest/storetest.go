@@ -1,0 +1,319 @@
+// Package storetest is the suite that every store passes.
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store is what a store must be able to do. A caller that needs less declares
+// less.
+type Store interface {
+	// Get returns an entity's snapshot, or store.ErrNotFound.
+	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
+	// States returns the states in the order of the entities; Version is 0 where
+	// nothing is stored.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+	// Write writes all of the writes or, with an error, none.
+	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+	// Delete removes what is stored of an entity, if anything.
+	Delete(ctx context.Context, e schemas.Entity) error
+	Ping(ctx context.Context) error
+}
+
+// Run runs the suite; each test gets an empty store from open.
+func Run(t *testing.T, open func(t *testing.T) Store) {
+	for _, test := range []struct {
+		name string
+		run  func(b bench)
+	}{
+		{"nothing is known of an entity that was never written", testUnknown},
+		{"a first write is read back whole", testFirstWrite},
+		{"an unchanged check writes times and version and no payload", testTouch},
+		{"a change replaces content and hash", testChange},
+		{"a later fetch is never overwritten by an earlier one", testGuard},
+		{"a write repeated changes nothing", testRepeat},
+		{"an answer not modified needs the state it refers to", testNotModified},
+		{"an absence is recorded and keeps the content", testAbsence},
+		{"other settings of the same entity are no change", testRewrite},
+		{"a batch is written whole or not at all", testAtomic},
+		{"of two results for one entity in a batch the later wins", testDuplicates},
+		{"keys of every kind are kept apart", testKeys},
+		{"a deleted entity is unknown again", testDelete},
+		{"a cancelled call fails", testCancelled},
+		{"random writes end as the model says", testModel},
+		{"concurrent batches neither block nor lose", testConcurrent},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(bench{t, open(t)}) })
+	}
+}
+
+// bench is one store under test.
+type bench struct {
+	*testing.T
+	store Store
+}
+
+var entity = schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
+
+// at returns the time a number of seconds after a fixed one.
+func at(seconds int64) time.Time { return time.Unix(1_800_000_000+seconds, 123_000).UTC() }
+
+// content is a fetch of number and time n that found text.
+func content(e schemas.Entity, n int64, text string) store.Write {
+	json := []byte(`{"doc":"` + text + `"}`)
+	return store.Write{
+		Entity: e, Version: n, CheckedAt: at(n), Hash: sha256.Sum256(json), ExtractVersion: 7,
+		ETag: `"` + text + `"`, LastModified: "then",
+		Payload: func() (store.Payload, error) { return store.Encode(json), nil },
+	}
+}
+
+func absence(e schemas.Entity, n int64) store.Write {
+	return store.Write{Entity: e, Kind: store.Absence, Version: n, CheckedAt: at(n)}
+}
+
+func notModified(e schemas.Entity, n int64, text string) store.Write {
+	w := content(e, n, text)
+	w.Kind, w.Payload = store.NotModified, nil
+	return w
+}
+
+// withoutPayload fails the test if the payload is asked for.
+func (b bench) withoutPayload(w store.Write) store.Write {
+	w.Payload = func() (store.Payload, error) {
+		b.Errorf("the payload of version %d was asked for", w.Version)
+		return store.Payload{}, errors.New("not to be asked for")
+	}
+	return w
+}
+
+// write writes and expects the results.
+func (b bench) write(want []store.Result, writes ...store.Write) {
+	b.Helper()
+	got, err := b.store.Write(b.Context(), writes)
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Fatalf("write gave %v, %v; want %v", got, err, want)
+	}
+}
+
+func one(r store.Result) []store.Result { return []store.Result{r} }
+
+func (b bench) get(e schemas.Entity) store.Snapshot {
+	b.Helper()
+	s, err := b.store.Get(b.Context(), e)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+// is fails the test unless the snapshot has the content and these times, given as
+// numbers for at.
+func (b bench) is(e schemas.Entity, text string, version, fetched, checked, updated int64) {
+	b.Helper()
+	s := b.get(e)
+	json := `{"doc":"` + text + `"}`
+	got, err := s.Decode(nil)
+	if err != nil || string(got) != json || s.Hash != sha256.Sum256([]byte(json)) || s.Size != len(json) {
+		b.Fatalf("content %s, %v, size %d; want %s", got, err, s.Size, json)
+	}
+	if s.Entity != e || s.Version != version || s.Absent ||
+		!s.FetchedAt.Equal(at(fetched)) || !s.CheckedAt.Equal(at(checked)) || !s.UpdatedAt.Equal(at(updated)) {
+		b.Fatalf("%+v; want version %d, fetched %d, checked %d, updated %d", s.State, version, fetched, checked, updated)
+	}
+	states, err := b.store.States(b.Context(), []schemas.Entity{e})
+	if err != nil || states[0] != s.State {
+		b.Fatalf("the state alone is %+v, %v; with its payload %+v", states, err, s.State)
+	}
+}
+
+func testUnknown(b bench) {
+	if _, err := b.store.Get(b.Context(), entity); !errors.Is(err, store.ErrNotFound) {
+		b.Errorf("Get: %v", err)
+	}
+	states, err := b.store.States(b.Context(), []schemas.Entity{entity})
+	if err != nil || len(states) != 1 || states[0] != (store.State{Entity: entity}) {
+		b.Errorf("States: %+v, %v", states, err)
+	}
+	if states, err := b.store.States(b.Context(), nil); err != nil || len(states) != 0 {
+		b.Errorf("States of nothing: %+v, %v", states, err)
+	}
+	if results, err := b.store.Write(b.Context(), nil); err != nil || len(results) != 0 {
+		b.Errorf("Write of nothing: %v, %v", results, err)
+	}
+	if err := b.store.Ping(b.Context()); err != nil {
+		b.Error(err)
+	}
+}
+
+func testFirstWrite(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	b.is(entity, "x", 5, 5, 5, 5)
+	s := b.get(entity)
+	if s.ExtractVersion != 7 || s.Encoding != store.Zstd || s.ETag != `"x"` || s.LastModified != "then" || !s.HasContent() {
+		b.Errorf("%+v", s.State)
+	}
+}
+
+func testTouch(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	before := b.get(entity).Payload
+	for n := int64(6); n < 9; n++ {
+		w := b.withoutPayload(content(entity, n, "x"))
+		w.ETag = fmt.Sprint(n)
+		b.write(one(store.Touched), w)
+		b.is(entity, "x", n, n, n, 5)
+		if got := b.get(entity); got.ETag != fmt.Sprint(n) || !bytes.Equal(got.Payload, before) {
+			b.Errorf("after check %d: %+v", n, got)
+		}
+	}
+}
+
+func testChange(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	b.write(one(store.Changed), content(entity, 6, "y"))
+	b.is(entity, "y", 6, 6, 6, 6)
+	b.write(one(store.Changed), content(entity, 7, "x"))
+	b.is(entity, "x", 7, 7, 7, 7)
+}
+
+func testGuard(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	for _, w := range []store.Write{content(entity, 4, "y"), content(entity, 4, "x"), absence(entity, 4)} {
+		b.write(one(store.Refused), w)
+		b.is(entity, "x", 5, 5, 5, 5)
+	}
+	b.write(one(store.Absented), absence(entity, 6))
+	b.write(one(store.Refused), content(entity, 5, "x"))
+	if !b.get(entity).Absent {
+		b.Error("an older answer brought the entity back")
+	}
+}
+
+func testRepeat(b bench) {
+	for range 3 {
+		results, err := b.store.Write(b.Context(), []store.Write{content(entity, 5, "x")})
+		if err != nil || results[0] == store.Refused {
+			b.Fatal(results, err)
+		}
+		b.is(entity, "x", 5, 5, 5, 5)
+	}
+	b.write(one(store.Absented), absence(entity, 6))
+	b.write(one(store.Absented), absence(entity, 6))
+}
+
+func testNotModified(b bench) {
+	b.write(one(store.Lost), notModified(entity, 4, "x"))
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	b.write(one(store.Touched), notModified(entity, 6, "x"))
+	b.is(entity, "x", 6, 5, 6, 5) // checked, but not fetched
+	b.write(one(store.Lost), notModified(entity, 7, "y"))
+	b.is(entity, "x", 6, 5, 6, 5)
+}
+
+func testAbsence(b bench) {
+	b.write(one(store.Absented), absence(entity, 4))
+	s := b.get(entity)
+	if !s.Absent || s.HasContent() || s.Payload != nil || !s.CheckedAt.Equal(at(4)) || !s.FetchedAt.IsZero() || !s.UpdatedAt.IsZero() {
+		b.Errorf("%+v", s)
+	}
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	b.is(entity, "x", 5, 5, 5, 5)
+	b.write(one(store.Absented), absence(entity, 6))
+	if s := b.get(entity); !s.Absent || !s.HasContent() || s.Version != 6 || !s.CheckedAt.Equal(at(6)) || !s.FetchedAt.Equal(at(5)) {
+		b.Errorf("%+v", s)
+	}
+	b.write(one(store.Touched), b.withoutPayload(content(entity, 7, "x")))
+	b.is(entity, "x", 7, 7, 7, 5)
+}
+
+func testRewrite(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	other := content(entity, 6, "y")
+	other.ExtractVersion = 8
+	b.write(one(store.Rewritten), other)
+	b.is(entity, "y", 6, 6, 6, 5)
+	same := content(entity, 7, "y") // by the old settings again, with the same outcome
+	b.write(one(store.Rewritten), same)
+	b.is(entity, "y", 7, 7, 7, 5)
+}
+
+func testAtomic(b bench) {
+	e := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "character", Key: key} }
+	b.write([]store.Result{store.Changed, store.Absented}, content(e("old"), 1, "x"), absence(e("gone"), 1))
+	failing := content(e("b"), 2, "x")
+	failing.Payload = func() (store.Payload, error) { return store.Payload{}, errors.New("no memory") }
+	_, err := b.store.Write(b.Context(), []store.Write{
+		content(e("a"), 2, "x"), failing, content(e("c"), 2, "x"), content(e("old"), 2, "x"), absence(e("gone"), 2),
+	})
+	if err == nil || !strings.Contains(err.Error(), "no memory") {
+		b.Fatal(err)
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if _, err := b.store.Get(b.Context(), e(key)); !errors.Is(err, store.ErrNotFound) {
+			b.Errorf("%s: %v", key, err)
+		}
+	}
+	b.is(e("old"), "x", 1, 1, 1, 1)
+	if v := b.get(e("gone")).Version; v != 1 {
+		b.Errorf("the absence has version %d", v)
+	}
+}
+
+func testDuplicates(b bench) {
+	b.write([]store.Result{store.Refused, store.Changed, store.Refused},
+		content(entity, 5, "x"), content(entity, 7, "z"), content(entity, 6, "y"))
+	b.is(entity, "z", 7, 7, 7, 7)
+}
+
+func testKeys(b bench) {
+	var writes []store.Write
+	var want []store.Result
+	for _, source := range []string{"nexon", "nexo"} {
+		for _, facet := range []string{"n", "character"} {
+			for _, key := range []string{"a", "A", "a ", "'; DROP TABLE snapshot_state; --", `"\`, "%", "_", "가", "\u1100\u1161", strings.Repeat("k", 256), "$1", "\u00e9", "e\u0301"} {
+				e := schemas.Entity{Source: source, Facet: facet, Key: key}
+				writes = append(writes, content(e, 1, fmt.Sprint(len(writes))))
+				want = append(want, store.Changed)
+			}
+		}
+	}
+	b.write(want, writes...)
+	for i, w := range writes {
+		b.is(w.Entity, fmt.Sprint(i), 1, 1, 1, 1)
+	}
+}
+
+func testDelete(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	for range 2 {
+		if err := b.store.Delete(b.Context(), entity); err != nil {
+			b.Fatal(err)
+		}
+		testUnknown(b)
+	}
+	b.write(one(store.Changed), content(entity, 1, "x"))
+	b.is(entity, "x", 1, 1, 1, 1)
+}
+
+func testCancelled(b bench) {
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	if _, err := b.store.Get(ctx, entity); err == nil || errors.Is(err, store.ErrNotFound) {
+		b.Errorf("Get: %v", err)
+	}
+	if _, err := b.store.Write(ctx, []store.Write{content(entity, 5, "x")}); err == nil {
+		b.Error("Write succeeded")
+	}
+	testUnknown(b)
+}
