@@ -1,0 +1,226 @@
+package simulator
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"sync"
+)
+
+const (
+	// wardrobes is the number of different sets of items. Each is compressed when
+	// it is first asked for (about 4 ms) and then kept: 17 MB for all of them,
+	// 25 MB when pretty.
+	wardrobes = 64
+	// buckets is how finely a part of all entities can be chosen for change.
+	buckets = 10_000
+)
+
+// content makes every document from the seed.
+type content struct {
+	seed      uint64
+	pretty    bool
+	words     words
+	wardrobes [wardrobes]wardrobe
+}
+
+func newContent(seed uint64, pretty bool) *content {
+	return &content{seed: seed, pretty: pretty, words: makeWords(rand.New(rand.NewPCG(seed, 0)))}
+}
+
+// entity is whose document is asked for, and in which state.
+type entity struct {
+	key      string
+	date     string // empty for none
+	revision uint32
+}
+
+// What a hash of a key decides, each independently of the others.
+const (
+	forBucket uint64 = iota + 1
+	forWardrobe
+	forEquipment
+	forBasic
+	forStat
+	forID
+)
+
+// hash is FNV-1a, then the finalizer of SplitMix64 over seed and purpose.
+func (c *content) hash(purpose uint64, key string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+	h += (c.seed + purpose) * 0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// bucket says which entities change together.
+func (c *content) bucket(key string) int {
+	return int(c.hash(forBucket, key) % buckets)
+}
+
+// values draws an entity's own values; they differ with its revision.
+func (c *content) values(purpose uint64, e entity) *rand.Rand {
+	return rand.New(rand.NewPCG(c.hash(purpose, e.key), uint64(e.revision)))
+}
+
+// person is what an entity's documents agree on, whatever its revision.
+func (c *content) person(key string) (gender, class string) {
+	h := c.hash(forWardrobe, key)
+	return c.words.genders[h>>32%2], c.words.classes[h%wardrobes%uint64(len(c.words.classes))]
+}
+
+// itemEquipment strings three prepared parts together with four of the entity's
+// own: the head, two fields of one ring, the title.
+func (c *content) itemEquipment(e entity) []part {
+	w := &c.wardrobes[c.hash(forWardrobe, e.key)%wardrobes]
+	w.once.Do(func() { c.fill(w, c.hash(forWardrobe, e.key)%wardrobes) })
+	rng := c.values(forEquipment, e)
+
+	head := jsonText{pretty: c.pretty, fresh: true}
+	head.begin('{')
+	head.text("date", e.date)
+	gender, class := c.person(e.key)
+	head.text("character_gender", gender)
+	head.text("character_class", class)
+	head.number("preset_no", 1+rng.IntN(3))
+
+	ring := jsonText{pretty: c.pretty, depth: 3}
+	ring.digits("scroll_upgrade", rng.IntN(16))
+	ring.digits("cuttable_count", rng.IntN(11))
+
+	title := jsonText{pretty: c.pretty, depth: 1}
+	title.name("title")
+	title.begin('{')
+	name := pick(rng, c.words.titles)
+	title.text("title_name", name)
+	title.text("title_icon", icon(rng)) // enough letters to tell all entities and revisions apart
+	title.text("title_description", pick(rng, c.words.description))
+	title.text("date_expire", "")
+	title.text("date_option_expire", "")
+	title.text("title_shape_name", name)
+	title.text("title_shape_icon", icon(rng))
+	title.text("title_shape_description", pick(rng, c.words.description))
+	title.end('}')
+
+	return []part{{plain: head.buf}, w.upToRing, {plain: ring.buf}, w.upToTitle, {plain: title.buf}, w.rest}
+}
+
+// wardrobe is the shared greater part of item-equipment documents.
+type wardrobe struct {
+	once                      sync.Once
+	upToRing, upToTitle, rest part
+}
+
+func (c *content) fill(w *wardrobe, number uint64) {
+	rng := rand.New(rand.NewPCG(c.seed, number+1))
+	set := c.words.outfit(rng, number%2 == 0)
+	j := jsonText{pretty: c.pretty, depth: 1}
+	cut := func() part {
+		p := deflate(append([]byte(nil), j.buf...))
+		j.buf = j.buf[:0]
+		return p
+	}
+
+	j.name("item_equipment")
+	j.begin('[')
+	j.itemStart(set.ring)
+	w.upToRing = cut()
+	j.itemRest(set.ring)
+	for _, it := range set.worn {
+		j.item(it)
+	}
+	j.end(']')
+	for i, preset := range set.presets {
+		j.name("item_equipment_preset_" + strconv.Itoa(i+1))
+		j.items(preset)
+	}
+	w.upToTitle = cut()
+	j.name("medal_shape")
+	j.begin('{')
+	for _, prefix := range []string{"medal_shape_", "medal_shape_changed_"} {
+		j.text(prefix+"name", pick(rng, c.words.titles))
+		j.text(prefix+"icon", icon(rng))
+		j.text(prefix+"description", pick(rng, c.words.description))
+	}
+	j.end('}')
+	j.name("dragon_equipment")
+	j.items(set.dragon)
+	j.name("mechanic_equipment")
+	j.items(set.mechanic)
+	j.end('}')
+	w.rest = cut()
+}
+
+// basic is about 1 KB.
+func (c *content) basic(e entity) []part {
+	rng := c.values(forBasic, e)
+	lasting := c.values(forBasic, entity{key: e.key})
+	gender, class := c.person(e.key)
+	j := jsonText{pretty: c.pretty, fresh: true}
+	j.begin('{')
+	j.text("date", e.date)
+	j.text("character_name", c.words.word(lasting, 2+lasting.IntN(5)))
+	j.text("world_name", pick(lasting, c.words.worlds))
+	j.text("character_gender", gender)
+	j.text("character_class", class)
+	j.text("character_class_level", "6")
+	j.number("character_level", 200+lasting.IntN(95))
+	j.number("character_exp", 1_000_000_000+rng.IntN(1_000_000_000_000_000))
+	j.text("character_exp_rate", strconv.FormatFloat(float64(rng.IntN(100_000))/1000, 'f', 3, 64))
+	j.text("character_guild_name", c.words.word(lasting, 2+lasting.IntN(5)))
+	image := []byte("https://static.simulator.example/maplestory/character/look/")
+	for len(image) < 430 {
+		image = append(image, byte('A'+rng.IntN(26)))
+	}
+	j.text("character_image", string(image))
+	j.text("character_date_create", "2015-07-09T00:00+09:00")
+	j.text("access_flag", "true")
+	j.text("liberation_quest_clear", strconv.Itoa(lasting.IntN(3)))
+	j.end('}')
+	return []part{deflate(j.buf)}
+}
+
+// stat is about 4 KB.
+func (c *content) stat(e entity) []part {
+	rng := c.values(forStat, e)
+	_, class := c.person(e.key)
+	j := jsonText{pretty: c.pretty, fresh: true}
+	j.begin('{')
+	j.text("date", e.date)
+	j.text("character_class", class)
+	j.name("final_stat")
+	j.begin('[')
+	for i, name := range c.words.stats {
+		j.next()
+		j.begin('{')
+		j.text("stat_name", name)
+		if i%3 == 0 {
+			j.text("stat_value", strconv.FormatFloat(float64(rng.IntN(60_000))/100, 'f', 2, 64))
+		} else {
+			j.digits("stat_value", rng.IntN(100_000_000))
+		}
+		j.end('}')
+	}
+	j.end(']')
+	j.number("remain_ap", 0)
+	j.end('}')
+	return []part{deflate(j.buf)}
+}
+
+// id never changes with the revision: it is what names the entity.
+func (c *content) id(e entity) []part {
+	rng := rand.New(rand.NewPCG(c.hash(forID, e.key), 0))
+	const digits = "0123456789abcdef"
+	ocid := make([]byte, 32)
+	for i := range ocid {
+		ocid[i] = digits[rng.IntN(len(digits))]
+	}
+	j := jsonText{pretty: c.pretty, fresh: true}
+	j.begin('{')
+	j.text("ocid", string(ocid))
+	j.end('}')
+	return []part{{plain: j.buf}}
+}

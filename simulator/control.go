@@ -1,0 +1,188 @@
+package simulator
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Control changes a running simulator: what POST /_control takes as JSON. What
+// is left out stays as it is.
+type Control struct {
+	// ChangePercent moves on the revision of so many percent of all entities,
+	// 0 to 100 in steps of 0.01. Which ones follows from the seed and the ocid
+	// alone: the same again at the next call, and those of a smaller percentage
+	// are among those of a greater one.
+	ChangePercent float64 `json:"changePercent,omitempty"`
+	Latency       *Range  `json:"latency,omitempty"`
+	// Limits replaces all limits; empty but not nil lifts them. New limits look
+	// back over the arrivals since the last reset.
+	Limits []Limit `json:"limits,omitzero"`
+	// APIKey is the only x-nxopen-api-key accepted; "" accepts any and none.
+	APIKey   *string `json:"apiKey,omitempty"`
+	Identity *bool   `json:"identity,omitempty"`
+	// Faults replaces all fault rules; empty but not nil clears them.
+	Faults []Fault `json:"faults,omitzero"`
+}
+
+// allowed ends every refusal of a control request.
+const allowed = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
+	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, ` +
+	`"faults": [{"path": "regexp", "key": "regexp", "percent": 100, "count": 3, "kind": "…", ` +
+	`"retryAfter": "2", "bytes": 1000000, "depth": 1000, "location": "…"}]}; kinds are `
+
+// settings are what Control changes, guarded by Simulator.mu.
+type settings struct {
+	latency   Range
+	apiKey    string
+	identity  bool
+	rules     []*rule
+	revisions [buckets]uint32
+}
+
+// Control applies a change, all of it or, when any of it is wrong, nothing.
+func (s *Simulator) Control(c Control) error {
+	var rules []*rule
+	errs := []error{validLimits(c.Limits)}
+	for i, f := range c.Faults {
+		r, err := f.compile()
+		if err != nil {
+			err = fmt.Errorf("faults[%d]: %w", i, err)
+		}
+		rules, errs = append(rules, r), append(errs, err)
+	}
+	if c.ChangePercent < 0 || c.ChangePercent > 100 {
+		errs = append(errs, fmt.Errorf("changePercent: %v is not within 0 and 100", c.ChangePercent))
+	}
+	if c.Latency != nil {
+		errs = append(errs, c.Latency.valid())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range int(c.ChangePercent*buckets/100 + 0.5) {
+		s.settings.revisions[i]++
+	}
+	if c.Latency != nil {
+		s.settings.latency = *c.Latency
+	}
+	if c.APIKey != nil {
+		s.settings.apiKey = *c.APIKey
+	}
+	if c.Identity != nil {
+		s.settings.identity = *c.Identity
+	}
+	if c.Faults != nil {
+		s.settings.rules = rules
+	}
+	if c.Limits != nil {
+		s.judge.limit(append([]Limit{}, c.Limits...))
+	}
+	return nil
+}
+
+func validLimits(limits []Limit) error {
+	for i, l := range limits {
+		if l.Limit < 1 || l.Window < time.Microsecond {
+			return fmt.Errorf(`limits[%d]: needs a positive limit and a window of at least 1µs, for example {"limit": 500, "window": "1s"}`, i)
+		}
+	}
+	return nil
+}
+
+// serveOperator answers the endpoints that are not the upstream's.
+func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
+	switch r.Method + " " + r.URL.Path {
+	case "GET /_stats":
+		w.Header().Set("Content-Type", "application/json")
+		out := json.NewEncoder(w)
+		out.SetIndent("", "  ")
+		_ = out.Encode(s.Stats()) // fails only when the client has gone
+	case "GET /_arrivals":
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		_ = s.judge.writeArrivals(w)
+	case "POST /_reset":
+		s.judge.reset()
+		w.WriteHeader(http.StatusNoContent)
+	case "POST /_control":
+		var c Control
+		err := strictly(http.MaxBytesReader(w, r.Body, 1<<20), &c)
+		if err == nil {
+			err = s.Control(c)
+		}
+		if err != nil {
+			http.Error(w, fmt.Sprintf("%v; %s%s", err, allowed, kinds()), http.StatusBadRequest)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		http.Error(w, "there are only GET /_stats, GET /_arrivals, POST /_control and POST /_reset", http.StatusNotFound)
+	}
+}
+
+// strictly decodes one JSON value without unknown fields.
+func strictly(from io.Reader, into any) error {
+	d := json.NewDecoder(from)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("text after the JSON value")
+	}
+	return nil
+}
+
+// span is a duration in JSON: "1.7s".
+type span time.Duration
+
+func (s span) MarshalText() ([]byte, error) { return []byte(time.Duration(s).String()), nil }
+
+func (s *span) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	*s = span(d)
+	return err
+}
+
+type limitJSON struct {
+	Limit  int  `json:"limit"`
+	Window span `json:"window"`
+}
+
+// MarshalJSON writes the window as text: "1s".
+func (l Limit) MarshalJSON() ([]byte, error) {
+	return json.Marshal(limitJSON{l.Limit, span(l.Window)})
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (l *Limit) UnmarshalJSON(text []byte) error {
+	var in limitJSON
+	err := strictly(bytes.NewReader(text), &in)
+	*l = Limit{in.Limit, time.Duration(in.Window)}
+	return err
+}
+
+type rangeJSON struct {
+	Min span `json:"min"`
+	Max span `json:"max"`
+}
+
+// MarshalJSON writes the bounds as text: "30ms".
+func (r Range) MarshalJSON() ([]byte, error) {
+	return json.Marshal(rangeJSON{span(r.Min), span(r.Max)})
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (r *Range) UnmarshalJSON(text []byte) error {
+	var in rangeJSON
+	err := strictly(bytes.NewReader(text), &in)
+	*r = Range{time.Duration(in.Min), time.Duration(in.Max)}
+	return err
+}

@@ -1,0 +1,123 @@
+package simulator
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAWrongControlRequestIsRefusedWithWhatIsAllowedAndChangesNothing(t *testing.T) {
+	s := New(Config{})
+	before := get(t, s, equipment+"a").Body.String()
+	for body, want := range map[string]string{
+		`{"changePercents": 50}`: "changePercents",
+		`{"changePercent": 101}`: "changePercent",
+		`{"changePercent": -1}`:  "changePercent",
+		`{"changePercent": 100, "latency": {"min": "2s", "max": "1s"}}`:            "latency",
+		`{"latency": {"min": "2s", "max": "1s", "mean": "1s"}}`:                    "mean",
+		`{"latency": {"min": "30", "max": "1s"}}`:                                  "30",
+		`{"changePercent": 100, "limits": [{"limit": 0, "window": "1s"}]}`:         "limits[0]",
+		`{"limits": [{"limit": 1, "window": "1s"}, {"limit": 1, "window": "0s"}]}`: "limits[1]",
+		`{"limits": [{"limit": 1, "window": "1s", "burst": 3}]}`:                   "burst",
+		`{"changePercent": 100, "faults": [{"kind": "500"}, {"kind": "501"}]}`:     `faults[1]: there is no kind "501"`,
+		`{"faults": [{}]}`:                                 "no kind",
+		`{"faults": [{"kind": "500", "key": "("}]}`:        "regexp",
+		`{"faults": [{"kind": "500", "path": "("}]}`:       "regexp",
+		`{"faults": [{"kind": "500", "percent": 101}]}`:    "percent",
+		`{"faults": [{"kind": "500", "count": 0}]}`:        "count",
+		`{"faults": [{"kind": "500", "retryAfter": "1"}]}`: "retryAfter",
+		`{"faults": [{"kind": "oversize"}]}`:               "bytes",
+		`{"faults": [{"kind": "oversize", "bytes": 13}]}`:  "at least 14",
+		`{"faults": [{"kind": "500", "bytes": 100}]}`:      "bytes",
+		`{"faults": [{"kind": "deep"}]}`:                   "depth",
+		`{"faults": [{"kind": "deep", "depth": -1}]}`:      "depth",
+		`{"faults": [{"kind": "redirect"}]}`:               "location",
+		`{"faults": [{"kind": "hang", "location": "/"}]}`:  "location",
+		`{"faults": [{"kind": "hang", "probability": 1}]}`: "probability",
+		`{"changePercent": 100} {}`:                        "after",
+		`nonsense`:                                         "invalid",
+		``:                                                 "EOF",
+		`{"apiKey": "` + strings.Repeat("x", 1<<20) + `"}`: "too large",
+	} {
+		w := post(t, s, "/_control", body)
+		text := w.Body.String()
+		if w.Code != http.StatusBadRequest || !strings.Contains(text, want) || !strings.Contains(text, "changePercent") || !strings.Contains(text, "slow-body") {
+			t.Errorf("%.80s: %d %s", body, w.Code, text)
+		}
+	}
+	if get(t, s, equipment+"a").Body.String() != before {
+		t.Error("a refused request changed something")
+	}
+	if st := s.Stats(); st.Arrivals != 2 {
+		t.Errorf("control requests count as arrivals: %d", st.Arrivals)
+	}
+}
+
+func TestAControlSurvivesTheWayThroughJSON(t *testing.T) {
+	for _, c := range []Control{
+		{},
+		{ChangePercent: 12.5, Latency: &Range{time.Millisecond, time.Second}, APIKey: new(""), Identity: new(false)},
+		{Limits: []Limit{}, Faults: []Fault{}},
+		{Limits: []Limit{{500, time.Second}}, Faults: []Fault{{Kind: Deep, Depth: 3, Percent: new(0.0), Count: new(1)}}},
+	} {
+		text, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Control
+		if err := strictly(strings.NewReader(string(text)), &back); err != nil || !reflect.DeepEqual(back, c) {
+			t.Errorf("%s: %+v, %v", text, back, err)
+		}
+	}
+}
+
+func TestLimitsAreReplacedAndLifted(t *testing.T) {
+	s := New(Config{Limits: []Limit{{1, time.Hour}}})
+	status := func() int { return get(t, s, equipment+"a").Code }
+	if status() != 200 || status() != 429 {
+		t.Error("no limit of one")
+	}
+	control(t, s, `{"limits": [{"limit": 3, "window": "1h"}]}`)
+	if status() != 200 || status() != 429 {
+		t.Error("the new limit doesn't look back")
+	}
+	control(t, s, `{"changePercent": 1}`)
+	if status() != 429 {
+		t.Error("a control without limits lifted them")
+	}
+	control(t, s, `{"limits": []}`)
+	if status() != 200 || len(s.Stats().MaxPerWindow) != 0 {
+		t.Error("not lifted")
+	}
+}
+
+func TestWrongOperatorCallsSayWhatThereIs(t *testing.T) {
+	s := New(Config{})
+	for _, w := range []int{get(t, s, "/_control").Code, get(t, s, "/_x").Code, post(t, s, "/_stats", "").Code} {
+		if w != http.StatusNotFound {
+			t.Errorf("%d", w)
+		}
+	}
+	if s.Stats().Arrivals != 0 {
+		t.Error("they count as arrivals")
+	}
+}
+
+func TestAWrongConfigurationIsRefused(t *testing.T) {
+	for _, c := range []Config{{Limits: []Limit{{}}}, {Latency: Range{Min: 2, Max: 1}}, {Latency: Range{Min: -1}}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("New accepts %+v", c)
+				}
+			}()
+			New(c)
+		}()
+	}
+}

@@ -1,0 +1,179 @@
+package simulator
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// endpoint is one path of the API.
+type endpoint struct {
+	key      string   // the parameter that names the entity
+	optional []string // other parameters it knows
+	document func(*content, entity) []part
+}
+
+const base = "/maplestory/v1/"
+
+var endpoints = map[string]*endpoint{
+	base + "character/item-equipment": {key: "ocid", optional: []string{"date"}, document: (*content).itemEquipment},
+	base + "character/basic":          {key: "ocid", optional: []string{"date"}, document: (*content).basic},
+	base + "character/stat":           {key: "ocid", optional: []string{"date"}, document: (*content).stat},
+	base + "id":                       {key: "character_name", document: (*content).id},
+}
+
+// call is a request as the upstream understands it.
+type call struct {
+	target   string // escaped path and query, as it came
+	path     string // escaped: a path that only means the same after decoding is another path
+	endpoint *endpoint
+	key      string
+	date     string
+	invalid  bool // a parameter is missing, malformed or given twice
+	foreign  bool // a parameter the endpoint doesn't know, or one given twice
+}
+
+var dateFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
+
+func readCall(r *http.Request) call {
+	c := call{path: r.URL.EscapedPath()}
+	c.target = c.path
+	if r.URL.RawQuery != "" {
+		c.target += "?" + r.URL.RawQuery
+	}
+	c.endpoint = endpoints[c.path]
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if c.endpoint == nil {
+		c.key = values.Get("ocid")
+		return c
+	}
+	c.foreign = err != nil
+	for name, given := range values {
+		known := name == c.endpoint.key || slices.Contains(c.endpoint.optional, name)
+		c.foreign = c.foreign || !known || len(given) > 1
+		c.invalid = c.invalid || known && len(given) > 1
+	}
+	c.key, c.date = values.Get(c.endpoint.key), values.Get("date")
+	c.invalid = c.invalid || err != nil || c.key == ""
+	if c.date != "" && !dateFormat.MatchString(c.date) {
+		c.date, c.invalid = "", true
+	}
+	return c
+}
+
+// acceptsGzip follows RFC 9110 §12.5.3: named with a weight above zero, or
+// covered by the wildcard.
+func acceptsGzip(accept []string) bool {
+	wildcard := false
+	for field := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		coding, parameters, _ := strings.Cut(field, ";")
+		name, weight, found := strings.Cut(strings.TrimSpace(parameters), "=")
+		wanted := true
+		if found && strings.EqualFold(strings.TrimSpace(name), "q") {
+			q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
+			wanted = err == nil && q > 0
+		}
+		switch strings.ToLower(strings.TrimSpace(coding)) {
+		case "gzip", "x-gzip":
+			return wanted
+		case "*":
+			wildcard = wanted
+		}
+	}
+	return wildcard
+}
+
+// exchange is one answer under way; status stays 0 until one was sent.
+type exchange struct {
+	http.ResponseWriter
+	gzip   bool
+	waited time.Duration
+	status int
+}
+
+const jsonType = "application/json;charset=UTF-8"
+
+// capturedHeader is what a captured answer of the real API carries, without
+// what the content network in front of it adds.
+var capturedHeader = http.Header{
+	"Vary":                      {"Origin,Access-Control-Request-Method,Access-Control-Request-Headers", "Accept-Encoding"},
+	"X-Content-Type-Options":    {"nosniff"},
+	"X-Xss-Protection":          {"0"},
+	"Cache-Control":             {"no-cache, no-store, max-age=0, must-revalidate"},
+	"Pragma":                    {"no-cache"},
+	"Expires":                   {"0"},
+	"Strict-Transport-Security": {"max-age=31536000 ; includeSubDomains"},
+	"Referrer-Policy":           {"no-referrer"},
+	"Inface-Wasm-Filter":        {"1.5.5"},
+	"Server":                    {"inface"},
+}
+
+func (x *exchange) start(status int, contentType string) {
+	h := x.Header()
+	maps.Copy(h, capturedHeader)
+	h.Set("Content-Type", contentType)
+	h.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(x.waited.Milliseconds(), 10))
+	x.status = status
+	x.WriteHeader(status)
+}
+
+// send answers 200 with a document. A write fails only when the client has
+// gone, and then there is nobody left to tell.
+func (x *exchange) send(doc []part) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	*buf = x.encode((*buf)[:0], doc)
+	x.start(http.StatusOK, jsonType)
+	_, _ = x.Write(*buf)
+}
+
+// encode appends the document in the coding the client accepts.
+func (x *exchange) encode(dst []byte, doc []part) []byte {
+	if x.gzip {
+		x.Header().Set("Content-Encoding", "gzip")
+		return appendGzip(dst, doc)
+	}
+	return appendPlain(dst, doc)
+}
+
+func (x *exchange) flush() {
+	_ = http.NewResponseController(x.ResponseWriter).Flush()
+}
+
+// apiError is an error answer of the API. Names, statuses and the texts of
+// 00004, 00005 and 00007 are known from captures; the other texts are ours.
+type apiError struct {
+	status  int
+	name    string
+	message string
+}
+
+var (
+	errInternal    = apiError{http.StatusInternalServerError, "OPENAPI00001", "Internal server error"}
+	errForbidden   = apiError{http.StatusForbidden, "OPENAPI00002", "Permission denied"}
+	errIdentifier  = apiError{http.StatusBadRequest, "OPENAPI00003", "Please input valid id"}
+	errParameter   = apiError{http.StatusBadRequest, "OPENAPI00004", "Please input valid parameter"}
+	errKey         = apiError{http.StatusBadRequest, "OPENAPI00005", "The apikey is not valid."}
+	errPath        = apiError{http.StatusBadRequest, "OPENAPI00006", "Please input valid path"}
+	errQuota       = apiError{http.StatusTooManyRequests, "OPENAPI00007", "Please try again later"}
+	errPreparing   = apiError{http.StatusBadRequest, "OPENAPI00009", "Data is being prepared"}
+	errGame        = apiError{http.StatusBadRequest, "OPENAPI00010", "The game is under maintenance"}
+	errMaintenance = apiError{http.StatusServiceUnavailable, "OPENAPI00011", "The API is under maintenance"}
+	errMethod      = apiError{http.StatusMethodNotAllowed, "OPENAPI00006", "Please use GET"}
+)
+
+func (e apiError) body() []byte {
+	b, _ := json.Marshal(map[string]any{"error": map[string]string{"name": e.name, "message": e.message}})
+	return b
+}
+
+func (x *exchange) refuse(e apiError) {
+	x.start(e.status, jsonType)
+	_, _ = x.Write(e.body())
+}

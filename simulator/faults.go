@@ -1,0 +1,243 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Fault is one rule of misbehaviour. The first rule that matches an accepted
+// arrival, and whose dice and count agree, decides its answer.
+type Fault struct {
+	// Path and Key are regular expressions on the escaped path and on the ocid;
+	// empty matches all.
+	Path string `json:"path,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// Percent of the matching calls that are hit, drawn for each; nil for all.
+	Percent *float64 `json:"percent,omitempty"`
+	// Count ends the rule after so many hits; nil for never.
+	Count *int `json:"count,omitempty"`
+	Kind  Kind `json:"kind"`
+
+	RetryAfter string `json:"retryAfter,omitempty"` // TooManyRequests, Maintenance: the header's text
+	Bytes      int64  `json:"bytes,omitempty"`      // Oversize: the plain length
+	Depth      int64  `json:"depth,omitempty"`      // Deep
+	Location   string `json:"location,omitempty"`   // Redirect
+}
+
+// Kind names a misbehaviour.
+type Kind string
+
+// The kinds of misbehaviour.
+const (
+	TooManyRequests Kind = "429"              // OPENAPI00007
+	InternalError   Kind = "500"              // OPENAPI00001
+	Maintenance     Kind = "503-maintenance"  // OPENAPI00011
+	GameMaintenance Kind = "game-maintenance" // 400 OPENAPI00010
+	HTML200         Kind = "html-200"         // an error page with status 200
+	BadJSON         Kind = "bad-json"         // 200 and two thirds of the document
+	NotReady        Kind = "not-ready"        // 400 OPENAPI00009
+	Absent          Kind = "absent"           // 400 OPENAPI00003
+	BadParameter    Kind = "bad-parameter"    // 400 OPENAPI00004
+	BadKey          Kind = "bad-key"          // 400 OPENAPI00005
+	Forbidden       Kind = "forbidden"        // 403 OPENAPI00002
+	Oversize        Kind = "oversize"         // valid JSON of Bytes; a bomb when gzipped
+	Reset           Kind = "reset"            // the connection is closed in the middle of the body
+	Hang            Kind = "hang"             // no answer until the client leaves
+	SlowBody        Kind = "slow-body"        // the document in 64 pieces over 16 s
+	Redirect        Kind = "redirect"         // 302 to Location
+	Deep            Kind = "deep"             // 200 with Depth nested arrays
+)
+
+// errorKinds are answered with an error of the API.
+var errorKinds = map[Kind]apiError{
+	TooManyRequests: errQuota,
+	InternalError:   errInternal,
+	Maintenance:     errMaintenance,
+	GameMaintenance: errGame,
+	NotReady:        errPreparing,
+	Absent:          errIdentifier,
+	BadParameter:    errParameter,
+	BadKey:          errKey,
+	Forbidden:       errForbidden,
+}
+
+var allKinds = []Kind{
+	TooManyRequests, InternalError, Maintenance, GameMaintenance, HTML200, BadJSON, NotReady, Absent, BadParameter,
+	BadKey, Forbidden, Oversize, Reset, Hang, SlowBody, Redirect, Deep,
+}
+
+func kinds() string {
+	list := make([]string, 0, len(allKinds))
+	for _, k := range allKinds {
+		list = append(list, string(k))
+	}
+	return strings.Join(list, ", ")
+}
+
+// rule is a compiled Fault, guarded by Simulator.mu.
+type rule struct {
+	fault     Fault
+	path, key *regexp.Regexp
+	hits      int
+}
+
+const (
+	oversizeStart = `{"padding":"`
+	oversizeEnd   = `"}`
+)
+
+func (f Fault) compile() (*rule, error) {
+	path, pathErr := regexp.Compile(f.Path)
+	key, keyErr := regexp.Compile(f.Key)
+	errs := []error{pathErr, keyErr}
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	known := false
+	for _, k := range allKinds {
+		known = known || k == f.Kind
+	}
+	check(known, "there is no kind %q", f.Kind)
+	check(f.Percent == nil || *f.Percent >= 0 && *f.Percent <= 100, "percent is not within 0 and 100")
+	check(f.Count == nil || *f.Count >= 1, "count must be at least 1")
+	check(f.RetryAfter == "" || f.Kind == TooManyRequests || f.Kind == Maintenance, "retryAfter belongs to %q and %q", TooManyRequests, Maintenance)
+	least := int64(len(oversizeStart) + len(oversizeEnd))
+	check((f.Kind == Oversize) == (f.Bytes != 0), "bytes belongs to %q, which needs it", Oversize)
+	check(f.Bytes == 0 || f.Bytes >= least, "bytes must be at least %d", least)
+	check((f.Kind == Deep) == (f.Depth != 0) && f.Depth >= 0, "depth, above 0, belongs to %q, which needs it", Deep)
+	check((f.Kind == Redirect) == (f.Location != ""), "location belongs to %q, which needs it", Redirect)
+	return &rule{fault: f, path: path, key: key}, errors.Join(errs...)
+}
+
+// fire returns the fault that hits a call, or nil.
+func (s *settings) fire(c call) *Fault {
+	for _, r := range s.rules {
+		switch {
+		case r.fault.Count != nil && r.hits >= *r.fault.Count:
+		case !r.path.MatchString(c.path) || !r.key.MatchString(c.key):
+		case r.fault.Percent != nil && rand.Float64()*100 >= *r.fault.Percent:
+		default:
+			r.hits++
+			return &r.fault
+		}
+	}
+	return nil
+}
+
+const htmlPage = `<!DOCTYPE html>
+<html><head><meta charset="utf-8"><title>Error</title></head>
+<body><h1>The request could not be satisfied.</h1><p>Please try again later.</p></body></html>
+`
+
+// How slow-body dribbles.
+const (
+	slowPieces = 64
+	slowPause  = 250 * time.Millisecond
+)
+
+func (s *Simulator) misbehave(ctx context.Context, x *exchange, c call, f Fault) {
+	switch f.Kind {
+	case TooManyRequests, InternalError, Maintenance, GameMaintenance, NotReady, Absent, BadParameter, BadKey, Forbidden:
+		if f.RetryAfter != "" {
+			x.Header().Set("Retry-After", f.RetryAfter)
+		}
+		x.refuse(errorKinds[f.Kind])
+	case HTML200:
+		x.start(http.StatusOK, "text/html;charset=UTF-8")
+		_, _ = x.Write([]byte(htmlPage))
+	case BadJSON:
+		whole := appendPlain(nil, s.document(c))
+		x.start(http.StatusOK, jsonType)
+		_, _ = x.Write(whole[:len(whole)*2/3])
+	case Oversize:
+		x.oversize(f.Bytes)
+	case Reset:
+		whole := x.encode(nil, s.document(c))
+		x.start(http.StatusOK, jsonType)
+		_, _ = x.Write(whole[:len(whole)/2])
+		x.flush()
+		panic(http.ErrAbortHandler) // how a handler tells net/http to drop the connection
+	case Hang:
+		select {
+		case <-ctx.Done():
+		case <-s.closed:
+			panic(http.ErrAbortHandler)
+		}
+	case SlowBody:
+		whole := x.encode(nil, s.document(c))
+		x.start(http.StatusOK, jsonType)
+		for i := range slowPieces {
+			_, _ = x.Write(whole[i*len(whole)/slowPieces : (i+1)*len(whole)/slowPieces])
+			x.flush()
+			if !s.wait(ctx, slowPause) {
+				return
+			}
+		}
+	case Redirect:
+		x.Header().Set("Location", f.Location)
+		x.start(http.StatusFound, jsonType)
+	case Deep:
+		x.start(http.StatusOK, jsonType)
+		if x.repeat("[", f.Depth) == nil {
+			_ = x.repeat("]", f.Depth)
+		}
+	}
+}
+
+// repeat writes one character many times.
+func (x *exchange) repeat(character string, times int64) error {
+	const most = 1 << 16
+	line := []byte(strings.Repeat(character, int(min(times, most))))
+	for ; times > 0; times -= most {
+		if _, err := x.Write(line[:min(times, most)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const paddingLength = 1 << 20
+
+// padding is a megabyte of zeros, about 1 KB deflated.
+var padding = sync.OnceValue(func() part { return deflate(bytes.Repeat([]byte{'0'}, paddingLength)) })
+
+// oversize streams a valid document of exactly that length until the client has
+// enough.
+func (x *exchange) oversize(length int64) {
+	encode := func(p part) []byte { return p.plain }
+	var sum checksum
+	if x.gzip {
+		x.Header().Set("Content-Encoding", "gzip")
+		encode = func(p part) []byte {
+			sum.add(p.plain)
+			return appendBlocks(nil, p)
+		}
+	}
+	x.start(http.StatusOK, jsonType)
+	if x.gzip {
+		_, _ = x.Write(gzipHeader)
+	}
+	_, err := x.Write(encode(part{plain: []byte(oversizeStart)}))
+	left := length - int64(len(oversizeStart)+len(oversizeEnd))
+	for ; err == nil && left >= paddingLength; left -= paddingLength {
+		_, err = x.Write(encode(padding()))
+	}
+	if err != nil {
+		return
+	}
+	_, _ = x.Write(encode(deflate(padding().plain[:left])))
+	_, _ = x.Write(encode(part{plain: []byte(oversizeEnd)}))
+	if x.gzip {
+		_, _ = x.Write(sum.appendTrailer(nil))
+	}
+}

@@ -1,0 +1,137 @@
+package simulator
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"time"
+)
+
+// Stats are what the judge saw since the start or the last reset. All counts
+// are of arrivals at API paths, refused ones included unless it says otherwise.
+type Stats struct {
+	Arrivals int `json:"arrivals"`
+	Accepted int `json:"accepted"`
+	Refused  int `json:"refused"` // 429 by quota; one by a fault is an accepted arrival
+	// ByStatus has the key 0 for arrivals that got no answer: the client left, or
+	// the connection was dropped first.
+	ByStatus map[int]int    `json:"byStatus"`
+	ByPath   map[string]int `json:"byPath"`
+	// MaxPerWindow has one entry for each limit, in their order.
+	MaxPerWindow []LimitUse `json:"maxPerWindow"`
+	// MaxInSlidingSecond is the greatest number in any closed window of one
+	// second, exact to the microsecond.
+	MaxInSlidingSecond int       `json:"maxInSlidingSecond"`
+	FirstArrival       time.Time `json:"firstArrival,omitzero"`
+	LastArrival        time.Time `json:"lastArrival,omitzero"`
+	InFlight           int       `json:"inFlight"`
+	MaxInFlight        int       `json:"maxInFlight"`
+	DistinctKeys       int       `json:"distinctKeys"`
+	// MaxPerKeyAndPath is the greatest number for one key on one path.
+	MaxPerKeyAndPath int `json:"maxPerKeyAndPath"`
+	// Sustained is in arrivals per second, between the 500th and the last but
+	// 500; nil with fewer than 1,500.
+	Sustained *float64 `json:"sustained"`
+	// UnknownPaths and UnknownParameters are the escaped path and query of the
+	// first 100 calls to a path that doesn't exist, or with a parameter the
+	// endpoint doesn't know or was given twice. Anything here means that a key
+	// changed which call was made. The counts beside them are complete.
+	UnknownPaths          []string `json:"unknownPaths"`
+	UnknownPathCalls      int      `json:"unknownPathCalls"`
+	UnknownParameters     []string `json:"unknownParameters"`
+	UnknownParameterCalls int      `json:"unknownParameterCalls"`
+}
+
+// LimitUse is a limit and the greatest number of arrivals in any closed window
+// of its length.
+type LimitUse struct {
+	Limit  int    `json:"limit"`
+	Window string `json:"window"`
+	Max    int    `json:"max"`
+}
+
+// Stats is what GET /_stats answers.
+func (s *Simulator) Stats() Stats { return s.judge.stats() }
+
+func (j *judge) stats() Stats {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b := j.book
+	st := Stats{
+		Arrivals: b.n, Accepted: b.n - b.refused, Refused: b.refused,
+		ByStatus: make(map[int]int), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
+		MaxInSlidingSecond: b.windows[0].max,
+		InFlight:           j.inFlight, MaxInFlight: b.maxInFlight,
+		DistinctKeys: len(b.keys.list), MaxPerKeyAndPath: int(b.maxPerTarget), Sustained: b.sustained(),
+		UnknownPaths:     append([]string{}, b.unknownPaths...),
+		UnknownPathCalls: b.unknownPathCalls, UnknownParameters: append([]string{}, b.unknownParameters...),
+		UnknownParameterCalls: b.unknownParamCalls,
+	}
+	for status, n := range b.byStatus {
+		st.ByStatus[status] = n
+	}
+	for i, n := range b.byPath {
+		st.ByPath[b.paths.list[i]] = n
+	}
+	for i, l := range b.limits {
+		st.MaxPerWindow = append(st.MaxPerWindow, LimitUse{Limit: l.Limit, Window: l.Window.String(), Max: b.windows[i+1].max})
+	}
+	if b.n > 0 {
+		st.FirstArrival, st.LastArrival = j.wall(b.at(0).at), j.wall(b.at(b.n-1).at)
+	}
+	return st
+}
+
+func (j *judge) wall(at int64) time.Time {
+	return j.start.Add(time.Duration(at) * time.Microsecond).Round(0)
+}
+
+func (b *book) sustained() *float64 {
+	const edge = 500
+	if b.n < 3*edge {
+		return nil
+	}
+	took := b.at(b.n-1-edge).at - b.at(edge-1).at
+	if took == 0 {
+		return nil
+	}
+	rate := float64(b.n-2*edge) / time.Duration(took*1000).Seconds()
+	return &rate
+}
+
+// arrivalLine is one line of GET /_arrivals.
+type arrivalLine struct {
+	At     int64  `json:"at"` // microseconds since the simulator's start
+	Path   string `json:"path"`
+	Key    string `json:"key"`
+	Status int    `json:"status"` // 0 while, or if, unanswered
+}
+
+// writeArrivals writes those known at its start, a chunk at a time, so that a
+// slow reader doesn't hold up arrivals.
+func (j *judge) writeArrivals(w io.Writer) error {
+	j.mu.Lock()
+	b, n := j.book, j.book.n
+	paths, keys := b.paths.list, b.keys.list
+	j.mu.Unlock()
+
+	out := bufio.NewWriterSize(w, 1<<16)
+	lines := json.NewEncoder(out)
+	lines.SetEscapeHTML(false)
+	chunk := make([]arrival, chunkLength)
+	for from := 0; from < n; from += chunkLength {
+		j.mu.Lock()
+		held := chunk[:copy(chunk, b.chunks[from/chunkLength][:min(chunkLength, n-from)])]
+		j.mu.Unlock()
+		for _, a := range held {
+			line := arrivalLine{At: a.at, Path: paths[a.path-1], Status: int(a.status)}
+			if a.key > 0 {
+				line.Key = keys[a.key-1]
+			}
+			if err := lines.Encode(line); err != nil {
+				return err
+			}
+		}
+	}
+	return out.Flush()
+}
