@@ -198,7 +198,7 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 	}
 	defer func() { permit.Release() }()
 
-	// Until the permit is spent the request ends with ctx; then only with its own timeout.
+	// Until its permit is spent the request ends with ctx; then only with its own timeout.
 	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -218,21 +218,25 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		waiting := ctx
 		if calls > 0 { // the transport sends it again: a second call, a second permit
+			waiting = call
 			again, err := permits.Acquire(call)
 			if err != nil {
 				refuse(got.Conn, err)
 				return
 			}
 			permit = again
+		} else if !detach() { // before the permit is spent: nothing spent is cut off
+			refuse(got.Conn, context.Cause(ctx))
+			return
 		}
-		if err := permit.Spend(call); err != nil {
+		if err := permit.Spend(waiting); err != nil {
 			refuse(got.Conn, err)
 			return
 		}
 		calls++
 		if timer == nil {
-			detach()
 			timer = time.AfterFunc(s.config.Timeout, func() { cancel(errTimeout) })
 		}
 	}}

@@ -390,3 +390,36 @@ func TestTheStoredValidatorTravelsOnlyForConditionalFacets(t *testing.T) {
 		}
 	}
 }
+
+func TestAPermitThatWasSpentBringsItsAnswerWheneverItsCallerStops(t *testing.T) {
+	var arrivals atomic.Int64
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		arrivals.Add(1)
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, url, nil)
+	answered := int64(0)
+	for i := range 2000 {
+		ctx, stop := context.WithCancel(t.Context())
+		b := &booth{onSpend: func(context.Context) error {
+			go stop() // now, or a moment later
+			return nil
+		}}
+		if i%2 == 0 {
+			go stop() // now, or a moment earlier
+		}
+		a, err := fetch(t, ctx, s, b)
+		switch {
+		case err != nil && b.spent.Load() > 0:
+			t.Fatalf("spent, and then %v", err)
+		case err == nil && s.Read(a, time.Now()).Class != OK:
+			t.Fatalf("cut off after its permit was spent: %+v", s.Read(a, time.Now()))
+		case err == nil:
+			answered++
+		}
+		stop()
+	}
+	if arrivals.Load() != answered {
+		t.Errorf("%d arrivals, %d answers", arrivals.Load(), answered)
+	}
+}

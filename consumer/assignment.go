@@ -1,0 +1,210 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	// commitEvery bounds how much is repeated after a crash.
+	commitEvery = 500 * time.Millisecond
+	// commitTimeout bounds one commit.
+	commitTimeout = 5 * time.Second
+	// revokePatience is how long a rebalance waits for calls that were sent: well
+	// under the rebalance timeout of a minute.
+	revokePatience = 10 * time.Second
+)
+
+// assignment is the partitions that this member owns, each with its ledger, and
+// the only place from which offsets are committed.
+type assignment struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	ledgers map[string]map[int32]*ledger
+	// committed are the offsets last committed, to leave out what has not moved.
+	committed map[*ledger]int64
+
+	// committing is held while a commit is under way, and by a revocation: no
+	// commit can overtake one.
+	committing sync.Mutex
+}
+
+func newAssignment(log *slog.Logger) *assignment {
+	return &assignment{log: log, ledgers: map[string]map[int32]*ledger{}, committed: map[*ledger]int64{}}
+}
+
+// options are the client's settings that belong to the assignment. Rebalances
+// are blocked from a poll until what it returned is in the ledgers: a record
+// read under one assignment must never enter the ledger of the next.
+func (a *assignment) options() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) { a.assigned(added) }),
+		kgo.OnPartitionsRevoked(func(ctx context.Context, c *kgo.Client, removed map[string][]int32) { a.revoked(ctx, c, removed) }),
+		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, removed map[string][]int32) { a.lost(removed) }),
+	}
+}
+
+func (a *assignment) assigned(added map[string][]int32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for topic, partitions := range added {
+		if a.ledgers[topic] == nil {
+			a.ledgers[topic] = map[int32]*ledger{}
+		}
+		for _, p := range partitions {
+			a.ledgers[topic][p] = &ledger{}
+		}
+	}
+}
+
+// of returns the ledger of a partition, or nil if it is not ours.
+func (a *assignment) of(topic string, partition int32) *ledger {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledgers[topic][partition]
+}
+
+// take removes the ledgers of partitions from the assignment and returns them.
+func (a *assignment) take(partitions map[string][]int32) map[string]map[int32]*ledger {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := map[string]map[int32]*ledger{}
+	for topic, list := range partitions {
+		taken[topic] = map[int32]*ledger{}
+		for _, p := range list {
+			if l := a.ledgers[topic][p]; l != nil {
+				taken[topic][p] = l
+				delete(a.ledgers[topic], p)
+			}
+		}
+	}
+	return taken
+}
+
+// revoked gives partitions up in order: send nothing further, wait briefly for
+// what was sent, commit the unbroken prefix, and only then let go.
+func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
+	taken := a.take(removed)
+	limit, cancel := context.WithTimeout(ctx, revokePatience)
+	defer cancel()
+	for _, l := range each(taken) {
+		select {
+		case <-l.close():
+		case <-limit.Done():
+		}
+	}
+	a.committing.Lock()
+	defer a.committing.Unlock()
+	if err := a.commit(ctx, c, taken); err != nil {
+		a.log.Warn("the last commit of revoked partitions failed; their records since the one before are repeated elsewhere", "err", err)
+	}
+	a.end(taken)
+}
+
+// lost gives up partitions that another member may own already.
+func (a *assignment) lost(removed map[string][]int32) {
+	taken := a.take(removed)
+	a.committing.Lock()
+	defer a.committing.Unlock()
+	a.end(taken)
+}
+
+func (a *assignment) end(taken map[string]map[int32]*ledger) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range each(taken) {
+		l.revoke()
+		delete(a.committed, l)
+	}
+}
+
+func each(ledgers map[string]map[int32]*ledger) []*ledger {
+	var all []*ledger
+	for _, partitions := range ledgers {
+		for _, l := range partitions {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// commitAll commits what has moved in the partitions that we own.
+func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
+	a.committing.Lock()
+	defer a.committing.Unlock()
+	a.mu.Lock()
+	owned := map[string]map[int32]*ledger{}
+	for topic, partitions := range a.ledgers {
+		owned[topic] = map[int32]*ledger{}
+		for p, l := range partitions {
+			owned[topic][p] = l
+		}
+	}
+	a.mu.Unlock()
+	return a.commit(ctx, c, owned)
+}
+
+// commit commits the ledgers' commit points. a.committing is held, so that none
+// of the ledgers is revoked between the look at it and the answer.
+func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[string]map[int32]*ledger) error {
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	moved := map[*ledger]int64{}
+	a.mu.Lock()
+	for topic, partitions := range ledgers {
+		for p, l := range partitions {
+			offset, epoch, ok := l.commitPoint()
+			if last, before := a.committed[l]; !ok || (before && last == offset) {
+				continue
+			}
+			if offsets[topic] == nil {
+				offsets[topic] = map[int32]kgo.EpochOffset{}
+			}
+			offsets[topic][p] = kgo.EpochOffset{Epoch: epoch, Offset: offset}
+			moved[l] = offset
+		}
+	}
+	a.mu.Unlock()
+	if len(moved) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	if err := commitOffsets(ctx, c, offsets); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for l, offset := range moved {
+		a.committed[l] = offset
+	}
+	return nil
+}
+
+func commitOffsets(ctx context.Context, c *kgo.Client, offsets map[string]map[int32]kgo.EpochOffset) error {
+	var errs []error
+	c.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					errs = append(errs, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err))
+				}
+			}
+		}
+	})
+	return errors.Join(errs...)
+}

@@ -1,0 +1,204 @@
+// Package consumer turns records into fresh snapshots: it reads one lane of one
+// source, and for each record waits for a permit, fetches, compares, writes, and
+// only then commits. HIGH and LOW are two workers with their own groups and
+// clients. What it needs of the rest of the system stands in needs.go.
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// Config bounds what one worker holds at once.
+type Config struct {
+	// InFlight is the number of records between their dispatch and their end.
+	InFlight int
+	// Bytes bounds the bodies in memory; an entity's are reserved, by what the
+	// last ones had, before its permit is asked for.
+	Bytes int64
+	// Batch is the number of results that are written together at most; Linger is
+	// how long the first waits for others.
+	Batch  int
+	Linger time.Duration
+	// Drain is how long a stop waits for what was sent to be written.
+	Drain time.Duration
+	// Name identifies the worker in dead letters.
+	Name string
+}
+
+// DefaultConfig returns the bounds of a lane's worker: HIGH writes small batches
+// soon, LOW large ones (adr-013 §13).
+func DefaultConfig(lane schemas.Lane) Config {
+	c := Config{Bytes: 128 << 20, Drain: 25 * time.Second, Name: "worker"}
+	if lane == schemas.High {
+		c.InFlight, c.Batch, c.Linger = 512, 20, 2*time.Millisecond
+	} else {
+		c.InFlight, c.Batch, c.Linger = 1024, 100, 20*time.Millisecond
+	}
+	return c
+}
+
+// pollMost is the number of records taken in at once: one look at Redis and one
+// at the database for all of them.
+const pollMost = 256
+
+// Worker works one lane of one source. It is made for one Run.
+type Worker struct {
+	config   Config
+	source   *source.Source
+	lane     schemas.Lane
+	store    Store
+	requests Requests
+	permits  Permits
+	log      *slog.Logger
+	metrics  *metrics
+
+	kafka      *kgo.Client
+	letters    *kgo.Client
+	assignment *assignment
+	writer     *writer
+
+	room  *semaphore.Weighted // records in flight
+	bytes *semaphore.Weighted // bodies in memory
+	cpu   chan struct{}       // readings at once
+	sizes *estimates
+
+	keyed keyed
+	tasks sync.WaitGroup
+}
+
+// New returns a worker. kafka are the settings of the connection to the brokers;
+// a client of its own consumes, another one writes dead letters.
+func New(config Config, src *source.Source, lane schemas.Lane, st Store, requests Requests, permits Permits,
+	kafka []kgo.Opt, log *slog.Logger, reg prometheus.Registerer,
+) (*Worker, error) {
+	log = log.With("source", src.Name(), "lane", string(lane))
+	w := &Worker{
+		config: config, source: src, lane: lane, store: st, requests: requests, permits: permits, log: log,
+		metrics:    newMetrics(src.Name(), lane, reg),
+		assignment: newAssignment(log),
+		room:       semaphore.NewWeighted(int64(config.InFlight)),
+		bytes:      semaphore.NewWeighted(config.Bytes),
+		cpu:        make(chan struct{}, runtime.GOMAXPROCS(0)),
+		sizes:      newEstimates(),
+		keyed:      keyed{queues: map[schemas.Entity][]*task{}},
+	}
+	w.writer = newWriter(w)
+	var err error
+	w.kafka, err = kgo.NewClient(append(append([]kgo.Opt{
+		kgo.ConsumerGroup(schemas.Group(src.Name(), lane)),
+		kgo.ConsumeTopics(schemas.RequestTopic(src.Name(), lane)),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		// A killed worker's partitions move soon.
+		kgo.SessionTimeout(10 * time.Second),
+		kgo.HeartbeatInterval(2 * time.Second),
+		kgo.RebalanceTimeout(time.Minute),
+		kgo.FetchMaxBytes(4 << 20),
+		kgo.FetchMaxPartitionBytes(1 << 20),
+	}, w.assignment.options()...), kafka...)...)
+	if err != nil {
+		return nil, fmt.Errorf("make the consumer's client: %w", err)
+	}
+	w.letters, err = kgo.NewClient(append(letterOptions(), kafka...)...)
+	if err != nil {
+		w.kafka.Close()
+		return nil, fmt.Errorf("make the dead letters' client: %w", err)
+	}
+	return w, nil
+}
+
+// Run works until ctx ends, and then stops in this order: read nothing further;
+// give up what waits for a permit, for its records are read again; let what was
+// sent be written, settled and committed, for at most Config.Drain; leave the
+// group.
+func (w *Worker) Run(ctx context.Context) error {
+	// hard outlives ctx: it ends the waits of what was sent only when the drain
+	// has taken too long.
+	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+
+	var background sync.WaitGroup
+	stopCommits := make(chan struct{})
+	background.Go(func() { w.writer.run(hard) })
+	background.Go(func() { w.commitLoop(hard, stopCommits) })
+
+	w.pollLoop(ctx, hard)
+
+	drained := time.AfterFunc(w.config.Drain, func() { cut(errDrain) })
+	w.tasks.Wait()
+	drained.Stop()
+	w.writer.stop()
+	close(stopCommits)
+	background.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	err := w.assignment.commitAll(last, w.kafka)
+	w.kafka.CloseAllowingRebalance()
+	w.letters.Close()
+	if cause := context.Cause(hard); errors.Is(cause, errDrain) {
+		err = errors.Join(err, cause)
+	}
+	return err
+}
+
+var errDrain = errors.New("stopped before everything that was sent could be written; those records are read again")
+
+func (w *Worker) commitLoop(ctx context.Context, stop <-chan struct{}) {
+	tick := time.NewTicker(commitEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		err := w.assignment.commitAll(ctx, w.kafka)
+		if err != nil && !failing {
+			w.log.Warn("commit failed; the next one covers it", "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+// pollLoop reads records until ctx ends and dispatches them.
+func (w *Worker) pollLoop(ctx, hard context.Context) {
+	for ctx.Err() == nil {
+		fetches := w.kafka.PollRecords(ctx, pollMost)
+		var tasks []*task
+		fetches.EachRecord(func(r *kgo.Record) {
+			l := w.assignment.of(r.Topic, r.Partition)
+			if l == nil || !l.add(r.Offset, r.LeaderEpoch) {
+				return
+			}
+			tasks = append(tasks, &task{record: r, ledger: l})
+		})
+		w.kafka.AllowRebalance()
+		fetches.EachError(func(topic string, partition int32, err error) { w.pollFailed(ctx, topic, partition, err) })
+		w.dispatch(ctx, hard, tasks)
+	}
+}
+
+func (w *Worker) pollFailed(ctx context.Context, topic string, partition int32, err error) {
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		w.log.Error("the topic does not exist; create it with `freshet topics ensure`", "topic", topic)
+		return
+	}
+	w.log.Error("read from Kafka", "topic", topic, "partition", partition, "err", err)
+}

@@ -1,0 +1,189 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// task is one record on its way to its end.
+type task struct {
+	record  *kgo.Record
+	ledger  *ledger
+	request schemas.UpdateRequest
+	plan    *source.Plan
+	stored  store.State
+	facet   source.Facet
+	calls   int // sent so far
+	// refused says why the record can never be processed here.
+	refused error
+	reason  schemas.DeadLetterReason
+}
+
+// keyed keeps an entity's tasks in order: one at a time, the next when it has
+// ended. Different entities, also of one partition, are worked at once.
+type keyed struct {
+	mu     sync.Mutex
+	queues map[schemas.Entity][]*task // of entities at work
+}
+
+// enter reports whether the task may start; otherwise it waits in its queue.
+func (k *keyed) enter(t *task) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	queue, busy := k.queues[t.request.Entity]
+	if busy {
+		queue = append(queue, t)
+	}
+	k.queues[t.request.Entity] = queue
+	return !busy
+}
+
+// leave returns the next task of the entity, or nil.
+func (k *keyed) leave(e schemas.Entity) *task {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	queue := k.queues[e]
+	if len(queue) == 0 {
+		delete(k.queues, e)
+		return nil
+	}
+	k.queues[e] = queue[1:]
+	return queue[0]
+}
+
+// dispatch takes records in: those that can't be requests become dead letters,
+// those that need no fetch are done, the others are started as there is room.
+func (w *Worker) dispatch(ctx, hard context.Context, tasks []*task) {
+	var requests []*task
+	for _, t := range tasks {
+		if w.decode(t); t.refused != nil {
+			w.start(ctx, hard, t)
+			continue
+		}
+		requests = append(requests, t)
+	}
+	if len(requests) == 0 {
+		return
+	}
+	verdicts, err := w.peek(ctx, requests)
+	if err != nil {
+		return // ctx ended; the records are read again
+	}
+	for i, t := range requests {
+		if verdicts[i] != schemas.Proceed {
+			w.skip(t, verdicts[i])
+			continue
+		}
+		w.start(ctx, hard, t)
+	}
+}
+
+// decode reads the record's request and plans its calls. It sets t.refused if
+// the record can never be processed by this worker.
+func (w *Worker) decode(t *task) {
+	refuse := func(reason schemas.DeadLetterReason, err error) { t.reason, t.refused = reason, err }
+	if n := len(t.record.Value); n > schemas.MaxRequestBytes {
+		refuse(schemas.OversizedRecord, fmt.Errorf("the record's value has %d bytes; no request has more than %d", n, schemas.MaxRequestBytes))
+		return
+	}
+	var err error
+	if t.request, err = schemas.DecodeUpdateRequest(t.record.Value); err != nil {
+		reason := schemas.Undecodable
+		if errors.Is(err, schemas.ErrUnknownMajor) {
+			reason = schemas.UnknownMajor
+		}
+		// Without an entity to go by, its record stands alone.
+		t.request = schemas.UpdateRequest{Entity: schemas.Entity{Key: fmt.Sprintf("%s/%d/%d", t.record.Topic, t.record.Partition, t.record.Offset)}}
+		refuse(reason, err)
+		return
+	}
+	if t.request.Source != w.source.Name() {
+		refuse(schemas.InvalidRequest, fmt.Errorf("the request is for source %q, and was read from a topic of %q", t.request.Source, w.source.Name()))
+		return
+	}
+	t.facet, _ = w.source.Facet(t.request.Facet)
+	if t.plan, err = w.planFor(t); err != nil {
+		refuse(schemas.InvalidRequest, err)
+	}
+}
+
+func (w *Worker) planFor(t *task) (*source.Plan, error) {
+	return w.source.Plan(source.Request{
+		Facet: t.request.Facet, Key: t.request.Key, Params: t.request.Params,
+		Validator: source.Validator{ETag: t.stored.ETag, LastModified: t.stored.LastModified},
+	})
+}
+
+// peek looks up what is stored of the requests' entities and says which of them
+// still need a fetch. It waits as long as the database or Redis is away.
+func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, error) {
+	entities := make([]schemas.Entity, len(tasks))
+	requests := make([]schemas.UpdateRequest, len(tasks))
+	versions := make([]int64, len(tasks))
+	for i, t := range tasks {
+		entities[i], requests[i] = t.request.Entity, t.request
+	}
+	var states []store.State
+	err := w.persist(ctx, "look up snapshots", func(ctx context.Context) (err error) {
+		states, err = w.store.States(ctx, entities)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range tasks {
+		t.stored, versions[i] = states[i], states[i].Version
+	}
+	var verdicts []schemas.Verdict
+	err = w.persist(ctx, "peek at requests", func(ctx context.Context) (err error) {
+		verdicts, err = w.requests.Peek(ctx, requests, versions)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range tasks {
+		// A request of unknown version is satisfied by its time alone: by a fetch
+		// that began after it was made.
+		if t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt) {
+			verdicts[i] = schemas.Satisfied
+		}
+		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
+			if t.plan, err = w.planFor(t); err != nil {
+				return nil, err // it was planned before, with less
+			}
+		}
+	}
+	return verdicts, nil
+}
+
+func (w *Worker) skip(t *task, v schemas.Verdict) {
+	w.metrics.skipped(v)
+	t.ledger.finish(t.record.Offset)
+}
+
+// start waits for room and starts the task, or queues it behind its entity's.
+func (w *Worker) start(ctx, hard context.Context, t *task) {
+	if w.room.Acquire(ctx, 1) != nil {
+		return // ctx ended; the record is read again
+	}
+	w.metrics.inFlight.Inc()
+	if !w.keyed.enter(t) {
+		return
+	}
+	w.tasks.Go(func() {
+		for next := t; next != nil; next = w.keyed.leave(next.request.Entity) {
+			w.work(ctx, hard, next)
+			w.metrics.inFlight.Dec()
+			w.room.Release(1)
+		}
+	})
+}

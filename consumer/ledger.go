@@ -1,0 +1,135 @@
+package consumer
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+)
+
+// ledger knows which records of one partition are not done yet, for one
+// assignment of the partition.
+//
+// Invariants:
+//   - Everything below the commit point is done: settled, or never there (a gap
+//     left by compaction or a transaction holds nothing to do).
+//   - The commit point never falls.
+//   - Once revoked, nothing is committed any more: another member owns the
+//     partition, may have read on from the last commit, and a late commit would
+//     pass over what it has not done. A ledger dies with its assignment; the next
+//     assignment gets a new one.
+type ledger struct {
+	mu     sync.Mutex
+	window []entry // the records read, from the oldest that is not done on
+	next   int64   // the offset behind the newest
+	epoch  int32   // leader epoch of the newest
+	read   bool    // something was
+	state  ledgerState
+
+	sent  int           // records whose upstream call was sent and that have not ended
+	quiet chan struct{} // closed when sent falls to 0 after close
+}
+
+type entry struct {
+	offset int64
+	done   bool
+}
+
+type ledgerState uint8
+
+const (
+	open    ledgerState = iota
+	closing             // what was sent may end, nothing further is sent
+	revoked
+)
+
+// add takes in a record that was read. It reports false for one that was read
+// before in this assignment, a repeated delivery, and for all once it is closing.
+func (l *ledger) add(offset int64, epoch int32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != open || (l.read && offset < l.next) {
+		return false
+	}
+	l.window = append(l.window, entry{offset: offset})
+	l.next, l.epoch, l.read = offset+1, epoch, true
+	return true
+}
+
+// finish marks a record as done.
+func (l *ledger) finish(offset int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, found := slices.BinarySearchFunc(l.window, offset, func(e entry, offset int64) int { return cmp.Compare(e.offset, offset) })
+	if !found {
+		return
+	}
+	l.window[i].done = true
+	n := 0
+	for n < len(l.window) && l.window[n].done {
+		n++
+	}
+	l.window = l.window[n:]
+}
+
+// commitPoint returns the end of the unbroken prefix of done records, and
+// whether it may be committed: not before anything was read, and never once
+// revoked.
+func (l *ledger) commitPoint() (offset int64, epoch int32, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	offset = l.next
+	if len(l.window) > 0 {
+		offset = l.window[0].offset
+	}
+	return offset, l.epoch, l.read && l.state != revoked
+}
+
+// enter counts a record whose call is about to be sent. It reports false when
+// the assignment is ending: then nothing may be sent.
+func (l *ledger) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != open {
+		return false
+	}
+	l.sent++
+	return true
+}
+
+// leave ends what enter began.
+func (l *ledger) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent--
+	if l.sent == 0 && l.quiet != nil {
+		close(l.quiet)
+		l.quiet = nil
+	}
+}
+
+// close lets nothing further be sent, and returns a channel that is closed when
+// what was sent has ended.
+func (l *ledger) close() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = max(l.state, closing)
+	quiet := make(chan struct{})
+	if l.sent == 0 {
+		close(quiet)
+	} else {
+		l.quiet = quiet
+	}
+	return quiet
+}
+
+func (l *ledger) revoke() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = revoked
+}
+
+func (l *ledger) is(s ledgerState) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == s
+}

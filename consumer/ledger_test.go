@@ -1,0 +1,119 @@
+package consumer
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+func (l *ledger) at(t *testing.T) int64 {
+	t.Helper()
+	offset, _, ok := l.commitPoint()
+	if !ok {
+		return -1
+	}
+	return offset
+}
+
+func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
+	l := &ledger{}
+	if l.at(t) != -1 {
+		t.Error("a commit before anything was read")
+	}
+	for _, offset := range []int64{100, 101, 102, 110} {
+		if !l.add(offset, 3) {
+			t.Fatalf("%d was not taken", offset)
+		}
+	}
+	for _, c := range []struct{ finish, want int64 }{
+		{-1, 100}, {101, 100}, {100, 102}, {110, 102}, {999, 102}, {50, 102}, {102, 111}, {102, 111},
+	} {
+		l.finish(c.finish)
+		if got := l.at(t); got != c.want {
+			t.Errorf("after %d: commit point %d, want %d", c.finish, got, c.want)
+		}
+	}
+	if _, epoch, _ := l.commitPoint(); epoch != 3 {
+		t.Errorf("epoch %d", epoch)
+	}
+}
+
+func TestARepeatedDeliveryIsDropped(t *testing.T) {
+	l := &ledger{}
+	l.add(5, 0)
+	l.add(7, 0)
+	for _, offset := range []int64{4, 5, 6, 7} {
+		if l.add(offset, 0) {
+			t.Errorf("%d was taken again", offset)
+		}
+	}
+	l.finish(5)
+	if l.add(5, 0) || l.at(t) != 7 {
+		t.Errorf("commit point %d", l.at(t))
+	}
+}
+
+func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
+	l := &ledger{}
+	l.add(5, 0)
+	if !l.enter() {
+		t.Fatal("open, but nothing may be sent")
+	}
+	quiet := l.close()
+	select {
+	case <-quiet:
+		t.Error("quiet while a call is on its way")
+	default:
+	}
+	if l.enter() || l.add(6, 0) {
+		t.Error("a closing ledger took something further")
+	}
+	l.finish(5)
+	if l.at(t) != 6 {
+		t.Error("what ended in time can't be committed")
+	}
+	l.leave()
+	<-quiet
+	<-l.close()
+	l.revoke()
+	if l.at(t) != -1 || l.enter() || l.add(7, 0) {
+		t.Error("a revoked ledger is still alive")
+	}
+}
+
+// Random reads and ends, compared with a plain set.
+func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		l := &ledger{}
+		undone := map[int64]bool{}
+		next, last := rng.Int64N(1000), int64(-1)
+		for range 300 {
+			if rng.IntN(2) == 0 {
+				next += 1 + rng.Int64N(3) // gaps
+				if l.add(next, 0) != true {
+					t.Fatalf("seed %d: %d was not taken", seed, next)
+				}
+				undone[next] = true
+			} else {
+				for offset := range undone { // any of them
+					l.finish(offset)
+					delete(undone, offset)
+					break
+				}
+			}
+			at := l.at(t)
+			if at < last {
+				t.Fatalf("seed %d: the commit point fell from %d to %d", seed, last, at)
+			}
+			last = at
+			for offset := range undone {
+				if offset < at {
+					t.Fatalf("seed %d: commit point %d passes the undone %d", seed, at, offset)
+				}
+			}
+			if len(undone) == 0 && at != -1 && at != next+1 {
+				t.Fatalf("seed %d: all done up to %d, commit point %d", seed, next, at)
+			}
+		}
+	}
+}

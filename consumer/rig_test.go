@@ -1,0 +1,441 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = 30 * time.Second
+
+// rig is the way of a request, all of it real but for the services' embedded
+// stand-ins: producer, Kafka, worker, limiter, upstream, store. Faults go in at
+// the seams.
+type rig struct {
+	*testing.T
+	kafka    *kfake.Cluster
+	admin    *kadm.Client
+	rdb      redis.UniversalClient
+	db       *faultyStore
+	requests *faultyRequests
+	upstream *simulator.Simulator
+	config   source.Config
+	source   *source.Source
+	producer *producer.Producer
+	limiter  *limiter.Limiter
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	t.Parallel()
+	r := &rig{T: t}
+	var err error
+	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.kafka.Close)
+	client := r.client(producer.ClientOptions(1000)...)
+	r.admin = kadm.NewClient(client)
+	for _, topic := range schemas.Topics("nexon") {
+		if _, err := r.admin.CreateTopic(t.Context(), 4, 1, nil, topic.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	rdb, _ := servicetest.MiniRedis(t)
+	r.rdb = rdb
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r.db = &faultyStore{Store: db}
+	r.requests = &faultyRequests{Requests: producer.NewCoalescing(rdb)}
+
+	r.upstream = simulator.New(simulator.Config{})
+	server := httptest.NewServer(r.upstream)
+	t.Cleanup(func() { r.upstream.Close(); server.Close() })
+	r.config = source.DefaultConfig()
+	r.config.BaseURL = server.URL + "/maplestory/v1"
+	r.config.MaxBody = 1 << 20
+	r.config.Rules = []source.Rule{
+		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00003"}, Class: source.Absent},
+		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00005"}, Class: source.AuthRefused},
+		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00009"}, Class: source.NotReady},
+	}
+	f := source.DefaultFacet()
+	f.Documents = map[string]source.Document{"basic": {Path: "/character/basic?ocid={ocid}"}}
+	f.Params = map[string]string{"ocid": "{key}"}
+	f.Ignore = []string{"*.date"}
+	r.config.Facets = map[string]source.Facet{"character": f}
+	r.source = r.newSource(r.config)
+
+	lanes, err := limiter.NewLanes(limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 5000, Window: time.Second}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.limiter = limiter.New("nexon", lanes, rdb, r.log(), prometheus.NewRegistry())
+	r.run(r.limiter.Run)
+	r.producer = producer.New(rdb, client, 1000, r.log(), prometheus.NewRegistry())
+	r.run(r.producer.Run)
+	return r
+}
+
+// log goes to the test's output, where it helps when the test fails.
+func (r *rig) log() *slog.Logger {
+	return slog.New(slog.NewTextHandler(testWriter{r.T}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+type testWriter struct{ *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.Helper()
+	w.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
+	r.Helper()
+	c, err := kgo.NewClient(append(r.brokers(), opts...)...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(c.Close)
+	return c
+}
+
+func (r *rig) brokers() []kgo.Opt {
+	return []kgo.Opt{kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond })}
+}
+
+func (r *rig) newSource(c source.Config) *source.Source {
+	r.Helper()
+	s, err := source.New("nexon", c, "", 64)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(s.Close)
+	return s
+}
+
+// run runs something until the test ends, and waits for it.
+func (r *rig) run(do func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := do(ctx); err != nil {
+			r.Errorf("%v", err)
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	r.Cleanup(stop)
+	return stop
+}
+
+type permits struct{ *limiter.Limiter }
+
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	permit, err := p.Limiter.Acquire(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return permit, nil
+}
+
+func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	permit, err := p.Limiter.AcquireAgain(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return permit, nil
+}
+
+// work starts a worker; stop stops it cleanly.
+func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop func()) {
+	r.Helper()
+	config := consumer.DefaultConfig(lane)
+	config.Drain = patience
+	for _, change := range changes {
+		change(&config)
+	}
+	w, err := consumer.New(config, r.source, lane, r.db, r.requests, permits{r.limiter}, r.brokers(), r.log(), prometheus.NewRegistry())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.run(w.Run)
+}
+
+// wish asks for a refresh and expects it to be queued, and Kafka to have it.
+func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) producer.Result {
+	r.Helper()
+	result := r.producer.Request(r.Context(), producer.Wish{
+		Entity: entity(key), Lane: lane, Reason: reason, CorrelationID: "corr-" + key, TraceParent: "trace-" + key,
+	})
+	if !result.Queued() {
+		r.Fatalf("wish for %s: %+v", key, result)
+	}
+	r.until("the acknowledgement", func() bool { return !strings.HasSuffix(r.lock(key), "PENDING") })
+	return result
+}
+
+// wishAll asks for many refreshes at once, and expects Kafka to have them.
+func (r *rig) wishAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
+	r.Helper()
+	wishes := make([]producer.Wish, len(keys))
+	for i, key := range keys {
+		wishes[i] = producer.Wish{Entity: entity(key), Lane: lane, Reason: reason}
+	}
+	before := r.produced(lane)
+	for i, result := range r.producer.RequestAll(r.Context(), wishes) {
+		if !result.Queued() {
+			r.Fatalf("wish for %s: %+v", keys[i], result)
+		}
+	}
+	r.until("the acknowledgements", func() bool { return r.produced(lane) >= before+int64(len(keys)) })
+}
+
+// produced returns how many records the lane's topic has.
+func (r *rig) produced(lane schemas.Lane) int64 {
+	r.Helper()
+	ends, err := r.admin.ListEndOffsets(r.Context(), schemas.RequestTopic("nexon", lane))
+	if err != nil {
+		r.Fatal(err)
+	}
+	var n int64
+	ends.Each(func(o kadm.ListedOffset) { n += o.Offset })
+	return n
+}
+
+func entity(key string) schemas.Entity {
+	return schemas.Entity{Source: "nexon", Facet: "character", Key: key}
+}
+
+// produce puts a record of any kind on a request topic.
+func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
+	r.Helper()
+	record.Topic = schemas.RequestTopic("nexon", lane)
+	c := r.client(kgo.ProducerBatchMaxBytes(4 << 20))
+	if err := c.ProduceSync(r.Context(), &record).FirstErr(); err != nil {
+		r.Fatal(err)
+	}
+	return record
+}
+
+// until waits until the condition holds. It looks again whenever something may
+// have happened; there is no event for that across all the parts.
+func (r *rig) until(what string, holds func() bool) {
+	r.Helper()
+	deadline := time.After(patience)
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-deadline:
+			r.Fatalf("%s did not happen within %v", what, patience)
+		}
+	}
+}
+
+func (r *rig) snapshot(key string) (store.Snapshot, bool) {
+	r.Helper()
+	s, err := r.db.Get(r.Context(), entity(key))
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		r.Fatal(err)
+	}
+	return s, err == nil
+}
+
+func (r *rig) untilStored(keys ...string) {
+	r.Helper()
+	for _, key := range keys {
+		r.until("a snapshot of "+key, func() bool { _, ok := r.snapshot(key); return ok })
+	}
+}
+
+// lag returns how many records of the lane are not committed.
+func (r *rig) lag(lane schemas.Lane) int64 {
+	r.Helper()
+	ends, err := r.admin.ListEndOffsets(r.Context(), schemas.RequestTopic("nexon", lane))
+	if err != nil {
+		r.Fatal(err)
+	}
+	committed, err := r.admin.FetchOffsets(r.Context(), schemas.Group("nexon", lane))
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		r.Fatal(err)
+	}
+	var lag int64
+	ends.Each(func(o kadm.ListedOffset) {
+		at, _ := committed.Lookup(o.Topic, o.Partition)
+		lag += o.Offset - max(at.At, 0)
+	})
+	return lag
+}
+
+func (r *rig) untilCommitted(lane schemas.Lane) {
+	r.Helper()
+	r.until("the commit of everything in "+string(lane), func() bool { return r.lag(lane) == 0 })
+}
+
+// letters returns all dead letters so far.
+func (r *rig) letters() []schemas.DeadLetter {
+	r.Helper()
+	topic := schemas.DeadLetterTopic("nexon")
+	ends, err := r.admin.ListEndOffsets(r.Context(), topic)
+	if err != nil {
+		r.Fatal(err)
+	}
+	want := 0
+	ends.Each(func(o kadm.ListedOffset) { want += int(o.Offset) })
+	if want == 0 {
+		return nil
+	}
+	c := r.client(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	defer c.Close()
+	var all []schemas.DeadLetter
+	for len(all) < want {
+		fetches := c.PollFetches(r.Context())
+		if err := fetches.Err(); err != nil {
+			r.Fatal(err)
+		}
+		fetches.EachRecord(func(rec *kgo.Record) {
+			var headers []schemas.Header
+			for _, h := range rec.Headers {
+				headers = append(headers, schemas.Header{Key: h.Key, Value: h.Value})
+			}
+			d, err := schemas.ParseDeadLetter(rec.Key, rec.Value, headers)
+			if err != nil {
+				r.Fatal(err)
+			}
+			all = append(all, d)
+		})
+	}
+	return all
+}
+
+// store writes a snapshot of that number, as a worker would have.
+func (r *rig) store(key string, number int64) {
+	r.Helper()
+	_, err := r.db.Write(r.Context(), []store.Write{{
+		Entity: entity(key), Version: number, CheckedAt: time.Now(),
+		Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
+	}})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) topicID(topic string) kadm.TopicID {
+	r.Helper()
+	topics, err := r.admin.ListTopics(context.Background(), topic)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return topics[topic].ID
+}
+
+func (r *rig) control(c simulator.Control) {
+	r.Helper()
+	if err := r.upstream.Control(c); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) lock(key string) string {
+	r.Helper()
+	s, err := r.rdb.HGet(r.Context(), "upd:{nexon/character/"+key+"}", "lock").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		r.Fatal(err)
+	}
+	return s
+}
+
+var errInjected = errors.New("injected by the test")
+
+// faultyStore fails its writes and looks while down is set.
+type faultyStore struct {
+	*sqlite.Store
+	down  atomic.Bool
+	tries atomic.Int64
+	wrote atomic.Int64
+}
+
+func (f *faultyStore) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
+	if f.down.Load() {
+		f.tries.Add(1)
+		return nil, errInjected
+	}
+	return f.Store.States(ctx, of)
+}
+
+func (f *faultyStore) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	if f.down.Load() {
+		f.tries.Add(1)
+		return nil, errInjected
+	}
+	results, err := f.Store.Write(ctx, writes)
+	f.wrote.Add(int64(len(results)))
+	return results, err
+}
+
+// faultyRequests fails where it is told to.
+type faultyRequests struct {
+	consumer.Requests
+	noPeek, noBegin, noSettle atomic.Bool
+	tries                     atomic.Int64
+}
+
+func (f *faultyRequests) fails(b *atomic.Bool) bool {
+	if b.Load() {
+		f.tries.Add(1)
+		return true
+	}
+	return false
+}
+
+func (f *faultyRequests) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
+	if f.fails(&f.noPeek) {
+		return nil, errInjected
+	}
+	return f.Requests.Peek(ctx, requests, stored)
+}
+
+func (f *faultyRequests) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
+	if f.fails(&f.noBegin) {
+		return "", 0, errInjected
+	}
+	return f.Requests.Begin(ctx, r, stored)
+}
+
+func (f *faultyRequests) Settle(ctx context.Context, ends []schemas.End) error {
+	if f.fails(&f.noSettle) {
+		return errInjected
+	}
+	return f.Requests.Settle(ctx, ends)
+}

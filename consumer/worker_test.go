@@ -1,0 +1,497 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+)
+
+func TestAWishBecomesASnapshotAReleasedLockAndACommittedOffset(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+	s, _ := r.snapshot("a")
+	text, err := s.Decode(nil)
+	if err != nil || !bytes.Contains(text, []byte(`{"basic":{`)) || s.Absent || s.Version == 0 {
+		t.Errorf("%+v, %s, %v", s.State, text, err)
+	}
+	if lock := r.lock("a"); lock != "" {
+		t.Errorf("the lock is still %q", lock)
+	}
+	if stats := r.upstream.Stats(); stats.Arrivals != 1 {
+		t.Errorf("%d calls", stats.Arrivals)
+	}
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestAnUnchangedEntityIsTouchedAndAChangedOneStored(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.Low)
+	for _, key := range []string{"a", "b"} {
+		r.wish(key, schemas.Low, schemas.Prefetch)
+	}
+	r.untilStored("a", "b")
+	r.untilCommitted(schemas.Low)
+	before := map[string]string{}
+	for _, key := range []string{"a", "b"} {
+		s, _ := r.snapshot(key)
+		before[key] = fmt.Sprint(s.Hash, s.UpdatedAt)
+	}
+
+	for round, changes := range []float64{0, 100} {
+		r.control(simulator.Control{ChangePercent: changes})
+		for _, key := range []string{"a", "b"} {
+			first, _ := r.snapshot(key)
+			r.wish(key, schemas.Low, schemas.Trigger)
+			r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > first.Version })
+			s, _ := r.snapshot(key)
+			if changed := fmt.Sprint(s.Hash, s.UpdatedAt) != before[key]; changed != (round == 1) || !s.CheckedAt.After(first.CheckedAt) {
+				t.Errorf("round %d: %s changed %v, checked at %v after %v", round, key, changed, s.CheckedAt, first.CheckedAt)
+			}
+		}
+	}
+	r.untilCommitted(schemas.Low)
+}
+
+func TestRequestsForOneEntityAreWorkedOneAtATimeAndOthersTogether(t *testing.T) {
+	r := newRig(t)
+	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
+	for i := range 6 { // as many records of one entity, none of which satisfies another
+		for _, key := range []string{"a", "b", "c"} {
+			request := schemas.UpdateRequest{
+				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
+				RequestedAt: time.Now().Add(time.Hour), // of unknown version: never satisfied
+			}
+			value, err := request.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value, Timestamp: time.UnixMilli(int64(i + 1))})
+		}
+	}
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	stats := r.upstream.Stats()
+	if stats.Arrivals != 18 || stats.MaxInFlight > 3 || stats.MaxInFlight < 2 {
+		t.Errorf("%d calls, at most %d at once; want 18 and 2 or 3", stats.Arrivals, stats.MaxInFlight)
+	}
+}
+
+func TestAPoisonedRecordBecomesADeadLetterByteForByteAndTheRestGoesOn(t *testing.T) {
+	r := newRig(t)
+	valid, err := schemas.UpdateRequest{
+		EventID: "e", Entity: entity("a"), Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), Version: 1,
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(field string, v any) []byte {
+		var m map[string]any
+		if err := json.Unmarshal(valid, &m); err != nil {
+			t.Fatal(err)
+		}
+		m[field] = v
+		out, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	poison := map[schemas.DeadLetterReason][][]byte{
+		schemas.Undecodable:     {{0xff, 0x00}, []byte("{"), change("priority", "MEDIUM"), nil},
+		schemas.UnknownMajor:    {change("schemaVersion", "3.0")},
+		schemas.OversizedRecord: {append(bytes.Repeat([]byte(" "), 900<<10), valid...)},
+		schemas.InvalidRequest:  {change("facet", "union"), change("source", "github"), change("key", "a b")},
+	}
+	want := map[string]schemas.DeadLetterReason{}
+	headers := []kgo.RecordHeader{{Key: "traceparent", Value: []byte("tp")}, {Key: "odd", Value: []byte{0}}}
+	for reason, values := range poison {
+		for _, value := range values {
+			r.produce(schemas.Low, kgo.Record{Key: []byte("k"), Value: value, Headers: headers})
+			want[string(value)] = reason
+		}
+	}
+	r.work(schemas.Low)
+	r.wish("b", schemas.Low, schemas.Prefetch)
+	r.untilStored("b")
+	r.untilCommitted(schemas.Low)
+	letters := r.letters()
+	if len(letters) != len(want) {
+		t.Errorf("%d letters, want %d", len(letters), len(want))
+	}
+	for _, d := range letters {
+		if want[string(d.Value)] != d.Reason || string(d.Key) != "k" || d.Attempts != 0 || d.Error == "" ||
+			d.Topic != "nexon.update-priority-low" || d.Group != "nexon.low-worker" || d.Worker != "worker" {
+			t.Errorf("letter %+v", d)
+		}
+		if len(d.Headers) != 2 || d.Headers[0].Key != "traceparent" || string(d.Headers[1].Value) != "\x00" {
+			t.Errorf("headers became %+v", d.Headers)
+		}
+	}
+	if n := r.upstream.Stats().Arrivals; n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testing.T) {
+	for _, c := range []struct {
+		fault    simulator.Fault
+		reason   schemas.DeadLetterReason
+		attempts int
+		sample   string
+		status   int
+	}{
+		{simulator.Fault{Kind: simulator.HTML200}, schemas.ParseError, 1, "<", 200},
+		{simulator.Fault{Kind: simulator.BadJSON}, schemas.ParseError, 1, "{", 200},
+		{simulator.Fault{Kind: simulator.Deep, Depth: 100_000}, schemas.ParseError, 1, "", 200},
+		{simulator.Fault{Kind: simulator.Oversize, Bytes: 2 << 20}, schemas.OversizedAnswer, 1, "{", 200},
+		{simulator.Fault{Kind: simulator.BadParameter}, schemas.Upstream4xx, 1, "OPENAPI00004", 400},
+		{simulator.Fault{Kind: simulator.InternalError}, schemas.Upstream5xx, 3, "OPENAPI00001", 500},
+		{simulator.Fault{Kind: simulator.Reset}, schemas.Unreachable, 3, "", 200},
+		{simulator.Fault{Kind: simulator.NotReady}, schemas.NotReady, 1, "OPENAPI00009", 400},
+	} {
+		t.Run(string(c.fault.Kind), func(t *testing.T) {
+			r := newRig(t)
+			r.work(schemas.High)
+			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.untilStored("a")
+			r.untilCommitted(schemas.High)
+			before, _ := r.snapshot("a")
+
+			r.control(simulator.Control{Faults: []simulator.Fault{c.fault}})
+			r.wish("a", schemas.High, schemas.UserRequest)
+			r.untilCommitted(schemas.High)
+			letters := r.letters()
+			if len(letters) != 1 {
+				t.Fatalf("%d letters", len(letters))
+			}
+			d := letters[0]
+			if d.Reason != c.reason || d.Attempts != c.attempts || !strings.Contains(string(d.Sample), c.sample) ||
+				(d.Status != c.status && d.Status != 0) || len(d.Headers) != 1 || string(d.Headers[0].Value) != "trace-a" {
+				t.Errorf("%s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
+			}
+			if after, _ := r.snapshot("a"); after.State != before.State {
+				t.Errorf("the snapshot became %+v", after.State)
+			}
+			if lock := r.lock("a"); lock != "" {
+				t.Errorf("the lock is still %q", lock)
+			}
+			again := r.producer.Request(t.Context(), producer.Wish{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
+			if again.Outcome != producer.Held || again.HoldReason != schemas.HoldFailed {
+				t.Errorf("a visit to the failed entity gave %+v", again)
+			}
+		})
+	}
+}
+
+func TestAnAbsentEntityIsRecordedAndHeldAndNoDeadLetter(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	r.wish("absent-1", schemas.High, schemas.CacheMiss)
+	r.untilStored("absent-1")
+	r.untilCommitted(schemas.High)
+	if s, _ := r.snapshot("absent-1"); !s.Absent || s.HasContent() {
+		t.Errorf("%+v", s.State)
+	}
+	for range 100 {
+		got := r.producer.Request(t.Context(), producer.Wish{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
+		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldAbsent {
+			t.Fatalf("a visit gave %+v", got)
+		}
+	}
+	if n, calls := len(r.letters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
+		t.Errorf("%d letters, %d calls", n, calls)
+	}
+}
+
+func TestTooManyCallsBrakeTheSourceAndLoseNothing(t *testing.T) {
+	r := newRig(t)
+	one := 1
+	r.control(simulator.Control{Faults: []simulator.Fault{{Kind: simulator.TooManyRequests, Count: &one}}})
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+	if n, calls := len(r.letters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
+		t.Errorf("%d letters, %d calls", n, calls)
+	}
+}
+
+func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
+	r := newRig(t)
+	r.control(simulator.Control{APIKey: new("another")})
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.until("a refused call", func() bool { return r.upstream.Stats().Arrivals >= 1 })
+	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High)
+	if err == nil {
+		permit.Release()
+		t.Error("the source was not braked")
+	}
+	if n := len(r.letters()); n != 0 || r.lag(schemas.High) != 1 {
+		t.Errorf("%d letters, lag %d", n, r.lag(schemas.High))
+	}
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestADatabaseThatIsDownHoldsEverythingAndLosesNothing(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+
+	r.db.down.Store(true)
+	var keys []string
+	for i := range 20 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.until("some tries", func() bool { return r.db.tries.Load() >= 3 })
+	if lag := r.lag(schemas.High); lag < 20 {
+		t.Errorf("%d records were committed without being written", 20-lag)
+	}
+	r.db.down.Store(false)
+	r.untilStored(keys...)
+	r.untilCommitted(schemas.High)
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestASettleThatFailsHoldsTheOffset(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	r.requests.noSettle.Store(true)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+	r.until("some tries", func() bool { return r.requests.tries.Load() >= 3 })
+	if r.lag(schemas.High) != 1 {
+		t.Error("the offset was committed before the request was settled")
+	}
+	r.requests.noSettle.Store(false)
+	r.untilCommitted(schemas.High)
+	if calls := r.upstream.Stats().Arrivals; calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+func TestWithoutRedisNothingIsSentAndNothingLost(t *testing.T) {
+	r := newRig(t)
+	r.requests.noPeek.Store(true)
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.until("some tries", func() bool { return r.requests.tries.Load() >= 3 })
+	r.requests.noBegin.Store(true)
+	r.requests.noPeek.Store(false)
+	before := r.requests.tries.Load()
+	r.until("further tries", func() bool { return r.requests.tries.Load() >= before+2 })
+	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
+		t.Errorf("%d calls, lag %d", calls, r.lag(schemas.High))
+	}
+	r.requests.noBegin.Store(false)
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+}
+
+func TestAWorkerThatDiedBetweenWriteAndSettleIsRepeatedWithoutACall(t *testing.T) {
+	r := newRig(t)
+	result := r.wish("a", schemas.High, schemas.CacheMiss)
+	// The dead worker's doing: begun, fetched, written, not settled.
+	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
+	_, number, err := r.requests.Begin(t.Context(), request, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.store("a", number)
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	if calls := r.upstream.Stats().Arrivals; calls != 0 {
+		t.Errorf("%d calls for what is stored", calls)
+	}
+	if lock := r.lock("a"); lock != "" {
+		t.Errorf("the dead worker's lock %q still covers requests", lock)
+	}
+}
+
+func TestALowRequestGivesWayToItsHighTwin(t *testing.T) {
+	r := newRig(t)
+	r.wish("a", schemas.Low, schemas.Prefetch)
+	if up := r.wish("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
+		t.Fatalf("%+v", up)
+	}
+	r.work(schemas.Low)
+	r.untilCommitted(schemas.Low)
+	if _, stored := r.snapshot("a"); stored {
+		t.Error("LOW fetched what HIGH will")
+	}
+	r.work(schemas.High)
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+	if calls := r.upstream.Stats().Arrivals; calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+func TestAnEventOfTheFormerSchemaIsSatisfiedOnlyByALaterFetch(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	event := func(requested time.Time) {
+		r.produce(schemas.High, kgo.Record{Value: fmt.Appendf(nil,
+			`{"schemaVersion":"1.1","eventId":"e","characterId":42,"ocid":"other","priority":"HIGH","reason":"STALE","requestedAt":%q,"correlationId":"c","version":1}`,
+			requested.UTC().Format(time.RFC3339Nano))})
+	}
+	event(time.Now())
+	r.untilStored("42")
+	r.untilCommitted(schemas.High)
+	s, _ := r.snapshot("42")
+	event(s.CheckedAt.Add(-time.Millisecond)) // made before the last check: satisfied
+	r.untilCommitted(schemas.High)
+	event(s.CheckedAt.Add(time.Second)) // made after it
+	r.untilCommitted(schemas.High)
+	stats := r.upstream.Stats()
+	if stats.Arrivals != 2 || stats.DistinctKeys != 1 {
+		t.Errorf("%d calls for %d keys, want 2 for 1", stats.Arrivals, stats.DistinctKeys)
+	}
+	if len(r.letters()) != 0 {
+		t.Errorf("letters %+v", r.letters())
+	}
+}
+
+func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
+	r := newRig(t)
+	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
+	var keys []string
+	for i := range 300 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	r.wishAll(keys, schemas.Low, schemas.Prefetch)
+	for range 3 {
+		before := r.db.wrote.Load()
+		stop := r.work(schemas.Low, func(c *consumer.Config) { c.InFlight = 8 })
+		r.until("some writes", func() bool { return r.db.wrote.Load() >= before+50 })
+		stop()
+	}
+	r.work(schemas.Low)
+	r.untilStored(keys...)
+	r.untilCommitted(schemas.Low)
+	if stats := r.upstream.Stats(); stats.Arrivals != 300 {
+		t.Errorf("%d calls for 300 entities: a clean stop repeats none", stats.Arrivals)
+	}
+}
+
+func TestMembersComeAndGoWhileTheUpstreamIsSlowAndNothingIsLost(t *testing.T) {
+	r := newRig(t)
+	r.control(simulator.Control{Latency: &simulator.Range{Min: 10 * time.Millisecond, Max: 150 * time.Millisecond}})
+	r.work(schemas.Low)
+	var keys []string
+	for round := range 6 {
+		before := r.db.wrote.Load()
+		var some []string
+		for i := range 60 {
+			some = append(some, fmt.Sprintf("k%d-%d", round, i))
+		}
+		keys = append(keys, some...)
+		r.wishAll(some, schemas.Low, schemas.Prefetch)
+		stop := r.work(schemas.Low)
+		r.until("some writes", func() bool { return r.db.wrote.Load() >= before+40 })
+		if round%2 == 0 {
+			stop()
+		}
+	}
+	r.untilStored(keys...)
+	r.untilCommitted(schemas.Low)
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestADeadLetterThatCannotBeWrittenHoldsItsRecord(t *testing.T) {
+	r := newRig(t)
+	var refuse atomic.Bool
+	refuse.Store(true)
+	refused := make(chan struct{}, 100)
+	letters := r.topicID(schemas.DeadLetterTopic("nexon"))
+	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.KeepControl()
+		p := req.(*kmsg.ProduceRequest)
+		if !refuse.Load() || len(p.Topics) == 0 || p.Topics[0].TopicID != letters {
+			return nil, nil, false
+		}
+		resp := p.ResponseKind().(*kmsg.ProduceResponse)
+		for _, topic := range p.Topics {
+			rt := kmsg.NewProduceResponseTopic()
+			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
+			for _, partition := range topic.Partitions {
+				rp := kmsg.NewProduceResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = partition.Partition, kerr.TopicAuthorizationFailed.Code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+		return resp, nil, true
+	})
+	r.produce(schemas.Low, kgo.Record{Value: []byte("poison")})
+	r.work(schemas.Low)
+	<-refused
+	<-refused
+	if r.lag(schemas.Low) != 1 {
+		t.Error("the poisoned record was committed without its letter")
+	}
+	refuse.Store(false)
+	r.untilCommitted(schemas.Low)
+	if n := len(r.letters()); n != 1 {
+		t.Errorf("%d letters", n)
+	}
+}
+
+func TestAWorkerWhoseDrainTakesTooLongSaysSo(t *testing.T) {
+	r := newRig(t)
+	r.db.down.Store(false)
+	config := consumer.DefaultConfig(schemas.High)
+	config.Drain = 10 * time.Millisecond
+	w, err := consumer.New(config, r.source, schemas.High, r.db, r.requests, permits{r.limiter}, r.brokers(), r.log(), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	r.requests.noSettle.Store(true)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+	stop()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "read again") {
+		t.Errorf("stopped with %v", err)
+	}
+	if r.lag(schemas.High) != 1 {
+		t.Error("an unsettled request was committed")
+	}
+}

@@ -1,0 +1,116 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// item is one result on its way into the database.
+type item struct {
+	task    *task
+	write   store.Write
+	written chan store.Result // has room for one
+}
+
+// writer writes results in batches, one batch at a time: while one is under way
+// the next collects.
+type writer struct {
+	w     *Worker
+	items chan *item
+}
+
+func newWriter(w *Worker) *writer {
+	return &writer{w: w, items: make(chan *item, w.config.Batch)}
+}
+
+// submit hands an item in and waits for its result; 0 if hard ended first.
+func (wr *writer) submit(hard context.Context, i *item) store.Result {
+	select {
+	case wr.items <- i:
+	case <-hard.Done():
+		return 0
+	}
+	return <-i.written
+}
+
+// stop ends run when everything submitted is written. Nothing may be submitted
+// any more.
+func (wr *writer) stop() { close(wr.items) }
+
+func (wr *writer) run(hard context.Context) {
+	for first := range wr.items {
+		wr.flush(hard, wr.collect(first))
+	}
+}
+
+// collect waits a moment for others to come along.
+func (wr *writer) collect(first *item) []*item {
+	batch := []*item{first}
+	linger := time.NewTimer(wr.w.config.Linger)
+	defer linger.Stop()
+	for len(batch) < wr.w.config.Batch {
+		select {
+		case i, ok := <-wr.items:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, i)
+		case <-linger.C:
+			return batch
+		}
+	}
+	return batch
+}
+
+// flush writes a batch, settles its requests, and only then marks them done. The
+// order matters: a crash between write and settle repeats a fetch at most, while
+// a request settled before its write could be skipped and never be fetched. For
+// the same reason the offset comes last.
+func (wr *writer) flush(hard context.Context, batch []*item) {
+	w := wr.w
+	writes := make([]store.Write, len(batch))
+	for n, i := range batch {
+		writes[n] = i.write
+	}
+	var results []store.Result
+	started := time.Now()
+	err := w.persist(hard, "write snapshots", func(ctx context.Context) (err error) {
+		results, err = w.store.Write(ctx, writes)
+		return err
+	})
+	w.metrics.wrote(len(batch), time.Since(started), results)
+	var ends []schemas.End
+	if err == nil {
+		for n, i := range batch {
+			if results[n] != store.Lost {
+				ends = append(ends, endOf(i, results[n]))
+			}
+		}
+		err = w.persist(hard, "settle requests", func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
+	}
+	for n, i := range batch {
+		switch {
+		case err != nil:
+			i.written <- 0
+		case results[n] == store.Lost:
+			i.written <- store.Lost
+		default:
+			i.task.ledger.finish(i.task.record.Offset)
+			w.metrics.settled.WithLabelValues(results[n].String()).Inc()
+			i.written <- results[n]
+		}
+	}
+}
+
+// endOf returns how a written request ended. One whose write was refused ended
+// too: the result of a later fetch is stored.
+func endOf(i *item, r store.Result) schemas.End {
+	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
+	if r == store.Absented {
+		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.AbsentFor
+	}
+	return e
+}

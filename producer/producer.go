@@ -1,0 +1,273 @@
+// Package producer turns a wish for a refresh into at most one record on a
+// topic. It is the only door to the request topics: whoever wants something
+// refreshed, a reader, the scheduler, a person, asks here. It also keeps the
+// state by which requests are coalesced, from the wish to the settled fetch.
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Wish asks for a refresh of one entity.
+type Wish struct {
+	Entity schemas.Entity
+	Params map[string]string
+	Lane   schemas.Lane
+	Reason schemas.Reason
+	// Floor is the version of the snapshot that the caller has read, 0 for none.
+	Floor int64
+	// Cooldown refuses a USER_REQUEST for so long after the last one; 0: never.
+	Cooldown      time.Duration
+	CorrelationID string
+	TraceParent   string // W3C trace context; empty: none
+}
+
+// Outcome is what coalescing decided about a wish.
+type Outcome string
+
+// The outcomes. Published and Upgraded have put a record into the producer's
+// buffer. AlreadyProcessing is covered by a record that Kafka has. Pending is
+// covered by one that is still in the air: nobody's promise, so whoever must not
+// lose the wish asks again. Held and Cooling are refused until a time.
+const (
+	Published         Outcome = "PUBLISHED"
+	Upgraded          Outcome = "UPGRADED"
+	AlreadyProcessing Outcome = "ALREADY_PROCESSING"
+	Pending           Outcome = "PENDING"
+	Held              Outcome = "HELD"
+	Cooling           Outcome = "COOLING"
+)
+
+// Result is what became of one wish.
+type Result struct {
+	Outcome    Outcome
+	Number     int64     // of the record that covers the wish; 0 if refused
+	HoldReason string    // why it was refused
+	Until      time.Time // until when
+	// Err is ErrBufferFull, ErrStopped or an error of Redis; then nothing was
+	// published and Outcome is empty.
+	Err error
+}
+
+// Queued reports whether a record is on its way: in the producer's buffer or
+// acknowledged.
+func (r Result) Queued() bool {
+	return r.Outcome == Published || r.Outcome == Upgraded || r.Outcome == AlreadyProcessing
+}
+
+var (
+	// ErrBufferFull: Kafka is slower than the wishes come. Ask again later.
+	ErrBufferFull = errors.New("the producer's buffer is full: Kafka takes records more slowly than they come")
+	// ErrStopped: the producer is shutting down.
+	ErrStopped = errors.New("the producer has been stopped")
+)
+
+// DefaultMaxBuffered is how many records may wait for Kafka at once.
+const DefaultMaxBuffered = 50_000
+
+// ClientOptions are the settings without which a producer's client would lose
+// records, write them twice, or wait for ever (adr-013 §4). maxBuffered is that
+// of New.
+func ClientOptions(maxBuffered int) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.RequiredAcks(kgo.AllISRAcks()), // with the idempotent writes that are the default
+		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.NoCompression()),
+		kgo.RecordDeliveryTimeout(deliveryTimeout), // the default is none: a promise might never come
+		kgo.ProducerLinger(2 * time.Millisecond),
+		// The bound is kept here, where it can be tested before anything is
+		// acquired; the client's own must never be what a reader runs into.
+		kgo.MaxBufferedRecords(2 * maxBuffered),
+	}
+}
+
+// Producer publishes UpdateRequests. Its methods may be called concurrently.
+type Producer struct {
+	*Coalescing
+	kafka       *kgo.Client
+	log         *slog.Logger
+	metrics     *metrics
+	maxBuffered int64
+
+	buffered atomic.Int64 // records without an acknowledgement
+	acks     chan ack     // has room for every buffered record: a promise never blocks
+	// closing is held for reading from an acquire to its produce, so that nothing
+	// is produced behind the last flush.
+	closing sync.RWMutex
+	stopped bool
+}
+
+// New returns a producer. kafka must have been made with ClientOptions. Run must
+// run for locks to be confirmed.
+func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger, reg prometheus.Registerer) *Producer {
+	return &Producer{
+		Coalescing:  NewCoalescing(rdb),
+		kafka:       kafka,
+		log:         log,
+		metrics:     newMetrics(reg),
+		maxBuffered: int64(maxBuffered),
+		acks:        make(chan ack, maxBuffered),
+	}
+}
+
+// Request coalesces one wish, in one round trip to Redis, and hands a record to
+// the client if the wish needs one; it never waits for Kafka.
+func (p *Producer) Request(ctx context.Context, w Wish) Result {
+	return p.RequestAll(ctx, []Wish{w})[0]
+}
+
+// RequestAll is Request for many wishes, in one round trip a cluster node.
+func (p *Producer) RequestAll(ctx context.Context, wishes []Wish) []Result {
+	if len(wishes) == 0 {
+		return nil
+	}
+	p.closing.RLock()
+	defer p.closing.RUnlock()
+	n := int64(len(wishes))
+	if err := p.reserve(n); err != nil {
+		return p.refuse(wishes, err)
+	}
+	results := p.acquire(ctx, wishes)
+	for i, r := range results {
+		if r.Outcome != Published && r.Outcome != Upgraded {
+			p.buffered.Add(-1)
+		} else if err := p.publish(wishes[i], r.Number); err != nil {
+			results[i] = Result{Err: err}
+		}
+		p.metrics.observe(wishes[i], results[i])
+	}
+	return results
+}
+
+// reserve takes n places in the buffer before anything is acquired, so that a
+// full buffer costs nothing and leaves no lock behind.
+func (p *Producer) reserve(n int64) error {
+	if p.stopped {
+		return ErrStopped
+	}
+	if p.buffered.Add(n) > p.maxBuffered {
+		p.buffered.Add(-n)
+		return ErrBufferFull
+	}
+	return nil
+}
+
+func (p *Producer) refuse(wishes []Wish, err error) []Result {
+	results := make([]Result, len(wishes))
+	for i := range results {
+		results[i].Err = err
+		p.metrics.observe(wishes[i], results[i])
+	}
+	return results
+}
+
+// publish hands the record to the client. Its place is freed and its lock
+// confirmed or rolled back when the promise is kept or broken.
+func (p *Producer) publish(w Wish, number int64) error {
+	a := ack{entity: w.Entity, lane: w.Lane, number: number}
+	record, err := newRecord(w, number)
+	if err != nil {
+		p.done(a, err)
+		return err
+	}
+	// The reader may leave; the record it was promised still goes out.
+	p.kafka.TryProduce(context.Background(), record, func(_ *kgo.Record, err error) { p.done(a, err) })
+	return nil
+}
+
+func (p *Producer) done(a ack, err error) {
+	a.err = err
+	if err != nil {
+		p.metrics.sendFailed.Inc()
+	}
+	p.acks <- a
+}
+
+func newRecord(w Wish, number int64) (*kgo.Record, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("make an event id: %w", err)
+	}
+	request := schemas.UpdateRequest{
+		EventID: id.String(), Entity: w.Entity, Params: w.Params, Lane: w.Lane, Reason: w.Reason,
+		RequestedAt: time.Now().UTC(), CorrelationID: w.CorrelationID, Version: number,
+	}
+	value, err := request.Encode()
+	if err != nil {
+		return nil, err
+	}
+	record := &kgo.Record{
+		Topic: schemas.RequestTopic(w.Entity.Source, w.Lane),
+		Key:   request.RecordKey(),
+		Value: value,
+	}
+	if w.TraceParent != "" {
+		record.Headers = []kgo.RecordHeader{{Key: schemas.TraceParent, Value: []byte(w.TraceParent)}}
+	}
+	return record, nil
+}
+
+// concludeTimeout bounds one batch of confirmations; a lock that is missed ends
+// by itself.
+const concludeTimeout = time.Second
+
+// Run confirms and rolls back locks until ctx ends. Then it refuses further
+// wishes, waits for the records in the buffer, up to the delivery timeout, and
+// concludes them.
+func (p *Producer) Run(ctx context.Context) error {
+	flushed := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		p.closing.Lock()
+		p.stopped = true
+		p.closing.Unlock()
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), deliveryTimeout)
+		defer cancel()
+		flushed <- p.kafka.Flush(limit)
+	})
+	defer stop()
+	for {
+		select {
+		case a := <-p.acks:
+			p.concludeBatch(ctx, a)
+		case err := <-flushed:
+			for len(p.acks) > 0 {
+				p.concludeBatch(ctx, <-p.acks)
+			}
+			if err != nil {
+				return fmt.Errorf("flush %d records: %w", p.buffered.Load(), err)
+			}
+			return nil
+		}
+	}
+}
+
+// concludeBatch takes what else has been acknowledged meanwhile along.
+func (p *Producer) concludeBatch(ctx context.Context, first ack) {
+	batch := []ack{first}
+	for len(p.acks) > 0 && len(batch) < 512 {
+		batch = append(batch, <-p.acks)
+	}
+	p.buffered.Add(-int64(len(batch)))
+	for _, a := range batch {
+		if a.err != nil {
+			p.log.Warn("publish failed, its lock is rolled back", "entity", a.entity.String(), "number", a.number, "err", a.err)
+		}
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), concludeTimeout)
+	defer cancel()
+	if err := p.conclude(limit, batch); err != nil {
+		p.log.Warn("locks were not concluded; each ends by itself", "locks", len(batch), "within", pendingLife, "err", err)
+	}
+}

@@ -1,0 +1,345 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+type rig struct {
+	*testing.T
+	*Producer
+	kafka *kfake.Cluster
+	rdb   redis.UniversalClient
+	stop  func() error // ends Run
+	name  string       // of the source, new for each test
+}
+
+func newRig(t *testing.T, rdb redis.UniversalClient, maxBuffered int) *rig {
+	t.Helper()
+	r := &rig{T: t, rdb: rdb, name: servicetest.Name("nexon")}
+	var topics []string
+	for _, topic := range schemas.Topics(r.name) {
+		topics = append(topics, topic.Name)
+	}
+	var err error
+	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, topics...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.kafka.Close)
+	client, err := kgo.NewClient(append(ClientOptions(maxBuffered), kgo.SeedBrokers(r.kafka.ListenAddrs()...))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	r.Producer = New(rdb, client, maxBuffered, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Producer.Run(ctx) }()
+	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { _ = r.stop() })
+	return r
+}
+
+func eachRedis(t *testing.T, test func(r *rig)) {
+	t.Helper()
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) { test(newRig(t, rdb, 1000)) })
+}
+
+func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) Wish {
+	return Wish{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
+}
+
+// mustBe requests and expects the outcome.
+func (r *rig) mustBe(want Outcome, w Wish) Result {
+	r.Helper()
+	got := r.Request(r.Context(), w)
+	if got.Outcome != want || got.Err != nil {
+		r.Fatalf("%+v gave %+v, want %s", w, got, want)
+	}
+	return got
+}
+
+// records reads n records of the lane.
+func (r *rig) records(lane schemas.Lane, n int) []*kgo.Record {
+	r.Helper()
+	c, err := kgo.NewClient(kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.ConsumeTopics(schemas.RequestTopic(r.name, lane)))
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer c.Close()
+	var all []*kgo.Record
+	for len(all) < n {
+		fetches := c.PollFetches(r.Context())
+		if err := fetches.Err(); err != nil {
+			r.Fatal(err)
+		}
+		all = append(all, fetches.Records()...)
+	}
+	return all
+}
+
+func (r *rig) field(e schemas.Entity, name string) string {
+	r.Helper()
+	s, err := r.rdb.HGet(r.Context(), key(e), name).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		r.Fatal(err)
+	}
+	return s
+}
+
+// concluded waits until no publish is in the air.
+func (r *rig) concluded() {
+	r.Helper()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	limit := time.After(30 * time.Second)
+	for r.buffered.Load() > 0 {
+		select {
+		case <-look.C:
+		case <-limit:
+			r.Fatal("publishes stay in the air")
+		}
+	}
+}
+
+func TestAWishIsPublishedOnItsLaneAndItsLockConfirmed(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+			w := r.wish("가/a "+string(lane), lane, schemas.Stale)
+			w.Params = map[string]string{"ocid": "1"}
+			w.CorrelationID, w.TraceParent = "corr", "00-trace"
+			result := r.mustBe(Published, w)
+			record := r.records(lane, 1)[0]
+			request, err := schemas.DecodeUpdateRequest(record.Value)
+			if err != nil {
+				r.Fatal(err)
+			}
+			if request.Entity != w.Entity || request.Version != result.Number || request.Lane != lane || request.Reason != schemas.Stale ||
+				request.CorrelationID != "corr" || request.Params["ocid"] != "1" || len(request.EventID) != 36 || request.EventID[14] != '7' {
+				r.Errorf("published %+v", request)
+			}
+			if string(record.Key) != "character/"+w.Entity.Key || len(record.Headers) != 1 || string(record.Headers[0].Value) != "00-trace" {
+				r.Errorf("record key %q, headers %v", record.Key, record.Headers)
+			}
+			r.concluded()
+			if lock := r.field(w.Entity, "lock"); !strings.HasPrefix(lock, string(lane)+" "+fmt.Sprint(result.Number)) || !strings.HasSuffix(lock, "CONFIRMED") {
+				r.Errorf("lock %q", lock)
+			}
+		}
+	})
+}
+
+func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				wishes := make([]Wish, 100)
+				for i := range wishes {
+					wishes[i] = r.wish("a", schemas.High, schemas.CacheMiss)
+				}
+				for _, got := range r.RequestAll(r.Context(), wishes) {
+					if got.Err != nil {
+						r.Error(got.Err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		r.mustBe(Published, r.wish("the last", schemas.High, schemas.CacheMiss))
+		r.concluded()
+		if n := len(r.records(schemas.High, 2)); n != 2 {
+			r.Errorf("%d records for two entities", n)
+		}
+		if got := testutil.ToFloat64(r.metrics.hits); got != 999 {
+			r.Errorf("%v hits", got)
+		}
+	})
+}
+
+func TestABatchGoesThroughTogether(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		wishes := make([]Wish, 500)
+		for i := range wishes {
+			wishes[i] = r.wish(fmt.Sprint(i%400), schemas.Low, schemas.Prefetch)
+		}
+		count := map[Outcome]int{}
+		for _, got := range r.RequestAll(r.Context(), wishes) {
+			count[got.Outcome]++
+		}
+		if count[Published] != 400 || count[Pending] != 100 {
+			r.Errorf("outcomes %v", count)
+		}
+		if n := len(r.records(schemas.Low, 400)); n != 400 {
+			r.Errorf("%d records", n)
+		}
+	})
+}
+
+// refuse makes the broker refuse every record, or, with hold, answer none until
+// the returned function is called.
+func (r *rig) refuse(code int16) {
+	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.KeepControl()
+		p := req.(*kmsg.ProduceRequest)
+		resp := p.ResponseKind().(*kmsg.ProduceResponse)
+		for _, topic := range p.Topics {
+			rt := kmsg.NewProduceResponseTopic()
+			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
+			for _, partition := range topic.Partitions {
+				rp := kmsg.NewProduceResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = partition.Partition, code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+}
+
+func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.refuse(kerr.TopicAuthorizationFailed.Code)
+		w := r.wish("a", schemas.High, schemas.UserRequest)
+		w.Cooldown = time.Hour
+		for range 2 { // the failed one started no cool-down
+			r.mustBe(Published, w)
+			r.concluded()
+			if lock := r.field(w.Entity, "lock"); lock != "" {
+				r.Errorf("the lock %q outlived its publish", lock)
+			}
+		}
+		if got := testutil.ToFloat64(r.metrics.sendFailed); got != 2 {
+			r.Errorf("%v failed sends counted", got)
+		}
+	})
+}
+
+func TestAnExplicitRefreshHasACoolDownAndPassesAHoldOnce(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		w := r.wish("a", schemas.High, schemas.UserRequest)
+		w.Cooldown = time.Hour
+		settle := func(number int64) {
+			if err := r.Settle(r.Context(), []schemas.End{{Entity: w.Entity, Number: number, Hold: schemas.HoldFailed, HoldFor: time.Hour}}); err != nil {
+				r.Fatal(err)
+			}
+		}
+		first := r.mustBe(Published, r.wish("a", schemas.High, schemas.CacheMiss))
+		r.concluded()
+		settle(first.Number)
+		if got := r.mustBe(Held, r.wish("a", schemas.High, schemas.CacheMiss)); got.HoldReason != schemas.HoldFailed || time.Until(got.Until) < time.Minute {
+			r.Errorf("held %+v", got)
+		}
+		refresh := r.mustBe(Published, w)
+		r.concluded()
+		settle(refresh.Number)
+		if got := r.mustBe(Cooling, w); time.Until(got.Until) < time.Minute || got.Queued() {
+			r.Errorf("cooling %+v", got)
+		}
+		w.Reason = schemas.Replay
+		r.mustBe(Published, w)
+	})
+}
+
+func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 5)
+	release := make(chan struct{})
+	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	for i := range 5 { // none of them waits for Kafka
+		r.mustBe(Published, r.wish(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
+	}
+	w := r.wish("one more", schemas.High, schemas.CacheMiss)
+	if got := r.Request(t.Context(), w); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
+		t.Errorf("a full buffer gave %+v", got)
+	}
+	if lock := r.field(w.Entity, "lock"); lock != "" {
+		t.Errorf("a refused wish left the lock %q", lock)
+	}
+	close(release)
+	r.concluded()
+	r.mustBe(Published, w)
+}
+
+func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 1000)
+	for i := range 100 {
+		r.mustBe(Published, r.wish(fmt.Sprint(i), schemas.Low, schemas.Prefetch))
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.records(schemas.Low, 100)); n != 100 {
+		t.Errorf("%d records", n)
+	}
+	for i := range 100 {
+		if lock := r.field(r.wish(fmt.Sprint(i), "", "").Entity, "lock"); !strings.HasSuffix(lock, "CONFIRMED") {
+			t.Errorf("lock %q", lock)
+		}
+	}
+	if got := r.Request(t.Context(), r.wish("late", schemas.High, schemas.CacheMiss)); !errors.Is(got.Err, ErrStopped) {
+		t.Errorf("a stopped producer gave %+v", got)
+	}
+}
+
+func TestWithoutRedisNothingIsPublished(t *testing.T) {
+	rdb, m := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 1000)
+	m.SetError("LOADING Redis is loading")
+	for _, got := range r.RequestAll(t.Context(), []Wish{r.wish("a", schemas.High, schemas.CacheMiss), r.wish("b", schemas.High, schemas.CacheMiss)}) {
+		if got.Err == nil || got.Queued() {
+			t.Errorf("without Redis: %+v", got)
+		}
+	}
+	m.SetError("")
+	r.mustBe(Published, r.wish("a", schemas.High, schemas.CacheMiss))
+	if n := len(r.records(schemas.High, 1)); n != 1 {
+		t.Errorf("%d records", n)
+	}
+	if r.concluded(); r.buffered.Load() != 0 {
+		t.Errorf("%d places are lost", r.buffered.Load())
+	}
+}
+
+func TestAWishThatMakesNoRecordIsRefusedAndRolledBack(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 1000)
+	w := r.wish("a\nb", schemas.High, schemas.CacheMiss)
+	if got := r.Request(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
+		t.Errorf("%+v", got)
+	}
+	r.concluded()
+	if lock := r.field(w.Entity, "lock"); lock != "" {
+		t.Errorf("it left the lock %q", lock)
+	}
+}
+
+func TestWhatRedisRepliesIsNotTrusted(t *testing.T) {
+	for _, reply := range [][]any{nil, {"PUBLISHED"}, {"MAYBE", int64(1), "", int64(0)}, {int64(1), "x", "", int64(0)}} {
+		if got, err := decodeAcquire(reply); err == nil {
+			t.Errorf("%v was taken as %+v", reply, got)
+		}
+	}
+}

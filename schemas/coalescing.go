@@ -1,0 +1,33 @@
+package schemas
+
+import "time"
+
+// Verdict says whether a request still needs its fetch.
+type Verdict string
+
+// The verdicts. Satisfied: a fetch begun after the request is stored.
+// Superseded: the request's HIGH twin is in its topic and will do.
+const (
+	Proceed    Verdict = "PROCEED"
+	Satisfied  Verdict = "SATISFIED"
+	Superseded Verdict = "SUPERSEDED"
+)
+
+// End is how a request ended, as it is written down for those that come after.
+type End struct {
+	Entity Entity
+	// Number is the fetch's, or the request's version if nothing was fetched.
+	Number int64
+	// Satisfied: what the requests asked for is stored. A dead letter satisfies
+	// nobody.
+	Satisfied bool
+	// Hold is the reason for which nobody asks again for HoldFor; empty: no hold.
+	Hold    string
+	HoldFor time.Duration
+}
+
+// The reasons for which an entity is held.
+const (
+	HoldAbsent = "ABSENT" // the upstream said that there is no such entity
+	HoldFailed = "FAILED" // its last request became a dead letter
+)
