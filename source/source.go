@@ -92,6 +92,15 @@ func DefaultFacet() Facet {
 	}
 }
 
+// UnmarshalYAML lets a facet that leaves settings out have the default ones.
+func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Facet
+	p := plain(DefaultFacet())
+	err := unmarshal(&p)
+	*f = Facet(p)
+	return err
+}
+
 // Source fetches and reads the entities of one upstream. Its methods may be
 // called concurrently.
 type Source struct {

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/nexon"
+)
+
+// Config is everything that can be configured. It comes from defaults, a YAML
+// file, the environment (FRESHET_…) and flags, each winning over the one before.
+type Config struct {
+	Kafka    KafkaConfig             `yaml:"kafka"`
+	Redis    RedisConfig             `yaml:"redis"`
+	Database DatabaseConfig          `yaml:"database"`
+	Query    ListenConfig            `yaml:"query"`
+	Ops      ListenConfig            `yaml:"ops"`
+	Metrics  MetricsConfig           `yaml:"metrics"`
+	Log      LogConfig               `yaml:"log"`
+	Sources  map[string]SourceConfig `yaml:"sources"`
+}
+
+// KafkaConfig leads to the brokers. Replication 0 is auto: min(3, brokers), of
+// which one may be out of sync.
+type KafkaConfig struct {
+	Brokers           []string   `yaml:"brokers"`
+	TLS               TLSConfig  `yaml:"tls"`
+	SASL              SASLConfig `yaml:"sasl"`
+	ReplicationFactor Auto       `yaml:"replicationFactor"`
+	MinInsync         Auto       `yaml:"minInsync"`
+}
+
+// SASLConfig is how a client proves who it is; no mechanism: it does not.
+type SASLConfig struct {
+	Mechanism    string `yaml:"mechanism"`
+	User         string `yaml:"user"`
+	PasswordFile string `yaml:"passwordFile"`
+}
+
+// TLSConfig secures a connection, if it is enabled.
+type TLSConfig struct {
+	Enabled  bool   `yaml:"enabled"`
+	CAFile   string `yaml:"caFile"`
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
+}
+
+// RedisConfig leads to a Redis: single, behind sentinels, or a cluster.
+type RedisConfig struct {
+	Mode         string    `yaml:"mode"`
+	Addresses    []string  `yaml:"addresses"`
+	MasterName   string    `yaml:"masterName"`
+	Username     string    `yaml:"username"`
+	PasswordFile string    `yaml:"passwordFile"`
+	TLS          TLSConfig `yaml:"tls"`
+}
+
+// DatabaseConfig leads to PostgreSQL; DirectURL past a PgBouncer, for migrations.
+type DatabaseConfig struct {
+	URL       string `yaml:"url"`
+	DirectURL string `yaml:"directURL"`
+}
+
+// ListenConfig is an address to listen on.
+type ListenConfig struct {
+	Listen string `yaml:"listen"`
+}
+
+// MetricsConfig says what stands before every metric's name.
+type MetricsConfig struct {
+	Namespace string `yaml:"namespace"`
+}
+
+// LogConfig says what is logged and how: debug, info, warn, error; text, json.
+type LogConfig struct {
+	Level  slog.Level `yaml:"level"`
+	Format string     `yaml:"format"`
+}
+
+// SourceConfig is one upstream with its quota and its workers.
+type SourceConfig struct {
+	source.Config `yaml:",inline"`
+	Quota         limiter.Config `yaml:"quota"`
+	Workers       WorkersConfig  `yaml:"workers"`
+}
+
+// WorkersConfig bounds the workers of one process.
+type WorkersConfig struct {
+	High  LaneConfig   `yaml:"high"`
+	Low   LaneConfig   `yaml:"low"`
+	Bytes source.Bytes `yaml:"bytes"` // of bodies in memory, for each lane
+}
+
+// LaneConfig bounds one lane's worker.
+type LaneConfig struct {
+	InFlight int `yaml:"inFlight"`
+}
+
+// UnmarshalYAML lets a source that leaves settings out have the default ones.
+func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain SourceConfig
+	p := plain{
+		Config:  source.DefaultConfig(),
+		Quota:   limiter.DefaultConfig(),
+		Workers: WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, Bytes: 128 << 20},
+	}
+	err := unmarshal(&p)
+	*s = SourceConfig(p)
+	return err
+}
+
+// Auto is a number, or 0 for auto.
+type Auto int
+
+// UnmarshalYAML reads a positive number or the word auto.
+func (a *Auto) UnmarshalYAML(unmarshal func(any) error) error {
+	var word string
+	if err := unmarshal(&word); err == nil && word == "auto" {
+		*a = 0
+		return nil
+	}
+	var n int
+	if err := unmarshal(&n); err != nil || n < 1 {
+		return fmt.Errorf("%q must be auto or a number of at least 1", word)
+	}
+	*a = Auto(n)
+	return nil
+}
+
+// MarshalYAML writes it as it is read.
+func (a Auto) MarshalYAML() (any, error) {
+	if a == 0 {
+		return "auto", nil
+	}
+	return int(a), nil
+}
+
+// defaultConfig returns the settings before any file: everything on this machine,
+// and the Nexon Open API as the only source.
+func defaultConfig() (Config, error) {
+	c := Config{
+		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}},
+		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
+		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
+		Query:    ListenConfig{"127.0.0.1:8080"},
+		Ops:      ListenConfig{"127.0.0.1:9464"},
+		Metrics:  MetricsConfig{Namespace: "freshet"},
+		Log:      LogConfig{Format: "text"},
+	}
+	var s SourceConfig
+	if err := yaml.UnmarshalWithOptions(nexon.Config, &s, yaml.Strict()); err != nil {
+		return Config{}, fmt.Errorf("the default source nexon: %w", err)
+	}
+	c.Sources = map[string]SourceConfig{"nexon": s}
+	return c, nil
+}
+
+// loadConfig returns the configuration of a command: file may be empty.
+func loadConfig(file string, env []string) (Config, error) {
+	c, err := defaultConfig()
+	if err != nil {
+		return Config{}, err
+	}
+	if file != "" {
+		if err := c.readFile(file); err != nil {
+			return Config{}, err
+		}
+	}
+	if err := c.readEnv(env); err != nil {
+		return Config{}, err
+	}
+	err = c.check()
+	if text, unread := os.ReadFile(file); err != nil && unread == nil {
+		err = explainCheck(file, text, err)
+	}
+	return c, err
+}
+
+// readFile lays a file over the settings. Sources in it replace the default one:
+// who mirrors something else does not mirror that too.
+func (c *Config) readFile(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	if err := yaml.UnmarshalWithOptions(text, c, yaml.Strict()); err != nil {
+		return explainDecode(file, text, err)
+	}
+	var named struct {
+		Sources map[string]any `yaml:"sources"`
+	}
+	if err := yaml.Unmarshal(text, &named); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if len(named.Sources) > 0 {
+		maps.DeleteFunc(c.Sources, func(name string, _ SourceConfig) bool { _, in := named.Sources[name]; return !in })
+	}
+	return nil
+}
+
+var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
+
+// check returns all mistakes that can be seen without asking anybody.
+func (c *Config) check() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(c.Kafka.Brokers) == 0 {
+		fail("kafka.brokers: name at least one, as in localhost:9092")
+	}
+	switch c.Kafka.SASL.Mechanism {
+	case "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
+	default:
+		fail("kafka.sasl.mechanism: %q must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", c.Kafka.SASL.Mechanism)
+	}
+	switch {
+	case len(c.Redis.Addresses) == 0:
+		fail("redis.addresses: name at least one, as in localhost:6379")
+	case c.Redis.Mode == "sentinel" && c.Redis.MasterName == "":
+		fail("redis.masterName: sentinels need the name of the master they watch")
+	case c.Redis.Mode == "single" && len(c.Redis.Addresses) > 1:
+		fail("redis.mode: single takes one address; for %d write cluster or sentinel", len(c.Redis.Addresses))
+	case !slices.Contains([]string{"single", "sentinel", "cluster"}, c.Redis.Mode):
+		fail("redis.mode: %q must be single, sentinel or cluster", c.Redis.Mode)
+	}
+	for _, u := range []struct{ name, value string }{{"database.url", c.Database.URL}, {"database.directURL", c.Database.DirectURL}} {
+		parsed, err := url.Parse(u.value)
+		if (err != nil || !strings.HasPrefix(parsed.Scheme, "postgres")) && (u.value != "" || u.name == "database.url") {
+			fail("%s: write it as postgres://user:password@host:port/name", u.name) // not the value: it may hold a password
+		}
+	}
+	for _, l := range []struct{ name, value string }{{"query.listen", c.Query.Listen}, {"ops.listen", c.Ops.Listen}} {
+		if _, _, err := net.SplitHostPort(l.value); err != nil {
+			fail("%s: %q must be host:port, as in 127.0.0.1:8080", l.name, l.value)
+		}
+	}
+	if !namespacePattern.MatchString(c.Metrics.Namespace) {
+		fail("metrics.namespace: %q must be empty or letters, digits and underscores", c.Metrics.Namespace)
+	}
+	if c.Log.Format != "text" && c.Log.Format != "json" {
+		fail("log.format: %q must be text or json", c.Log.Format)
+	}
+	if len(c.Sources) == 0 {
+		fail("sources: there must be at least one")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
+		if err := c.Sources[name].check(name); err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				fail("sources.%s.%s", name, line)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s SourceConfig) check(name string) error {
+	errs := []error{schemas.CheckName("source", name)}
+	if s.Workers.High.InFlight < 1 || s.Workers.Low.InFlight < 1 {
+		errs = append(errs, fmt.Errorf("workers: high.inFlight and low.inFlight are %d and %d; they must be at least 1", s.Workers.High.InFlight, s.Workers.Low.InFlight))
+	}
+	if s.Workers.Bytes < s.MaxBody {
+		errs = append(errs, fmt.Errorf("workers.bytes: %d must be at least maxBody (%d), or a large answer could never be taken", s.Workers.Bytes, s.MaxBody))
+	}
+	for facet := range s.Facets {
+		if err := schemas.CheckName("facet", facet); err != nil {
+			errs = append(errs, fmt.Errorf("facets: %w", err))
+		}
+	}
+	if _, err := limiter.NewLanes(s.Quota); err != nil {
+		errs = append(errs, fmt.Errorf("quota.%w", err))
+	}
+	src, err := source.New(name, s.Config, "", s.connections())
+	if err != nil {
+		errs = append(errs, err)
+	} else {
+		src.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// connections is how many calls may be under way at once.
+func (s SourceConfig) connections() int {
+	documents := 1
+	for _, f := range s.Facets {
+		documents = max(documents, len(f.Documents))
+	}
+	return (s.Workers.High.InFlight + s.Workers.Low.InFlight) * documents
+}
+
+// redacted returns the configuration without its secrets, to be printed.
+func (c Config) redacted() Config {
+	for _, u := range []*string{&c.Database.URL, &c.Database.DirectURL} {
+		if parsed, err := url.Parse(*u); err == nil && parsed.User != nil {
+			if _, secret := parsed.User.Password(); secret {
+				parsed.User = url.UserPassword(parsed.User.Username(), "REDACTED")
+				*u = parsed.String()
+			}
+		}
+	}
+	return c
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+const envPrefix = "FRESHET_"
+
+// otherVariables are those that are no settings of the configuration: what the
+// commands read themselves, and what the tests and scripts do.
+var otherVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|TEST_.*|SERVICES_DIR)$`)
+
+// serviceLinks are what Kubernetes puts into a container's environment for a
+// service of this name.
+var serviceLinks = regexp.MustCompile(`^FRESHET(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// readEnv lays the environment over the settings. A setting's variable is its
+// path in capitals, with underscores; with _FILE behind it the value is read
+// from a file. Lists are separated by commas.
+func (c *Config) readEnv(env []string) error {
+	settings := map[string]setting{}
+	collect(reflect.ValueOf(c).Elem(), "", settings)
+	for name := range c.Sources {
+		s := c.Sources[name]
+		copied := reflect.ValueOf(&s).Elem()
+		own := map[string]setting{}
+		collect(copied, "SOURCES_"+envName(name), own)
+		for variable, target := range own {
+			target.done = func() { c.Sources[name] = copied.Interface().(SourceConfig) }
+			settings[variable] = target
+		}
+	}
+	var errs []error
+	for _, entry := range env {
+		variable, value, _ := strings.Cut(entry, "=")
+		key, ours := strings.CutPrefix(variable, envPrefix)
+		if !ours || otherVariables.MatchString(variable) || serviceLinks.MatchString(variable) {
+			continue
+		}
+		target, known := settings[key]
+		if fromFile, isFile := strings.CutSuffix(key, "_FILE"); !known && isFile {
+			if target, known = settings[fromFile]; known {
+				text, err := os.ReadFile(value)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", variable, err))
+					continue
+				}
+				value = strings.TrimSpace(string(text))
+			}
+		}
+		if !known {
+			errs = append(errs, fmt.Errorf("%s: there is no such setting%s", variable, nearest(key, settings)))
+			continue
+		}
+		if err := target.set(value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", variable, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setting is a field that a variable can set; done puts it where it belongs.
+type setting struct {
+	field reflect.Value
+	done  func()
+}
+
+func (s setting) set(value string) error {
+	if s.field.Kind() == reflect.Slice {
+		list := strings.Split(value, ",")
+		for i := range list {
+			list[i] = strings.TrimSpace(list[i])
+		}
+		s.field.Set(reflect.ValueOf(list))
+	} else if s.field.Kind() == reflect.String {
+		s.field.SetString(value)
+	} else if err := yaml.Unmarshal([]byte(value), s.field.Addr().Interface()); err != nil {
+		return fmt.Errorf("%q can't be read as %s", value, s.field.Type())
+	}
+	if s.done != nil {
+		s.done()
+	}
+	return nil
+}
+
+// collect finds the settings below a struct by their yaml names. Lists of
+// anything but text, and maps, can be set in the file only.
+func collect(v reflect.Value, prefix string, into map[string]setting) {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		path := prefix
+		if options != "inline" {
+			path = strings.TrimPrefix(prefix+"_"+envName(name), "_")
+		}
+		value := v.Field(i)
+		switch {
+		case value.Kind() == reflect.Struct:
+			collect(value, path, into)
+		case value.Kind() == reflect.Map:
+		case value.Kind() == reflect.Slice && value.Type().Elem().Kind() != reflect.String:
+		default:
+			into[path] = setting{field: value}
+		}
+	}
+}
+
+var (
+	wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	notInName = regexp.MustCompile(`[^A-Z0-9]+`)
+)
+
+// envName writes a yaml name as part of a variable: highReserve is HIGH_RESERVE.
+func envName(name string) string {
+	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}_${2}")), "_")
+}
+
+// nearest suggests the settings that share most with a mistaken one.
+func nearest(key string, settings map[string]setting) string {
+	best, found := 0, ""
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		common := 0
+		for _, word := range strings.Split(key, "_") {
+			if slices.Contains(strings.Split(name, "_"), word) {
+				common += len(word)
+			}
+		}
+		if common > best {
+			best, found = common, name
+		}
+	}
+	if found == "" {
+		return "; see `freshet config print`"
+	}
+	return "; did you mean " + envPrefix + found + "?"
+}

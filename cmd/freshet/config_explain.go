@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// explainDecode adds the line and a caret to an error of reading a file, also
+// where the library gives none: a value that a type refuses.
+func explainDecode(file string, text []byte, err error) error {
+	var placed yaml.Error
+	if !errors.As(err, &placed) {
+		if node := quoted(text, err.Error()); node != nil {
+			err = &yaml.SyntaxError{Message: plainly(err.Error()), Token: node.GetToken()}
+		}
+	}
+	return fmt.Errorf("%s:\n%s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
+}
+
+// plainly says what would be right where the standard library does not.
+func plainly(message string) string {
+	for prefix, right := range map[string]string{
+		"time: ":             "write a duration as in 500ms, 30s or 1h",
+		"slog: level string": "write debug, info, warn or error",
+	} {
+		if strings.HasPrefix(message, prefix) {
+			return message + "; " + right
+		}
+	}
+	return message
+}
+
+// quoted finds the scalar that a message quotes.
+func quoted(text []byte, message string) ast.Node {
+	f, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return nil
+	}
+	var found scalarFinder = func(n ast.ScalarNode) bool {
+		return strings.Contains(message, strconv.Quote(fmt.Sprint(n.GetValue())))
+	}
+	for _, doc := range f.Docs {
+		if n := found.in(doc.Body); n != nil {
+			return n
+		}
+	}
+	return nil
+}
+
+type scalarFinder func(n ast.ScalarNode) bool
+
+func (f scalarFinder) in(root ast.Node) (found ast.Node) {
+	ast.Walk(visitor(func(n ast.Node) bool {
+		if s, ok := n.(ast.ScalarNode); ok && found == nil && f(s) {
+			found = n
+		}
+		return found == nil
+	}), root)
+	return found
+}
+
+type visitor func(n ast.Node) bool
+
+// Visit goes on below a node while the function says so.
+func (v visitor) Visit(n ast.Node) ast.Visitor {
+	if v(n) {
+		return v
+	}
+	return nil
+}
+
+// settingPath is how a mistake begins that check found: the path of its setting.
+var settingPath = regexp.MustCompile(`^[a-zA-Z0-9_-]+((\.[a-zA-Z0-9_-]+)|(\[[0-9]+\]))*`)
+
+// explainCheck shows, below each mistake that check found, the setting in the
+// file, if it stands there.
+func explainCheck(file string, text []byte, err error) error {
+	var out []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		out = append(out, line)
+		if shown := annotate(text, settingPath.FindString(line)); shown != "" {
+			out = append(out, "  "+file+":", shown)
+		}
+	}
+	return errors.New(strings.Join(out, "\n"))
+}
+
+// annotate returns the lines around a setting, or around what it would stand in.
+func annotate(text []byte, path string) string {
+	for path != "" {
+		var query strings.Builder
+		query.WriteByte('$')
+		for part := range strings.SplitSeq(path, ".") {
+			name, index, isList := strings.Cut(part, "[")
+			query.WriteString(".'" + name + "'")
+			if isList {
+				query.WriteString("[" + index)
+			}
+		}
+		if p, err := yaml.PathString(query.String()); err == nil {
+			if shown, err := p.AnnotateSource(text, false); err == nil {
+				return strings.TrimRight(string(shown), "\n ")
+			}
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	return ""
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/source"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestTheDefaultsAreValidAndMirrorNexon(t *testing.T) {
+	c, err := loadConfig("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nexon := c.Sources["nexon"]
+	if len(c.Sources) != 1 || nexon.BaseURL != "https://open.api.nexon.com/maplestory/v1" || nexon.Quota.Policies[0].Target != 450 ||
+		nexon.Facets["character"].KeepFor != 720*time.Hour || nexon.Workers.Bytes != 128<<20 || c.Query.Listen != "127.0.0.1:8080" {
+		t.Errorf("%+v", c)
+	}
+}
+
+const minimal = `
+sources:
+  mine:
+    baseURL: https://api.example/v3
+    quota: {policies: [{name: hour, limit: 60, window: 1h}]}
+    facets:
+      repo:
+        documents: {repo: {path: "/repos/{key}"}}
+`
+
+func TestAFilesSourcesReplaceTheDefaultOneAndInheritDefaults(t *testing.T) {
+	c, err := loadConfig(write(t, minimal+"query: {listen: \"127.0.0.1:1\"}\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, there := c.Sources["mine"]
+	if len(c.Sources) != 1 || !there || mine.Timeout != 10*time.Second || !mine.Gzip || mine.Quota.Jitter != 10*time.Millisecond ||
+		mine.Facets["repo"].FreshFor != time.Hour || mine.Facets["repo"].KeyPattern != source.DefaultFacet().KeyPattern ||
+		mine.Workers.Low.InFlight != 1024 || c.Query.Listen != "127.0.0.1:1" || c.Ops.Listen != "127.0.0.1:9464" {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
+	c, err := loadConfig(write(t, minimal), []string{
+		"PATH=/bin", "FRESHET_KAFKA_BROKERS=a:1, b:2", "FRESHET_DATABASE_URL_FILE=" + write(t, "postgres://u:p@db/x\n"),
+		"FRESHET_SOURCES_MINE_WORKERS_HIGH_IN_FLIGHT=7", "FRESHET_SOURCES_MINE_TIMEOUT=3s", "FRESHET_SOURCES_MINE_WORKERS_BYTES=64MiB",
+		"FRESHET_SOURCES_MINE_GZIP=false", "FRESHET_SOURCES_MINE_BASE_URL=http://127.0.0.1:9/x", "FRESHET_LOG_LEVEL=debug",
+		"FRESHET_KAFKA_REPLICATION_FACTOR=2", "FRESHET_METRICS_NAMESPACE=", "FRESHET_REDIS_MODE=cluster", "FRESHET_REDIS_ADDRESSES=a:1,b:1",
+		// What is not for us, though it looks like it.
+		"FRESHET_SERVICE_HOST=10.0.0.1", "FRESHET_SERVICE_PORT=8080", "FRESHET_SERVICE_PORT_HTTP=8080", "FRESHET_PORT=tcp://10.0.0.1:8080",
+		"FRESHET_PORT_8080_TCP_ADDR=10.0.0.1", "FRESHET_QUERY_SERVICE_HOST=10.0.0.1", "FRESHET_ADDR=x", "FRESHET_TOKEN=x", "FRESHET_TEST_KAFKA=x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := c.Sources["mine"]
+	if !reflect.DeepEqual(c.Kafka.Brokers, []string{"a:1", "b:2"}) || c.Database.URL != "postgres://u:p@db/x" || mine.Workers.High.InFlight != 7 ||
+		mine.Timeout != 3*time.Second || mine.Workers.Bytes != 64<<20 || mine.Gzip || mine.BaseURL != "http://127.0.0.1:9/x" ||
+		c.Kafka.ReplicationFactor != 2 || c.Metrics.Namespace != "" || len(c.Redis.Addresses) != 2 || c.Log.Level.String() != "DEBUG" {
+		t.Errorf("%+v", c)
+	}
+	if mine.Facets["repo"].FreshFor != time.Hour {
+		t.Error("a variable for a source lost its facets")
+	}
+}
+
+func TestWhatIsPrintedCanBeReadAgainAndHasNoSecret(t *testing.T) {
+	code, stdout, stderr := command(t, []string{"FRESHET_DATABASE_URL=postgres://u:hunter2@db/x", "FRESHET_DATABASE_DIRECT_URL=postgres://u:hunter2@db/y"}, "config", "print")
+	if code != 0 || strings.Contains(stdout+stderr, "hunter2") || !strings.Contains(stdout, "postgres://u:REDACTED@db/x") {
+		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
+	}
+	printed, err := loadConfig(write(t, stdout), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := loadConfig("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed.Database = want.Database
+	one, err := yaml.Marshal(printed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := yaml.Marshal(want)
+	if err != nil || string(one) != string(two) {
+		t.Errorf("read again it is\n%s\nand was\n%s", one, two)
+	}
+}
+
+func TestConfigCheckSaysWhatASourceMayDo(t *testing.T) {
+	code, stdout, stderr := command(t, nil, "config", "check")
+	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them kept for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("exit %d: %q does not mention %q; %s", code, stdout, want, stderr)
+		}
+	}
+}
+
+func TestASecretIsRequiredWhereCallsAreMade(t *testing.T) {
+	t.Setenv("A_KEY", "")
+	if _, err := requireSecret(source.Auth{SecretEnv: "A_KEY"}); err == nil || !strings.Contains(err.Error(), "A_KEY is not set") {
+		t.Errorf("unset: %v", err)
+	}
+	if secret, err := offerSecret(source.Auth{SecretEnv: "A_KEY"}); err != nil || secret != "" {
+		t.Errorf("in dev: %q, %v", secret, err)
+	}
+	if secret, err := requireSecret(source.Auth{SecretFile: write(t, " key\n")}); err != nil || secret != "key" {
+		t.Errorf("from a file: %q, %v", secret, err)
+	}
+	if _, err := requireSecret(source.Auth{SecretFile: write(t, "\n")}); err == nil {
+		t.Error("an empty file is a secret")
+	}
+	t.Setenv("A_KEY", "k")
+	if secret, err := requireSecret(source.Auth{SecretEnv: "A_KEY"}); err != nil || secret != "k" {
+		t.Errorf("set: %q, %v", secret, err)
+	}
+}

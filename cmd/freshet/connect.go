@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// load returns the settings of a secured connection; nil if it is not enabled.
+func (t TLSConfig) load() (*tls.Config, error) {
+	if !t.Enabled {
+		return nil, nil //nolint:nilnil // no TLS
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls.caFile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls.caFile: %s holds no certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls.certFile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+func readSecret(name, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// kafkaOptions are the settings of every client's connection to the brokers.
+func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID("freshet"),
+		kgo.SoftwareNameAndVersion("freshet", strings.TrimPrefix(version(), "v")),
+		kgo.DialTimeout(5 * time.Second),
+	}
+	secured, err := c.TLS.load()
+	if err != nil {
+		return nil, fmt.Errorf("kafka.%w", err)
+	}
+	if secured != nil {
+		opts = append(opts, kgo.DialTLSConfig(secured))
+	}
+	password, err := readSecret("kafka.sasl.passwordFile", c.SASL.PasswordFile)
+	if err != nil {
+		return nil, err
+	}
+	switch c.SASL.Mechanism {
+	case "PLAIN":
+		opts = append(opts, kgo.SASL(plain.Auth{User: c.SASL.User, Pass: password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		opts = append(opts, kgo.SASL(scram.Auth{User: c.SASL.User, Pass: password}.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		opts = append(opts, kgo.SASL(scram.Auth{User: c.SASL.User, Pass: password}.AsSha512Mechanism()))
+	}
+	return opts, nil
+}
+
+// client returns a client whose calls end with their contexts: a stopped Redis
+// is noticed in as long as the caller says, and not in as long as the library
+// would wait. Nothing is sent twice by itself.
+func (c RedisConfig) client() (redis.UniversalClient, error) {
+	secured, err := c.TLS.load()
+	if err != nil {
+		return nil, fmt.Errorf("redis.%w", err)
+	}
+	password, err := readSecret("redis.passwordFile", c.PasswordFile)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: c.Addresses, MasterName: c.MasterName, IsClusterMode: c.Mode == "cluster",
+		Username: c.Username, Password: password, TLSConfig: secured,
+		MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+	}), nil
+}
+
+// openPostgres connects, or says what to look at.
+func openPostgres(ctx context.Context, c DatabaseConfig) (*postgres.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := postgres.Open(ctx, c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("%w; check database.url, and that the database has been migrated (`freshet migrate up`)", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// devOptions are what `freshet dev` is called with.
+type devOptions struct {
+	listen   string
+	dataDir  string
+	upstream string
+	noDemo   bool
+}
+
+func (p *program) dev() *cobra.Command {
+	var o devOptions
+	c := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything in this process, to see it work",
+		Long: `Run the query service, the workers, Kafka, Redis, the database and a simulated upstream in
+this process, with the sources and quotas of production. It listens on loopback only.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.runDev(cmd.Context(), o, time.Now()) },
+	}
+	c.Flags().StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the query API, on loopback")
+	c.Flags().StringVar(&o.dataDir, "data-dir", "", "keep snapshots and topics in this folder (default: memory, lost on exit)")
+	c.Flags().StringVar(&o.upstream, "upstream", "", "call this upstream (scheme://host:port) in place of the simulator")
+	c.Flags().BoolVar(&o.noDemo, "no-demo", false, "make no demo load")
+	return c
+}
+
+// runDev starts everything and runs it until ctx ends. Addresses are taken and
+// settings checked before anything starts.
+func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (err error) {
+	config, err := p.load()
+	if err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(o.listen)
+	if err != nil {
+		return usageError{fmt.Errorf("--listen is %q; it must be host:port, as in 127.0.0.1:8080", o.listen)}
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usageError{fmt.Errorf("--listen is %s; dev has no access control and listens on loopback only, as on 127.0.0.1:8080", o.listen)}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("%s is not to be had: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.listen, plainNetError(err))
+	}
+	// The server closes it; this is for a start that fails.
+	defer func() { _ = l.Close() }()
+
+	behind := newGroup(context.WithoutCancel(ctx))
+	defer func() { err = errors.Join(err, behind.stop()) }()
+	parts, seen, closeAll, err := p.embed(ctx, o, config, behind)
+	defer closeAll()
+	if err != nil {
+		return err
+	}
+	front := newGroup(either(ctx, behind.ctx))
+	front.run(func(ctx context.Context) error { return parts.runQuery(ctx, l) })
+	front.run(func(ctx context.Context) error {
+		return parts.runWorkers(ctx, []schemas.Lane{schemas.High, schemas.Low})
+	})
+	base := "http://" + l.Addr().String()
+	if !o.noDemo {
+		front.run(func(ctx context.Context) error { return demo(ctx, base, config) })
+	}
+	if err := answers(front.ctx, base+"/readyz"); err != nil {
+		return errors.Join(err, front.stop())
+	}
+	p.welcome(base, seen, o, config, time.Since(started))
+	<-front.ctx.Done()
+	return front.stop()
+}
+
+// address is a line of what dev prints.
+type address struct{ name, at, note string }
+
+// embed starts what dev has in place of the services.
+func (p *program) embed(ctx context.Context, o devOptions, config Config, behind *group) (parts, []address, func(), error) {
+	var closers []func()
+	closeAll := func() {
+		for _, c := range slices.Backward(closers) {
+			c()
+		}
+	}
+	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // the table is to be seen
+	made := parts{config: config, log: p.logger(config.Log), secret: offerSecret}
+	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
+	fail := func(err error) (parts, []address, func(), error) { return made, nil, closeAll, err }
+
+	names := slices.Sorted(maps.Keys(config.Sources))
+	opts := []kfake.Opt{kfake.NumBrokers(1)}
+	for _, name := range names {
+		for _, t := range schemas.Topics(name) {
+			// Without its retention: a topic that was trimmed by time and restarted
+			// counts from 0 again here, and its group would miss what follows.
+			opts = append(opts, kfake.SeedTopics(t.Partitions, t.Name))
+		}
+	}
+	database := ""
+	if o.dataDir != "" {
+		if err := os.MkdirAll(o.dataDir, 0o750); err != nil {
+			return fail(fmt.Errorf("--data-dir: %w", err))
+		}
+		database = filepath.Join(o.dataDir, "snapshots.db")
+		opts = append(opts, kfake.DataDir(filepath.Join(o.dataDir, "kafka")))
+	}
+	kafka, err := kfake.NewCluster(opts...)
+	if err != nil {
+		return fail(fmt.Errorf("start the embedded Kafka: %w", err))
+	}
+	closers = append(closers, kafka.Close)
+	config.Kafka = KafkaConfig{Brokers: kafka.ListenAddrs()}
+	if made.kafka, err = config.Kafka.kafkaOptions(); err != nil {
+		return fail(err)
+	}
+
+	rds := miniredis.NewMiniRedis()
+	if err := rds.Start(); err != nil {
+		return fail(fmt.Errorf("start the embedded Redis: %w", err))
+	}
+	closers = append(closers, rds.Close)
+	behind.run(func(ctx context.Context) error { return expire(ctx, rds) })
+	config.Redis = RedisConfig{Mode: "single", Addresses: []string{rds.Addr()}}
+	if made.rdb, err = config.Redis.client(); err != nil {
+		return fail(err)
+	}
+	closers = append(closers, func() { _ = made.rdb.Close() })
+
+	db, err := sqlite.Open(ctx, database)
+	if err != nil {
+		return fail(err)
+	}
+	closers = append(closers, func() { _ = db.Close() })
+	made.store = db
+
+	upstream := address{"Upstream", o.upstream, "yours"}
+	if o.upstream == "" {
+		upstream, err = simulate(ctx, behind)
+		if err != nil {
+			return fail(err)
+		}
+	}
+	if err := redirect(made.config.Sources, upstream.at); err != nil {
+		return fail(err)
+	}
+	kept := "in memory"
+	if database != "" {
+		kept = database
+	}
+	return made, []address{
+		upstream,
+		{"Kafka", kafka.ListenAddrs()[0], "embedded"},
+		{"Redis", rds.Addr(), "embedded"},
+		{"Snapshots", kept, "SQLite"},
+	}, closeAll, nil
+}
+
+// expire lets keys of the embedded Redis expire, which it does only when told.
+func expire(ctx context.Context, rds *miniredis.Miniredis) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			rds.FastForward(time.Second)
+		}
+	}
+}
+
+// simulate starts an upstream as strict as the default source's real one.
+func simulate(ctx context.Context, behind *group) (address, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return address{}, fmt.Errorf("listen for the simulated upstream: %w", err)
+	}
+	upstream := simulator.New(simulator.Config{
+		Limits:  []simulator.Limit{{Limit: 500, Window: time.Second}, {Limit: 20_000_000, Window: 24 * time.Hour}},
+		Latency: simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond},
+		Seed:    1,
+	})
+	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
+	behind.run(func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { upstream.Close(); _ = server.Close() })
+		defer stop()
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the simulated upstream: %w", err)
+		}
+		return nil
+	})
+	return address{"Upstream", "http://" + l.Addr().String(), "simulated; its judge: /_stats"}, nil
+}
+
+// redirect has every source call another scheme and host, by its own paths.
+func redirect(sources map[string]SourceConfig, to string) error {
+	target, err := url.Parse(to)
+	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {
+		return usageError{fmt.Errorf("--upstream is %q; it must be scheme://host:port", to)}
+	}
+	for name, s := range sources {
+		base, err := url.Parse(s.BaseURL)
+		if err != nil {
+			return fmt.Errorf("sources.%s.baseURL: %w", name, err)
+		}
+		base.Scheme, base.Host = target.Scheme, target.Host
+		s.BaseURL = base.String()
+		sources[name] = s
+	}
+	return nil
+}
+
+// answers waits until a URL answers with 200.
+func answers(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w", url, context.Cause(ctx))
+		}
+	}
+}
+
+// welcome prints what there is and what to try.
+func (p *program) welcome(base string, seen []address, o devOptions, config Config, took time.Duration) {
+	name := slices.Sorted(maps.Keys(config.Sources))[0]
+	facet := slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
+	rows := [][]string{
+		{"Query API", base + "/v1/" + name + "/" + facet + "/{key}", "contract: /openapi.yaml"},
+		{"Metrics", base + "/metrics", "health: /healthz"},
+	}
+	for _, a := range seen {
+		rows = append(rows, []string{a.name, a.at, a.note})
+	}
+	for i := range rows {
+		rows[i][0] = "  " + rows[i][0]
+	}
+	fmt.Fprintf(p.stdout, "freshet %s\n\n", version())
+	_ = table(p.stdout, rows)
+	if o.dataDir == "" {
+		fmt.Fprintf(p.stdout, "\nEverything is kept in memory and lost on exit; --data-dir DIR keeps snapshots and topics.\n")
+	} else {
+		fmt.Fprintf(p.stdout, "\nSnapshots and topics are kept in %s; what Redis knows is lost on exit.\n", o.dataDir)
+	}
+	fmt.Fprintf(p.stdout, "\nTry, twice:  curl -i %s/v1/%s/%s/somebody\nand then:    curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
+	fmt.Fprintf(p.stdout, "\nReady in %v. Ctrl-C stops.\n", took.Round(time.Millisecond))
+}

@@ -1,0 +1,37 @@
+// Command freshet keeps local snapshots of data fresh when that data lives
+// behind a scarce, rate-limited API, and serves reads in milliseconds whatever
+// that API is doing. `freshet dev` runs all of it in one process.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	// The first signal stops in order, a second one at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+// run is the program: data goes to stdout, everything else to stderr. It returns
+// the exit code: 0 ok, 1 error, 2 usage.
+func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+	root := newRoot(env, stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "freshet: "+err.Error())
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait for something that must happen.
+const patience = 30 * time.Second
+
+// command runs freshet to its end and returns what it printed.
+func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, env, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// dev is the whole product in this process.
+type dev struct {
+	*testing.T
+	api, upstream string
+	text          string // what it printed until it was ready
+	client        *http.Client
+	stop          func() (code int, stderr string)
+}
+
+func startDev(t *testing.T, args ...string) *dev {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	reader, writer := io.Pipe()
+	var stderr bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		c := run(ctx, append([]string{"dev", "--listen", "127.0.0.1:0"}, args...), nil, writer, &stderr)
+		_ = writer.CloseWithError(io.EOF)
+		code <- c
+	}()
+	d := &dev{T: t, client: &http.Client{Transport: &http.Transport{}}}
+	d.stop = sync.OnceValues(func() (int, string) {
+		cancel()
+		d.client.CloseIdleConnections()
+		return <-code, stderr.String()
+	})
+	t.Cleanup(func() { d.stop() })
+	lines := bufio.NewScanner(reader)
+	for lines.Scan() {
+		d.text += lines.Text() + "\n"
+		if strings.HasPrefix(lines.Text(), "Ready in") {
+			go func() { _, _ = io.Copy(io.Discard, reader) }()
+			d.api = regexp.MustCompile(`http://[0-9.:]+`).FindString(regexp.MustCompile(`Query API .*`).FindString(d.text))
+			d.upstream = regexp.MustCompile(`http://[0-9.:]+`).FindString(regexp.MustCompile(`Upstream .*`).FindString(d.text))
+			return d
+		}
+	}
+	c, errs := d.stop()
+	t.Fatalf("dev ended with %d before it was ready: %s%s", c, d.text, errs)
+	return nil
+}
+
+type read struct {
+	status int
+	body   struct {
+		Snapshot     json.RawMessage `json:"snapshot"`
+		Freshness    string          `json:"freshness"`
+		UpdateQueued bool            `json:"updateQueued"`
+		CheckedAt    time.Time       `json:"lastCheckedAt"`
+	}
+}
+
+func (d *dev) do(method, url string) (int, []byte) {
+	d.Helper()
+	req, err := http.NewRequestWithContext(d.Context(), method, url, nil)
+	if err != nil {
+		d.Fatal(err)
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return resp.StatusCode, text
+}
+
+func (d *dev) read(key string) read {
+	d.Helper()
+	status, text := d.do(http.MethodGet, d.api+"/v1/nexon/character/"+key)
+	r := read{status: status}
+	if err := json.Unmarshal(text, &r.body); err != nil {
+		d.Fatalf("%s: %v", text, err)
+	}
+	return r
+}
+
+// until reads until the condition holds.
+func (d *dev) until(what, key string, holds func(read) bool) read {
+	d.Helper()
+	deadline := time.After(patience)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		r := d.read(key)
+		if holds(r) {
+			return r
+		}
+		select {
+		case <-look.C:
+		case <-deadline:
+			d.Fatalf("%s did not happen within %v; the last answer was %d %s", what, patience, r.status, r.body.Freshness)
+		}
+	}
+}
+
+func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH" }
+
+func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || !r.body.UpdateQueued {
+		t.Errorf("first: %+v", r)
+	}
+	r := d.until("a fresh answer", "somebody", isFresh)
+	if n := len(r.body.Snapshot); n < 200_000 || !bytes.HasPrefix(r.body.Snapshot, []byte(`{"item-equipment":{`)) {
+		t.Errorf("a snapshot of %d bytes: %.60s", n, r.body.Snapshot)
+	}
+
+	if status, text := d.do(http.MethodPost, d.api+"/v1/nexon/character/somebody/refresh"); status != 202 {
+		t.Errorf("refresh: %d %s", status, text)
+	}
+	d.until("the refresh", "somebody", func(again read) bool { return isFresh(again) && again.body.CheckedAt.After(r.body.CheckedAt) })
+
+	d.until("an absence", "absent-one", func(r read) bool { return r.status == 404 && r.body.Freshness == "NOT_FOUND" })
+
+	var stats struct {
+		Arrivals          int      `json:"arrivals"`
+		UnknownPaths      []string `json:"unknownPaths"`
+		UnknownParameters []string `json:"unknownParameters"`
+	}
+	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &stats) != nil || stats.Arrivals != 3 || len(stats.UnknownPaths)+len(stats.UnknownParameters) != 0 {
+		t.Errorf("the upstream saw %+v", stats)
+	}
+	_, text := d.do(http.MethodGet, d.api+"/metrics")
+	for _, want := range []string{
+		`freshet_rate_limiter_acquired_total{priority="HIGH",source="nexon"} 3`,
+		`freshet_settled_total{end="changed",priority="HIGH",source="nexon"} 1`,
+		`freshet_settled_total{end="touched",priority="HIGH",source="nexon"} 1`,
+		`freshet_settled_total{end="absented",priority="HIGH",source="nexon"} 1`,
+		`freshet_build_info{`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if _, text := d.do(http.MethodGet, d.api+"/healthz"); !strings.Contains(string(text), `"ready":true`) || strings.Contains(string(text), `"ok":false`) {
+		t.Errorf("health %s", text)
+	}
+	if code, stderr := d.stop(); code != 0 || stderr != "" {
+		t.Errorf("stopped with %d: %s", code, stderr)
+	}
+}
+
+func TestWhatDevPrintsLeadsSomewhere(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	for _, want := range []string{
+		"Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
+		"lost on exit; --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
+	} {
+		if !strings.Contains(d.text, want) {
+			t.Errorf("dev does not print %q:\n%s", want, d.text)
+		}
+	}
+	for _, path := range []string{"/openapi.yaml", "/livez", "/readyz"} {
+		if status, _ := d.do(http.MethodGet, d.api+path); status != 200 {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+}
+
+func TestTheDemoMakesLoadByItself(t *testing.T) {
+	d := startDev(t)
+	deadline := time.Now().Add(patience)
+	for {
+		_, text := d.do(http.MethodGet, d.upstream+"/_stats")
+		var stats struct {
+			Accepted int `json:"accepted"`
+		}
+		if err := json.Unmarshal(text, &stats); err != nil {
+			t.Fatal(err)
+		}
+		if stats.Accepted >= 3 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no demo load arrives")
+		}
+	}
+}
+
+func TestAFolderKeepsSnapshotsAndTopics(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	d := startDev(t, "--no-demo", "--data-dir", dir)
+	d.until("a fresh answer", "somebody", isFresh)
+	if !strings.Contains(d.text, dir) {
+		t.Errorf("dev does not say where it keeps things:\n%s", d.text)
+	}
+	d.stop()
+	again := startDev(t, "--no-demo", "--data-dir", dir)
+	if r := again.read("somebody"); !isFresh(r) {
+		t.Errorf("after a restart: %d %s", r.status, r.body.Freshness)
+	}
+	again.until("a fresh answer for another", "somebody-else", isFresh)
+}
+
+func TestHostileKeysNeverChangeWhatIsCalled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that takes any key, in path and query
+	config := `
+sources:
+  nexon:
+    baseURL: https://upstream.example/maplestory/v1
+    quota: {policies: [{name: second, limit: 500, window: 1s, target: 450, highReserve: 100}]}
+    facets:
+      character:
+        keyPattern: "(?s).*"
+        documents: {basic: {path: "/character/basic?ocid={key}"}}
+`
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := startDev(t, "--no-demo", "--config", file)
+	keys := []string{
+		"..%2F", "..%2F..%2F_control", "%3F", "%26", "%26ocid=x", "a%26date=2020-01-01", "a%23b", "a%2Fb%2F", "%25", "%252e%252e",
+		"%20", "+", ";", "%EA%B0%80", "a%3D", "{key}", "%5C", "%2e", "a%00b", "%0D%0AHost:x", "..", "%2E%2E", strings.Repeat("k", 10<<10),
+	}
+	fetched := 0
+	for _, key := range keys {
+		r := d.read(key)
+		switch r.status {
+		case 202:
+			d.until("an answer for "+key, key, isFresh)
+			fetched++
+		case 400, 404:
+		default:
+			t.Errorf("%q: %d", key, r.status)
+		}
+	}
+	var stats struct {
+		Arrivals          int            `json:"arrivals"`
+		DistinctKeys      int            `json:"distinctKeys"`
+		ByPath            map[string]int `json:"byPath"`
+		UnknownPaths      []string       `json:"unknownPaths"`
+		UnknownParameters []string       `json:"unknownParameters"`
+	}
+	_, text := d.do(http.MethodGet, d.upstream+"/_stats")
+	if err := json.Unmarshal(text, &stats); err != nil {
+		t.Fatal(err)
+	}
+	if len(stats.UnknownPaths)+len(stats.UnknownParameters) > 0 || len(stats.ByPath) != 1 || stats.DistinctKeys != fetched || fetched < 14 {
+		t.Errorf("%d keys were fetched; the upstream saw %+v", fetched, stats)
+	}
+}
+
+func TestAMistakeIsOneClearErrorWithWhatToDo(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for _, c := range []struct {
+		args []string
+		env  []string
+		code int
+		want []string
+	}{
+		{[]string{"dev", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen"}},
+		{[]string{"dev", "--listen", "0.0.0.0:0"}, nil, 2, []string{"loopback only"}},
+		{[]string{"dev", "--listen", "8080"}, nil, 2, []string{"host:port"}},
+		{[]string{"dev", "--upstream", "nexon"}, nil, 2, []string{"scheme://host:port"}},
+		{[]string{"dev", "--listen", "127.0.0.1:0", "--data-dir", os.Args[0]}, nil, 1, []string{"--data-dir"}},
+		{[]string{"dev", "--nope"}, nil, 2, []string{"unknown flag: --nope", "freshet dev --help"}},
+		{[]string{"dev", "extra"}, nil, 2, []string{"extra"}},
+		{[]string{"quary"}, nil, 2, []string{`no command "quary" (did you mean query?)`}},
+		{[]string{"topics"}, nil, 2, []string{"which one?", "topics --help"}},
+		{[]string{"topics", "lag", "-o", "xml"}, nil, 2, []string{"table, json or jsonl"}},
+		{[]string{"worker", "--lane", "middle"}, nil, 2, []string{"high, low or both"}},
+		{[]string{"simulate", "--limit", "fast"}, nil, 2, []string{"500/1s"}},
+		{[]string{"simulate", "--latency", "slow"}, nil, 2, []string{"30ms-1.7s"}},
+		{[]string{"simulate", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen"}},
+		{[]string{"query", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen", "query.listen"}},
+		{[]string{"query", "--listen", "127.0.0.1:0"}, []string{"FRESHET_DATABASE_URL=postgres://127.0.0.1:1/x"}, 1, []string{"connect to the database", "database.url", "freshet migrate up"}},
+		{[]string{"healthcheck", "--addr", "127.0.0.1:1"}, nil, 1, []string{"nothing answers"}},
+		{[]string{"config", "check", "--config", "/does/not/exist"}, nil, 1, []string{"/does/not/exist"}},
+		{[]string{"config", "check", "--config", file("kafka: {brokerz: []}")}, nil, 1, []string{`[1:9] unknown field "brokerz"`, "^"}},
+		{[]string{"config", "check", "--config", file("sources:\n  mine:\n    timeout: fast\n")}, nil, 1, []string{"[3:14]", `invalid duration "fast"`, "30s or 1h", "^"}},
+		{[]string{"config", "check", "--config", file("redis: {mode: clustr}")}, nil, 1, []string{`redis.mode: "clustr" must be single, sentinel or cluster`, ">  1 | redis", "^"}},
+		{[]string{"config", "check", "--config", file("sources:\n  mine:\n    quota:\n      policies:\n        - {name: s, limit: 5, window: 1s, target: 5}\n")}, nil, 1,
+			[]string{"sources.mine.quota.policies[0]", "up to 6 calls could reach the upstream", ">  5 |", "baseURL", "facets: a source needs at least one"}},
+		{[]string{"config", "check"}, []string{"FRESHET_DATABASE_ULR=x"}, 1, []string{"FRESHET_DATABASE_ULR", "did you mean FRESHET_DATABASE_"}},
+		{[]string{"config", "check"}, []string{"FRESHET_SOURCES_NEXON_TIMEOUT=soon"}, 1, []string{"FRESHET_SOURCES_NEXON_TIMEOUT", "soon"}},
+		{[]string{"config", "check"}, []string{"FRESHET_DATABASE_URL=mysql://u:hunter2@h/x"}, 1, []string{"database.url", "postgres://user:password@host:port/name"}},
+	} {
+		code, stdout, stderr := command(t, c.env, c.args...)
+		if code != c.code || stdout != "" || !strings.HasPrefix(stderr, "freshet: ") {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q", c.args, code, stdout, stderr)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%q: %q does not mention %q", c.args, stderr, want)
+			}
+		}
+		if strings.Contains(stderr, "hunter2") || strings.Contains(stderr, "goroutine") {
+			t.Errorf("%q: %q says too much", c.args, stderr)
+		}
+	}
+}
+
+func TestTheHelpOfEveryCommandIsAsItWasReadLast(t *testing.T) {
+	var all strings.Builder
+	for _, args := range [][]string{
+		{}, {"dev"}, {"query"}, {"worker"}, {"simulate"}, {"migrate"}, {"migrate", "up"}, {"topics"}, {"topics", "lag"}, {"config"}, {"healthcheck"}, {"version"},
+	} {
+		code, stdout, stderr := command(t, nil, append(args, "--help")...)
+		if code != 0 || stderr != "" {
+			t.Errorf("%q: exit %d, %s", args, code, stderr)
+		}
+		fmt.Fprintf(&all, "$ freshet %s\n%s\n", strings.Join(append(args, "--help"), " "), stdout)
+	}
+	const golden = "testdata/help.txt"
+	if os.Getenv("FRESHET_TEST_GOLDEN") != "" {
+		if err := os.WriteFile(golden, []byte(all.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.String() != string(want) {
+		t.Errorf("the help has changed; read it, and write it with FRESHET_TEST_GOLDEN=1:\n%s", all.String())
+	}
+}
+
+func TestVersionIsPrinted(t *testing.T) {
+	if code, stdout, _ := command(t, nil, "version"); code != 0 || !strings.HasPrefix(stdout, "freshet v") {
+		t.Errorf("exit %d: %s", code, stdout)
+	}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// check asks one dependency for its state; what is required makes the process
+// not ready.
+type check struct {
+	required bool
+	ask      func(ctx context.Context) error
+}
+
+// newRegistry returns a registry with the runtime's own metrics, and a registerer
+// that puts the namespace before the names of ours.
+func newRegistry(namespace string) (*prometheus.Registry, prometheus.Registerer) {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	var ours prometheus.Registerer = reg
+	if namespace != "" {
+		ours = prometheus.WrapRegistererWithPrefix(namespace+"_", reg)
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "build_info", Help: "1, with the version that runs.", ConstLabels: prometheus.Labels{"version": version()},
+	})
+	info.Set(1)
+	ours.MustRegister(info)
+	return reg, ours
+}
+
+// ops answers for the process: alive, ready, healthy, and its metrics.
+func (p parts) ops(checks map[string]check) http.Handler {
+	h := &health{checks: checks}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", h.ready)
+	mux.HandleFunc("GET /healthz", h.healthy)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	return mux
+}
+
+// health remembers the last look for a moment: a probe must not become load.
+type health struct {
+	checks map[string]check
+
+	mu    sync.Mutex
+	at    time.Time
+	found map[string]error
+}
+
+const (
+	healthLife  = time.Second
+	pingTimeout = time.Second // bounds one look at a dependency
+)
+
+// look asks all dependencies at once, or returns what was found a moment ago.
+func (h *health) look(ctx context.Context) map[string]error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.at) < healthLife {
+		return h.found
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	found := map[string]error{}
+	for name, c := range h.checks {
+		wg.Go(func() {
+			err := c.ask(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			found[name] = err
+		})
+	}
+	wg.Wait()
+	h.at, h.found = time.Now(), found
+	return found
+}
+
+// missing names the required dependencies that are away.
+func (h *health) missing(found map[string]error) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
+		if h.checks[name].required && found[name] != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (h *health) ready(w http.ResponseWriter, r *http.Request) {
+	if missing := h.missing(h.look(r.Context())); len(missing) > 0 {
+		http.Error(w, "not ready: "+strings.Join(missing, ", ")+" unavailable; see /healthz", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok")
+}
+
+func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
+	type state struct {
+		OK     bool   `json:"ok"`
+		Reason string `json:"reason,omitempty"`
+	}
+	found := h.look(r.Context())
+	answer := struct {
+		Ready        bool             `json:"ready"`
+		Dependencies map[string]state `json:"dependencies"`
+	}{Ready: len(h.missing(found)) == 0, Dependencies: map[string]state{}}
+	for name, err := range found {
+		s := state{OK: err == nil}
+		if err != nil {
+			s.Reason = err.Error()
+		}
+		answer.Dependencies[name] = s
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if !answer.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(answer) // the client has left otherwise
+}
+
+// serveOps answers on its own address until ctx ends.
+func serveOps(ctx context.Context, address string, handler http.Handler) error {
+	l, err := listen(ctx, address, "ops.listen", "--ops-listen")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return nil
+}
+
+// listen takes an address, or says how to choose another.
+func listen(ctx context.Context, address, setting, flag string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w; choose another address with %s or %s", address, plainNetError(err), flag, setting)
+	}
+	return l, nil
+}
+
+// plainNetError drops what the sentence around it says already.
+func plainNetError(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

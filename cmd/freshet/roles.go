@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+func (p *program) query() *cobra.Command {
+	var address, opsAddress string
+	c := &cobra.Command{
+		Use:   "query",
+		Short: "Serve reads over HTTP and ask for refreshes",
+		Long: `Serve reads over HTTP from what is stored, and ask for a refresh where one is due.
+It needs PostgreSQL; without Redis or Kafka it goes on serving what is stored, and says
+that nothing is refreshed.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := p.load()
+			if err != nil {
+				return err
+			}
+			override(&config.Query.Listen, address)
+			override(&config.Ops.Listen, opsAddress)
+			l, err := listen(cmd.Context(), config.Query.Listen, "query.listen", "--listen")
+			if err != nil {
+				return err
+			}
+			defer func() { _ = l.Close() }()
+			parts, closeAll, err := p.connect(cmd.Context(), config)
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			g := newGroup(cmd.Context())
+			g.run(func(ctx context.Context) error { return parts.runQuery(ctx, l) })
+			g.run(func(ctx context.Context) error {
+				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{"database": {required: true, ask: parts.store.Ping}}))
+			})
+			parts.log.Info("query service is up", "listen", config.Query.Listen, "ops", config.Ops.Listen)
+			<-g.ctx.Done()
+			return g.stop()
+		},
+	}
+	c.Flags().StringVar(&address, "listen", "", "address to listen on (default from query.listen)")
+	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	return c
+}
+
+func (p *program) worker() *cobra.Command {
+	var name, lane, opsAddress string
+	c := &cobra.Command{
+		Use:   "worker",
+		Short: "Fetch what was asked for and store it",
+		Long: `Read the requests of a source from Kafka, fetch each within the source's quota, and store
+what changed. Any number of workers may run; the quota holds for all of them together.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lanes, ok := map[string][]schemas.Lane{
+				"high": {schemas.High}, "low": {schemas.Low}, "both": {schemas.High, schemas.Low},
+			}[lane]
+			if !ok {
+				return usageError{fmt.Errorf("--lane is %q; it must be high, low or both", lane)}
+			}
+			config, err := p.load()
+			if err != nil {
+				return err
+			}
+			override(&config.Ops.Listen, opsAddress)
+			parts, closeAll, err := p.connect(cmd.Context(), config)
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			probe, err := kgo.NewClient(parts.kafka...)
+			if err != nil {
+				return fmt.Errorf("make a Kafka client: %w", err)
+			}
+			defer probe.Close()
+			var names []string
+			if name != "" {
+				names = []string{name}
+			}
+			g := newGroup(cmd.Context())
+			g.run(func(ctx context.Context) error { return parts.runWorkers(ctx, lanes, names...) })
+			g.run(func(ctx context.Context) error {
+				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{
+					"database": {required: true, ask: parts.store.Ping},
+					"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
+					"kafka":    {required: true, ask: probe.Ping},
+				}))
+			})
+			parts.log.Info("worker is up", "lane", lane, "ops", config.Ops.Listen)
+			<-g.ctx.Done()
+			return g.stop()
+		},
+	}
+	c.Flags().StringVar(&name, "source", "", "work this source only (default all)")
+	c.Flags().StringVar(&lane, "lane", "both", "work this lane: high, low or both")
+	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	return c
+}
+
+func override(setting *string, flag string) {
+	if flag != "" {
+		*setting = flag
+	}
+}

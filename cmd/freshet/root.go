@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// usageError is a mistake in how the command was called.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// program is what every command has.
+type program struct {
+	env            []string
+	stdout, stderr io.Writer
+	configFile     string
+}
+
+func newRoot(env []string, stdout, stderr io.Writer) *cobra.Command {
+	p := &program{env: env, stdout: stdout, stderr: stderr}
+	root := &cobra.Command{
+		Use:   "freshet",
+		Short: "Keeps local snapshots of rate-limited data fresh, and serves them in milliseconds",
+		Long: `freshet keeps local snapshots of data fresh when that data lives behind a scarce,
+rate-limited API, and serves reads in milliseconds whatever that API is doing.
+
+Try it with everything in one process:   freshet dev
+On real services, in this order:         freshet migrate up, freshet topics ensure,
+                                         freshet query, freshet worker`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+	})
+	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); settings may also come from FRESHET_… variables")
+	root.AddCommand(p.dev(), p.query(), p.worker(), p.simulate(), p.migrate(), p.topics(), p.config(), p.healthcheck(), p.version())
+	root.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		hint := ""
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = " (did you mean " + near[0] + "?)"
+		}
+		return fmt.Errorf("there is no command %q%s", args[0], hint)
+	}
+	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	strict(root)
+	return root
+}
+
+// strict makes an unknown argument or subcommand an error of usage.
+func strict(c *cobra.Command) {
+	if c.Args == nil {
+		c.Args = cobra.NoArgs
+	}
+	args := c.Args
+	c.Args = func(c *cobra.Command, list []string) error {
+		if err := args(c, list); err != nil {
+			return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+		}
+		return nil
+	}
+	if c.HasSubCommands() && c.RunE == nil {
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			return usageError{fmt.Errorf("which one? see `%s --help`", c.CommandPath())}
+		}
+	}
+	for _, sub := range c.Commands() {
+		strict(sub)
+	}
+}
+
+func lookup(env []string, name string) string {
+	for _, entry := range env {
+		if len(entry) > len(name) && entry[:len(name)] == name && entry[len(name)] == '=' {
+			return entry[len(name)+1:]
+		}
+	}
+	return ""
+}
+
+// load returns the configuration of a command.
+func (p *program) load() (Config, error) { return loadConfig(p.configFile, p.env) }
+
+func (p *program) logger(c LogConfig) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.Level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(p.stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(p.stderr, options))
+}
+
+// connect returns the parts of a role on real services, and what closes them.
+func (p *program) connect(ctx context.Context, config Config) (parts, func(), error) {
+	parts := parts{config: config, log: p.logger(config.Log), secret: requireSecret}
+	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
+	var err error
+	if parts.kafka, err = config.Kafka.kafkaOptions(); err != nil {
+		return parts, nil, err
+	}
+	if parts.rdb, err = config.Redis.client(); err != nil {
+		return parts, nil, err
+	}
+	db, err := openPostgres(ctx, config.Database)
+	if err != nil {
+		_ = parts.rdb.Close()
+		return parts, nil, err
+	}
+	parts.store = db
+	return parts, func() { db.Close(); _ = parts.rdb.Close() }, nil
+}
+
+// version returns the module's version as the build knows it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "v0.0.0-dev"
+}
+
+func (p *program) version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(p.stdout, "freshet", version())
+			return err
+		},
+	}
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/store/postgres"
+	"github.com/freshet/freshet/topics"
+)
+
+func (p *program) migrate() *cobra.Command {
+	c := &cobra.Command{Use: "migrate", Short: "Bring the database up to this release, or show where it is"}
+	url := func() (string, error) {
+		config, err := p.load()
+		if config.Database.DirectURL != "" {
+			return config.Database.DirectURL, err
+		}
+		return config.Database.URL, err
+	}
+	c.AddCommand(&cobra.Command{
+		Use:   "up",
+		Short: "Apply the migrations that are missing",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			to, err := url()
+			if err != nil {
+				return err
+			}
+			applied, err := postgres.Migrate(cmd.Context(), to)
+			for _, m := range applied {
+				fmt.Fprintf(p.stdout, "applied %05d %s\n", m.Version, m.Name)
+			}
+			if err == nil && len(applied) == 0 {
+				fmt.Fprintln(p.stdout, "nothing to apply")
+			}
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "status",
+		Short: "List the migrations and whether they are applied",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			of, err := url()
+			if err != nil {
+				return err
+			}
+			all, err := postgres.Migrations(cmd.Context(), of)
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"VERSION", "APPLIED", "NAME"}}
+			for _, m := range all {
+				rows = append(rows, []string{fmt.Sprintf("%05d", m.Version), map[bool]string{true: "yes", false: "no"}[m.Applied], m.Name})
+			}
+			return table(p.stdout, rows)
+		},
+	})
+	return c
+}
+
+func (p *program) topics() *cobra.Command {
+	c := &cobra.Command{Use: "topics", Short: "Create the sources' topics, or show how far behind they are"}
+	var output string
+	admin := func() (Config, *kadm.Client, error) {
+		config, err := p.load()
+		if err != nil {
+			return config, nil, err
+		}
+		opts, err := config.Kafka.kafkaOptions()
+		if err != nil {
+			return config, nil, err
+		}
+		client, err := kgo.NewClient(opts...)
+		if err != nil {
+			return config, nil, fmt.Errorf("make a Kafka client: %w", err)
+		}
+		return config, kadm.NewClient(client), nil
+	}
+	ensure := &cobra.Command{
+		Use:   "ensure",
+		Short: "Create the topics that are missing and report those that differ",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, client, err := admin()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
+				all, err := topics.Ensure(cmd.Context(), client, name, topics.Replication{
+					Factor: int(config.Kafka.ReplicationFactor), MinInsync: int(config.Kafka.MinInsync),
+				})
+				for _, t := range all {
+					state := map[bool]string{true: "created", false: "exists"}[t.Created]
+					fmt.Fprintf(p.stdout, "%-8s %s\n", state, t.Name)
+					for _, d := range t.Drift {
+						fmt.Fprintf(p.stderr, "%s: %s; it was left as it is\n", t.Name, d)
+					}
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	lag := &cobra.Command{
+		Use:   "lag",
+		Short: "Show how many records of each lane are not committed",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"table", "json", "jsonl"}, output) {
+				return usageError{fmt.Errorf("-o is %q; it must be table, json or jsonl", output)}
+			}
+			config, client, err := admin()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			var all []topics.Lag
+			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
+				some, err := topics.Measure(cmd.Context(), client, name)
+				if err != nil {
+					return err
+				}
+				all = append(all, some...)
+			}
+			return printLag(p.stdout, output, all)
+		},
+	}
+	lag.Flags().StringVarP(&output, "output", "o", "table", "table, json or jsonl")
+	c.AddCommand(ensure, lag)
+	return c
+}
+
+func printLag(w io.Writer, output string, all []topics.Lag) error {
+	encoder := json.NewEncoder(w)
+	switch output {
+	case "json":
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(all)
+	case "jsonl":
+		for _, l := range all {
+			if err := encoder.Encode(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	rows := [][]string{{"SOURCE", "LANE", "BEHIND", "COMMITTED", "GROUP"}}
+	for _, l := range all {
+		rows = append(rows, []string{l.Source, string(l.Lane), fmt.Sprint(l.Records), fmt.Sprint(l.Committed), l.Group})
+	}
+	return table(w, rows)
+}
+
+func (p *program) config() *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "Check the configuration, or print it with its defaults"}
+	c.AddCommand(&cobra.Command{
+		Use:   "check",
+		Short: "Say what is wrong with the configuration, or what it comes to",
+		RunE: func(*cobra.Command, []string) error {
+			config, err := p.load()
+			if err != nil {
+				return err
+			}
+			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
+				s := config.Sources[name]
+				lanes, err := limiter.NewLanes(s.Quota)
+				if err != nil {
+					return err
+				}
+				policy := s.Quota.Policies[0]
+				fmt.Fprintf(p.stdout, "%s: %s\n", name, s.BaseURL)
+				fmt.Fprintf(p.stdout, "  quota   %d in %v; up to %.4g are used, %d of them kept for HIGH; at most %d can arrive in any %v\n",
+					policy.Limit, policy.Window, lanes.PerWindow(), policy.HighReserve, lanes.Bound(), policy.Window)
+				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
+					f := s.Facets[facet]
+					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, strings.Join(slices.Sorted(maps.Keys(f.Documents)), ", "), f.FreshFor)
+				}
+				if s.Auth.SecretEnv != "" && s.Auth.SecretFile == "" && lookup(p.env, s.Auth.SecretEnv) == "" {
+					fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", s.Auth.SecretEnv)
+				}
+			}
+			_, err = fmt.Fprintln(p.stdout, "the configuration is valid")
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "print",
+		Short: "Print the configuration with all defaults and without secrets",
+		RunE: func(*cobra.Command, []string) error {
+			config, err := p.load()
+			if err != nil {
+				return err
+			}
+			text, err := yaml.Marshal(config.redacted())
+			if err != nil {
+				return fmt.Errorf("print the configuration: %w", err)
+			}
+			_, err = p.stdout.Write(text)
+			return err
+		},
+	})
+	return c
+}
+
+func (p *program) healthcheck() *cobra.Command {
+	var address string
+	c := &cobra.Command{
+		Use:   "healthcheck",
+		Short: "Ask a running role whether it is ready (for container health checks)",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := p.load()
+			if err != nil {
+				return err
+			}
+			override(&config.Ops.Listen, address)
+			host, port, err := net.SplitHostPort(config.Ops.Listen)
+			if err != nil {
+				return usageError{fmt.Errorf("--addr is %q; it must be host:port", config.Ops.Listen)}
+			}
+			if host == "" || host == "0.0.0.0" || host == "::" {
+				host = "127.0.0.1"
+			}
+			client := &http.Client{Timeout: 3 * time.Second}
+			req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/readyz", http.NoBody)
+			if err != nil {
+				return err
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				return fmt.Errorf("nothing answers: %w", err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+			if resp.StatusCode != http.StatusOK {
+				return errors.New(strings.TrimSpace(string(text)))
+			}
+			_, err = fmt.Fprint(p.stdout, string(text))
+			return err
+		},
+	}
+	c.Flags().StringVar(&address, "addr", "", "address of the role's health (default from ops.listen)")
+	return c
+}
+
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/topics"
+)
+
+// parts are what the roles are wired from: the services, real or embedded.
+type parts struct {
+	config Config
+	store  interface {
+		query.Store
+		consumer.Store
+		Ping(ctx context.Context) error
+	}
+	rdb      redis.UniversalClient
+	kafka    []kgo.Opt
+	log      *slog.Logger
+	registry *prometheus.Registry
+	reg      prometheus.Registerer // registers there, under the namespace
+	// secret returns the credential that is found under these settings.
+	secret func(source.Auth) (string, error)
+}
+
+// requireSecret reads a source's credential; it must be there.
+func requireSecret(a source.Auth) (string, error) {
+	switch {
+	case a.SecretFile != "":
+		secret, err := readSecret("auth.secretFile", a.SecretFile)
+		if err == nil && secret == "" {
+			err = fmt.Errorf("auth.secretFile: %s is empty", a.SecretFile)
+		}
+		return secret, err
+	case a.SecretEnv != "":
+		if secret := os.Getenv(a.SecretEnv); secret != "" {
+			return secret, nil
+		}
+		return "", fmt.Errorf("auth.secretEnv: %s is not set; set it to the upstream's credential", a.SecretEnv)
+	}
+	return "", nil
+}
+
+// offerSecret is requireSecret where a credential may be missing: none is sent.
+func offerSecret(a source.Auth) (string, error) {
+	if a.SecretFile == "" && os.Getenv(a.SecretEnv) == "" {
+		return "", nil
+	}
+	return requireSecret(a)
+}
+
+func noSecret(source.Auth) (string, error) { return "", nil }
+
+// sources builds the named sources, or all.
+func (p parts) sources(names ...string) (map[string]*source.Source, error) {
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(p.config.Sources))
+	}
+	built := map[string]*source.Source{}
+	var errs []error
+	for _, name := range names {
+		c, ok := p.config.Sources[name]
+		if !ok {
+			return nil, usageError{fmt.Errorf("there is no source %q; the configuration has %s", name,
+				strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))}
+		}
+		secret, err := p.secret(c.Auth)
+		if err == nil {
+			built[name], err = source.New(name, c.Config, secret, c.connections())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sources.%s.%w", name, err))
+		}
+	}
+	return built, errors.Join(errs...)
+}
+
+// runQuery serves reads on the listener until ctx ends. It stops from the front
+// to the back: no further requests, then what was promised to Kafka.
+func (p parts) runQuery(ctx context.Context, l net.Listener) error {
+	p.secret = noSecret // the query service calls no upstream
+	sources, err := p.sources()
+	if err != nil {
+		return err
+	}
+	known := map[string]query.Source{}
+	for name, s := range sources {
+		known[name] = s
+	}
+	client, err := kgo.NewClient(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafka...)...)
+	if err != nil {
+		return fmt.Errorf("make the producer's client: %w", err)
+	}
+	defer client.Close()
+	prod := producer.New(p.rdb, client, producer.DefaultMaxBuffered, p.log, p.reg)
+	sampler := topics.NewSampler(kadm.NewClient(client), slices.Sorted(maps.Keys(sources)), p.log, p.reg)
+	server := query.New(p.store, known, wishes{prod}, sampler, p.ops(map[string]check{
+		"database": {required: true, ask: p.store.Ping},
+		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+		"kafka":    {ask: client.Ping},
+	}), p.log, p.reg)
+
+	behind := newGroup(context.WithoutCancel(ctx))
+	behind.run(prod.Run)
+	behind.run(sampler.Run)
+	err = server.Serve(either(ctx, behind.ctx), l)
+	return errors.Join(err, behind.stop())
+}
+
+// runWorkers works the lanes of the named sources, or of all, until ctx ends.
+// Permits flow until the last worker has stopped.
+func (p parts) runWorkers(ctx context.Context, lanes []schemas.Lane, names ...string) error {
+	if err := limiter.CheckRedis(ctx, p.rdb); err != nil {
+		return err
+	}
+	sources, err := p.sources(names...)
+	if err != nil {
+		return err
+	}
+	permitsRun := newGroup(context.WithoutCancel(ctx))
+	workersRun := newGroup(either(ctx, permitsRun.ctx))
+	requests := producer.NewCoalescing(p.rdb)
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		s := sources[name]
+		defer s.Close()
+		c := p.config.Sources[name]
+		quota, err := limiter.NewLanes(c.Quota)
+		if err != nil {
+			return errors.Join(fmt.Errorf("sources.%s.quota.%w", name, err), workersRun.stop(), permitsRun.stop())
+		}
+		l := limiter.New(name, quota, p.rdb, p.log, p.reg)
+		permitsRun.run(l.Run)
+		for _, lane := range lanes {
+			bounds := consumer.DefaultConfig(lane)
+			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			if lane == schemas.Low {
+				bounds.InFlight = c.Workers.Low.InFlight
+			}
+			w, err := consumer.New(bounds, s, lane, p.store, requests, permits{l}, p.kafka, p.log, p.reg)
+			if err != nil {
+				return errors.Join(err, workersRun.stop(), permitsRun.stop())
+			}
+			workersRun.run(w.Run)
+		}
+	}
+	<-workersRun.ctx.Done()
+	err = workersRun.stop()
+	return errors.Join(err, permitsRun.stop())
+}
+
+// workerName tells workers apart in dead letters.
+func workerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "worker"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// wishes lets the query service ask the producer.
+type wishes struct{ *producer.Producer }
+
+// Request asks for a refresh in the HIGH lane: a person waits.
+func (w wishes) Request(ctx context.Context, wish query.Wish) query.Answer {
+	r := w.Producer.Request(ctx, producer.Wish{
+		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
+		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
+	})
+	a := query.Answer{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Until: r.Until}
+	switch {
+	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
+		a.Reason = query.ReasonBusy
+	case r.Err != nil:
+		a.Reason = query.ReasonDown
+	case r.Outcome == producer.Held:
+		a.Reason = "HELD_" + r.HoldReason
+	case r.Outcome == producer.Cooling:
+		a.Reason = query.ReasonCooldown
+	}
+	return a
+}
+
+// permits lets the worker ask the limiter.
+type permits struct{ *limiter.Limiter }
+
+// Acquire waits for a permit.
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	permit, err := p.Limiter.Acquire(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return permit, nil
+}
+
+// AcquireAgain waits for a permit in front of the others.
+func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	permit, err := p.Limiter.AcquireAgain(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return permit, nil
+}
+
+// group runs parts side by side; the first error ends all of them.
+type group struct {
+	ctx    context.Context //nolint:containedctx // it is the group's own
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	errs   []error
+}
+
+func newGroup(ctx context.Context) *group {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return &group{ctx: ctx, cancel: cancel}
+}
+
+func (g *group) run(part func(context.Context) error) {
+	g.wg.Go(func() {
+		if err := part(g.ctx); err != nil {
+			g.mu.Lock()
+			g.errs = append(g.errs, err)
+			g.mu.Unlock()
+			g.cancel(err)
+		}
+	})
+}
+
+// stop ends the parts, waits for them and returns their errors.
+func (g *group) stop() error {
+	g.cancel(nil)
+	g.wg.Wait()
+	return errors.Join(g.errs...)
+}
+
+// either returns a context that ends when one of the two does.
+func either(a, b context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(a)
+	context.AfterFunc(b, func() { cancel(context.Cause(b)) })
+	return ctx
+}

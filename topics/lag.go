@@ -1,0 +1,181 @@
+package topics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Lag is how far behind one lane of a source is.
+type Lag struct {
+	Source string       `json:"source"`
+	Lane   schemas.Lane `json:"lane"`
+	Topic  string       `json:"topic"`
+	Group  string       `json:"group"`
+	// Records are those that are not committed; Committed counts those that are,
+	// since the topic began.
+	Records   int64 `json:"records"`
+	Committed int64 `json:"committed"`
+}
+
+// Measure returns the lag of both lanes of a source.
+func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, error) {
+	var lags []Lag
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		l := Lag{Source: source, Lane: lane, Topic: schemas.RequestTopic(source, lane), Group: schemas.Group(source, lane)}
+		starts, err := admin.ListStartOffsets(ctx, l.Topic)
+		if err == nil {
+			err = starts.Error()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at topic %s: %w", l.Topic, hint(err))
+		}
+		ends, err := admin.ListEndOffsets(ctx, l.Topic)
+		if err == nil {
+			err = ends.Error()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at topic %s: %w", l.Topic, hint(err))
+		}
+		committed, err := admin.FetchOffsets(ctx, l.Group)
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // nobody has worked yet
+			return nil, fmt.Errorf("look at group %s: %w", l.Group, err)
+		}
+		ends.Each(func(end kadm.ListedOffset) {
+			start, _ := starts.Lookup(end.Topic, end.Partition)
+			at := start.Offset
+			if c, found := committed.Lookup(end.Topic, end.Partition); found && c.Err == nil {
+				at = max(at, c.At)
+			}
+			l.Records += end.Offset - at
+			l.Committed += at
+		})
+		lags = append(lags, l)
+	}
+	return lags, nil
+}
+
+func hint(err error) error {
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return fmt.Errorf("%w; create it with `freshet topics ensure`", err)
+	}
+	return err
+}
+
+const (
+	sampleEvery = 5 * time.Second
+	// sampleSpan is how far back throughput is measured.
+	sampleSpan = time.Minute
+	// sampleLife is how long an estimate is believed without a new sample.
+	sampleLife = 30 * time.Second
+)
+
+// Sampler measures the lag of sources in the background, so that nobody asks
+// Kafka on the path of a read.
+type Sampler struct {
+	measure func(ctx context.Context, source string) ([]Lag, error)
+	sources []string
+	log     *slog.Logger
+	lag     *prometheus.GaugeVec
+
+	mu      sync.Mutex
+	samples map[lane][]sample // the oldest first
+}
+
+type lane struct {
+	source string
+	lane   schemas.Lane
+}
+
+type sample struct {
+	at                 time.Time
+	records, committed int64
+}
+
+// NewSampler returns a sampler of the sources' lags.
+func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prometheus.Registerer) *Sampler {
+	s := &Sampler{
+		measure: func(ctx context.Context, source string) ([]Lag, error) { return Measure(ctx, admin, source) },
+		sources: sources, log: log, samples: map[lane][]sample{},
+		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kafka_consumer_lag", Help: "Records that are not committed.",
+		}, []string{"topic", "group"}),
+	}
+	reg.MustRegister(s.lag)
+	return s
+}
+
+// Run samples until ctx ends. A failed sample leaves the last one to age.
+func (s *Sampler) Run(ctx context.Context) error {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := s.sample(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			s.log.Warn("lag can't be measured; waiting times are not told until it can", "err", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Sampler) sample(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
+	defer cancel()
+	for _, source := range s.sources {
+		lags, err := s.measure(ctx, source)
+		if err != nil {
+			return err
+		}
+		s.take(time.Now(), lags)
+	}
+	return nil
+}
+
+func (s *Sampler) take(now time.Time, lags []Lag) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range lags {
+		s.lag.WithLabelValues(l.Topic, l.Group).Set(float64(l.Records))
+		k := lane{l.Source, l.Lane}
+		all := append(s.samples[k], sample{now, l.Records, l.Committed})
+		for len(all) > 2 && now.Sub(all[1].at) >= sampleSpan {
+			all = all[1:]
+		}
+		s.samples[k] = all
+	}
+}
+
+// Wait returns how long a record that is published now will wait behind others,
+// from the lag and the throughput of the last minute, and whether that is known:
+// not without a backlog, not before anything was worked, and not when the last
+// sample is old.
+func (s *Sampler) Wait(source string, l schemas.Lane) (time.Duration, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.samples[lane{source, l}]
+	if len(all) < 2 {
+		return 0, false
+	}
+	first, last := all[0], all[len(all)-1]
+	worked, span := last.committed-first.committed, last.at.Sub(first.at)
+	if time.Since(last.at) > sampleLife || last.records <= 0 || worked <= 0 || span <= 0 {
+		return 0, false
+	}
+	wait := time.Duration(float64(last.records) / float64(worked) * float64(span))
+	return max(0, wait-time.Since(last.at)), true
+}

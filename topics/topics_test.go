@@ -1,0 +1,210 @@
+package topics
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+func eachKafka(t *testing.T, test func(t *testing.T, client *kgo.Client, admin *kadm.Client)) {
+	t.Helper()
+	run := func(t *testing.T, brokers []string) {
+		client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		test(t, client, kadm.NewClient(client))
+	}
+	t.Run("kfake", func(t *testing.T) {
+		c, err := kfake.NewCluster(kfake.NumBrokers(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		run(t, c.ListenAddrs())
+	})
+	t.Run("kafka", func(t *testing.T) { run(t, servicetest.Kafka(t)) })
+}
+
+func TestTopicsAreCreatedOnceAsTheDesignSays(t *testing.T) {
+	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
+		source := servicetest.Name("nexon")
+		for round := range 2 {
+			got, err := Ensure(t.Context(), admin, source, Replication{})
+			if err != nil || len(got) != 3 {
+				t.Fatalf("round %d: %+v, %v", round, got, err)
+			}
+			for _, topic := range got {
+				if topic.Created != (round == 0) || len(topic.Drift) > 0 {
+					t.Errorf("round %d: %+v", round, topic)
+				}
+			}
+		}
+		for _, want := range schemas.Topics(source) {
+			configs, err := admin.DescribeTopicConfigs(t.Context(), want.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := 0
+			for _, c := range configs[0].Configs {
+				if c.Key == "retention.ms" && c.MaybeValue() == "86400000" || c.Key == "max.message.bytes" && c.MaybeValue() == "1048576" {
+					found++
+				}
+			}
+			if want.Name == schemas.RequestTopic(source, schemas.High) && found != 2 {
+				t.Errorf("%s has other settings: %+v", want.Name, configs[0].Configs)
+			}
+		}
+	})
+}
+
+func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
+	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
+		source := servicetest.Name("nexon")
+		retention := "1000000"
+		if _, err := admin.CreateTopic(t.Context(), 3, 1, map[string]*string{"retention.ms": &retention}, schemas.DeadLetterTopic(source)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Ensure(t.Context(), admin, source, Replication{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		drift := strings.Join(got[2].Drift, "\n")
+		for _, mention := range []string{"has 3 partitions, the design says 12", "has retention.ms=1000000, the design says 604800000", "max.message.bytes"} {
+			if !strings.Contains(drift, mention) {
+				t.Errorf("%q does not mention %q", drift, mention)
+			}
+		}
+		if _, err := Ensure(t.Context(), admin, source, Replication{Factor: 9}); err == nil || !strings.Contains(err.Error(), "only 1 brokers") {
+			t.Errorf("nine replicas on one broker: %v", err)
+		}
+	})
+}
+
+func TestLagCountsWhatIsNotCommitted(t *testing.T) {
+	eachKafka(t, func(t *testing.T, client *kgo.Client, admin *kadm.Client) {
+		source := servicetest.Name("nexon")
+		if _, err := Measure(t.Context(), admin, servicetest.Name("nobody")); err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
+			t.Errorf("without topics: %v", err)
+		}
+		if _, err := Ensure(t.Context(), admin, source, Replication{}); err != nil {
+			t.Fatal(err)
+		}
+		topic, group := schemas.RequestTopic(source, schemas.Low), schemas.Group(source, schemas.Low)
+		for range 10 {
+			if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("x"), Key: []byte("one partition")}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(records, committed int64) {
+			t.Helper()
+			var lags []Lag
+			deadline := time.Now().Add(30 * time.Second)
+			for lags == nil {
+				var err error
+				lags, err = Measure(t.Context(), admin, source)
+				// A new broker makes its own topic for groups when it is first asked.
+				if err != nil && (!errors.Is(err, kerr.CoordinatorNotAvailable) || time.Now().After(deadline)) {
+					t.Fatal(err)
+				}
+			}
+			if lags[0].Lane != schemas.High || lags[0].Records != 0 || lags[1].Records != records || lags[1].Committed != committed {
+				t.Errorf("%+v, want %d behind after %d", lags, records, committed)
+			}
+		}
+		check(10, 0)
+		ends, err := admin.ListEndOffsets(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		offsets := kadm.Offsets{}
+		ends.Each(func(o kadm.ListedOffset) {
+			if o.Offset == 10 {
+				offsets.AddOffset(topic, o.Partition, 7, -1)
+			}
+		})
+		if err := admin.CommitAllOffsets(t.Context(), group, offsets); err != nil {
+			t.Fatal(err)
+		}
+		check(3, 7)
+	})
+}
+
+func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var lag []Lag
+		var fails error
+		set := func(l []Lag, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			lag, fails = l, err
+		}
+		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		s.measure = func(context.Context, string) ([]Lag, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return lag, fails
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		set([]Lag{{Source: "nexon", Lane: schemas.High, Records: 500}}, nil)
+		go func() { done <- s.Run(ctx) }()
+		wait := func() (time.Duration, bool) { synctest.Wait(); return s.Wait("nexon", schemas.High) }
+		next := func(records, committed int64) {
+			set([]Lag{{Source: "nexon", Lane: schemas.High, Records: records, Committed: committed}}, nil)
+			<-time.After(sampleEvery)
+		}
+
+		if w, known := wait(); known {
+			t.Errorf("%v from one sample", w)
+		}
+		next(500, 0)
+		if w, known := wait(); known {
+			t.Errorf("%v though nothing is worked", w)
+		}
+		next(400, 100) // 100 in 10 s: 400 take 40 s
+		if w, known := wait(); !known || w != 40*time.Second {
+			t.Errorf("%v, %v", w, known)
+		}
+		next(0, 500)
+		if w, known := wait(); known {
+			t.Errorf("%v without a backlog", w)
+		}
+		next(100, 600)
+		if _, known := wait(); !known {
+			t.Error("unknown with a backlog and a throughput")
+		}
+		set(nil, errors.New("Kafka is away"))
+		<-time.After(2 * sampleEvery)
+		if _, known := wait(); !known {
+			t.Error("one lost sample makes it unknown")
+		}
+		<-time.After(sampleLife)
+		if w, known := wait(); known {
+			t.Errorf("%v from an old sample", w)
+		}
+		if _, known := s.Wait("github", schemas.High); known {
+			t.Error("a wait for a source that is not sampled")
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
