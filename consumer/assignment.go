@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -146,10 +147,7 @@ func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	a.mu.Lock()
 	owned := map[string]map[int32]*ledger{}
 	for topic, partitions := range a.ledgers {
-		owned[topic] = map[int32]*ledger{}
-		for p, l := range partitions {
-			owned[topic][p] = l
-		}
+		owned[topic] = maps.Clone(partitions)
 	}
 	a.mu.Unlock()
 	return a.commit(ctx, c, owned)
@@ -185,9 +183,7 @@ func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[stri
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for l, offset := range moved {
-		a.committed[l] = offset
-	}
+	maps.Copy(a.committed, moved)
 	return nil
 }
 

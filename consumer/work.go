@@ -62,6 +62,7 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt, failures *int) (wait
 		*failures++
 	}
 	switch d.next {
+	case again:
 	case write:
 		if w.record(hard, a, f) != store.Lost {
 			return 0, false

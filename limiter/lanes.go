@@ -148,15 +148,16 @@ func (l *Lanes) fill() {
 			continue
 		}
 		burst := max(1, n/20)
-		l.lanes[i] = lane{l.reach.Truncate(time.Microsecond)/time.Duration(n-burst+1)/time.Microsecond*time.Microsecond + time.Microsecond, burst}
+		l.lanes[i] = lane{micros(l.reach.Microseconds()/int64(n-burst+1) + 1), burst}
 	}
 }
 
 // ceilMicros returns window / n, rounded up to whole microseconds.
 func ceilMicros(window time.Duration, n int) time.Duration {
-	each := time.Duration(n) * time.Microsecond
-	return (window + each - 1) / each * time.Microsecond
+	return micros((window.Microseconds() + int64(n) - 1) / int64(n))
 }
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
 // Bound returns the greatest number of calls that can reach the upstream within
 // its window.

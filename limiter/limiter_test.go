@@ -98,7 +98,7 @@ func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
 			t.Error("a permit must be spent exactly once")
 		}
 		p.Release()
-		if l.low.slots != nil && len(l.low.slots) > 0 {
+		if len(l.low.slots) > 0 {
 			t.Error("a spent permit was handed on")
 		}
 	})

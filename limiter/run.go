@@ -65,7 +65,6 @@ func decodeGrant(reply []int64) (grant, error) {
 	if len(reply) < 4 || reply[0] < 0 || reply[1] < 0 || int64(len(reply)) != 4+reply[0]+reply[1] {
 		return grant{}, fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
 	}
-	micros := func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 	g := grant{backHigh: micros(reply[2]), backLow: micros(reply[3])}
 	for i, us := range reply[4:] {
 		if int64(i) < reply[0] {
@@ -231,16 +230,15 @@ func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
 	check := func(ctx context.Context, rdb redis.Cmdable) error {
 		memory, err := rdb.Info(ctx, "memory").Result()
 		if err != nil {
-			var refused redis.Error
-			if errors.As(err, &refused) {
-				return nil
+			if _, refused := errors.AsType[redis.Error](err); refused {
+				return nil // it answers, but may not tell
 			}
 			return fmt.Errorf("ask Redis for its settings: %w", err)
 		}
 		for line := range strings.Lines(memory) {
 			policy, found := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:")
 			if found && policy != "noeviction" {
-				return fmt.Errorf("Redis may evict keys (maxmemory-policy is %s), and with them the count of the calls made; set maxmemory-policy noeviction", policy)
+				return fmt.Errorf("with maxmemory-policy %s Redis may evict keys, and with them the count of the calls made; set maxmemory-policy noeviction", policy)
 			}
 		}
 		return nil

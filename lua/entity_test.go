@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -156,7 +157,7 @@ func (e entity) published(w wish) int64 {
 func (e entity) field(name string) string {
 	e.t.Helper()
 	s, err := e.rdb.HGet(e.t.Context(), e.key, name).Result()
-	if err != nil && err != redis.Nil {
+	if err != nil && !errors.Is(err, redis.Nil) {
 		e.t.Fatal(err)
 	}
 	return s

@@ -36,6 +36,7 @@ func (m *metrics) observe(w Wish, r Result) {
 		m.hits.Inc()
 	case Upgraded:
 		m.upgrades.Inc()
+	case Published, Held, Cooling:
 	case "":
 		outcome = "ERROR"
 	}

@@ -69,9 +69,9 @@ func (r Result) Queued() bool {
 }
 
 var (
-	// ErrBufferFull: Kafka is slower than the wishes come. Ask again later.
+	// ErrBufferFull says that Kafka is slower than the wishes come. Ask again later.
 	ErrBufferFull = errors.New("the producer's buffer is full: Kafka takes records more slowly than they come")
-	// ErrStopped: the producer is shutting down.
+	// ErrStopped says that the producer is shutting down.
 	ErrStopped = errors.New("the producer has been stopped")
 )
 

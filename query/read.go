@@ -105,6 +105,7 @@ func (s *Server) read(c echo.Context) error {
 		p := newProblem(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
 		p.body.readBody = &body
 		return p
+	case Fresh, Stale:
 	}
 	return s.serve(c, snapshot, f, body, now)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"maps"
 	"time"
 )
 
@@ -67,9 +68,7 @@ func (j *judge) stats() Stats {
 		UnknownPathCalls: b.unknownPathCalls, UnknownParameters: append([]string{}, b.unknownParameters...),
 		UnknownParameterCalls: b.unknownParamCalls,
 	}
-	for status, n := range b.byStatus {
-		st.ByStatus[status] = n
-	}
+	maps.Copy(st.ByStatus, b.byStatus)
 	for i, n := range b.byPath {
 		st.ByPath[b.paths.list[i]] = n
 	}

@@ -321,7 +321,7 @@ func (c *canonical) reorder(all []member) bool {
 	if !ascending() {
 		*order = (*order)[:0]
 		for i := range all {
-			*order = append(*order, uint8(i)) //nolint:gosec // at most 255
+			*order = append(*order, uint8(i))
 		}
 		slices.SortFunc(*order, func(a, b uint8) int {
 			return bytes.Compare(c.nameOf(c.moved[a]), c.nameOf(c.moved[b]))

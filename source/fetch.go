@@ -178,14 +178,23 @@ func (s *Source) call(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 		if err != nil || one.err != nil || one.status < 300 || one.status > 399 || one.status == http.StatusNotModified {
 			return one, calls, err
 		}
-		to, err := u.Parse(one.header.Get("Location"))
-		if err != nil || one.header.Get("Location") == "" || to.Scheme != u.Scheme || to.Host != u.Host {
-			// The credential must not follow to another host.
-			return one, calls, nil
+		to := redirection(u, one.header.Get("Location"))
+		if to == nil {
+			break
 		}
 		u = to
 	}
 	return one, calls, nil
+}
+
+// redirection returns where a redirect leads, or nil if that is nowhere or on
+// another host: the credential must not follow there.
+func redirection(from *url.URL, location string) *url.URL {
+	to, err := from.Parse(location)
+	if err != nil || location == "" || to.Scheme != from.Scheme || to.Host != from.Host {
+		return nil
+	}
+	return to
 }
 
 // send makes one request. The transport sends it again by itself when a reused

@@ -100,8 +100,10 @@ func TestAnAnswerThatIsNotTheContentIsBadContentWithASample(t *testing.T) {
 		mention string
 		sample  string
 	}{
-		"HTML": {answer{status: 200, header: header("Content-Type", "text/html"), body: []byte("<html>Sorry</html>")},
-			BadContent, `content type "text/html"`, "<html>Sorry</html>"},
+		"HTML": {
+			answer{status: 200, header: header("Content-Type", "text/html"), body: []byte("<html>Sorry</html>")},
+			BadContent, `content type "text/html"`, "<html>Sorry</html>",
+		},
 		"cut off":       {answer{status: 200, body: []byte(`{"a":`)}, BadContent, "byte 5", `{"a":`},
 		"empty":         {answer{status: 200}, BadContent, "unexpected end", ""},
 		"a bomb":        {answer{status: 200, header: compressed, body: bomb}, BadContent, "maxBody", `"aaa`},

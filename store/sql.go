@@ -16,6 +16,10 @@ const (
 FROM snapshot_state s
 LEFT JOIN snapshot_payload p ON p.source = s.source AND p.facet = s.facet AND p.key = s.key
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
+
+	// DeletePayload and DeleteState take source, facet and key.
+	DeletePayload = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
+	DeleteState   = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
 // ScanState fills the state by scan, which is a row's Scan; more are the

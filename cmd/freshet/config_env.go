@@ -129,7 +129,7 @@ func nearest(key string, settings map[string]setting) string {
 	best, found := 0, ""
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		common := 0
-		for _, word := range strings.Split(key, "_") {
+		for word := range strings.SplitSeq(key, "_") {
 			if slices.Contains(strings.Split(name, "_"), word) {
 				common += len(word)
 			}

@@ -15,8 +15,7 @@ import (
 // explainDecode adds the line and a caret to an error of reading a file, also
 // where the library gives none: a value that a type refuses.
 func explainDecode(file string, text []byte, err error) error {
-	var placed yaml.Error
-	if !errors.As(err, &placed) {
+	if _, placed := errors.AsType[yaml.Error](err); !placed {
 		if node := quoted(text, err.Error()); node != nil {
 			err = &yaml.SyntaxError{Message: plainly(err.Error()), Token: node.GetToken()}
 		}

@@ -161,8 +161,7 @@ func listen(ctx context.Context, address, setting, flag string) (net.Listener, e
 
 // plainNetError drops what the sentence around it says already.
 func plainNetError(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
 	}
 	return err

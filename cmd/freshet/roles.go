@@ -40,7 +40,7 @@ that nothing is refreshed.`,
 			g.run(func(ctx context.Context) error {
 				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{"database": {required: true, ask: parts.store.Ping}}))
 			})
-			parts.log.Info("query service is up", "listen", config.Query.Listen, "ops", config.Ops.Listen)
+			parts.log.Info("query service is up", "listen", l.Addr().String(), "ops", config.Ops.Listen)
 			<-g.ctx.Done()
 			return g.stop()
 		},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -160,7 +161,7 @@ func printLag(w io.Writer, output string, all []topics.Lag) error {
 	}
 	rows := [][]string{{"SOURCE", "LANE", "BEHIND", "COMMITTED", "GROUP"}}
 	for _, l := range all {
-		rows = append(rows, []string{l.Source, string(l.Lane), fmt.Sprint(l.Records), fmt.Sprint(l.Committed), l.Group})
+		rows = append(rows, []string{l.Source, string(l.Lane), strconv.FormatInt(l.Records, 10), strconv.FormatInt(l.Committed, 10), l.Group})
 	}
 	return table(w, rows)
 }

@@ -6,6 +6,7 @@ package sourcetest
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -62,9 +63,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.arrivals = append(u.arrivals, r.Clone(context.WithoutCancel(r.Context())))
 	u.mu.Unlock()
 	status, header, body := u.answer(u.names[r.URL.Path])
-	for name, values := range header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), header)
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body))
 }

@@ -95,8 +95,8 @@ func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State,
 // Delete removes what is stored of an entity, if anything.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		for _, table := range []string{"snapshot_payload", "snapshot_state"} {
-			if _, err := tx.Exec(ctx, "DELETE FROM "+table+" WHERE source = $1 AND facet = $2 AND key = $3", e.Source, e.Facet, e.Key); err != nil {
+		for _, statement := range []string{store.DeletePayload, store.DeleteState} {
+			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
 			}
 		}

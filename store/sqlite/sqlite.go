@@ -94,8 +94,8 @@ func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.
 // Delete removes what is stored of an entity, if anything.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, table := range []string{"snapshot_payload", "snapshot_state"} {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE source = $1 AND facet = $2 AND key = $3", e.Source, e.Facet, e.Key); err != nil {
+		for _, statement := range []string{store.DeletePayload, store.DeleteState} {
+			if _, err := tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return fmt.Errorf("delete %s: %w", e, err)
 			}
 		}

@@ -1,0 +1,62 @@
+# What can be done here; `make help` lists it.
+GO       ?= go
+TOOLS    := $(CURDIR)/bin
+LINT     := $(TOOLS)/golangci-lint-2.15.0
+VULN     := $(TOOLS)/govulncheck-1.9.0
+# The real services' addresses, if they are up.
+SERVICES := eval "$$(scripts/services env 2>/dev/null)"
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+dev: ## run everything in one process, and a demo
+	$(GO) run ./cmd/freshet dev
+
+build: ## build bin/freshet
+	$(GO) build -o bin/freshet ./cmd/freshet
+
+test: ## test, on the real services that are up (see make services)
+	@$(SERVICES); $(GO) test -shuffle=on ./...
+
+race: ## test with the race detector
+	@$(SERVICES); $(GO) test -race -shuffle=on ./...
+
+seen: ## the end-to-end tests on real services, judging the figures too
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 $(GO) test -count=1 -v -run 'Thousand|Killed' ./cmd/freshet
+
+fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
+	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
+		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \
+		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$dir || exit 1; \
+	done
+
+bench: ## the figures of the README, as ratios within one run
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -run '^$$' -bench . -benchtime $${BENCHTIME:-3x} ./consumer ./cmd/freshet; \
+	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./limiter ./simulator
+
+lint: $(LINT) ## linters and import fences
+	$(LINT) run ./...
+
+vuln: $(VULN) ## known vulnerabilities (asks vuln.go.dev)
+	$(VULN) ./...
+
+fmt: $(LINT) ## format
+	$(LINT) fmt ./...
+
+services: ## start the real services (scripts/services --help)
+	@scripts/services up
+
+services-down: ## stop the services that were started
+	@scripts/services down
+
+$(LINT):
+	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+	mv $(TOOLS)/golangci-lint $@
+
+$(VULN):
+	GOBIN=$(TOOLS) $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
+	mv $(TOOLS)/govulncheck $@
+
+.PHONY: help dev build test race seen fuzz bench lint vuln fmt services services-down

@@ -1,0 +1,181 @@
+package consumer_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// free gives every permit at once: what is measured is the worker.
+type free struct{}
+
+func (free) Acquire(context.Context, schemas.Lane) (consumer.Permit, error)      { return free{}, nil }
+func (free) AcquireAgain(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
+func (free) Brake(time.Duration)                                                 {}
+func (free) Spend() bool                                                         { return true }
+func (free) Release()                                                            {}
+
+// counting counts what is written.
+type counting struct {
+	*postgres.Store
+	rows atomic.Int64
+}
+
+func (c *counting) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	results, err := c.Store.Write(ctx, writes)
+	c.rows.Add(int64(len(results)))
+	return results, err
+}
+
+const benchEvents = 3000
+
+// document is an entity's content of 17 KB, other for each key.
+func document(key string) string {
+	return fmt.Sprintf(`{"name":%q,"items":[%s1]}`, key, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 160))
+}
+
+// BenchmarkWorker compares entities a second through the whole way of a record,
+// from the topic to the committed offset, with the bare upsert of as many into
+// the same database: Redis and PostgreSQL are real, the upstream answers at once.
+func BenchmarkWorker(b *testing.B) {
+	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer kafka.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: servicetest.RedisAddress(b), MaxRetries: -1})
+	defer func() { _ = rdb.Close() }()
+	url := servicetest.Postgres(b)
+	if _, err := postgres.Migrate(b.Context(), url); err != nil {
+		b.Fatal(err)
+	}
+	pg, err := postgres.Open(b.Context(), url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pg.Close()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
+	}))
+	defer upstream.Close()
+
+	var inWorker, bare time.Duration
+	for n := 0; b.Loop(); n++ {
+		inWorker += throughWorker(b, kafka, rdb, pg, upstream.URL)
+		bare += bareUpserts(b, pg, n)
+	}
+	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
+	b.ReportMetric(perSecond(inWorker), "events/s")
+	b.ReportMetric(perSecond(bare), "bare-upserts/s")
+	b.ReportMetric(bare.Seconds()/inWorker.Seconds(), "×bare")
+	b.ReportMetric(0, "ns/op")
+}
+
+// throughWorker returns how long a worker takes from its first write to its last.
+func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string) time.Duration {
+	b.Helper()
+	name := servicetest.Name("bench")
+	client, err := kgo.NewClient(append(producer.ClientOptions(benchEvents), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.AllowAutoTopicCreation())...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.Close()
+	prod := producer.New(rdb, client, benchEvents, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	ctx, stop := context.WithCancel(b.Context())
+	defer stop()
+	produced := make(chan error, 1)
+	go func() { produced <- prod.Run(ctx) }()
+	wishes := make([]producer.Wish, benchEvents)
+	for i := range wishes {
+		wishes[i] = producer.Wish{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
+	}
+	for _, r := range prod.RequestAll(ctx, wishes) {
+		if !r.Queued() {
+			b.Fatalf("%+v", r)
+		}
+	}
+	if err := client.Flush(ctx); err != nil {
+		b.Fatal(err)
+	}
+
+	config := source.DefaultConfig()
+	config.BaseURL = url
+	f := source.DefaultFacet()
+	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
+	config.Facets = map[string]source.Facet{"f": f}
+	src, err := source.New(name, config, "", 1024)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer src.Close()
+	st := &counting{Store: pg}
+	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, st, producer.NewCoalescing(rdb), free{},
+		[]kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		b.Fatal(err)
+	}
+	worked := make(chan error, 1)
+	wctx, done := context.WithCancel(b.Context())
+	defer done()
+	go func() { worked <- w.Run(wctx) }()
+	var first time.Time
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for st.rows.Load() < benchEvents {
+		<-look.C
+		if first.IsZero() && st.rows.Load() > 0 {
+			first = time.Now()
+		}
+	}
+	took := time.Since(first)
+	done()
+	if err := <-worked; err != nil {
+		b.Fatal(err)
+	}
+	stop()
+	if err := <-produced; err != nil {
+		b.Fatal(err)
+	}
+	return took
+}
+
+// bareUpserts returns how long the store alone takes for as many.
+func bareUpserts(b *testing.B, pg *postgres.Store, round int) time.Duration {
+	b.Helper()
+	var writes []store.Write
+	for i := range benchEvents {
+		text := []byte(document(fmt.Sprint(round, i)))
+		p := store.Encode(text)
+		writes = append(writes, store.Write{
+			Entity: schemas.Entity{Source: "bare", Facet: "f", Key: fmt.Sprint(round, "-", i)}, Version: 1, CheckedAt: time.Now(),
+			Hash: sha256.Sum256(text), Payload: func() (store.Payload, error) { return p, nil },
+		})
+	}
+	start := time.Now()
+	for i := 0; i < len(writes); i += 100 {
+		if _, err := pg.Write(b.Context(), writes[i:i+100]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return time.Since(start)
+}
