@@ -31,8 +31,6 @@ type assignment struct {
 
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
-	// committed are the offsets last committed, to leave out what has not moved.
-	committed map[*ledger]int64
 
 	// committing is held while a commit is under way, and by a revocation: no
 	// commit can overtake one.
@@ -40,7 +38,7 @@ type assignment struct {
 }
 
 func newAssignment(log *slog.Logger) *assignment {
-	return &assignment{log: log, ledgers: map[string]map[int32]*ledger{}, committed: map[*ledger]int64{}}
+	return &assignment{log: log, ledgers: map[string]map[int32]*ledger{}}
 }
 
 // options are the client's settings that belong to the assignment. Rebalances
@@ -64,7 +62,7 @@ func (a *assignment) assigned(added map[string][]int32) {
 			a.ledgers[topic] = map[int32]*ledger{}
 		}
 		for _, p := range partitions {
-			a.ledgers[topic][p] = &ledger{}
+			a.ledgers[topic][p] = newLedger()
 		}
 	}
 }
@@ -99,9 +97,13 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 	taken := a.take(removed)
 	limit, cancel := context.WithTimeout(ctx, revokePatience)
 	defer cancel()
-	for _, l := range each(taken) {
+	var sent []<-chan struct{}
+	for _, l := range each(taken) { // all before any is waited for
+		sent = append(sent, l.close())
+	}
+	for _, ended := range sent {
 		select {
-		case <-l.close():
+		case <-ended:
 		case <-limit.Done():
 		}
 	}
@@ -122,11 +124,8 @@ func (a *assignment) lost(removed map[string][]int32) {
 }
 
 func (a *assignment) end(taken map[string]map[int32]*ledger) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for _, l := range each(taken) {
 		l.revoke()
-		delete(a.committed, l)
 	}
 }
 
@@ -158,21 +157,15 @@ func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[string]map[int32]*ledger) error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	moved := map[*ledger]int64{}
-	a.mu.Lock()
 	for topic, partitions := range ledgers {
+		offsets[topic] = map[int32]kgo.EpochOffset{}
 		for p, l := range partitions {
-			offset, epoch, ok := l.commitPoint()
-			if last, before := a.committed[l]; !ok || (before && last == offset) {
-				continue
+			if offset, due := l.commitPoint(); due {
+				offsets[topic][p] = kgo.EpochOffset{Epoch: -1, Offset: offset}
+				moved[l] = offset
 			}
-			if offsets[topic] == nil {
-				offsets[topic] = map[int32]kgo.EpochOffset{}
-			}
-			offsets[topic][p] = kgo.EpochOffset{Epoch: epoch, Offset: offset}
-			moved[l] = offset
 		}
 	}
-	a.mu.Unlock()
 	if len(moved) == 0 {
 		return nil
 	}
@@ -181,9 +174,9 @@ func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[stri
 	if err := commitOffsets(ctx, c, offsets); err != nil {
 		return err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	maps.Copy(a.committed, moved)
+	for l, offset := range moved {
+		l.commit(offset)
+	}
 	return nil
 }
 

@@ -29,7 +29,8 @@ import (
 // free gives every permit at once: what is measured is the worker.
 type free struct{}
 
-func (free) Acquire(context.Context, schemas.Lane) (consumer.Permit, error)      { return free{}, nil }
+func (free) Acquire(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
+
 func (free) AcquireAgain(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
 func (free) Brake(time.Duration)                                                 {}
 func (free) Spend() bool                                                         { return true }

@@ -26,8 +26,8 @@ import (
 type Config struct {
 	// InFlight is the number of records between their dispatch and their end.
 	InFlight int
-	// Bytes bounds the bodies in memory; an entity's are reserved, by what the
-	// last ones had, before its permit is asked for.
+	// Bytes bounds the bodies in memory: room for an entity's is reserved, by the
+	// most that the last ones had, before its permit is asked for (see budget).
 	Bytes int64
 	// Batch is the number of results that are written together at most; Linger is
 	// how long the first waits for others.
@@ -51,6 +51,9 @@ func DefaultConfig(lane schemas.Lane) Config {
 	return c
 }
 
+// leaveTimeout bounds the last commit and the good-bye.
+const leaveTimeout = 10 * time.Second
+
 // pollMost is the number of records taken in at once: one look at Redis and one
 // at the database for all of them.
 const pollMost = 256
@@ -72,12 +75,13 @@ type Worker struct {
 	writer     *writer
 
 	room  *semaphore.Weighted // records in flight
-	bytes *semaphore.Weighted // bodies in memory
+	bytes *budget             // bodies in memory
 	cpu   chan struct{}       // readings at once
 	sizes *estimates
 
-	keyed keyed
-	tasks sync.WaitGroup
+	keyed   keyed
+	tasks   sync.WaitGroup
+	trouble troubles
 }
 
 // New returns a worker. kafka are the settings of the connection to the brokers;
@@ -91,17 +95,20 @@ func New(config Config, src *source.Source, lane schemas.Lane, st Store, request
 		metrics:    newMetrics(src.Name(), lane, reg),
 		assignment: newAssignment(log),
 		room:       semaphore.NewWeighted(int64(config.InFlight)),
-		bytes:      semaphore.NewWeighted(config.Bytes),
+		bytes:      newBudget(config.Bytes),
 		cpu:        make(chan struct{}, runtime.GOMAXPROCS(0)),
 		sizes:      newEstimates(),
-		keyed:      keyed{queues: map[schemas.Entity][]*task{}},
+		keyed:      keyed{lines: map[schemas.Entity]*line{}},
 	}
 	w.writer = newWriter(w)
 	var err error
 	w.kafka, err = kgo.NewClient(append(append([]kgo.Opt{
 		kgo.ConsumerGroup(schemas.Group(src.Name(), lane)),
 		kgo.ConsumeTopics(schemas.RequestTopic(src.Name(), lane)),
+		// Also where the committed offset is gone with the log that had it: what is
+		// left is read from its start, and nothing is skipped.
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		// A killed worker's partitions move soon.
 		kgo.SessionTimeout(10 * time.Second),
 		kgo.HeartbeatInterval(2 * time.Second),
@@ -143,9 +150,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.writer.stop()
 	close(stopCommits)
 	background.Wait()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	err := w.assignment.commitAll(last, w.kafka)
+	w.kafka.AllowRebalance()
+	if left := w.kafka.LeaveGroupContext(last); left != nil {
+		w.log.Warn("could not leave the group in order; its partitions move when the session ends", "err", left)
+	}
 	w.kafka.CloseAllowingRebalance()
 	w.letters.Close()
 	if cause := context.Cause(hard); errors.Is(cause, errDrain) {

@@ -54,7 +54,7 @@ func decide(o source.Outcome, calls, failures int) decision {
 		return decision{brake: max(o.RetryAfter, refusedBrake)}
 	case source.Transient:
 		if calls == 0 {
-			// Not even a connection: no call was made, none is wasted by waiting.
+			// It could not be sent: no call was made, and none is wasted by waiting.
 			return decision{wait: unreachableWait}
 		}
 		if failures+1 < triesInARow {

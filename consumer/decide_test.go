@@ -40,22 +40,3 @@ func TestEachClassHasItsEnd(t *testing.T) {
 		}
 	}
 }
-
-func TestEstimatesFollowWhatIsSeen(t *testing.T) {
-	e := newEstimates()
-	if got := e.expect("character"); got != firstEstimate {
-		t.Errorf("of an unknown facet: %d", got)
-	}
-	for range 100 {
-		e.saw("character", 16_000)
-	}
-	if got := e.expect("character"); got != 18_000 {
-		t.Errorf("after bodies of 16,000 bytes: %d", got)
-	}
-	for range 100 {
-		e.saw("character", 0)
-	}
-	if got := e.expect("character"); got < 1 || got > 2000 {
-		t.Errorf("after empty bodies: %d", got)
-	}
-}

@@ -30,33 +30,41 @@ type task struct {
 // keyed keeps an entity's tasks in order: one at a time, the next when it has
 // ended. Different entities, also of one partition, are worked at once.
 type keyed struct {
-	mu     sync.Mutex
-	queues map[schemas.Entity][]*task // of entities at work
+	mu    sync.Mutex
+	lines map[schemas.Entity]*line // of entities at work
 }
 
-// enter reports whether the task may start; otherwise it waits in its queue.
+// line is what waits behind an entity's task.
+type line struct{ waiting []*task }
+
+// enter reports whether the task may start; otherwise it waits in its line.
 func (k *keyed) enter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	queue, busy := k.queues[t.request.Entity]
-	if busy {
-		queue = append(queue, t)
+	if l, busy := k.lines[t.request.Entity]; busy {
+		l.waiting = append(l.waiting, t)
+		return false
 	}
-	k.queues[t.request.Entity] = queue
-	return !busy
+	k.lines[t.request.Entity] = &line{}
+	return true
 }
 
-// leave returns the next task of the entity, or nil.
-func (k *keyed) leave(e schemas.Entity) *task {
+// leave ends a task and returns the next of its entity, or nil. That one learns
+// what this one knows to be stored.
+func (k *keyed) leave(t *task) *task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	queue := k.queues[e]
-	if len(queue) == 0 {
-		delete(k.queues, e)
+	l := k.lines[t.request.Entity]
+	if len(l.waiting) == 0 {
+		delete(k.lines, t.request.Entity)
 		return nil
 	}
-	k.queues[e] = queue[1:]
-	return queue[0]
+	next := l.waiting[0]
+	l.waiting = l.waiting[1:]
+	if t.stored.Version > next.stored.Version {
+		next.stored.Version, next.stored.CheckedAt = t.stored.Version, t.stored.CheckedAt
+	}
+	return next
 }
 
 // dispatch takes records in: those that can't be requests become dead letters,
@@ -151,9 +159,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		return nil, err
 	}
 	for i, t := range tasks {
-		// A request of unknown version is satisfied by its time alone: by a fetch
-		// that began after it was made.
-		if t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt) {
+		if t.satisfiedInTime() {
 			verdicts[i] = schemas.Satisfied
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
@@ -163,6 +169,12 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		}
 	}
 	return verdicts, nil
+}
+
+// satisfiedInTime reports whether a request of unknown version is satisfied,
+// which its time alone decides: by a fetch that began after it was made.
+func (t *task) satisfiedInTime() bool {
+	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
 }
 
 func (w *Worker) skip(t *task, v schemas.Verdict) {
@@ -180,7 +192,7 @@ func (w *Worker) start(ctx, hard context.Context, t *task) {
 		return
 	}
 	w.tasks.Go(func() {
-		for next := t; next != nil; next = w.keyed.leave(next.request.Entity) {
+		for next := t; next != nil; next = w.keyed.leave(next) {
 			w.work(ctx, hard, next)
 			w.metrics.inFlight.Dec()
 			w.room.Release(1)

@@ -12,22 +12,25 @@ import (
 // Invariants:
 //   - Everything below the commit point is done: settled, or never there (a gap
 //     left by compaction or a transaction holds nothing to do).
-//   - The commit point never falls.
+//   - The commit point never falls, unless the log itself was cut back.
 //   - Once revoked, nothing is committed any more: another member owns the
 //     partition, may have read on from the last commit, and a late commit would
 //     pass over what it has not done. A ledger dies with its assignment; the next
 //     assignment gets a new one.
 type ledger struct {
-	mu     sync.Mutex
-	window []entry // the records read, from the oldest that is not done on
-	next   int64   // the offset behind the newest
-	epoch  int32   // leader epoch of the newest
-	read   bool    // something was
-	state  ledgerState
+	mu        sync.Mutex
+	window    []entry // the records read, from the oldest that is not done on
+	next      int64   // the offset behind the newest
+	epoch     int32   // leader epoch of the newest
+	read      bool    // something was
+	committed int64   // the commit point that Kafka has; -1 if unknown
+	state     ledgerState
 
 	sent  int           // records whose upstream call was sent and that have not ended
 	quiet chan struct{} // closed when sent falls to 0 after close
 }
+
+func newLedger() *ledger { return &ledger{committed: -1} }
 
 type entry struct {
 	offset int64
@@ -44,11 +47,17 @@ const (
 
 // add takes in a record that was read. It reports false for one that was read
 // before in this assignment, a repeated delivery, and for all once it is closing.
+// A lower offset of a later leader epoch is no repetition: the log was cut back,
+// and what it held from there on is gone.
 func (l *ledger) add(offset int64, epoch int32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != open || (l.read && offset < l.next) {
+	if l.state != open || (l.read && offset < l.next && epoch <= l.epoch) {
 		return false
+	}
+	if offset < l.next {
+		i, _ := l.find(offset)
+		l.window = l.window[:i]
 	}
 	l.window = append(l.window, entry{offset: offset})
 	l.next, l.epoch, l.read = offset+1, epoch, true
@@ -59,7 +68,7 @@ func (l *ledger) add(offset int64, epoch int32) bool {
 func (l *ledger) finish(offset int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, found := slices.BinarySearchFunc(l.window, offset, func(e entry, offset int64) int { return cmp.Compare(e.offset, offset) })
+	i, found := l.find(offset)
 	if !found {
 		return
 	}
@@ -71,17 +80,28 @@ func (l *ledger) finish(offset int64) {
 	l.window = l.window[n:]
 }
 
+func (l *ledger) find(offset int64) (int, bool) {
+	return slices.BinarySearchFunc(l.window, offset, func(e entry, offset int64) int { return cmp.Compare(e.offset, offset) })
+}
+
 // commitPoint returns the end of the unbroken prefix of done records, and
-// whether it may be committed: not before anything was read, and never once
-// revoked.
-func (l *ledger) commitPoint() (offset int64, epoch int32, ok bool) {
+// whether it is to be committed: not before anything was read, not again, and
+// never once revoked.
+func (l *ledger) commitPoint() (offset int64, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	offset = l.next
 	if len(l.window) > 0 {
 		offset = l.window[0].offset
 	}
-	return offset, l.epoch, l.read && l.state != revoked
+	return offset, l.read && l.state != revoked && offset != l.committed
+}
+
+// commit notes what Kafka has taken.
+func (l *ledger) commit(offset int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.committed = offset
 }
 
 // enter counts a record whose call is about to be sent. It reports false when

@@ -7,15 +7,15 @@ import (
 
 func (l *ledger) at(t *testing.T) int64 {
 	t.Helper()
-	offset, _, ok := l.commitPoint()
-	if !ok {
+	offset, due := l.commitPoint()
+	if !due {
 		return -1
 	}
 	return offset
 }
 
 func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
-	l := &ledger{}
+	l := newLedger()
 	if l.at(t) != -1 {
 		t.Error("a commit before anything was read")
 	}
@@ -32,13 +32,39 @@ func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
 			t.Errorf("after %d: commit point %d, want %d", c.finish, got, c.want)
 		}
 	}
-	if _, epoch, _ := l.commitPoint(); epoch != 3 {
-		t.Errorf("epoch %d", epoch)
+	l.commit(111)
+	if l.at(t) != -1 {
+		t.Error("what Kafka has is to be committed again")
+	}
+}
+
+func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
+	l := newLedger()
+	for offset := range int64(100) {
+		l.add(offset, 3)
+		if offset < 60 {
+			l.finish(offset)
+		}
+	}
+	if l.add(50, 3) {
+		t.Error("a repeated delivery was taken")
+	}
+	if !l.add(50, 4) || !l.add(51, 4) {
+		t.Fatal("a record of a later leader epoch was dropped as a repeated delivery")
+	}
+	if l.at(t) != 50 {
+		t.Errorf("commit point %d", l.at(t))
+	}
+	l.finish(99) // of the log that is gone
+	l.finish(50)
+	l.finish(51)
+	if l.at(t) != 52 {
+		t.Errorf("commit point %d", l.at(t))
 	}
 }
 
 func TestARepeatedDeliveryIsDropped(t *testing.T) {
-	l := &ledger{}
+	l := newLedger()
 	l.add(5, 0)
 	l.add(7, 0)
 	for _, offset := range []int64{4, 5, 6, 7} {
@@ -53,7 +79,7 @@ func TestARepeatedDeliveryIsDropped(t *testing.T) {
 }
 
 func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
-	l := &ledger{}
+	l := newLedger()
 	l.add(5, 0)
 	if !l.enter() {
 		t.Fatal("open, but nothing may be sent")
@@ -84,7 +110,7 @@ func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
-		l := &ledger{}
+		l := newLedger()
 		undone := map[int64]bool{}
 		next, last := rng.Int64N(1000), int64(-1)
 		for range 300 {

@@ -1,9 +1,13 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
@@ -16,13 +20,31 @@ import (
 func letterOptions() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.NoCompression()),
+		kgo.WithCompressor(letterCompressor{}),
+		// A broker that hangs is given up; the letter is then written once more.
 		kgo.RecordDeliveryTimeout(10 * time.Second),
+		kgo.AllowIdempotentProduceCancellation(),
+		kgo.ProduceRequestTimeout(5 * time.Second),
+		kgo.RequestTimeoutOverhead(5 * time.Second),
 		kgo.MaxBufferedRecords(1),
-		// The topic's own limit is for the compressed batch; this one, for the
-		// uncompressed record, must not refuse what its request topic has taken.
+		// The topic's own limit is for the compressed batch; this one is for the
+		// uncompressed record, and lets through what a request topic can hold.
 		kgo.ProducerBatchMaxBytes(64 << 20),
 	}
+}
+
+// letterCompressor compresses as well as other clients do: the library's own has
+// a small window, and a record that fitted its topic might not fit the letters'.
+type letterCompressor struct{}
+
+// Compress implements kgo.Compressor.
+func (letterCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
+	if err != nil {
+		return src, kgo.CodecNone
+	}
+	defer func() { _ = e.Close() }()
+	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
 // letter is why a record becomes a dead letter.
@@ -37,28 +59,30 @@ type letter struct {
 // settles its request. A letter that Kafka does not take holds its record.
 func (w *Worker) bury(ctx context.Context, t *task, l letter) {
 	r := t.record
-	d := schemas.DeadLetter{
+	d := deadLetter{schemas.DeadLetter{
 		Key: r.Key, Value: r.Value, Reason: l.reason, Error: l.err.Error(), Attempts: t.calls,
 		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Group: schemas.Group(w.source.Name(), w.lane),
 		Worker: w.config.Name, Time: time.Now(),
 		Status: l.outcome.Status, Sample: l.outcome.Sample, SampleType: l.outcome.SampleType,
-	}
+	}}
 	for _, h := range r.Headers {
 		d.Headers = append(d.Headers, schemas.Header{Key: h.Key, Value: h.Value})
 	}
-	err := w.persist(ctx, "write a dead letter", func(ctx context.Context) error {
-		out := &kgo.Record{Topic: schemas.DeadLetterTopic(w.source.Name()), Key: r.Key, Value: r.Value}
-		for _, h := range d.RecordHeaders() {
-			out.Headers = append(out.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	err := w.persist(ctx, "write dead letters", func(ctx context.Context) error {
+		err := w.letters.ProduceSync(ctx, d.record(w.source.Name())).FirstErr()
+		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
+			d = deadLetter{d.Cut()} // the next attempt
 		}
-		return w.letters.ProduceSync(ctx, out).FirstErr()
+		return err
 	})
-	if err == nil && t.request.EventID != "" { // it could be decoded, so it may hold a lock
+	// One that could be decoded may hold a lock. That of another source's entity is
+	// not ours to lift.
+	if err == nil && t.request.EventID != "" && t.request.Source == w.source.Name() {
 		end := schemas.End{Entity: t.request.Entity, Number: l.number, Hold: schemas.HoldFailed, HoldFor: t.facet.FailedFor}
 		if t.facet.FailedFor == 0 { // no such facet here
 			end.Hold = ""
 		}
-		err = w.persist(ctx, "settle a dead letter", func(ctx context.Context) error {
+		err = w.persist(ctx, "settle dead letters", func(ctx context.Context) error {
 			return w.requests.Settle(ctx, []schemas.End{end})
 		})
 	}
@@ -70,4 +94,15 @@ func (w *Worker) bury(ctx context.Context, t *task, l letter) {
 	w.metrics.errors.WithLabelValues(string(l.reason)).Inc()
 	w.log.Error("dead letter", "reason", string(l.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
 		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", l.err)
+}
+
+// deadLetter is a letter as its topic takes it.
+type deadLetter struct{ schemas.DeadLetter }
+
+func (d deadLetter) record(source string) *kgo.Record {
+	r := &kgo.Record{Topic: schemas.DeadLetterTopic(source), Key: d.Key, Value: d.Value}
+	for _, h := range d.RecordHeaders() {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	}
+	return r
 }

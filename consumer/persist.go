@@ -2,13 +2,16 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
 const (
 	// attemptTimeout bounds one attempt at the database, Redis or Kafka, each of
-	// which may hang instead of failing.
+	// which may hang instead of failing. Kafka's client gives up a record by its
+	// own, shorter limits.
 	attemptTimeout = 15 * time.Second
 	// backoffFirst doubles with each failed attempt up to backoffMost.
 	backoffFirst = 50 * time.Millisecond
@@ -17,29 +20,55 @@ const (
 
 // persist does something until it succeeds: a database, Redis or Kafka that is
 // away holds its records and loses none. It returns an error only when ctx ends.
-// The first failure and the recovery are logged, not each attempt.
 func (w *Worker) persist(ctx context.Context, what string, do func(context.Context) error) error {
 	backoff := backoffFirst
-	for n := 0; ; n++ {
+	for {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		err := do(attempt)
 		cancel()
-		switch {
-		case err == nil:
-			if n > 0 {
-				w.log.Info("goes on again", "doing", what, "failures", n)
-			}
+		if err == nil {
+			w.trouble.Over(w.log, what)
 			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case n == 0:
-			w.log.Warn("held until it succeeds", "doing", what, "err", err)
 		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		w.trouble.Say(w.log, what, err)
 		w.metrics.held.WithLabelValues(what).Inc()
 		if !pause(ctx, jittered(backoff)) {
 			return context.Cause(ctx)
 		}
 		backoff = min(2*backoff, backoffMost)
+	}
+}
+
+// troubles are what can't be done at the moment. The first failure and the
+// recovery of each are logged, not what lies between, however many records wait.
+type troubles struct {
+	mu  sync.Mutex
+	now map[string]int
+}
+
+// Say notes a failure.
+func (t *troubles) Say(log *slog.Logger, doing string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.now == nil {
+		t.now = map[string]int{}
+	}
+	t.now[doing]++
+	if t.now[doing] == 1 {
+		log.Warn("records are held until this succeeds", "doing", doing, "err", err)
+	}
+}
+
+// Over notes a success.
+func (t *troubles) Over(log *slog.Logger, doing string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.now[doing]; n > 0 {
+		log.Info("this succeeds again", "doing", doing, "failures", n)
+		delete(t.now, doing)
 	}
 }
 

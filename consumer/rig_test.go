@@ -204,6 +204,10 @@ func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) produce
 	return result
 }
 
+func wishFor(key string) producer.Wish {
+	return producer.Wish{Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss}
+}
+
 // wishAll asks for many refreshes at once, and expects Kafka to have them.
 func (r *rig) wishAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
 	r.Helper()

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -10,9 +11,10 @@ import (
 
 // item is one result on its way into the database.
 type item struct {
-	task    *task
-	write   store.Write
-	written chan store.Result // has room for one
+	task     *task
+	write    store.Write
+	rejected error             // set if the database refuses what it holds
+	written  chan store.Result // has room for one
 }
 
 // writer writes results in batches, one batch at a time: while one is under way
@@ -77,10 +79,18 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	}
 	var results []store.Result
 	started := time.Now()
+	var rejected error
 	err := w.persist(hard, "write snapshots", func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
+		if errors.Is(err, store.ErrRejected) {
+			rejected, err = err, nil // trying again is no use
+		}
 		return err
 	})
+	if err == nil && rejected != nil {
+		wr.isolate(hard, batch, rejected)
+		return
+	}
 	w.metrics.wrote(len(batch), time.Since(started), results)
 	var ends []schemas.End
 	if err == nil {
@@ -102,6 +112,19 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 			w.metrics.settled.WithLabelValues(results[n].String()).Inc()
 			i.written <- results[n]
 		}
+	}
+}
+
+// isolate writes the items of a batch one by one, for one of them is refused for
+// what it holds and must not hold up the others. That one becomes a dead letter.
+func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
+	if len(batch) == 1 {
+		batch[0].rejected = rejected
+		batch[0].written <- 0
+		return
+	}
+	for _, i := range batch {
+		wr.flush(hard, []*item{i})
 	}
 }
 

@@ -24,48 +24,52 @@
 -- The hash: lock = "LANE number until STATE" (PENDING or CONFIRMED), ver = last
 -- number issued, done = last number satisfied, hold = "REASON until number",
 -- cooldown = "until number". Times are Redis' own. Whatever lies past its until
--- counts as absent.
+-- counts as absent, and so does what is garbled. It lives for ARGV[7] after its
+-- last use, and longer if a hold or a cool-down does.
 
 local lane, strict, floor = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
-local f = redis.call('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown')
-local ver, done = tonumber(f[2] or 0), math.max(tonumber(f[3] or 0), floor)
+local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown')
+if f.err then -- something else lies where the hash belongs
+  redis.call('DEL', KEYS[1])
+  f = {}
+end
+local ver, done = tonumber(f[2] or 0) or 0, math.max(tonumber(f[3] or 0) or 0, floor)
 local keep = tonumber(ARGV[7])
 
-if f[4] then
-  local reason, till = string.match(f[4], '^(%S+) (%d+) ')
-  if tonumber(till) > now then
-    if ARGV[4] ~= '1' then return {'HELD', 0, reason, tonumber(till)} end
-    keep = math.max(keep, till - now)
-  end
+local reason, till = string.match(f[4] or '', '^(%S+) (%d+) ')
+if till and tonumber(till) > now then
+  if ARGV[4] ~= '1' then return {'HELD', 0, reason, tonumber(till)} end
+  keep = math.max(keep, till - now)
 end
 
 local outcome = 'PUBLISHED'
-if f[1] then
-  local held, number, till, state = string.match(f[1], '^(%S+) (%d+) (%d+) (%S+)$')
+local held, number, life, state = string.match(f[1] or '', '^(%S+) (%d+) (%d+) (%S+)$')
+if number then
   number = tonumber(number)
-  if tonumber(till) > now and number > floor then
+  if tonumber(life) > now and number > floor then
     if held == 'LOW' and lane == 'HIGH' then
       outcome = 'UPGRADED'
     elseif not (strict and ver > number) then
       -- Covered. A strict request reaches this only while no fetch has begun
       -- behind the lock: had one, ver would have moved past the lock's number.
-      return {state == 'PENDING' and 'PENDING' or 'ALREADY_PROCESSING', number, '', tonumber(till)}
+      return {state == 'PENDING' and 'PENDING' or 'ALREADY_PROCESSING', number, '', tonumber(life)}
     end
   end
 end
 
 local cooldown = tonumber(ARGV[5])
-if cooldown > 0 and f[5] then
-  local till = tonumber(string.match(f[5], '^%d+'))
-  if till > now then return {'COOLING', 0, 'COOLDOWN', till} end
+local cooling = tonumber(string.match(f[5] or '', '^%d+') or 0)
+if cooling > now then
+  if cooldown > 0 then return {'COOLING', 0, 'COOLDOWN', cooling} end
+  keep = math.max(keep, cooling - now)
 end
 
 -- Above every number of this entity that may still be in flight or stored, also
 -- when the hash is gone: then Redis' time is above the numbers it once held.
-local number = math.max(math.max(ver, done) + 1, now)
+number = math.max(math.max(ver, done) + 1, now)
 local text = string.format('%.0f', number)
 redis.call('HSET', KEYS[1], 'ver', text,
   'lock', lane .. ' ' .. text .. ' ' .. string.format('%.0f', now + ARGV[6]) .. ' PENDING')

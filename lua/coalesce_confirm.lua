@@ -11,8 +11,7 @@
 -- Atomic.
 
 local lock = redis.call('HGET', KEYS[1], 'lock')
-if not lock then return 0 end
-local lane, number = string.match(lock, '^(%S+) (%d+) ')
+local lane, number = string.match(lock or '', '^(%S+) (%d+) ')
 if number ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')
 local till = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2]

@@ -64,18 +64,21 @@ for i = 1, 3 do
     if heldT[i] > 0 and now - s[SEEN] < LEASE then
       T[i], B[i] = math.max(T[i], heldT[i]), math.min(B[i], heldB[i])
     end
+    if heldT[i] > 0 then -- another T or B must not make room for a second burst
+      local tat = HIGH_TAT + i - 1
+      s[tat] = math.max(s[tat], s[tat] - (heldB[i] - 1) * heldT[i] + (B[i] - 1) * T[i])
+    end
     heldT[i], heldB[i] = T[i], B[i]
   end
 end
 
 local back = state and s[LAST] - now or 0
-if back > 0 and back <= 10000 then
-  now = s[LAST] -- a small step back: time stands still
-elseif not state or back > 0 or string.sub(state, 3, HEAD) ~= replid then
+if not state or back > 10000 or string.sub(state, 3, HEAD) ~= replid then
   local brake = state and now + math.max(0, s[BRAKE] - s[LAST]) or 0
   s = {0, 0, 0, 0, 0, 0, brake, now}
   for i = 1, 3 do s[HIGH_TAT + i - 1] = now + quiet + math.max(B[i] - 1, 0) * T[i] end
 end
+if back > 0 and back <= 10000 then now = math.max(now, s[LAST]) end -- a small step back: time stands still
 s[LAST] = now
 local brake = tonumber(ARGV[5])
 if brake > 0 then s[BRAKE] = math.max(s[BRAKE], now + brake) end

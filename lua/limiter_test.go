@@ -419,3 +419,39 @@ func TestALaneOfItsOwnKeepsLowAliveUnderAHighFlood(t *testing.T) {
 		}
 	})
 }
+
+func TestAFailoverToASlightlySlowerClockStartsQuietToo(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		b.awake()
+		b.acquire(5, 5)
+		s := b.state()
+		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written under another master
+		clock.advance(-5_000)
+		if g := b.acquire(5, 5); len(g.high)+len(g.low) > 0 {
+			t.Errorf("granted %+v", g)
+		}
+	})
+}
+
+func TestLoweringALimitAllowsNoSecondBurst(t *testing.T) {
+	for _, steps := range []int{1, 20, 50, 80, 95, 104, 110} {
+		simulated(t, func(b bucket, clock *clock) {
+			b.awake()
+			var slots []int64
+			saturate := func(steps int) {
+				for range steps {
+					g := b.acquire(200, 200)
+					slots = append(append(slots, g.high...), g.low...)
+					clock.advance(10_000)
+				}
+			}
+			saturate(steps)
+			b.lanes = []int64{90_910, 1, 25_642, 24, 0, 0}
+			saturate(200)
+			slices.Sort(slots)
+			if got := mostInWindow(slots, 1_050_000); got > 497 {
+				t.Errorf("changed after %d steps: %d slots in 1.05 s, the bound was 497", steps, got)
+			}
+		})
+	}
+}

@@ -17,27 +17,31 @@
 local version = tonumber(ARGV[1])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local f = redis.call('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold')
-local lane, number, till, state
-if f[1] then
-  lane, number, till, state = string.match(f[1], '^(%S+) (%d+) (%d+) (%S+)$')
-  number = tonumber(number)
+local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown')
+if f.err then -- something else lies where the hash belongs
+  redis.call('DEL', KEYS[1])
+  f = {}
 end
-local done = math.max(tonumber(f[3] or 0), tonumber(ARGV[3]))
+local lane, number, till, state = string.match(f[1] or '', '^(%S+) (%d+) (%d+) (%S+)$')
+number = tonumber(number)
+local done = math.max(tonumber(f[3] or 0) or 0, tonumber(ARGV[3]))
 
 if version > 0 then
   if done >= version then
     if number and number <= done then redis.call('HDEL', KEYS[1], 'lock') end
     return {'SATISFIED', 0}
   end
-  if ARGV[2] == 'LOW' and lane == 'HIGH' and state == 'CONFIRMED' and number > version and tonumber(till) > now then
+  if number and ARGV[2] == 'LOW' and lane == 'HIGH' and state == 'CONFIRMED' and number > version and tonumber(till) > now then
     return {'SUPERSEDED', 0}
   end
 end
 
-local own = math.max(math.max(tonumber(f[2] or 0), done, version) + 1, now)
-local keep = tonumber(ARGV[4])
-if f[4] then keep = math.max(keep, string.match(f[4], '^%S+ (%d+) ') - now) end
+-- A version far ahead of the clock is a garbled record's; it must not push the
+-- entity's numbers towards the end of what can be counted.
+version = math.min(version, now + 86400000)
+local own = math.max(math.max(tonumber(f[2] or 0) or 0, done, version) + 1, now)
+local hold, cooldown = string.match(f[4] or '', '^%S+ (%d+) '), string.match(f[5] or '', '^%d+')
+local keep = math.max(tonumber(ARGV[4]), (tonumber(hold) or 0) - now, (tonumber(cooldown) or 0) - now)
 redis.call('HSET', KEYS[1], 'ver', string.format('%.0f', own))
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', keep))
 return {'PROCEED', own}

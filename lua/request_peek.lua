@@ -15,13 +15,11 @@
 
 local version = tonumber(ARGV[1])
 if version == 0 then return 'PROCEED' end
-local f = redis.call('HMGET', KEYS[1], 'lock', 'done')
-local lane, number, till, state
-if f[1] then
-  lane, number, till, state = string.match(f[1], '^(%S+) (%d+) (%d+) (%S+)$')
-  number = tonumber(number)
-end
-local done = math.max(tonumber(f[2] or 0), tonumber(ARGV[3]))
+local f = redis.pcall('HMGET', KEYS[1], 'lock', 'done')
+if f.err then return 'PROCEED' end -- not our hash: request_begin clears it away
+local lane, number, till, state = string.match(f[1] or '', '^(%S+) (%d+) (%d+) (%S+)$')
+number = tonumber(number)
+local done = math.max(tonumber(f[2] or 0) or 0, tonumber(ARGV[3]))
 
 if done >= version then
   if redis.call('EXISTS', KEYS[1]) == 1 then
@@ -30,7 +28,7 @@ if done >= version then
   end
   return 'SATISFIED'
 end
-if ARGV[2] == 'LOW' and lane == 'HIGH' and state == 'CONFIRMED' and number > version then
+if number and ARGV[2] == 'LOW' and lane == 'HIGH' and state == 'CONFIRMED' and number > version then
   local t = redis.call('TIME')
   if tonumber(till) > t[1] * 1000 + math.floor(t[2] / 1000) then return 'SUPERSEDED' end
 end

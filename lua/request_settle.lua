@@ -16,24 +16,25 @@
 local number = tonumber(ARGV[1])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local f = redis.call('HMGET', KEYS[1], 'lock', 'done', 'hold')
-local keep = tonumber(ARGV[5])
+local f = redis.pcall('HMGET', KEYS[1], 'lock', 'done', 'hold', 'cooldown')
+if f.err then -- something else lies where the hash belongs
+  redis.call('DEL', KEYS[1])
+  f = {}
+end
 
 if ARGV[2] == '1' then
-  redis.call('HSET', KEYS[1], 'done', string.format('%.0f', math.max(tonumber(f[2] or 0), number)))
+  redis.call('HSET', KEYS[1], 'done', string.format('%.0f', math.max(tonumber(f[2] or 0) or 0, number)))
 end
 
 local released = 0
-if f[1] and tonumber(string.match(f[1], '^%S+ (%d+) ')) <= number then
+local locked = string.match(f[1] or '', '^%S+ (%d+) ')
+if locked and tonumber(locked) <= number then
   redis.call('HDEL', KEYS[1], 'lock')
   released = 1
 end
 
-local heldUntil, heldBy = 0, -1
-if f[3] then
-  local till, by = string.match(f[3], '^%S+ (%d+) (%d+)$')
-  heldUntil, heldBy = tonumber(till), tonumber(by)
-end
+local till, by = string.match(f[3] or '', '^%S+ (%d+) (%d+)$')
+local heldUntil, heldBy = tonumber(till) or 0, tonumber(by) or -1
 if heldBy <= number then
   heldUntil = 0
   if ARGV[3] ~= '' then
@@ -43,5 +44,6 @@ if heldBy <= number then
     redis.call('HDEL', KEYS[1], 'hold')
   end
 end
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(keep, heldUntil - now)))
+local cooldown = tonumber(string.match(f[4] or '', '^%d+') or 0)
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(tonumber(ARGV[5]), heldUntil - now, cooldown - now)))
 return released

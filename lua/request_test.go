@@ -109,3 +109,71 @@ func TestADeadLetterReleasesTheLockAndSatisfiesNobody(t *testing.T) {
 		e.mustAcquire(high, "PUBLISHED")
 	})
 }
+
+func TestAVersionFarAheadOfTheClockPushesNoNumbers(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		garbled := int64(1) << 52
+		if got := e.peek(garbled, "HIGH", 0); got != "PROCEED" {
+			e.t.Errorf("peek: %s", got)
+		}
+		own := e.begin(garbled, "HIGH", 0).number
+		if day := int64(25 * hour); own > e.mustAcquire(high, "PUBLISHED")+day {
+			e.t.Errorf("the fetch got number %d", own)
+		}
+	})
+}
+
+func TestACoolDownOutlivesTheSettleHoweverLongItIs(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		n := e.mustAcquire(wish{lane: "HIGH", strict: true, cooldown: 6 * hour}, "PUBLISHED")
+		e.settle(e.begin(n, "HIGH", 0).number, true, "", 0)
+		if got := e.lifetime(); got < 6*hour-minute {
+			e.t.Errorf("the hash lives for %d ms", got)
+		}
+		e.mustAcquire(high, "PUBLISHED")
+		if got := e.lifetime(); got < 6*hour-minute {
+			e.t.Errorf("after a reader's request it lives for %d ms", got)
+		}
+	})
+}
+
+func TestWhatIsGarbledCountsAsAbsentAndBlocksNobody(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		ctx := e.t.Context()
+		everything := func() {
+			e.t.Helper()
+			e.peek(5, "LOW", 0)
+			n := e.mustAcquire(high, "PUBLISHED")
+			e.confirm(n, minute)
+			own := e.mustBegin(n, "HIGH")
+			e.settle(own, true, "ABSENT", minute)
+			e.mustAcquire(high, "HELD")
+			e.settle(own, true, "", 0)
+			e.rollback(n)
+		}
+		for _, garbage := range []string{"", "x", "HIGH", "HIGH 1 2", "HIGH a b CONFIRMED", "1e400 nan inf -"} {
+			e.forget()
+			if err := e.rdb.HSet(ctx, e.key, "lock", garbage, "ver", garbage, "done", garbage, "hold", garbage, "cooldown", garbage).Err(); err != nil {
+				e.t.Fatal(err)
+			}
+			everything()
+		}
+		for _, put := range []func() error{
+			func() error { return e.rdb.Set(ctx, e.key, "x", 0).Err() },
+			func() error { return e.rdb.RPush(ctx, e.key, "x").Err() },
+		} {
+			for _, first := range []func(){
+				func() { e.peek(5, "LOW", 0) },
+				func() { e.mustBegin(5, "HIGH") },
+				func() { e.settle(5, true, "", 0) },
+			} {
+				e.forget()
+				if err := put(); err != nil {
+					e.t.Fatal(err)
+				}
+				first()
+				everything()
+			}
+		}
+	})
+}

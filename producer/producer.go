@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +76,13 @@ var (
 	ErrStopped = errors.New("the producer has been stopped")
 )
 
+const (
+	// wishesAtOnce bounds one pipeline of scripts.
+	wishesAtOnce = 512
+	// acquireTimeout bounds its round trip.
+	acquireTimeout = 5 * time.Second
+)
+
 // DefaultMaxBuffered is how many records may wait for Kafka at once.
 const DefaultMaxBuffered = 50_000
 
@@ -85,7 +93,12 @@ func ClientOptions(maxBuffered int) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()), // with the idempotent writes that are the default
 		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.NoCompression()),
-		kgo.RecordDeliveryTimeout(deliveryTimeout), // the default is none: a promise might never come
+		// The default is to wait without end for a broker that hangs. A record that
+		// was given up may still arrive: it is then worked once more than needed.
+		kgo.RecordDeliveryTimeout(deliveryTimeout),
+		kgo.AllowIdempotentProduceCancellation(),
+		kgo.ProduceRequestTimeout(deliveryTimeout / 2),
+		kgo.RequestTimeoutOverhead(deliveryTimeout / 2),
 		kgo.ProducerLinger(2 * time.Millisecond),
 		// The bound is kept here, where it can be tested before anything is
 		// acquired; the client's own must never be what a reader runs into.
@@ -123,16 +136,24 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 }
 
 // Request coalesces one wish, in one round trip to Redis, and hands a record to
-// the client if the wish needs one; it never waits for Kafka.
+// the client if the wish needs one; it never waits for Kafka. It runs to its end
+// whatever becomes of its caller: a lock without a record would cover others.
 func (p *Producer) Request(ctx context.Context, w Wish) Result {
 	return p.RequestAll(ctx, []Wish{w})[0]
 }
 
 // RequestAll is Request for many wishes, in one round trip a cluster node.
 func (p *Producer) RequestAll(ctx context.Context, wishes []Wish) []Result {
-	if len(wishes) == 0 {
-		return nil
+	results := make([]Result, 0, len(wishes))
+	for some := range slices.Chunk(wishes, min(wishesAtOnce, int(p.maxBuffered))) {
+		results = append(results, p.requestSome(ctx, some)...)
 	}
+	return results
+}
+
+func (p *Producer) requestSome(ctx context.Context, wishes []Wish) []Result {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acquireTimeout)
+	defer cancel()
 	p.closing.RLock()
 	defer p.closing.RUnlock()
 	n := int64(len(wishes))

@@ -343,3 +343,52 @@ func TestWhatRedisRepliesIsNotTrusted(t *testing.T) {
 		}
 	}
 }
+
+func TestAWishOutlivesItsCaller(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		ctx, cancel := context.WithCancel(r.Context())
+		cancel() // the reader has left before Redis answers
+		w := r.wish("a", schemas.High, schemas.CacheMiss)
+		if got := r.Request(ctx, w); got.Outcome != Published {
+			r.Fatalf("%+v", got)
+		}
+		r.concluded()
+		if n := len(r.records(schemas.High, 1)); n != 1 || !strings.HasSuffix(r.field(w.Entity, "lock"), "CONFIRMED") {
+			r.Errorf("%d records, lock %q", n, r.field(w.Entity, "lock"))
+		}
+	})
+}
+
+func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 10)
+	wishes := make([]Wish, 95)
+	for i := range wishes {
+		wishes[i] = r.wish(fmt.Sprint(i), schemas.Low, schemas.Prefetch)
+	}
+	published := 0
+	for _, got := range r.RequestAll(t.Context(), wishes) {
+		if got.Outcome == Published {
+			published++
+		} else if !errors.Is(got.Err, ErrBufferFull) {
+			t.Errorf("%+v", got)
+		}
+	}
+	if published < 10 {
+		t.Errorf("%d of 95 were published", published)
+	}
+}
+
+func TestARequestTooLargeForAnyWorkerIsRefusedAndRolledBack(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 10)
+	w := r.wish("a", schemas.High, schemas.CacheMiss)
+	w.Params = map[string]string{"p": strings.Repeat("x", schemas.MaxRequestBytes)}
+	if got := r.Request(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
+		t.Errorf("%+v", got)
+	}
+	r.concluded()
+	if lock := r.field(w.Entity, "lock"); lock != "" {
+		t.Errorf("it left the lock %q", lock)
+	}
+}

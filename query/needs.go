@@ -53,7 +53,8 @@ const (
 	reasonSlow     = "SLOW"        // it could not be said in time; it may be queued yet
 )
 
-// Requester queues refreshes in the HIGH lane. It must not wait for Kafka.
+// Requester queues refreshes in the HIGH lane. It does not wait for Kafka, and
+// for nothing else for long.
 type Requester interface {
 	Request(ctx context.Context, w Wish) Answer
 }

@@ -128,9 +128,9 @@ func (s *Server) ask(c echo.Context, w Wish) Answer {
 		return Answer{Reason: ReasonBusy}
 	}
 	answered := make(chan Answer, 1)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), requestTimeout)
+	ctx := context.WithoutCancel(c.Request().Context())
 	go func() {
-		defer func() { cancel(); <-s.room }()
+		defer func() { <-s.room }()
 		answered <- s.wishes.Request(ctx, w)
 	}()
 	patience := time.NewTimer(readPatience)

@@ -21,12 +21,10 @@ import (
 )
 
 const (
-	// storeTimeout bounds a look into the store, requestTimeout what a wish may
-	// take in all, and readPatience what it may cost a read (semantics §6): after
-	// that the answer goes out without it.
-	storeTimeout   = 2 * time.Second
-	requestTimeout = 500 * time.Millisecond
-	readPatience   = 50 * time.Millisecond
+	// storeTimeout bounds a look into the store, and readPatience what a wish may
+	// cost a read: after that the answer goes out without it.
+	storeTimeout = 2 * time.Second
+	readPatience = 50 * time.Millisecond
 	// wishesMost bounds the wishes under way whose readers have been answered.
 	wishesMost = 1000
 	// shutdownPatience is how long a stop waits for answers under way.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,7 @@ const (
 	headerStatus     = deadLetterPrefix + "status"
 	headerSample     = deadLetterPrefix + "sample"
 	headerSampleType = deadLetterPrefix + "sample.type"
+	headerValueBytes = deadLetterPrefix + "value.bytes"
 )
 
 // DeadLetterReason says why a request needs a human.
@@ -54,6 +56,7 @@ const (
 	NotReady        DeadLetterReason = "UPSTREAM_NOT_READY"
 	ParseError      DeadLetterReason = "PARSE_ERROR"
 	OversizedAnswer DeadLetterReason = "OVERSIZED_ANSWER"
+	Unstorable      DeadLetterReason = "UNSTORABLE"
 )
 
 const (
@@ -84,6 +87,23 @@ type DeadLetter struct {
 	Status     int    `json:"status,omitempty"`
 	Sample     []byte `json:"sample,omitempty"` // the answer's first bytes, decompressed
 	SampleType string `json:"sampleType,omitempty"`
+	// ValueBytes is set on a letter that was cut: the length of the original
+	// value, which lies whole at Topic, Partition and Offset while that is kept.
+	ValueBytes int `json:"valueBytes,omitempty"`
+}
+
+// Cut returns the letter with no more of its record than surely fits: the
+// beginning of the value and of the key, and none of the original headers but
+// the trace. It is for a record that its topic took better compressed than the
+// letter can be.
+func (d DeadLetter) Cut() DeadLetter {
+	d.ValueBytes = len(d.Value)
+	d.Value = d.Value[:min(len(d.Value), MaxRecordBytes/2)]
+	d.Key = d.Key[:min(len(d.Key), deadLetterRoom)]
+	d.Headers = slices.DeleteFunc(slices.Clone(d.Headers), func(h Header) bool {
+		return h.Key != TraceParent || len(h.Value) > maxErrorBytes
+	})
+	return d
 }
 
 // RecordHeaders returns the headers of the record on the dead-letter topic: the
@@ -110,6 +130,9 @@ func (d DeadLetter) RecordHeaders() []Header {
 	add(headerTime, d.Time.UTC().Format(time.RFC3339Nano))
 	if d.Status != 0 {
 		add(headerStatus, strconv.Itoa(d.Status))
+	}
+	if d.ValueBytes != 0 {
+		add(headerValueBytes, strconv.Itoa(d.ValueBytes))
 	}
 	if len(d.Sample) > 0 {
 		add(headerSample, string(d.Sample[:min(len(d.Sample), MaxSampleBytes)]))
@@ -167,6 +190,9 @@ func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 	d.Time = when
 	if _, there := own[headerStatus]; there {
 		d.Status = int(number(headerStatus, 32, &errs))
+	}
+	if _, there := own[headerValueBytes]; there {
+		d.ValueBytes = int(number(headerValueBytes, 64, &errs))
 	}
 	if sample, there := own[headerSample]; there {
 		d.Sample, d.SampleType = []byte(sample), own[headerSampleType]

@@ -62,6 +62,27 @@ func TestALettersOwnHeadersFitIntoTheRoomItsTopicHas(t *testing.T) {
 	}
 }
 
+func TestACutLetterFitsWhateverItsRecordWas(t *testing.T) {
+	d := exampleLetter(t)
+	d.Value, d.Key = make([]byte, 10<<20), make([]byte, 1<<20)
+	d.Headers = append(d.Headers, Header{"huge", make([]byte, 1<<20)})
+	cut := d.Cut()
+	size := len(cut.Value) + len(cut.Key)
+	for _, h := range cut.RecordHeaders() {
+		size += len(h.Key) + len(h.Value) + 10
+	}
+	if size > MaxRecordBytes {
+		t.Errorf("a cut letter has %d bytes", size)
+	}
+	got, err := ParseDeadLetter(cut.Key, cut.Value, cut.RecordHeaders())
+	if err != nil || got.ValueBytes != 10<<20 || got.Headers[0].Key != TraceParent || len(got.Headers) != 1 || got.Offset != d.Offset {
+		t.Errorf("%+v, %v", got.ValueBytes, err)
+	}
+	if len(d.Value) != 10<<20 || len(d.Headers) != 3 {
+		t.Error("the letter itself was cut")
+	}
+}
+
 func TestHeadersOfAnEarlierDeathGiveWay(t *testing.T) {
 	d := exampleLetter(t)
 	d.Headers = append(d.Headers, Header{headerReason, []byte("PARSE_ERROR")})
@@ -122,7 +143,7 @@ func TestEveryReasonIsExplainedInTheSchema(t *testing.T) {
 	}
 	reasons := []DeadLetterReason{
 		Undecodable, UnknownMajor, OversizedRecord, InvalidRequest, Upstream4xx,
-		Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer,
+		Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable,
 	}
 	for _, r := range reasons {
 		if !strings.Contains(string(text), `"const": "`+string(r)+`", "description"`) {

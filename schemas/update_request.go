@@ -14,8 +14,8 @@ import (
 const SchemaVersion = "2.0"
 
 // MaxVersion is the largest version a record may carry. Redis' scripts count in
-// doubles, exact to 2^53: this leaves room to count on from any version, and a
-// garbled record can't push an entity's numbers past what they can hold.
+// doubles, exact to 2^53. Numbers follow Redis' clock in ms, so real ones stay
+// far below; request_begin lets no record push them ahead of that clock.
 const MaxVersion = 1 << 52
 
 // UpdateRequest asks for one refresh of one entity. Its JSON form is described
@@ -42,7 +42,14 @@ func (r UpdateRequest) Encode() ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("encode UpdateRequest: %w", err)
 	}
-	return json.Marshal(r)
+	value, err := json.Marshal(r)
+	if err == nil && len(value) > MaxRequestBytes {
+		err = fmt.Errorf("it would have %d bytes, no request may have more than %d", len(value), MaxRequestBytes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode UpdateRequest: %w", err)
+	}
+	return value, nil
 }
 
 // RecordKey returns facet/key: an entity's requests all lie in one partition of

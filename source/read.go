@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -72,7 +73,9 @@ var walks = sync.Pool{New: func() any { return &walk{hash: sha256.New()} }}
 const maxIdleWalk = 8 << 20
 
 func (w *walk) free() {
-	if cap(w.canonical.out)+cap(w.canonical.scratch)+w.plain.Cap() <= maxIdleWalk {
+	c := &w.canonical
+	members := (cap(c.members) + cap(c.moved)) * int(unsafe.Sizeof(member{}))
+	if cap(c.out)+cap(c.scratch)+w.plain.Cap()+members <= maxIdleWalk {
 		walks.Put(w)
 	}
 }
@@ -89,7 +92,7 @@ func (s *Source) Read(a *Answers, now time.Time) Outcome {
 		if errors.Is(one.err, errUseless) {
 			continue // another document decides
 		}
-		o := s.readDocument(w, a.plan.facet, i, one, now)
+		o := s.readDocument(w, a.plan, i, one, now)
 		if result.Class == OK || worst(result.Class, o.Class) != result.Class {
 			result = o
 		}
@@ -106,14 +109,24 @@ func (s *Source) Read(a *Answers, now time.Time) Outcome {
 	result.Content = content
 	if len(a.answers) == 1 {
 		h := a.answers[0].header
-		result.Validator = Validator{ETag: h.Get("Etag"), LastModified: h.Get("Last-Modified")}
+		result.Validator = Validator{ETag: storable(h.Get("Etag")), LastModified: storable(h.Get("Last-Modified"))}
 	}
 	return result
 }
 
+// storable returns a validator if it can be kept and sent again, or nothing: a
+// header may hold bytes that no database takes as text (RFC 9110 §5.5).
+func storable(validator string) string {
+	const longest = 1 << 10
+	if len(validator) > longest || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return ""
+	}
+	return validator
+}
+
 // readDocument decompresses, classifies and walks one document.
-func (s *Source) readDocument(w *walk, f *facet, i int, one answer, now time.Time) Outcome {
-	name := f.documents[i].name
+func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time) Outcome {
+	name, conditional := p.facet.documents[i].name, p.validator != Validator{}
 	o := Outcome{Status: one.status}
 	fail := func(class Class, err error) Outcome {
 		o.Class, o.Err = class, fmt.Errorf("document %s: %w", name, err)
@@ -126,6 +139,10 @@ func (s *Source) readDocument(w *walk, f *facet, i int, one answer, now time.Tim
 	}
 	w.plain.Reset()
 	if one.err != nil && !errors.Is(one.err, ErrOversized) {
+		// Of an answer whose body was lost the status still counts: a 429 is one.
+		if one.status != 0 && one.status != http.StatusOK {
+			return fail(s.classify(one.status, one.header, nil), one.err)
+		}
 		return fail(Transient, one.err)
 	}
 	err := one.err
@@ -141,10 +158,12 @@ func (s *Source) readDocument(w *walk, f *facet, i int, one answer, now time.Tim
 		return fail(BadContent, ErrOversized)
 	case err != nil:
 		return fail(Transient, err) // broken on the way
+	case o.Class == NotModified && !conditional:
+		return fail(BadContent, errors.New("the upstream answered 304, and was not asked conditionally"))
 	case o.Class == NotModified:
 		return o
 	}
-	if err := w.canonical.entry(name, body, f.paths); err != nil {
+	if err := w.canonical.entry(name, body, p.facet.paths); err != nil {
 		if kind := one.header.Get("Content-Type"); !strings.Contains(kind, "json") {
 			err = fmt.Errorf("%w (content type %q)", err, kind)
 		}

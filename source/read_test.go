@@ -111,6 +111,8 @@ func TestAnAnswerThatIsNotTheContentIsBadContentWithASample(t *testing.T) {
 		"broken gzip":   {answer{status: 200, header: compressed, body: gzipped(t, "{}")[:15]}, Transient, "gzip", "{}"},
 		"no gzip":       {answer{status: 200, header: compressed, body: []byte("{}")}, Transient, "gzip", ""},
 		"odd encoding":  {answer{status: 200, header: header("Content-Encoding", "br"), body: []byte("x")}, Transient, `"br"`, "x"},
+		"a 304":         {answer{status: 304}, BadContent, "not asked conditionally", ""},
+		"a lost 429":    {answer{status: 429, body: []byte("{"), err: errors.New("reset by peer")}, Quota, "reset", ""},
 		"a lost body":   {answer{status: 200, body: []byte("{"), err: errors.New("reset by peer")}, Transient, "reset", ""},
 		"a 404":         {answer{status: 404, header: compressed, body: gzipped(t, "not here")}, Absent, "404 Not Found", "not here"},
 		"a 500 of HTML": {answer{status: 500, body: []byte("<html>")}, Transient, "500", "<html>"},
@@ -125,6 +127,18 @@ func TestAnAnswerThatIsNotTheContentIsBadContentWithASample(t *testing.T) {
 		}
 		if len(o.Sample) > sampleBytes {
 			t.Errorf("%s: a sample of %d bytes", name, len(o.Sample))
+		}
+	}
+}
+
+func TestAValidatorThatCannotBeKeptIsDropped(t *testing.T) {
+	s := testSource(t, "http://upstream.example", nil)
+	for etag, want := range map[string]string{
+		`W/"v1"`: `W/"v1"`, "\"caf\xe9\"": "", "\"a\x01\"": "", "\"\x7f\"": "", `"` + strings.Repeat("x", 1<<10) + `"`: "",
+	} {
+		o := read(t, s, answer{status: 200, header: header("Etag", etag, "Last-Modified", etag), body: []byte("{}")})
+		if o.Class != OK || o.Validator != (Validator{want, want}) {
+			t.Errorf("%q became %+v", etag, o.Validator)
 		}
 	}
 }

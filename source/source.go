@@ -128,6 +128,8 @@ type document struct {
 	target target
 }
 
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
+
 // New returns the source, or an error that names each wrong setting below the
 // source's own. credential is sent in the header that Auth names; empty: none.
 // inFlight is the number of calls that are under way at once at most: as many
@@ -155,6 +157,12 @@ func New(name string, config Config, credential string, inFlight int) (*Source, 
 	}
 	if credential != "" && config.Auth.Header == "" {
 		fail("auth.header: a credential is configured, but not the header that carries it")
+	}
+	if !headerName.MatchString(config.Auth.Header) {
+		fail("auth.header: %q can't be the name of a header", config.Auth.Header)
+	}
+	if strings.ContainsFunc(credential, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		fail("auth: the credential holds a control character, such as a line's end; a header can't carry it")
 	}
 	if s.rules, err = compileRules(config.Rules); err != nil {
 		errs = append(errs, err)

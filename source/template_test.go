@@ -114,15 +114,16 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		return facet(func(f *Facet) { f.Documents = map[string]Document{"d": {Path: p}} })
 	}
 	for mention, change := range map[string]func(*Config){
-		"baseURL":             func(c *Config) { c.BaseURL = "open.api.nexon.com" },
-		"no user, query":      func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
-		"timeout":             func(c *Config) { c.Timeout = 0 },
-		"maxBody":             func(c *Config) { c.MaxBody = -1 },
-		"auth.header":         func(c *Config) { c.Auth.Header = "" },
-		"needs at least one":  func(c *Config) { c.Facets = nil },
-		"rules[0].class":      func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
-		"status alone":        func(c *Config) { c.Rules = []Rule{{Class: OK}} },
-		"rules[0].body: name": func(c *Config) { c.Rules = []Rule{{Class: Absent, Body: &Match{}}} },
+		"baseURL":              func(c *Config) { c.BaseURL = "open.api.nexon.com" },
+		"no user, query":       func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
+		"timeout":              func(c *Config) { c.Timeout = 0 },
+		"maxBody":              func(c *Config) { c.MaxBody = -1 },
+		"auth.header":          func(c *Config) { c.Auth.Header = "" },
+		"the name of a header": func(c *Config) { c.Auth.Header = "x api key" },
+		"needs at least one":   func(c *Config) { c.Facets = nil },
+		"rules[0].class":       func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
+		"status alone":         func(c *Config) { c.Rules = []Rule{{Class: OK}} },
+		"rules[0].body: name":  func(c *Config) { c.Rules = []Rule{{Class: Absent, Body: &Match{}}} },
 		"exclude each other": func(c *Config) {
 			c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
@@ -159,6 +160,18 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		if _, err := New("test", config, "secret", 1); err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("error %v, want one that mentions %q", err, mention)
 		}
+	}
+}
+
+func TestACredentialThatNoHeaderCarriesIsRefusedAtStart(t *testing.T) {
+	config := DefaultConfig()
+	config.BaseURL = "http://upstream.example"
+	config.Auth.Header = "x-api-key"
+	f := DefaultFacet()
+	f.Documents = map[string]Document{"doc": {Path: "/v1"}}
+	config.Facets = map[string]Facet{"character": f}
+	if _, err := New("test", config, "key\n", 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "key\n") {
+		t.Errorf("%v", err)
 	}
 }
 

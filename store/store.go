@@ -100,5 +100,9 @@ var resultNames = [...]string{"", "touched", "changed", "rewritten", "absented",
 
 func (r Result) String() string { return resultNames[r] }
 
+// ErrRejected is wrapped by the error of a Write that the database refuses for
+// what a row holds, and will refuse again; other rows of the batch may be fine.
+var ErrRejected = errors.New("the database refuses what the row holds")
+
 // ErrNotFound is returned for an entity of which nothing is stored.
 var ErrNotFound = errors.New("nothing is stored for this entity")

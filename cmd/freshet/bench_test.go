@@ -73,7 +73,7 @@ func BenchmarkWorkerAtFullRate(b *testing.B) {
 	s := f.stats()
 	b.ReportMetric(*s.Sustained, "calls/s")
 	b.ReportMetric(float64(s.MaxInSlidingSecond), "most-in-a-second")
-	b.ReportMetric((after.cpu - before.cpu).Seconds()/calls*1000, "cpu-ms/call")
+	b.ReportMetric((after.cpu-before.cpu).Seconds()/calls*1000, "cpu-ms/call")
 	b.ReportMetric((after.cpu-before.cpu).Seconds()/took.Seconds(), "cores")
 	b.ReportMetric(after.peak, "MB-peak")
 	b.ReportMetric(0, "ns/op")

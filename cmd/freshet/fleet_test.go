@@ -234,11 +234,13 @@ func (f *fleet) freshness(api, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m := regexp.MustCompile(`"freshness":"([A-Z_]+)"`).FindAllSubmatch(text, -1)
-	if resp.StatusCode >= 500 || len(m) == 0 {
+	const member = `"freshness":"`
+	i := bytes.LastIndex(text, []byte(member)) // behind the snapshot
+	if resp.StatusCode >= 500 || i < 0 {
 		return "", fmt.Errorf("%d %.200s", resp.StatusCode, text)
 	}
-	return string(m[len(m)-1][1]), nil
+	freshness, _, _ := strings.Cut(string(text[i+len(member):]), `"`)
+	return freshness, nil
 }
 
 // until waits until the condition holds.

@@ -53,7 +53,7 @@ func requireSecret(a source.Auth) (string, error) {
 		}
 		return secret, err
 	case a.SecretEnv != "":
-		if secret := os.Getenv(a.SecretEnv); secret != "" {
+		if secret := strings.TrimSpace(os.Getenv(a.SecretEnv)); secret != "" {
 			return secret, nil
 		}
 		return "", fmt.Errorf("auth.secretEnv: %s is not set; set it to the upstream's credential", a.SecretEnv)

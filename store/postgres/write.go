@@ -2,9 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -74,9 +77,18 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 		return recordAbsences(ctx, tx, b)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), err)
+		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), rejected(err))
 	}
 	return b.InOrder()
+}
+
+// rejected marks the errors that lie in the data: SQLSTATE classes 22 (data
+// exception) and 23 (integrity violation).
+func rejected(err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
+		return fmt.Errorf("%w: %w", store.ErrRejected, err)
+	}
+	return err
 }
 
 // columns are writes as the arrays that unnest takes.

@@ -1,0 +1,63 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	a := newAssignment(slog.New(slog.DiscardHandler))
+	partitions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
+	a.assigned(map[string][]int32{"t": partitions})
+	var ledgers []*ledger
+	for _, p := range partitions {
+		l := a.of("t", p)
+		l.add(0, 0)
+		if !l.enter() {
+			t.Fatal("open, but nothing may be sent")
+		}
+		ledgers = append(ledgers, l)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.revoked(context.Background(), client, map[string][]int32{"t": partitions})
+	}()
+
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	limit := time.After(5 * time.Second)
+	for _, l := range ledgers {
+		for l.is(open) {
+			select {
+			case <-look.C:
+			case <-limit:
+				t.Fatal("a partition may still send while another is waited for")
+			}
+		}
+	}
+	for _, l := range ledgers {
+		l.leave()
+	}
+	<-done
+	for _, l := range ledgers {
+		if !l.is(revoked) || l.enter() {
+			t.Error("a ledger outlived its assignment")
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// attempt is one fetch of a task: it gives the source its permits, and has the
+// fetch numbered when the first is spent.
+type attempt struct {
+	w *Worker
+	t *task
+
+	mu      sync.Mutex
+	entered bool // into the ledger, as a record whose call is sent
+	sent    int
+	number  int64
+	began   time.Time
+	skipped schemas.Verdict
+}
+
+var (
+	errSkipped = errors.New("the request needs no fetch any more")
+	errUnbegun = errors.New("the fetch could not be begun")
+	errRevoked = errors.New("the partition belongs to another member now")
+)
+
+// lapsesMost is how many permits may lapse under one call. Where more do, Redis
+// answers too slowly for any to be spent, and asking on would burn the budget.
+const lapsesMost = 5
+
+// Acquire waits for a permit in the worker's lane.
+func (a *attempt) Acquire(ctx context.Context) (source.Permit, error) {
+	p, err := a.w.permits.Acquire(ctx, a.w.lane)
+	if err != nil {
+		return nil, err
+	}
+	return &call{a, p}, nil
+}
+
+// call is one call's permit.
+type call struct {
+	a      *attempt
+	permit Permit
+}
+
+// Release hands an unspent permit on.
+func (c *call) Release() { c.permit.Release() }
+
+// Spend begins the fetch with the permit in hand, directly before the first call
+// is sent, and again if the permit lapsed over it: numbers must rise in the
+// order in which calls start.
+func (c *call) Spend(ctx context.Context) error {
+	for range lapsesMost {
+		spent, err := c.spend(ctx)
+		if spent || err != nil {
+			return err
+		}
+		p, err := c.a.w.permits.AcquireAgain(ctx, c.a.w.lane)
+		if err != nil {
+			return err
+		}
+		c.permit = p
+	}
+	return fmt.Errorf("%w: %d permits lapsed before they could be spent; Redis or this machine is too slow", errUnbegun, lapsesMost)
+}
+
+func (c *call) spend(ctx context.Context) (bool, error) {
+	a := c.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sent == 0 {
+		if err := a.begin(ctx); err != nil {
+			return false, err
+		}
+	}
+	if !c.permit.Spend() {
+		if a.sent == 0 { // while it waits for another, a revocation need not wait for it
+			a.entered = false
+			a.t.ledger.leave()
+		}
+		return false, nil
+	}
+	a.sent++
+	return true, nil
+}
+
+// begin enters the record into its ledger as one whose call is sent, and has the
+// fetch numbered.
+func (a *attempt) begin(ctx context.Context) error {
+	if !a.entered && !a.t.ledger.enter() {
+		return errRevoked
+	}
+	a.entered = true
+	a.began = time.Now()
+	verdict, number, err := a.w.requests.Begin(ctx, a.t.request, a.t.stored.Version)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("%w: %w", errUnbegun, err)
+	case verdict != schemas.Proceed:
+		a.skipped = verdict
+		return errSkipped
+	}
+	a.number = number
+	return nil
+}

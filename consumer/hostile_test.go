@@ -1,0 +1,397 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// upstreamOf puts another upstream in the simulator's place.
+func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
+	r.Helper()
+	server := httptest.NewServer(h)
+	r.Cleanup(server.Close)
+	c := r.config
+	c.BaseURL = server.URL
+	for _, f := range change {
+		f(&c)
+	}
+	r.source = r.newSource(c)
+}
+
+// worker makes a worker with settings of the test's own.
+func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, kafka ...kgo.Opt) *consumer.Worker {
+	r.Helper()
+	if len(kafka) == 0 {
+		kafka = r.brokers()
+	}
+	w, err := consumer.New(c, r.source, schemas.High, st, r.requests, p, kafka, r.log(), prometheus.NewRegistry())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return w
+}
+
+func (r *rig) postgres() *postgres.Store {
+	r.Helper()
+	url := servicetest.Postgres(r.T)
+	if _, err := postgres.Migrate(r.Context(), url); err != nil {
+		r.Fatal(err)
+	}
+	pg, err := postgres.Open(r.Context(), url)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(pg.Close)
+	return pg
+}
+
+func TestAHeaderThatIsNoTextStopsNothing(t *testing.T) {
+	r := newRig(t)
+	pg := r.postgres()
+	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Etag"] = []string{"\"caf\xe9\""}
+		w.Header()["Last-Modified"] = []string{strings.Repeat("x", 4000)}
+		_, _ = w.Write([]byte(`{"x":1}`))
+	})
+	r.run(r.worker(consumer.DefaultConfig(schemas.High), pg, permits{r.limiter}).Run)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilCommitted(schemas.High)
+	if s, err := pg.Get(t.Context(), entity("a")); err != nil || s.ETag != "" || s.LastModified != "" {
+		t.Errorf("%+v, %v", s.State, err)
+	}
+}
+
+// rejecting refuses one entity's writes as a database does that can't take what
+// a row holds.
+type rejecting struct {
+	consumer.Store
+	key string
+}
+
+func (s rejecting) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	for _, w := range writes {
+		if w.Entity.Key == s.key {
+			return nil, fmt.Errorf("write: %w", store.ErrRejected)
+		}
+	}
+	return s.Store.Write(ctx, writes)
+}
+
+func TestARowThatTheDatabaseRefusesIsBuriedAndTheOthersOfItsBatchAreStored(t *testing.T) {
+	r := newRig(t)
+	keys := []string{"bad"}
+	for i := range 20 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	c := consumer.DefaultConfig(schemas.High)
+	c.Linger = 200 * time.Millisecond // so that they come in one batch
+	r.run(r.worker(c, rejecting{r.db, "bad"}, permits{r.limiter}).Run)
+	r.untilStored(keys[1:]...)
+	r.untilCommitted(schemas.High)
+	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.Unstorable || string(l[0].Key) != "character/bad" {
+		t.Errorf("letters %+v", l)
+	}
+}
+
+func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
+	r := newRig(t)
+	var calls atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); w.WriteHeader(http.StatusNotModified) })
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilCommitted(schemas.High)
+	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 1 {
+		t.Errorf("%d calls, letters %+v", calls.Load(), l)
+	}
+}
+
+func TestANotModifiedWhoseStateIsGoneIsFetchedInFull(t *testing.T) {
+	r := newRig(t)
+	var conditional, full atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("ETag", `"v1"`)
+		if req.Header.Get("If-None-Match") == `"v1"` {
+			if conditional.Add(1) == 2 { // the state disappears while the upstream answers
+				if err := r.db.Delete(context.Background(), entity("a")); err != nil {
+					t.Error(err)
+				}
+			}
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		full.Add(1)
+		_, _ = w.Write([]byte(`{"x":1}`))
+	}, func(c *source.Config) {
+		f := c.Facets["character"]
+		f.Conditional = true
+		c.Facets = map[string]source.Facet{"character": f}
+	})
+	r.work(schemas.High)
+	for round := range 3 {
+		before, _ := r.snapshot("a")
+		r.wish("a", schemas.High, schemas.UserRequest)
+		r.until("a later check", func() bool { s, ok := r.snapshot("a"); return ok && s.Version > before.Version })
+		r.untilCommitted(schemas.High)
+		if s, _ := r.snapshot("a"); !s.HasContent() || s.ETag != `"v1"` {
+			t.Errorf("round %d: %+v", round, s.State)
+		}
+	}
+	if conditional.Load() != 2 || full.Load() != 2 || len(r.letters()) != 0 {
+		t.Errorf("%d conditional calls, %d full ones", conditional.Load(), full.Load())
+	}
+}
+
+// wide compresses as other clients do: with a window of megabytes.
+type wide struct{}
+
+func (wide) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = e.Close() }()
+	return e.EncodeAll(src, nil), kgo.CodecZstd
+}
+
+func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
+	r := newRig(t)
+	brokers := servicetest.Kafka(t)
+	name := servicetest.Name("large")
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ProducerBatchMaxBytes(64<<20), kgo.WithCompressor(wide{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	admin := kadm.NewClient(client)
+	for _, topic := range schemas.Topics(name) {
+		most := strconv.Itoa(topic.MaxMessageBytes)
+		if _, err := admin.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &most}, topic.Name); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = admin.DeleteTopic(context.Background(), topic.Name) })
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	noise := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	}
+	repeated := bytes.Repeat(noise(200<<10), 10)                   // compresses well over a distance
+	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // half a byte a letter: less than its topic allows
+	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last shows that the partition goes on
+		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
+		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := r.config
+	if r.source, err = source.New(name, config, "", 4); err != nil {
+		t.Fatal(err)
+	}
+	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}, kgo.SeedBrokers(brokers...)).Run)
+	letters := 0
+	r.until("a letter for each", func() bool {
+		ends, err := admin.ListEndOffsets(t.Context(), schemas.DeadLetterTopic(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, _ := ends.Lookup(schemas.DeadLetterTopic(name), 0)
+		letters = int(o.Offset)
+		return letters == 3
+	})
+}
+
+// stuck makes the embedded broker answer no produce request to the topic until
+// the test ends, and reports the first.
+func (r *rig) stuck(topic string) <-chan struct{} {
+	r.Helper()
+	id := r.topicID(topic)
+	hang, reached := make(chan struct{}), make(chan struct{}, 100)
+	r.Cleanup(func() { close(hang) })
+	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.KeepControl()
+		produce, _ := req.(*kmsg.ProduceRequest)
+		for _, t := range produce.Topics {
+			if t.Topic == topic || t.TopicID == id {
+				reached <- struct{}{}
+				r.kafka.SleepControl(func() { <-hang })
+			}
+		}
+		return nil, nil, false
+	})
+	return reached
+}
+
+func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
+	r := newRig(t)
+	reached := r.stuck(schemas.DeadLetterTopic("nexon"))
+	r.produce(schemas.High, kgo.Record{Value: []byte("{")})
+	c := consumer.DefaultConfig(schemas.High)
+	c.Drain = 50 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	w := r.worker(c, r.db, permits{r.limiter})
+	go func() { done <- w.Run(ctx) }()
+	<-reached
+	stop()
+	select {
+	case err := <-done:
+		t.Logf("stopped with %v", err)
+	case <-time.After(patience):
+		t.Fatalf("not stopped within %v", patience)
+	}
+	if r.lag(schemas.High) != 1 {
+		t.Error("the record was committed without its letter")
+	}
+}
+
+func TestAPublishThatABrokerNeverAnswersIsGivenUp(t *testing.T) {
+	r := newRig(t)
+	reached := r.stuck(schemas.RequestTopic("nexon", schemas.High))
+	if got := r.producer.Request(t.Context(), wishFor("a")); !got.Queued() {
+		t.Fatalf("%+v", got)
+	}
+	<-reached
+	r.until("the rollback", func() bool { return r.lock("a") == "" })
+}
+
+func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
+	r := newRig(t)
+	const size, bound = 1 << 20, 4 << 20
+	body := []byte(`{"x":"` + strings.Repeat("x", size) + `"}`)
+	var inFlight, most atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
+		n := inFlight.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		_, _ = w.Write(body)
+		inFlight.Add(-1)
+	}, func(c *source.Config) { c.MaxBody = 2 << 20 })
+	var keys []string
+	for i := range 100 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	c := consumer.DefaultConfig(schemas.High)
+	c.Bytes = bound
+	r.run(r.worker(c, r.db, permits{r.limiter}).Run)
+	r.untilStored(keys...)
+	if most.Load() > bound/size+1 {
+		t.Errorf("%d answers of 1 MiB were asked for at once within a bound of 4 MiB", most.Load())
+	}
+}
+
+// lapsing permits are never to be spent, as with a Redis that answers too slowly.
+type lapsing struct{ asked atomic.Int64 }
+
+func (l *lapsing) Acquire(context.Context, schemas.Lane) (consumer.Permit, error) {
+	l.asked.Add(1)
+	return lapsed{}, nil
+}
+
+func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	return l.Acquire(ctx, lane)
+}
+func (l *lapsing) Brake(time.Duration) {}
+
+type lapsed struct{}
+
+func (lapsed) Spend() bool { return false }
+func (lapsed) Release()    {}
+
+func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
+	r := newRig(t)
+	p := &lapsing{}
+	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.until("a second round", func() bool { return p.asked.Load() > 6 })
+	if got := p.asked.Load(); got > 30 {
+		t.Errorf("%d permits were asked for", got)
+	}
+	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
+		t.Errorf("%d calls, lag %d", calls, r.lag(schemas.High))
+	}
+}
+
+func TestRequestsOfUnknownVersionMadeBeforeAFetchCostOneCall(t *testing.T) {
+	r := newRig(t)
+	for range 10 {
+		request := schemas.UpdateRequest{EventID: "e", Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest, RequestedAt: time.Now()}
+		value, err := request.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
+	}
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	if calls := r.upstream.Stats().Arrivals; calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+func TestAGarbledVersionDoesNotFreezeItsEntity(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	request := schemas.UpdateRequest{
+		EventID: "e", Entity: entity("a"), Lane: schemas.High, Reason: schemas.CacheMiss, RequestedAt: time.Now(), Version: schemas.MaxVersion,
+	}
+	value, err := request.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+	first, _ := r.snapshot("a")
+	r.wish("a", schemas.High, schemas.UserRequest)
+	r.until("a later check", func() bool { s, _ := r.snapshot("a"); return s.Version > first.Version })
+}
+
+func TestAMisroutedRecordLeavesTheOtherSourcesEntityAlone(t *testing.T) {
+	r := newRig(t)
+	other := schemas.Entity{Source: "github", Facet: "repo", Key: "a"}
+	if err := r.rdb.HSet(t.Context(), "upd:{"+other.String()+"}", "lock", "HIGH 5 99999999999999 CONFIRMED").Err(); err != nil {
+		t.Fatal(err)
+	}
+	request := schemas.UpdateRequest{EventID: "e", Entity: other, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: time.Now(), Version: 9}
+	value, err := request.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.produce(schemas.High, kgo.Record{Value: value})
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	if lock, err := r.rdb.HGet(t.Context(), "upd:{"+other.String()+"}", "lock").Result(); err != nil || !strings.HasPrefix(lock, "HIGH 5") {
+		t.Errorf("its lock is %q, %v", lock, err)
+	}
+	if len(r.letters()) != 1 {
+		t.Error("no letter")
+	}
+}
