@@ -191,6 +191,12 @@ func (f *fleet) worker() *process {
 // had each freshness.
 func (f *fleet) ask(api string, keys []string, readers int) map[string]int {
 	f.Helper()
+	return f.askAs(api, keys, readers, "")
+}
+
+// askAs is ask by readers that have snapshots with this tag already.
+func (f *fleet) askAs(api string, keys []string, readers int, tag string) map[string]int {
+	f.Helper()
 	work := make(chan string, len(keys))
 	for _, key := range keys {
 		work <- key
@@ -203,7 +209,7 @@ func (f *fleet) ask(api string, keys []string, readers int) map[string]int {
 	for range readers {
 		wg.Go(func() {
 			for key := range work {
-				freshness, err := f.freshness(api, key)
+				freshness, err := f.freshness(api, key, tag)
 				mu.Lock()
 				count[freshness]++
 				if err != nil && first == nil {
@@ -220,11 +226,12 @@ func (f *fleet) ask(api string, keys []string, readers int) map[string]int {
 	return count
 }
 
-func (f *fleet) freshness(api, key string) (string, error) {
+func (f *fleet) freshness(api, key, tag string) (string, error) {
 	req, err := http.NewRequestWithContext(f.Context(), http.MethodGet, api+"/v1/"+f.source+"/character/"+key, nil)
 	if err != nil {
 		return "", err
 	}
+	req.Header.Set("If-None-Match", tag)
 	resp, err := f.client.Do(req)
 	if err != nil {
 		return "", err
@@ -233,6 +240,12 @@ func (f *fleet) freshness(api, key string) (string, error) {
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return "", err
+	}
+	if resp.StatusCode == http.StatusNotModified {
+		if strings.Contains(resp.Header.Get("Cache-Control"), "max-age=0,") {
+			return "STALE", nil
+		}
+		return "FRESH", nil
 	}
 	const member = `"freshness":"`
 	i := bytes.LastIndex(text, []byte(member)) // behind the snapshot
