@@ -38,7 +38,13 @@ func (p *program) dev() *cobra.Command {
 		Short: "Run everything in this process, to see it work",
 		Long: `Run the query service, the workers, Kafka, Redis, the database and a simulated upstream in
 this process, with the sources and quotas of production. It listens on loopback only.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return p.runDev(cmd.Context(), o, time.Now()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := p.runDev(cmd.Context(), o, time.Now())
+			if err == nil {
+				fmt.Fprintln(p.stdout, "Stopped in order.")
+			}
+			return err
+		},
 	}
 	c.Flags().StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the query API, on loopback")
 	c.Flags().StringVar(&o.dataDir, "data-dir", "", "keep snapshots and topics in this folder (default: memory, lost on exit)")
