@@ -53,6 +53,12 @@ type call struct {
 // Release hands an unspent permit on.
 func (c *call) Release() { c.permit.Release() }
 
+// Written and Answered tell the limiter how the call went its way.
+func (c *call) Written() { c.permit.Written() }
+
+// Answered tells the limiter that the answer has begun.
+func (c *call) Answered() { c.permit.Answered() }
+
 // Spend begins the fetch with the permit in hand, directly before the first call
 // is sent, and again if the permit lapsed over it: numbers must rise in the
 // order in which calls start.

@@ -32,8 +32,10 @@ type free struct{}
 func (free) Acquire(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
 
 func (free) AcquireAgain(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
-func (free) Brake(time.Duration)                                                 {}
+func (free) Brake(time.Duration, time.Time)                                      {}
 func (free) Spend() bool                                                         { return true }
+func (free) Written()                                                            {}
+func (free) Answered()                                                           {}
 func (free) Release()                                                            {}
 
 // counting counts what is written.

@@ -22,7 +22,8 @@ type decision struct {
 	next   step
 	wait   time.Duration            // before trying again
 	counts bool                     // the attempt counts as a failure of this record
-	brake  time.Duration            // for all calls to the source
+	brakes bool                     // all calls to the source pause
+	brake  time.Duration            // for so long; 0: the upstream did not say
 	reason schemas.DeadLetterReason // of a dead letter
 }
 
@@ -32,8 +33,8 @@ const (
 	triesInARow = 3
 	firstWait   = 200 * time.Millisecond // doubles
 
-	// The brakes where the upstream does not say how long.
-	quotaBrake       = time.Second
+	// The brakes where the upstream does not say how long, and asking again soon
+	// would tell nothing.
 	maintenanceBrake = 30 * time.Second
 	refusedBrake     = 30 * time.Second
 	unreachableWait  = 5 * time.Second
@@ -46,12 +47,12 @@ func decide(o source.Outcome, calls, failures int) decision {
 	case source.OK, source.NotModified, source.Absent:
 		return decision{next: write}
 	case source.Quota:
-		return decision{brake: max(o.RetryAfter, quotaBrake)}
+		return decision{brakes: true, brake: o.RetryAfter}
 	case source.Maintenance:
-		return decision{brake: max(o.RetryAfter, maintenanceBrake)}
+		return decision{brakes: true, brake: max(o.RetryAfter, maintenanceBrake)}
 	case source.AuthRefused:
 		// An expired key makes every request fail and none of them wrong.
-		return decision{brake: max(o.RetryAfter, refusedBrake)}
+		return decision{brakes: true, brake: max(o.RetryAfter, refusedBrake)}
 	case source.Transient:
 		if calls == 0 {
 			// It could not be sent: no call was made, and none is wasted by waiting.

@@ -318,12 +318,14 @@ func (l *lapsing) Acquire(context.Context, schemas.Lane) (consumer.Permit, error
 func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
 	return l.Acquire(ctx, lane)
 }
-func (l *lapsing) Brake(time.Duration) {}
+func (l *lapsing) Brake(time.Duration, time.Time) {}
 
 type lapsed struct{}
 
 func (lapsed) Spend() bool { return false }
 func (lapsed) Release()    {}
+func (lapsed) Written()    {}
+func (lapsed) Answered()   {}
 
 func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
 	r := newRig(t)

@@ -26,8 +26,10 @@ type Permits interface {
 	Acquire(ctx context.Context, lane schemas.Lane) (Permit, error)
 	// AcquireAgain is Acquire for a caller whose permit lapsed: it goes first.
 	AcquireAgain(ctx context.Context, lane schemas.Lane) (Permit, error)
-	// Brake stops all calls to the source, everywhere, for a time.
-	Brake(d time.Duration)
+	// Brake stops all calls to the source, everywhere, because one that was sent
+	// then was refused: for d, or as long as seems right if the upstream did not
+	// say (0).
+	Brake(d time.Duration, sent time.Time)
 }
 
 // Permit is the right to send one call within a short time.
@@ -36,6 +38,10 @@ type Permit interface {
 	Spend() bool
 	// Release hands a permit that was not spent to somebody else.
 	Release()
+	// Written and Answered are told when the request was written and when the
+	// first byte of its answer came.
+	Written()
+	Answered()
 }
 
 // Store keeps snapshots.

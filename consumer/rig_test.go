@@ -95,11 +95,11 @@ func newRig(t *testing.T) *rig {
 	r.config.Facets = map[string]source.Facet{"character": f}
 	r.source = r.newSource(r.config)
 
-	lanes, err := limiter.NewLanes(limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 5000, Window: time.Second}}})
+	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 5000, Window: limiter.Window(time.Second)}}}
+	r.limiter, err = limiter.New("nexon", quota, limiter.Needs{Redis: rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.limiter = limiter.New("nexon", lanes, rdb, r.log(), prometheus.NewRegistry())
 	r.run(r.limiter.Run)
 	r.producer = producer.New(rdb, client, 1000, r.log(), prometheus.NewRegistry())
 	r.run(r.producer.Run)

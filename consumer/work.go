@@ -57,9 +57,9 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt, failures *int) (wait
 	}
 	w.trouble.Over(w.log, "numbering fetches")
 	d := decide(f.outcome, f.calls, *failures)
-	if d.brake > 0 {
+	if d.brakes {
 		w.log.Warn("the upstream asks for a pause", "class", string(f.outcome.Class), "for", d.brake, "err", f.outcome.Err)
-		w.permits.Brake(d.brake)
+		w.permits.Brake(d.brake, a.began)
 	}
 	if d.counts {
 		*failures++

@@ -1,9 +1,10 @@
 package limiter
 
 import (
-	"container/list"
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,57 +15,96 @@ import (
 )
 
 // Limiter gives out the permits of one source to one process. Its methods may be
-// called concurrently; nothing is given out unless Run runs.
+// called concurrently; permits flow while Run runs.
 type Limiter struct {
+	source  string
+	process string
 	ask     asker
+	rdb     redis.UniversalClient // for the live view; nil in tests without Redis
+	needs   wants
 	log     *slog.Logger
 	metrics *metrics
+	jitter  *jitter
 	kick    chan struct{} // something has changed that Run must look at
+	count   chan struct{} // the day's count is needed
 
-	mu    sync.Mutex
-	high  queue
-	low   queue
-	brake time.Duration // to be told to Redis
+	mu      sync.Mutex
+	high    queue
+	low     queue
+	asking  bool      // one call at a time: whoever waits meanwhile rides the next
+	pause   time.Time // no call before, after a failure
+	failed  int       // calls in a row
+	quota   Quota
+	terms   terms
+	renewed time.Time // when the midnights and the ceiling of terms were
+	stopped bool
+	unset   bool     // the settings have not been read yet: no call
+	uncount bool     // the day's count can't be kept: no call
+	braking bool     // a brake is to be told
+	tell    []string // events for the next call
+	refunds []slot   // slots of which nothing was sent
+	clock   clock    // what Redis' clock showed last
+	counted Count    // of the day, as Redis counted last
 }
 
-// queue is one lane's side of this process.
-type queue struct {
-	lane    schemas.Lane
-	waiters list.List // of *waiter, the next one first
-	slots   []slot    // granted by Redis and not yet given out, the earliest first
-	back    time.Time // Redis asked to come back then for more
+// Needs is what a Limiter is given.
+type Needs struct {
+	// Redis must obey context deadlines (redis.Options.ContextTimeoutEnabled).
+	Redis redis.UniversalClient
+	// Settings may be nil: the quota is as configured.
+	Settings Settings
+	// Usage may be nil: what a day has used is known by Redis alone.
+	Usage Usage
+	// Process tells the processes apart in the live view.
+	Process string
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
-// slot is a reserved time slot, by the local monotonic clock: it may be used
-// from notBefore, when it has certainly come, until notAfter, when it may have
-// lapsed.
-type slot struct{ notBefore, notAfter time.Time }
-
-type waiter struct {
-	since  time.Time
-	permit chan *Permit // has room for one
+// wants is what the limiter was given and told.
+type wants struct {
+	Needs
+	config Config
 }
 
-// New returns the limiter of a source whose lanes are kept in rdb. The client
-// must obey context deadlines (redis.Options.ContextTimeoutEnabled).
-func New(source string, lanes Lanes, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Limiter {
-	return newLimiter(source, script(source, lanes, rdb), log, reg)
+// New returns the limiter of a source, or an error that says what is wrong with
+// its quota.
+func New(source string, config Config, needs Needs) (*Limiter, error) {
+	return newLimiter(source, config, script(source, needs.Redis), needs)
 }
 
-func newLimiter(source string, ask asker, log *slog.Logger, reg prometheus.Registerer) *Limiter {
-	return &Limiter{
-		ask: ask, log: log.With("source", source), metrics: newMetrics(source, reg),
-		kick: make(chan struct{}, 1),
+func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter, error) {
+	quota, err := NewQuota(config)
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{
+		source: source, process: needs.Process, ask: ask, rdb: needs.Redis, needs: wants{needs, config},
+		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics), jitter: &jitter{},
+		kick: make(chan struct{}, 1), count: make(chan struct{}, 1),
 		high: queue{lane: schemas.High}, low: queue{lane: schemas.Low},
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.put(quota, 0, false)
+	l.unset = needs.Settings != nil
+	return l, nil
 }
 
-// Permit is the right to send one call. It lapses within permitLife.
-type Permit struct {
-	limiter *Limiter
-	queue   *queue
-	slot    slot
-	used    bool // guarded by limiter.mu
+// put makes a quota the one that is asked for. The caller holds l.mu.
+func (l *Limiter) put(q Quota, revision int64, stopped bool) {
+	l.quota, l.stopped = q, stopped
+	l.terms = terms{}
+	l.terms.text, l.terms.name = q.encode(revision, stopped)
+	l.renew(time.Now())
+}
+
+// renewEvery is how often the midnights and the hour are looked up.
+const renewEvery = 10 * time.Second
+
+func (l *Limiter) renew(now time.Time) {
+	l.renewed = now
+	l.terms.midnights, l.terms.ceiling = l.quota.midnights(now), l.quota.ceiling(now)
 }
 
 // Acquire waits until one call may be sent in the lane, behind those that wait
@@ -80,36 +120,51 @@ func (l *Limiter) AcquireAgain(ctx context.Context, lane schemas.Lane) (*Permit,
 }
 
 func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*Permit, error) {
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	q := &l.low
 	if lane == schemas.High {
 		q = &l.high
 	}
-	w := &waiter{since: time.Now(), permit: make(chan *Permit, 1)}
+	p := &Permit{limiter: l, queue: q, since: time.Now()}
 	l.mu.Lock()
-	var place *list.Element
 	if first {
-		place = q.waiters.PushFront(w)
+		q.pushFront(p)
 	} else {
-		place = q.waiters.PushBack(w)
+		q.push(p)
 	}
+	// Whoever comes while nobody asks does so itself, and for all that wait.
+	d, _ := l.step(p.since)
+	leads := d.wanted() && l.mayAsk(p.since)
+	l.asking = l.asking || leads
 	l.mu.Unlock()
-	l.wake()
-
+	if leads {
+		l.askOnce(d)
+	}
+	l.mu.Lock()
+	if p.given {
+		l.mu.Unlock()
+		return p, nil
+	}
+	p.ready = make(chan struct{}, 1)
+	l.mu.Unlock()
+	if !leads { // Run must see to it; a leader has told it
+		l.wake()
+	}
 	select {
-	case p := <-w.permit:
+	case <-p.ready:
 		return p, nil
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	q.waiters.Remove(place)
+	if !p.given {
+		q.remove(p)
+	}
 	l.mu.Unlock()
-	select {
-	case p := <-w.permit: // given at the same moment
+	if p.given {
 		p.Release()
-	default:
+	} else {
 		l.wake()
 	}
 	return nil, context.Cause(ctx)
@@ -122,50 +177,49 @@ func (l *Limiter) wake() {
 	}
 }
 
-// Spend reports whether the call may be sent now, and if so uses the permit up.
-// A permit that has lapsed, or was spent or released before, may not be used.
-func (p *Permit) Spend() bool {
-	l := p.limiter
+// Brake stops every process's calls to the source because the upstream refused
+// one that was sent then. For how long it said itself; 0: it did not, and the
+// brake is as long as the configuration says, and twice the last one if that was
+// not long enough. What has been reserved ahead is given up.
+func (l *Limiter) Brake(d time.Duration, sent time.Time) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if p.used || now.Before(p.slot.notBefore) {
-		return false
-	}
-	p.used = true
-	if now.After(p.slot.notAfter) {
-		l.metrics.lapsed.Inc()
-		return false
-	}
-	l.metrics.acquired[p.queue.lane].Inc()
-	return true
-}
-
-// Release hands a permit that was not spent to the next waiter. After Spend it
-// does nothing.
-func (p *Permit) Release() {
-	l := p.limiter
-	l.mu.Lock()
-	if !p.used {
-		p.used = true
-		p.queue.slots = append([]slot{p.slot}, p.queue.slots...)
-	}
-	l.mu.Unlock()
-	l.wake()
-}
-
-// Brake stops every process's calls to the source for a time, because the
-// upstream asked for it. What has been reserved ahead is given up.
-func (l *Limiter) Brake(d time.Duration) {
-	l.mu.Lock()
-	l.brake = max(l.brake, d)
+	base := l.quota.brake()
+	l.braking = true
+	l.tell = append(l.tell, fmt.Sprintf("brake %d %d %d", d.Microseconds(), base.Microseconds(), max(0, l.clock.at(sent))))
 	for _, q := range []*queue{&l.high, &l.low} {
-		q.slots = nil
-		if back := time.Now().Add(d - horizon); back.After(q.back) {
-			q.back = back
+		for _, s := range q.slots {
+			l.refund(s)
 		}
+		q.slots = nil
 	}
 	l.mu.Unlock()
 	l.metrics.brakes.Inc()
 	l.wake()
+}
+
+// refund takes back a slot of which nothing was sent, where that makes room for
+// another: time that has passed does not. The caller holds l.mu.
+func (l *Limiter) refund(s slot) {
+	if len(l.quota.rings) > 0 || l.quota.day != nil {
+		l.refunds = append(l.refunds, s)
+	}
+}
+
+// tellMost bounds the events of one call.
+const tellMost = 200
+
+// happened returns the events for the next call, which it then has told: an event
+// of a call whose outcome is unknown is not told twice. The caller holds l.mu.
+func (l *Limiter) happened() string {
+	if len(l.tell) == 0 && len(l.refunds) == 0 {
+		return ""
+	}
+	words := l.tell
+	l.tell, l.braking = nil, false
+	n := min(len(l.refunds), tellMost)
+	for _, s := range l.refunds[:n] {
+		words = append(words, fmt.Sprintf("refund %d", s.at))
+	}
+	l.refunds = l.refunds[n:]
+	return strings.Join(words, " ")
 }

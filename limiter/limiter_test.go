@@ -3,8 +3,10 @@ package limiter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -34,6 +36,7 @@ type redisDouble struct {
 func (r *redisDouble) ask(_ context.Context, d demand) (grant, error) {
 	r.mu.Lock()
 	n := len(r.demands)
+	d.terms = terms{}
 	r.demands, r.at = append(r.demands, d), append(r.at, time.Since(r.start))
 	r.active++
 	r.most = max(r.most, r.active)
@@ -45,6 +48,12 @@ func (r *redisDouble) ask(_ context.Context, d demand) (grant, error) {
 	defer r.mu.Unlock()
 	r.active--
 	return r.answer(n, d)
+}
+
+// quietly completes what a limiter needs.
+func quietly(n Needs) Needs {
+	n.Log, n.Metrics, n.Process = slog.New(slog.DiscardHandler), prometheus.NewRegistry(), "test"
+	return n
 }
 
 // pass lets the bubble's own time pass.
@@ -61,7 +70,10 @@ func simulated(t *testing.T, r *redisDouble, test func(t *testing.T, l *Limiter)
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r.start = time.Now()
-		l := newLimiter("nexon", r.ask, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		l, err := newLimiter("nexon", second(500, 450, 100, 0), r.ask, quietly(Needs{}))
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(ctx) }()
@@ -327,8 +339,9 @@ func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 	r := &redisDouble{}
 	var braked time.Time
 	r.answer = func(n int, d demand) (grant, error) {
-		if d.brake > 0 {
-			braked = time.Now().Add(d.brake)
+		var us, base, sent int64
+		if _, err := fmt.Sscanf(d.happened, "brake %d %d %d", &us, &base, &sent); err == nil {
+			braked = time.Now().Add(micros(us))
 		}
 		if wait := time.Until(braked); wait > horizon {
 			return grant{backLow: wait - horizon}, nil
@@ -341,14 +354,46 @@ func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait() // it has a slot in 50 ms
-		l.Brake(2 * time.Second)
-		l.Brake(time.Second) // a shorter one takes nothing back
+		l.Brake(2*time.Second, time.Now())
 		p := <-got
 		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {
 			t.Errorf("a permit at %v under a brake of 2 s", at)
 		}
-		if !slices.ContainsFunc(r.demands, func(d demand) bool { return d.brake == 2*time.Second }) {
-			t.Errorf("Redis was not told: %+v", r.demands)
+	})
+}
+
+func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) {
+	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
+		if n == 1 {
+			return grant{}, errors.New("no answer in time")
+		}
+		return plenty(n, d)
+	}}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		config := second(500, 450, 100, 0)
+		config.Policies = append(config.Policies, Policy{Name: "day", Limit: 1000, Window: Day})
+		quota, err := NewQuota(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.mu.Lock()
+		l.put(quota, 1, false)
+		l.mu.Unlock()
+		p := mustAcquire(t, l, schemas.Low)
+		pass(permitLife + 1)
+		l.mu.Lock()
+		l.tell = append(l.tell, "brake 5 6 7")
+		l.mu.Unlock()
+		if p.Spend() {
+			t.Error("spent after its life")
+		}
+		mustAcquire(t, l, schemas.Low)
+		told := ""
+		for _, d := range r.demands[1:] {
+			told += d.happened + ";"
+		}
+		if strings.Count(told, "brake 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
+			t.Errorf("told %q", told)
 		}
 	})
 }
@@ -369,7 +414,19 @@ func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
 }
 
 func TestAGarbledReplyIsRefused(t *testing.T) {
-	for _, reply := range [][]int64{nil, {1, 0, 0}, {1, 0, 0, 0}, {0, 0, 0, 0, 5}, {-1, 1, 0, 0}, {1, -1, 0, 0}} {
+	const now = 1_800_000_000_000_000
+	for _, reply := range [][]int64{
+		nil,
+		{1, 0, 0},
+		{1, 0, 0, 0, 0, 0, now, 0},
+		{0, 0, 0, 0, 0, 0, now, 0, 1, 5, 0},
+		{-1, 1, 0, 0, 0, 0, now, 0},
+		{1, -1, 0, 0, 0, 0, now, 0},
+		{2, 0, 0, 0, 0, 0, now, 0, 1, 5, 0},
+		{2, 0, 0, 0, 0, 0, now, 0, 3, 5, 0},
+		{0, 0, 0, 0, 0, 0, now, 0, 0},
+		{1, 0, 0, 0, 0, 0, now, 0, -1, 5, 0},
+	} {
 		if g, err := decodeGrant(reply); err == nil {
 			t.Errorf("%v was taken as %+v", reply, g)
 		}
@@ -396,17 +453,16 @@ func (j *judge) most(window time.Duration) int {
 
 func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		lanes, err := NewLanes(Config{Jitter: 10 * ms, Policies: []Policy{{Name: "second", Limit: 500, Window: time.Second, Target: 450, HighReserve: 100}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		source := servicetest.Name("nexon")
 		var j judge
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var wg sync.WaitGroup
 		for range 3 {
-			l := New(source, lanes, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+			l, err := New(source, second(500, 450, 100, 0), quietly(Needs{Redis: rdb}))
+			if err != nil {
+				t.Fatal(err)
+			}
 			wg.Go(func() {
 				if err := l.Run(ctx); err != nil {
 					t.Error(err)

@@ -5,153 +5,65 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/freshet/freshet/lua"
-	"github.com/freshet/freshet/lua/eval"
 )
 
-// asker asks Redis for slots, once.
-type asker func(ctx context.Context, d demand) (grant, error)
-
-// demand is what one call to Redis asks for.
-type demand struct {
-	high, low int
-	brake     time.Duration
-}
-
-// grant is what it answers: waits until the slots, from Redis' now, and in how
-// long to come back for what was refused (0: nothing was).
-type grant struct {
-	high, low         []time.Duration
-	backHigh, backLow time.Duration
-}
-
 const (
-	// askTimeout bounds one call to Redis: a stopped one is noticed in time.
-	askTimeout = 150 * time.Millisecond
-	// askMost bounds the slots of one call, and with it the script's time.
-	askMost = 1000
 	// After a failure the next call goes out after firstPause, after another one
 	// after probePause: a dead Redis gets one probe a second from a process.
 	firstPause = 50 * time.Millisecond
 	probePause = time.Second
 )
 
-// script returns the asker that runs limiter_acquire.
-func script(source string, l Lanes, rdb redis.UniversalClient) asker {
-	key := "quota:{" + source + "}:lanes"
-	var fixed []any
-	for _, lane := range l.lanes {
-		fixed = append(fixed, lane.interval.Microseconds(), lane.burst)
-	}
-	return func(ctx context.Context, d demand) (grant, error) {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		args := append([]any{
-			d.high, d.low, horizon.Microseconds(), l.quiet().Microseconds(), d.brake.Microseconds(),
-		}, fixed...)
-		reply, err := eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args}).Int64Slice()
-		if err != nil {
-			return grant{}, err
-		}
-		return decodeGrant(reply)
-	}
-}
-
-func decodeGrant(reply []int64) (grant, error) {
-	if len(reply) < 4 || reply[0] < 0 || reply[1] < 0 || int64(len(reply)) != 4+reply[0]+reply[1] {
-		return grant{}, fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
-	}
-	g := grant{backHigh: micros(reply[2]), backLow: micros(reply[3])}
-	for i, us := range reply[4:] {
-		if int64(i) < reply[0] {
-			g.high = append(g.high, micros(us))
-		} else {
-			g.low = append(g.low, micros(us))
-		}
-	}
-	return g, nil
-}
-
-// answer is a grant with the moments between which Redis' now lay.
-type answer struct {
-	grant
-	asked        demand
-	before, then time.Time
-	err          error
-}
-
 // Run gives out permits until ctx ends, and returns when its last call to Redis
 // has. Waiters are left to their own contexts.
 func (l *Limiter) Run(ctx context.Context) error {
-	answers := make(chan answer, 1)
-	asking := false // one call at a time: whoever waits meanwhile rides the next
-	failures := 0
-	var pause time.Time // no call before, after a failure
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { l.follow(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		now := time.Now()
+		l.mu.Lock()
 		d, next := l.step(now)
-		if !asking && d != (demand{}) && !now.Before(pause) {
-			asking = true
-			go func() {
-				before := time.Now()
-				g, err := l.ask(context.WithoutCancel(ctx), d)
-				answers <- answer{g, d, before, time.Now(), err}
-			}()
-		} else if !asking && d != (demand{}) {
-			next = earliest(next, pause)
+		switch {
+		case !d.wanted() || l.asking:
+		case l.mayAsk(now):
+			l.asking = true
+			wg.Go(func() { l.askOnce(d) })
+		default:
+			next = earliest(next, l.pause)
 		}
+		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
 		select {
 		case <-ctx.Done():
-			if asking {
-				<-answers
-			}
 			return nil
 		case <-l.kick:
 		case <-timer.C:
-		case a := <-answers:
-			asking = false
-			l.metrics.calls.Inc()
-			if a.err == nil {
-				if failures > 0 {
-					l.log.Info("Redis answers again; permits flow")
-				}
-				failures = 0
-				l.take(a)
-				continue
-			}
-			failures++
-			pause = time.Now().Add(probePause)
-			if failures == 1 {
-				pause = time.Now().Add(firstPause)
-			}
-			if failures == 2 {
-				l.log.Error("no permit is given until Redis answers; it is probed once a second", "err", a.err)
-			}
-			l.metrics.failures.Inc()
 		}
 	}
 }
 
+// mayAsk reports whether Redis may be called now. The caller holds l.mu.
+func (l *Limiter) mayAsk(now time.Time) bool {
+	return !l.asking && !now.Before(l.pause) && !l.uncount && !l.unset
+}
+
 // step gives out what is due and returns what to ask Redis for now, and when to
-// look again at the latest (zero: when something changes).
+// look again at the latest (zero: when something changes). The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	d.brake = l.brake
 	for _, q := range []*queue{&l.high, &l.low} {
 		next = earliest(next, l.giveOut(q, now))
-		missing := min(q.waiters.Len()-len(q.slots), askMost)
+		missing := min(q.length-len(q.slots), askMost)
 		switch {
-		case missing <= 0:
+		case missing <= 0 || l.stopped:
 			continue
 		case now.Before(q.back):
 			next = earliest(next, q.back)
@@ -163,6 +75,7 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			d.low = missing
 		}
 	}
+	d.events = len(l.tell) > 0 || len(l.refunds) > 0
 	return d, next
 }
 
@@ -174,51 +87,137 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // giveOut hands due slots to waiters and drops lapsed ones. It returns when the
-// next slot is due for a waiter.
+// next slot is due for a waiter, or lapses for want of one.
 func (l *Limiter) giveOut(q *queue, now time.Time) time.Time {
 	for len(q.slots) > 0 {
 		s := q.slots[0]
 		switch {
 		case now.After(s.notAfter):
 			l.metrics.lapsed.Inc()
-		case q.waiters.Len() == 0:
-			return time.Time{} // whoever comes first finds it
+			l.refund(s)
+		case q.first == nil:
+			return s.notAfter.Add(1)
 		case now.Before(s.notBefore):
 			return s.notBefore
 		default:
-			w := q.waiters.Remove(q.waiters.Front()).(*waiter)
-			l.metrics.waited[q.lane].Observe(now.Sub(w.since).Seconds())
-			w.permit <- &Permit{limiter: l, queue: q, slot: s}
+			p := q.first
+			q.remove(p)
+			p.slot, p.given = s, true
+			if p.ready != nil {
+				p.ready <- struct{}{}
+			}
+			l.metrics.waited[q.lane].Observe(now.Sub(p.since).Seconds())
 		}
 		q.slots = q.slots[1:]
 	}
 	return time.Time{}
 }
 
+// askOnce makes one call to Redis for all that wait, and has Run make the next.
+func (l *Limiter) askOnce(d demand) {
+	l.mu.Lock()
+	d.happened = l.happened()
+	before := time.Now()
+	if before.Sub(l.renewed) > renewEvery {
+		l.renew(before)
+	}
+	d.terms = l.terms
+	l.mu.Unlock()
+	// The call is nobody's own: it ends by its deadline and not with a waiter.
+	g, err := l.ask(context.Background(), d)
+	then := time.Now()
+	l.metrics.calls.Inc()
+	l.mu.Lock()
+	l.asking = false
+	if err != nil {
+		l.fail(d, then, err)
+	} else {
+		if l.failed > 0 {
+			l.log.Info("Redis answers again; permits flow")
+		}
+		l.failed, l.pause = 0, time.Time{}
+		l.take(answer{g, d, before, then})
+	}
+	more, next := l.step(then)
+	l.mu.Unlock()
+	if more.wanted() || !next.IsZero() {
+		l.wake()
+	}
+}
+
+func (l *Limiter) fail(d demand, now time.Time, err error) {
+	l.metrics.failures.Inc()
+	l.failed++
+	l.pause = now.Add(probePause)
+	if l.failed == 1 {
+		l.pause = now.Add(firstPause)
+	}
+	if l.failed == 2 {
+		l.log.Error("no permit is given until Redis answers; it is probed once a second", "err", err)
+	}
+	// Whether the script ran is not known. A brake that is told twice is one brake;
+	// a refund that is told twice would be a call too many.
+	told, _, _ := strings.Cut(d.happened, "refund ")
+	if told = strings.TrimSpace(told); told != "" {
+		l.tell = append(l.tell, told)
+		l.braking = l.braking || strings.Contains(told, "brake ")
+	}
+}
+
+// answer is a grant with the moments between which Redis' now lay.
+type answer struct {
+	grant
+	asked        demand
+	before, then time.Time
+}
+
 // take adds the granted slots. Redis' now lay between a.before and a.then: a
 // slot has certainly come a wait after the later, and may have lapsed a wait and
-// permitLife after the earlier.
+// permitLife after the earlier. The caller holds l.mu.
 func (l *Limiter) take(a answer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if a.asked.brake >= l.brake {
-		l.brake = 0
+	seen := l.clock.redis
+	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
+		// Slots of before and after the step could fall together: start quiet.
+		l.log.Warn("the clock of Redis was set forward; permits pause until that is past", "by", ahead)
+		l.tell = append(l.tell, fmt.Sprintf("step %d", seen))
+		l.high.slots, l.low.slots = nil, nil
+		return
 	}
-	if l.brake > 0 {
+	if l.quota.day != nil && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
+		at := time.UnixMicro(a.now)
+		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}
+	}
+	if l.braking {
+		for _, wait := range append(a.high, a.low...) {
+			l.refund(slot{at: a.now + wait.Microseconds()})
+		}
 		return // a brake came in meanwhile: what was reserved before it is given up
 	}
 	for _, side := range []struct {
 		q     *queue
 		waits []time.Duration
 		back  time.Duration
+		why   why
 		asked int
-	}{{&l.high, a.high, a.backHigh, a.asked.high}, {&l.low, a.low, a.backLow, a.asked.low}} {
+	}{{&l.high, a.high, a.backHigh, a.whyHigh, a.asked.high}, {&l.low, a.low, a.backLow, a.whyLow, a.asked.low}} {
+		q := side.q
 		for _, wait := range side.waits {
-			side.q.slots = append(side.q.slots, slot{a.then.Add(wait), a.before.Add(wait + permitLife)})
+			q.slots = append(q.slots, slot{a.then.Add(wait), a.before.Add(wait + permitLife), a.now + wait.Microseconds()})
+		}
+		q.used += int64(len(side.waits))
+		if side.asked > 0 {
+			q.why = side.why
 		}
 		if side.back > 0 {
-			side.q.back = a.before.Add(side.back)
-			l.metrics.rejected[side.q.lane].Add(float64(side.asked - len(side.waits)))
+			q.back = a.before.Add(side.back)
+			q.refused += int64(side.asked - len(side.waits))
+			l.metrics.rejected[q.lane].Add(float64(side.asked - len(side.waits)))
+		}
+		if side.why == whyUncounted {
+			select {
+			case l.count <- struct{}{}:
+			default:
+			}
 		}
 	}
 }

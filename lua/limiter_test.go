@@ -1,10 +1,10 @@
 package lua_test
 
 import (
+	"crypto/sha1"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,16 +33,23 @@ type bucket struct {
 	rdb   redis.UniversalClient
 	key   string
 	lanes []int64
+	// more are the sections after the lanes; midnights and ceiling as the script
+	// takes them.
+	more, midnights, ceiling string
+	revision                 int64
+	stopped                  int
 }
 
 type grant struct {
 	now               int64   // Redis' clock in us
 	high, low         []int64 // slots, in us of that clock
 	backHigh, backLow int64   // when to return, as a wait in us; 0: nothing refused
+	whyHigh, whyLow   int64
+	used              int64 // of the day
 }
 
 func newBucket(t *testing.T, rdb redis.UniversalClient) bucket {
-	return bucket{t, rdb, "quota:{" + servicetest.Name("nexon") + "}:lanes", nexonLanes}
+	return bucket{t: t, rdb: rdb, key: "quota:{" + servicetest.Name("nexon") + "}:lanes", lanes: nexonLanes}
 }
 
 func (b bucket) state() string {
@@ -61,26 +68,55 @@ func (b bucket) setState(s string) {
 	}
 }
 
-func (b bucket) acquireBraking(nHigh, nLow int, brake time.Duration) grant {
+// digits writes numbers as the script takes them.
+func digits(numbers ...int64) string {
+	var out strings.Builder
+	for _, n := range numbers {
+		fmt.Fprintf(&out, "%16d", n)
+	}
+	return out.String()
+}
+
+// quota is the bucket's own quota.
+func (b bucket) quota() string {
+	text := fmt.Sprintf("%s%d%s", digits(b.revision), b.stopped, digits(horizon, quiet))
+	if b.lanes != nil {
+		text += "L" + digits(second) + digits(b.lanes...)
+	}
+	return text + b.more
+}
+
+func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	b.t.Helper()
-	args := []any{nHigh, nLow, horizon, quiet, brake.Microseconds()}
-	for _, n := range b.lanes {
-		args = append(args, n)
+	quota := b.quota()
+	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota))), b.midnights}
+	if happened != "" || b.ceiling != "" {
+		args = append(args, b.ceiling)
 	}
-	reply, err := eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
+	if happened != "" {
+		args = append(args, happened)
+	}
+	return eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
+}
+
+// acquireAfter asks for slots, and says what has happened.
+func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
+	b.t.Helper()
+	reply, err := b.run(nHigh, nLow, happened)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	now, err := strconv.ParseInt(b.state()[42:58], 10, 64)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	g := grant{now: now, backHigh: reply[2], backLow: reply[3]}
-	for i, w := range reply[4:] {
-		if int64(i) < reply[0] {
-			g.high = append(g.high, now+w)
-		} else {
-			g.low = append(g.low, now+w)
+	now := reply[6]
+	g := grant{now: now, backHigh: reply[2], backLow: reply[3], whyHigh: reply[4], whyLow: reply[5], used: reply[7]}
+	n := int64(0)
+	for i := 8; i < len(reply); i += 3 {
+		for k := range reply[i] {
+			slot := now + reply[i+1] + k*reply[i+2]
+			if n++; n <= reply[0] {
+				g.high = append(g.high, slot)
+			} else {
+				g.low = append(g.low, slot)
+			}
 		}
 	}
 	if len(g.high) != int(reply[0]) || len(g.low) != int(reply[1]) {
@@ -89,9 +125,14 @@ func (b bucket) acquireBraking(nHigh, nLow int, brake time.Duration) grant {
 	return g
 }
 
+func (b bucket) acquireBraking(nHigh, nLow int, brake time.Duration) grant {
+	b.t.Helper()
+	return b.acquireAfter(nHigh, nLow, fmt.Sprintf("brake %d 1000000 %d", brake.Microseconds(), int64(1)<<52))
+}
+
 func (b bucket) acquire(nHigh, nLow int) grant {
 	b.t.Helper()
-	return b.acquireBraking(nHigh, nLow, 0)
+	return b.acquireAfter(nHigh, nLow, "")
 }
 
 // mostInWindow returns the greatest number of the sorted slots in any closed
@@ -139,13 +180,25 @@ func TestAnEmptyStateStartsQuiet(t *testing.T) {
 	})
 }
 
-// awake puts the state past its quiet start by setting its lanes to the past.
+// Where numbers stand in the state.
+const (
+	atCalm, atName, atNow, atTATs, atUsed, atDayEnd, atBirth, atTAT3 = 42, 58, 98, 114, 146, 210, 226, 354
+)
+
+func (b bucket) put(at int, text string) {
+	b.t.Helper()
+	s := b.state()
+	b.setState(s[:at] + text + s[at+len(text):])
+}
+
+// awake puts the state past its quiet start by setting it to the past.
 func (b bucket) awake() {
 	b.t.Helper()
 	g := b.acquire(0, 0)
-	s := b.state()
-	past := fmt.Sprintf("%016d", g.now-10*second)
-	b.setState(s[:58] + past + past + past + s[106:])
+	past := g.now - 10*second
+	b.put(atTATs, digits(past, past))
+	b.put(atTAT3, digits(past))
+	b.put(atBirth, digits(past))
 }
 
 func TestTheScriptGrantsTheSameOnEveryRedis(t *testing.T) {
@@ -339,10 +392,14 @@ func TestALostOrForeignStateStartsQuiet(t *testing.T) {
 		for name, change := range map[string]func(s string) string{
 			"garbled":          func(string) string { return "not a state" },
 			"too short":        func(s string) string { return s[:60] },
-			"letters in place": func(s string) string { return s[:60] + "abc" + s[63:] },
+			"letters in place": func(s string) string { return s[:atNow] + "abc" + s[atNow+3:] },
+			"unknown section":  func(s string) string { return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "L", "X", 1) },
+			"a ring too many": func(s string) string {
+				return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
+			},
 			"after a failover": func(s string) string { return s[:2] + strings.Repeat("f", 40) + s[42:] },
 			"of a later clock": func(s string) string {
-				return s[:42] + fmt.Sprintf("%016d", clock.now.UnixMicro()+3600*second) + s[58:]
+				return s[:atNow] + digits(clock.now.UnixMicro()+3600*second) + s[atNow+16:]
 			},
 		} {
 			b.awake()

@@ -11,6 +11,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,6 +55,10 @@ type Permit interface {
 	Spend(ctx context.Context) error
 	// Release gives back a permit that was not spent; after Spend it does nothing.
 	Release()
+	// Written and Answered are told when the request that it was spent on has been
+	// written, and when the first byte of the answer has come.
+	Written()
+	Answered()
 }
 
 // Plan returns the calls for a request. An error means that no call could ever
@@ -219,6 +224,7 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 		}
 	}()
 
+	var spent atomic.Pointer[Permit] // the transport writes and reads in goroutines of its own
 	var refused error
 	refuse := func(conn net.Conn, err error) {
 		refused = err
@@ -244,11 +250,23 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 			refuse(got.Conn, err)
 			return
 		}
+		used := permit
+		spent.Store(&used)
 		calls++
 		if timer == nil {
 			timer = time.AfterFunc(s.config.Timeout, func() { cancel(errTimeout) })
 		}
 	}}
+	trace.WroteRequest = func(w httptrace.WroteRequestInfo) {
+		if p := spent.Load(); p != nil && w.Err == nil {
+			(*p).Written()
+		}
+	}
+	trace.GotFirstResponseByte = func() {
+		if p := spent.Load(); p != nil {
+			(*p).Answered()
+		}
+	}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return answer{}, 0, err

@@ -46,7 +46,9 @@ func (t *ticket) Spend(ctx context.Context) error {
 	return nil
 }
 
-func (t *ticket) Release() { t.once.Do(func() { t.b.released.Add(1) }) }
+func (t *ticket) Written()  {}
+func (t *ticket) Answered() {}
+func (t *ticket) Release()  { t.once.Do(func() { t.b.released.Add(1) }) }
 
 func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Answers, error) {
 	t.Helper()

@@ -278,7 +278,7 @@ func (s SourceConfig) check(name string) error {
 			errs = append(errs, fmt.Errorf("facets: %w", err))
 		}
 	}
-	if _, err := limiter.NewLanes(s.Quota); err != nil {
+	if _, err := limiter.NewQuota(s.Quota); err != nil {
 		errs = append(errs, fmt.Errorf("quota.%w", err))
 	}
 	src, err := source.New(name, s.Config, "", s.connections())

@@ -178,14 +178,16 @@ func (p *program) config() *cobra.Command {
 			}
 			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
 				s := config.Sources[name]
-				lanes, err := limiter.NewLanes(s.Quota)
+				quota, err := limiter.NewQuota(s.Quota)
 				if err != nil {
 					return err
 				}
-				policy := s.Quota.Policies[0]
 				fmt.Fprintf(p.stdout, "%s: %s\n", name, s.BaseURL)
-				fmt.Fprintf(p.stdout, "  quota   %d in %v; up to %.4g are used, %d of them kept for HIGH; at most %d can arrive in any %v\n",
-					policy.Limit, policy.Window, lanes.PerWindow(), policy.HighReserve, lanes.Bound(), policy.Window)
+				for _, b := range quota.Bounds() {
+					fmt.Fprintf(p.stdout, "  quota   %s: %d in %v; up to %.4g are used, %.4g of them by LOW; at most %d can arrive\n",
+						b.Name, b.Limit, b.Window, b.PerWindow, b.Low, b.Most)
+				}
+				fmt.Fprintf(p.stdout, "          after Redis lost its state no call is made for %v\n", quota.Quiet())
 				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 					f := s.Facets[facet]
 					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, strings.Join(slices.Sorted(maps.Keys(f.Documents)), ", "), f.FreshFor)

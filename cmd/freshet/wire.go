@@ -144,11 +144,12 @@ func (p parts) runWorkers(ctx context.Context, lanes []schemas.Lane, names ...st
 		s := sources[name]
 		defer s.Close()
 		c := p.config.Sources[name]
-		quota, err := limiter.NewLanes(c.Quota)
+		l, err := limiter.New(name, c.Quota, limiter.Needs{
+			Redis: p.rdb, Process: workerName(), Log: p.log, Metrics: p.reg,
+		})
 		if err != nil {
 			return errors.Join(fmt.Errorf("sources.%s.quota.%w", name, err), workersRun.stop(), permitsRun.stop())
 		}
-		l := limiter.New(name, quota, p.rdb, p.log, p.reg)
 		permitsRun.run(l.Run)
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)

@@ -115,7 +115,9 @@ func (c *counter) Spend(context.Context) error {
 	return nil
 }
 
-func (c *counter) Release() {}
+func (c *counter) Release()  {}
+func (c *counter) Written()  {}
+func (c *counter) Answered() {}
 
 func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcome {
 	t.Helper()

@@ -1,0 +1,261 @@
+package limiter
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is the quota of one source. The yaml tags are its form in the
+// configuration file.
+type Config struct {
+	// Jitter is J: by how much the network may spread two calls.
+	Jitter   time.Duration `yaml:"jitter"`
+	Policies []Policy      `yaml:"policies"`
+	// LowCeilings bound LOW by the hour of the day, in the time zone of the day
+	// policy, or UTC. The first that holds the hour counts.
+	LowCeilings []Ceiling `yaml:"lowCeilings,omitempty"`
+	// Brake is the first pause after the upstream refused a call without saying
+	// for how long; it doubles with each repeat up to a minute. 0: the shortest
+	// window.
+	Brake time.Duration `yaml:"brake,omitempty"`
+}
+
+// Policy is one limit of a source: so many calls in any window of a length, or
+// in a calendar day.
+type Policy struct {
+	Name   string `yaml:"name"`
+	Limit  int    `yaml:"limit"`
+	Window Window `yaml:"window"`
+	// TimeZone is where a calendar day begins and ends; empty: UTC.
+	TimeZone string `yaml:"timeZone,omitempty"`
+	// Target is how many calls of a window are used; 0: all that the bound
+	// allows. HighReserve of them are kept for HIGH, LowReserve for LOW.
+	Target      int     `yaml:"target,omitempty"`
+	HighReserve Reserve `yaml:"highReserve,omitempty"`
+	LowReserve  int     `yaml:"lowReserve,omitempty"`
+}
+
+// Window is the length of a window, or Day.
+type Window time.Duration
+
+// Day is the window of a calendar day, which is not always 24 hours long.
+const Day Window = -1
+
+// UnmarshalYAML reads a duration or the word day.
+func (w *Window) UnmarshalYAML(unmarshal func(any) error) error {
+	var text string
+	if err := unmarshal(&text); err != nil {
+		return err
+	}
+	if text == "day" {
+		*w = Day
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q must be day, or a duration as in 1s or 1m", text)
+	}
+	*w = Window(d)
+	return nil
+}
+
+// MarshalYAML writes it as it is read.
+func (w Window) MarshalYAML() (any, error) { return w.String(), nil }
+
+func (w Window) String() string {
+	if w == Day {
+		return "day"
+	}
+	return time.Duration(w).String()
+}
+
+// Rate is a number of calls a second. Its text form is 25/s, 90/m or 5000/h.
+type Rate float64
+
+var rateUnits = map[string]float64{"s": 1, "m": 60, "h": 3600}
+
+// ParseRate reads the text form.
+func ParseRate(text string) (Rate, error) {
+	number, unit, found := strings.Cut(text, "/")
+	n, err := strconv.ParseFloat(number, 64)
+	if seconds := rateUnits[unit]; found && err == nil && n >= 0 && n <= 1e6 && seconds > 0 {
+		return Rate(n / seconds), nil
+	}
+	return 0, fmt.Errorf("%q must be a rate as in 25/s, 90/m or 5000/h", text)
+}
+
+func (r Rate) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) + "/s" }
+
+// MarshalText writes it as it is read.
+func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads the text form.
+func (r *Rate) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseRate(string(text))
+	return err
+}
+
+// Reserve is a part of a window's calls: so many of them, or a rate.
+type Reserve struct {
+	Calls int
+	Rate  Rate
+}
+
+// ParseReserve reads a number of calls, or a rate.
+func ParseReserve(text string) (Reserve, error) {
+	if n, err := strconv.Atoi(text); err == nil && n >= 0 {
+		return Reserve{Calls: n}, nil
+	}
+	r, err := ParseRate(text)
+	if err != nil {
+		return Reserve{}, fmt.Errorf("%q must be a number of calls a window, or a rate as in 25/s", text)
+	}
+	return Reserve{Rate: r}, nil
+}
+
+func (r Reserve) String() string {
+	if r.Rate > 0 {
+		return r.Rate.String()
+	}
+	return strconv.Itoa(r.Calls)
+}
+
+// IsZero reports whether nothing is reserved.
+func (r Reserve) IsZero() bool { return r == Reserve{} }
+
+// in returns the calls of a window.
+func (r Reserve) in(window time.Duration) int {
+	return r.Calls + int(float64(r.Rate)*window.Seconds()+0.5)
+}
+
+// perSecond returns the rate that the reserve of a window comes to.
+func (r Reserve) perSecond(window time.Duration) float64 {
+	return float64(r.Rate) + float64(r.Calls)/window.Seconds()
+}
+
+// UnmarshalYAML reads a number of calls, or a rate.
+func (r *Reserve) UnmarshalYAML(unmarshal func(any) error) error {
+	var text string
+	if err := unmarshal(&text); err != nil {
+		return err
+	}
+	read, err := ParseReserve(text)
+	*r = read
+	return err
+}
+
+// MarshalYAML writes it as it is read.
+func (r Reserve) MarshalYAML() (any, error) {
+	if r.Rate > 0 {
+		return r.Rate.String(), nil
+	}
+	return r.Calls, nil
+}
+
+// MarshalJSON writes a number, or a rate as text.
+func (r Reserve) MarshalJSON() ([]byte, error) {
+	v, _ := r.MarshalYAML()
+	return json.Marshal(v)
+}
+
+// UnmarshalJSON reads a number, or text.
+func (r *Reserve) UnmarshalJSON(text []byte) (err error) {
+	*r, err = ParseReserve(strings.Trim(string(text), `"`))
+	return err
+}
+
+// Ceiling is the most that LOW may use from one full hour of the day to another;
+// From and To both 0: at any hour.
+type Ceiling struct {
+	From int  `json:"from,omitempty" yaml:"from,omitempty"`
+	To   int  `json:"to,omitempty"   yaml:"to,omitempty"`
+	Rate Rate `json:"rate"           yaml:"rate"`
+}
+
+// holds reports whether the ceiling counts at that hour; 22 to 3 goes over
+// midnight.
+func (c Ceiling) holds(hour int) bool {
+	switch {
+	case c.From == c.To:
+		return true
+	case c.From < c.To:
+		return c.From <= hour && hour < c.To
+	}
+	return hour >= c.From || hour < c.To
+}
+
+func checkCeilings(all []Ceiling) error {
+	for i, c := range all {
+		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
+			return fmt.Errorf("lowCeilings[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
+		}
+		if c.Rate < 0 || (c.Rate > 0 && c.Rate < 1e-4) {
+			return fmt.Errorf("lowCeilings[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
+		}
+	}
+	return nil
+}
+
+// DefaultConfig returns the settings of a quota that says nothing else.
+func DefaultConfig() Config { return Config{Jitter: 10 * time.Millisecond} }
+
+// Override is what was changed of a quota while it runs. What is nil, or not
+// there, is as it is configured. The json tags are its form in the settings
+// table and the admin API.
+type Override struct {
+	// Stopped: no call is made until it is resumed, and nothing is lost meanwhile.
+	Stopped     bool                      `json:"stopped,omitempty"`
+	Policies    map[string]PolicyOverride `json:"policies,omitempty"`
+	LowCeilings *[]Ceiling                `json:"lowCeilings,omitempty"`
+}
+
+// PolicyOverride changes one policy.
+type PolicyOverride struct {
+	Limit       *int     `json:"limit,omitempty"`
+	Target      *int     `json:"target,omitempty"`
+	HighReserve *Reserve `json:"highReserve,omitempty"`
+	LowReserve  *int     `json:"lowReserve,omitempty"`
+}
+
+// With returns the quota with what was changed, or an error that names a policy
+// that there is none of. Whether it holds is for NewQuota to say.
+func (c Config) With(o Override) (Config, error) {
+	c.Policies = slices.Clone(c.Policies)
+	if o.LowCeilings != nil {
+		c.LowCeilings = *o.LowCeilings
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(o.Policies)) {
+		i := slices.IndexFunc(c.Policies, func(p Policy) bool { return p.Name == name })
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("there is no policy %q; the quota has %s", name, c.names()))
+			continue
+		}
+		p, change := &c.Policies[i], o.Policies[name]
+		set(&p.Limit, change.Limit)
+		set(&p.Target, change.Target)
+		set(&p.HighReserve, change.HighReserve)
+		set(&p.LowReserve, change.LowReserve)
+	}
+	return c, errors.Join(errs...)
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+func (c Config) names() string {
+	var names []string
+	for _, p := range c.Policies {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,235 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// settingsEvery is how often the settings are read: they must be in force
+	// within two seconds.
+	settingsEvery = time.Second
+	// countEvery is how often the day's count is written down, and countLost how
+	// long it may fail before no permit is given: what is lost with Redis is
+	// estimated from the last count, at the full rate.
+	countEvery = 5 * time.Second
+	countLost  = time.Minute
+	// bookTimeout bounds one call to the settings or the counts.
+	bookTimeout = time.Second
+	// jitterEvery is how often the measured jitter is looked at.
+	jitterEvery = 10 * time.Second
+)
+
+// follow keeps to what is not Redis' until ctx ends: the settings, the day's
+// count, the jitter, and what the live view shows of this process.
+func (l *Limiter) follow(ctx context.Context) {
+	tick := time.NewTicker(settingsEvery)
+	defer tick.Stop()
+	f := following{l: l, revision: -1, wrote: time.Now(), looked: time.Now()}
+	f.settings(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			f.write(context.WithoutCancel(ctx)) // what was used up to now
+			return
+		case <-l.count:
+			f.count(ctx)
+			continue
+		case <-tick.C:
+		}
+		now := time.Now()
+		f.settings(ctx)
+		if now.Sub(f.wrote) >= countEvery {
+			f.write(ctx)
+		}
+		if now.Sub(f.looked) >= jitterEvery {
+			f.looked = now
+			f.watchJitter(now)
+		}
+		f.report(ctx)
+	}
+}
+
+// following is what follow remembers. Only its goroutine touches it.
+type following struct {
+	l        *Limiter
+	override Override
+	revision int64
+	spread   time.Duration // the jitter that the quota is made for, if measured
+	said     string        // the last trouble, said once
+	wrote    time.Time     // the count was written, or there was nothing to write
+	written  Count
+	looked   time.Time
+	idle     bool // the live view knows that nobody waits
+}
+
+// trouble says once what is wrong, and once that it is over.
+func (f *following) trouble(doing string, err error) {
+	switch {
+	case err != nil && f.said != doing:
+		f.said = doing
+		f.l.log.Warn("the limiter goes on with what it knows", "doing", doing, "err", err)
+	case err == nil && f.said == doing:
+		f.said = ""
+		f.l.log.Info("it succeeds again", "doing", doing)
+	}
+}
+
+// settings reads what was changed, and obeys.
+func (f *following) settings(ctx context.Context) {
+	l := f.l
+	if l.needs.Settings == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
+	defer cancel()
+	o, revision, err := l.needs.Settings.Quota(ctx, l.source)
+	f.trouble("reading the settings", err)
+	if err != nil || revision == f.revision {
+		return
+	}
+	f.override, f.revision = o, revision
+	f.obey()
+	l.mu.Lock()
+	l.unset = false
+	l.mu.Unlock()
+	l.wake()
+}
+
+// obey makes what was changed, and the measured jitter, the quota in force.
+func (f *following) obey() {
+	l := f.l
+	config, err := l.needs.config.With(f.override)
+	config = config.fitting(f.spread)
+	var quota Quota
+	if err == nil {
+		quota, err = NewQuota(config)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.log.Error("what was changed of the quota can't hold; it stays as it was", "revision", f.revision, "err", err)
+		quota = l.quota
+	}
+	if l.stopped != f.override.Stopped || err == nil {
+		l.log.Info("the quota was set", "revision", f.revision, "stopped", f.override.Stopped)
+	}
+	l.put(quota, max(0, f.revision), f.override.Stopped)
+	now := time.Now()
+	for _, q := range []*queue{&l.high, &l.low} {
+		if f.override.Stopped {
+			for _, s := range q.slots {
+				l.refund(s)
+			}
+			q.slots = nil
+		}
+		if q.back.After(now) { // what was refused may be granted now
+			q.back = now
+		}
+	}
+	l.wake()
+}
+
+// count tells Redis what the day has used, as far as that is written down.
+func (f *following) count(ctx context.Context) {
+	l := f.l
+	l.mu.Lock()
+	quota := l.quota
+	l.mu.Unlock()
+	if quota.day == nil {
+		return
+	}
+	var c Count
+	if l.needs.Usage != nil {
+		ctx, cancel := context.WithTimeout(ctx, bookTimeout)
+		defer cancel()
+		var err error
+		c, err = l.needs.Usage.Used(ctx, l.source, quota.day.policy.Name)
+		f.trouble("reading what the day has used", err)
+		if err != nil {
+			return // asked again with the next refusal
+		}
+	}
+	event := "used 0 0 0 0"
+	if !c.At.IsZero() {
+		event = fmt.Sprintf("used %d %d %d %d", c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), quota.perSecond())
+	}
+	l.mu.Lock()
+	l.tell = append(l.tell, event)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// write writes the day's count down.
+func (f *following) write(ctx context.Context) {
+	l := f.l
+	l.mu.Lock()
+	quota, c := l.quota, l.counted
+	l.mu.Unlock()
+	if quota.day == nil || l.needs.Usage == nil || c == f.written || c.At.IsZero() {
+		f.wrote = time.Now()
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
+	defer cancel()
+	err := l.needs.Usage.SetUsed(ctx, l.source, quota.day.policy.Name, c)
+	f.trouble("writing down what the day has used", err)
+	now := time.Now()
+	if err == nil {
+		f.wrote, f.written = now, c
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lost := now.Sub(f.wrote) > countLost; lost != l.uncount {
+		l.uncount = lost
+		if lost {
+			l.log.Error("no permit is given until what the day has used can be written down again", "err", err)
+		}
+		l.wake()
+	}
+}
+
+// watchJitter lowers the rate while calls are spread more than is configured.
+func (f *following) watchJitter(now time.Time) {
+	measured, known := f.l.jitter.measure(now)
+	f.l.metrics.jitter.Set(measured.Seconds())
+	configured := f.l.needs.config.Jitter
+	spread := time.Duration(0)
+	if known && measured > configured {
+		spread = min(measured.Truncate(jitterStep)+jitterStep, time.Second)
+	}
+	if !known || spread == f.spread {
+		return
+	}
+	f.spread = spread
+	if spread > 0 {
+		f.l.log.Warn("calls reach the upstream more spread than the quota allows for; the rate is lowered to fit. Raise quota.jitter, or look for what delays this process",
+			"measured", measured, "configured", configured, "quota_for", spread)
+	} else {
+		f.l.log.Info("calls are spread no more than the quota allows for", "measured", measured)
+	}
+	f.obey()
+}
+
+// fitting returns the quota with a greater jitter and with targets that it leaves
+// room for.
+func (c Config) fitting(jitter time.Duration) Config {
+	if jitter <= c.Jitter {
+		return c
+	}
+	c.Jitter = jitter
+	policies := make([]Policy, len(c.Policies))
+	for i, p := range c.Policies {
+		for p.Window != Day && p.Limit > ringMost && p.Target > p.HighReserve.in(time.Duration(p.Window))+p.LowReserve+1 {
+			if _, err := newLanes(p, jitter); err == nil || !strings.Contains(err.Error(), "could reach") {
+				break
+			}
+			p.Target -= max(1, p.Target/100)
+		}
+		policies[i] = p
+	}
+	c.Policies = policies
+	return c
+}

@@ -1,0 +1,128 @@
+package limiter
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Permit is the right to send one call. It lapses within permitLife.
+type Permit struct {
+	limiter *Limiter
+	queue   *queue
+	since   time.Time // it was waited for
+	slot    slot
+	given   bool          // guarded by limiter.mu
+	ready   chan struct{} // has room for one; nil while its waiter does not sleep
+	ended   atomic.Bool   // spent, lapsed or released
+	spent   time.Time
+	written atomic.Pointer[time.Time]
+
+	before, after *Permit // in the queue; guarded by limiter.mu
+}
+
+// slot is a reserved time slot, by the local monotonic clock: it may be used
+// from notBefore, when it has certainly come, until notAfter, when it may have
+// lapsed. at is its time by Redis' clock, in us.
+type slot struct {
+	notBefore, notAfter time.Time
+	at                  int64
+}
+
+// Spend reports whether the call may be sent now, and if so uses the permit up.
+// A permit that has lapsed, or was spent or released before, may not be used.
+func (p *Permit) Spend() bool {
+	now := time.Now()
+	if now.Before(p.slot.notBefore) || !p.ended.CompareAndSwap(false, true) {
+		return false
+	}
+	l := p.limiter
+	if now.After(p.slot.notAfter) {
+		l.metrics.lapsed.Inc()
+		l.mu.Lock()
+		l.refund(p.slot)
+		l.mu.Unlock()
+		return false
+	}
+	p.spent = now
+	l.metrics.acquired[p.queue.lane].Inc()
+	return true
+}
+
+// Release hands a permit that was not spent to the next waiter. After Spend it
+// does nothing.
+func (p *Permit) Release() {
+	if !p.ended.CompareAndSwap(false, true) {
+		return
+	}
+	l := p.limiter
+	l.mu.Lock()
+	p.queue.slots = append([]slot{p.slot}, p.queue.slots...)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// Written and Answered are told when the request was written and when the first
+// byte of its answer came: from that the jitter is measured.
+func (p *Permit) Written() {
+	now := time.Now()
+	p.written.Store(&now)
+	p.limiter.jitter.wrote(now.Sub(p.spent))
+}
+
+// Answered is told with the first byte of the answer.
+func (p *Permit) Answered() {
+	if written := p.written.Load(); written != nil {
+		p.limiter.jitter.answered(*written, time.Since(*written))
+	}
+}
+
+// queue is one lane's side of this process: who waits, the first one first, and
+// what Redis has granted and nobody has yet.
+type queue struct {
+	lane        schemas.Lane
+	first, last *Permit
+	length      int
+	slots       []slot    // the earliest first
+	back        time.Time // Redis asked to come back then for more
+	why         why       // it was refused by
+	used        int64     // granted, and refused
+	refused     int64
+}
+
+func (q *queue) push(p *Permit) {
+	p.before, p.after = q.last, nil
+	if q.last != nil {
+		q.last.after = p
+	} else {
+		q.first = p
+	}
+	q.last = p
+	q.length++
+}
+
+func (q *queue) pushFront(p *Permit) {
+	p.before, p.after = nil, q.first
+	if q.first != nil {
+		q.first.before = p
+	} else {
+		q.last = p
+	}
+	q.first = p
+	q.length++
+}
+
+func (q *queue) remove(p *Permit) {
+	if p.before != nil {
+		p.before.after = p.after
+	} else {
+		q.first = p.after
+	}
+	if p.after != nil {
+		p.after.before = p.before
+	} else {
+		q.last = p.before
+	}
+	q.length--
+}

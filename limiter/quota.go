@@ -1,0 +1,227 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// permitLife is V: how long after its slot a permit may be spent.
+	permitLife = 40 * time.Millisecond
+	// horizon is how far ahead of now a slot may be reserved.
+	horizon = 150 * time.Millisecond
+	// ringMost is the greatest limit that is kept as an exact ring of slots.
+	ringMost = 99
+	// quietMost bounds the part of a window that lanes stay quiet for after their
+	// state was lost: they start empty, so that the rest of it needs no silence.
+	quietMost = time.Second
+	// brakeMost is what a brake of unknown length doubles up to.
+	brakeMost = time.Minute
+)
+
+// Quota is a Config that was found to hold, as the script takes it.
+type Quota struct {
+	config Config
+	lanes  []lanes
+	rings  []ring
+	day    *day
+	zone   *time.Location // of the ceilings
+}
+
+// ring keeps a window of few calls exactly: the last calls slots are remembered,
+// and the next one lies a reach behind the first of them. LOW may use low of them.
+type ring struct {
+	policy     Policy
+	reach      time.Duration // a little more than W + V + J
+	calls, low int
+}
+
+// day keeps a calendar day.
+type day struct {
+	policy  Policy
+	reserve float64 // calls a second kept for HIGH until the end of the day
+}
+
+// NewQuota returns the quota, or an error that names the setting and what would
+// be right, if calls could reach the upstream faster than it allows.
+func NewQuota(config Config) (Quota, error) {
+	q := Quota{config: config, zone: time.UTC}
+	if config.Jitter < 0 || config.Jitter > time.Second {
+		return Quota{}, fmt.Errorf("jitter: %v must lie between 0 and 1s", config.Jitter)
+	}
+	if config.Brake < 0 || config.Brake > brakeMost {
+		return Quota{}, fmt.Errorf("brake: %v must lie between 0 and %v", config.Brake, brakeMost)
+	}
+	if err := checkCeilings(config.LowCeilings); err != nil {
+		return Quota{}, err
+	}
+	var errs []error
+	for i, p := range config.Policies {
+		if err := q.add(p, config.Policies[:i]); err != nil {
+			errs = append(errs, fmt.Errorf("policies[%d] %q: %w", i, p.Name, err))
+		}
+	}
+	if len(q.lanes)+len(q.rings) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("policies: there must be at least one with a window such as 1s; a day alone could be used up at once"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Quota{}, err
+	}
+	return q, nil
+}
+
+func (q *Quota) add(p Policy, before []Policy) error {
+	for _, other := range before {
+		switch {
+		case other.Name == p.Name:
+			return errors.New("the name is taken by another policy")
+		case other.Window == p.Window:
+			return fmt.Errorf("window: %v is the window of %q too; give the lower of the two limits", p.Window, other.Name)
+		}
+	}
+	if err := p.check(); err != nil {
+		return err
+	}
+	switch {
+	case p.Window == Day:
+		zone, err := time.LoadLocation(p.TimeZone)
+		if err != nil {
+			return fmt.Errorf("timeZone: %w; write one as in Asia/Seoul", err)
+		}
+		q.zone = zone
+		q.day = &day{p, p.HighReserve.perSecond(24 * time.Hour)}
+	case p.Limit <= ringMost:
+		calls := p.Limit
+		if p.Target > 0 {
+			calls = p.Target
+		}
+		window := time.Duration(p.Window)
+		q.rings = append(q.rings, ring{p, window + permitLife + q.config.Jitter + time.Microsecond, calls, calls - p.HighReserve.in(window)})
+	default:
+		l, err := newLanes(p, q.config.Jitter)
+		if err != nil {
+			return err
+		}
+		q.lanes = append(q.lanes, l)
+	}
+	return nil
+}
+
+func (p Policy) check() error {
+	window := time.Duration(p.Window)
+	if p.Window == Day {
+		window = 24 * time.Hour
+	}
+	high := p.HighReserve.in(window)
+	budget := p.Target
+	if budget == 0 {
+		budget = p.Limit
+	}
+	switch {
+	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
+		return errors.New("name: it must be there, without dots, commas and spaces")
+	case p.Limit < 1:
+		return fmt.Errorf("limit: %d is too small; it must be at least 1", p.Limit)
+	case p.Window != Day && (window < 100*time.Millisecond || window > time.Hour):
+		return fmt.Errorf("window: %v must be day, or lie between 100ms and 1h", p.Window)
+	case p.Window != Day && p.TimeZone != "":
+		return errors.New("timeZone: only a day has one")
+	case p.Window == Day && (p.Target != 0 || p.LowReserve != 0):
+		return errors.New("target, lowReserve: a day has neither; lower its limit")
+	case p.Limit > int(window/(20*time.Microsecond)):
+		return fmt.Errorf("limit: %d in %v is more than the 50,000 a second that can be paced", p.Limit, p.Window)
+	case high < 0 || p.LowReserve < 0 || p.Target < 0:
+		return errors.New("target, highReserve and lowReserve must not be negative")
+	case p.Target > p.Limit:
+		return fmt.Errorf("target: %d is above the limit of %d", p.Target, p.Limit)
+	case p.LowReserve > 0 && p.Limit <= ringMost:
+		return fmt.Errorf("lowReserve: a limit of up to %d calls can't keep a share for LOW", ringMost)
+	case high+p.LowReserve >= budget:
+		return fmt.Errorf("highReserve and lowReserve: %v and %d leave nothing of %d to share", p.HighReserve, p.LowReserve, budget)
+	}
+	return nil
+}
+
+// PolicyBound is what one policy comes to.
+type PolicyBound struct {
+	Name   string
+	Limit  int
+	Window Window
+	// PerWindow are the calls a window that a saturated budget gives; most of
+	// them are LOW's to use.
+	PerWindow, Low float64
+	// Most is the greatest number of calls that can reach the upstream within
+	// the window.
+	Most int
+}
+
+// Bounds returns what each policy comes to.
+func (q Quota) Bounds() []PolicyBound {
+	var all []PolicyBound
+	for _, l := range q.lanes {
+		low := l.perWindow()
+		if high := l.lanes[0].interval; high > 0 {
+			low -= float64(l.window) / float64(high)
+		}
+		all = append(all, PolicyBound{l.policy.Name, l.policy.Limit, l.policy.Window, l.perWindow(), low, l.bound()})
+	}
+	for _, r := range q.rings {
+		share := float64(r.policy.Window) / float64(r.reach)
+		all = append(all, PolicyBound{r.policy.Name, r.policy.Limit, r.policy.Window, float64(r.calls) * share, float64(r.low) * share, r.calls})
+	}
+	if d := q.day; d != nil {
+		limit := float64(d.policy.Limit)
+		all = append(all, PolicyBound{d.policy.Name, d.policy.Limit, Day, limit, limit - 86400*d.reserve, d.policy.Limit})
+	}
+	return all
+}
+
+// perSecond returns a rate that the windows never exceed for long, by which
+// uncounted calls are estimated.
+func (q Quota) perSecond() int {
+	least := 0
+	for _, b := range q.Bounds() {
+		if b.Window == Day {
+			continue
+		}
+		if rate := int(float64(b.Most)/time.Duration(b.Window).Seconds()) + 1; least == 0 || rate < least {
+			least = rate
+		}
+	}
+	return least
+}
+
+// brake returns the first pause after a refusal that did not say for how long.
+func (q Quota) brake() time.Duration {
+	if q.config.Brake > 0 {
+		return q.config.Brake
+	}
+	least := brakeMost
+	for _, p := range q.config.Policies {
+		if p.Window != Day {
+			least = min(least, time.Duration(p.Window))
+		}
+	}
+	return max(least, time.Second)
+}
+
+// Quiet returns for how long no permit is given after the state in Redis was
+// lost.
+func (q Quota) Quiet() time.Duration {
+	quiet := q.quiet()
+	for _, r := range q.rings {
+		quiet = max(quiet, r.reach)
+	}
+	return quiet
+}
+
+// quiet is the part of it that the lanes need; rings see to themselves.
+func (q Quota) quiet() time.Duration {
+	quiet := time.Duration(0)
+	for _, l := range q.lanes {
+		quiet = max(quiet, min(l.window, quietMost), l.lanes[0].interval, l.lanes[1].interval, l.lanes[2].interval)
+	}
+	return quiet + permitLife + q.config.Jitter + horizon
+}

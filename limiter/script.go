@@ -1,0 +1,185 @@
+package limiter
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // names a quota, as Redis names a script
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+)
+
+// asker asks Redis for slots, once.
+type asker func(ctx context.Context, d demand) (grant, error)
+
+// demand is what one call to Redis asks for, and tells.
+type demand struct {
+	high, low int
+	events    bool   // there is something to tell
+	happened  string // what it is, as the script takes it
+	terms     terms
+}
+
+// wanted reports whether there is a reason to call.
+func (d demand) wanted() bool { return d.high > 0 || d.low > 0 || d.events }
+
+// terms is a quota as the script takes it.
+type terms struct {
+	text, name         string
+	midnights, ceiling string
+}
+
+// grant is what it answers: waits until the slots, from Redis' now, and in how
+// long to come back for what was refused (0: nothing was), and by whom.
+type grant struct {
+	high, low         []time.Duration
+	backHigh, backLow time.Duration
+	whyHigh, whyLow   why
+	now               int64 // Redis' clock in us
+	used              int64 // calls of the day
+}
+
+// why is what refused demand: a section of the quota, or one of these.
+type why int
+
+const (
+	whyNothing   why = 0
+	whyBrake     why = -1
+	whyStopped   why = -2
+	whyLost      why = -3
+	whyUncounted why = -4
+	whyCeiling   why = -5
+)
+
+const (
+	// askTimeout bounds one call to Redis: a stopped one is noticed in time.
+	askTimeout = 150 * time.Millisecond
+	// askMost bounds the slots of one call, and with it the script's time.
+	askMost = 1000
+)
+
+// digits writes numbers as the script takes them.
+func digits(out *strings.Builder, numbers ...int64) {
+	for _, n := range numbers {
+		fmt.Fprintf(out, "%16d", n)
+	}
+}
+
+// encode returns the quota as the script takes it.
+func (q Quota) encode(revision int64, stopped bool) (text, name string) {
+	var out strings.Builder
+	digits(&out, revision)
+	out.WriteByte(map[bool]byte{false: '0', true: '1'}[stopped])
+	digits(&out, horizon.Microseconds(), q.quiet().Microseconds())
+	for _, l := range q.lanes {
+		out.WriteByte('L')
+		digits(&out, l.window.Microseconds())
+		for _, lane := range l.lanes {
+			digits(&out, lane.interval.Microseconds(), int64(lane.burst))
+		}
+	}
+	for _, r := range q.rings {
+		out.WriteByte('R')
+		digits(&out, r.reach.Microseconds(), int64(r.calls), int64(r.low))
+	}
+	if q.day != nil {
+		out.WriteByte('D')
+		digits(&out, int64(q.day.policy.Limit), int64(q.day.reserve*1e6))
+	}
+	sum := sha1.Sum([]byte(out.String())) //nolint:gosec // see the import
+	return out.String(), hex.EncodeToString(sum[:])
+}
+
+// sections names the policies in the order of their sections.
+func (q Quota) sections() []string {
+	var names []string
+	for _, l := range q.lanes {
+		names = append(names, l.policy.Name)
+	}
+	for _, r := range q.rings {
+		names = append(names, r.policy.Name)
+	}
+	if q.day != nil {
+		names = append(names, q.day.policy.Name)
+	}
+	return names
+}
+
+// reason says in a word what refused demand.
+func (q Quota) reason(w why) string {
+	switch w {
+	case whyNothing:
+		return ""
+	case whyBrake:
+		return "brake"
+	case whyStopped:
+		return "stopped"
+	case whyLost:
+		return "state lost"
+	case whyUncounted:
+		return "day not counted yet"
+	case whyCeiling:
+		return "ceiling"
+	}
+	if names := q.sections(); int(w) <= len(names) {
+		return names[w-1]
+	}
+	return "policy of another release"
+}
+
+func stateKey(source string) string { return "quota:{" + source + "}:lanes" }
+
+// script returns the asker that runs limiter_acquire.
+func script(source string, rdb redis.UniversalClient) asker {
+	key := stateKey(source)
+	return func(ctx context.Context, d demand) (grant, error) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		args := make([]any, 0, 7)
+		args = append(args, d.high, d.low, d.terms.text, d.terms.name, d.terms.midnights)
+		if d.terms.ceiling != "" || d.happened != "" {
+			args = append(args, d.terms.ceiling)
+		}
+		if d.happened != "" {
+			args = append(args, d.happened)
+		}
+		reply, err := eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args}).Int64Slice()
+		if err != nil {
+			return grant{}, err
+		}
+		return decodeGrant(reply)
+	}
+}
+
+func decodeGrant(reply []int64) (grant, error) {
+	bad := func() (grant, error) {
+		return grant{}, fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
+	}
+	if len(reply) < 8 || len(reply)%3 != 2 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*askMost {
+		return bad()
+	}
+	g := grant{
+		backHigh: micros(reply[2]), backLow: micros(reply[3]), whyHigh: why(reply[4]), whyLow: why(reply[5]),
+		now: reply[6], used: reply[7],
+	}
+	waits := make([]time.Duration, 0, reply[0]+reply[1])
+	for i := 8; i < len(reply); i += 3 {
+		n, first, interval := reply[i], micros(reply[i+1]), micros(reply[i+2])
+		if n < 1 || int64(len(waits))+n > reply[0]+reply[1] {
+			return bad()
+		}
+		for k := range n {
+			waits = append(waits, first+time.Duration(k)*interval)
+		}
+	}
+	if int64(len(waits)) != reply[0]+reply[1] {
+		return bad()
+	}
+	g.high, g.low = waits[:reply[0]:reply[0]], waits[reply[0]:]
+	return g, nil
+}
