@@ -36,6 +36,9 @@ bench: ## the figures of the README, as ratios within one run
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -run '^$$' -bench . -benchtime $${BENCHTIME:-3x} ./consumer ./cmd/freshet; \
 	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./limiter ./simulator
 
+bench-limiter: ## every line of the limiter's bar beside its peers, on a real Redis; fails if one is missed
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_BAR=1 $(GO) test -count=1 -v -run '^TestTheBar$$' ./limiter
+
 lint: $(LINT) ## linters and import fences
 	$(LINT) run ./...
 
@@ -59,4 +62,4 @@ $(VULN):
 	GOBIN=$(TOOLS) $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	mv $(TOOLS)/govulncheck $@
 
-.PHONY: help dev build test race seen fuzz bench lint vuln fmt services services-down
+.PHONY: help dev build test race seen fuzz bench bench-limiter lint vuln fmt services services-down

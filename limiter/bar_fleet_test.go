@@ -1,0 +1,242 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+const (
+	callsTotal    = "rate_limiter_redis_calls_total"
+	acquiredTotal = "rate_limiter_acquired_total"
+)
+
+// measured is one limiter with its metrics.
+type measured struct {
+	*Limiter
+	metrics *prometheus.Registry
+}
+
+// measure makes a limiter.
+func measure(source string, q Quota, rdb redis.UniversalClient) measured {
+	reg := prometheus.NewRegistry()
+	return measured{New(source, q, rdb, slog.New(slog.DiscardHandler), reg), reg}
+}
+
+// slotOf returns the moments between which the permit's slot lies by Redis' clock.
+func slotOf(p *Permit) (earliest, latest time.Time) {
+	return p.slot.notAfter.Add(-permitLife), p.slot.notBefore
+}
+
+// once takes one permit and spends it.
+func (m measured) once(t *testing.T, lane schemas.Lane) error {
+	p, err := m.Acquire(t.Context(), lane)
+	if err == nil {
+		p.Spend()
+	}
+	return err
+}
+
+// fleet is the limiters of one source, as in so many processes, and what their
+// upstream sees.
+type fleet struct {
+	limiters []measured
+	stop     func()
+
+	mu    sync.Mutex
+	spent []spent // in order of time
+}
+
+type spent struct {
+	at               time.Time
+	lane             schemas.Lane
+	earliest, latest time.Time // the slot lies between
+}
+
+// startFleet returns limiters past their quiet start.
+func startFleet(t *testing.T, rdb *redis.Client, q Quota, processes int) *fleet {
+	t.Helper()
+	source := servicetest.Name("bar")
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	f := &fleet{stop: func() { cancel(); wg.Wait() }}
+	for range processes {
+		m := measure(source, q, rdb)
+		f.limiters = append(f.limiters, m)
+		wg.Go(func() {
+			if err := m.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := f.limiters[0].once(t, schemas.High); err != nil {
+		t.Error(err)
+	}
+	return f
+}
+
+// counted sums a counter of all its processes.
+func (f *fleet) counted(name string) float64 {
+	sum := 0.0
+	for _, m := range f.limiters {
+		families, _ := m.metrics.Gather()
+		for _, family := range families {
+			if family.GetName() != name {
+				continue
+			}
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// perPermit returns the calls to Redis for each permit spent since the start.
+func (f *fleet) perPermit() float64 { return f.counted(callsTotal) / f.counted(acquiredTotal) }
+
+// spend notes a permit that could be spent. The time is taken within the lock, so
+// that the order is true.
+func (f *fleet) spend(p *Permit, lane schemas.Lane) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !p.Spend() {
+		return false
+	}
+	earliest, latest := slotOf(p)
+	f.spent = append(f.spent, spent{time.Now(), lane, earliest, latest})
+	return true
+}
+
+// saturate lets so many waiters of each process take permits until ctx ends.
+func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (wait func()) {
+	var wg sync.WaitGroup
+	for _, m := range f.limiters {
+		for range waiters {
+			wg.Go(func() {
+				for f.take(ctx, m, lane) == nil {
+				}
+			})
+		}
+	}
+	return wg.Wait
+}
+
+// take spends one permit, as a caller does.
+func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
+	p, err := m.Acquire(ctx, lane)
+	for err == nil && !f.spend(p, lane) {
+		p, err = m.AcquireAgain(ctx, lane)
+	}
+	return err
+}
+
+// arrival is one caller who wants one permit of a process.
+type arrival struct {
+	after   time.Duration
+	process int
+}
+
+// arrive lets callers come at their times, and returns when they did and how
+// long each waited.
+func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (came, waited []time.Duration) {
+	came, waited = make([]time.Duration, len(arrivals)), make([]time.Duration, len(arrivals))
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i, a := range arrivals {
+		passUntil(t.Context(), start.Add(a.after))
+		wg.Go(func() {
+			came[i] = time.Since(start)
+			if err := f.take(t.Context(), f.limiters[a.process], lane); err != nil {
+				t.Error(err)
+			}
+			waited[i] = time.Since(start) - came[i]
+		})
+	}
+	wg.Wait()
+	return came, waited
+}
+
+// passUntil lets time pass: what is measured here is real time.
+func passUntil(ctx context.Context, until time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// perSecond returns the rate of a lane's permits (empty: of all) since from.
+func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var at []time.Time
+	for _, s := range f.spent {
+		if s.at.After(from) && (lane == "" || s.lane == lane) {
+			at = append(at, s.at)
+		}
+	}
+	if len(at) < 2 {
+		return 0
+	}
+	return float64(len(at)-1) / at[len(at)-1].Sub(at[0]).Seconds()
+}
+
+// mostSpent returns the most permits spent in a sliding second.
+func (f *fleet) mostSpent() int {
+	var at []time.Time
+	for _, s := range f.spent {
+		at = append(at, s.at)
+	}
+	return mostInASecond(at)
+}
+
+// mostSlots returns the most slots that certainly lie in one second.
+func (f *fleet) mostSlots() int {
+	byStart := slices.SortedFunc(slices.Values(f.spent), func(a, b spent) int { return a.earliest.Compare(b.earliest) })
+	most := 0
+	for i, first := range byStart {
+		end, n := first.earliest.Add(time.Second), 0
+		for _, s := range byStart[i:] {
+			if s.earliest.After(end) {
+				break
+			}
+			if !s.latest.After(end) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// mostInASecond returns the most of the sorted times in a sliding second.
+func mostInASecond(at []time.Time) int {
+	most, from := 0, 0
+	for to := range at {
+		for at[to].Sub(at[from]) > time.Second {
+			from++
+		}
+		most = max(most, to-from+1)
+	}
+	return most
+}
+
+// inOrder returns the waits that a lane shared by all would give, first come
+// first served and at no cost, to those who came.
+func inOrder(l lane, came []time.Duration) (waits []time.Duration) {
+	tat := time.Duration(0)
+	for _, at := range slices.SortedFunc(slices.Values(came), cmp.Compare[time.Duration]) {
+		waits = append(waits, max(0, tat-time.Duration(l.burst-1)*l.interval-at))
+		tat = max(tat, at) + l.interval
+	}
+	return waits
+}

@@ -1,0 +1,174 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	warmUp   = 500 * time.Millisecond // for the bursts that an idle lane gives are no rate
+	loadTime = 6 * time.Second
+)
+
+// loadRun is one run of a fleet under the quota of the reference source.
+type loadRun struct {
+	name  string
+	fleet *fleet
+
+	perPermit float64 // calls to Redis
+	low, all  float64 // permits a second
+	came      []time.Duration
+	waited    []time.Duration
+}
+
+// saturated lets LOW and HIGH ask all the time from so many processes.
+func (l *loadRun) saturated(t *testing.T, low, high int) {
+	f := l.fleet
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	waitLow := f.saturate(ctx, schemas.Low, low)
+	waitHigh := f.saturate(ctx, schemas.High, high)
+	start := time.Now().Add(warmUp)
+	passUntil(ctx, start)
+	calls, permits := f.counted(callsTotal), f.counted(acquiredTotal)
+	passUntil(ctx, start.Add(loadTime))
+	l.perPermit = (f.counted(callsTotal) - calls) / (f.counted(acquiredTotal) - permits)
+	l.low, l.all = f.perSecond(start, schemas.Low), f.perSecond(start, "")
+	stop()
+	waitLow()
+	waitHigh()
+}
+
+// bursts lets all lanes fill up twice, and everybody come at once.
+func (l *loadRun) bursts(t *testing.T) {
+	for range 2 {
+		passUntil(t.Context(), time.Now().Add(1200*time.Millisecond))
+		ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		waitLow := l.fleet.saturate(ctx, schemas.Low, 100)
+		waitHigh := l.fleet.saturate(ctx, schemas.High, 50)
+		waitLow()
+		waitHigh()
+		stop()
+	}
+	l.perPermit = l.fleet.perPermit()
+}
+
+// highAmongLow lets HIGH arrive while LOW asks all the time.
+func (l *loadRun) highAmongLow(t *testing.T, arrivals []arrival) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	wait := l.fleet.saturate(ctx, schemas.Low, 60)
+	passUntil(ctx, time.Now().Add(warmUp))
+	calls, permits := l.fleet.counted(callsTotal), l.fleet.counted(acquiredTotal)
+	l.came, l.waited = l.fleet.arrive(t, schemas.High, arrivals)
+	l.perPermit = (l.fleet.counted(callsTotal) - calls) / (l.fleet.counted(acquiredTotal) - permits)
+	stop()
+	wait()
+}
+
+// evenly and atRandom return arrivals at a rate, spread over the processes; those
+// at random are a Poisson process, the same in every run.
+func evenly(perSecond, n, processes int) (all []arrival) {
+	for i := range n {
+		all = append(all, arrival{time.Duration(i) * time.Second / time.Duration(perSecond), i % processes})
+	}
+	return all
+}
+
+func atRandom(perSecond, n, processes int) (all []arrival) {
+	rng := rand.New(rand.NewPCG(13, uint64(perSecond)))
+	at := 0.0
+	for range n {
+		at += rng.ExpFloat64() / float64(perSecond)
+		all = append(all, arrival{time.Duration(at * float64(time.Second)), rng.IntN(processes)})
+	}
+	return all
+}
+
+// inCrowds returns arrivals in crowds of 75, each at a random time in one random
+// process: 300 a second on average, with queues of a second.
+func inCrowds(processes int) (all []arrival) {
+	const crowds, size = 24, 75
+	rng := rand.New(rand.NewPCG(13, 75))
+	for range crowds {
+		at, process := time.Duration(rng.Int64N(int64(6*time.Second))), rng.IntN(processes)
+		for range size {
+			all = append(all, arrival{at, process})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.after, b.after) })
+	return all
+}
+
+// judgeLoad is about what the permits' order and number are under the real quota.
+// Runs that need little of the machine go side by side, each on a source of its
+// own; those whose waits are judged apart from those that ask all the time.
+func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
+	var loads []*loadRun
+	var wg sync.WaitGroup
+	start := func(name string, processes int, run func(l *loadRun)) *loadRun {
+		l := &loadRun{name: name}
+		loads = append(loads, l)
+		wg.Go(func() {
+			l.fleet = startFleet(t, rdb, quota, processes)
+			defer l.fleet.stop()
+			run(l)
+		})
+		return l
+	}
+	low := start("LOW alone, 12 processes of 40 waiters", 12, func(l *loadRun) { l.saturated(t, 40, 0) })
+	both := start("both lanes, 4 processes of 60 LOW and 10 HIGH", 4, func(l *loadRun) { l.saturated(t, 60, 10) })
+	start("LOW alone, 64 processes of 1 waiter", 64, func(l *loadRun) { l.saturated(t, 1, 0) })
+	start("idle, then 4 processes of 100 LOW and 50 HIGH at once, twice", 4, func(l *loadRun) { l.bursts(t) })
+	wg.Wait()
+	at60 := start("HIGH 60/s Poisson, LOW saturating", 4, func(l *loadRun) { l.highAmongLow(t, atRandom(60, 600, 4)) })
+	at90 := start("HIGH 90/s evenly, LOW saturating", 4, func(l *loadRun) { l.highAmongLow(t, evenly(90, 900, 4)) })
+	random90 := start("HIGH 90/s Poisson, LOW saturating", 4, func(l *loadRun) { l.highAmongLow(t, atRandom(90, 900, 4)) })
+	crowds := start("LOW in crowds of 75", 4, func(l *loadRun) {
+		l.came, l.waited = l.fleet.arrive(t, schemas.Low, inCrowds(4))
+		l.perPermit = l.fleet.perPermit()
+	})
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, l := range loads {
+		b.most("Redis calls a permit: "+l.name, "", l.perPermit, 1)
+	}
+	b.most("Redis calls a permit when LOW saturates", "", low.perPermit, 0.35)
+	b.least("budget used, "+low.name, " %", 100*low.low/350, 99.5)
+	b.least("budget used, "+both.name, " %", 100*both.all/450, 99.5)
+	b.least("HIGH when LOW floods", "/s", both.all-both.low, 100)
+	b.judgeWindows(t, rdb, loads)
+
+	high, shared := quota.lanes[0].lanes[0], quota.lanes[0].lanes[1]
+	b.most("HIGH's p99 wait at 60/s, Poisson, LOW saturating", " ms", p99(at60.waited), 5)
+	b.most("HIGH's p99 wait at 90/s, evenly, LOW saturating", " ms", p99(at90.waited), 20)
+	b.beside("at 90/s, Poisson", " ms", p99(random90.waited))
+	b.beside("the same in an ideal lane of 100/s", " ms", p99(inOrder(high, random90.came)))
+	fair := p99(inOrder(shared, crowds.came))
+	b.most("LOW's p99 wait of first come, first served: 75 at once in one of 4 processes, 300/s", " x", p99(crowds.waited)/fair, 1.6)
+	b.beside("limiter", " ms", p99(crowds.waited))
+	b.beside("first come, first served", " ms", fair)
+}
+
+// judgeWindows is about the most in any sliding second of every run.
+func (b *bar) judgeWindows(t *testing.T, rdb *redis.Client, loads []*loadRun) {
+	slots, permits := 0, 0
+	for _, l := range loads {
+		slots, permits = max(slots, l.fleet.mostSlots()), max(permits, l.fleet.mostSpent())
+	}
+	b.most("slots in any second of any run", "", float64(slots), 474)
+	b.most("permits spent in any second of any run (500 may arrive)", "", float64(permits), 497)
+	b.beside("ADR's script of 450/s, idle, then a burst", "", float64(worstSecond(t, adrAdmits(t, rdb, 450))))
+	b.beside("redis_rate of 450/s, idle, then a burst", "", float64(worstSecond(t, rateAdmits(rdb, 450))))
+}
