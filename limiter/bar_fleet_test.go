@@ -30,7 +30,14 @@ type measured struct {
 // measure makes a limiter.
 func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	reg := prometheus.NewRegistry()
-	return measured{New(source, q, rdb, slog.New(slog.DiscardHandler), reg), reg}
+	l, err := New(source, q.config, Needs{Redis: rdb, Process: servicetest.Name("process"), Log: slog.New(slog.DiscardHandler), Metrics: reg})
+	if err != nil {
+		panic(err) // the quota was checked
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.put(q, 0, false) // one of its own, which no configuration gives
+	return measured{l, reg}
 }
 
 // slotOf returns the moments between which the permit's slot lies by Redis' clock.
