@@ -155,3 +155,15 @@ func TestADatabaseThatIsNotThereIsNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestAChangeThatCannotBeAuditedIsNotMade(t *testing.T) {
+	s := open(t)
+	setting := store.Setting{Source: "nexon", Value: []byte("{}"), Revision: 1}
+	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
+	if err := s.ChangeSetting(t.Context(), setting, entry); err == nil || !strings.Contains(err.Error(), "settings of nexon") {
+		t.Errorf("%v", err)
+	}
+	if got, err := s.Setting(t.Context(), "nexon"); err != nil || got.Revision != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -28,6 +28,18 @@ type Store interface {
 	// Delete removes what is stored of an entity, if anything.
 	Delete(ctx context.Context, e schemas.Entity) error
 	Ping(ctx context.Context) error
+	// Setting returns what was changed of a source; Revision is 0 if nothing was.
+	Setting(ctx context.Context, source string) (store.Setting, error)
+	// ChangeSetting writes both or, with store.ErrConflict for a revision that is
+	// not the one above the stored one, or another error, neither.
+	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
+	// Audit returns the newest entries, the newest first, limit of them at most.
+	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
+	// Used returns the newest count of a policy; zero if there is none.
+	Used(ctx context.Context, source, policy string) (store.Usage, error)
+	// SetUsed writes a count, unless it is of an earlier day, or a lower one of
+	// the same day.
+	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 }
 
 // Run runs the suite; each test gets an empty store from open.
@@ -52,6 +64,12 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a cancelled call fails", testCancelled},
 		{"random writes end as the model says", testModel},
 		{"concurrent batches neither block nor lose", testConcurrent},
+		{"a setting is as it was changed last", testSetting},
+		{"every change is in the audit, the newest first", testAudit},
+		{"a change of another revision leaves no trace", testSettingGuard},
+		{"of concurrent changes each revision is written by one", testSettingRace},
+		{"a day's count never goes back", testUsage},
+		{"concurrent counts end at the greatest", testUsageRace},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(bench{t, open(t)}) })
 	}
@@ -314,6 +332,15 @@ func testCancelled(b bench) {
 	}
 	if _, err := b.store.Write(ctx, []store.Write{content(entity, 5, "x")}); err == nil {
 		b.Error("Write succeeded")
+	}
+	if _, err := b.store.Setting(ctx, "nexon"); err == nil {
+		b.Error("Setting succeeded")
+	}
+	if _, err := b.store.Used(ctx, "nexon", "day"); err == nil {
+		b.Error("Used succeeded")
+	}
+	if setting, entry := change("nexon", 1); b.store.ChangeSetting(ctx, setting, entry) == nil {
+		b.Error("ChangeSetting succeeded")
 	}
 	testUnknown(b)
 }

@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/store"
+)
+
+// Setting returns what was changed of a source, in one round trip; Revision is 0
+// if nothing ever was.
+func (s *Store) Setting(ctx context.Context, source string) (store.Setting, error) {
+	setting := store.Setting{Source: source}
+	err := setting.ScanSetting(s.pool.QueryRow(ctx, store.SelectSetting, source).Scan)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return store.Setting{}, fmt.Errorf("read the settings of %s: %w", source, err)
+	}
+	return setting, nil
+}
+
+// ChangeSetting writes a setting and the entry that says who changed it, both or
+// neither. Its revision must be the one above the stored one, or it is refused
+// with store.ErrConflict.
+func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, setting.WriteSetting(), setting.SettingArgs()...)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return store.ErrConflict
+		}
+		_, err = tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write the settings of %s: %w", setting.Source, rejected(err))
+	}
+	return nil
+}
+
+// Audit returns the newest entries, the newest first, limit of them at most.
+func (s *Store) Audit(ctx context.Context, limit int) ([]store.AuditEntry, error) {
+	rows, err := s.pool.Query(ctx, store.SelectAudit, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the audit: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
+		return e, e.ScanAudit(row.Scan)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the audit: %w", err)
+	}
+	return all, nil
+}
+
+// Used returns the newest count of a policy's calls, in one round trip; zero if
+// there is none.
+func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, error) {
+	var u store.Usage
+	err := u.ScanUsage(s.pool.QueryRow(ctx, store.SelectUsage, source, policy).Scan)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return store.Usage{}, fmt.Errorf("read the usage of %s, %s: %w", source, policy, err)
+	}
+	return u, nil
+}
+
+// SetUsed writes a count, in one round trip. One of an earlier day, or a lower
+// one of the same day, changes nothing.
+func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
+	if _, err := s.pool.Exec(ctx, store.UpsertUsage, source, policy, u.DayEnd.UnixMicro(), u.Calls, u.At.UnixMicro()); err != nil {
+		return fmt.Errorf("write the usage of %s, %s: %w", source, policy, err)
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package storetest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"github.com/freshet/freshet/store"
+)
+
+// change is revision n of a source's setting and what the audit says of it.
+func change(source string, n int64) (store.Setting, store.AuditEntry) {
+	value := func(n int64) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"n":%d,"a": "é"}`, n)) }
+	return store.Setting{Source: source, Value: value(n), Revision: n, ChangedAt: at(n), ChangedBy: fmt.Sprint("by ", n)},
+		store.AuditEntry{At: at(n), Actor: fmt.Sprint("by ", n), Action: "set", Source: source, Before: value(n - 1), After: value(n), Note: fmt.Sprint("n'", n)}
+}
+
+func (b bench) tryChange(source string, n int64) error {
+	setting, entry := change(source, n)
+	return b.store.ChangeSetting(b.Context(), setting, entry)
+}
+
+func (b bench) change(source string, n int64) {
+	b.Helper()
+	if err := b.tryChange(source, n); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b bench) isSet(source string, n int64) {
+	b.Helper()
+	want := store.Setting{Source: source}
+	if n > 0 {
+		want, _ = change(source, n)
+	}
+	if got, err := b.store.Setting(b.Context(), source); err != nil || !reflect.DeepEqual(got, want) {
+		b.Fatalf("the setting of %s is %+v, %v; want %+v", source, got, err, want)
+	}
+}
+
+func (b bench) audit(limit int) []store.AuditEntry {
+	b.Helper()
+	all, err := b.store.Audit(b.Context(), limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func testSetting(b bench) {
+	b.isSet("nexon", 0)
+	for n := int64(1); n <= 3; n++ {
+		b.change("nexon", n)
+		b.isSet("nexon", n)
+		b.isSet("nexo", 0)
+	}
+	b.change("nexo", 1)
+	b.isSet("nexo", 1)
+	b.isSet("nexon", 3)
+}
+
+func testAudit(b bench) {
+	if all := b.audit(10); len(all) != 0 {
+		b.Fatalf("the audit of nothing is %+v", all)
+	}
+	for n := int64(1); n <= 3; n++ {
+		b.change("nexon", n)
+	}
+	for limit, want := range []int64{0, 1, 2, 3, 3} {
+		all := b.audit(limit)
+		if int64(len(all)) != want {
+			b.Fatalf("%d of the audit are %+v", limit, all)
+		}
+		for i, got := range all {
+			_, e := change("nexon", 3-int64(i))
+			e.ID = got.ID
+			if !reflect.DeepEqual(got, e) || (i > 0 && got.ID >= all[i-1].ID) {
+				b.Errorf("entry %d of %d is %+v, want %+v", i, limit, got, e)
+			}
+		}
+	}
+}
+
+func testSettingGuard(b bench) {
+	b.change("nexon", 1)
+	b.change("nexon", 2)
+	for _, c := range []struct {
+		source   string
+		revision int64
+	}{{"nexon", 1}, {"nexon", 2}, {"nexon", 4}, {"other", 2}, {"other", 7}} {
+		if err := b.tryChange(c.source, c.revision); !errors.Is(err, store.ErrConflict) {
+			b.Errorf("revision %d of %s: %v", c.revision, c.source, err)
+		}
+	}
+	b.isSet("nexon", 2)
+	b.isSet("other", 0)
+	if n := len(b.audit(10)); n != 2 {
+		b.Errorf("two changes and five refusals left %d entries in the audit", n)
+	}
+}
+
+// testSettingRace has writers read and change one setting: each revision is
+// written by one of them, the first as well as any other.
+func testSettingRace(b bench) {
+	const writers, changes = 6, 8
+	var wg sync.WaitGroup
+	var refused atomic.Int64
+	for range writers {
+		wg.Go(func() {
+			for done := 0; done < changes; {
+				s, err := b.store.Setting(b.Context(), "nexon")
+				if err == nil {
+					err = b.tryChange("nexon", s.Revision+1)
+				}
+				switch {
+				case err == nil:
+					done++
+				case errors.Is(err, store.ErrConflict):
+					refused.Add(1)
+				default:
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.isSet("nexon", writers*changes)
+	all := b.audit(1000)
+	seen := map[string]bool{}
+	for _, e := range all {
+		seen[string(e.After)] = true
+	}
+	if len(all) != writers*changes || len(seen) != len(all) {
+		b.Errorf("%d entries of %d revisions for %d changes; %d were refused", len(all), len(seen), writers*changes, refused.Load())
+	}
+}
+
+func used(day, calls, when int64) store.Usage {
+	return store.Usage{DayEnd: at(day * 86400), Calls: calls, At: at(when)}
+}
+
+func testUsage(b bench) {
+	is := func(what string, want store.Usage) {
+		b.Helper()
+		if got, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || got != want {
+			b.Fatalf("%s: %+v, %v; want %+v", what, got, err, want)
+		}
+	}
+	is("at first", store.Usage{})
+	for _, step := range []struct {
+		what      string
+		set, want store.Usage
+	}{
+		{"a first count", used(1, 10, 10), used(1, 10, 10)},
+		{"a higher one", used(1, 30, 20), used(1, 30, 20)},
+		{"a lower one", used(1, 20, 30), used(1, 30, 20)},
+		{"the same, later", used(1, 30, 40), used(1, 30, 40)},
+		{"the same, from earlier", used(1, 30, 35), used(1, 30, 40)},
+		{"an earlier day", used(0, 90, 50), used(1, 30, 40)},
+		{"a later day", used(2, 0, 60), used(2, 0, 60)},
+		{"the day before again", used(1, 99, 70), used(2, 0, 60)},
+	} {
+		if err := b.store.SetUsed(b.Context(), "nexon", "day", step.set); err != nil {
+			b.Fatal(err)
+		}
+		is(step.what, step.want)
+	}
+	for _, other := range [][2]string{{"nexon", "hour"}, {"other", "day"}} {
+		if err := b.store.SetUsed(b.Context(), other[0], other[1], used(9, 9, 9)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	is("counts of others", used(2, 0, 60))
+}
+
+func testUsageRace(b bench) {
+	const writers, counts = 4, 25
+	var wg sync.WaitGroup
+	for writer := range int64(writers) {
+		wg.Go(func() {
+			for n := range int64(counts) {
+				if err := b.store.SetUsed(b.Context(), "nexon", "day", used(1, n*writers+writer, n)); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || got != used(1, writers*counts-1, counts-1) {
+		b.Errorf("%+v, %v", got, err)
+	}
+}
