@@ -1,0 +1,194 @@
+package settings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+const (
+	bodyMost = 64 << 10
+	noteMost = 1000 // bytes
+	// patience bounds what the store may take for one request.
+	patience = 5 * time.Second
+	// auditUsual and auditMost are how many entries are answered.
+	auditUsual, auditMost = 100, 1000
+)
+
+// Look returns what the limiter of a source is doing, to be written as JSON.
+type Look func(ctx context.Context, source string) (any, error)
+
+// admin is the admin API.
+type admin struct {
+	settings *Settings
+	look     Look
+	log      *slog.Logger
+}
+
+// Handler returns the admin API, below /admin/v1. A nil look answers that nobody
+// looks. Browsers can't be made to call it from another site.
+func (s *Settings) Handler(look Look, log *slog.Logger) http.Handler {
+	a := &admin{s, look, log}
+	mux := http.NewServeMux()
+	for path, methods := range map[string]map[string]handle{
+		"/admin/v1/settings":                {http.MethodGet: a.all},
+		"/admin/v1/settings/{source}":       {http.MethodGet: a.one, http.MethodPatch: a.patch},
+		"/admin/v1/sources/{source}/stop":   {http.MethodPost: a.act(s.Stop)},
+		"/admin/v1/sources/{source}/resume": {http.MethodPost: a.act(s.Resume)},
+		"/admin/v1/audit":                   {http.MethodGet: a.audit},
+		"/admin/v1/limiter/{source}":        {http.MethodGet: a.limiter},
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, methods) })
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, newProblem(http.StatusNotFound, "no-such-path", "There is nothing at this path. See /openapi.yaml."))
+	})
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, newProblem(http.StatusForbidden, "cross-site", "A page of another site may not change settings."))
+	}))
+	return foreign.Handler(mux)
+}
+
+// handle answers one request with what is to be written as JSON.
+type handle func(r *http.Request) (any, error)
+
+func (a *admin) serve(w http.ResponseWriter, r *http.Request, methods map[string]handle) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	h, known := methods[method]
+	if !known {
+		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+		a.fail(w, r, newProblem(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not take the method. See /openapi.yaml."))
+		return
+	}
+	// What was ordered is done, also if who ordered it has hung up since.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
+	defer cancel()
+	r.Body = http.MaxBytesReader(w, r.Body, bodyMost)
+	answer, err := h(r.WithContext(ctx))
+	if err != nil {
+		a.fail(w, r, err)
+		return
+	}
+	if state, ok := answer.(State); ok {
+		w.Header().Set("ETag", `"`+strconv.FormatInt(state.Revision, 10)+`"`)
+	}
+	a.write(w, http.StatusOK, "application/json", answer)
+}
+
+func (a *admin) all(r *http.Request) (any, error) {
+	states, err := a.settings.All(r.Context())
+	return map[string]any{"settings": states}, err
+}
+
+func (a *admin) one(r *http.Request) (any, error) {
+	return a.settings.Get(r.Context(), r.PathValue("source"))
+}
+
+func (a *admin) patch(r *http.Request) (any, error) {
+	o, err := orderOf(r)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, badBody(err)
+	}
+	if !strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
+		return nil, badBody(errors.New(`the body must be an object, as in {"policies":{"second":{"target":400}}}`))
+	}
+	var p Patch
+	if err := decode(text, &p); err != nil {
+		return nil, badBody(fmt.Errorf("%w; there are policies.{name}.limit, target, highReserve and lowReserve, and lowCeilings", err))
+	}
+	return a.settings.Change(r.Context(), o, p)
+}
+
+// act returns the handler of what an order alone says.
+func (a *admin) act(do func(context.Context, Order) (State, error)) handle {
+	return func(r *http.Request) (any, error) {
+		o, err := orderOf(r)
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, badBody(err)
+		}
+		if len(text) > 0 {
+			var body struct {
+				Note string `json:"note"`
+			}
+			if err := decode(text, &body); err != nil {
+				return nil, badBody(fmt.Errorf(`%w; the body may be {"note":"why"}`, err))
+			}
+			if len(body.Note) > noteMost || strings.ContainsFunc(body.Note, unicode.IsControl) {
+				return nil, badBody(fmt.Errorf("the note must be one line of at most %d bytes", noteMost))
+			}
+			o.Note = body.Note
+		}
+		return do(r.Context(), o)
+	}
+}
+
+func (a *admin) audit(r *http.Request) (any, error) {
+	limit := auditUsual
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > auditMost {
+			return nil, newProblem(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, auditMost))
+		}
+	}
+	entries, err := a.settings.Audit(r.Context(), limit)
+	return map[string]any{"entries": entries}, err
+}
+
+func (a *admin) limiter(r *http.Request) (any, error) {
+	source := r.PathValue("source")
+	if _, err := a.settings.config(source); err != nil {
+		return nil, err
+	}
+	if a.look == nil {
+		return nil, newProblem(http.StatusNotImplemented, "not-here", "This process can't look into the limiter.")
+	}
+	answer, err := a.look(r.Context(), source)
+	if err != nil {
+		a.log.Warn("the limiter can't be looked into", "source", source, "err", err)
+		return nil, newProblem(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter can't be looked into at the moment; the log says why.")
+	}
+	return answer, nil
+}
+
+// orderOf returns who wants what to be changed. Until there is access control
+// nobody proves who they are, and the audit must not look as if they had: it
+// gets the address of the connection, and no header is believed.
+func orderOf(r *http.Request) (Order, error) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = "unknown"
+	}
+	o := Order{Source: r.PathValue("source"), Actor: "unauthenticated@" + host}
+	tag := r.Header.Get("If-Match")
+	if tag == "" || tag == "*" {
+		return o, nil
+	}
+	revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
+	if err != nil {
+		return o, newProblem(http.StatusBadRequest, "bad-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
+	}
+	o.Revision = &revision
+	return o, nil
+}

@@ -1,0 +1,265 @@
+package settings
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWhatWasNeverChangedIsAsItIsConfigured(t *testing.T) {
+	r := newRig(t)
+	a := r.get()
+	if a.StatusCode != 200 || a.Stopped || a.Revision != 0 || a.ChangedAt != nil || a.ChangedBy != nil || r.override(a) != "{}" ||
+		a.Header.Get("ETag") != `"0"` || a.Effective.Policies[0].Target != 450 || a.Configured.Policies[1].TimeZone != "Asia/Seoul" {
+		t.Errorf("%d %s %v", a.StatusCode, a.text, a.Header)
+	}
+	all := r.do(http.MethodGet, "/admin/v1/settings", "").Settings
+	if len(all) != 2 || all[0].Source != "nexon" || all[1].Source != "other" || len(all[1].Effective.LowCeilings) != 1 {
+		t.Errorf("%+v", all)
+	}
+	if entries := r.do(http.MethodGet, "/admin/v1/audit", "").Entries; entries == nil || len(entries) != 0 {
+		t.Errorf("audit %+v", entries)
+	}
+}
+
+func TestAPatchChangesWhatItNamesAndNullReturnsItToWhatIsConfigured(t *testing.T) {
+	r := newRig(t)
+	for i, step := range []struct{ patch, override string }{
+		{`{"policies":{"second":{"target":400,"highReserve":120}}}`, `{"policies":{"second":{"target":400,"highReserve":120}}}`},
+		{`{"lowCeilings":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`, `{"policies":{"second":{"target":400,"highReserve":120}},"lowCeilings":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
+		{`{"policies":{"second":{"highReserve":null},"day":{"limit":15000000,"highReserve":"90/m"}}}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowCeilings":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
+		{`{"lowCeilings":[]}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowCeilings":[]}`},
+		{`{"policies":{"second":{"target":null}}, "lowCeilings":null}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"}}}`},
+		{`{"policies":{"day":null,"second":{"lowReserve":10}}}`, `{"policies":{"second":{"lowReserve":10}}}`},
+		{` {"policies":null} `, `{}`},
+	} {
+		a := r.patch(step.patch)
+		if a.StatusCode != 200 || r.override(a) != step.override || a.Revision != int64(i+1) || *a.ChangedBy != "unauthenticated@192.0.2.7" ||
+			time.Since(*a.ChangedAt).Abs() > time.Minute {
+			t.Fatalf("%s gave %d %s", step.patch, a.StatusCode, a.text)
+		}
+		if got := r.get(); got.text != a.text || got.Header.Get("ETag") != a.Header.Get("ETag") {
+			t.Errorf("the patch answered %s and reading %s", a.text, got.text)
+		}
+	}
+}
+
+func TestTheEffectiveQuotaIsTheConfiguredOneWithTheChange(t *testing.T) {
+	r := newRig(t)
+	a := r.patch(`{"policies":{"second":{"target":400}},"lowCeilings":[{"rate":"250/s"}]}`)
+	if a.Configured.Policies[0].Target != 450 || a.Effective.Policies[0].Target != 400 || a.Effective.Policies[0].HighReserve.Calls != 100 ||
+		len(a.Configured.LowCeilings) != 0 || a.Effective.LowCeilings[0].Rate != 250 {
+		t.Error(a.text)
+	}
+}
+
+func TestAQuotaThatCannotBeHeldIsRefusedInTheQuotasOwnWords(t *testing.T) {
+	r := newRig(t)
+	for patch, words := range map[string]string{
+		`{"policies":{"second":{"target":600}}}`:                         `target: 600 is above the limit of 500`,
+		`{"policies":{"second":{"target":500}}}`:                         `could reach the upstream`,
+		`{"policies":{"second":{"highReserve":450}}}`:                    `leave nothing of 450 to share`,
+		`{"policies":{"minute":{"limit":5}}}`:                            `there is no policy "minute"; the quota has second, day`,
+		`{"policies":{"day":{"limit":0}}}`:                               `limit: 0 is too small`,
+		`{"policies":{"day":{"target":5}}}`:                              `a day has neither`,
+		`{"lowCeilings":[{"from":25,"rate":"1/s"}]}`:                     `hours are 0 to 24`,
+		`{"policies":{"second":{"limit":300}}}`:                          `target: 450 is above the limit of 300`,
+		`{"policies":{"second":{"lowReserve":-1}}}`:                      `must not be negative`,
+		`{"policies":{"second":{"target":400},"day":{"limit":1000000}}}`: `policies[1] "day"`,
+	} {
+		a := r.patch(patch)
+		if a.StatusCode != 422 || a.Code != "quota-refused" || !strings.Contains(a.Detail, words) {
+			t.Errorf("%s gave %d %s", patch, a.StatusCode, a.text)
+		}
+	}
+	if a := r.get(); a.Revision != 0 || r.override(a) != "{}" {
+		t.Errorf("something was changed: %s", a.text)
+	}
+}
+
+func TestABodyThatIsNotUnderstoodIsRefused(t *testing.T) {
+	r := newRig(t)
+	for body, words := range map[string]string{
+		``:                                    "must be an object",
+		`null`:                                "must be an object",
+		`[]`:                                  "must be an object",
+		`{`:                                   "unexpected EOF",
+		`{} {}`:                               "something follows",
+		`{"stopped":true}`:                    `unknown field "stopped"; there are policies.{name}.limit`,
+		`{"policies":[]}`:                     "array given where an object belongs",
+		`{"lowCeilings":{}}`:                  "object given where a list belongs",
+		`{"lowCeilings":[{"from":1,"to":2}]}`: "lowCeilings[0] has no rate",
+		`{"lowCeilings":[null]}`:              "lowCeilings[0] has no rate",
+		`{"lowCeilings":[{"rate":5}]}`:        `a rate as in "25/s"`,
+		`{"lowCeilings":[{"rate":"fast"}]}`:   `"fast" must be a rate`,
+		`{"lowCeilings":[{"rate":"1/s","until":5}]}`:        `unknown field "until"`,
+		`{"policies":{"second":{"traget":400}}}`:            `unknown field "traget"`,
+		`{"policies":{"second":{"traget":null}}}`:           `unknown field "traget"`,
+		`{"policies":{"second":{"target":"400"}}}`:          "string given where a whole number belongs",
+		`{"policies":{"second":{"target":4.5}}}`:            "where a whole number belongs",
+		`{"policies":{"second":{"highReserve":"a lot"}}}`:   "a number of calls a window, or a rate",
+		`{"policies":{"second":{"window":"2s"}}}`:           `unknown field "window"`,
+		`{"policies":{"second":{"target":400},"second":1}}`: "where an object belongs",
+	} {
+		a := r.patch(body)
+		if a.StatusCode != 400 || a.Code != "bad-body" || !strings.Contains(a.Detail, words) {
+			t.Errorf("%s gave %d %s", body, a.StatusCode, a.text)
+		}
+	}
+	large := `{"policies":{"` + strings.Repeat("x", 64<<10) + `":null}}`
+	if a := r.patch(large); a.StatusCode != 413 || a.Code != "body-too-large" {
+		t.Errorf("a large body: %d %s", a.StatusCode, a.text)
+	}
+	if a := r.get(); a.Revision != 0 {
+		t.Errorf("something was changed: %s", a.text)
+	}
+}
+
+func TestAPatchThatChangesNothingMakesNoRevision(t *testing.T) {
+	r := newRig(t)
+	r.patch(`{"policies":{"second":{"target":400}}}`)
+	for _, patch := range []string{`{}`, `{"policies":{"second":{"target":400}}}`, `{"policies":{"day":null}}`, `{"lowCeilings":null}`} {
+		if a := r.patch(patch); a.StatusCode != 200 || a.Revision != 1 {
+			t.Errorf("%s: %d %s", patch, a.StatusCode, a.text)
+		}
+	}
+	if n := len(r.do(http.MethodGet, "/admin/v1/audit", "").Entries); n != 1 {
+		t.Errorf("%d entries in the audit", n)
+	}
+}
+
+func TestAPatchForAnotherRevisionIsRefused(t *testing.T) {
+	r := newRig(t)
+	target := func(n string) string { return `{"policies":{"second":{"target":` + n + `}}}` }
+	for _, step := range []struct {
+		ifMatch, target string
+		status          int
+		code            string
+	}{
+		{`"0"`, "401", 200, ""},
+		{`"0"`, "402", 412, "revision-conflict"},
+		{`"7"`, "402", 412, "revision-conflict"},
+		{"1", "402", 200, ""},
+		{"*", "403", 200, ""},
+		{"", "404", 200, ""},
+		{`"3", "4"`, "405", 400, "bad-if-match"},
+		{`W/"4"`, "405", 400, "bad-if-match"},
+		{"abc", "405", 400, "bad-if-match"},
+	} {
+		if a := r.patch(target(step.target), "If-Match", step.ifMatch); a.StatusCode != step.status || a.Code != step.code {
+			t.Errorf("If-Match: %s gave %d %s", step.ifMatch, a.StatusCode, a.text)
+		}
+	}
+	if a := r.get(); a.Revision != 4 || a.Effective.Policies[0].Target != 404 {
+		t.Error(a.text)
+	}
+}
+
+func (r *rig) act(what, body string) answer {
+	r.Helper()
+	return r.do(http.MethodPost, "/admin/v1/sources/nexon/"+what, body)
+}
+
+func TestStopAndResumeAreIdempotentAndKeepTheChanges(t *testing.T) {
+	r := newRig(t)
+	r.patch(`{"policies":{"second":{"target":400}}}`)
+	for _, step := range []struct {
+		what, body string
+		revision   int64
+	}{
+		{"resume", "", 1},
+		{"stop", `{"note":"the upstream asked us to"}`, 2},
+		{"stop", "", 2},
+		{"stop", "{}", 2},
+		{"resume", `{"note":"they are done"}`, 3},
+		{"resume", "", 3},
+	} {
+		a := r.act(step.what, step.body)
+		if a.StatusCode != 200 || a.Revision != step.revision || a.Stopped != (step.what == "stop") || a.Effective.Policies[0].Target != 400 {
+			t.Errorf("%s: %d %s", step.what, a.StatusCode, a.text)
+		}
+	}
+	entries := r.do(http.MethodGet, "/admin/v1/audit?limit=2", "").Entries
+	if len(entries) != 2 || entries[0].Action != "resume" || entries[0].Note != "they are done" || entries[1].Action != "stop" ||
+		entries[1].Note != "the upstream asked us to" || entries[1].Actor != "unauthenticated@192.0.2.7" || entries[1].Source != "nexon" ||
+		string(entries[1].Before) != `{"policies":{"second":{"target":400}}}` || string(entries[1].After) != `{"stopped":true,"policies":{"second":{"target":400}}}` {
+		t.Errorf("audit %+v", entries)
+	}
+	for _, body := range []string{`{"why":"x"}`, `{"note":5}`, `{"note":"a\u0000b"}`, `{"note":"a\nb"}`, `{"note":"` + strings.Repeat("x", 1001) + `"}`, `x`} {
+		if a := r.act("stop", body); a.StatusCode != 400 || a.Code != "bad-body" {
+			t.Errorf("%.40s: %d %s", body, a.StatusCode, a.text)
+		}
+	}
+}
+
+func TestABrowsersCallFromAnotherSiteIsRefused(t *testing.T) {
+	r := newRig(t)
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example"}} {
+		for _, a := range []answer{
+			r.do(http.MethodPost, "/admin/v1/sources/nexon/stop", "", headers...), r.patch(`{"policies":{"second":{"target":400}}}`, headers...),
+		} {
+			if a.StatusCode != 403 || a.Code != "cross-site" {
+				t.Errorf("%v: %d %s", headers, a.StatusCode, a.text)
+			}
+		}
+	}
+	if a := r.do(http.MethodPost, "/admin/v1/sources/nexon/stop", "", "Sec-Fetch-Site", "same-origin"); a.StatusCode != 200 {
+		t.Errorf("from its own site: %d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestEveryErrorIsAProblem(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		method, path string
+		status       int
+		code         string
+	}{
+		{"GET", "/admin/v1/settings/github", 404, "no-such-source"},
+		{"GET", "/admin/v1/settings/nexon%2Fx", 404, "no-such-source"},
+		{"PATCH", "/admin/v1/settings/github", 404, "no-such-source"},
+		{"POST", "/admin/v1/sources/github/stop", 404, "no-such-source"},
+		{"GET", "/admin/v1/limiter/github", 404, "no-such-source"},
+		{"GET", "/admin/v1/nothing", 404, "no-such-path"},
+		{"GET", "/admin/v1/settings/", 404, "no-such-path"},
+		{"DELETE", "/admin/v1/settings/nexon", 405, "method-not-allowed"},
+		{"GET", "/admin/v1/sources/nexon/stop", 405, "method-not-allowed"},
+		{"GET", "/admin/v1/audit?limit=0", 400, "bad-limit"},
+		{"GET", "/admin/v1/audit?limit=1001", 400, "bad-limit"},
+		{"GET", "/admin/v1/audit?limit=all", 400, "bad-limit"},
+	} {
+		if a := r.do(c.method, c.path, "{}"); a.StatusCode != c.status || a.Code != c.code || (c.status == 405) != (a.Header.Get("Allow") != "") {
+			t.Errorf("%s %s: %d %s", c.method, c.path, a.StatusCode, a.text)
+		}
+	}
+}
+
+func TestADatabaseThatIsAwayIsAProblemWithATimeAndItsNameStaysInTheLog(t *testing.T) {
+	r := newRig(t)
+	r.before = func() error { return errDown }
+	a := r.act("stop", "")
+	if a.StatusCode != 503 || a.Code != "store-unavailable" || a.Header.Get("Retry-After") != "1" || strings.Contains(a.text, "secret") {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	if !strings.Contains(r.log.String(), errDown.Error()) {
+		t.Errorf("the log says %s", r.log.String())
+	}
+}
+
+func TestTheLimiterIsLookedIntoByWhoeverCan(t *testing.T) {
+	r := newRig(t)
+	look := func() answer { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "") }
+	if a := look(); a.StatusCode != 200 || a.text != "{\"of\":\"nexon\"}\n" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	r.look = func(context.Context, string) (any, error) { return nil, errDown }
+	if a := look(); a.StatusCode != 503 || a.Code != "limiter-unavailable" || strings.Contains(a.text, "secret") || !strings.Contains(r.log.String(), "secret") {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	r.handler = r.Handler(nil, nil)
+	if a := look(); a.StatusCode != 501 || a.Code != "not-here" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}

@@ -1,0 +1,164 @@
+package settings
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// rig is the settings of two sources on a database in memory.
+type rig struct {
+	*testing.T
+	*Settings
+	handler http.Handler
+	look    Look
+	log     bytes.Buffer
+	router  routers.Router
+	// before is called before each write, and may make it fail.
+	before func() error
+}
+
+// interrupted lets a test come between the reading of a setting and its change.
+type interrupted struct {
+	*sqlite.Store
+	rig *rig
+}
+
+func (s interrupted) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
+	if s.rig.before != nil {
+		if err := s.rig.before(); err != nil {
+			return err
+		}
+	}
+	return s.Store.ChangeSetting(ctx, setting, entry)
+}
+
+func second(limit, target, reserve int) limiter.Policy {
+	return limiter.Policy{Name: "second", Limit: limit, Window: limiter.Window(time.Second), Target: target, HighReserve: limiter.Reserve{Calls: reserve}}
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r := &rig{T: t}
+	nexon, other := limiter.DefaultConfig(), limiter.DefaultConfig()
+	nexon.Policies = []limiter.Policy{
+		second(500, 450, 100),
+		{Name: "day", Limit: 20_000_000, Window: limiter.Day, TimeZone: "Asia/Seoul", HighReserve: limiter.Reserve{Rate: 25}},
+	}
+	other.Policies = []limiter.Policy{second(50, 0, 0)}
+	other.LowCeilings = []limiter.Ceiling{{From: 22, To: 6, Rate: 5}}
+	r.Settings = New(interrupted{db, r}, map[string]limiter.Config{"nexon": nexon, "other": other})
+	r.look = func(_ context.Context, source string) (any, error) { return map[string]string{"of": source}, nil }
+	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.look(ctx, source) }, slog.New(slog.NewTextHandler(&r.log, nil)))
+
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	doc.Servers = nil
+	if r.router, err = gorillamux.NewRouter(doc); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+type answer struct {
+	StatusCode int         `json:"-"`
+	Header     http.Header `json:"-"`
+	text       string
+	State
+	Code     string  `json:"code"`
+	Detail   string  `json:"detail"`
+	Settings []State `json:"settings"`
+	Entries  []Entry `json:"entries"`
+}
+
+// do sends a request and checks the answer against the OpenAPI document, and the
+// body of one that was taken too.
+func (r *rig) do(method, target, body string, headers ...string) answer {
+	r.Helper()
+	req := httptest.NewRequestWithContext(r.Context(), method, target, strings.NewReader(body))
+	req.RemoteAddr = "192.0.2.7:1234"
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i+1] != "" {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	rec := httptest.NewRecorder()
+	r.handler.ServeHTTP(rec, req)
+	a := answer{StatusCode: rec.Code, Header: rec.Header(), text: rec.Body.String()}
+	if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
+		r.Fatalf("%s %s: %s: %v", method, target, a.text, err)
+	}
+	want := "application/json"
+	if a.StatusCode >= 400 {
+		want = "application/problem+json"
+	}
+	if a.Header.Get("Content-Type") != want || a.Header.Get("Cache-Control") != "no-store" {
+		r.Errorf("%s %s: headers %v", method, target, a.Header)
+	}
+	route, params, err := r.router.FindRoute(req)
+	if err != nil {
+		return a
+	}
+	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
+	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
+	req.Body = io.NopCloser(strings.NewReader(body))
+	if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil && a.StatusCode == http.StatusOK {
+		r.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, target, err)
+	}
+	if err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: a.StatusCode, Header: a.Header, Body: io.NopCloser(strings.NewReader(a.text)), Options: options,
+	}); err != nil {
+		r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, target, err, a.text)
+	}
+	return a
+}
+
+func (r *rig) get() answer {
+	r.Helper()
+	return r.do(http.MethodGet, "/admin/v1/settings/nexon", "")
+}
+
+func (r *rig) patch(body string, headers ...string) answer {
+	r.Helper()
+	return r.do(http.MethodPatch, "/admin/v1/settings/nexon", body, headers...)
+}
+
+func (r *rig) override(a answer) string {
+	r.Helper()
+	text, err := json.Marshal(a.Override)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return string(text)
+}
+
+var errDown = errors.New("connection refused to postgres://secret@db")

@@ -1,0 +1,202 @@
+// Package settings changes the quotas of sources while they run, and stops them
+// in an emergency. What is changed lies over what is configured: it is refused
+// unless the quota that results can be held, it is written down with who wanted
+// it, and every limiter reads it within a moment, so that no process has to be
+// restarted or even reached.
+package settings
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/store"
+)
+
+// The actions that the audit knows.
+const (
+	actionSet    = "set"
+	actionStop   = "stop"
+	actionResume = "resume"
+)
+
+// tries is how often a change is made again after somebody else's came between.
+// One of them always succeeds, so this many actors may act at the same instant.
+const tries = 20
+
+// Settings are the quotas of all sources: what is configured, and what was
+// changed of it.
+type Settings struct {
+	store   Store
+	configs map[string]limiter.Config
+}
+
+// New returns the settings of the sources by name, as they are configured.
+func New(st Store, configs map[string]limiter.Config) *Settings {
+	return &Settings{store: st, configs: configs}
+}
+
+// Order says who wants a source changed.
+type Order struct {
+	Source string
+	Actor  string
+	Note   string // why, for the audit
+	// Revision is the only one that may be changed; nil: whichever there is.
+	Revision *int64
+}
+
+// NoSourceError is returned for a source that is not configured.
+type NoSourceError struct {
+	Source string
+	Known  []string
+}
+
+func (e *NoSourceError) Error() string {
+	return fmt.Sprintf("there is no source %q; the configuration has %s", e.Source, strings.Join(e.Known, ", "))
+}
+
+// RefusedError is returned for a change that would leave a quota which can't be
+// held, or that names a policy which there is none of.
+type RefusedError struct{ Reason error }
+
+func (e *RefusedError) Error() string { return e.Reason.Error() }
+func (e *RefusedError) Unwrap() error { return e.Reason }
+
+// ConflictError is returned for an order that was meant for another revision.
+type ConflictError struct {
+	Source        string
+	Wanted, Found int64
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s is at revision %d, not %d: somebody changed it meanwhile; read it and decide again", e.Source, e.Found, e.Wanted)
+}
+
+// ErrBusy is returned if others changed the same source again and again.
+var ErrBusy = errors.New("others are changing the same source at this moment; try again")
+
+// Get returns a source's settings. It fails with a NoSourceError, or if the store
+// can't be read.
+func (s *Settings) Get(ctx context.Context, source string) (State, error) {
+	config, err := s.config(source)
+	if err != nil {
+		return State{}, err
+	}
+	kept, err := s.store.Setting(ctx, source)
+	if err != nil {
+		return State{}, err
+	}
+	return stateOf(kept, config)
+}
+
+// All returns the settings of all sources by name.
+func (s *Settings) All(ctx context.Context) ([]State, error) {
+	all := make([]State, 0, len(s.configs))
+	for _, source := range s.names() {
+		state, err := s.Get(ctx, source)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, state)
+	}
+	return all, nil
+}
+
+// Change applies a patch and returns what results. It fails with a
+// NoSourceError, RefusedError, ConflictError or ErrBusy, or if the store does;
+// then nothing is changed. A patch that changes nothing makes no new revision.
+func (s *Settings) Change(ctx context.Context, o Order, p Patch) (State, error) {
+	config, err := s.config(o.Source)
+	if err != nil {
+		return State{}, err
+	}
+	return s.change(ctx, o, actionSet, func(override *limiter.Override) error {
+		p.apply(override)
+		if _, err := effective(config, *override); err != nil {
+			return &RefusedError{err}
+		}
+		return nil
+	})
+}
+
+// Stop ends the calls of a source until it is resumed; stopped already, it stays
+// so. Whether its quota holds does not matter to an emergency. Errors are those
+// of Change.
+func (s *Settings) Stop(ctx context.Context, o Order) (State, error) {
+	return s.change(ctx, o, actionStop, func(override *limiter.Override) error {
+		override.Stopped = true
+		return nil
+	})
+}
+
+// Resume takes a Stop back; without one it changes nothing. Errors are those of
+// Change.
+func (s *Settings) Resume(ctx context.Context, o Order) (State, error) {
+	return s.change(ctx, o, actionResume, func(override *limiter.Override) error {
+		override.Stopped = false
+		return nil
+	})
+}
+
+func (s *Settings) change(ctx context.Context, o Order, action string, apply func(*limiter.Override) error) (State, error) {
+	config, err := s.config(o.Source)
+	if err != nil {
+		return State{}, err
+	}
+	for range tries {
+		kept, err := s.store.Setting(ctx, o.Source)
+		if err != nil {
+			return State{}, err
+		}
+		if o.Revision != nil && *o.Revision != kept.Revision {
+			return State{}, &ConflictError{o.Source, *o.Revision, kept.Revision}
+		}
+		override, err := overrideOf(kept)
+		if err != nil {
+			return State{}, err
+		}
+		before, err := json.Marshal(override)
+		if err != nil {
+			return State{}, err
+		}
+		if err := apply(&override); err != nil {
+			return State{}, err
+		}
+		after, err := json.Marshal(override)
+		if err != nil {
+			return State{}, err
+		}
+		if bytes.Equal(before, after) {
+			return stateOf(kept, config)
+		}
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		kept = store.Setting{Source: o.Source, Value: after, Revision: kept.Revision + 1, ChangedAt: now, ChangedBy: o.Actor}
+		err = s.store.ChangeSetting(ctx, kept, store.AuditEntry{
+			At: now, Actor: o.Actor, Action: action, Source: o.Source, Before: before, After: after, Note: o.Note,
+		})
+		if !errors.Is(err, store.ErrConflict) {
+			if err != nil {
+				return State{}, err
+			}
+			return stateOf(kept, config)
+		}
+	}
+	return State{}, ErrBusy
+}
+
+func (s *Settings) config(source string) (limiter.Config, error) {
+	config, known := s.configs[source]
+	if !known {
+		return config, &NoSourceError{source, s.names()}
+	}
+	return config, nil
+}
+
+func (s *Settings) names() []string { return slices.Sorted(maps.Keys(s.configs)) }

@@ -1,0 +1,164 @@
+package settings
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/store"
+)
+
+// What the limiter needs is here.
+var (
+	_ limiter.Settings = (*Settings)(nil)
+	_ limiter.Usage    = (*Settings)(nil)
+)
+
+func target(n int) Patch {
+	return Patch{Policies: Set(map[string]Member[PolicyPatch]{"second": Set(PolicyPatch{Target: Set(n)})})}
+}
+
+func TestALimiterReadsTheNewestChangeAndItsRevision(t *testing.T) {
+	r := newRig(t)
+	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 0 || o.Stopped || o.Policies != nil || o.LowCeilings != nil {
+		t.Errorf("at first: %+v, %d, %v", o, revision, err)
+	}
+	if _, err := r.Change(t.Context(), Order{Source: "nexon"}, target(400)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Stop(t.Context(), Order{Source: "nexon"}); err != nil {
+		t.Fatal(err)
+	}
+	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 2 || !o.Stopped || *o.Policies["second"].Target != 400 {
+		t.Errorf("%+v, %d, %v", o, revision, err)
+	}
+}
+
+func TestAChangeIsMadeAgainIfAnotherCameBetween(t *testing.T) {
+	r := newRig(t)
+	r.before = func() error {
+		r.before = nil
+		_, err := r.Change(t.Context(), Order{Source: "nexon", Actor: "b"}, target(400))
+		return err
+	}
+	state, err := r.Stop(t.Context(), Order{Source: "nexon", Actor: "a"})
+	if err != nil || !state.Stopped || state.Revision != 2 || state.Effective.Policies[0].Target != 400 || *state.ChangedBy != "a" {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
+
+func TestAnOrderForOneRevisionIsNotMadeAgain(t *testing.T) {
+	r := newRig(t)
+	r.before = func() error {
+		r.before = nil
+		_, err := r.Change(t.Context(), Order{Source: "nexon"}, target(400))
+		return err
+	}
+	_, err := r.Change(t.Context(), Order{Source: "nexon", Revision: new(int64(0))}, target(401))
+	if conflict, ok := errors.AsType[*ConflictError](err); !ok || conflict.Found != 1 || conflict.Wanted != 0 {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAChangeIsGivenUpIfOthersNeverEnd(t *testing.T) {
+	r := newRig(t)
+	n := 0
+	r.before = func() error { n++; return store.ErrConflict }
+	if _, err := r.Stop(t.Context(), Order{Source: "nexon"}); !errors.Is(err, ErrBusy) || n != tries {
+		t.Errorf("%v after %d tries", err, n)
+	}
+	if a := r.act("stop", ""); a.StatusCode != 409 || a.Code != "busy" || a.Header.Get("Retry-After") != "1" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestConcurrentChangesAreAllMade(t *testing.T) {
+	r := newRig(t)
+	members := []Patch{target(400), {LowCeilings: Set(Ceilings{{Rate: 9}})}, {Policies: Set(map[string]Member[PolicyPatch]{"day": Set(PolicyPatch{Limit: Set(15_000_000)})})}}
+	var wg sync.WaitGroup
+	for _, p := range members {
+		wg.Go(func() {
+			if _, err := r.Change(t.Context(), Order{Source: "nexon"}, p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Go(func() {
+		if _, err := r.Stop(t.Context(), Order{Source: "nexon"}); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Wait()
+	a := r.get()
+	if want := `{"stopped":true,"policies":{"day":{"limit":15000000},"second":{"target":400}},"lowCeilings":[{"rate":"9/s"}]}`; r.override(a) != want || a.Revision != 4 {
+		t.Errorf("%s; want %s", a.text, want)
+	}
+}
+
+// A policy that was changed may be gone from the configuration after the next
+// deployment. Then the change is a problem to be seen, an emergency stop works all
+// the same, and so does what mends it.
+func TestAChangeThatNoLongerFitsTheConfigurationIsSeenAndCanBeTakenBack(t *testing.T) {
+	r := newRig(t)
+	r.patch(`{"policies":{"second":{"target":400},"day":{"limit":15000000}}}`)
+	config := r.configs["nexon"]
+	config.Policies = config.Policies[:1]
+	r.configs["nexon"] = config
+	a := r.get()
+	if a.StatusCode != 200 || a.Effective != nil || !strings.Contains(a.Problem, `there is no policy "day"`) {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	if a := r.act("stop", ""); a.StatusCode != 200 || !a.Stopped {
+		t.Errorf("stop: %d %s", a.StatusCode, a.text)
+	}
+	if a := r.patch(`{"policies":{"second":{"target":401}}}`); a.StatusCode != 422 {
+		t.Errorf("a change beside it: %d %s", a.StatusCode, a.text)
+	}
+	if a := r.patch(`{"policies":{"day":null}}`); a.StatusCode != 200 || a.Problem != "" || a.Effective.Policies[0].Target != 400 || !a.Stopped {
+		t.Errorf("taken back: %d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestARowThatCannotBeReadIsAnErrorThatNamesIt(t *testing.T) {
+	r := newRig(t)
+	err := r.store.ChangeSetting(t.Context(), store.Setting{Source: "nexon", Value: []byte(`{"policies":7}`), Revision: 1}, store.AuditEntry{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.Quota(t.Context(), "nexon"); err == nil || !strings.Contains(err.Error(), "mend their row in the table settings") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestADaysCountIsKept(t *testing.T) {
+	r := newRig(t)
+	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != (limiter.Count{}) {
+		t.Errorf("at first: %+v, %v", c, err)
+	}
+	want := limiter.Count{DayEnd: time.Unix(1_800_000_000, 0).UTC(), Calls: 5, At: time.Unix(1_799_999_999, 0).UTC()}
+	if err := r.SetUsed(t.Context(), "nexon", "day", want); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != want {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestAPatchIsWrittenAsItIsRead(t *testing.T) {
+	for _, text := range []string{
+		`{}`, `{"policies":null}`, `{"lowCeilings":null}`, `{"lowCeilings":[]}`, `{"lowCeilings":[{"from":19,"to":23,"rate":"150/s"}]}`,
+		`{"policies":{"day":null,"second":{"limit":5,"target":null,"highReserve":"25/s","lowReserve":0}}}`,
+	} {
+		var p Patch
+		if err := decode([]byte(text), &p); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := json.Marshal(p); err != nil || string(got) != text {
+			t.Errorf("%s became %s, %v", text, got, err)
+		}
+	}
+}
