@@ -76,7 +76,7 @@ func newRig(t *testing.T) *rig {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok")
 	})
-	r.server = New(r, map[string]Source{"nexon": src}, r, r, ops, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	r.server = New(r, map[string]Source{"nexon": src}, r, r, ops, http.HandlerFunc(echoed), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
 	if err != nil {

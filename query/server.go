@@ -43,9 +43,9 @@ type Server struct {
 	room    chan struct{} // a place for each wish under way
 }
 
-// New returns the service for the sources by name. ops answers what is not about
-// snapshots: health and metrics.
-func New(st Store, sources map[string]Source, wishes Requester, waits Waits, ops http.Handler, log *slog.Logger, reg prometheus.Registerer) *Server {
+// New returns the service for the sources by name. ops answers for health and
+// metrics, admin whatever lies below /admin/v1.
+func New(st Store, sources map[string]Source, wishes Requester, waits Waits, ops, admin http.Handler, log *slog.Logger, reg prometheus.Registerer) *Server {
 	s := &Server{
 		store: st, sources: sources, wishes: wishes, waits: waits, log: log, metrics: newMetrics(reg),
 		echo: echo.New(), room: make(chan struct{}, wishesMost),
@@ -62,6 +62,7 @@ func New(st Store, sources map[string]Source, wishes Requester, waits Waits, ops
 	for _, path := range []string{"/livez", "/readyz", "/healthz", "/metrics"} {
 		e.GET(path, echo.WrapHandler(ops))
 	}
+	e.Any("/admin/v1/*", echo.WrapHandler(admin))
 	return s
 }
 

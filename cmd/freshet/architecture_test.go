@@ -43,6 +43,9 @@ func declared(t *testing.T, dir string) (names []string, comment string) {
 				if star, ok := receiver.(*ast.StarExpr); ok {
 					receiver = star.X
 				}
+				if generic, ok := receiver.(*ast.IndexExpr); ok {
+					receiver = generic.X
+				}
 				name = receiver.(*ast.Ident).Name + "." + name
 			}
 			names = append(names, name)

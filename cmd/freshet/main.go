@@ -21,7 +21,7 @@ func main() {
 }
 
 // run is the program: data goes to stdout, everything else to stderr. It returns
-// the exit code: 0 ok, 1 error, 2 usage.
+// the exit code: 0 ok, 1 error, 2 usage, 3 not found.
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	root := newRoot(env, stdout, stderr)
 	root.SetArgs(args)
@@ -32,6 +32,9 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	fmt.Fprintln(stderr, "freshet: "+err.Error())
 	if errors.As(err, new(usageError)) {
 		return 2
+	}
+	if errors.As(err, new(notFoundError)) {
+		return 3
 	}
 	return 1
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -74,7 +72,7 @@ func (p *program) migrate() *cobra.Command {
 
 func (p *program) topics() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Create the sources' topics, or show how far behind they are"}
-	var output string
+	var output format
 	admin := func() (Config, *kadm.Client, error) {
 		config, err := p.load()
 		if err != nil {
@@ -121,8 +119,8 @@ func (p *program) topics() *cobra.Command {
 		Use:   "lag",
 		Short: "Show how many records of each lane are not committed",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"table", "json", "jsonl"}, output) {
-				return usageError{fmt.Errorf("-o is %q; it must be table, json or jsonl", output)}
+			if err := output.check(); err != nil {
+				return err
 			}
 			config, client, err := admin()
 			if err != nil {
@@ -137,33 +135,16 @@ func (p *program) topics() *cobra.Command {
 				}
 				all = append(all, some...)
 			}
-			return printLag(p.stdout, output, all)
+			return printAll(p.stdout, output, all, []string{"SOURCE", "LANE", "BEHIND", "COMMITTED", "GROUP"}, lagRow)
 		},
 	}
-	lag.Flags().StringVarP(&output, "output", "o", "table", "table, json or jsonl")
+	output.flag(lag)
 	c.AddCommand(ensure, lag)
 	return c
 }
 
-func printLag(w io.Writer, output string, all []topics.Lag) error {
-	encoder := json.NewEncoder(w)
-	switch output {
-	case "json":
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(all)
-	case "jsonl":
-		for _, l := range all {
-			if err := encoder.Encode(l); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	rows := [][]string{{"SOURCE", "LANE", "BEHIND", "COMMITTED", "GROUP"}}
-	for _, l := range all {
-		rows = append(rows, []string{l.Source, string(l.Lane), strconv.FormatInt(l.Records, 10), strconv.FormatInt(l.Committed, 10), l.Group})
-	}
-	return table(w, rows)
+func lagRow(l topics.Lag) [][]string {
+	return [][]string{{l.Source, string(l.Lane), strconv.FormatInt(l.Records, 10), strconv.FormatInt(l.Committed, 10), l.Group}}
 }
 
 func (p *program) config() *cobra.Command {
@@ -256,12 +237,4 @@ func (p *program) healthcheck() *cobra.Command {
 	}
 	c.Flags().StringVar(&address, "addr", "", "address of the role's health (default from ops.listen)")
 	return c
-}
-
-func table(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(t, strings.Join(row, "\t"))
-	}
-	return t.Flush()
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/topics"
 )
@@ -32,6 +33,7 @@ type parts struct {
 	store  interface {
 		query.Store
 		consumer.Store
+		settings.Store
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient
@@ -95,6 +97,15 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	return built, errors.Join(errs...)
 }
 
+// settings returns the quotas of all sources, and what is changed of them.
+func (p parts) settings() *settings.Settings {
+	quotas := map[string]limiter.Config{}
+	for name, s := range p.config.Sources {
+		quotas[name] = s.Quota
+	}
+	return settings.New(p.store, quotas)
+}
+
 // runQuery serves reads on the listener until ctx ends. It stops from the front
 // to the back: no further requests, then what was promised to Kafka.
 func (p parts) runQuery(ctx context.Context, l net.Listener) error {
@@ -118,7 +129,7 @@ func (p parts) runQuery(ctx context.Context, l net.Listener) error {
 		"database": {required: true, ask: p.store.Ping},
 		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
 		"kafka":    {ask: client.Ping},
-	}), p.log, p.reg)
+	}), p.settings().Handler(nil, p.log), p.log, p.reg)
 
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(prod.Run)

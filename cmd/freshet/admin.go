@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/settings"
+)
+
+const (
+	adminPatience = 10 * time.Second
+	answerMost    = 16 << 20
+)
+
+// admin calls the admin API of a running query service.
+type admin struct {
+	base   string
+	token  string
+	client *http.Client
+}
+
+func addrFlag(c *cobra.Command, addr *string) {
+	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); a token in FRESHET_TOKEN is sent along")
+}
+
+// admin returns the API at addr, at FRESHET_ADDR or where the configuration has a
+// query service listen. Only the last needs a configuration that can be read: a
+// stop must not fail for a mistake in it.
+func (p *program) admin(addr string) (*admin, error) {
+	if addr == "" {
+		addr = lookup(p.env, "FRESHET_ADDR")
+	}
+	if addr == "" {
+		config, err := p.load()
+		if err != nil {
+			return nil, err
+		}
+		addr = config.Query.Listen
+	}
+	base, err := baseURL(addr)
+	if err != nil {
+		return nil, err
+	}
+	return &admin{base, strings.TrimSpace(lookup(p.env, "FRESHET_TOKEN")), &http.Client{
+		Timeout:   adminPatience,
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		// The token is for this address and for no other.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// baseURL reads host:port or a URL. An address that listens everywhere is called
+// on this machine.
+func baseURL(addr string) (string, error) {
+	wrong := usageError{fmt.Errorf("--addr is %q; it must be host:port or a URL, as in 127.0.0.1:8080 or https://freshet.example", addr)}
+	if !strings.Contains(addr, "://") {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return "", wrong
+		}
+		if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+			host = "127.0.0.1"
+		}
+		return "http://" + net.JoinHostPort(host, port), nil
+	}
+	u, err := url.Parse(addr)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return "", wrong
+	}
+	return strings.TrimRight(addr, "/"), nil
+}
+
+// call sends a request with a body, if there is one, and reads the answer.
+func (a *admin) call(ctx context.Context, method, path string, body, answer any) error {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.base+"/admin/v1"+path, content)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	resp, err := a.client.Do(req)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err
+		}
+		return fmt.Errorf("nothing answers at %s: %w; start `freshet query`, or say where one runs with --addr or FRESHET_ADDR", a.base, plainNetError(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMost))
+	if err != nil {
+		return fmt.Errorf("read the answer of %s: %w", a.base, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return a.refused(resp, text)
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return a.stranger(resp)
+	}
+	return nil
+}
+
+// refused returns the error that a problem is.
+func (a *admin) refused(resp *http.Response, text []byte) error {
+	var problem struct{ Code, Detail string }
+	if err := json.Unmarshal(text, &problem); err != nil || problem.Detail == "" || problem.Code == "no-such-path" {
+		return a.stranger(resp)
+	}
+	if problem.Code == "no-such-source" {
+		return notFoundError{errors.New(problem.Detail)}
+	}
+	return errors.New(problem.Detail)
+}
+
+func (a *admin) stranger(resp *http.Response) error {
+	return fmt.Errorf("%s answered %s, and not as a query service of this release does; check --addr and FRESHET_ADDR", a.base, resp.Status)
+}
+
+// settings returns the named source's settings, or those of all.
+func (a *admin) settings(ctx context.Context, source string) ([]settings.State, error) {
+	if source != "" {
+		var one settings.State
+		err := a.call(ctx, http.MethodGet, "/settings/"+url.PathEscape(source), nil, &one)
+		return []settings.State{one}, err
+	}
+	var all struct {
+		Settings []settings.State `json:"settings"`
+	}
+	err := a.call(ctx, http.MethodGet, "/settings", nil, &all)
+	return all.Settings, err
+}
+
+// only returns the named source, or the only one that there is. instead says what
+// else could be done if there are several.
+func (a *admin) only(ctx context.Context, source, instead string) (string, error) {
+	if source != "" {
+		return source, nil
+	}
+	all, err := a.names(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(all) != 1 {
+		return "", usageError{fmt.Errorf("which source? name one of %s with --source%s", strings.Join(all, ", "), instead)}
+	}
+	return all[0], nil
+}
+
+func (a *admin) names(ctx context.Context) ([]string, error) {
+	all, err := a.settings(ctx, "")
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Source)
+	}
+	return names, err
+}

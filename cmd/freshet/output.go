@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// format is how a list is printed: as a table, as one JSON array, or as a line of
+// JSON for each element.
+type format string
+
+func (f *format) flag(c *cobra.Command) {
+	c.Flags().StringVarP((*string)(f), "output", "o", "table", "table, json or jsonl")
+}
+
+func (f format) check() error {
+	if !slices.Contains([]format{"table", "json", "jsonl"}, f) {
+		return usageError{fmt.Errorf("-o is %q; it must be table, json or jsonl", string(f))}
+	}
+	return nil
+}
+
+// printAll prints a list; rows are what an element is in a table.
+func printAll[T any](w io.Writer, f format, all []T, header []string, rows func(T) [][]string) error {
+	encoder := json.NewEncoder(w)
+	switch f {
+	case "json":
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(all)
+	case "jsonl":
+		for _, element := range all {
+			if err := encoder.Encode(element); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	lines := [][]string{header}
+	for _, element := range all {
+		lines = append(lines, rows(element)...)
+	}
+	return table(w, lines)
+}
+
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}

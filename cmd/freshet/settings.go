@@ -1,0 +1,183 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/settings"
+)
+
+func (p *program) settings() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "settings",
+		Short: "Show or change the sources' quotas while freshet runs",
+		Long: `Show or change the sources' quotas while freshet runs, through a query service. What is
+changed lies over the configuration until it is taken back, and is followed by every
+limiter within two seconds. A quota that can't be held is refused.`,
+	}
+	c.AddCommand(p.settingsGet(), p.settingsSet(), p.settingsAudit())
+	return c
+}
+
+func (p *program) settingsGet() *cobra.Command {
+	var addr, source string
+	var output format
+	c := &cobra.Command{
+		Use:   "get",
+		Short: "Show what is configured and what holds now",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			all, err := api.settings(cmd.Context(), source)
+			if err != nil {
+				return err
+			}
+			return p.printSettings(output, all)
+		},
+	}
+	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
+	output.flag(c)
+	addrFlag(c, &addr)
+	return c
+}
+
+func (p *program) settingsSet() *cobra.Command {
+	var addr, source string
+	c := &cobra.Command{
+		Use:   "set SETTING=VALUE...",
+		Short: "Change a source's limits, reserves and ceilings, all or none",
+		Long: `Change limits, reserves and ceilings of a source; all that is given, or nothing. For each
+policy there are limit, target, highReserve and lowReserve, and for the source lowCeilings:
+rates that bound LOW from one hour of the day to another, of which the first that holds the
+hour counts; none lifts them all. An empty value returns a setting to what is configured.`,
+		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
+  freshet settings set --source nexon day.limit=15000000 lowCeilings=19-23:150/s,250/s
+  freshet settings set --source nexon second.target= lowCeilings=none`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			patch, err := patchOf(args)
+			if err != nil {
+				return usageError{err}
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			name, err := api.only(cmd.Context(), source, "")
+			if err != nil {
+				return err
+			}
+			var state settings.State
+			if err := api.call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), patch, &state); err != nil {
+				return err
+			}
+			return p.printSettings("table", []settings.State{state})
+		},
+	}
+	c.Flags().StringVar(&source, "source", "", "change this source (may be left out if there is one)")
+	addrFlag(c, &addr)
+	return c
+}
+
+func (p *program) settingsAudit() *cobra.Command {
+	var addr string
+	var limit int
+	var output format
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "List who changed what, the newest first",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			var audit struct {
+				Entries []settings.Entry `json:"entries"`
+			}
+			if err := api.call(cmd.Context(), http.MethodGet, "/audit?limit="+strconv.Itoa(limit), nil, &audit); err != nil {
+				return err
+			}
+			return printAll(p.stdout, output, audit.Entries, []string{"AT", "ACTOR", "ACTION", "SOURCE", "AFTER", "NOTE"}, func(e settings.Entry) [][]string {
+				return [][]string{{e.At.Format(time.RFC3339), e.Actor, e.Action, e.Source, string(e.After), e.Note}}
+			})
+		},
+	}
+	c.Flags().IntVar(&limit, "limit", 20, "at most so many, up to 1000")
+	output.flag(c)
+	addrFlag(c, &addr)
+	return c
+}
+
+// printSettings prints what holds; what does not fit together goes to stderr.
+func (p *program) printSettings(f format, all []settings.State) error {
+	for _, s := range all {
+		if s.Problem != "" {
+			fmt.Fprintf(p.stderr, "%s: what was changed does not fit the configuration any more: %s; take it back with `freshet settings set`\n", s.Source, s.Problem)
+		}
+	}
+	return printAll(p.stdout, f, all, []string{"SOURCE", "SETTING", "CONFIGURED", "NOW"}, settingRows)
+}
+
+// settingRows are a source's rows in a table, by the names that set takes.
+func settingRows(s settings.State) [][]string {
+	rows := [][]string{{s.Source, "stopped", "false", strconv.FormatBool(s.Stopped)}}
+	add := func(name, configured string, now func(settings.Quota) string) {
+		text := "?" // said on stderr
+		if s.Effective != nil {
+			text = now(*s.Effective)
+		}
+		rows = append(rows, []string{s.Source, name, configured, text})
+	}
+	for i, policy := range s.Configured.Policies {
+		for _, member := range []struct {
+			name string
+			of   func(settings.Policy) string
+		}{
+			{"limit", func(p settings.Policy) string { return strconv.Itoa(p.Limit) }},
+			{"target", func(p settings.Policy) string { return strconv.Itoa(p.Target) }},
+			{"highReserve", func(p settings.Policy) string { return p.HighReserve.String() }},
+			{"lowReserve", func(p settings.Policy) string { return strconv.Itoa(p.LowReserve) }},
+		} {
+			if policy.Window == limiter.Day.String() && (member.name == "target" || member.name == "lowReserve") {
+				continue // a day has neither
+			}
+			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Quota) string { return member.of(q.Policies[i]) })
+		}
+	}
+	add("lowCeilings", ceilingsText(s.Configured.LowCeilings), func(q settings.Quota) string { return ceilingsText(q.LowCeilings) })
+	if s.Revision > 0 {
+		rows = append(rows, []string{s.Source, "revision", "0", fmt.Sprintf("%d, %s by %s", s.Revision, s.ChangedAt.Format(time.RFC3339), *s.ChangedBy)})
+	}
+	return rows
+}
+
+// ceilingsText writes ceilings as set reads them.
+func ceilingsText(all []limiter.Ceiling) string {
+	if len(all) == 0 {
+		return noCeilings
+	}
+	var parts []string
+	for _, c := range all {
+		part := c.Rate.String()
+		if c.From != c.To {
+			part = fmt.Sprintf("%d-%d:%s", c.From, c.To, part)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ",")
+}

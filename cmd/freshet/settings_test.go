@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/settings"
+)
+
+// said runs a command against the running product, and fails the test unless it
+// ends with the code and says the words: on stdout if it went well, on stderr if
+// it did not.
+func (d *dev) said(code int, words []string, args ...string) string {
+	d.Helper()
+	got, stdout, stderr := command(d.T, []string{"FRESHET_ADDR=" + d.api}, args...)
+	said, silent := stdout, stderr
+	if code != 0 {
+		said, silent = stderr, stdout
+	}
+	if got != code || silent != "" {
+		d.Errorf("%q: exit %d, stdout %q, stderr %q", args, got, stdout, stderr)
+	}
+	for _, w := range words {
+		if !strings.Contains(said, w) {
+			d.Errorf("%q: %q does not mention %q", args, said, w)
+		}
+	}
+	return stdout
+}
+
+func (d *dev) state() settings.State {
+	d.Helper()
+	var s settings.State
+	if err := json.Unmarshal([]byte(d.said(0, nil, "settings", "get", "-o", "jsonl")), &s); err != nil {
+		d.Fatal(err)
+	}
+	return s
+}
+
+func TestSettingsAreReadChangedRefusedAndTakenBackByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	table := d.said(0, nil, "settings", "get")
+	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowCeilings none none"} {
+		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
+			t.Errorf("%q is not in\n%s", row, table)
+		}
+	}
+
+	d.said(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000", "lowCeilings=19-23:150/s,250/s")
+	s := d.state()
+	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 ||
+		len(s.Effective.LowCeilings) != 2 || s.Effective.LowCeilings[0] != (limiter.Ceiling{From: 19, To: 23, Rate: 150}) {
+		t.Errorf("%+v", s)
+	}
+	table = strings.Join(strings.Fields(d.said(0, nil, "settings", "get", "--source", "nexon")), " ")
+	for _, row := range []string{"nexon second.target 450 400", "nexon lowCeilings none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
+		if !strings.Contains(table, row) {
+			t.Errorf("%q is not in %s", row, table)
+		}
+	}
+
+	d.said(1, []string{`policies[0] "second": target: 600 is above the limit of 500`}, "settings", "set", "second.target=600", "day.limit=1")
+	if again := d.state(); again.Revision != 1 {
+		t.Errorf("a refused change was made: %+v", again)
+	}
+	d.said(0, nil, "settings", "set", "second.target=", "lowCeilings=")
+	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowCeilings) != 0 {
+		t.Errorf("%+v", s)
+	}
+
+	var entries []settings.Entry
+	if err := json.Unmarshal([]byte(d.said(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 2 || entries[0].Action != "set" || entries[0].Actor != "unauthenticated@127.0.0.1" || !strings.Contains(string(entries[0].Before), "19") {
+		t.Errorf("%+v", entries)
+	}
+	if text := d.said(0, []string{"AT", "unauthenticated@127.0.0.1"}, "settings", "audit", "--limit", "1"); strings.Count(text, "\n") != 2 {
+		t.Errorf("one entry is\n%s", text)
+	}
+
+	d.said(3, []string{`there is no source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
+	d.said(3, []string{`there is no source`}, "settings", "set", "--source", "github", "second.target=5")
+	d.said(1, []string{"between 1 and 1000"}, "settings", "audit", "--limit", "0")
+	if code, stderr := d.stop(); code != 0 || stderr != "" {
+		t.Errorf("stopped with %d: %s", code, stderr)
+	}
+}
+
+func TestASourceIsStoppedAndResumedByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.said(2, []string{"give --yes"}, "stop") // nobody is at a terminal here
+	if d.state().Stopped {
+		t.Error("stopped without an answer")
+	}
+	d.said(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--note", "they asked us to")
+	d.said(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--source", "nexon")
+	if !d.state().Stopped {
+		t.Error("not stopped")
+	}
+	d.said(0, []string{"nexon is running (revision 2)"}, "resume", "--all")
+	d.said(0, []string{"nexon is running (revision 2)"}, "resume")
+	d.said(0, []string{"stop", "they asked us to", `{"stopped":true}`}, "settings", "audit")
+	d.said(3, []string{"there is no source"}, "stop", "--yes", "--source", "github")
+	d.said(2, []string{"exclude each other"}, "stop", "--yes", "--source", "nexon", "--all")
+}
+
+func TestOfSeveralSourcesOneIsNamedOrAllAreTaken(t *testing.T) {
+	source := "quota: {policies: [{name: second, limit: 500, window: 1s}]}, facets: {f: {documents: {d: {path: \"/{key}\"}}}}"
+	file := write(t, fmt.Sprintf("sources:\n  a: {baseURL: http://a.example, %s}\n  b: {baseURL: http://b.example, %s}\n", source, source))
+	d := startDev(t, "--no-demo", "--config", file)
+	d.said(2, []string{"name one of a, b with --source, or take all with --all"}, "stop", "--yes")
+	d.said(2, []string{"name one of a, b with --source"}, "settings", "set", "second.limit=40")
+	d.said(0, []string{"b is stopped (revision 1)"}, "stop", "--yes", "--source", "b")
+	d.said(0, []string{"a is stopped (revision 1)", "b is stopped (revision 1)"}, "stop", "--yes", "--all")
+	if text := d.said(0, nil, "settings", "get", "-o", "jsonl"); strings.Count(text, `"stopped":true,"revision":1`) != 2 {
+		t.Error(text)
+	}
+}
+
+func TestAWrongCommandIsOneClearErrorBeforeAnythingIsAsked(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s was called", r.Method, r.URL) }))
+	defer server.Close()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"settings"}, "which one?"},
+		{[]string{"settings", "get", "-o", "xml"}, "table, json or jsonl"},
+		{[]string{"settings", "audit", "-o", "xml"}, "table, json or jsonl"},
+		{[]string{"settings", "set"}, "requires at least 1 arg"},
+		{[]string{"settings", "set", "second.target"}, "write it as in second.target=400"},
+		{[]string{"settings", "set", "second.target=1", "second.target="}, "second.target is given twice"},
+		{[]string{"settings", "set", "second.window=2s"}, `there is no setting "second.window"`},
+		{[]string{"settings", "set", "target=2"}, `there is no setting "target"`},
+		{[]string{"settings", "set", "second.target=fast"}, `second.target: "fast" must be a whole number`},
+		{[]string{"settings", "set", "second.highReserve=fast"}, `second.highReserve: "fast" must be a number of calls a window, or a rate`},
+		{[]string{"settings", "set", "lowCeilings=19:150/s"}, `lowCeilings: "19:150/s" must be full hours, as in 19-23:150/s`},
+		{[]string{"settings", "set", "lowCeilings=19-23:fast"}, `lowCeilings: "fast" must be a rate`},
+		{[]string{"settings", "get", "--addr", "8080"}, "must be host:port or a URL"},
+		{[]string{"resume", "--addr", "ftp://x"}, "must be host:port or a URL"},
+	} {
+		code, stdout, stderr := command(t, []string{"FRESHET_ADDR=" + server.URL}, c.args...)
+		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q; want %q", c.args, code, stdout, stderr, c.want)
+		}
+	}
+}
+
+func TestWhoeverDoesNotAnswerAsAQueryServiceIsNamed(t *testing.T) {
+	for answer, want := range map[string]string{
+		"404 page not found": "answered 404 Not Found, and not as a query service of this release does",
+		"200 <html>":         "answered 200 OK, and not as",
+		"302 elsewhere":      "answered 302 Found, and not as",
+		`404 {"code":"no-such-path","detail":"none"}`: "and not as",
+		`503 {"code":"x","detail":"not now"}`:         "freshet: not now\n",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			var status int
+			_, _ = fmt.Sscan(answer, &status)
+			w.Header().Set("Location", "http://127.0.0.1:1/")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, answer[4:])
+		}))
+		code, stdout, stderr := command(t, nil, "settings", "get", "--addr", server.URL)
+		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q", answer, code, stdout, stderr)
+		}
+		server.Close()
+	}
+	for _, args := range [][]string{{"settings", "get"}, {"settings", "set", "second.target=1"}, {"settings", "audit"}, {"stop", "--yes"}, {"resume"}} {
+		code, stdout, stderr := command(t, []string{"FRESHET_QUERY_LISTEN=0.0.0.0:1"}, args...)
+		if code != 1 || stdout != "" || !strings.Contains(stderr, "nothing answers at http://127.0.0.1:1: connect: connection refused; start `freshet query`") || !strings.Contains(stderr, "--addr or FRESHET_ADDR") {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestTheTokenIsSentAndNeverShown(t *testing.T) {
+	var got string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		_, _ = io.WriteString(w, `{"entries":[]}`)
+	}))
+	defer server.Close()
+	for token, want := range map[string]string{"hunter2": "Bearer hunter2", "": ""} {
+		code, stdout, stderr := command(t, []string{"FRESHET_TOKEN=" + token}, "settings", "audit", "--addr", strings.TrimPrefix(server.URL, "http://"))
+		if code != 0 || got != want || strings.Contains(stdout+stderr, "hunter2") {
+			t.Errorf("%q was sent; exit %d, %s%s", got, code, stdout, stderr)
+		}
+	}
+}
+
+func TestAStopNeedsNoConfigurationThatCanBeRead(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"source":"nexon","stopped":true,"revision":7}`)
+	}))
+	defer server.Close()
+	env := []string{"FRESHET_ADDR=" + server.URL, "FRESHET_NO_SUCH_SETTING=x"}
+	if code, stdout, stderr := command(t, env, "stop", "--yes", "--source", "nexon", "--config", write(t, "nonsense: [")); code != 0 || stdout != "nexon is stopped (revision 7)\n" {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+}
+
+func TestOnlyAYesAtATerminalIsAConfirmation(t *testing.T) {
+	for answer, meant := range map[string]bool{"y\n": true, "YES\n": true, " yes \n": true, "n\n": false, "\n": false, "yess\n": false, "y": true, "": false} {
+		var asked strings.Builder
+		err := confirm(t.Context(), strings.NewReader(answer), true, &asked, "Stop?")
+		if (err == nil) != meant || asked.String() != "Stop? [y/N] " {
+			t.Errorf("%q: %v after %q", answer, err, asked.String())
+		}
+	}
+	if err := confirm(t.Context(), strings.NewReader("y\n"), false, io.Discard, "Stop?"); err == nil || !errors.As(err, new(usageError)) {
+		t.Errorf("without a terminal: %v", err)
+	}
+	silent, keyboard := io.Pipe()
+	defer func() { _ = keyboard.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := confirm(ctx, silent, true, io.Discard, "Stop?"); err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("interrupted: %v", err)
+	}
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if isTerminal(file) || isTerminal(strings.NewReader("")) {
+		t.Error("a file or a text was taken for a terminal")
+	}
+}

@@ -1,0 +1,28 @@
+package query
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// echoed stands for the admin API and answers what it was asked.
+func echoed(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
+}
+
+func TestWhatLiesBelowAdminIsLeftToTheAdminAPIAsItWasSent(t *testing.T) {
+	r := newRig(t)
+	for _, call := range []string{"GET /admin/v1/x", "PATCH /admin/v1/x/a%2Fb", "POST /admin/v1/x/stop", "DELETE /admin/v1/x"} {
+		method, path, _ := strings.Cut(call, " ")
+		if a := r.do(method, path+"?x=y"); a.text != call || a.Header.Get("X-Correlation-Id") == "" {
+			t.Errorf("%s came through as %s", call, a.text)
+		}
+	}
+	for _, path := range []string{"/admin", "/admin/v2/x"} {
+		if a := r.do(http.MethodGet, path); a.StatusCode != 404 || a.body.Code != "no-such-path" {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+		}
+	}
+}
