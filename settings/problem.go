@@ -48,7 +48,7 @@ func problemOf(err error) (p *problem, logged bool) {
 	if errors.Is(err, ErrBusy) {
 		return newProblem(http.StatusConflict, "busy", err.Error()), false
 	}
-	return newProblem(http.StatusServiceUnavailable, "store-unavailable", "The settings can't be read or written at the moment; the log says why."), true
+	return newProblem(http.StatusServiceUnavailable, "store-unavailable", "The settings can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`."), true
 }
 
 func (a *admin) fail(w http.ResponseWriter, r *http.Request, err error) {
