@@ -1,7 +1,8 @@
 // Package servicetest tells tests where the real services are. A test that needs
 // one is skipped, by name and out loud, where its address is not set; with
 // FRESHET_TEST_REQUIRE set, as in CI, it fails instead. scripts/services starts
-// them all and prints the variables.
+// them all and prints the variables. A Redis that a test may kill is the test's
+// own: PrivateRedis.
 package servicetest
 
 import (

@@ -1,0 +1,319 @@
+//go:build unix
+
+package limiter_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/simulator"
+)
+
+const (
+	ms       = time.Millisecond
+	patience = 20 * time.Second
+	// lapse is when the last call on a permit in hand has arrived: a slot lies up
+	// to 150 ms ahead and lives for 40 ms, the network adds 10 ms. The rest is for a
+	// busy machine.
+	lapse = 300 * ms
+	// recovery is how long permits may take to flow again: a probe a second, and
+	// a quiet start of 1.2 s.
+	recovery = 3 * time.Second
+)
+
+// fleet is several worker processes, the Redis they share, and the upstream with
+// its judge, which runs in the test.
+type fleet struct {
+	testing.TB
+	job     job
+	redis   *servicetest.RedisServer
+	workers []*process
+	judge   *simulator.Simulator
+	most    int // in a sliding second, so far
+
+	mu       sync.Mutex
+	arrivals []arrival
+}
+
+type arrival struct {
+	at   time.Time
+	lane string
+}
+
+// ServeHTTP notes when a call arrived, for figures; the judge keeps its own book.
+func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	f.arrivals = append(f.arrivals, arrival{time.Now(), r.URL.Query().Get("character_name")})
+	f.mu.Unlock()
+	f.judge.ServeHTTP(w, r)
+}
+
+func newFleet(t testing.TB, workers int, options ...string) *fleet {
+	t.Helper()
+	f := &fleet{TB: t, redis: servicetest.PrivateRedis(t, options...)}
+	f.judge = simulator.New(simulator.Config{
+		Limits:  []simulator.Limit{{Limit: 500, Window: time.Second}},
+		Latency: simulator.Range{Min: 2 * ms, Max: 20 * ms},
+	})
+	upstream := httptest.NewServer(f)
+	t.Cleanup(upstream.Close)
+	t.Cleanup(f.judge.Close)
+	f.job = job{Source: servicetest.Name("nexon"), Redis: f.redis.Address, Upstream: upstream.URL, High: 20, Low: 44}
+	for range workers {
+		f.workers = append(f.workers, newProcess(t, f.job))
+	}
+	return f
+}
+
+// until waits until the condition holds.
+func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
+	look := time.NewTicker(5 * ms)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("%s did not happen within %v", what, limit)
+		}
+	}
+}
+
+// since returns the calls that have arrived since, and how many are of each lane.
+func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := len(f.arrivals)
+	for first > 0 && f.arrivals[first-1].at.After(from) {
+		first--
+	}
+	byLane = map[string]int{}
+	for _, a := range f.arrivals[first:] {
+		byLane[a.lane]++
+	}
+	return byLane, append([]arrival(nil), f.arrivals[first:]...)
+}
+
+// flow waits until so many more calls have arrived.
+func (f *fleet) flow(within time.Duration, calls int) {
+	f.Helper()
+	from := time.Now()
+	until(f, within, "a flow of permits", func() bool {
+		_, all := f.since(from)
+		return len(all) >= calls
+	})
+}
+
+// pass waits until a time has passed: what is waited for is that nothing happens.
+func pass(d time.Duration) { <-time.After(d) }
+
+// keeps asks the judge whether the contract held, so far.
+func (f *fleet) keeps(what string) {
+	f.Helper()
+	s := f.judge.Stats()
+	f.Logf("%s: %d arrivals so far, at most %d in a sliding second", what, s.Arrivals, s.MaxInSlidingSecond)
+	if refused := s.Refused + s.ByStatus[http.StatusTooManyRequests]; s.MaxInSlidingSecond > max(500, f.most) || refused > 0 {
+		f.Errorf("%s: the contract is broken: %d in a second, %d refused", what, s.MaxInSlidingSecond, refused)
+	}
+	f.most = s.MaxInSlidingSecond
+	if s.UnknownPathCalls+s.UnknownParameterCalls > 0 || s.ByStatus[http.StatusOK] == 0 {
+		f.Errorf("%s: not the calls that were meant: %v %v", what, s.UnknownPaths, s.ByStatus)
+	}
+}
+
+// counters returns those of each worker.
+func (f *fleet) counters() (all []counters) {
+	f.Helper()
+	for _, w := range f.workers {
+		all = append(all, w.counters())
+	}
+	return all
+}
+
+// outage makes Redis go away and come back, and judges what the workers do: while
+// it is gone no call arrives once the permits in hand have lapsed, and a process
+// probes once a second; then permits flow again, after a quiet second if the state
+// may have lost something.
+func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func()) {
+	f.Helper()
+	away()
+	gone := time.Now()
+	before := f.counters()
+	pass(d)
+	after := f.counters()
+	down := time.Since(gone)
+	_, late := f.since(gone.Add(lapse))
+	_, last := f.since(gone)
+	if len(late) > 0 {
+		f.Errorf("%s: %d calls arrived without Redis, the last %v after it went", what, len(late), late[len(late)-1].at.Sub(gone))
+	}
+	probes, dials := 0.0, 0.0
+	for i := range before {
+		probes = max(probes, after[i][callsTotal]-before[i][callsTotal])
+		dials = max(dials, after[i][dialsTotal]-before[i][dialsTotal])
+	}
+	// One is under way when Redis goes, the next follows it at once; then one a second.
+	if most := down.Seconds() + 2; probes > most || dials > most {
+		f.Errorf("%s: a process called Redis %v times and tried %v connections in %v without it", what, probes, dials, down)
+	}
+
+	returning := time.Now()
+	back()
+	f.flow(recovery, 1)
+	_, first := f.since(returning)
+	quiet, lastIn := first[0].at.Sub(returning), time.Duration(0)
+	if n := len(last); n > 0 {
+		lastIn = last[n-1].at.Sub(gone)
+	}
+	f.Logf("%s: down for %v, the last call %v after, %v calls and %v connections of a process; flowing again after %v",
+		what, down.Round(ms), lastIn.Round(ms), probes, dials, quiet.Round(ms))
+	if lost && quiet < time.Second {
+		f.Errorf("%s: a call arrived %v after the return, too soon for a state that may be behind", what, quiet)
+	}
+	f.flow(patience, 450) // a second's worth, in which a burst would show
+	f.keeps(what)
+}
+
+func TestTheContractHoldsAcrossProcessesAndFaults(t *testing.T) {
+	f := newFleet(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
+	f.flow(patience, 150) // the quiet start is over, and the bursts are used up
+	f.stop("a process stopped and resumed", 2*time.Second, f.workers[0])
+	f.replace(1)
+	f.stop("all processes stopped and resumed", 500*ms, f.workers...)
+	f.saturate(2 * time.Second)
+	f.outage("Redis killed and started with its data", 2*time.Second, true, f.redis.Kill, f.redis.Start)
+	f.outage("Redis killed and started empty", 300*ms, true, f.redis.Kill, func() { f.redis.Erase(); f.redis.Start() })
+	f.outage("Redis stopped", time.Second, false, f.redis.Stop, f.redis.Continue)
+	f.failover()
+}
+
+// saturate judges how much of the budget is used while all want more.
+func (f *fleet) saturate(d time.Duration) {
+	f.Helper()
+	from := time.Now()
+	pass(d)
+	byLane, all := f.since(from)
+	took := time.Since(from).Seconds()
+	used, high := float64(len(all))/took/450, float64(byLane["HIGH"])/took
+	f.Logf("saturated: %.1f %% of 450 a second, HIGH %.1f a second, LOW %.1f", 100*used, high, float64(byLane["LOW"])/took)
+	if used < 0.97 {
+		f.Errorf("%.1f %% of the budget used under saturation; want 97", 100*used)
+	}
+	if high < 95 || byLane["LOW"] == 0 {
+		f.Errorf("HIGH had %.1f a second of the 100 kept for it, LOW %d calls in all", high, byLane["LOW"])
+	}
+	f.keeps("saturated")
+}
+
+// stop stops processes that have permits in hand, and resumes them: by then the
+// permits have lapsed.
+func (f *fleet) stop(what string, d time.Duration, workers ...*process) {
+	f.Helper()
+	lapsed := 0.0
+	for _, w := range workers {
+		lapsed -= w.counters()[lapsedTotal]
+	}
+	for _, w := range workers {
+		w.signal(syscall.SIGSTOP)
+	}
+	pass(d)
+	for _, w := range workers {
+		w.signal(syscall.SIGCONT)
+	}
+	for _, w := range workers {
+		resumed := w.counters()
+		until(f, patience, "a permit of a resumed process", func() bool { return w.counters()[acquiredTotal] > resumed[acquiredTotal] })
+		lapsed += w.counters()[lapsedTotal]
+	}
+	f.Logf("%s: %v permits lapsed", what, lapsed)
+	if lapsed == 0 {
+		f.Errorf("%s: no permit lapsed", what)
+	}
+	f.keeps(what)
+}
+
+// replace kills a process and starts another.
+func (f *fleet) replace(i int) {
+	f.Helper()
+	f.workers[i].kill()
+	f.workers[i] = newProcess(f.TB, f.job)
+	until(f, patience, "a permit of the new process", func() bool { return f.workers[i].counters()[acquiredTotal] > 0 })
+	f.keeps("a process killed and another started")
+}
+
+// failover promotes a replica that lacks the last half second of what its
+// primary granted.
+func (f *fleet) failover() {
+	f.Helper()
+	key := "quota:{" + f.job.Source + "}:lanes"
+	replica := f.redis.Replica()
+	state := func(s *servicetest.RedisServer) string {
+		text, err := s.Client.Get(f.Context(), key).Result()
+		if err != nil {
+			f.Fatal(err)
+		}
+		return text
+	}
+	replica.CutOff()
+	behind := state(replica)
+	f.flow(patience, 225)
+	if state(f.redis) == behind || state(replica) != behind {
+		f.Fatal("the replica has lost nothing: the failover proves nothing")
+	}
+	f.outage("a replica promoted without its tail", 300*ms, true, f.redis.Kill, func() {
+		replica.Promote()
+		for _, w := range f.workers {
+			w.moveTo(replica.Address)
+		}
+	})
+}
+
+func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
+	server := servicetest.PrivateRedis(t)
+	reg := prometheus.NewRegistry()
+	l, ctx := run(t, servicetest.Name("nexon"), reg, server.Address)
+	acquire := func() error {
+		p, err := l.Acquire(ctx, schemas.Low)
+		if err == nil {
+			p.Release()
+		}
+		return err
+	}
+	if err := acquire(); err != nil {
+		t.Fatal(err)
+	}
+	pass(lapse) // what is in hand would be given without Redis
+
+	server.Stop()
+	asked := time.Now()
+	waiter := make(chan error, 1)
+	go func() { waiter <- acquire() }()
+	until(t, patience, "a failed call to the stopped Redis", func() bool { return counted(t, reg)[failuresTotal] > 0 })
+	noticed := time.Since(asked)
+	t.Logf("noticed after %v", noticed)
+	if noticed > 400*ms {
+		t.Errorf("a stopped Redis was noticed after %v; want about 150 ms", noticed)
+	}
+	select {
+	case err := <-waiter:
+		t.Fatalf("a permit, or %v, without Redis", err)
+	default:
+	}
+	server.Continue()
+	returned := time.Now()
+	if err := <-waiter; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(returned); took > recovery {
+		t.Errorf("a permit %v after Redis came back", took)
+	}
+}

@@ -1,0 +1,72 @@
+//go:build unix
+
+package servicetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// value is what the server has under the key, or why there is nothing.
+func value(t *testing.T, s *RedisServer) string {
+	t.Helper()
+	v, err := s.Client.Get(t.Context(), "key").Result()
+	if err != nil {
+		return err.Error()
+	}
+	return v
+}
+
+func set(t *testing.T, s *RedisServer, v string) {
+	t.Helper()
+	if err := s.Client.Set(t.Context(), "key", v, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPrivateRedisKeepsWhatItWasToldToKeepOverAKill(t *testing.T) {
+	s := PrivateRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	set(t, s, "kept")
+	s.Kill()
+	s.Start()
+	if v := value(t, s); v != "kept" {
+		t.Errorf("after a kill: %s", v)
+	}
+	s.Kill()
+	s.Erase()
+	s.Start()
+	if v := value(t, s); v != redis.Nil.Error() {
+		t.Errorf("after its folder was erased: %s", v)
+	}
+}
+
+func TestAReplicaThatIsCutOffLosesTheTailAndCanBePromoted(t *testing.T) {
+	s := PrivateRedis(t)
+	set(t, s, "before")
+	r := s.Replica()
+	r.CutOff()
+	set(t, s, "after")
+	s.Kill()
+	r.Promote()
+	if v := value(t, r); v != "before" {
+		t.Errorf("the promoted replica has %q", v)
+	}
+	set(t, r, "a primary takes it")
+}
+
+func TestAStoppedRedisAnswersNothingUntilItContinues(t *testing.T) {
+	s := PrivateRedis(t)
+	s.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Client.Ping(ctx).Err(); err == nil {
+		t.Error("a stopped Redis answered")
+	}
+	s.Continue()
+	if err := s.Client.Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+}
