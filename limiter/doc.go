@@ -24,7 +24,7 @@
 //
 //	Σ over lanes: B + ⌊(W + V + J) / T⌋
 //
-// of them fall into any window W at the upstream. NewLanes refuses a
+// of them fall into any window W at the upstream. NewQuota refuses a
 // configuration for which this sum exceeds the limit.
 //
 // # Lost state

@@ -48,7 +48,7 @@ func (l *Limiter) follow(ctx context.Context) {
 			f.looked = now
 			f.watchJitter(now)
 		}
-		f.report(ctx)
+		l.wantReport()
 	}
 }
 
@@ -62,7 +62,6 @@ type following struct {
 	wrote    time.Time     // the count was written, or there was nothing to write
 	written  Count
 	looked   time.Time
-	idle     bool // the live view knows that nobody waits
 }
 
 // trouble says once what is wrong, and once that it is over.

@@ -41,6 +41,8 @@ type Limiter struct {
 	unset   bool     // the settings have not been read yet: no call
 	uncount bool     // the day's count can't be kept: no call
 	braking bool     // a brake is to be told
+	report  bool     // the live view is to be told who waits, after the next call
+	shown   bool     // it was told of somebody
 	tell    []string // events for the next call
 	refunds []slot   // slots of which nothing was sent
 	clock   clock    // what Redis' clock showed last

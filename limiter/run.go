@@ -75,7 +75,7 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			d.low = missing
 		}
 	}
-	d.events = len(l.tell) > 0 || len(l.refunds) > 0
+	d.events = len(l.tell) > 0 || len(l.refunds) > 0 || l.report
 	return d, next
 }
 
@@ -128,6 +128,12 @@ func (l *Limiter) askOnce(d demand) {
 	then := time.Now()
 	l.metrics.calls.Inc()
 	l.mu.Lock()
+	if l.report && err == nil { // only where Redis has just answered: a dead one is probed by nothing else
+		l.report = false
+		l.mu.Unlock()
+		l.show()
+		l.mu.Lock()
+	}
 	l.asking = false
 	if err != nil {
 		l.fail(d, then, err)

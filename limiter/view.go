@@ -71,45 +71,44 @@ const (
 
 func reportsKey(source string) string { return "quota:{" + source + "}:waiting" }
 
-// report tells the live view who waits in this process, and sets the metrics.
-func (f *following) report(ctx context.Context) {
-	l := f.l
+// wantReport has the next call to Redis tell the live view who waits here.
+func (l *Limiter) wantReport() {
 	if l.rdb == nil {
 		return
 	}
+	l.mu.Lock()
+	waiting := l.high.length+l.low.length > 0
+	l.report = waiting || l.shown
+	l.shown = waiting
+	l.mu.Unlock()
+	l.wake()
+}
+
+// show tells the live view who waits here, and sets the metrics to what it shows.
+func (l *Limiter) show() {
 	now := time.Now()
 	l.mu.Lock()
-	down := l.failed > 0
+	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(&l.high, now), l.laneView(&l.low, now)}
 	l.mu.Unlock()
 	for lane, v := range map[schemas.Lane]LaneView{schemas.High: p.High, schemas.Low: p.Low} {
 		l.metrics.waiting[lane].Set(float64(v.Waiting))
 	}
-	idle := p.High.Waiting+p.Low.Waiting == 0
-	if down || (idle && f.idle) {
-		return // a dead Redis is asked by the limiter alone
-	}
 	text, err := json.Marshal(p)
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	pipe := l.rdb.Pipeline()
 	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
 	pipe.Expire(ctx, reportsKey(l.source), reportsTTL)
-	if _, err := pipe.Exec(ctx); err == nil {
-		f.idle = idle
+	if _, err := pipe.Exec(ctx); err != nil {
+		return // the limiter's own call says what is wrong
 	}
-	if v, err := look(ctx, l.rdb, l.source, l.quotaNow()); err == nil {
+	if v, err := look(ctx, l.rdb, l.source, quota); err == nil {
 		l.metrics.show(v)
 	}
-}
-
-func (l *Limiter) quotaNow() Quota {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.quota
 }
 
 // laneView describes a lane. The caller holds l.mu.

@@ -15,6 +15,7 @@ import (
 	"net/http/httptrace"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -36,11 +37,9 @@ var contract = limiter.Config{Jitter: 10 * time.Millisecond, Policies: []limiter
 
 // newLimiter is the one place here that makes a limiter.
 func newLimiter(source string, rdb redis.UniversalClient, reg prometheus.Registerer) (*limiter.Limiter, error) {
-	quota, err := limiter.NewQuota(contract)
-	if err != nil {
-		return nil, err
-	}
-	return limiter.New(source, quota, rdb, slog.New(slog.DiscardHandler), reg), nil
+	return limiter.New(source, contract, limiter.Needs{
+		Redis: rdb, Process: strconv.Itoa(os.Getpid()), Log: slog.New(slog.DiscardHandler), Metrics: reg,
+	})
 }
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)

@@ -45,6 +45,9 @@ var requestSettle string
 //go:embed limiter_acquire.lua
 var limiterAcquire string
 
+//go:embed limiter_long.lua
+var limiterLong string
+
 // The scripts. What they take and return stands at the head of each file.
 var (
 	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
@@ -53,5 +56,5 @@ var (
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
-	LimiterAcquire   = script("limiter_acquire", limiterAcquire)
+	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong)
 )

@@ -99,7 +99,7 @@ func (c RedisConfig) client() (redis.UniversalClient, error) {
 	return redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: c.Addresses, MasterName: c.MasterName, IsClusterMode: c.Mode == "cluster",
 		Username: c.Username, Password: password, TLSConfig: secured,
-		MaxRetries: -1, ContextTimeoutEnabled: true,
+		MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1,
 		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
 	}), nil
 }

@@ -320,9 +320,9 @@ func TestAMistakeIsOneClearErrorWithWhatToDo(t *testing.T) {
 		{[]string{"config", "check", "--config", file("sources:\n  mine:\n    timeout: fast\n")}, nil, 1, []string{"[3:14]", `invalid duration "fast"`, "30s or 1h", "^"}},
 		{[]string{"config", "check", "--config", file("redis: {mode: clustr}")}, nil, 1, []string{`redis.mode: "clustr" must be single, sentinel or cluster`, ">  1 | redis", "^"}},
 		{
-			[]string{"config", "check", "--config", file("sources:\n  mine:\n    quota:\n      policies:\n        - {name: s, limit: 5, window: 1s, target: 5}\n")},
+			[]string{"config", "check", "--config", file("sources:\n  mine:\n    quota:\n      policies:\n        - {name: s, limit: 120, window: 1s, target: 120}\n")},
 			nil, 1,
-			[]string{"sources.mine.quota.policies[0]", "up to 6 calls could reach the upstream", ">  5 |", "baseURL", "facets: a source needs at least one"},
+			[]string{"sources.mine.quota.policies[0]", "up to 131 calls could reach the upstream", ">  5 |", "baseURL", "facets: a source needs at least one"},
 		},
 		{[]string{"config", "check"}, []string{"FRESHET_DATABASE_ULR=x"}, 1, []string{"FRESHET_DATABASE_ULR", "did you mean FRESHET_DATABASE_"}},
 		{[]string{"config", "check"}, []string{"FRESHET_SOURCES_NEXON_TIMEOUT=soon"}, 1, []string{"FRESHET_SOURCES_NEXON_TIMEOUT", "soon"}},

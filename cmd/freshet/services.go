@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -165,8 +166,8 @@ func (p *program) config() *cobra.Command {
 				}
 				fmt.Fprintf(p.stdout, "%s: %s\n", name, s.BaseURL)
 				for _, b := range quota.Bounds() {
-					fmt.Fprintf(p.stdout, "  quota   %s: %d in %v; up to %.4g are used, %.4g of them by LOW; at most %d can arrive\n",
-						b.Name, b.Limit, b.Window, b.PerWindow, b.Low, b.Most)
+					fmt.Fprintf(p.stdout, "  quota   %s: %d in %v; up to %s are used, %s of them kept for HIGH; at most %d can arrive\n",
+						b.Name, b.Limit, b.Window, calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Most)
 				}
 				fmt.Fprintf(p.stdout, "          after Redis lost its state no call is made for %v\n", quota.Quiet())
 				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
@@ -197,6 +198,11 @@ func (p *program) config() *cobra.Command {
 		},
 	})
 	return c
+}
+
+// calls writes a number of calls, which may have a fraction.
+func calls(n float64) string {
+	return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64)
 }
 
 func (p *program) healthcheck() *cobra.Command {

@@ -106,6 +106,15 @@ func (p parts) settings() *settings.Settings {
 	return settings.New(p.store, quotas)
 }
 
+// limiterView shows the limiter of a source as it is now.
+func (p parts) limiterView(ctx context.Context, source string) (any, error) {
+	quota, err := limiter.NewQuota(p.config.Sources[source].Quota)
+	if err != nil {
+		return nil, err
+	}
+	return limiter.ReadView(ctx, p.rdb, source, quota)
+}
+
 // runQuery serves reads on the listener until ctx ends. It stops from the front
 // to the back: no further requests, then what was promised to Kafka.
 func (p parts) runQuery(ctx context.Context, l net.Listener) error {
@@ -129,7 +138,7 @@ func (p parts) runQuery(ctx context.Context, l net.Listener) error {
 		"database": {required: true, ask: p.store.Ping},
 		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
 		"kafka":    {ask: client.Ping},
-	}), p.settings().Handler(nil, p.log), p.log, p.reg)
+	}), p.settings().Handler(p.limiterView, p.log), p.log, p.reg)
 
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(prod.Run)
@@ -151,12 +160,13 @@ func (p parts) runWorkers(ctx context.Context, lanes []schemas.Lane, names ...st
 	permitsRun := newGroup(context.WithoutCancel(ctx))
 	workersRun := newGroup(either(ctx, permitsRun.ctx))
 	requests := producer.NewCoalescing(p.rdb)
+	changes := p.settings()
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[name]
 		defer s.Close()
 		c := p.config.Sources[name]
 		l, err := limiter.New(name, c.Quota, limiter.Needs{
-			Redis: p.rdb, Process: workerName(), Log: p.log, Metrics: p.reg,
+			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return errors.Join(fmt.Errorf("sources.%s.quota.%w", name, err), workersRun.stop(), permitsRun.stop())
