@@ -25,28 +25,30 @@ type Limiter struct {
 	log     *slog.Logger
 	metrics *metrics
 	jitter  *jitter
+	readies sync.Pool     // of waiters' channels, each with room for one and empty
 	kick    chan struct{} // something has changed that Run must look at
 	count   chan struct{} // the day's count is needed
 
-	mu      sync.Mutex
-	high    queue
-	low     queue
-	asking  bool      // one call at a time: whoever waits meanwhile rides the next
-	pause   time.Time // no call before, after a failure
-	failed  int       // calls in a row
-	quota   Quota
-	terms   terms
-	renewed time.Time // when the midnights and the ceiling of terms were
-	stopped bool
-	unset   bool     // the settings have not been read yet: no call
-	uncount bool     // the day's count can't be kept: no call
-	braking bool     // a brake is to be told
-	report  bool     // the live view is to be told who waits, after the next call
-	shown   bool     // it was told of somebody
-	tell    []string // events for the next call
-	refunds []slot   // slots of which nothing was sent
-	clock   clock    // what Redis' clock showed last
-	counted Count    // of the day, as Redis counted last
+	mu       sync.Mutex
+	high     queue
+	low      queue
+	asking   bool      // one call at a time: whoever waits meanwhile rides the next
+	handover bool      // who was asking leaves the rest to Run
+	pause    time.Time // no call before, after a failure
+	failed   int       // calls in a row
+	quota    Quota
+	terms    terms
+	renewed  time.Time // when the midnights and the ceiling of terms were
+	stopped  bool
+	unset    bool     // the settings have not been read yet: no call
+	uncount  bool     // the day's count can't be kept: no call
+	braking  bool     // a brake is to be told
+	report   bool     // the live view is to be told who waits, after the next call
+	shown    bool     // it was told of somebody
+	tell     []string // events for the next call
+	refunds  []slot   // slots of which nothing was sent
+	clock    clock    // what Redis' clock showed last
+	counted  Count    // of the day, as Redis counted last
 }
 
 // Needs is what a Limiter is given.
@@ -86,6 +88,7 @@ func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter,
 		kick: make(chan struct{}, 1), count: make(chan struct{}, 1),
 		high: queue{lane: schemas.High}, low: queue{lane: schemas.Low},
 	}
+	l.readies.New = func() any { return make(chan struct{}, 1) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.put(quota, 0, false)
@@ -137,25 +140,35 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*
 		q.push(p)
 	}
 	// Whoever comes while nobody asks does so itself, and for all that wait.
-	d, _ := l.step(p.since)
-	leads := d.wanted() && l.mayAsk(p.since)
-	l.asking = l.asking || leads
+	leads := false
+	if !l.asking {
+		d, _ := l.step(p.since)
+		leads = d.wanted() && l.mayAsk(p.since)
+		l.asking = leads
+	}
 	l.mu.Unlock()
 	if leads {
-		l.askOnce(d)
+		if l.askOnce() {
+			l.mu.Lock()
+			l.handover = true // Run asks for the others
+			l.mu.Unlock()
+			l.wake()
+		}
 	}
 	l.mu.Lock()
 	if p.given {
 		l.mu.Unlock()
 		return p, nil
 	}
-	p.ready = make(chan struct{}, 1)
+	p.ready = l.readies.Get().(chan struct{})
+	asking := l.asking
 	l.mu.Unlock()
-	if !leads { // Run must see to it; a leader has told it
+	if !asking { // Run must see to it; who asks will find it by himself
 		l.wake()
 	}
 	select {
 	case <-p.ready:
+		l.readies.Put(p.ready)
 		return p, nil
 	case <-ctx.Done():
 	}

@@ -110,6 +110,8 @@ func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
 			t.Error("a permit must be spent exactly once")
 		}
 		p.Release()
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		if len(l.low.slots) > 0 {
 			t.Error("a spent permit was handed on")
 		}
@@ -417,15 +419,19 @@ func TestAGarbledReplyIsRefused(t *testing.T) {
 	const now = 1_800_000_000_000_000
 	for _, reply := range [][]int64{
 		nil,
-		{1, 0, 0},
-		{1, 0, 0, 0, 0, 0, now, 0},
-		{0, 0, 0, 0, 0, 0, now, 0, 1, 5, 0},
-		{-1, 1, 0, 0, 0, 0, now, 0},
-		{1, -1, 0, 0, 0, 0, now, 0},
-		{2, 0, 0, 0, 0, 0, now, 0, 1, 5, 0},
-		{2, 0, 0, 0, 0, 0, now, 0, 3, 5, 0},
-		{0, 0, 0, 0, 0, 0, now, 0, 0},
-		{1, 0, 0, 0, 0, 0, now, 0, -1, 5, 0},
+		{-1},
+		{1, 0, now},
+		{1, 0, now, 0},
+		{0, 0, now, 0, 1, 5, 0},
+		{-1, 1, now, 0},
+		{1, -1, now, 0},
+		{2, 0, now, 0, 1, 5, 0},
+		{2, 0, now, 0, 3, 5, 0},
+		{0, 0, now, 0, 0},
+		{0, 0, now, 0, 0, 0},
+		{1, 0, now, 0, -1, 5, 0},
+		{1, 0, now, 0, 5, 0, 1, 0},
+		{2000, 1, now, 0, 2001, 0, 0},
 	} {
 		if g, err := decodeGrant(reply); err == nil {
 			t.Errorf("%v was taken as %+v", reply, g)

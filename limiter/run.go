@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -31,10 +32,13 @@ func (l *Limiter) Run(ctx context.Context) error {
 		l.mu.Lock()
 		d, next := l.step(now)
 		switch {
+		case l.handover:
+			l.handover = false
+			wg.Go(l.askOn)
 		case !d.wanted() || l.asking:
 		case l.mayAsk(now):
 			l.asking = true
-			wg.Go(func() { l.askOnce(d) })
+			wg.Go(l.askOn)
 		default:
 			next = earliest(next, l.pause)
 		}
@@ -53,7 +57,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 
 // mayAsk reports whether Redis may be called now. The caller holds l.mu.
 func (l *Limiter) mayAsk(now time.Time) bool {
-	return !l.asking && !now.Before(l.pause) && !l.uncount && !l.unset
+	return !now.Before(l.pause) && !l.uncount && !l.unset
 }
 
 // step gives out what is due and returns what to ask Redis for now, and when to
@@ -113,8 +117,16 @@ func (l *Limiter) giveOut(q *queue, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// askOnce makes one call to Redis for all that wait, and has Run make the next.
-func (l *Limiter) askOnce(d demand) {
+// askOn calls Redis until nothing more is to be asked for now.
+func (l *Limiter) askOn() {
+	for l.askOnce() {
+	}
+}
+
+// askOnce makes one call to Redis for all that wait. It reports whether there is
+// more to ask for at once; the right to do so stays with its caller.
+func (l *Limiter) askOnce() bool {
+	d := l.gather()
 	l.mu.Lock()
 	d.happened = l.happened()
 	before := time.Now()
@@ -134,7 +146,6 @@ func (l *Limiter) askOnce(d demand) {
 		l.show()
 		l.mu.Lock()
 	}
-	l.asking = false
 	if err != nil {
 		l.fail(d, then, err)
 	} else {
@@ -144,10 +155,27 @@ func (l *Limiter) askOnce(d demand) {
 		l.failed, l.pause = 0, time.Time{}
 		l.take(answer{g, d, before, then})
 	}
+	defer l.mu.Unlock()
 	more, next := l.step(then)
-	l.mu.Unlock()
-	if more.wanted() || !next.IsZero() {
+	l.asking = more.wanted() && l.mayAsk(then)
+	if !l.asking && (more.wanted() || !next.IsZero()) {
 		l.wake()
+	}
+	return l.asking
+}
+
+// gather returns what to ask for, when all who are about to ask do: those who were
+// just served, above all, come at once.
+func (l *Limiter) gather() demand {
+	for n := -1; ; {
+		l.mu.Lock()
+		d, _ := l.step(time.Now())
+		l.mu.Unlock()
+		if d.high+d.low == n {
+			return d
+		}
+		n = d.high + d.low
+		runtime.Gosched()
 	}
 }
 

@@ -31,7 +31,7 @@ func (d demand) wanted() bool { return d.high > 0 || d.low > 0 || d.events }
 // terms is a quota as the script takes it.
 type terms struct {
 	text, name         string
-	midnights, ceiling string
+	midnights, ceiling string // midnights go along when they are asked for
 }
 
 // grant is what it answers: waits until the slots, from Redis' now, and in how
@@ -141,7 +141,7 @@ func script(source string, rdb redis.UniversalClient) asker {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		args := make([]any, 0, 7)
-		args = append(args, d.high, d.low, d.terms.text, d.terms.name, d.terms.midnights)
+		args = append(args, d.high, d.low, d.terms.text, d.terms.name, "")
 		if d.terms.ceiling != "" || d.happened != "" {
 			args = append(args, d.terms.ceiling)
 		}
@@ -149,6 +149,10 @@ func script(source string, rdb redis.UniversalClient) asker {
 			args = append(args, d.happened)
 		}
 		reply, err := eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args}).Int64Slice()
+		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // a day begins
+			args[4] = d.terms.midnights
+			reply, err = eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args}).Int64Slice()
+		}
 		if err != nil {
 			return grant{}, err
 		}
@@ -160,24 +164,29 @@ func decodeGrant(reply []int64) (grant, error) {
 	bad := func() (grant, error) {
 		return grant{}, fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
 	}
-	if len(reply) < 8 || len(reply)%3 != 2 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*askMost {
+	if len(reply) < 4 || len(reply)%3 == 0 || len(reply) == 5 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*askMost {
 		return bad()
 	}
-	g := grant{
-		backHigh: micros(reply[2]), backLow: micros(reply[3]), whyHigh: why(reply[4]), whyLow: why(reply[5]),
-		now: reply[6], used: reply[7],
+	total := reply[0] + reply[1]
+	g := grant{now: reply[2], used: reply[3]}
+	runs := reply[4:]
+	if len(runs)%3 == 1 { // something was refused
+		var refused []int64
+		runs, refused = runs[:len(runs)-4], runs[len(runs)-4:]
+		g.backHigh, g.backLow = micros(refused[0]), micros(refused[1])
+		g.whyHigh, g.whyLow = why(refused[2]), why(refused[3])
 	}
-	waits := make([]time.Duration, 0, reply[0]+reply[1])
-	for i := 8; i < len(reply); i += 3 {
-		n, first, interval := reply[i], micros(reply[i+1]), micros(reply[i+2])
-		if n < 1 || int64(len(waits))+n > reply[0]+reply[1] {
+	waits := make([]time.Duration, 0, total)
+	for ; len(runs) > 0; runs = runs[3:] {
+		n, first, interval := runs[0], micros(runs[1]), micros(runs[2])
+		if n < 1 || int64(len(waits))+n > total {
 			return bad()
 		}
 		for k := range n {
 			waits = append(waits, first+time.Duration(k)*interval)
 		}
 	}
-	if int64(len(waits)) != reply[0]+reply[1] {
+	if int64(len(waits)) != total {
 		return bad()
 	}
 	g.high, g.low = waits[:reply[0]:reply[0]], waits[reply[0]:]

@@ -11,7 +11,7 @@
 --          D slots a day, millionths of a slot a second kept for HIGH
 --          Empty: nothing is wanted or changed, see Returns
 -- ARGV[4]  a name of 40 characters for the quota, such as its SHA-1
--- ARGV[5]  three midnights around now, in us; empty without a section D
+-- ARGV[5]  three midnights around now, in us; may be empty, see Returns
 -- ARGV[6]  LOW's interval in us before and from a moment, and that moment; empty or
 --          not there: no ceiling
 -- ARGV[7]  what has happened, words apart by blanks; or not there:
@@ -22,12 +22,12 @@
 --                              at most RATE a second
 --          step SEEN           Redis' clock was set forward after it showed SEEN
 --
--- Returns {n HIGH, n LOW, return HIGH, return LOW, why HIGH, why LOW, now, day's
--- calls, runs...}: the slots granted; for demand that was refused in how many us to
--- ask again (0: nothing was refused) and the section that refused it (or: -1 brake,
--- -2 stopped, -3 lost state, -4 the day is not counted until `used` is told, -5
--- ceiling); and the slots, HIGH's first, as runs of three numbers: how many, the
--- first as a wait in us from now, and the interval. For an empty quota instead
+-- Returns {n HIGH, n LOW, now, day's calls, runs...}: the slots granted, HIGH's first,
+-- as runs of three numbers: how many, the first as a wait in us from now, and the
+-- interval. If demand was refused four more numbers follow, for HIGH and LOW: in how
+-- many us to ask again (0: nothing was refused), and the section that refused it (or:
+-- -1 brake, -2 stopped, -3 lost state, -4 the day is not counted until `used` is told,
+-- -5 ceiling). {-1}: the midnights are needed. For an empty quota instead
 -- {now, birth, revision, stopped, braked until, ramp in thousandths, uncounted,
 -- then for each section: 1, L's window, slots that high, shared, low have at once;
 -- 2, R's reach, slots, LOW's, used; 3, D's limit, reserve, used, end}.
@@ -57,92 +57,122 @@ local AHEAD = 50000     -- LOW may be so far ahead of its pace
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 -- Changes when a replica is promoted and when the server restarts.
-local ok, info = pcall(redis.call, 'INFO', 'replication')
-local at = ok and type(info) == 'string' and string.find(info, 'master_replid:', 1, true)
+local info = redis.pcall('INFO', 'replication')
+local at = type(info) == 'string' and string.find(info, 'master_replid:', 1, true)
 local replid = at and sub(info, at + 14, at + 53) or '0000000000000000000000000000000000000000'
 local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 225)
 
 -- The short way, until the moment that the state names: one quota of lanes high
 -- and shared, and perhaps a day, in force for all; nothing lost, braked or
 -- happened. It decides as the long way below does, for a third of its time.
+-- Garbled numbers make it fail until that moment, and then the state counts as lost.
 local calm = tonumber(sub(state, 43, 58)) or 0
-if now < calm and sub(state, 3, 42) == replid and sub(state, 59, 98) == ARGV[4] and (ARGV[6] or '') == '' and not ARGV[7] then
-  local last, tat1, tat2 = tonumber(sub(state, 99, 114)), tonumber(sub(state, 115, 130)), tonumber(sub(state, 131, 146))
-  local used, paced, dayEnd = 0, 0, 0
-  local onDay = #quota > 162
-  if onDay then used, paced, dayEnd = tonumber(sub(state, 147, 162)), tonumber(sub(state, 163, 178)), tonumber(sub(state, 211, 226)) end
-  if last and tat1 and tat2 and used and paced and dayEnd and last <= now then
+if now < calm and sub(state, 59, 98) == ARGV[4] and sub(state, 3, 42) == replid and not ARGV[6] then
+  if sub(state, 99, 114) + 0 <= now then
+    -- A number that this call does not need stays a text, and is written as it came.
     local nHigh, nLow, horizon = ARGV[1] + 0, ARGV[2] + 0, sub(quota, 18, 33) + 0
-    local t1, b1, t2, b2 = sub(quota, 67, 82) + 0, sub(quota, 83, 98) - 1, sub(quota, 99, 114) + 0, sub(quota, 115, 130) - 1
-    local backHigh, backLow = sub(state, 179, 194), sub(state, 195, 210)
-    local highMost, lowMost, pace = nHigh, nLow, 0
-    if onDay then
-      local seconds, left = (dayEnd + MARGIN - now) / 1000000, sub(quota, 164, 179) - used
-      local low = left - sub(quota, 180, 195) / 1000000 * seconds
-      highMost = max(0, min(nHigh, left))
-      lowMost = max(0, min(nLow, floor(low), left - highMost))
-      if low >= 1 then pace = 1000000 * seconds / low end
+    local t1, b1, t2, b2 = 0, 0, sub(quota, 99, 114) + 0, sub(quota, 115, 130) - 1
+    local tat1, tat2 = sub(state, 115, 130), sub(state, 131, 146) + 0
+    local used, paced, backHigh, backLow = sub(state, 147, 162) + 0, sub(state, 163, 178), sub(state, 179, 194), sub(state, 195, 210)
+    local highMost, lowMost, pace, dayEnd, left = nHigh, nLow, 0, 0, nil
+    if nHigh > 0 then t1, b1, tat1 = sub(quota, 67, 82) + 0, sub(quota, 83, 98) - 1, tat1 + 0 end
+    if #quota > 162 then -- there is a day
+      dayEnd = sub(state, 211, 226) + 0
+      left = sub(quota, 164, 179) - used
+      if nHigh > left then highMost = max(0, left) end
+      if nLow > 0 then
+        local seconds = (dayEnd + MARGIN - now) / 1000000
+        local low = left - sub(quota, 180, 195) / 1000000 * seconds
+        lowMost = min(nLow, floor(low))
+        if low >= 1 then pace = ceil(1000000 * seconds / low) end
+      end
     end
     local edge, runs, run = now + horizon, {}, 0
-    local gotHigh, gotLow, before = 0, 0, nil
-    local returnHigh, returnLow, whyHigh, whyLow = 0, 0, 0, 0
-    while gotHigh < highMost do
-      local slot, shared = tat2 - b2 * t2, true
-      if t1 > 0 and tat1 - b1 * t1 <= slot then slot, shared = tat1 - b1 * t1, false end
-      if slot < now then slot = now end
-      if slot > edge then
-        local interval = t1 > 0 and t1 or t2
-        local batch = max(1, min(nHigh - gotHigh, floor(horizon / 2 / interval)))
-        local from = max(slot - horizon, tonumber(backHigh) or 0)
-        returnHigh, whyHigh = max(1, from + (batch - 1) * interval - now), 1
-        backHigh = format('%16d', from + batch * interval)
-        break
+    local gotHigh, gotLow, returnHigh, returnLow, whyHigh, whyLow = 0, 0, 0, 0, 0, 0
+    -- What the lanes have at once comes in one piece; then slot by slot.
+    if highMost > 0 then
+      if t1 > 0 then
+        if tat1 < now then tat1 = now end
+        local n = min(highMost, floor((now + b1 * t1 - tat1) / t1) + 1)
+        if n > 0 then gotHigh, tat1 = n, tat1 + n * t1 end
       end
-      if shared then tat2 = max(tat2, slot) + t2 else tat1 = max(tat1, slot) + t1 end
-      gotHigh = gotHigh + 1
-      if gotHigh == 1 then
-        run, runs[1], runs[2], runs[3] = 1, 1, slot - now, 0
-      elseif runs[run] == 1 then
-        runs[run], runs[run + 2] = 2, slot - before
-      elseif slot - before == runs[run + 2] then
-        runs[run] = runs[run] + 1
-      else
-        run = run + 3
-        runs[run], runs[run + 1], runs[run + 2] = 1, slot - now, 0
+      if gotHigh < highMost then
+        if tat2 < now then tat2 = now end
+        local n = min(highMost - gotHigh, floor((now + b2 * t2 - tat2) / t2) + 1)
+        if n > 0 then gotHigh, tat2 = gotHigh + n, tat2 + n * t2 end
       end
-      before = slot
+      if gotHigh > 0 then run, runs[1], runs[2], runs[3] = 1, gotHigh, 0, 0 end
+      local before, open = now, gotHigh == 1 -- the last run has one slot yet
+      while gotHigh < highMost do
+        local slot, shared = tat2 - b2 * t2, true
+        if t1 > 0 and tat1 - b1 * t1 <= slot then slot, shared = tat1 - b1 * t1, false end
+        if slot > edge then
+          local interval = t1 > 0 and t1 or t2
+          local batch = max(1, min(nHigh - gotHigh, floor(horizon / 2 / interval)))
+          local from = max(slot - horizon, backHigh + 0)
+          returnHigh, whyHigh = max(1, from + (batch - 1) * interval - now), 1
+          backHigh = format('%16d', from + batch * interval)
+          break
+        end
+        if shared then tat2 = tat2 + t2 else tat1 = tat1 + t1 end
+        gotHigh = gotHigh + 1
+        if open then
+          runs[run], runs[run + 2], open = 2, slot - before, false
+        elseif run > 0 and slot - before == runs[run + 2] then
+          runs[run] = runs[run] + 1
+        else
+          run, open = #runs + 1, true
+          runs[run], runs[run + 1], runs[run + 2] = 1, slot - now, 0
+        end
+        before = slot
+      end
     end
     if gotHigh == highMost and highMost < nHigh then returnHigh, whyHigh = max(1, min(1000000, dayEnd + MARGIN - now)), 2 end
-    run = #runs + 1
-    while gotLow < lowMost do
-      local slot, why = tat2 - b2 * t2, 1
-      if slot < now then slot = now end
-      if pace > 0 and paced - AHEAD > slot then slot, why = paced - AHEAD, 2 end
-      if slot > edge then
-        local interval = max(pace, t2)
-        local batch = max(1, min(nLow - gotLow, floor(horizon / 2 / interval)))
-        local from = max(slot - horizon, tonumber(backLow) or 0)
-        returnLow, whyLow = max(1, ceil(from + (batch - 1) * interval) - now), why
-        backLow = format('%16d', ceil(from + batch * interval))
-        break
+    if left then lowMost = max(0, min(lowMost, left - gotHigh)) end
+    if lowMost > 0 then
+      if tat2 < now then tat2 = now end
+      paced = max(paced + 0, now)
+      local n = min(lowMost, floor((now + b2 * t2 - tat2) / t2) + 1)
+      if pace > 0 then n = min(n, floor((now + AHEAD - paced) / pace) + 1) end
+      run = #runs + 1
+      if n > 0 then
+        gotLow, tat2, paced = n, tat2 + n * t2, paced + n * pace
+        runs[run], runs[run + 1], runs[run + 2] = n, 0, 0
       end
-      tat2 = max(tat2, slot) + t2
-      if pace > 0 then paced = ceil(max(paced, slot) + pace) end
-      gotLow = gotLow + 1
-      if gotLow == 1 then
-        runs[run], runs[run + 1], runs[run + 2] = 1, slot - now, 0
-      elseif runs[run] == 1 then
-        runs[run], runs[run + 2] = 2, slot - before
-      elseif slot - before == runs[run + 2] then
-        runs[run] = runs[run] + 1
-      else
-        run = run + 3
-        runs[run], runs[run + 1], runs[run + 2] = 1, slot - now, 0
+      local before, open, mine = now, n == 1, n > 0
+      while gotLow < lowMost do
+        local slot, why = tat2 - b2 * t2, 1
+        if pace > 0 and paced - AHEAD > slot then slot, why = paced - AHEAD, 2 end
+        if slot > edge then
+          local interval = max(pace, t2)
+          local batch = max(1, min(nLow - gotLow, floor(horizon / 2 / interval)))
+          local from = max(slot - horizon, backLow + 0)
+          returnLow, whyLow = max(1, ceil(from + (batch - 1) * interval) - now), why
+          backLow = format('%16d', ceil(from + batch * interval))
+          break
+        end
+        tat2, paced, gotLow = max(tat2, slot) + t2, max(paced, slot) + pace, gotLow + 1
+        if open then
+          runs[run], runs[run + 2], open = 2, slot - before, false
+        elseif mine and slot - before == runs[run + 2] then
+          runs[run] = runs[run] + 1
+        else
+          run, open, mine = #runs + 1, true, true
+          runs[run], runs[run + 1], runs[run + 2] = 1, slot - now, 0
+        end
+        before = slot
       end
-      before = slot
     end
     if gotLow == lowMost and lowMost < nLow then returnLow, whyLow = max(1, min(1000000, dayEnd + MARGIN - now)), 2 end
-    redis.call('SETRANGE', KEYS[1], 98, format('%16d%16d%16d%16d%16d%s%s', now, tat1, tat2, used + gotHigh + gotLow, paced, backHigh, backLow))
-    return {gotHigh, gotLow, returnHigh, returnLow, whyHigh, whyLow, now, used + gotHigh + gotLow, unpack(runs)}
+    if left then used = used + gotHigh + gotLow end
+    redis.call('SETRANGE', KEYS[1], 98, format('%16d%16s%16d%16d%16s%s%s', now,
+      nHigh > 0 and format('%16d', tat1) or tat1, tat2, used, lowMost > 0 and format('%16d', paced) or paced, backHigh, backLow))
+    if whyHigh ~= 0 or whyLow ~= 0 then
+      run = #runs
+      runs[run + 1], runs[run + 2], runs[run + 3], runs[run + 4] = returnHigh, returnLow, whyHigh, whyLow
+    elseif #runs == 3 then
+      return {gotHigh, gotLow, now, used, runs[1], runs[2], runs[3]}
+    end
+    return {gotHigh, gotLow, now, used, unpack(runs)}
   end
 end

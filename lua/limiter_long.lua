@@ -178,8 +178,8 @@ elseif back > 0 then
   now = last -- a small step back: time stands still
 end
 
-if day and ARGV[5] ~= '' then
-  if dayEnd == 0 or now >= dayEnd + MARGIN then
+if day and (dayEnd == 0 or now >= dayEnd + MARGIN) then
+  if ARGV[5] ~= '' then
     local e
     for n = 17, 33, 16 do
       if not e and now < number(ARGV[5], n) + MARGIN then e = n end
@@ -189,6 +189,8 @@ if day and ARGV[5] ~= '' then
     end
     used = number(ARGV[5], e - 16) == dayEnd and nextUsed or 0
     dayEnd, nextUsed, dayBorn = number(ARGV[5], e), 0, now
+  elseif not looking then
+    return {-1}
   end
 end
 
@@ -267,12 +269,12 @@ if day then
   local seconds, reserve = max(1, (dayEnd + MARGIN - now) / 1000000), day[2] / 1000000
   highMost = day[1] - used
   lowMost = highMost - reserve * seconds
-  if lowMost >= 1 then pace, paceWhy = 1000000 * seconds / lowMost, day.day end
+  if lowMost >= 1 then pace, paceWhy = ceil(1000000 * seconds / lowMost), day.day end
   if inMargin then
     highMost = min(highMost, day[1] - nextUsed)
     local left = day[1] - nextUsed - reserve * 86400
     lowMost = min(lowMost, left)
-    if left >= 1 then pace = max(pace, 86400000000 / left) end
+    if left >= 1 then pace = max(pace, ceil(86400000000 / left)) end
   end
 end
 if (ARGV[6] or '') ~= '' then
@@ -291,7 +293,7 @@ local function slotOf(first, second)
     if ta > 0 then a = tats[l + first] - (B[l + first] - 1) * ta end
     if tb > 0 then b = tats[l + second] - (B[l + second] - 1) * tb end
     local n = second
-    if a <= b then b, n = a, first end
+    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- at once in both: one's own
     taken[l] = n
     if b > slot then slot, why = b, index[l / 3 + 1] end
   end
@@ -386,4 +388,8 @@ for n = 1, #rings do kept[n] = rings[n] ~= '' and rings[n] or '-' end
 out[#out + 1] = '\n' .. held .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n' .. rest
 redis.call('SET', KEYS[1], table.concat(out))
 
-return {nHigh, nLow, returnHigh, returnLow, whyHigh, whyLow, now, used, unpack(runs)}
+if whyHigh ~= 0 or whyLow ~= 0 then
+  local n = #runs
+  runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = returnHigh, returnLow, whyHigh, whyLow
+end
+return {nHigh, nLow, now, used, unpack(runs)}

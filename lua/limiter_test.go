@@ -106,10 +106,14 @@ func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	now := reply[6]
-	g := grant{now: now, backHigh: reply[2], backLow: reply[3], whyHigh: reply[4], whyLow: reply[5], used: reply[7]}
+	now := reply[2]
+	g := grant{now: now, used: reply[3]}
+	if end := len(reply) - 4; len(reply)%3 == 2 { // something was refused
+		g.backHigh, g.backLow, g.whyHigh, g.whyLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
+		reply = reply[:end]
+	}
 	n := int64(0)
-	for i := 8; i < len(reply); i += 3 {
+	for i := 4; i < len(reply); i += 3 {
 		for k := range reply[i] {
 			slot := now + reply[i+1] + k*reply[i+2]
 			if n++; n <= reply[0] {
@@ -392,7 +396,7 @@ func TestALostOrForeignStateStartsQuiet(t *testing.T) {
 		for name, change := range map[string]func(s string) string{
 			"garbled":          func(string) string { return "not a state" },
 			"too short":        func(s string) string { return s[:60] },
-			"letters in place": func(s string) string { return s[:atNow] + "abc" + s[atNow+3:] },
+			"letters in place": func(s string) string { return s[:atCalm] + digits(0) + s[atName:atNow] + "abc" + s[atNow+3:] },
 			"unknown section":  func(s string) string { return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "L", "X", 1) },
 			"a ring too many": func(s string) string {
 				return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
