@@ -92,7 +92,7 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 		digits(&out, int64(q.day.policy.Limit), int64(q.day.reserve*1e6))
 	}
 	sum := sha1.Sum([]byte(out.String())) //nolint:gosec // see the import
-	return out.String(), hex.EncodeToString(sum[:])
+	return out.String(), hex.EncodeToString(sum[:13])
 }
 
 // sections names the policies in the order of their sections.

@@ -10,7 +10,7 @@
 --          R reach, slots in it, slots in it that LOW may use
 --          D slots a day, millionths of a slot a second kept for HIGH
 --          Empty: nothing is wanted or changed, see Returns
--- ARGV[4]  a name of 40 characters for the quota, such as its SHA-1
+-- ARGV[4]  a name of 26 characters for the quota, such as the start of its SHA-1
 -- ARGV[5]  three midnights around now, in us; may be empty, see Returns
 -- ARGV[6]  LOW's interval in us before and from a moment, and that moment; empty or
 --          not there: no ceiling
@@ -46,7 +46,8 @@
 -- lanes high and shared, and perhaps a day, is in force for all, and nothing is lost,
 -- braked or told. It leaves the rest to limiter_long, which decides as it does (a test
 -- holds them side by side) and says until when this half may. Of the line of numbers
--- it reads: format in 2 places, replication id 40, until when 16, name of the quota 40,
+-- it reads: format in 2 places, replication id 40, until when 16, name of the quota and
+-- of the server's process 40,
 -- then in 16 each: now, TAT of high and of shared, the day's calls, LOW's pace, HIGH's
 -- and LOW's return, the day's end.
 
@@ -56,19 +57,29 @@ local AHEAD = 50000     -- LOW may be so far ahead of its pace
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
--- Changes when a replica is promoted and when the server restarts.
-local info = redis.pcall('INFO', 'replication')
-local at = type(info) == 'string' and string.find(info, 'master_replid:', 1, true)
-local replid = at and sub(info, at + 14, at + 53) or '0000000000000000000000000000000000000000'
 local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 225)
+
+-- What tells a server from what it was before a restart, and from its replica, is
+-- its replication id. It need not be asked for what this very process has written a
+-- moment ago: no server starts, and no caller finds another one, as fast as that.
+local SAME = 5000
+local name = ARGV[4] .. sub(tostring(redis), -14) -- of the quota, and of the process
+local replid
+local function readReplid()
+  local info = redis.pcall('INFO', 'replication')
+  local at = type(info) == 'string' and string.find(info, 'master_replid:', 1, true)
+  replid = at and sub(info, at + 14, at + 53) or '0000000000000000000000000000000000000000'
+  return replid
+end
 
 -- The short way, until the moment that the state names: one quota of lanes high
 -- and shared, and perhaps a day, in force for all; nothing lost, braked or
 -- happened. It decides as the long way below does, for a third of its time.
 -- Garbled numbers make it fail until that moment, and then the state counts as lost.
 local calm = tonumber(sub(state, 43, 58)) or 0
-if now < calm and sub(state, 59, 98) == ARGV[4] and sub(state, 3, 42) == replid and not ARGV[6] then
-  if sub(state, 99, 114) + 0 <= now then
+if now < calm and sub(state, 59, 98) == name and not ARGV[6] then
+  local ago = now - sub(state, 99, 114)
+  if ago >= 0 and (ago < SAME or sub(state, 3, 42) == readReplid()) then
     -- A number that this call does not need stays a text, and is written as it came.
     local nHigh, nLow, horizon = ARGV[1] + 0, ARGV[2] + 0, sub(quota, 18, 33) + 0
     local t1, b1, t2, b2 = 0, 0, sub(quota, 99, 114) + 0, sub(quota, 115, 130) - 1

@@ -10,6 +10,7 @@ local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
 local birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, held, strictest, rings, rest, seen = {}, nil, nil, {}, '', nil
 local looking = quota == ''
+if not replid then readReplid() end
 state = redis.call('GET', KEYS[1])
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
@@ -380,7 +381,7 @@ if simple and uncounted == 0 and not stopped and now >= brake + RAMP and now >= 
   calm = epoch + EPOCH
   if day then calm = min(calm, dayEnd - MARGIN - 2 * horizon) end
 end
-local out = {format(LINE, seen and sub(state, 1, 2) or FORMAT, replid, calm, simple and ARGV[4] or OTHERS, now, tats[1], tats[2],
+local out = {format(LINE, seen and sub(state, 1, 2) or FORMAT, replid, calm, simple and name or OTHERS, now, tats[1], tats[2],
   used, paced, backHigh, backLow, dayEnd, birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted)}
 for n = 3, #tats do out[#out + 1] = format('%16d', tats[n]) end
 local kept = {}

@@ -89,7 +89,7 @@ func (b bucket) quota() string {
 func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	b.t.Helper()
 	quota := b.quota()
-	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota))), b.midnights}
+	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota)))[:26], b.midnights}
 	if happened != "" || b.ceiling != "" {
 		args = append(args, b.ceiling)
 	}
