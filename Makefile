@@ -34,7 +34,7 @@ fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 
 bench: ## the figures of the README, as ratios within one run
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -run '^$$' -bench . -benchtime $${BENCHTIME:-3x} ./consumer ./cmd/freshet; \
-	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./limiter ./simulator
+	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./simulator
 
 bench-limiter: ## every line of the limiter's bar beside its peers, on a real Redis; fails if one is missed
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_BAR=1 $(GO) test -count=1 -v -run '^TestTheBar$$' ./limiter

@@ -127,7 +127,7 @@ func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
 	}
 	low := start("LOW alone, 12 processes of 40 waiters", 12, func(l *loadRun) { l.saturated(t, 40, 0) })
 	both := start("both lanes, 4 processes of 60 LOW and 10 HIGH", 4, func(l *loadRun) { l.saturated(t, 60, 10) })
-	start("LOW alone, 64 processes of 1 waiter", 64, func(l *loadRun) { l.saturated(t, 1, 0) })
+	start("LOW alone, 48 processes of 1 waiter", 48, func(l *loadRun) { l.saturated(t, 1, 0) })
 	start("idle, then 4 processes of 100 LOW and 50 HIGH at once, twice", 4, func(l *loadRun) { l.bursts(t) })
 	wg.Wait()
 	at60 := start("HIGH 60/s Poisson, LOW saturating", 4, func(l *loadRun) { l.highAmongLow(t, atRandom(60, 600, 4)) })

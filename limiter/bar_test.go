@@ -183,7 +183,9 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 	}}), 64)
 	// Of a busy Redis, where this time bounds the throughput; for a lone client
 	// every call finds it asleep and its caches cold.
-	b.most("Redis server time a call, second + day policy", " us", crowd.serverTime("limiter"), 9)
+	// The limit is 9 us on a machine on which redis_rate takes 5.0; both scale with it.
+	b.most("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
+	b.beside("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {
 		b.beside(p.name, " us", crowd.serverTime(p.name))
 	}

@@ -1,41 +1,67 @@
 // Package limiter gives out permits: the right to send one upstream call within
 // a stated short time. However many processes ask, the calls that reach the
-// upstream never exceed its limit in any sliding window, HIGH always finds the
-// share that is kept for it, and a saturated budget is used up.
+// upstream never exceed its limit in any sliding window or calendar day, HIGH
+// always finds the share that is kept for it, and a saturated budget is used up.
 //
-// # Lanes of time slots
+// # Policies
 //
-// The budget of a source is partitioned into lanes, each a GCRA with an interval
-// T and a small burst B: high is for HIGH alone, shared for both, low (optional)
-// for LOW alone. HIGH takes the earlier slot of high and shared, LOW the earlier
-// of shared and low; so LOW can never spend HIGH's share. The lanes' state is one
-// string in Redis, changed by one script (lua/limiter_acquire.lua) that judges by
-// Redis' clock. A process has one call to Redis under way; all goroutines that
-// wait ride the next one, first come first served in their lane, and each sleeps
-// once, until its slot. A slot lies at most a horizon ahead; demand beyond it is
-// told when to come back, behind those told before.
+// All policies of a source are taken together by one script, or not at all
+// (lua/limiter_acquire.lua), on one string in Redis and by Redis' clock:
+//
+//   - A window of many calls is partitioned into lanes, each a GCRA with an
+//     interval T and a small burst B: high is for HIGH alone, shared for both, low
+//     (optional) for LOW alone. HIGH takes the earlier slot of high and shared, LOW
+//     the earlier of shared and low; so LOW can never spend HIGH's share.
+//   - A window of up to 99 calls is an exact ring of the last slots; LOW is let in
+//     while HIGH's reserve stays free.
+//   - A calendar day is a count. LOW's pace is what the day has left, without what
+//     is kept for HIGH, over the seconds that it has left; HIGH may go to the end.
+//     For ten seconds around midnight a call counts in both days, for the upstream's
+//     clock is not ours.
+//
+// A process has one call to Redis under way. Whoever comes while there is none
+// makes it, for all that wait; the others ride the next one, first come first
+// served in their lane, and each sleeps once, until its slot. A slot lies at most a
+// horizon ahead; demand beyond it is told when to come back, behind those told
+// before. More than horizon / T lone waiters of as many processes (52 of LOW at
+// 350/s) are each told so once, and then cost two calls a permit.
 //
 // # The bound
 //
-// In any closed window of length W a lane holds at most B + ⌊W/T⌋ slots. A permit
-// may be spent from its slot until V after it, by the local monotonic clock taken
-// before the call to Redis; the network adds up to J. So the arrivals of a second
-// come from slots of a window of 1 s + V + J, and at most
+// In any closed window of length W a lane holds at most B + ⌊W/T⌋ slots, a ring
+// its limit. A permit may be spent from its slot until V after it, by the local
+// monotonic clock taken before the call to Redis; the network adds up to J. So the
+// arrivals of a second come from slots of a window of 1 s + V + J, and at most
 //
 //	Σ over lanes: B + ⌊(W + V + J) / T⌋
 //
-// of them fall into any window W at the upstream. NewQuota refuses a
-// configuration for which this sum exceeds the limit.
+// of them fall into any window W at the upstream. NewQuota refuses a configuration
+// for which this sum exceeds the limit. J is measured too; where it is greater than
+// configured, the rate is lowered until the sum holds again.
 //
 // # Lost state
 //
-// An empty state, another one's, or one from before a restart or failover starts
-// quiet: no slot for W + V + J + horizon, so that permits of the lost state have
-// lapsed and their arrivals left the window before the first new one.
+// An empty state, another one's, or one from before a restart, a failover or a
+// step of Redis' clock starts quiet: no slot for W + V + J + horizon (of W at most
+// a second for lanes, which start empty; all of it for rings), so that permits of
+// the lost state have lapsed and their arrivals left the window before the first
+// new one. Backward steps the script sees itself; forward ones are seen by whoever
+// compares Redis' clock with its own monotonic one between two calls, and a step
+// shorter than the round trips between is not. A day's count is written down every
+// few seconds and resumes from there, as if the time since had been used in full.
+//
+// # Brakes, stops and changes
+//
+// A refused call brakes everybody: nothing ahead of the brake's end is granted, and
+// what was reserved lapses within horizon + V. Then the rate rises from half to the
+// whole within ten seconds. What is changed of a quota while it runs has a revision,
+// and the newest one known to Redis is in force for all; where callers of one
+// revision differ, as while a release rolls out, each gets what all of them allow.
 //
 // # Failing closed
 //
 // Without Redis there is no permit. A call to Redis has its own short deadline
 // and is never repeated by the client library; while Redis is gone one probe a
-// second goes out, not one a waiter.
+// second goes out, not one a waiter. Nor is there one before the settings were
+// read, or when what a day has used could not be written down for a minute.
 package limiter
