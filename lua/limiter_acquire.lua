@@ -18,8 +18,8 @@
 --          brake D BASE SENT   the upstream refused the call of slot SENT for D us
 --                              (0: it did not say; BASE is then the first pause)
 --          refund SLOT         a slot of which nothing was sent
---          used END N AT RATE  the day until END had N calls at AT, and since then
---                              at most RATE a second
+--          used END N AT RATE MOST  the day until END had N calls at AT, and since
+--                              then at most MOST and RATE a second
 --          step SEEN           Redis' clock was set forward after it showed SEEN
 --
 -- Returns {n HIGH, n LOW, now, day's calls, runs...}: the slots granted, HIGH's first,
@@ -48,12 +48,14 @@
 -- holds them side by side) and says until when this half may. Of the line of numbers
 -- it reads: format in 2 places, replication id 40, until when 16, name of the quota and
 -- of the server's process 40,
--- then in 16 each: now, TAT of high and of shared, the day's calls, LOW's pace, HIGH's
+-- then in 16 each: now, TAT of high and of shared, the day's calls, LOW's last step,
+-- HIGH's
 -- and LOW's return, the day's end.
 
 local sub, format, ceil, floor, max, min = string.sub, string.format, math.ceil, math.floor, math.max, math.min
 local MARGIN = 10000000 -- around midnight a call counts in both days for so long
 local AHEAD = 50000     -- LOW may be so far ahead of its pace
+local AGAIN = 10000000  -- who is refused asks again by then: a pace may rise, a brake be gone
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -121,6 +123,7 @@ if now < calm and sub(state, 59, 98) == name and not ARGV[6] then
           local interval = t1 > 0 and t1 or t2
           local batch = max(1, min(nHigh - gotHigh, floor(horizon / 2 / interval)))
           local from = max(slot - horizon, backHigh + 0)
+          if from > now + AGAIN then from, interval = now + AGAIN, 0 end
           returnHigh, whyHigh = max(1, from + (batch - 1) * interval - now), 1
           backHigh = format('%16d', from + batch * interval)
           break
@@ -142,27 +145,32 @@ if now < calm and sub(state, 59, 98) == name and not ARGV[6] then
     if left then lowMost = max(0, min(lowMost, left - gotHigh)) end
     if lowMost > 0 then
       if tat2 < now then tat2 = now end
-      paced = max(paced + 0, now)
       local n = min(lowMost, floor((now + b2 * t2 - tat2) / t2) + 1)
-      if pace > 0 then n = min(n, floor((now + AHEAD - paced) / pace) + 1) end
+      if pace > 0 then
+        local base = max(paced + 0, now - pace)
+        n = min(n, floor((now + AHEAD - base) / pace))
+        paced = n > 0 and base + n * pace or paced + 0
+      end
       run = #runs + 1
       if n > 0 then
-        gotLow, tat2, paced = n, tat2 + n * t2, paced + n * pace
+        gotLow, tat2 = n, tat2 + n * t2
         runs[run], runs[run + 1], runs[run + 2] = n, 0, 0
       end
       local before, open, mine = now, n == 1, n > 0
       while gotLow < lowMost do
         local slot, why = tat2 - b2 * t2, 1
-        if pace > 0 and paced - AHEAD > slot then slot, why = paced - AHEAD, 2 end
+        if pace > 0 and paced + pace - AHEAD > slot then slot, why = paced + pace - AHEAD, 2 end
         if slot > edge then
           local interval = max(pace, t2)
           local batch = max(1, min(nLow - gotLow, floor(horizon / 2 / interval)))
           local from = max(slot - horizon, backLow + 0)
+          if from > now + AGAIN then from, interval = now + AGAIN, 0 end
           returnLow, whyLow = max(1, ceil(from + (batch - 1) * interval) - now), why
           backLow = format('%16d', ceil(from + batch * interval))
           break
         end
-        tat2, paced, gotLow = max(tat2, slot) + t2, max(paced, slot) + pace, gotLow + 1
+        tat2, gotLow = max(tat2, slot) + t2, gotLow + 1
+        if pace > 0 then paced = max(paced + pace, slot) end
         if open then
           runs[run], runs[run + 2], open = 2, slot - before, false
         elseif mine and slot - before == runs[run + 2] then
@@ -177,7 +185,7 @@ if now < calm and sub(state, 59, 98) == name and not ARGV[6] then
     if gotLow == lowMost and lowMost < nLow then returnLow, whyLow = max(1, min(1000000, dayEnd + MARGIN - now)), 2 end
     if left then used = used + gotHigh + gotLow end
     redis.call('SETRANGE', KEYS[1], 98, format('%16d%16s%16d%16d%16s%s%s', now,
-      nHigh > 0 and format('%16d', tat1) or tat1, tat2, used, lowMost > 0 and format('%16d', paced) or paced, backHigh, backLow))
+      nHigh > 0 and format('%16d', tat1) or tat1, tat2, used, pace > 0 and lowMost > 0 and format('%16d', paced) or paced, backHigh, backLow))
     if whyHigh ~= 0 or whyLow ~= 0 then
       run = #runs
       runs[run + 1], runs[run + 2], runs[run + 3], runs[run + 4] = returnHigh, returnLow, whyHigh, whyLow

@@ -140,7 +140,7 @@ if seen and before ~= held then
       for n = 2, 6, 2 do
         local tat = o and tats[tatsOf[s.key] + n / 2]
         if not tat or (o[n] == 0 and s[n] > 0) then
-          tat = now + quiet + max(s[n + 1] - 1, 0) * s[n]
+          tat = max(now + quiet, brake) + max(s[n + 1] - 1, 0) * s[n]
         elseif o[n] > 0 and s[n] > 0 then
           tat = max(tat, tat - (o[n + 1] - 1) * o[n] + (s[n + 1] - 1) * s[n])
         end
@@ -153,7 +153,7 @@ if seen and before ~= held then
     end
   end
   for n = #newTats + 1, 3 do newTats[n] = now end
-  tats, rings = newTats, newRings
+  tats, rings, backHigh, backLow = newTats, newRings, 0, 0
 end
 
 -- What was lost, and what happened.
@@ -173,7 +173,7 @@ if lost and not looking then
   brake = seen and brake > last and now + brake - last or 0
   birth, epoch, braked, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
   tats, rings = {now, now, now}, {}
-  for n = 1, #T do tats[n] = now + quiet + max(B[n] - 1, 0) * T[n] end
+  for n = 1, #T do tats[n] = max(now + quiet, brake) + max(B[n] - 1, 0) * T[n] end
   for n = 1, #reach do rings[n] = string.rep(format('%16d', now + horizon), slots[n]) end
 elseif back > 0 then
   now = last -- a small step back: time stands still
@@ -217,7 +217,9 @@ while happened[i] do
       for n = 1, #rings do
         for p = #rings[n] - 15, 1, -16 do
           if number(rings[n], p) == slot then
-            rings[n] = sub(rings[n], 1, p - 1) .. sub(rings[n], p + 16)
+            -- For a slot yet to come another one was dropped, which may leave the reach only then.
+            local ahead = slot > now and format('%16d', slot - reach[n]) or ''
+            rings[n] = ahead .. sub(rings[n], 1, p - 1) .. sub(rings[n], p + 16)
             break
           end
         end
@@ -225,11 +227,17 @@ while happened[i] do
     end
   elseif happened[i] == 'used' and day then
     local e, n, when, rate = happened[i + 1] + 0, happened[i + 2] + 0, happened[i + 3] + 0, happened[i + 4] + 0
+    local most = tonumber(happened[i + 5]) or 0
     if uncounted == 1 then
-      local from, known = dayEnd - 90000000000, 0 -- a day has at most 25 hours
-      if e == dayEnd then known = n end
-      if when > from then used = max(used, known + floor(rate * max(0, now - when) / 1000000)) end
+      local known = 0
+      -- Of a day before: what was called around this midnight is not known.
+      if e == dayEnd then known = n else when = min(when, e - MARGIN) end
+      if when > dayEnd - 90000000000 - 2 * MARGIN then -- a day has at most 25 hours
+        used = max(used, known + most + floor(rate * max(0, now + horizon - when) / 1000000))
+      end
       used, uncounted = max(used, known), 0
+      local margin = now + horizon - dayEnd + MARGIN
+      if margin > 0 and when > 0 then nextUsed = max(nextUsed, min(used, most + floor(rate * margin / 1000000))) end
     end
   end
   i = i + 1
@@ -305,7 +313,7 @@ local function slotOf(first, second)
     if #ring >= 16 * most then s = max(s, number(ring, #ring - 16 * most + 1) + reach[n]) end
     if s > slot then slot, why = s, ringIndex[n] end
   end
-  if first == 2 and pace > 0 and paced - AHEAD > slot then slot, why = paced - AHEAD, paceWhy end
+  if first == 2 and pace > 0 and ceil(paced + pace) - AHEAD > slot then slot, why = ceil(paced + pace) - AHEAD, paceWhy end
   return slot, why
 end
 
@@ -331,7 +339,7 @@ local function grant(n, most, first, second, before, interval)
       rings[r] = rings[r] .. format('%16d', slot)
       if #rings[r] > 16 * slots[r] then rings[r] = sub(rings[r], -16 * slots[r]) end
     end
-    if first == 2 and pace > 0 then paced = ceil(max(paced, slot) + pace) end
+    if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
     if day then
       if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
       used = used + 1
@@ -356,6 +364,7 @@ local function grant(n, most, first, second, before, interval)
   -- half of the reserved ones are still ahead: few calls, and no idle lane.
   local batch = max(1, min(n - granted, floor(horizon / 2 / interval)))
   local from = max(slot - horizon, before)
+  if from > now + AGAIN then from, interval = now + AGAIN, 0 end
   return granted, max(1, ceil(from + (batch - 1) * interval) - now), why, ceil(from + batch * interval)
 end
 
