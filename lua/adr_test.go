@@ -5,9 +5,7 @@ package lua_test
 
 import (
 	_ "embed"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,9 +14,6 @@ import (
 
 //go:embed testdata/adr_coalesce.lua
 var adrCoalesce string
-
-//go:embed testdata/adr_buckets.lua
-var adrBuckets string
 
 type adrEntity struct {
 	t        *testing.T
@@ -149,78 +144,4 @@ func TestADRFetchesInFlightShareANumber(t *testing.T) {
 			t.Errorf("ours: fetches %d and %d of record %d", first, second, record)
 		}
 	})
-}
-
-// adrAdmits asks the two buckets once.
-func adrAdmits(t *testing.T, rdb redis.UniversalClient, tag string, at time.Duration, high bool) bool {
-	t.Helper()
-	ok, err := rdb.Eval(t.Context(), adrBuckets, []string{tag + ":all", tag + ":low"},
-		450, 350, 450, 350, (1_800_000*time.Second + at).Milliseconds(), flag(high)).Int()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ok == 1
-}
-
-func TestADRBucketsAdmitTwiceTheLimitAfterAPause(t *testing.T) {
-	rdb, _ := servicetest.MiniRedis(t)
-	var admitted []int64
-	for at := time.Duration(0); at < time.Second; at += 500 * time.Microsecond {
-		if adrAdmits(t, rdb, "{"+t.Name()+"}", at, true) {
-			admitted = append(admitted, at.Microseconds())
-		}
-	}
-	if got := mostInWindow(admitted, second); got <= 500 {
-		t.Errorf("ADR: %d in a second: the flaw is gone, and with it the reason for ours", got)
-	}
-	simulated(t, func(b bucket, c *clock) {
-		b.awake()
-		var ours []int64
-		for range 20 {
-			g := b.acquire(600, 0)
-			ours = append(ours, g.high...)
-			c.advance(50_000)
-		}
-		if got := mostInWindow(ours, second); got > 474 {
-			t.Errorf("ours: %d in a second", got)
-		}
-	})
-}
-
-func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
-	rdb, _ := servicetest.MiniRedis(t)
-	tag := "{" + t.Name() + "}"
-	adrAdmits(t, rdb, tag, 10*time.Second, true) // one caller's clock is 10 s ahead
-	admitted := 0
-	for ms := range 1000 {
-		if adrAdmits(t, rdb, tag, time.Duration(ms)*time.Millisecond, true) {
-			admitted++
-		}
-	}
-	if admitted > 0 {
-		t.Errorf("ADR: the others got %d calls: the flaw is gone, and with it the reason for ours", admitted)
-	}
-	// Ours takes no time from its caller: see ARGV in limiter_acquire.lua.
-}
-
-func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
-	rdb, _ := servicetest.MiniRedis(t)
-	tag := "{" + t.Name() + "}"
-	for range 450 { // a crowd of readers spends the common stock
-		adrAdmits(t, rdb, tag, 0, true)
-	}
-	served := make([]int, 3)
-	for ms := range 3000 {
-		at := time.Duration(ms) * time.Millisecond
-		for range 3 { // LOW floods, on its own untouched stock
-			adrAdmits(t, rdb, tag, at, false)
-		}
-		if ms%5 == 0 && adrAdmits(t, rdb, tag, at, true) { // HIGH wants 200 a second
-			served[ms/1000]++
-		}
-	}
-	if most := slices.Max(served); most > 50 {
-		t.Errorf("ADR: HIGH got %v a second: the flaw is gone, and with it the reason for ours", served)
-	}
-	// Ours: TestTheShareKeptForHighIsThereWhileLowFloods.
 }

@@ -65,7 +65,7 @@ local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 225)
 -- its replication id. It need not be asked for what this very process has written a
 -- moment ago: no server starts, and no caller finds another one, as fast as that.
 local SAME = 5000
-local name = ARGV[4] .. sub(tostring(redis), -14) -- of the quota, and of the process
+local name, anybody = ARGV[4] .. sub(tostring(redis), -14), '--------------' -- of the quota, and of the process
 local replid
 local function readReplid()
   local info = redis.pcall('INFO', 'replication')
@@ -79,7 +79,7 @@ end
 -- happened. It decides as the long way below does, for a third of its time.
 -- Garbled numbers make it fail until that moment, and then the state counts as lost.
 local calm = tonumber(sub(state, 43, 58)) or 0
-if now < calm and sub(state, 59, 98) == name and not ARGV[6] then
+if now < calm and not ARGV[6] and (sub(state, 59, 98) == name or sub(state, 59, 98) == ARGV[4] .. anybody) then
   local ago = now - sub(state, 99, 114)
   if ago >= 0 and (ago < SAME or sub(state, 3, 42) == readReplid()) then
     -- A number that this call does not need stays a text, and is written as it came.

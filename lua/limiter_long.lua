@@ -11,6 +11,7 @@ local birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, now
 local tats, held, strictest, rings, rest, seen = {}, nil, nil, {}, '', nil
 local looking = quota == ''
 if not replid then readReplid() end
+if not find(replid, '[^0]') then name = ARGV[4] .. anybody end -- this server has no id to be told apart by
 state = redis.call('GET', KEYS[1])
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
@@ -190,7 +191,7 @@ if day and (dayEnd == 0 or now >= dayEnd + MARGIN) then
     end
     used = number(ARGV[5], e - 16) == dayEnd and nextUsed or 0
     dayEnd, nextUsed, dayBorn = number(ARGV[5], e), 0, now
-  elseif not looking then
+  elseif find(quota, 'D', 1, true) and not looking then
     return {-1}
   end
 end

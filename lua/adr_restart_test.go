@@ -1,0 +1,77 @@
+//go:build unix
+
+package lua_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestADRBucketsAreFullAgainAfterARestart(t *testing.T) {
+	s := servicetest.PrivateRedis(t)
+	a, began := newBuckets(t, s.Client), time.Now()
+	admitted := a.drain(time.Since(began), 450)
+	s.Kill()
+	s.Start()
+	admitted += a.drain(time.Since(began), 450)
+	if took := time.Since(began); admitted < 890 {
+		t.Errorf("ADR: %d in %v: %s", admitted, took, gone)
+	} else {
+		t.Logf("ADR: %d in %v", admitted, took)
+	}
+}
+
+func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
+	kept := []string{"--appendonly", "yes", "--appendfsync", "always"}
+	for name, c := range map[string]struct {
+		options []string
+		happens func(s *servicetest.RedisServer) *servicetest.RedisServer
+		braked  bool // the brake was not lost
+	}{
+		"a restart that loses all": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
+			s.Kill()
+			s.Start()
+			return s
+		}, false},
+		"a restart that keeps the state": {kept, func(s *servicetest.RedisServer) *servicetest.RedisServer {
+			s.Kill()
+			s.Start()
+			return s
+		}, true},
+		"a failover": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
+			r := s.Replica()
+			r.CutOff()
+			s.Kill()
+			r.Promote()
+			return r
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := servicetest.PrivateRedis(t, c.options...)
+			b := newBucket(t, s.Client)
+			b.awake()
+			braked := b
+			braked.key += "2"
+			braked.awake()
+			sent := braked.acquire(1, 1).now
+			braked.acquireAfter(0, 0, refused(60*second, second, sent))
+			if g := b.acquire(20, 20); len(g.all()) < 25 {
+				t.Fatalf("before: %+v", g)
+			}
+
+			b.rdb = c.happens(s).Client
+			braked.rdb = b.rdb
+			g := b.acquire(20, 20)
+			if len(g.all()) > 0 || g.whyHigh != whyLost || g.whyLow != whyLost || g.backHigh < quiet-horizon-second/2 {
+				t.Errorf("after: %+v", g)
+			}
+			g = braked.acquire(1, 1)
+			if got := g.backHigh == 10*second; len(g.all()) > 0 || got != c.braked {
+				t.Errorf("with a brake of a minute: %+v", g)
+			}
+		})
+	}
+}

@@ -1,0 +1,350 @@
+package lua_test
+
+import (
+	"crypto/sha1"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+	"github.com/freshet/freshet/servicetest"
+)
+
+const (
+	horizon = 150_000
+	quiet   = 1_200_000
+	second  = 1_000_000
+	epoch   = 2_500_000 // of the script: how long a caller that is silent still counts
+)
+
+// Why demand was refused, where it was no section of the quota.
+const (
+	whyBrake     = -1
+	whyStopped   = -2
+	whyLost      = -3
+	whyUncounted = -4
+	whyCeiling   = -5
+)
+
+// nexonLanes are T and B of the lanes high, shared and low for 450 of 500 calls a
+// second, 100 of them kept for HIGH. wideLanes get in nobody's way.
+var (
+	nexonLanes = []int64{10_000, 10, 2_858, 15, 0, 0}
+	wideLanes  = []int64{0, 0, 1_000, 100, 0, 0}
+)
+
+// ring is the section of a ring, day that of a day.
+func ring(reach, slots, low int64) string { return "R" + digits(reach, slots, low) }
+
+func day(limit int64, reserve float64) string { return "D" + digits(limit, int64(reserve*1e6)) }
+
+// bucket drives limiter_acquire on one source's state, as one caller.
+type bucket struct {
+	t     *testing.T
+	rdb   redis.UniversalClient
+	key   string
+	lanes []int64
+	// more are the sections after the lanes; ceiling as the script takes it.
+	more, ceiling string
+	zone          *time.Location   // of the day; nil: there is none
+	clock         func() time.Time // the caller's own
+	revision      int64
+	stopped       int
+}
+
+type grant struct {
+	now               int64   // Redis' clock in us
+	high, low         []int64 // slots, in us of that clock
+	backHigh, backLow int64   // when to return, as a wait in us; 0: nothing refused
+	whyHigh, whyLow   int64
+	used              int64 // of the day
+}
+
+// all are the slots of both, in the order in which they were granted.
+func (g grant) all() []int64 { return slices.Concat(g.high, g.low) }
+
+func newBucket(t *testing.T, rdb redis.UniversalClient) bucket {
+	key := "quota:{" + servicetest.Name("nexon") + "}:lanes"
+	return bucket{t: t, rdb: rdb, key: key, lanes: nexonLanes, clock: time.Now}
+}
+
+func (b bucket) state() string {
+	b.t.Helper()
+	s, err := b.rdb.Get(b.t.Context(), b.key).Result()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+func (b bucket) setState(s string) {
+	b.t.Helper()
+	if err := b.rdb.Set(b.t.Context(), b.key, s, 0).Err(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b bucket) forget() {
+	b.t.Helper()
+	if err := b.rdb.Del(b.t.Context(), b.key).Err(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// digits writes numbers as the script takes them.
+func digits(numbers ...int64) string {
+	var out strings.Builder
+	for _, n := range numbers {
+		fmt.Fprintf(&out, "%16d", n)
+	}
+	return out.String()
+}
+
+// numbers reads what digits wrote.
+func (b bucket) numbers(text string) []int64 {
+	b.t.Helper()
+	var all []int64
+	for i := 0; i+16 <= len(text); i += 16 {
+		n, err := strconv.ParseInt(strings.TrimSpace(text[i:i+16]), 10, 64)
+		if err != nil {
+			b.t.Fatalf("%q in the state: %v", text, err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// quota is the bucket's own quota.
+func (b bucket) quota() string {
+	text := fmt.Sprintf("%s%d%s", digits(b.revision), b.stopped, digits(horizon, quiet))
+	if b.lanes != nil {
+		text += "L" + digits(second) + digits(b.lanes...)
+	}
+	return text + b.more
+}
+
+// midnights are the three around the caller's now, as the script takes them.
+func (b bucket) midnights() string {
+	if b.zone == nil {
+		return ""
+	}
+	nearest := b.clock().In(b.zone).Add(12 * time.Hour)
+	year, month, day := nearest.Date()
+	var out strings.Builder
+	for d := day - 1; d <= day+1; d++ {
+		out.WriteString(digits(time.Date(year, month, d, 0, 0, 0, 0, b.zone).UnixMicro()))
+	}
+	return out.String()
+}
+
+func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
+	b.t.Helper()
+	quota := b.quota()
+	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota)))[:26], b.midnights()}
+	if happened != "" || b.ceiling != "" {
+		args = append(args, b.ceiling)
+	}
+	if happened != "" {
+		args = append(args, happened)
+	}
+	return eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
+}
+
+// look returns what the state shows.
+func (b bucket) look() []int64 {
+	b.t.Helper()
+	call := eval.Call{Key: b.key, Args: []any{0, 0, "", "", b.midnights()}}
+	shown, err := eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, call).Int64Slice()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return shown
+}
+
+// acquireAfter asks for slots, and says what has happened.
+func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
+	b.t.Helper()
+	reply, err := b.run(nHigh, nLow, happened)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	now := reply[2]
+	g := grant{now: now, used: reply[3]}
+	if end := len(reply) - 4; len(reply)%3 == 2 { // something was refused
+		g.backHigh, g.backLow, g.whyHigh, g.whyLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
+		reply = reply[:end]
+	}
+	n := int64(0)
+	for i := 4; i < len(reply); i += 3 {
+		for k := range reply[i] {
+			slot := now + reply[i+1] + k*reply[i+2]
+			if n++; n <= reply[0] {
+				g.high = append(g.high, slot)
+			} else {
+				g.low = append(g.low, slot)
+			}
+		}
+	}
+	if len(g.high) != int(reply[0]) || len(g.low) != int(reply[1]) {
+		b.t.Fatalf("reply %v does not add up", reply)
+	}
+	return g
+}
+
+func (b bucket) acquire(nHigh, nLow int) grant {
+	b.t.Helper()
+	return b.acquireAfter(nHigh, nLow, "")
+}
+
+// mostInWindow returns the greatest number of the sorted slots in any closed
+// window of that many us.
+func mostInWindow(slots []int64, window int64) int {
+	most, from := 0, 0
+	for to, at := range slots {
+		for slots[from] < at-window {
+			from++
+		}
+		most = max(most, to-from+1)
+	}
+	return most
+}
+
+// within returns how many of the slots lie from one moment until before another.
+func within(slots []int64, from, to int64) int {
+	n := 0
+	for _, s := range slots {
+		if from <= s && s < to {
+			n++
+		}
+	}
+	return n
+}
+
+// simulated runs the test on an embedded Redis whose clock only the test moves.
+func simulated(t *testing.T, test func(b bucket, clock *clock)) {
+	t.Helper()
+	rdb, m := servicetest.MiniRedis(t)
+	c := &clock{m: m, now: time.UnixMicro(1_800_000_000_000_000)}
+	c.advance(0)
+	b := newBucket(t, rdb)
+	b.clock = func() time.Time { return c.now }
+	test(b, c)
+}
+
+type clock struct {
+	m   *miniredis.Miniredis
+	now time.Time
+}
+
+func (c *clock) advance(us int64) { c.set(c.now.Add(time.Duration(us) * time.Microsecond)) }
+
+func (c *clock) set(t time.Time) {
+	c.now = t
+	c.m.SetTime(c.now)
+}
+
+func (c *clock) us() int64 { return c.now.UnixMicro() }
+
+// Where numbers stand in the state.
+const (
+	atReplid, atCalm, atName, atProcess, atNow, atTATs, atUsed, atBirth, atTAT3 = 2, 42, 58, 84, 98, 114, 146, 226, 354
+)
+
+func (b bucket) put(at int, text string) {
+	b.t.Helper()
+	s := b.state()
+	b.setState(s[:at] + text + s[at+len(text):])
+}
+
+// rings are the slots of each ring.
+func (b bucket) rings() [][]int64 {
+	b.t.Helper()
+	var all [][]int64
+	for text := range strings.SplitSeq(strings.Split(b.state(), "\n")[3], ",") {
+		all = append(all, b.numbers(text))
+	}
+	return all
+}
+
+// failOver makes the state look as if another Redis had written it.
+func (b bucket) failOver() {
+	b.t.Helper()
+	other := "f"
+	if b.state()[atReplid] == 'f' {
+		other = "e"
+	}
+	b.put(atReplid, strings.Repeat(other, 40))
+	b.put(atProcess, strings.Repeat(other, atNow-atProcess))
+}
+
+// awake puts the state past its quiet start by setting it to the past: lanes and
+// rings are unused, the day has used nothing.
+func (b bucket) awake() {
+	b.t.Helper()
+	g := b.acquireAfter(0, 0, "used 0 0 0 0")
+	past := g.now - 10*second
+	b.put(atTATs, digits(past, past))
+	b.put(atBirth, digits(past))
+	lines := strings.SplitN(b.state(), "\n", 5)
+	lines[0] = lines[0][:atTAT3] + strings.Repeat(digits(past), (len(lines[0])-atTAT3)/16)
+	if lines[3] != "" {
+		lines[3] = "-" + strings.Repeat(",-", strings.Count(lines[3], ","))
+	}
+	b.setState(strings.Join(lines, "\n"))
+}
+
+// process is one caller with demand, which returns when it was told to.
+type process struct {
+	high, low int   // waiters
+	at        int64 // of Redis' clock in us, when it calls next
+}
+
+// play lets the processes call, each at its time, until the clock has moved by
+// duration us. With refill, waiters that were served are replaced at once.
+func play(b bucket, c *clock, duration int64, refill bool, processes []process) (highSlots, lowSlots []int64, calls int) {
+	end := c.us() + duration
+	for {
+		next := 0
+		for i, p := range processes {
+			if p.at < processes[next].at {
+				next = i
+			}
+		}
+		p := &processes[next]
+		if p.at >= end {
+			c.advance(end - c.us())
+			return highSlots, lowSlots, calls
+		}
+		c.advance(max(0, p.at-c.us()))
+		g := b.acquire(p.high, p.low)
+		calls++
+		highSlots, lowSlots = append(highSlots, g.high...), append(lowSlots, g.low...)
+		back := max(g.backHigh, g.backLow)
+		if g.backHigh > 0 && g.backLow > 0 {
+			back = min(g.backHigh, g.backLow)
+		}
+		switch {
+		case refill && back == 0 && len(g.low) > 0: // served: the next waiter comes when the slot has passed
+			back = max(1, slices.Max(g.low)-g.now)
+		case !refill:
+			p.high, p.low = p.high-len(g.high), p.low-len(g.low)
+		}
+		if back == 0 {
+			back = 1 << 50
+		}
+		p.at = g.now + back
+	}
+}
+
+// saturate lets one process want more of both than there is, for duration us.
+func saturate(b bucket, c *clock, duration int64) (high, low []int64) {
+	high, low, _ = play(b, c, duration, true, []process{{high: 500, low: 500, at: c.us()}})
+	return high, low
+}

@@ -1,0 +1,173 @@
+package lua_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+// elsewise is a word that means nothing in ARGV[7], but sends a call to the
+// script's second half.
+const elsewise = "-"
+
+// calm reports whether the first half decides a call made now.
+func (b bucket) calm(now int64) bool {
+	b.t.Helper()
+	return now < b.numbers(b.state()[atCalm:atName])[0]
+}
+
+// bothHalves makes a call twice from the same state, by either half. No field of
+// the two states may differ: also those that only the second half writes (until
+// when the first may decide, the epoch) come out as they were while it may.
+func (b bucket) bothHalves(nHigh, nLow int) (now int64) {
+	b.t.Helper()
+	before := b.state()
+	first, err := b.run(nHigh, nLow, "")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	state := b.state()
+	b.setState(before)
+	second, err := b.run(nHigh, nLow, elsewise)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if !slices.Equal(first, second) {
+		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half returns %v,\nthe second        %v", nHigh, nLow, before, first, second)
+	}
+	if other := b.state(); state != other {
+		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half leaves\n%q,\nthe second\n%q", nHigh, nLow, before, state, other)
+	}
+	return first[6]
+}
+
+// anyQuota gives the bucket lanes high and shared, often a day, and a moment in
+// it: much or little is left, for much or little time.
+func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
+	b.lanes = slices.Clone(nexonLanes)
+	if rng.IntN(4) == 0 {
+		b.lanes = []int64{0, 0, 2_223, 25, 0, 0} // nothing is kept for HIGH
+	}
+	if rng.IntN(4) == 0 {
+		return
+	}
+	limit := []int64{100, 600, 5000, 20_000_000}[rng.IntN(4)]
+	reserve := float64(limit) / 86_400 * []float64{0, 0.1, 0.5, 0.99}[rng.IntN(4)]
+	b.zone, b.more = time.UTC, day(limit, reserve)
+	left := []time.Duration{time.Minute, time.Hour, 20 * time.Hour}[rng.IntN(3)]
+	c.set(time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC).Add(-left))
+}
+
+func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
+	calls, byFirst := 0, 0
+	for seed := range uint64(40) {
+		simulated(t, func(b bucket, c *clock) {
+			rng := rand.New(rand.NewPCG(seed, 21))
+			b.anyQuota(rng, c)
+			b.awake()
+			b.acquire(0, 0)
+			for range 40 {
+				switch rng.IntN(12) {
+				case 0:
+					c.advance(rng.Int64N(2 * epoch))
+				case 1:
+				default:
+					c.advance(rng.Int64N(60_000))
+				}
+				if rng.IntN(50) == 0 {
+					b.acquireAfter(1, 1, fmt.Sprintf("brake %d 1000000 %d", 1+rng.Int64N(second), c.us()))
+					c.advance(12 * second)
+				}
+				if rng.IntN(50) == 0 {
+					other := b // a caller in whose zone LOW has a ceiling now
+					other.ceiling = digits(20_000, 20_000, c.us())
+					other.acquire(0, 2)
+				}
+				calls++
+				if b.calm(c.us()) {
+					byFirst++
+				}
+				b.bothHalves(rng.IntN(1+rng.IntN(201)), rng.IntN(1+rng.IntN(201)))
+			}
+			if t.Failed() {
+				t.Logf("seed %d", seed)
+			}
+		})
+	}
+	t.Logf("the first half decided %d of %d calls", byFirst, calls)
+	if byFirst < calls*2/3 {
+		t.Errorf("the first half decided only %d of %d calls: nothing was compared in the others", byFirst, calls)
+	}
+}
+
+func TestTheFirstHalfLeavesToLowWhatHighCouldNotTake(t *testing.T) {
+	// HIGH wants all that the day has left, but its lanes give it less for now.
+	simulated(t, func(b bucket, c *clock) {
+		b.zone, b.more = time.UTC, day(100, 0)
+		b.awake()
+		b.acquire(0, 0)
+		c.advance(second)
+		if !b.calm(c.us()) {
+			t.Fatal("the second half decides this call")
+		}
+		b.bothHalves(200, 50)
+	})
+}
+
+func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
+	simulated(t, func(b bucket, c *clock) {
+		b.zone, b.more = time.UTC, day(10_000, 0)
+		b.awake()
+		b.acquire(0, 0)
+		if !b.calm(c.us()) {
+			t.Fatal("the second half decides all calls")
+		}
+		for name, change := range map[string]func(b *bucket){
+			"another revision": func(b *bucket) { b.revision = 1 },
+			"stopped":          func(b *bucket) { b.revision, b.stopped = 1, 1 },
+			"another limit":    func(b *bucket) { b.more = day(5000, 0) },
+			"a ring":           func(b *bucket) { b.more = ring(second, 5, 3) + b.more },
+			"a lane for low":   func(b *bucket) { b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} },
+			"a ceiling":        func(b *bucket) { b.ceiling = digits(second, second, c.us()) },
+			"a failover":       func(b *bucket) { b.failOver() },
+			"the clock was set back": func(b *bucket) {
+				b.put(atNow, digits(c.us()+1))
+			},
+			"near midnight": func(*bucket) { c.set(time.Date(2027, 1, 15, 23, 59, 49, 800_000_000, time.UTC)) },
+			"an epoch over": func(*bucket) { c.advance(epoch) },
+		} {
+			t.Log(name)
+			state, now, other := b.state(), c.now, b
+			change(&other)
+			other.bothHalves(20, 20)
+			b.setState(state)
+			c.set(now)
+		}
+	})
+}
+
+func TestBothHalvesDecideAlikeOnEveryRedis(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		b := newBucket(t, rdb)
+		b.zone, b.more = time.UTC, day(1_000_000, 1)
+		b.awake()
+		b.acquire(0, 0)
+		// The clock runs on between the two, so the replies can't be compared, but
+		// for what does not depend on it.
+		before := b.state()
+		first := b.acquire(3, 3)
+		b.setState(before)
+		second := b.acquireAfter(3, 3, elsewise)
+		for _, g := range []grant{first, second} {
+			if len(g.high) != 3 || len(g.low) != 3 || g.backHigh != 0 || g.backLow != 0 || g.used != 6 {
+				t.Errorf("granted %+v", g)
+			}
+		}
+	})
+}

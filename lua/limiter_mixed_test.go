@@ -1,0 +1,308 @@
+package lua_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+// with is another caller of the same source.
+func (b bucket) with(revision int64, lanes []int64, more string) bucket {
+	b.revision, b.lanes, b.more = revision, lanes, more
+	return b
+}
+
+var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // of nexonLanes
+
+func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		old := newBucket(t, rdb)
+		old.more = ring(60*second, 50, 40)
+		old.awake()
+		if g := old.acquire(5, 5); len(g.high) != 5 || len(g.low) != 5 {
+			t.Fatalf("granted %+v", g)
+		}
+		newer := old.with(1, nexonLanes, ring(60*second, 20, 15))
+		newer.stopped = 1
+		for _, b := range []bucket{newer, old} {
+			if g := b.acquire(5, 5); len(g.all()) > 0 || g.whyHigh != whyStopped || g.whyLow != whyStopped || g.backHigh < 1 || g.backHigh > second {
+				t.Errorf("revision %d after the stop: %+v", b.revision, g)
+			}
+		}
+		newest := newer.with(2, nexonLanes, ring(60*second, 20, 15))
+		newest.stopped = 0
+		newest.acquire(0, 0)
+		if g := old.acquire(0, 50); len(g.low) != 5 {
+			t.Errorf("a caller with the oldest revision got %d slots, the newest has 5 left for LOW", len(g.low))
+		}
+		if g := newer.acquire(50, 0); len(g.high) != 5 {
+			t.Errorf("a caller with the revision that stopped got %d slots, the newest has 5 left", len(g.high))
+		}
+		raised := newest.with(3, nexonLanes, ring(60*second, 30, 25))
+		if g := raised.acquire(50, 0); len(g.high) != 10 {
+			t.Errorf("raised from 20 to 30, HIGH got %d at once", len(g.high))
+		}
+	})
+}
+
+func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
+	// The bound of lanes in a window.
+	bound := func(lanes []int64, window int64) int {
+		n := lanes[1] + lanes[3] + window/lanes[2]
+		if lanes[0] > 0 {
+			n += window / lanes[0]
+		}
+		return int(n)
+	}
+	all := [][]int64{
+		nexonLanes, halfLanes,
+		{90_910, 1, 25_642, 24, 0, 0},  // slower by far, with a greater burst
+		{10_000, 30, 2_858, 60, 0, 0},  // as fast, with a greater burst
+		{0, 0, 2_223, 15, 0, 0},        // without a share for HIGH
+		{20_000, 10, 10_000, 15, 0, 0}, // slower, with the same burst
+	}
+	for seed := range uint64(30) {
+		simulated(t, func(b bucket, c *clock) {
+			rng := rand.New(rand.NewPCG(seed, 61))
+			from, to := all[rng.IntN(len(all))], all[rng.IntN(len(all))]
+			b.lanes = from
+			b.awake()
+			var before, after []int64
+			for range rng.IntN(40) {
+				before = append(before, b.acquire(rng.IntN(120), rng.IntN(120)).all()...)
+				c.advance(rng.Int64N(60_000))
+			}
+			b = b.with(1, to, "")
+			for range 40 {
+				after = append(after, b.acquire(rng.IntN(120), rng.IntN(120)).all()...)
+				c.advance(rng.Int64N(60_000))
+			}
+			slices.Sort(after)
+			if got := mostInWindow(after, second); got > bound(to, second) {
+				t.Errorf("seed %d: %d slots in a second granted by lanes %v, their bound is %d", seed, got, to, bound(to, second))
+			}
+			union := slices.Concat(before, after)
+			slices.Sort(union)
+			for _, window := range []int64{10_000, 50_000, 200_000, second} {
+				if got, most := mostInWindow(union, window), max(bound(from, window), bound(to, window)); got > most {
+					t.Errorf("seed %d: %d slots in %d us over the change of lanes %v to %v, the bound of the greater is %d",
+						seed, got, window, from, to, most)
+				}
+			}
+		})
+	}
+}
+
+func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
+	simulated(t, func(b bucket, c *clock) {
+		const reach = 60 * second
+		b.zone = time.UTC
+		b.more = ring(reach, 40, 30) + day(100, 0)
+		b.awake()
+		want := func(step string, ring, used int) {
+			t.Helper()
+			g := b.acquire(99, 0)
+			if len(g.high) != ring || g.used != int64(used) {
+				t.Errorf("%s: HIGH got %d slots, want %d; the day counts %d, want %d", step, len(g.high), ring, g.used, used)
+			}
+		}
+		change := func(revision int64, more string) { b.revision, b.more = revision, more }
+		want("forty", 40, 40)
+		change(1, ring(reach, 20, 10)+day(100, 0))
+		want("lowered to twenty", 0, 40)
+		change(2, ring(reach, 50, 10)+day(100, 0))
+		want("raised to fifty", 10, 50)
+		c.advance(reach - 2*second)
+		change(3, ring(reach, 20, 10)+day(100, 0))
+		want("lowered again, shortly before the first fifty leave", 0, 50)
+		c.advance(2 * second)
+		want("when they have left", 20, 70)
+		change(4, ring(reach, 70, 10)+day(80, 0))
+		want("a day of 80", 10, 80)
+		change(5, ring(reach, 70, 10)+day(75, 0))
+		want("a day of 75, after 80", 0, 80)
+		change(6, ring(reach, 70, 10)+day(200, 0))
+		want("a day of 200", 40, 120)
+	})
+}
+
+func TestARaisedLimitIsThereAtOnceForThoseWhoWait(t *testing.T) {
+	// Many were refused and told to return one after another.
+	simulated(t, func(b bucket, c *clock) {
+		b.lanes, b.more = nil, ring(60*second, 10, 5)
+		b.awake()
+		for range 30 {
+			b.acquire(20, 20)
+		}
+		b = b.with(1, nil, ring(60*second, 50, 30))
+		g := b.acquire(20, 0)
+		g.low = b.acquire(0, 20).low
+		if len(g.high) != 20 || len(g.low) != 0 {
+			t.Fatalf("granted %+v", g)
+		}
+		if g := b.acquire(50, 0); g.backHigh > 60*second {
+			t.Errorf("HIGH is told to return in %d s, the first place is free in 60", g.backHigh/second)
+		}
+	})
+}
+
+func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T) {
+	const reach = 2 * second
+	for name, c := range map[string]struct {
+		a, b      bucket
+		high, low bool
+		both, one int // slots in 2 s
+	}{
+		"lanes": {
+			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // a slower high
+			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // a slower shared
+			high: true, both: 100 + 350, one: 200 + 350,
+		},
+		"a lane that one has not": {
+			a:    bucket{lanes: []int64{0, 0, 2_858, 15, 0, 0}},
+			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}},
+			high: true, both: 350, one: 200 + 350,
+		},
+		"rings":              {a: bucket{more: ring(reach, 20, 20)}, b: bucket{more: ring(reach, 30, 10)}, high: true, both: 20, one: 30},
+		"LOW's of rings":     {a: bucket{more: ring(reach, 20, 20)}, b: bucket{more: ring(reach, 30, 5)}, low: true, both: 5, one: 5},
+		"LOW's of the laxer": {a: bucket{more: ring(reach, 30, 5)}, b: bucket{more: ring(reach, 20, 20)}, low: true, both: 5, one: 20},
+		"a ring one knows":   {a: bucket{more: ring(reach, 5, 5)}, b: bucket{more: ring(second, 18, 18)}, high: true, both: 5, one: 36},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(b bucket, clock *clock) {
+				a := b.with(0, c.a.lanes, c.a.more)
+				b = b.with(0, c.b.lanes, c.b.more)
+				a.awake()
+				b.awake()
+				measure := func(b bucket, others ...bucket) int {
+					from, got := clock.us(), 0
+					for clock.us() < from+6*second {
+						g := b.acquire(flag(c.high)*100, flag(c.low)*100)
+						got += within(g.all(), from+2*second, from+6*second)
+						clock.advance(50_000)
+						for _, o := range others {
+							o.acquire(0, 0)
+						}
+					}
+					return got / 2
+				}
+				if got := measure(b, a); got > c.both*103/100+1 || got < c.both*97/100-1 {
+					t.Errorf("%d slots in 2 s, both allow %d", got, c.both)
+				}
+				if got := measure(a, b); got > c.both*103/100+1 || got < c.both*97/100-1 {
+					t.Errorf("%d slots in 2 s for the other, both allow %d", got, c.both)
+				}
+				from := clock.us()
+				for clock.us() < from+2*epoch+second {
+					b.acquire(0, 0)
+					clock.advance(100_000)
+				}
+				clock.advance(reach)
+				if got := measure(b); got > c.one*103/100+1 || got < c.one*97/100-1 {
+					t.Errorf("%d slots in 2 s once the other is gone, want %d", got, c.one)
+				}
+			})
+		})
+	}
+}
+
+func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
+	simulated(t, func(b bucket, c *clock) {
+		strict := b.with(0, nil, ring(10*second, 3, 3))
+		b = b.with(0, nil, ring(10*second, 90, 90))
+		b.awake()
+		strict.awake()
+		var all []int64
+		next := c.us()
+		for range 600 {
+			if c.us() >= next {
+				strict.acquire(0, 0)
+				next += epoch - 100_000
+			}
+			all = append(all, b.acquire(5, 5).all()...)
+			c.advance(100_000)
+		}
+		if got := mostInWindow(all, 10*second-1); got > 3 {
+			t.Errorf("%d slots in ten seconds, a caller that calls once an epoch allows 3", got)
+		}
+	})
+}
+
+func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
+	simulated(t, func(dayless bucket, c *clock) {
+		dayless.lanes = wideLanes
+		b := dayless
+		b.onDay(100, 0)
+		b.awake()
+		got := 0
+		for i := range 100 {
+			if i%10 == 0 {
+				b.acquire(0, 0)
+			}
+			got += len(dayless.acquire(1, 1).all())
+			c.advance(200_000)
+		}
+		if got != 100 {
+			t.Errorf("the caller that knows no day got %d calls of a day of 100", got)
+		}
+		c.set(time.Date(2027, 1, 16, 0, 0, 9, 500_000_000, time.UTC))
+		b.acquire(0, 0)
+		b.acquireAfter(0, 0, used(c.now.Add(-9500*time.Millisecond), 100, c.now, 1))
+		got = 0
+		for i := range 50 { // over its end
+			got += len(dayless.acquire(5, 0).all())
+			if i%5 == 4 {
+				b.acquire(0, 0)
+			}
+			c.advance(100_000)
+		}
+		if got < 75 || got > 100 {
+			t.Errorf("the caller that knows no day got %d calls of the new day of 100", got)
+		}
+		c.advance(2*epoch + second) // the others have gone, and with them the day
+		if g := dayless.acquire(50, 50); len(g.all()) != 100 {
+			t.Errorf("alone it got %d", len(g.all()))
+		}
+		// Who brings the day back counts it anew before anybody gets a slot.
+		b.acquire(0, 0)
+		if g := dayless.acquire(5, 5); len(g.all()) > 0 || g.whyHigh != whyUncounted {
+			t.Errorf("before the day is counted: %+v", g)
+		}
+		b.acquireAfter(0, 0, used(endOfDay(c.now, b.zone), 95, c.now, 1))
+		if g := dayless.acquire(9, 0); len(g.high) != 5 {
+			t.Errorf("of the 5 that are left it got %d", len(g.high))
+		}
+	})
+}
+
+func TestAStopAndItsEndKeepWhatWasCounted(t *testing.T) {
+	for seed := range uint64(5) {
+		simulated(t, func(b bucket, c *clock) {
+			rng := rand.New(rand.NewPCG(seed, 62))
+			b.more = ring(10*second, 90, 80)
+			b.awake()
+			stale := b
+			var all []int64
+			for revision := range int64(20) {
+				b.revision, b.stopped = revision, int(revision%2)
+				for range 1 + rng.IntN(6) {
+					g := b.acquire(rng.IntN(40), rng.IntN(40))
+					if b.stopped == 1 && (len(g.all()) > 0 || len(stale.acquire(5, 5).all()) > 0) {
+						t.Fatalf("seed %d: granted %v while stopped", seed, g)
+					}
+					all = append(all, g.all()...)
+					c.advance(rng.Int64N(200_000))
+				}
+			}
+			if len(all) == 0 || mostInWindow(all, 10*second-1) > 90 || len(b.rings()[0]) != min(90, len(all)) {
+				t.Errorf("seed %d: %d slots, at most %d in ten seconds of 90, the ring has %d",
+					seed, len(all), mostInWindow(all, 10*second-1), len(b.rings()[0]))
+			}
+		})
+	}
+}
