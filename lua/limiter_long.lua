@@ -165,9 +165,7 @@ if ARGV[7] then
   for word in string.gmatch(ARGV[7], '%S+') do happened[#happened + 1] = word end
 end
 while happened[i] do
-  if happened[i] == 'step' then
-    if seen and birth <= happened[i + 1] + 0 then lost = true end
-  end
+  if happened[i] == 'step' and seen and birth <= happened[i + 1] + 0 then lost = true end
   i = i + 1
 end
 if lost and not looking then
@@ -320,13 +318,10 @@ end
 
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
+  if n == 0 then return 0, 0, 0, before end
+  if stopped then return 0, 1000000, -2, before end
+  if uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
-  if stopped then
-    why = -2
-  elseif uncounted == 1 then
-    why = -4
-  end
-  if why ~= 0 then return 0, n > 0 and (stopped and 1000000 or 50000) or 0, n > 0 and why or 0, before end
   local limit = min(n, max(0, floor(most)))
   run = nil
   while granted < limit do

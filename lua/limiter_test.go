@@ -161,7 +161,9 @@ func TestALostOrForeignStateStartsQuiet(t *testing.T) {
 			"a ring too many": func(s string) string {
 				return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
 			},
-			"after a failover": func(s string) string { return s[:2] + strings.Repeat("f", 40) + s[42:84] + strings.Repeat("f", 14) + s[98:] },
+			"after a failover": func(s string) string {
+				return s[:2] + strings.Repeat("f", 40) + s[42:84] + strings.Repeat("f", 14) + s[98:]
+			},
 			"of a later clock": func(s string) string {
 				return s[:atNow] + digits(clock.now.UnixMicro()+3600*second) + s[atNow+16:]
 			},
