@@ -29,16 +29,15 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 		*c = next
 		return 0
 	}
-	most := then.Sub(c.before)
-	ahead := micros(redis-c.redis) - most - clockSlack - most/clockDrift
-	if ahead > 0 {
+	passed, most, least := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
+	ahead := passed - most - clockSlack - most/clockDrift
+	// One that was set back, by less than has passed, is no danger; but measured by
+	// the reading of before, a step forward again would not be seen.
+	behind := least - passed - clockSlack - least/clockDrift
+	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
-		return ahead
 	}
-	if then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
-		*c = next
-	}
-	return 0
+	return max(0, ahead)
 }
 
 // at returns what Redis' clock showed at a local moment, or a little less.
@@ -72,7 +71,8 @@ func (q Quota) ceiling(now time.Time) string {
 	if len(q.config.LowCeilings) == 0 {
 		return ""
 	}
-	hour := now.In(q.zone).Add(30 * time.Minute).Truncate(time.Hour)
+	hour := now.In(q.zone).Add(30 * time.Minute)
+	hour = hour.Add(-time.Duration(hour.Minute())*time.Minute - time.Duration(hour.Second())*time.Second - time.Duration(hour.Nanosecond()))
 	before, from := q.ceilingAt(hour.Add(-time.Minute)), q.ceilingAt(hour)
 	if before == 0 && from == 0 {
 		return ""
