@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -27,19 +26,21 @@ const (
 func (l *Limiter) follow(ctx context.Context) {
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
-	f := following{l: l, revision: -1, wrote: time.Now(), looked: time.Now()}
+	now := time.Now()
+	f := following{l: l, config: l.needs.config, revision: -1, said: map[string]bool{}, wrote: now, looked: now, reported: now}
 	f.settings(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			f.write(context.WithoutCancel(ctx)) // what was used up to now
+			l.leave()
 			return
 		case <-l.count:
 			f.count(ctx)
 			continue
 		case <-tick.C:
 		}
-		now := time.Now()
+		now = time.Now()
 		f.settings(ctx)
 		if now.Sub(f.wrote) >= countEvery {
 			f.write(ctx)
@@ -48,35 +49,37 @@ func (l *Limiter) follow(ctx context.Context) {
 			f.looked = now
 			f.watchJitter(now)
 		}
-		l.wantReport()
+		f.report(now)
 	}
 }
 
 // following is what follow remembers. Only its goroutine touches it.
 type following struct {
 	l        *Limiter
-	override Override
+	config   Config // with the last change that held
+	stopped  bool
 	revision int64
-	spread   time.Duration // the jitter that the quota is made for, if measured
-	said     string        // the last trouble, said once
-	wrote    time.Time     // the count was written, or there was nothing to write
+	spread   time.Duration   // the jitter that the quota is made for, if measured
+	said     map[string]bool // the troubles, each said once
+	wrote    time.Time       // the count was written, or there was nothing to write
 	written  Count
 	looked   time.Time
+	reported time.Time
 }
 
 // trouble says once what is wrong, and once that it is over.
 func (f *following) trouble(doing string, err error) {
 	switch {
-	case err != nil && f.said != doing:
-		f.said = doing
+	case err != nil && !f.said[doing]:
 		f.l.log.Warn("the limiter goes on with what it knows", "doing", doing, "err", err)
-	case err == nil && f.said == doing:
-		f.said = ""
+	case err == nil && f.said[doing]:
 		f.l.log.Info("it succeeds again", "doing", doing)
 	}
+	f.said[doing] = err != nil
 }
 
-// settings reads what was changed, and obeys.
+// settings reads what was changed, and obeys. A change that can't hold leaves the
+// quota as it was; a stop in it is obeyed all the same.
 func (f *following) settings(ctx context.Context) {
 	l := f.l
 	if l.needs.Settings == nil {
@@ -89,36 +92,36 @@ func (f *following) settings(ctx context.Context) {
 	if err != nil || revision == f.revision {
 		return
 	}
-	f.override, f.revision = o, revision
+	config, err := l.needs.config.With(o)
+	if err == nil {
+		_, err = NewQuota(config)
+	}
+	if err != nil {
+		l.log.Error("what was changed of the quota can't hold; it stays as it was", "revision", revision, "err", err)
+	} else {
+		f.config = config
+		l.log.Info("the quota was set", "revision", revision, "stopped", o.Stopped)
+	}
+	f.revision, f.stopped = revision, o.Stopped
 	f.obey()
-	l.mu.Lock()
-	l.unset = false
-	l.mu.Unlock()
-	l.wake()
 }
 
 // obey makes what was changed, and the measured jitter, the quota in force.
 func (f *following) obey() {
 	l := f.l
-	config, err := l.needs.config.With(f.override)
-	config = config.fitting(f.spread)
-	var quota Quota
-	if err == nil {
-		quota, err = NewQuota(config)
-	}
+	quota, err := NewQuota(f.config.fitting(f.spread))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil {
-		l.log.Error("what was changed of the quota can't hold; it stays as it was", "revision", f.revision, "err", err)
+	if err != nil { // it held without the jitter, and a lower rate always fits
+		l.log.Error("the quota can't be made to fit the jitter; it stays as it was", "jitter", f.spread, "err", err)
 		quota = l.quota
 	}
-	if l.stopped != f.override.Stopped || err == nil {
-		l.log.Info("the quota was set", "revision", f.revision, "stopped", f.override.Stopped)
-	}
-	l.put(quota, max(0, f.revision), f.override.Stopped)
+	l.put(quota, max(0, f.revision), f.stopped)
+	l.unset = false
+	l.report = l.rdb != nil // so that Redis is told at once, by whoever reads it first
 	now := time.Now()
 	for _, q := range []*queue{&l.high, &l.low} {
-		if f.override.Stopped {
+		if f.stopped {
 			for _, s := range q.slots {
 				l.refund(s)
 			}
@@ -190,6 +193,31 @@ func (f *following) write(ctx context.Context) {
 	}
 }
 
+// report has the live view told who waits here: with the next call to Redis, or by
+// one of its own where no permit may be asked for. Who is idle is told of seldom.
+func (f *following) report(now time.Time) {
+	l := f.l
+	if l.rdb == nil {
+		return
+	}
+	l.mu.Lock()
+	waiting := l.high.length+l.low.length > 0
+	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
+	blocked := l.unset || l.uncount
+	l.shown = waiting
+	l.report = l.report || (due && !blocked)
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+	f.reported = now
+	if blocked {
+		l.show()
+	} else {
+		l.wake()
+	}
+}
+
 // watchJitter lowers the rate while calls are spread more than is configured.
 func (f *following) watchJitter(now time.Time) {
 	measured, known := f.l.jitter.measure(now)
@@ -221,14 +249,22 @@ func (c Config) fitting(jitter time.Duration) Config {
 	c.Jitter = jitter
 	policies := make([]Policy, len(c.Policies))
 	for i, p := range c.Policies {
-		for p.Window != Day && p.Limit > ringMost && p.Target > p.HighReserve.in(time.Duration(p.Window))+p.LowReserve+1 {
-			if _, err := newLanes(p, jitter); err == nil || !strings.Contains(err.Error(), "could reach") {
-				break
-			}
-			p.Target -= max(1, p.Target/100)
+		if p.Window != Day && p.Limit > ringMost && p.Target > 0 {
+			p.Target = p.fitting(jitter)
 		}
 		policies[i] = p
 	}
 	c.Policies = policies
 	return c
+}
+
+// fitting returns the greatest target up to the policy's that the bound leaves
+// room for; 0, which is all that it allows, if the reserves alone are too many.
+func (p Policy) fitting(jitter time.Duration) int {
+	for kept := p.HighReserve.in(time.Duration(p.Window)) + p.LowReserve; p.Target > kept; p.Target -= max(1, p.Target/100) {
+		if _, err := newLanes(p, jitter); err == nil {
+			return p.Target
+		}
+	}
+	return 0
 }

@@ -23,12 +23,16 @@ type View struct {
 	// (its state was lost), uncounted (the day's count is being restored), or
 	// unused.
 	State string     `json:"state"`
+	At    time.Time  `json:"at"`              // by Redis' clock
 	Until *time.Time `json:"until,omitempty"` // of a brake or a quiet start
-	// Revision is that of the settings in force; Rate their part that is used.
-	Revision  int64         `json:"revision"`
-	Rate      float64       `json:"rate"`
-	Policies  []PolicyView  `json:"policies"`
-	Processes []ProcessView `json:"processes"`
+	// Revision is that of the settings in force, and NewestRevision that of those
+	// that are set: if it is greater, the limits shown are still to come. Rate is
+	// the part of the rate that is used.
+	Revision       int64         `json:"revision"`
+	NewestRevision int64         `json:"newestRevision"`
+	Rate           float64       `json:"rate"`
+	Policies       []PolicyView  `json:"policies"`
+	Processes      []ProcessView `json:"processes"`
 }
 
 // PolicyView is what one policy has left.
@@ -36,6 +40,7 @@ type PolicyView struct {
 	Name   string `json:"name"`
 	Window string `json:"window"`
 	Limit  int    `json:"limit"`
+	Target int    `json:"target,omitempty"` // calls of a window that are used; a day has none
 	// Used and Left are calls of the window; of a window kept by lanes only what
 	// could be called this instant is known.
 	Used *int64 `json:"used,omitempty"`
@@ -53,8 +58,8 @@ type ProcessView struct {
 	Low     LaneView  `json:"low"`
 }
 
-// LaneView is one lane of one process: how many wait, the first of them for how
-// long and why, and how many permits were granted and refused since it started.
+// LaneView is one lane of one process: how many wait, the longest of them for
+// how long, what the first waits for, and how many permits were granted and refused since it started.
 type LaneView struct {
 	Waiting  int     `json:"waiting"`
 	OldestMS float64 `json:"oldestMs"`
@@ -64,25 +69,14 @@ type LaneView struct {
 }
 
 const (
-	// reportLife is how long a process' report is believed.
+	// reportLife is how long the report of a process with waiters is believed; it
+	// comes every second then, and every idleReport from an idle one.
 	reportLife = 5 * time.Second
+	idleReport = 15 * time.Second
 	reportsTTL = time.Minute
 )
 
 func reportsKey(source string) string { return "quota:{" + source + "}:waiting" }
-
-// wantReport has the next call to Redis tell the live view who waits here.
-func (l *Limiter) wantReport() {
-	if l.rdb == nil {
-		return
-	}
-	l.mu.Lock()
-	waiting := l.high.length+l.low.length > 0
-	l.report = waiting || l.shown
-	l.shown = waiting
-	l.mu.Unlock()
-	l.wake()
-}
 
 // show tells the live view who waits here, and sets the metrics to what it shows.
 func (l *Limiter) show() {
@@ -90,6 +84,9 @@ func (l *Limiter) show() {
 	l.mu.Lock()
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(&l.high, now), l.laneView(&l.low, now)}
+	if l.clock.redis > 0 { // the clocks of processes differ
+		p.At = time.UnixMicro(l.clock.at(now)).UTC()
+	}
 	l.mu.Unlock()
 	for lane, v := range map[schemas.Lane]LaneView{schemas.High: p.High, schemas.Low: p.Low} {
 		l.metrics.waiting[lane].Set(float64(v.Waiting))
@@ -106,9 +103,27 @@ func (l *Limiter) show() {
 	if _, err := pipe.Exec(ctx); err != nil {
 		return // the limiter's own call says what is wrong
 	}
-	if v, err := look(ctx, l.rdb, l.source, quota); err == nil {
-		l.metrics.show(v)
+	v, err := look(ctx, l.rdb, l.source, quota)
+	if err != nil {
+		return
 	}
+	l.metrics.show(v)
+	if v.State == uncounted { // nobody may have been refused yet
+		select {
+		case l.count <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// leave takes this process out of the live view.
+func (l *Limiter) leave() {
+	if l.rdb == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // it fades otherwise
 }
 
 // laneView describes a lane. The caller holds l.mu.
@@ -117,10 +132,18 @@ func (l *Limiter) laneView(q *queue, now time.Time) LaneView {
 	if q.first == nil {
 		return v
 	}
-	v.OldestMS = float64(now.Sub(q.first.since).Microseconds()) / 1000
+	oldest := q.first.since
+	for p := q.first; p != nil; p = p.after { // who comes again stands in front
+		if p.since.Before(oldest) {
+			oldest = p.since
+		}
+	}
+	v.OldestMS = float64(now.Sub(oldest).Microseconds()) / 1000
 	switch {
 	case l.failed > 0:
 		v.Why = "Redis does not answer"
+	case l.unset:
+		v.Why = "the settings can't be read"
 	case l.uncount:
 		v.Why = "the day's count can't be written down"
 	case l.stopped:
@@ -131,22 +154,30 @@ func (l *Limiter) laneView(q *queue, now time.Time) LaneView {
 	return v
 }
 
-// ReadView returns the limiter of a source as it is now, from Redis. Of the quota
-// it takes only the names.
-func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
+// ReadView returns the limiter of a source as it is now, from Redis. The quota is
+// that of the newest revision of the settings: Redis knows what is left of each
+// policy, and not its name.
+func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota, revision int64) (View, error) {
 	v, err := look(ctx, rdb, source, quota)
 	if err != nil {
 		return View{}, err
 	}
+	v.NewestRevision = max(revision, v.Revision)
 	reports, err := rdb.HGetAll(ctx, reportsKey(source)).Result()
 	if err != nil {
 		return View{}, fmt.Errorf("read who waits: %w", err)
 	}
 	v.Processes = []ProcessView{}
-	for _, text := range reports {
+	for name, text := range reports {
 		var p ProcessView
-		idle := json.Unmarshal([]byte(text), &p) == nil && p.High.Waiting+p.Low.Waiting == 0
-		if p.Process != "" && (idle || time.Since(p.At) < reportLife) {
+		readable := json.Unmarshal([]byte(text), &p) == nil
+		idle, age := p.High.Waiting+p.Low.Waiting == 0, v.At.Sub(p.At)
+		switch {
+		case !readable || age > reportsTTL: // it has crashed, or would have taken itself out
+			if err := rdb.HDel(ctx, reportsKey(source), name).Err(); err != nil {
+				return View{}, fmt.Errorf("forget who is gone: %w", err)
+			}
+		case idle || age < reportLife:
 			v.Processes = append(v.Processes, p)
 		}
 	}
@@ -154,10 +185,13 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 	return v, nil
 }
 
+// uncounted is the state in which what the day has used is still to be told.
+const uncounted = "uncounted"
+
 // look returns what the state in Redis shows.
 func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
-	v := View{Source: source, State: "unused", Rate: 1, Policies: []PolicyView{}}
-	args := []any{0, 0, "", "", quota.midnights(time.Now())}
+	v := View{Source: source, State: "unused", At: time.Now().UTC(), Rate: 1, Policies: []PolicyView{}}
+	args := []any{0, 0, "", "", quota.midnights(v.At)}
 	s, err := eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args}).Int64Slice()
 	if err != nil {
 		return View{}, fmt.Errorf("look at the limiter: %w", err)
@@ -168,17 +202,17 @@ func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Q
 	if len(s) < 7 {
 		return View{}, errUnreadable
 	}
-	now, birth, until := s[0], s[1], time.UnixMicro(s[4])
-	v.Revision, v.Rate = s[2], float64(s[5])/1000
+	now, birth, until := s[0], s[1], utc(s[4])
+	v.At, v.Revision, v.Rate = utc(now), s[2], float64(s[5])/1000
 	switch quiet := birth + quota.Quiet().Microseconds(); {
 	case s[3] == 1:
 		v.State = "stopped"
 	case s[4] > now:
 		v.State, v.Until = "braked", &until
 	case s[6] == 1:
-		v.State = "uncounted"
+		v.State = uncounted
 	case now < quiet:
-		until = time.UnixMicro(quiet)
+		until = utc(quiet)
 		v.State, v.Until = "starting quiet", &until
 	case s[5] < 1000:
 		v.State = "ramping"
@@ -188,38 +222,57 @@ func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Q
 	return v, v.policies(s[7:], quota)
 }
 
+func utc(us int64) time.Time { return time.UnixMicro(us).UTC() }
+
 var errUnreadable = errors.New("the limiter's state is of another release")
 
-// policies reads the sections of the state.
+// policies reads the sections of the state, and finds the policy of each by its
+// window.
 func (v *View) policies(s []int64, quota Quota) error {
-	names := quota.sections()
-	for len(s) >= 5 {
+	for ; len(s) >= 5; s = s[5:] {
 		p := PolicyView{Name: "of another release"}
-		if len(names) > 0 {
-			p.Name, names = names[0], names[1:]
-		}
-		for _, c := range quota.config.Policies {
-			if c.Name == p.Name {
-				p.Window, p.Limit = c.Window.String(), c.Limit
-			}
-		}
 		switch s[0] {
 		case 1:
+			p.Window = micros(s[1]).String()
+			for _, l := range quota.lanes {
+				if l.window == micros(s[1]) {
+					p.of(l.policy, int(l.perWindow()))
+				}
+			}
 			p.Left, p.LeftForLow = s[2]+s[3]+s[4], s[3]+s[4]
 		case 2:
-			p.Used, p.Left, p.LeftForLow = &s[4], s[2]-s[4], max(0, s[3]-s[4])
-		case 3:
-			end := time.UnixMicro(s[4])
-			if end.Before(time.UnixMicro(0).Add(time.Hour)) {
-				break // not counted yet
+			p.Window = micros(s[1]).String()
+			longest := time.Duration(0)
+			for _, r := range quota.rings { // of those that fit its reach, the longest
+				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
+					longest = window
+					p.of(r.policy, r.calls)
+				}
 			}
-			p.Used, p.Left, p.ResetsAt = &s[3], s[1]-s[3], &end
-			p.LeftForLow = max(0, p.Left-int64(float64(s[2])/1e6*max(0, time.Until(end).Seconds())))
+			p.Used, p.Left, p.LeftForLow = &s[4], max(0, s[2]-s[4]), max(0, s[3]-s[4])
+		case 3:
+			p.Window = Day.String()
+			if quota.day != nil {
+				p.of(quota.day.policy, 0)
+			}
+			end := utc(s[4])
+			if v.State == uncounted || s[4] == 0 {
+				break // what is used is not known yet
+			}
+			p.Used, p.Left, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end
+			p.LeftForLow = max(0, p.Left-int64(float64(s[2])/1e6*max(0, end.Sub(v.At).Seconds())))
 		default:
 			return errUnreadable
 		}
 		v.Policies = append(v.Policies, p)
-		s = s[5:]
 	}
 	return nil
+}
+
+// of fills in what the quota says of the policy; target is what 0 comes to.
+func (p *PolicyView) of(policy Policy, target int) {
+	p.Name, p.Window, p.Limit, p.Target = policy.Name, policy.Window.String(), policy.Limit, policy.Target
+	if p.Target == 0 {
+		p.Target = target
+	}
 }

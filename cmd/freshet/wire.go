@@ -106,13 +106,23 @@ func (p parts) settings() *settings.Settings {
 	return settings.New(p.store, quotas)
 }
 
-// limiterView shows the limiter of a source as it is now.
+// limiterView shows the limiter of a source as it is now. What was changed of its
+// quota is shown as far as it can be read and holds.
 func (p parts) limiterView(ctx context.Context, source string) (any, error) {
-	quota, err := limiter.NewQuota(p.config.Sources[source].Quota)
+	config := p.config.Sources[source].Quota
+	quota, err := limiter.NewQuota(config)
 	if err != nil {
 		return nil, err
 	}
-	return limiter.ReadView(ctx, p.rdb, source, quota)
+	o, revision, err := p.settings().Quota(ctx, source)
+	if err != nil {
+		p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
+	} else if changed, err := config.With(o); err == nil {
+		if effective, err := limiter.NewQuota(changed); err == nil {
+			quota = effective
+		}
+	}
+	return limiter.ReadView(ctx, p.rdb, source, quota, revision)
 }
 
 // runQuery serves reads on the listener until ctx ends. It stops from the front
