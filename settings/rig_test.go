@@ -71,7 +71,9 @@ func newRig(t *testing.T) *rig {
 	other.Policies = []limiter.Policy{second(50, 0, 0)}
 	other.LowCeilings = []limiter.Ceiling{{From: 22, To: 6, Rate: 5}}
 	r.Settings = New(interrupted{db, r}, map[string]limiter.Config{"nexon": nexon, "other": other})
-	r.look = func(_ context.Context, source string) (any, error) { return map[string]string{"of": source}, nil }
+	r.look = func(_ context.Context, source string) (any, error) {
+		return limiter.View{Source: source, State: "unused", Policies: []limiter.PolicyView{}, Processes: []limiter.ProcessView{}}, nil
+	}
 	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.look(ctx, source) }, slog.New(slog.NewTextHandler(&r.log, nil)))
 
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)

@@ -1,0 +1,85 @@
+package settings
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
+	r := newRig(t)
+	rdb, _ := servicetest.MiniRedis(t)
+	quota, err := limiter.NewQuota(r.configs["nexon"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.look = func(ctx context.Context, source string) (any, error) {
+		_, revision, err := r.Quota(ctx, source)
+		if err != nil {
+			return nil, err
+		}
+		return limiter.ReadView(ctx, rdb, source, quota, revision)
+	}
+	look := func() string { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "").text }
+	if text := look(); !strings.Contains(text, `"state":"unused"`) {
+		t.Error(text)
+	}
+
+	l, err := limiter.New("nexon", r.configs["nexon"], limiter.Needs{
+		Redis: rdb, Settings: r, Usage: r, Process: "here", Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	until := func(parts ...string) {
+		t.Helper()
+		deadline := time.After(20 * time.Second)
+		for {
+			text := look()
+			missing := 0
+			for _, part := range parts {
+				if !strings.Contains(text, part) {
+					missing++
+				}
+			}
+			if missing == 0 {
+				return
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-deadline:
+				t.Fatalf("%q does not become so: %s", parts, text)
+			}
+		}
+	}
+	until(`"state":"starting quiet","at":`, `"until":`, `"process":"here"`)
+	if p, err := l.Acquire(ctx, schemas.Low); err != nil || !p.Spend() {
+		t.Fatal(err)
+	}
+	until(`"state":"flowing"`, `"used":1`, `"resetsAt":`)
+	r.act("stop", "")
+	until(`"state":"stopped"`, `"revision":1`)
+	go func() { _, _ = l.Acquire(ctx, schemas.High) }()
+	until(`"state":"stopped"`, `"waiting":1`, `"why":"stopped"`)
+	r.act("resume", "")
+	l.Brake(time.Hour, time.Now())
+	until(`"state":"braked"`, `"revision":2`, `"rate":0.5`)
+}
