@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/limiter"
+)
+
+func (p *program) limiter() *cobra.Command {
+	var addr, source string
+	var output format
+	c := &cobra.Command{
+		Use:   "limiter",
+		Short: "Show what the sources' limiters do now: what is left, who waits and why",
+		Long: `Show what the sources' limiters do now, through a query service: whether calls flow, what
+is left of each policy, for all and for LOW, and how many calls wait in each worker, since
+when and why. Of a window of many calls only what could be made this instant is known.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			all, err := api.limiters(cmd.Context(), source)
+			if err != nil {
+				return err
+			}
+			if output != "table" {
+				return printAll(p.stdout, output, all, nil, nil)
+			}
+			for i, v := range all {
+				if i > 0 {
+					fmt.Fprintln(p.stdout)
+				}
+				if err := p.printLimiter(v); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
+	output.flag(c)
+	addrFlag(c, &addr)
+	return c
+}
+
+// limiters returns the limiter of the named source, or those of all.
+func (a *admin) limiters(ctx context.Context, source string) ([]limiter.View, error) {
+	names := []string{source}
+	if source == "" {
+		var err error
+		if names, err = a.names(ctx); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]limiter.View, len(names))
+	for i, name := range names {
+		if err := a.call(ctx, http.MethodGet, "/limiter/"+url.PathEscape(name), nil, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// printLimiter prints one limiter for people.
+func (p *program) printLimiter(v limiter.View) error {
+	fmt.Fprintf(p.stdout, "%s: %s\n", v.Source, limiterState(v))
+	if v.NewestRevision > v.Revision {
+		fmt.Fprintf(p.stdout, "Revision %d of the settings is set and not in force yet.\n", v.NewestRevision)
+	}
+	if len(v.Policies) > 0 {
+		rows := [][]string{{"  POLICY", "LIMIT", "TARGET", "USED", "LEFT NOW", "FOR LOW", "RESETS"}}
+		for _, policy := range v.Policies {
+			rows = append(rows, policyRow(policy, v.At))
+		}
+		fmt.Fprintln(p.stdout)
+		if err := table(p.stdout, rows); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(p.stdout)
+	if len(v.Processes) == 0 {
+		_, err := fmt.Fprintln(p.stdout, "  No worker has reported within the last minute.")
+		return err
+	}
+	rows := [][]string{{"  PROCESS", "LANE", "WAITING", "OLDEST", "GRANTED", "REFUSED", "WAITS FOR", "TOLD"}}
+	for _, process := range v.Processes {
+		told := ago(v.At.Sub(process.At)) + " ago"
+		rows = append(rows, append(laneRow("  "+process.Process, "HIGH", process.High), told), append(laneRow("  ", "LOW", process.Low), ""))
+	}
+	return table(p.stdout, rows)
+}
+
+// limiterState says in a line what is going on.
+func limiterState(v limiter.View) string {
+	text := v.State
+	switch v.State {
+	case "unused":
+		return "unused; no worker has asked for a permit yet"
+	case "stopped":
+		text = "stopped, until `freshet resume --source " + v.Source + "`"
+	case "ramping":
+		text = fmt.Sprintf("ramping up after a brake, at %.0f%% of the rate", 100*v.Rate)
+	case "uncounted":
+		text = "no call yet: what the day has used is being read"
+	}
+	if v.Until != nil {
+		text += ", for another " + ago(v.Until.Sub(v.At))
+	}
+	return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
+}
+
+func policyRow(policy limiter.PolicyView, now time.Time) []string {
+	limit, target, used, resets := grouped(int64(policy.Limit))+" in "+policy.Window, "-", "-", "-"
+	if policy.Window == limiter.Day.String() {
+		limit = grouped(int64(policy.Limit)) + " a day"
+	}
+	if policy.Target > 0 {
+		target = grouped(int64(policy.Target))
+	}
+	if policy.Used != nil {
+		used = grouped(*policy.Used)
+	}
+	if policy.ResetsAt != nil {
+		resets = "in " + ago(policy.ResetsAt.Sub(now))
+	}
+	return []string{
+		"  " + policy.Name, limit, target, used, grouped(policy.Left), grouped(policy.LeftForLow), resets,
+	}
+}
+
+func laneRow(process, lane string, v limiter.LaneView) []string {
+	oldest, why := "-", v.Why
+	if v.Waiting > 0 {
+		oldest = ago(time.Duration(v.OldestMS * float64(time.Millisecond)))
+		if why == "" {
+			why = "its slot"
+		}
+	}
+	if why == "" {
+		why = "-"
+	}
+	return []string{process, lane, grouped(int64(v.Waiting)), oldest, grouped(v.Granted), grouped(v.Refused), why}
+}
+
+// grouped writes a number as people read it: 20,000,000.
+func grouped(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// ago writes a duration as short as people need it.
+func ago(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < 10*time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}
