@@ -1,0 +1,166 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
+	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
+		if n == 0 {
+			return grant{high: make([]time.Duration, d.high), low: []time.Duration{0}, backLow: 70 * ms}, nil
+		}
+		return plenty(n, d)
+	}}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() { mustAcquire(t, l, schemas.Low) })
+		}
+		synctest.Wait()
+		// New demand of the refused lane waits too; the other lane asks at once.
+		wg.Go(func() { mustAcquire(t, l, schemas.Low) })
+		pass(10 * ms)
+		mustAcquire(t, l, schemas.High)
+		wg.Wait()
+		last := len(r.demands) - 1
+		if r.demands[last].low < 4 || r.at[last] != 70*ms || r.demands[last-1] != (demand{high: 1}) || r.at[last-1] != 10*ms {
+			t.Errorf("demands %+v at %v", r.demands, r.at)
+		}
+	})
+}
+
+func TestWithoutRedisThereIsNoPermitAndOneProbeASecond(t *testing.T) {
+	down := errors.New("connection refused")
+	r := &redisDouble{}
+	r.answer = func(n int, d demand) (grant, error) {
+		if time.Since(r.start) < 10*time.Second {
+			return grant{}, down
+		}
+		return plenty(n, d)
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				p := mustAcquire(t, l, []schemas.Lane{schemas.High, schemas.Low}[i%2])
+				if at := time.Since(r.start); at < 10*time.Second || at > 12*time.Second {
+					t.Errorf("a permit at %v; Redis came back at 10 s", at)
+				}
+				if !p.Spend() {
+					t.Error("not to be spent")
+				}
+			})
+		}
+		wg.Wait()
+		if n := len(r.demands); n > 13 {
+			t.Errorf("%d calls to a dead Redis in 10 s", n)
+		}
+	})
+}
+
+func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
+	r := &redisDouble{}
+	var braked time.Time
+	r.answer = func(n int, d demand) (grant, error) {
+		var us, base, sent int64
+		if _, err := fmt.Sscanf(d.happened, "brake %d %d %d", &us, &base, &sent); err == nil {
+			braked = time.Now().Add(micros(us))
+		}
+		if wait := time.Until(braked); wait > horizon {
+			return grant{backLow: wait - horizon}, nil
+		} else if wait > 0 {
+			return grant{low: []time.Duration{wait}}, nil
+		}
+		return grant{low: []time.Duration{50 * ms, 60 * ms}}, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		got := make(chan *Permit)
+		go func() { got <- mustAcquire(t, l, schemas.Low) }()
+		synctest.Wait() // it has a slot in 50 ms
+		l.Brake(2*time.Second, time.Now())
+		p := <-got
+		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {
+			t.Errorf("a permit at %v under a brake of 2 s", at)
+		}
+	})
+}
+
+func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) {
+	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
+		if n == 1 {
+			return grant{}, errors.New("no answer in time")
+		}
+		return plenty(n, d)
+	}}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		config := second(500, 450, 100, 0)
+		config.Policies = append(config.Policies, Policy{Name: "day", Limit: 1000, Window: Day})
+		quota, err := NewQuota(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.mu.Lock()
+		l.put(quota, 1, false)
+		l.mu.Unlock()
+		p := mustAcquire(t, l, schemas.Low)
+		pass(permitLife + 1)
+		l.mu.Lock()
+		l.tell = append(l.tell, "brake 5 6 7")
+		l.mu.Unlock()
+		if p.Spend() {
+			t.Error("spent after its life")
+		}
+		mustAcquire(t, l, schemas.Low)
+		told := ""
+		for _, d := range r.demands[1:] {
+			told += d.happened + ";"
+		}
+		if strings.Count(told, "brake 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
+			t.Errorf("told %q", told)
+		}
+	})
+}
+
+func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
+	r := &redisDouble{answer: plenty}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := l.Acquire(ctx, schemas.Low); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if len(r.demands) != 0 {
+			t.Errorf("demands %+v", r.demands)
+		}
+	})
+}
+
+func TestAGarbledReplyIsRefused(t *testing.T) {
+	const now = 1_800_000_000_000_000
+	for _, reply := range [][]int64{
+		nil,
+		{1, 0, 0},
+		{1, 0, 0, 0, 0, 0, now, 0},
+		{0, 0, 0, 0, 0, 0, now, 0, 1, 5, 0},
+		{-1, 1, 0, 0, 0, 0, now, 0},
+		{1, -1, 0, 0, 0, 0, now, 0},
+		{2, 0, 0, 0, 0, 0, now, 0, 1, 5, 0},
+		{2, 0, 0, 0, 0, 0, now, 0, 3, 5, 0},
+		{0, 0, 0, 0, 0, 0, now, 0, 0},
+		{1, 0, 0, 0, 0, 0, now, 0, -1, 5, 0},
+	} {
+		if g, err := decodeGrant(reply); err == nil {
+			t.Errorf("%v was taken as %+v", reply, g)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// usageDouble keeps the counts of the test.
+type usageDouble struct {
+	mu    sync.Mutex
+	kept  Count
+	err   error
+	reads int
+	wrote []Count
+	at    []time.Time
+}
+
+func (u *usageDouble) Used(_ context.Context, source, policy string) (Count, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.reads++
+	if source != "nexon" || policy != "day" {
+		return Count{}, fmt.Errorf("the count of %s, %s", source, policy)
+	}
+	return u.kept, u.err
+}
+
+func (u *usageDouble) SetUsed(_ context.Context, source, policy string, c Count) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if source != "nexon" || policy != "day" {
+		return fmt.Errorf("the count of %s, %s", source, policy)
+	}
+	if u.err == nil {
+		u.kept = c
+		u.wrote, u.at = append(u.wrote, c), append(u.at, time.Now())
+	}
+	return u.err
+}
+
+func (u *usageDouble) fail(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = err
+}
+
+// counting answers as Redis does that has lost the day's count until it is told.
+func counting(r *redisDouble) func(int, demand) (grant, error) {
+	used, counted := int64(0), false
+	return func(_ int, d demand) (grant, error) {
+		if _, text, found := strings.Cut(d.happened, "used "); found {
+			var end int64
+			if _, err := fmt.Sscan(text, &end, &used); err != nil {
+				return grant{}, err
+			}
+			counted = true
+		}
+		g := grant{now: r.now(), used: used}
+		if !counted {
+			if d.high > 0 {
+				g.backHigh, g.whyHigh = 50*ms, whyUncounted
+			}
+			if d.low > 0 {
+				g.backLow, g.whyLow = 50*ms, whyUncounted
+			}
+			return g, nil
+		}
+		g.high, g.low = make([]time.Duration, d.high), make([]time.Duration, d.low)
+		used += int64(d.high + d.low)
+		g.used = used
+		return g, nil
+	}
+}
+
+func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = counting(r)
+	end := time.UnixMicro(r0()).Add(5 * time.Hour)
+	at := time.UnixMicro(r0()).Add(-time.Minute)
+	u := &usageDouble{kept: Count{DayEnd: end, Calls: 12_345, At: at}, err: errors.New("the database is away")}
+	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
+		got := ask(t, l, schemas.Low)
+		pass(10 * time.Second)
+		if len(got) > 0 || u.reads == 0 || strings.Contains(r.told(), "used") {
+			t.Errorf("a permit, or a guess, without the count; %d reads, told %q", u.reads, r.told())
+		}
+		u.fail(nil)
+		<-got
+		// What was used since then is estimated by the fastest that the windows allow.
+		if want := fmt.Sprintf("used %d 12345 %d 498;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.told(), want) != 1 {
+			t.Errorf("told %q, want %q once", r.told(), want)
+		}
+		pass(10 * time.Second)
+		if u.kept.Calls != 12_346 {
+			t.Errorf("%d calls are written down", u.kept.Calls)
+		}
+	})
+}
+
+func TestWithoutACountADayBeginsAtNothing(t *testing.T) {
+	for _, usage := range []Usage{nil, &usageDouble{}} {
+		r := &redisDouble{}
+		r.answer = counting(r)
+		simulatedWith(t, r, withDay(), Needs{Usage: usage}, func(t *testing.T, l *Limiter) {
+			mustAcquire(t, l, schemas.High)
+			if told := r.told(); !strings.Contains(told, "used 0 0 0 0;") {
+				t.Errorf("told %q", told)
+			}
+		})
+	}
+}
+
+func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = counting(r)
+	u := &usageDouble{}
+	var last time.Time
+	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
+		for range 30 {
+			mustAcquire(t, l, schemas.Low)
+			pass(time.Second)
+		}
+		if n := len(u.wrote); n < 5 || n > 6 {
+			t.Errorf("written %d times in 30 s", n)
+		}
+		for i := 1; i < len(u.at); i++ {
+			if gap := u.at[i].Sub(u.at[i-1]); gap < 5*time.Second || gap > 6*time.Second {
+				t.Errorf("written %v after the time before", gap)
+			}
+		}
+		pass(10 * time.Second)
+		idle := len(u.wrote)
+		pass(time.Minute)
+		if len(u.wrote) != idle {
+			t.Errorf("written %d times while nothing was called", len(u.wrote)-idle)
+		}
+		mustAcquire(t, l, schemas.Low)
+		last = time.UnixMicro(r.now())
+	})
+	c := u.wrote[len(u.wrote)-1]
+	if c.Calls != 31 || !c.At.Equal(last) || !c.DayEnd.After(c.At) || c.DayEnd.Sub(c.At) > 24*time.Hour || c.DayEnd.UTC().Hour() != 15 {
+		t.Errorf("at the end %+v was written", c)
+	}
+}
+
+func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = counting(r)
+	u := &usageDouble{}
+	var log bytes.Buffer
+	simulatedWith(t, r, withDay(), Needs{Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
+		mustAcquire(t, l, schemas.Low)
+		pass(10 * time.Second)
+		u.fail(errors.New("the disk is full"))
+		began := time.Now()
+		got := ask(t, l, schemas.Low)
+		synctest.Wait()
+		for ; time.Since(began) < 5*time.Minute; pass(time.Second) {
+			select {
+			case <-got:
+				if since := time.Since(began); since > countLost+10*time.Second {
+					t.Fatalf("a permit %v after the last count", since)
+				}
+				got = ask(t, l, schemas.Low)
+				synctest.Wait()
+			default:
+				if since := time.Since(began); since < countLost {
+					t.Fatalf("none after %v", since)
+				}
+			}
+		}
+		asked := len(r.demands)
+		pass(time.Minute)
+		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "no permit is given until what the day has used can be written") != 1 {
+			t.Errorf("%d more calls to Redis; %s", len(r.demands)-asked, log.String())
+		}
+		u.fail(nil)
+		pass(2 * time.Second)
+		if len(got) != 1 {
+			t.Error("none after it could be written again")
+		}
+	})
+}
