@@ -1,0 +1,253 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// readings reads a clock that drifts by ppm, over a network of latencies up to
+// most, again and again; step is how far it is set forward before each reading.
+func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
+	var c clock
+	local := time.Now()
+	shift := time.Duration(0)
+	redis := func(t time.Time) int64 {
+		passed := t.Sub(local)
+		return 1_800_000_000_000_000 + (passed + time.Duration(float64(passed)*ppm/1e6) + shift).Microseconds()
+	}
+	now, roundtrip, at := local, time.Duration(0), local
+	for i := range n {
+		now = now.Add(time.Duration(rng.Int64N(int64([]time.Duration{5 * ms, 300 * ms, 20 * time.Second}[rng.IntN(3)]))))
+		by := step(i)
+		shift += by
+		there, back := time.Duration(rng.Int64N(int64(most))), time.Duration(rng.Int64N(int64(most)))
+		before := c
+		ahead := c.read(now, now.Add(there+back), redis(now.Add(there)))
+		if i > 0 {
+			roundtrip, at = there+back+before.then.Sub(before.before), before.before
+		}
+		seen(i, ahead, roundtrip, now.Add(there+back).Sub(at))
+		if got, want := c.at(now.Add(there+back)), redis(now.Add(there+back)); by >= 0 && got > want+int64(clockLife.Microseconds()/clockDrift)+clockSlack.Microseconds() {
+			panic(fmt.Sprintf("at is %d us ahead of the clock", got-want))
+		}
+		now = now.Add(there + back)
+	}
+}
+
+func TestATrueClockIsNeverTakenForOneThatWasSet(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		ppm, most := 400*rng.Float64()-200, time.Duration(1+rng.Int64N(int64(150*ms)))
+		never := func(int) time.Duration { return 0 }
+		readings(rng, ppm, most, 500, never, func(i int, ahead, _, _ time.Duration) {
+			if ahead != 0 {
+				t.Fatalf("seed %d: the clock seems set forward by %v at reading %d", seed, ahead, i)
+			}
+		})
+	}
+}
+
+func TestAStepForwardGreaterThanTheRoundTripsIsSeen(t *testing.T) {
+	steps := 0
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		ppm, most := 400*rng.Float64()-200, time.Duration(1+rng.Int64N(int64(20*ms)))
+		by, unseen := time.Duration(0), time.Duration(0)
+		step := func(i int) time.Duration {
+			by = 0
+			if i > 0 && rng.IntN(10) == 0 {
+				by = time.Duration(rng.Int64N(int64(2 * time.Second)))
+			}
+			unseen += by
+			return by
+		}
+		readings(rng, ppm, most, 300, step, func(i int, ahead, roundtrips, since time.Duration) {
+			// What the drift may hide, beside the round trips and the slack.
+			hidden := roundtrips + clockSlack + since/clockDrift + time.Duration(float64(since)*200/1e6) + time.Microsecond
+			switch {
+			case by > hidden && ahead <= 0:
+				t.Fatalf("seed %d: a step of %v was not seen over %v of round trips", seed, by, roundtrips)
+			case ahead > unseen:
+				t.Fatalf("seed %d: steps of %v seem to be %v", seed, unseen, ahead)
+			case by > hidden:
+				steps++
+			}
+			if ahead > 0 {
+				unseen = 0
+			}
+		})
+	}
+	if steps < 1000 {
+		t.Errorf("only %d steps were great enough", steps)
+	}
+}
+
+func TestAStepForwardAfterOneBackIsSeen(t *testing.T) {
+	var c clock
+	start := time.Now()
+	read := func(after, roundtrip time.Duration, redis int64) time.Duration {
+		return c.read(start.Add(after), start.Add(after+roundtrip), redis)
+	}
+	read(0, ms, 10_000_000)
+	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // 3 s back
+		t.Errorf("set back, and seems ahead by %v", ahead)
+	}
+	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // and forward again
+		t.Errorf("a step of 3 s forward seems to be %v", ahead)
+	}
+}
+
+func TestAGrantOfAClockThatWasSetForwardIsDroppedAndTheStepToldOnce(t *testing.T) {
+	r := &redisDouble{}
+	set := int64(0)
+	r.answer = func(_ int, d demand) (grant, error) {
+		return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low), now: r.now() + set}, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		mustAcquire(t, l, schemas.Low)
+		seen := r.now()
+		pass(time.Second)
+		set = 300_000
+		asked := len(r.demands)
+		mustAcquire(t, l, schemas.Low)
+		if n := len(r.demands) - asked; n != 2 || r.demands[asked].low != 1 || r.demands[asked+1].low != 1 {
+			t.Errorf("a grant of before the step was used: %+v", r.demands[asked:])
+		}
+		pass(time.Minute)
+		mustAcquire(t, l, schemas.Low)
+		if told := r.told(); strings.Count(told, "step") != 1 || !strings.Contains(told, fmt.Sprintf("step %d;", seen)) {
+			t.Errorf("told %q; Redis' clock showed %d before", told, seen)
+		}
+	})
+}
+
+func zones(t *testing.T) (all []Quota) {
+	t.Helper()
+	for _, name := range []string{"Asia/Seoul", "UTC", "America/New_York", "Asia/Kolkata", "Pacific/Auckland"} {
+		c := withDay()
+		c.Policies[1].TimeZone = name
+		c.LowCeilings = []Ceiling{{From: 19, To: 23, Rate: 150}, {From: 23, To: 2, Rate: 0}, {From: 2, To: 3, Rate: 10}}
+		q, err := NewQuota(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// instants calls see at moments all over two years, most of them around the full
+// hours, the midnights and the changes of the clock of all zones.
+func instants(seed uint64, see func(now time.Time)) {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for range 20_000 {
+		now := start.Add(time.Duration(rng.IntN(2*365*48)) * 30 * time.Minute)
+		see(now.Add(time.Duration(rng.Int64N(int64(90*time.Second))) - 45*time.Second))
+	}
+}
+
+func numbers(t *testing.T, text string) (all []int64) {
+	t.Helper()
+	for ; len(text) >= 16; text = text[16:] {
+		n, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func TestTheMidnightsContainTheDayThatIsCounted(t *testing.T) {
+	for _, q := range zones(t) {
+		instants(1, func(redis time.Time) {
+			counted := redis.Add(-dayMargin).In(q.zone)
+			begin := time.Date(counted.Year(), counted.Month(), counted.Day(), 0, 0, 0, 0, q.zone)
+			end := time.Date(counted.Year(), counted.Month(), counted.Day()+1, 0, 0, 0, 0, q.zone)
+			if !q.dayEnd(redis).Equal(end) {
+				t.Fatalf("%v: at %v the day ends at %v, not %v", q.zone, redis, q.dayEnd(redis), end)
+			}
+			for _, apart := range []time.Duration{0, 30 * time.Second, -30 * time.Second, 10 * time.Hour, -10 * time.Hour} {
+				m := numbers(t, q.midnights(redis.Add(apart)))
+				if len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
+					t.Fatalf("%v: midnights %v", q.zone, m)
+				}
+				// As the script chooses among them.
+				i := 1
+				for i < 3 && redis.UnixMicro() >= m[i]+dayMargin.Microseconds() {
+					i++
+				}
+				if i == 3 || m[i] != end.UnixMicro() || m[i-1] != begin.UnixMicro() {
+					t.Fatalf("%v: at %v, with a clock %v apart, midnights %v; the day is %v to %v", q.zone, redis, apart, m, begin, end)
+				}
+			}
+		})
+	}
+	none, err := NewQuota(second(500, 450, 100, 0))
+	if err != nil || none.midnights(time.Now()) != "" || none.ceiling(time.Now()) != "" {
+		t.Errorf("midnights or a ceiling of a quota without; %v", err)
+	}
+}
+
+func TestTheCeilingOfEveryHourIsInForceInItAtItsPlace(t *testing.T) {
+	for _, q := range zones(t) {
+		instants(2, func(now time.Time) {
+			var want int64
+			switch hour := now.In(q.zone).Hour(); {
+			case hour >= 19 && hour < 23:
+				want = 6667
+			case hour == 23 || hour < 2:
+				want = never.Microseconds()
+			case hour == 2:
+				want = 100_000
+			}
+			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is renewed every 10 s
+				got := int64(0)
+				if n := numbers(t, q.ceiling(now.Add(apart))); len(n) == 3 {
+					got = n[1]
+					if now.UnixMicro() < n[2] {
+						got = n[0]
+					}
+				}
+				if got != want {
+					t.Fatalf("%v: at %v, looked up %v apart, LOW's interval is %d us; want %d", q.zone, now.In(q.zone), apart, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
+	r := &redisDouble{roundup: 4 * ms}
+	r.answer = func(_ int, d demand) (grant, error) {
+		// Read in the middle, at an hour of its own.
+		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil
+	}
+	config := second(500, 450, 100, 0)
+	config.Brake = 7 * time.Second
+	simulatedWith(t, r, config, Needs{}, func(t *testing.T, l *Limiter) {
+		mustAcquire(t, l, schemas.High)
+		pass(30 * ms)
+		sent := time.Now()
+		want := r.now() - 2000 // a little less than Redis shows is told: never a later call's
+		pass(time.Second)
+		l.Brake(1500*ms, sent)
+		synctest.Wait()
+		l.Brake(0, sent)
+		pass(time.Second)
+		told := r.told()
+		for _, event := range []string{fmt.Sprintf("brake 1500000 7000000 %d;", want), fmt.Sprintf("brake 0 7000000 %d;", want)} {
+			if strings.Count(told, event) != 1 {
+				t.Errorf("told %q; want %q", told, event)
+			}
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package limiter
+
+import (
+	"bytes"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// traffic passes as that of a process with so many calls a second: late is how
+// long each takes to be written, takes how long it is answered after that.
+func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		for range perSecond / 10 {
+			p := &Permit{limiter: l, spent: time.Now().Add(-late())}
+			p.Written()
+			// In its order: an answer that comes after those of later calls is no floor.
+			l.jitter.answered(*p.written.Load(), takes())
+		}
+		pass(100 * ms)
+	}
+}
+
+func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 4))
+	none := func() time.Duration { return 0 }
+	steady := func() time.Duration { return 200*ms + time.Duration(rng.ExpFloat64()*float64(20*ms)) }
+	floor := time.Duration(0)
+	path := func() time.Duration { return floor + 30*ms + time.Duration(rng.Int64N(int64(5*ms))) }
+	writes := func() time.Duration { return time.Duration(rng.Int64N(int64(60 * ms))) }
+	moving := func(d time.Duration, l *Limiter) { // the way itself takes now 0, now 80 ms more
+		for range d / (400 * ms) {
+			floor = 0
+			traffic(l, 200*ms, 450, none, path)
+			floor = 80 * ms
+			traffic(l, 200*ms, 450, none, path)
+		}
+	}
+	for name, disturb := range map[string]func(l *Limiter){
+		"late writes":  func(l *Limiter) { traffic(l, 60*time.Second, 450, writes, steady) },
+		"a moving way": func(l *Limiter) { moving(60*time.Second, l) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			r, s := &redisDouble{answer: plenty}, &settingsDouble{}
+			simulatedWith(t, r, second(500, 450, 100, 0), Needs{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
+				quota := func() Quota {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					return l.quota
+				}
+				reference := quota().Bounds()[0]
+				// A slow upstream with a steady floor is no jitter.
+				traffic(l, 60*time.Second, 450, none, steady)
+				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "more spread") {
+					t.Errorf("a slow upstream made it %+v: %s", b, log.String())
+				}
+				disturb(l)
+				q := quota()
+				if b := q.Bounds()[0]; q.config.Jitter < 50*ms || q.config.Jitter > 100*ms || b.Most > 500 || b.PerWindow > reference.PerWindow-10 || b.PerWindow < 380 {
+					t.Errorf("a spread of 60 to 80 ms made it %v, %+v", q.config.Jitter, b)
+				}
+				if n := strings.Count(log.String(), "more spread than the quota allows"); n < 1 || n > 3 {
+					t.Errorf("said %d times: %s", n, log.String())
+				}
+				// What is changed meanwhile is made to fit, and what can't hold changes nothing.
+				s.set(target(440))
+				pass(2 * time.Second)
+				s.set(target(500))
+				pass(2 * time.Second)
+				if b, with := quota().Bounds()[0], quota().config; b.Most > 500 || with.Jitter < 50*ms || b.PerWindow > 440 {
+					t.Errorf("after a change it is %v, %+v", with.Jitter, b)
+				}
+				traffic(l, 60*time.Second, 450, none, steady)
+				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "no more than the quota allows") != 1 {
+					t.Errorf("it is gone, and the quota %+v: %s", q.config, log.String())
+				}
+			})
+		})
+	}
+}
+
+func TestTooFewCallsTellNothingOfTheJitter(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 5))
+	wide := func() time.Duration { return time.Duration(rng.Int64N(int64(time.Second))) }
+	r := &redisDouble{answer: plenty}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		traffic(l, 5*time.Minute, 70, wide, wide)
+		if jitter := l.quota.config.Jitter; jitter != 10*ms {
+			t.Errorf("the quota is made for %v", jitter)
+		}
+		if measured, known := l.jitter.measure(time.Now()); known {
+			t.Errorf("measured %v", measured)
+		}
+	})
+}
+
+func TestAnyQuotaThatHoldsCanBeMadeToFitAnyJitterAndNeverGainsByIt(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 6))
+	fitted, freed := 0, 0
+	for range 20_000 {
+		limit := 1 + rng.IntN(2000)
+		config := second(limit, rng.IntN(limit+1), rng.IntN(limit), rng.IntN(1+limit/4))
+		config.Policies[0].Window = Window(time.Duration(1+rng.IntN(600)) * 100 * ms)
+		config.Jitter = time.Duration(rng.IntN(100)) * ms
+		before, err := NewQuota(config)
+		if err != nil {
+			continue
+		}
+		jitter := time.Duration(rng.IntN(1001)) * ms
+		fit := config.fitting(jitter)
+		after, err := NewQuota(fit)
+		if err != nil {
+			t.Fatalf("%+v for %v: %v", config, jitter, err)
+		}
+		fitted++
+		if fit.Policies[0].Target == 0 && config.Policies[0].Target > 0 {
+			freed++
+		}
+		b, a := before.Bounds()[0], after.Bounds()[0]
+		if a.Most > limit || a.PerWindow > b.PerWindow*1.001 || (fit.Jitter < jitter && fit.Jitter != config.Jitter) {
+			t.Fatalf("%+v for %v: %+v became %+v", config, jitter, b, a)
+		}
+	}
+	if fitted < 1000 || freed == 0 {
+		t.Errorf("%d quotas, %d without a target", fitted, freed)
+	}
+}
