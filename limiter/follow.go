@@ -118,7 +118,7 @@ func (f *following) obey() {
 	}
 	l.put(quota, max(0, f.revision), f.stopped)
 	l.unset = false
-	l.report = l.rdb != nil // so that Redis is told at once, by whoever reads it first
+	l.report = l.rdb != nil // so that Redis is told at once, by whoever reads it first, and shows it
 	now := time.Now()
 	for _, q := range []*queue{&l.high, &l.low} {
 		if f.stopped {
@@ -193,8 +193,10 @@ func (f *following) write(ctx context.Context) {
 	}
 }
 
-// report has the live view told who waits here: with the next call to Redis, or by
-// one of its own where no permit may be asked for. Who is idle is told of seldom.
+// report tells the live view who waits here, every second while somebody does and
+// once more after that; of who is idle it tells seldom. It does not ride on a call
+// for permits: they would lapse on its way. A Redis that does not answer is probed
+// by those calls alone.
 func (f *following) report(now time.Time) {
 	l := f.l
 	if l.rdb == nil {
@@ -202,19 +204,12 @@ func (f *following) report(now time.Time) {
 	}
 	l.mu.Lock()
 	waiting := l.high.length+l.low.length > 0
-	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
-	blocked := l.unset || l.uncount
+	due := (waiting || l.shown || now.Sub(f.reported) >= idleReport) && l.failed == 0
 	l.shown = waiting
-	l.report = l.report || (due && !blocked)
 	l.mu.Unlock()
-	if !due {
-		return
-	}
-	f.reported = now
-	if blocked {
+	if due {
+		f.reported = now
 		l.show()
-	} else {
-		l.wake()
 	}
 }
 

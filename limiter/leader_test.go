@@ -1,0 +1,261 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := time.Duration(0)
+		r := &redisDouble{roundup: 2 * ms, start: time.Now()}
+		r.answer = func(_ int, d demand) (grant, error) {
+			g := grant{now: r.now()}
+			for range d.low {
+				g.low = append(g.low, wait)
+			}
+			return g, nil
+		}
+		l, err := newLimiter("nexon", second(500, 450, 100, 0), r.ask, quietly(Needs{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			began := time.Now()
+			if p := mustAcquire(t, l, schemas.Low); !p.Spend() || time.Since(began) != 2*ms {
+				t.Errorf("a permit after %v", time.Since(began))
+			}
+		}
+		wait = 20 * ms
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.Acquire(ctx, schemas.Low); !errors.Is(err, context.DeadlineExceeded) || len(r.demands) != 6 {
+			t.Errorf("without Run: %v after %d calls", err, len(r.demands))
+		}
+		running, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- l.Run(running) }()
+		began := time.Now()
+		if p := mustAcquire(t, l, schemas.Low); !p.Spend() || time.Since(began) > 30*ms {
+			t.Errorf("with Run a permit after %v", time.Since(began))
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
+	r := &redisDouble{roundup: 20 * ms}
+	r.answer = func(_ int, d demand) (grant, error) {
+		g := grant{now: r.now()}
+		for i := range d.low {
+			g.low = append(g.low, time.Duration(10+5*i)*ms)
+		}
+		return g, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := errors.New("the reader left")
+		leader := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(ctx, schemas.Low)
+			leader <- err
+		}()
+		synctest.Wait()
+		var followers []chan *Permit
+		for range 2 {
+			followers = append(followers, ask(t, l, schemas.Low))
+			synctest.Wait() // each is in the queue before the next comes
+		}
+		pass(10 * ms)
+		cancel(gone)
+		pass(10*ms + 1) // the call is nobody's own: it goes on to its end
+		if err := <-leader; !errors.Is(err, gone) {
+			t.Errorf("the leader got %v", err)
+		}
+		p := <-followers[0]
+		if waited := time.Since(r.start); !p.Spend() || waited != 30*ms {
+			t.Errorf("the slot of the leader was used after %v", waited)
+		}
+		if p := <-followers[1]; !p.Spend() {
+			t.Error("not to be spent")
+		}
+		if r.most != 1 || len(r.demands) != 2 {
+			t.Errorf("%d calls, %d at once", len(r.demands), r.most)
+		}
+	})
+}
+
+// stock grants slots as a lane does, each once, and remembers what became of them.
+type stock struct {
+	*redisDouble
+	rng     *rand.Rand
+	next    int64
+	granted map[int64]bool
+	spent   map[int64]int
+	held    map[int64]bool // by a permit that was neither spent nor released
+}
+
+func newStock() *stock {
+	s := &stock{
+		redisDouble: &redisDouble{start: time.Now()}, rng: rand.New(rand.NewPCG(1, 8)),
+		granted: map[int64]bool{}, spent: map[int64]int{}, held: map[int64]bool{},
+	}
+	s.answer = func(_ int, d demand) (grant, error) {
+		if s.rng.IntN(50) == 0 {
+			return grant{}, errors.New("no answer in time")
+		}
+		g := grant{now: s.now()}
+		slot := func() time.Duration {
+			s.next = max(s.next+50, g.now)
+			s.granted[s.next] = true
+			return micros(s.next - g.now)
+		}
+		for range s.rng.IntN(d.high + 1) {
+			g.high = append(g.high, slot())
+		}
+		for range s.rng.IntN(d.low + 1) {
+			g.low = append(g.low, slot())
+		}
+		if len(g.high) < d.high {
+			g.backHigh = micros(1 + s.rng.Int64N(2000))
+		}
+		if len(g.low) < d.low {
+			g.backLow = micros(1 + s.rng.Int64N(2000))
+		}
+		return g, nil
+	}
+	return s
+}
+
+// use does with a permit what callers do.
+func (s *stock) use(t *testing.T, p *Permit, what int) {
+	t.Helper()
+	at := p.slot.at
+	s.mu.Lock()
+	if s.held[at] || s.spent[at] > 0 {
+		t.Errorf("slot %d was given twice", at)
+	}
+	s.held[at] = true
+	s.mu.Unlock()
+	free := func() {
+		s.mu.Lock()
+		delete(s.held, at)
+		s.mu.Unlock()
+	}
+	switch what {
+	case 0:
+		free()
+		p.Release()
+		p.Release()
+		if p.Spend() {
+			t.Error("a released permit was spent")
+		}
+	case 1: // two spend it at once
+		var wg sync.WaitGroup
+		spent := make(chan bool, 2)
+		for range 2 {
+			wg.Go(func() { spent <- p.Spend() })
+		}
+		wg.Wait()
+		first, second := <-spent, <-spent
+		if first && second {
+			t.Error("a permit was spent twice")
+		}
+		if first || second {
+			s.count(at)
+		}
+		p.Release()
+		free()
+	default:
+		if p.Spend() {
+			s.count(at)
+		}
+		free()
+	}
+}
+
+func (s *stock) count(at int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spent[at]++
+}
+
+func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
+	s := newStock()
+	s.roundup = 100 * time.Microsecond
+	l, err := newLimiter("nexon", withDay(), s.ask, quietly(Needs{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(running) }()
+	var wg sync.WaitGroup
+	for i := range 64 {
+		rng := rand.New(rand.NewPCG(uint64(i), 9))
+		lane := []schemas.Lane{schemas.High, schemas.Low, schemas.Low}[i%3]
+		wg.Go(func() {
+			for n := range 200 {
+				ctx, cancel := context.WithCancel(t.Context())
+				switch rng.IntN(5) {
+				case 0:
+					ctx, cancel = context.WithTimeout(t.Context(), micros(rng.Int64N(1500)))
+				case 1:
+					time.AfterFunc(micros(rng.Int64N(500)), cancel)
+				}
+				acquire := l.Acquire
+				if n%7 == 0 {
+					acquire = l.AcquireAgain
+				}
+				if p, err := acquire(ctx, lane); err == nil {
+					s.use(t, p, rng.IntN(6))
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	left := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.high.slots) + len(l.low.slots)
+	}
+	look := time.NewTicker(5 * ms)
+	defer look.Stop()
+	for deadline := time.After(10 * time.Second); left() > 0; { // they lapse, for want of waiters
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("%d slots are left", left())
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	// What was not spent has lapsed and was given back, or is about to be.
+	lapsed := int(testutil.ToFloat64(l.metrics.lapsed))
+	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed {
+		t.Errorf("%d calls at once; %d slots, %d spent, %d lapsed", s.most, len(s.granted), len(s.spent), lapsed)
+	}
+	if n := strings.Count(s.told(), "refund ") + len(l.refunds); n > lapsed {
+		t.Errorf("%d lapsed and %d were given back", lapsed, n)
+	}
+	if l.high.length+l.low.length > 0 || l.high.first != nil || l.low.last != nil {
+		t.Errorf("%d and %d still wait", l.high.length, l.low.length)
+	}
+	t.Logf("%d calls for %d slots, %d spent, %d lapsed", len(s.demands), len(s.granted), len(s.spent), lapsed)
+}
