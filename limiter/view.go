@@ -239,7 +239,9 @@ func (v *View) policies(s []int64, quota Quota) error {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			p.Left, p.LeftForLow = s[2]+s[3]+s[4], s[3]+s[4]
+			if v.State != "stopped" && v.State != "braked" && v.State != uncounted { // nothing goes this instant
+				p.Left, p.LeftForLow = s[2]+s[3]+s[4], s[3]+s[4]
+			}
 		case 2:
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)

@@ -1,0 +1,334 @@
+package limiter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+// seen is a source on a Redis, asked by the script alone and looked at.
+type seen struct {
+	*testing.T
+	rdb      redis.UniversalClient
+	source   string
+	quota    Quota
+	revision int64
+	stopped  bool
+}
+
+func (s *seen) ask(d demand) grant {
+	s.Helper()
+	d.terms.text, d.terms.name = s.quota.encode(s.revision, s.stopped)
+	d.terms.midnights = s.quota.midnights(time.Now())
+	g, err := script(s.source, s.rdb)(s.Context(), d)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return g
+}
+
+func (s *seen) view() View {
+	s.Helper()
+	v, err := ReadView(s.Context(), s.rdb, s.source, s.quota, s.revision)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if v.Source != s.source || time.Since(v.At).Abs() > time.Minute || v.Policies == nil || v.Processes == nil {
+		s.Errorf("%+v", v)
+	}
+	return v
+}
+
+// until looks until the source is in the state.
+func (s *seen) until(state string) View {
+	s.Helper()
+	look := time.NewTicker(20 * ms)
+	defer look.Stop()
+	for deadline := time.After(20 * time.Second); ; {
+		v := s.view()
+		if v.State == state {
+			return v
+		}
+		select {
+		case <-look.C:
+		case <-deadline:
+			s.Fatalf("it is %+v, and not %s", v, state)
+		}
+	}
+}
+
+// in reports whether the moment lies so far ahead of the view.
+func in(v View, at *time.Time, least, most time.Duration) bool {
+	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
+}
+
+func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		t.Parallel()
+		config := withDay()
+		config.Policies = append(config.Policies, Policy{Name: "half", Limit: 40, Window: Window(500 * ms), HighReserve: Reserve{Calls: 10}},
+			Policy{Name: "third", Limit: 30, Window: Window(300 * ms), Target: 20, HighReserve: Reserve{Calls: 5}})
+		quota, err := NewQuota(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
+		if v := s.view(); v.State != "unused" || len(v.Policies)+len(v.Processes) > 0 || v.Rate != 1 {
+			t.Errorf("%+v", v)
+		}
+		if n := rdb.Exists(t.Context(), stateKey(s.source)).Val(); n != 0 {
+			t.Error("looking made a state")
+		}
+
+		s.ask(demand{high: 1})
+		v := s.until("uncounted")
+		if day := v.Policies[3]; day.Name != "day" || day.Used != nil || day.ResetsAt != nil || day.Limit != 20_000_000 || day.Window != "day" {
+			t.Errorf("uncounted: %+v", day)
+		}
+		s.ask(demand{events: true, happened: fmt.Sprintf("used %d 1000 %d 0", quota.dayEnd(time.Now()).UnixMicro(), time.Now().UnixMicro())})
+		v = s.until("starting quiet")
+		if !in(v, v.Until, 1, quota.Quiet()) {
+			t.Errorf("starting quiet: %+v", v)
+		}
+		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Left != 0 {
+			t.Errorf("half: %+v", half) // as if used up, until what was lost has passed
+		}
+		for v = s.until("flowing"); v.Policies[0].Left < 25; v = s.view() { // an empty burst fills up
+			pass(10 * ms)
+		}
+		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
+		if second.Name != "second" || second.Used != nil || second.Left != 25 || second.LeftForLow != 15 || second.Target != 450 || second.Limit != 500 || second.Window != "1s" {
+			t.Errorf("second: %+v", second)
+		}
+		if *half.Used != 0 || half.Left != 40 || half.LeftForLow != 30 || half.Target != 40 || half.Window != "500ms" {
+			t.Errorf("half: %+v", half)
+		}
+		if third.Name != "third" || third.Limit != 30 || third.Target != 20 || third.Left != 20 || third.LeftForLow != 15 {
+			t.Errorf("third: %+v", third)
+		}
+		if day.Used == nil {
+			t.Fatalf("day: %+v", day)
+		}
+		left := day.Left - day.LeftForLow
+		if *day.Used != 1000 || day.Left != 20_000_000-1000 || !in(v, day.ResetsAt, 0, 24*time.Hour) ||
+			left < int64(25*(day.ResetsAt.Sub(v.At).Seconds()-1)) || left > int64(25*(day.ResetsAt.Sub(v.At).Seconds()+1)) {
+			t.Errorf("day: %+v", day)
+		}
+
+		s.ask(demand{events: true, happened: "brake 700000 1000000 0"})
+		v = s.until("braked")
+		if !in(v, v.Until, 1, 700*ms) || v.Rate != 0.5 || v.Policies[0].Left != 0 {
+			t.Errorf("braked: %+v", v)
+		}
+		v = s.until("ramping")
+		if v.Rate < 0.5 || v.Rate >= 1 || v.Until != nil {
+			t.Errorf("ramping: %+v", v)
+		}
+		s.revision, s.stopped = 3, true
+		s.ask(demand{events: true})
+		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Left != 0 {
+			t.Errorf("stopped: %+v", v)
+		}
+		// Revision 4 is set and nobody has told Redis.
+		s.revision, s.stopped = 4, false
+		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 4 {
+			t.Errorf("not in force: %+v", v)
+		}
+		s.ask(demand{events: true})
+		if v := s.view(); v.State != "ramping" || v.Revision != 4 {
+			t.Errorf("resumed: %+v", v)
+		}
+	})
+}
+
+func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
+	rdb, m := servicetest.MiniRedis(t)
+	quota, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 40, Window: Window(time.Second), HighReserve: Reserve{Calls: 10}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &seen{T: t, rdb: rdb, source: "nexon", quota: quota}
+	now := time.Now()
+	m.SetTime(now)
+	s.ask(demand{low: 1})
+	m.SetTime(now.Add(5 * time.Second))
+	s.ask(demand{low: 7})
+	s.ask(demand{high: 5})
+	if p := s.view().Policies[0]; *p.Used != 12 || p.Left != 28 || p.LeftForLow != 18 {
+		t.Errorf("%+v", p)
+	}
+	s.ask(demand{high: 28})
+	if p := s.view().Policies[0]; *p.Used != 40 || p.Left != 0 || p.LeftForLow != 0 {
+		t.Errorf("%+v", p)
+	}
+	// A lower limit is shown at its place, and nothing less than none is left.
+	lower, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 20, Window: Window(time.Second)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.quota, s.revision = lower, 1
+	s.ask(demand{low: 1})
+	if p := s.view().Policies[0]; p.Limit != 20 || p.Left != 0 || p.LeftForLow != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		t.Parallel()
+		config := second(500, 450, 100, 0)
+		quota, err := NewQuota(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
+		reg := prometheus.NewRegistry()
+		needs := quietly(Needs{Redis: rdb, Settings: &settingsDouble{}})
+		needs.Metrics, needs.Process = reg, "a"
+		l, err := New(s.source, config, needs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := l.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
+			t.Error("not to be spent")
+		}
+		l.Brake(time.Minute, time.Now())
+		for range 3 {
+			wg.Go(func() { _, _ = l.Acquire(ctx, schemas.Low) })
+		}
+		var v View
+		wait := func(what string, holds func() bool) {
+			t.Helper()
+			look := time.NewTicker(20 * ms)
+			defer look.Stop()
+			for deadline := time.After(20 * time.Second); ; {
+				if v = s.view(); holds() {
+					return
+				}
+				select {
+				case <-look.C:
+				case <-deadline:
+					t.Fatalf("%s: %+v", what, v)
+				}
+			}
+		}
+		wait("who waits", func() bool { return len(v.Processes) == 1 && v.Processes[0].Low.Waiting == 3 && v.Processes[0].Low.OldestMS > 1000 })
+		if p := v.Processes[0]; p.Process != "a" || p.Low.Why != "brake" || p.High.Waiting != 0 || p.High.Granted < 1 || p.Low.Granted != 0 || v.At.Sub(p.At).Abs() > 3*time.Second {
+			t.Errorf("%+v", p)
+		}
+		err = testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`
+# HELP rate_limiter_left Calls that a policy has left now, for HIGH and for LOW.
+# TYPE rate_limiter_left gauge
+rate_limiter_left{policy="second",priority="HIGH",source="%[1]s"} 0
+rate_limiter_left{policy="second",priority="LOW",source="%[1]s"} 0
+# HELP rate_limiter_limit Calls that a policy allows in its window.
+# TYPE rate_limiter_limit gauge
+rate_limiter_limit{policy="second",source="%[1]s"} 500
+# HELP rate_limiter_ramp_ratio The part of the rate that is used: 1, or less after a brake.
+# TYPE rate_limiter_ramp_ratio gauge
+rate_limiter_ramp_ratio{source="%[1]s"} 0.5
+# HELP rate_limiter_state 1 for the state that the source's limiter is in.
+# TYPE rate_limiter_state gauge
+rate_limiter_state{source="%[1]s",state="braked"} 1
+# HELP rate_limiter_waiting Calls that wait for their permit in this process.
+# TYPE rate_limiter_waiting gauge
+rate_limiter_waiting{priority="HIGH",source="%[1]s"} 0
+rate_limiter_waiting{priority="LOW",source="%[1]s"} 3
+`, s.source)), "rate_limiter_left", "rate_limiter_limit", "rate_limiter_ramp_ratio", "rate_limiter_state", "rate_limiter_waiting")
+		if err != nil {
+			t.Error(err)
+		}
+
+		// Reports of processes that crashed, some time ago.
+		report := func(name string, age time.Duration, waiting int) {
+			text, err := json.Marshal(ProcessView{Process: name, At: s.view().At.Add(-age), Low: LaneView{Waiting: waiting}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rdb.HSet(t.Context(), reportsKey(s.source), name, text)
+		}
+		report("busy", reportLife/2, 7)
+		report("crashed", reportLife+time.Second, 7)
+		report("idle", idleReport+time.Second, 0)
+		report("old", reportsTTL+time.Second, 0)
+		rdb.HSet(t.Context(), reportsKey(s.source), "garbled", "{")
+		var names []string
+		for _, p := range s.view().Processes {
+			names = append(names, p.Process)
+		}
+		kept := rdb.HLen(t.Context(), reportsKey(s.source)).Val()
+		if strings.Join(names, " ") != "a busy idle" || kept != 4 {
+			t.Errorf("the view shows %q, and keeps %d", names, kept)
+		}
+		if ttl := rdb.TTL(t.Context(), reportsKey(s.source)).Val(); ttl <= 0 || ttl > reportsTTL {
+			t.Errorf("reports are kept for %v", ttl)
+		}
+		stop()
+		wg.Wait()
+		if held := rdb.HExists(t.Context(), reportsKey(s.source), "a").Val(); held {
+			t.Error("a process that has ended is still shown")
+		}
+	})
+}
+
+func TestWhoMayNotAskSaysWhy(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	l, err := New("nexon", withDay(), quietly(Needs{Redis: rdb}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.low.push(&Permit{limiter: l, queue: &l.low, since: time.Now().Add(-time.Second)})
+	l.low.pushFront(&Permit{limiter: l, queue: &l.low, since: time.Now()})
+	quota, err := NewQuota(withDay())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		set  func(on bool)
+		want string
+	}{
+		{func(on bool) { l.unset = on }, "the settings can't be read"},
+		{func(on bool) { l.uncount = on }, "the day's count can't be written down"},
+		{func(on bool) { l.stopped = on }, "stopped"},
+		{func(bool) { l.low.why = 2 }, "day"},
+		{func(bool) { l.low.why = whyUncounted }, "day not counted yet"},
+		{func(bool) { l.low.why = whyLost }, "state lost"},
+		{func(bool) { l.low.why = whyCeiling }, "ceiling"},
+		{func(bool) { l.low.why = 3 }, "policy of another release"},
+	} {
+		c.set(true)
+		f := following{l: l}
+		f.report(time.Now())
+		v, err := ReadView(t.Context(), rdb, "nexon", quota, 0)
+		if err != nil || len(v.Processes) != 1 || v.Processes[0].Low.Waiting != 2 || v.Processes[0].Low.Why != c.want || v.Processes[0].Low.OldestMS < 1000 {
+			t.Errorf("want %q: %+v, %v", c.want, v, err)
+		}
+		c.set(false)
+	}
+	l.failed = 1
+	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
+	f := following{l: l}
+	f.report(time.Now())
+	if rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
+		t.Error("a Redis that does not answer was called for the view")
+	}
+}
