@@ -139,6 +139,8 @@ func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
 			t.Error("a permit must be spent exactly once")
 		}
 		p.Release()
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		if len(l.low.slots) > 0 {
 			t.Error("a spent permit was handed on")
 		}
