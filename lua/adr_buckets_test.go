@@ -57,6 +57,7 @@ func (a buckets) drain(at time.Duration, most int) (admitted int) {
 const gone = "the flaw is gone, and with it the reason for ours"
 
 func TestADRBucketsAdmitTwiceTheLimitAfterAPause(t *testing.T) {
+	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	var admitted []int64
@@ -94,6 +95,7 @@ func adrWithoutNegativeRefill(t *testing.T) string {
 }
 
 func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
+	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 
 	ahead := newBuckets(t, rdb)
@@ -148,11 +150,12 @@ func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
 }
 
 func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
+	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	a.drain(0, 450) // a crowd of readers spends the common stock
-	served := make([]int, 3)
-	for ms := range 3000 {
+	served := make([]int, 2)
+	for ms := range 2000 {
 		at := time.Duration(ms) * time.Millisecond
 		for range 3 { // LOW floods, on its own untouched stock
 			a.admits(at, false)
@@ -168,6 +171,7 @@ func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
 }
 
 func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
+	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	a.drain(0, 1000)
@@ -203,6 +207,7 @@ func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
 }
 
 func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
+	t.Parallel()
 	rdb, m := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	a.size, a.rate = 40, 40./60 // a minute
@@ -231,6 +236,7 @@ func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
 }
 
 func TestADRBucketsKnowNoDay(t *testing.T) {
+	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	admitted := 0

@@ -41,6 +41,7 @@ func TestACeilingBindsLowAloneOnEveryRedis(t *testing.T) {
 }
 
 func TestLowsRateIsThatOfTheHour(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ before, from int64 }{
 		"100 a second, then 20":   {10_000, 50_000},
 		"20 a second, then 100":   {50_000, 10_000},
@@ -88,6 +89,7 @@ func TestLowsRateIsThatOfTheHour(t *testing.T) {
 }
 
 func TestLowThatWaitsUnderACeilingOfNothingIsBackSoonAfterIt(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = day(20_000_000, 0), time.UTC
 		b.awake()
@@ -110,6 +112,7 @@ func TestLowThatWaitsUnderACeilingOfNothingIsBackSoonAfterIt(t *testing.T) {
 }
 
 func TestHighIsServedAsEverUnderACeiling(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.ceiling = digits(100_000, never, c.us()+5*second)

@@ -69,6 +69,7 @@ func paceNow(b bucket, c *clock, limit int64, reserve float64) (got, want float6
 }
 
 func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
+	t.Parallel()
 	const limit, reserve = 100_000, 0.5
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(limit, reserve)
@@ -102,6 +103,7 @@ func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
 }
 
 func TestLowTakesNoStepAheadOfItsPace(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1_000_000, 0)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
@@ -115,6 +117,7 @@ func TestLowTakesNoStepAheadOfItsPace(t *testing.T) {
 }
 
 func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
+	t.Parallel()
 	// HIGH has used more than its share, for LOW a call is left. Then HIGH pauses,
 	// and its reserve is LOW's again, second by second.
 	simulated(t, func(b bucket, c *clock) {
@@ -139,6 +142,7 @@ func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
 }
 
 func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const limit, reserve = 20_000, 0.1
 		b.onDay(limit, reserve)
@@ -161,6 +165,7 @@ func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
 }
 
 func TestLowsBudgetIsUsedUpWhereHighSleeps(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0.03)
 		c.set(time.Date(2027, 1, 16, 22, 0, 0, 0, time.UTC))
@@ -173,6 +178,7 @@ func TestLowsBudgetIsUsedUpWhereHighSleeps(t *testing.T) {
 }
 
 func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
+	t.Parallel()
 	const rate = 450
 	const ahead = rate * horizon / second // what may have been granted ahead
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
@@ -219,6 +225,7 @@ func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
 }
 
 func TestALossAroundMidnightForgetsNoCallOfTheNewDay(t *testing.T) {
+	t.Parallel()
 	midnight := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC)
 	for _, lostAt := range []time.Duration{-8 * time.Second, 3 * time.Second, 12 * time.Second} {
 		simulated(t, func(b bucket, c *clock) {
@@ -251,6 +258,7 @@ func TestALossAroundMidnightForgetsNoCallOfTheNewDay(t *testing.T) {
 }
 
 func TestOnlyCallsOfItsOwnTimeAreRefundedToADay(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0)
 		midnight := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC)

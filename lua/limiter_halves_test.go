@@ -65,8 +65,9 @@ func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 }
 
 func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
+	t.Parallel()
 	calls, byFirst := 0, 0
-	for seed := range uint64(40) {
+	for seed := range uint64(25) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 21))
 			b.anyQuota(rng, c)
@@ -107,6 +108,7 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 }
 
 func TestTheFirstHalfLeavesToLowWhatHighCouldNotTake(t *testing.T) {
+	t.Parallel()
 	// HIGH wants all that the day has left, but its lanes give it less for now.
 	simulated(t, func(b bucket, c *clock) {
 		b.zone, b.more = time.UTC, day(100, 0)
@@ -121,6 +123,7 @@ func TestTheFirstHalfLeavesToLowWhatHighCouldNotTake(t *testing.T) {
 }
 
 func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.zone, b.more = time.UTC, day(10_000, 0)
 		b.awake()

@@ -51,6 +51,7 @@ func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
 }
 
 func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
+	t.Parallel()
 	// The bound of lanes in a window.
 	bound := func(lanes []int64, window int64) int {
 		n := lanes[1] + lanes[3] + window/lanes[2]
@@ -66,7 +67,7 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 		{0, 0, 2_223, 15, 0, 0},        // without a share for HIGH
 		{20_000, 10, 10_000, 15, 0, 0}, // slower, with the same burst
 	}
-	for seed := range uint64(30) {
+	for seed := range uint64(20) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 61))
 			from, to := all[rng.IntN(len(all))], all[rng.IntN(len(all))]
@@ -99,6 +100,7 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 }
 
 func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60 * second
 		b.zone = time.UTC
@@ -132,6 +134,7 @@ func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
 }
 
 func TestARaisedLimitIsThereAtOnceForThoseWhoWait(t *testing.T) {
+	t.Parallel()
 	// Many were refused and told to return one after another.
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, ring(60*second, 10, 5)
@@ -152,6 +155,7 @@ func TestARaisedLimitIsThereAtOnceForThoseWhoWait(t *testing.T) {
 }
 
 func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T) {
+	t.Parallel()
 	const reach = 2 * second
 	for name, c := range map[string]struct {
 		a, b      bucket
@@ -184,7 +188,7 @@ func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T)
 					for clock.us() < from+6*second {
 						g := b.acquire(flag(c.high)*100, flag(c.low)*100)
 						got += within(g.all(), from+2*second, from+6*second)
-						clock.advance(50_000)
+						clock.advance(100_000)
 						for _, o := range others {
 							o.acquire(0, 0)
 						}
@@ -212,6 +216,7 @@ func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T)
 }
 
 func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		strict := b.with(0, nil, ring(10*second, 3, 3))
 		b = b.with(0, nil, ring(10*second, 90, 90))
@@ -234,6 +239,7 @@ func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
 }
 
 func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(dayless bucket, c *clock) {
 		dayless.lanes = wideLanes
 		b := dayless
@@ -281,6 +287,7 @@ func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 }
 
 func TestAStopAndItsEndKeepWhatWasCounted(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 62))

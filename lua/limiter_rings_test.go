@@ -38,7 +38,8 @@ func TestARingGrantsTheSameOnEveryRedis(t *testing.T) {
 }
 
 func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
-	for seed := range uint64(12) {
+	t.Parallel()
+	for seed := range uint64(8) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 31))
 			n, reach := 1+rng.Int64N(40), 200_000+rng.Int64N(3*second)
@@ -46,7 +47,7 @@ func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
 			b.lanes, b.more = nil, ring(reach, n, low)
 			b.awake()
 			var all []int64
-			for range 150 {
+			for range 120 {
 				switch rng.IntN(8) {
 				case 0:
 					c.advance(rng.Int64N(2 * reach)) // idle, then a burst
@@ -74,6 +75,7 @@ func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
 }
 
 func TestASaturatedRingIsUsedUp(t *testing.T) {
+	t.Parallel()
 	const reach, n, low = 60_051_000, 40, 30
 	for name, c := range map[string]struct {
 		processes []process
@@ -105,6 +107,7 @@ func TestASaturatedRingIsUsedUp(t *testing.T) {
 }
 
 func TestHighFindsTheReserveOfARingWhileLowSaturatesIt(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60_051_000
 		b.lanes, b.more = nil, ring(reach, 40, 30)
@@ -128,8 +131,9 @@ func TestHighFindsTheReserveOfARingWhileLowSaturatesIt(t *testing.T) {
 }
 
 func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing.T) {
+	t.Parallel()
 	const reach, longReach, limit = 1_051_000, 10_051_000, 300
-	for seed := range uint64(6) {
+	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 33))
 			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                // 10 + 20 a second
@@ -138,7 +142,7 @@ func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing
 			b.zone = time.UTC
 			b.awake()
 			var all, low []int64
-			for range 150 {
+			for range 120 {
 				c.advance(rng.Int64N(1_000_000))
 				before, used := b.rings(), b.numbers(b.state()[atTATs:atUsed+16])
 				g := b.acquire(rng.IntN(6), rng.IntN(6))
@@ -180,6 +184,7 @@ func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing
 }
 
 func TestThePolicyThatRefusesIsNamed(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = ring(10*second, 30, 20)+ring(60*second, 60, 60)+day(70, 0), time.UTC
 		b.awake()

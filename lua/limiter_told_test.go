@@ -60,6 +60,7 @@ func TestARefundGivesExactlyItsPlaceBackOnEveryRedis(t *testing.T) {
 }
 
 func TestEachRefundOfASlotThatSeveralCallsHaveGivesOnePlaceBack(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, ring(60*second, 10, 10)
 		b.awake()
@@ -78,6 +79,7 @@ func TestEachRefundOfASlotThatSeveralCallsHaveGivesOnePlaceBack(t *testing.T) {
 }
 
 func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(10) {
 		simulated(t, func(b bucket, c *clock) {
 			const reach, n = second, 8
@@ -111,6 +113,7 @@ func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
 }
 
 func TestARefundFromBeforeTheStatesBirthGivesNothingBack(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0)
 		b.more = ring(5*second, 10, 10) + b.more
@@ -130,6 +133,7 @@ func TestARefundFromBeforeTheStatesBirthGivesNothingBack(t *testing.T) {
 }
 
 func TestALostRingStartsUsedUp(t *testing.T) {
+	t.Parallel()
 	for _, lose := range []func(b bucket){
 		bucket.forget, bucket.failOver,
 		func(b bucket) { b.setState("garbled") },
@@ -169,6 +173,7 @@ func TestAStepOfTheClockQuietensOnceOnEveryRedis(t *testing.T) {
 }
 
 func TestManyCallersWhoTellOfOneStepQuietenOnce(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		var seen []int64
@@ -241,6 +246,7 @@ func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
 }
 
 func TestALookShowsEachTrouble(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = day(5000, 0), time.UTC
 		look := func(what string, want []int64) {
