@@ -34,7 +34,7 @@ func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(
 			roundtrip, at = there+back+before.then.Sub(before.before), before.before
 		}
 		seen(i, ahead, roundtrip, now.Add(there+back).Sub(at))
-		if got, want := c.at(now.Add(there+back)), redis(now.Add(there+back)); by >= 0 && got > want+int64(clockLife.Microseconds()/clockDrift)+clockSlack.Microseconds() {
+		if got, want := c.at(now.Add(there+back)), redis(now.Add(there+back)); by >= 0 && got > want+clockLife.Microseconds()/clockDrift+clockSlack.Microseconds() {
 			panic(fmt.Sprintf("at is %d us ahead of the clock", got-want))
 		}
 		now = now.Add(there + back)
@@ -113,14 +113,14 @@ func TestAGrantOfAClockThatWasSetForwardIsDroppedAndTheStepToldOnce(t *testing.T
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.Low)
 		seen := r.now()
-		pass(time.Second)
+		elapse(time.Second)
 		set = 300_000
 		asked := len(r.demands)
 		mustAcquire(t, l, schemas.Low)
 		if n := len(r.demands) - asked; n != 2 || r.demands[asked].low != 1 || r.demands[asked+1].low != 1 {
 			t.Errorf("a grant of before the step was used: %+v", r.demands[asked:])
 		}
-		pass(time.Minute)
+		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
 		if told := r.told(); strings.Count(told, "step") != 1 || !strings.Contains(told, fmt.Sprintf("step %d;", seen)) {
 			t.Errorf("told %q; Redis' clock showed %d before", told, seen)
@@ -235,14 +235,14 @@ func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
 	config.Brake = 7 * time.Second
 	simulatedWith(t, r, config, Needs{}, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.High)
-		pass(30 * ms)
+		elapse(30 * ms)
 		sent := time.Now()
 		want := r.now() - 2000 // a little less than Redis shows is told: never a later call's
-		pass(time.Second)
+		elapse(time.Second)
 		l.Brake(1500*ms, sent)
 		synctest.Wait()
 		l.Brake(0, sent)
-		pass(time.Second)
+		elapse(time.Second)
 		told := r.told()
 		for _, event := range []string{fmt.Sprintf("brake 1500000 7000000 %d;", want), fmt.Sprintf("brake 0 7000000 %d;", want)} {
 			if strings.Count(told, event) != 1 {

@@ -69,12 +69,12 @@ func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
 	simulatedWith(t, r, withDay(), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
 		high, low := ask(t, l, schemas.High), ask(t, l, schemas.Low)
 		l.Brake(time.Second, time.Now())
-		pass(10 * time.Second)
+		elapse(10 * time.Second)
 		if len(r.demands) > 0 || len(high)+len(low) > 0 {
 			t.Errorf("Redis was asked: %+v", r.demands)
 		}
 		s.set(Override{Stopped: true})
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		if len(high)+len(low) > 0 {
 			t.Error("a permit of a source that is stopped")
 		}
@@ -95,10 +95,10 @@ func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
 		simulatedWith(t, r, second(500, 450, 100, 0), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
 			revision := int64(0)
 			for step := range 15 { // at any moment between two readings
-				pass(time.Duration(step) * 130 * ms)
+				elapse(time.Duration(step) * 130 * ms)
 				revision++
 				s.set(target(400 + step))
-				pass(2 * time.Second)
+				elapse(2 * time.Second)
 				mustAcquire(t, l, schemas.High)
 				text := r.texts[len(r.texts)-1]
 				if got, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64); err != nil || got != revision {
@@ -127,13 +127,13 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 	needs := Needs{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	simulatedWith(t, r, second(500, 450, 100, 0), needs, func(t *testing.T, l *Limiter) {
 		s.set(target(400))
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		mustAcquire(t, l, schemas.Low)
 		before := r.texts[len(r.texts)-1]
 		for _, o := range []Override{target(500), {Policies: map[string]PolicyOverride{"minute": {}}}} {
 			log.Reset()
 			s.set(o)
-			pass(10 * time.Second)
+			elapse(10 * time.Second)
 			mustAcquire(t, l, schemas.Low)
 			if text := r.texts[len(r.texts)-1]; text[16:] != before[16:] {
 				t.Errorf("the quota became %q from %q", text, before)
@@ -145,9 +145,9 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 		stop := target(500)
 		stop.Stopped = true
 		s.set(stop)
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		got := ask(t, l, schemas.High)
-		pass(time.Minute)
+		elapse(time.Minute)
 		if len(got) > 0 {
 			t.Error("a permit of a source that is stopped")
 		}
@@ -174,7 +174,7 @@ func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
 	r.answer = ahead
 	simulatedWith(t, r, withDay(), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
 		s.set(Override{Stopped: true}) // read at 1 s
-		pass(950 * ms)
+		elapse(950 * ms)
 		var got []chan *Permit
 		for range 10 {
 			got = append(got, ask(t, l, schemas.Low))
@@ -189,17 +189,17 @@ func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
 		l.mu.Lock()
 		reserved := len(l.low.slots)
 		l.mu.Unlock()
-		pass(time.Minute)
+		elapse(time.Minute)
 		if told := strings.Count(r.told(), "refund "); reserved != 10 || told != reserved || given() > 0 {
 			t.Errorf("%d were reserved, %d given back, %d given out", reserved, told, given())
 		}
 		asked := len(r.demands)
-		pass(time.Minute)
+		elapse(time.Minute)
 		if n := len(r.demands) - asked; n > 0 {
 			t.Errorf("while stopped Redis is asked %d times a minute", n)
 		}
 		s.set(Override{})
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		if given() != 10 {
 			t.Errorf("%d of 10 after the resume", given())
 		}
@@ -218,10 +218,10 @@ func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
 		mustAcquire(t, l, schemas.Low)
 		s.fail(away)
 		u.fail(away)
-		pass(40 * time.Second)
+		elapse(40 * time.Second)
 		s.fail(nil)
 		u.fail(nil)
-		pass(10 * time.Second)
+		elapse(10 * time.Second)
 		for _, doing := range []string{"reading the settings", "writing down what the day has used"} {
 			if n := strings.Count(log.String(), `msg="the limiter goes on with what it knows" source=nexon doing="`+doing); n != 1 {
 				t.Errorf("%q was said %d times:\n%s", doing, n, log.String())

@@ -79,9 +79,9 @@ func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
 			followers = append(followers, ask(t, l, schemas.Low))
 			synctest.Wait() // each is in the queue before the next comes
 		}
-		pass(10 * ms)
+		elapse(10 * ms)
 		cancel(gone)
-		pass(10*ms + 1) // the call is nobody's own: it goes on to its end
+		elapse(10*ms + 1) // the call is nobody's own: it goes on to its end
 		if err := <-leader; !errors.Is(err, gone) {
 			t.Errorf("the leader got %v", err)
 		}

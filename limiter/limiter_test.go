@@ -61,13 +61,6 @@ func (r *redisDouble) told() (words string) {
 // now is what its clock shows.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
-// answers has it answer otherwise from now on.
-func (r *redisDouble) answers(answer func(n int, d demand) (grant, error)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.answer = answer
-}
-
 // quietly completes what a limiter needs.
 func quietly(n Needs) Needs {
 	if n.Log == nil {
@@ -79,6 +72,12 @@ func quietly(n Needs) Needs {
 
 // pass lets the bubble's own time pass.
 func pass(d time.Duration) { <-time.After(d) }
+
+// elapse is pass, and returns when all have done what that let them do.
+func elapse(d time.Duration) {
+	pass(d)
+	synctest.Wait()
+}
 
 // plenty grants everything at once.
 func plenty(_ int, d demand) (grant, error) {

@@ -90,7 +90,7 @@ func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
 	u := &usageDouble{kept: Count{DayEnd: end, Calls: 12_345, At: at}, err: errors.New("the database is away")}
 	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
 		got := ask(t, l, schemas.Low)
-		pass(10 * time.Second)
+		elapse(10 * time.Second)
 		if len(got) > 0 || u.reads == 0 || strings.Contains(r.told(), "used") {
 			t.Errorf("a permit, or a guess, without the count; %d reads, told %q", u.reads, r.told())
 		}
@@ -100,7 +100,7 @@ func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
 		if want := fmt.Sprintf("used %d 12345 %d 498;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.told(), want) != 1 {
 			t.Errorf("told %q, want %q once", r.told(), want)
 		}
-		pass(10 * time.Second)
+		elapse(10 * time.Second)
 		if u.kept.Calls != 12_346 {
 			t.Errorf("%d calls are written down", u.kept.Calls)
 		}
@@ -128,7 +128,7 @@ func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
 	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
 		for range 30 {
 			mustAcquire(t, l, schemas.Low)
-			pass(time.Second)
+			elapse(time.Second)
 		}
 		if n := len(u.wrote); n < 5 || n > 6 {
 			t.Errorf("written %d times in 30 s", n)
@@ -138,9 +138,9 @@ func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
 				t.Errorf("written %v after the time before", gap)
 			}
 		}
-		pass(10 * time.Second)
+		elapse(10 * time.Second)
 		idle := len(u.wrote)
-		pass(time.Minute)
+		elapse(time.Minute)
 		if len(u.wrote) != idle {
 			t.Errorf("written %d times while nothing was called", len(u.wrote)-idle)
 		}
@@ -160,12 +160,12 @@ func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T)
 	var log bytes.Buffer
 	simulatedWith(t, r, withDay(), Needs{Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.Low)
-		pass(10 * time.Second)
+		elapse(10 * time.Second)
 		u.fail(errors.New("the disk is full"))
 		began := time.Now()
 		got := ask(t, l, schemas.Low)
 		synctest.Wait()
-		for ; time.Since(began) < 5*time.Minute; pass(time.Second) {
+		for ; time.Since(began) < 5*time.Minute; elapse(time.Second) {
 			select {
 			case <-got:
 				if since := time.Since(began); since > countLost+10*time.Second {
@@ -180,12 +180,12 @@ func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T)
 			}
 		}
 		asked := len(r.demands)
-		pass(time.Minute)
+		elapse(time.Minute)
 		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "no permit is given until what the day has used can be written") != 1 {
 			t.Errorf("%d more calls to Redis; %s", len(r.demands)-asked, log.String())
 		}
 		u.fail(nil)
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		if len(got) != 1 {
 			t.Error("none after it could be written again")
 		}

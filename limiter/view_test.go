@@ -231,7 +231,9 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 				}
 			}
 		}
-		wait("who waits", func() bool { return len(v.Processes) == 1 && v.Processes[0].Low.Waiting == 3 && v.Processes[0].Low.OldestMS > 1000 })
+		wait("who waits", func() bool {
+			return len(v.Processes) == 1 && v.Processes[0].Low.Waiting == 3 && v.Processes[0].Low.OldestMS > 1000
+		})
 		if p := v.Processes[0]; p.Process != "a" || p.Low.Why != "brake" || p.High.Waiting != 0 || p.High.Granted < 1 || p.Low.Granted != 0 || v.At.Sub(p.At).Abs() > 3*time.Second {
 			t.Errorf("%+v", p)
 		}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/simulator"
+)
+
+func (d *dev) stats() (s simulator.Stats) {
+	d.Helper()
+	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &s) != nil {
+		d.Fatalf("%s", text)
+	}
+	return s
+}
+
+// view is what `freshet limiter` shows.
+func (d *dev) view() (v limiter.View) {
+	d.Helper()
+	if err := json.Unmarshal([]byte(d.said(0, nil, "limiter", "-o", "jsonl")), &v); err != nil {
+		d.Fatal(err)
+	}
+	return v
+}
+
+// within waits until the condition holds, and says how long that took.
+func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	began := time.Now()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		if time.Since(began) > limit {
+			t.Fatalf("%s did not happen within %v", what, limit)
+		}
+		<-look.C
+	}
+	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
+}
+
+// obeyed is within how long every limiter must obey; slack is what this machine
+// may take to show it.
+const (
+	obeyed = 2 * time.Second
+	slack  = 500 * time.Millisecond
+)
+
+// inForce waits until the limits of the window have been told to Redis.
+func (d *dev) inForce(revision int64, limit, target int) {
+	d.Helper()
+	within(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
+		v := d.view()
+		return v.Revision == revision && v.Policies[0].Name == "second" && v.Policies[0].Limit == limit && v.Policies[0].Target == target
+	})
+}
+
+func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.until("a fresh answer", "first", isFresh)
+	d.said(0, nil, "settings", "set", "second.limit=40", "second.target=35", "second.highReserve=10")
+	d.inForce(1, 40, 35)
+
+	keys := characters("k", 150)
+	for _, key := range keys {
+		if r := d.read(key); r.status != 202 || !r.body.UpdateQueued {
+			t.Fatalf("%s: %+v", key, r)
+		}
+	}
+	within(t, patience, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
+	// With the target that was set no second holds more, also of those before it.
+	d.said(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
+	within(t, obeyed, "the state stopped", func() bool { v := d.view(); return v.State == "stopped" && v.Revision == 2 })
+	<-time.After(obeyed)
+	before := d.stats()
+	if before.Arrivals >= 150 {
+		t.Fatalf("all %d calls were made before the stop", before.Arrivals)
+	}
+
+	// Reads are served, wishes queued.
+	if r := d.read("first"); !isFresh(r) {
+		t.Errorf("while stopped: %d %s", r.status, r.body.Freshness)
+	}
+	if r := d.read("another"); r.status != 202 || !r.body.UpdateQueued {
+		t.Errorf("while stopped a new one: %+v", r)
+	}
+	within(t, patience, "the report of who waits", func() bool {
+		v := d.view()
+		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 100 && v.Processes[0].High.Why == "stopped"
+	})
+	for _, words := range []string{"nexon: stopped, until `freshet resume --source nexon`; settings at revision 2", "second  40 in 1s", "20,000,000 a day", "HIGH", "stopped"} {
+		d.said(0, []string{words}, "limiter")
+	}
+	<-time.After(time.Second)
+	if after := d.stats(); after.Arrivals != before.Arrivals {
+		t.Errorf("%d calls arrived more than two seconds after the stop", after.Arrivals-before.Arrivals)
+	}
+
+	// What is refused changes nothing.
+	d.said(1, []string{"target: 600 is above the limit of 40"}, "settings", "set", "second.target=600")
+	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 40 {
+		t.Errorf("a refused change is shown: %+v", v)
+	}
+
+	d.said(0, []string{"nexon is running (revision 3)"}, "resume")
+	d.inForce(3, 40, 35)
+	within(t, obeyed+slack, "a call", func() bool { return d.stats().Arrivals > before.Arrivals })
+	if s := d.stats(); s.MaxInSlidingSecond > 40 {
+		t.Errorf("%d calls in a second, and 40 are allowed", s.MaxInSlidingSecond)
+	}
+	d.said(0, nil, "settings", "set", "second.limit=", "second.target=440", "second.highReserve=")
+	d.inForce(4, 500, 440)
+	for _, key := range append(keys, "another") {
+		d.until("a fresh answer", key, isFresh)
+	}
+	if s := d.stats(); s.Arrivals != 152 || s.DistinctKeys != 152 || s.ByStatus[429] != 0 || s.Refused != 0 {
+		t.Errorf("%d calls for %d entities, %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
+	}
+
+	var entries []settings.Entry
+	if err := json.Unmarshal([]byte(d.said(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
+		t.Fatal(err)
+	}
+	var actions []string
+	for _, e := range entries {
+		actions = append(actions, e.Action)
+	}
+	if strings.Join(actions, " ") != "set resume stop set" || entries[2].Note != "try it" || !strings.Contains(string(entries[0].After), "440") {
+		t.Errorf("the audit has %v, and last %+v, %s", actions, entries[0], entries[0].After)
+	}
+	if code, stderr := d.stop(); code != 0 || stderr != "" {
+		t.Errorf("stopped with %d: %s", code, stderr)
+	}
+}
+
+func TestTheLimiterIsShownForPeopleAndForPrograms(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.until("a fresh answer", "first", isFresh)
+	within(t, patience, "a report of who is idle", func() bool {
+		v := d.view()
+		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
+	})
+	table := strings.Join(strings.Fields(d.said(0, nil, "limiter", "--source", "nexon")), " ")
+	for _, part := range []string{
+		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED LEFT NOW FOR LOW RESETS",
+		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REFUSED WAITS FOR TOLD", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
+	} {
+		if !strings.Contains(table, part) {
+			t.Errorf("%q is not in %s", part, table)
+		}
+	}
+	var all []limiter.View
+	if err := json.Unmarshal([]byte(d.said(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	d.said(3, []string{`there is no source "github"; the configuration has nexon`}, "limiter", "--source", "github")
+	_, text := d.do(http.MethodGet, d.api+"/metrics")
+	for _, want := range []string{
+		`freshet_rate_limiter_limit{policy="second",source="nexon"} 500`, `freshet_rate_limiter_left{policy="day",priority="HIGH",source="nexon"} `,
+		`freshet_rate_limiter_state{source="nexon",state="`, `freshet_rate_limiter_waiting{priority="LOW",source="nexon"} 0`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+func TestEveryStateOfALimiterIsSaidInALine(t *testing.T) {
+	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
+	until := at.Add(12 * time.Second)
+	for want, v := range map[string]limiter.View{
+		"flowing; settings at revision 7":                                          {State: "flowing"},
+		"braked, for another 12s; settings at revision 7":                          {State: "braked", Until: &until},
+		"ramping up after a brake, at 62% of the rate; settings at revision 7":     {State: "ramping", Rate: 0.62},
+		"stopped, until `freshet resume --source nexon`; settings at revision 7":   {State: "stopped"},
+		"no call yet: what the day has used is being read; settings at revision 7": {State: "uncounted"},
+		"starting quiet, for another 12s; settings at revision 7":                  {State: "starting quiet", Until: &until},
+		"unused; no worker has asked for a permit yet":                             {State: "unused"},
+	} {
+		v.Source, v.At, v.Revision = "nexon", at, 7
+		if got := limiterState(v); got != want {
+			t.Errorf("%q; want %q", got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 1234 * time.Millisecond: "1.23s", 83*time.Second + 400*time.Millisecond: "1m23s", 25*time.Hour + 119*time.Second: "25h01m",
+	} {
+		if got := ago(d); got != want {
+			t.Errorf("%v is %q; want %q", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 20_000_000: "20,000,000", -123456: "-123,456", -123: "-123"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d is %q; want %q", n, got, want)
+		}
+	}
+}
+
+func TestAStopHoldsEveryWorkerAndLosesNothing(t *testing.T) {
+	f := newFleet(t, false, "--latency", "30ms-300ms")
+	f.worker()
+	f.worker()
+	api := f.query()
+	order := func(args ...string) { t.Helper(); f.must(append(args, "--source", f.source, "--addr", api)...) }
+	order("settings", "set", "second.target=150") // so that there is time to stop it
+	view := func() (v limiter.View) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(f.must("limiter", "--source", f.source, "--addr", api, "-o", "jsonl")), &v); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	within(t, obeyed+slack, "the lower target", func() bool { return view().Revision == 1 })
+
+	keys := characters("s", 500)
+	if asked := f.ask(api, keys, 50); asked["UPDATING"]+asked["FRESH"] != 500 {
+		t.Errorf("first answers: %v", asked)
+	}
+	within(t, patience, "the first calls", func() bool { return f.stats().Arrivals >= 50 })
+	order("stop", "--yes")
+	<-time.After(obeyed)
+	before := f.stats()
+	if v := view(); v.State != "stopped" || len(v.Processes) != 2 {
+		t.Errorf("two seconds after the stop: %+v", v)
+	}
+	<-time.After(time.Second)
+	after := f.stats()
+	if n := after.Arrivals - before.Arrivals; n > 0 || before.Arrivals >= 500 {
+		t.Errorf("%d calls were made, %d of them more than two seconds after the stop", after.Arrivals, n)
+	}
+	order("settings", "set", "second.target=")
+	order("resume")
+	within(t, patience, "a snapshot of each", func() bool { return f.one(storedPayloads) == 500 })
+	if fresh := f.ask(api, keys, 50); fresh["FRESH"] != 500 {
+		t.Errorf("afterwards: %v", fresh)
+	}
+	f.judge(f.stats(), 500)
+}
