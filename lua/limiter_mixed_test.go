@@ -238,6 +238,30 @@ func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
 	})
 }
 
+func TestOfTwoDaysOfOneRevisionTheSmallerLimitAndTheGreaterReserveHold(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.onDay(100, 0)
+		other := b
+		other.more = day(1000, 0.01) // of the rest of the day that is 576 calls
+		b.awake()
+		other.awake()
+		for _, caller := range []bucket{other, b} {
+			if g := caller.acquire(0, 5); len(g.low) > 0 || g.whyLow != 2 {
+				t.Errorf("LOW got %+v, the reserve is more than the day", g)
+			}
+		}
+		got := 0
+		for range 30 {
+			got += len(b.acquire(10, 0).all()) + len(other.acquire(10, 0).all())
+			c.advance(20_000)
+		}
+		if got != 100 {
+			t.Errorf("HIGH got %d calls, one of the two allows 100 a day", got)
+		}
+	})
+}
+
 func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(dayless bucket, c *clock) {
