@@ -1,0 +1,299 @@
+package limiter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// record is what the judge goes by. It knows nothing of how the limiter decides.
+type record struct {
+	calls   []call
+	grants  map[place]grants
+	refunds map[place]int
+	brakes  []brake
+	said    []string // what happened, for people
+	wrongs  []string
+}
+
+// call is one that reached the upstream.
+type call struct {
+	spent, arrived time.Time
+	high           bool
+}
+
+// place names a slot by its process and its time by Redis' clock, in us.
+type place struct {
+	process int
+	at      int64
+}
+
+// grants are the permits for one slot, and the true time of the slot.
+type grants struct {
+	n, spent int
+	first    time.Time
+	last     time.Time
+}
+
+// brake is one that Redis was told of.
+type brake struct{ told, until time.Time }
+
+const (
+	// learnt is how long a change may take: a second to be read, another until it
+	// is looked for, and the permits that were reserved by then.
+	learnt = 2*time.Second + askTimeout + horizon + permitLife
+	// standstill is by how much the script lets its time stand still when Redis'
+	// clock was set back a little.
+	standstill = 10 * ms
+)
+
+func (w *world) tell(format string, args ...any) {
+	w.said = append(w.said, fmt.Sprintf("%12v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) wrong(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
+}
+
+// story is what happened.
+func (w *world) story() string {
+	head := fmt.Sprintf("seed %d: %s %v, %d of 1000 calls to Redis fail, %d of 1000 permits are dealt with badly, demand %+v, %d calls, usage kept %v, busy for %v",
+		w.seed, w.trial.name, w.trial.config.Policies, w.fails, w.manners, w.demand, len(w.calls), w.usage, w.trial.busy)
+	return head + "\n" + strings.Join(w.said, "\n")
+}
+
+// granted notes the slots that a process got.
+func (w *world) granted(p *process, g grant, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.answered = true
+	for _, wait := range append(slices.Clone(g.high), g.low...) {
+		slot := place{p.name, g.now + wait.Microseconds()}
+		of := w.grants[slot]
+		if of.n == 0 {
+			of.first = at.Add(wait)
+		}
+		of.n, of.last = of.n+1, at.Add(wait)
+		w.grants[slot] = of
+	}
+}
+
+// spent notes a call, and judges its permit.
+func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration) {
+	now := time.Now()
+	slot := place{p.name, permit.slot.at}
+	w.mu.Lock()
+	w.calls = append(w.calls, call{now, now.Add(delay), high})
+	of := w.grants[slot]
+	of.spent++
+	w.grants[slot] = of
+	refunds, stopped := w.refunds[slot], p.stopped
+	w.mu.Unlock()
+	if high != (permit.queue.lane == schemas.High) {
+		w.wrong("a permit of the other lane")
+	}
+	switch {
+	case of.spent+refunds > of.n:
+		w.wrong("slot %d of process %d was granted %d times, spent %d and given back %d", slot.at, p.name, of.n, of.spent, refunds)
+	case now.Before(of.first.Add(-standstill)):
+		w.wrong("spent %v before its slot", of.first.Sub(now))
+	case now.After(of.last.Add(permitLife)):
+		w.wrong("spent %v after its slot", now.Sub(of.last))
+	case !stopped.IsZero() && now.Sub(stopped) > permitLife:
+		w.wrong("process %d spent a permit %v after it had read that it is stopped", p.name, now.Sub(stopped))
+	}
+}
+
+// brakeLost ends the brakes that Redis was told of since then.
+func (w *world) brakeLost(since time.Time) {
+	for i := range w.brakes {
+		if b := &w.brakes[i]; b.told.After(since) && b.until.After(time.Now()) {
+			b.until = time.Now()
+		}
+	}
+}
+
+// brakeShorter is what a step of Redis' clock makes of brakes.
+func (w *world) brakeShorter(by time.Duration) {
+	for i := range w.brakes {
+		w.brakes[i].until = w.brakes[i].until.Add(-by)
+	}
+}
+
+// judge returns what was wrong.
+func (w *world) judge() []string {
+	slices.SortFunc(w.calls, func(a, b call) int { return a.arrived.Compare(b.arrived) })
+	for slot, n := range w.refunds {
+		if of := w.grants[slot]; n+of.spent > of.n {
+			w.wrong("slot %d of process %d was granted %d times, spent %d and given back %d", slot.at, slot.process, of.n, of.spent, n)
+			break
+		}
+	}
+	w.windows()
+	w.days()
+	w.pauses()
+	w.flow()
+	if n := len(w.wrongs); n > 10 {
+		return append(w.wrongs[:10], fmt.Sprintf("and %d more", n-10))
+	}
+	return w.wrongs
+}
+
+// inForce returns the greatest that a quota in force between two moments gives.
+func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
+	most := 0
+	for i, s := range w.settings {
+		if s.at.After(to) || (i+1 < len(w.settings) && w.settings[i+1].at.Add(learnt).Before(from)) {
+			continue
+		}
+		most = max(most, of(s.config))
+	}
+	return most
+}
+
+// windows judges each policy with a window: no closed one holds more arrivals than
+// the limit, nor more of LOW than its share.
+func (w *world) windows() {
+	for i, p := range w.trial.config.Policies {
+		if p.Window == Day {
+			continue
+		}
+		w.window(p, "calls", false, func(c Config) int { return c.Policies[i].Limit })
+		w.window(p, "LOW calls", true, func(c Config) int { return lowShare(c, i) })
+	}
+}
+
+// lowShare is what LOW may use of a window: in a ring all but the reserve, in
+// lanes what those that it may use hold.
+func lowShare(c Config, i int) int {
+	q, err := NewQuota(c)
+	if err != nil {
+		return 0
+	}
+	for _, r := range q.rings {
+		if r.policy.Name == c.Policies[i].Name {
+			return r.low
+		}
+	}
+	for _, l := range q.lanes {
+		if l.policy.Name == c.Policies[i].Name {
+			return l.lanes[1].slots(l.reach) + l.lanes[2].slots(l.reach)
+		}
+	}
+	return 0
+}
+
+func (w *world) window(p Policy, what string, low bool, limit func(Config) int) {
+	length := time.Duration(p.Window)
+	var in []call
+	over, worst := 0, ""
+	for _, c := range w.calls {
+		if low && c.high {
+			continue
+		}
+		in = append(in, c)
+		for c.arrived.Sub(in[0].arrived) > length {
+			in = in[1:]
+		}
+		if most := w.inForce(in[0].arrived, c.arrived, limit); len(in)-most > over {
+			over = len(in) - most
+			worst = fmt.Sprintf("policy %s: %d %s from %v to %v, %d are allowed", p.Name, len(in), what, in[0].arrived.Sub(w.start), c.arrived.Sub(w.start), most)
+		}
+	}
+	if over > 0 {
+		w.wrongs = append(w.wrongs, worst)
+	}
+}
+
+// days judges the calendar days, by the upstream's clock.
+func (w *world) days() {
+	i := slices.IndexFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
+	if i < 0 {
+		return
+	}
+	n := [2]int{}
+	for _, c := range w.calls {
+		if c.arrived.Before(w.midnight) {
+			n[0]++
+		} else {
+			n[1]++
+		}
+	}
+	limit := func(c Config) int { return c.Policies[i].Limit }
+	for day, most := range []int{w.inForce(w.start, w.midnight, limit), w.inForce(w.midnight, w.over, limit)} {
+		if n[day] > most {
+			w.wrongs = append(w.wrongs, fmt.Sprintf("%d calls in the day %d, %d are allowed", n[day], day, most))
+		}
+	}
+}
+
+// pauses judges stops and brakes.
+func (w *world) pauses() {
+	for i, s := range w.settings {
+		if !s.override.Stopped {
+			continue
+		}
+		until := w.over
+		for _, later := range w.settings[i+1:] {
+			if !later.override.Stopped {
+				until = later.at
+				break
+			}
+		}
+		w.none(s.at.Add(learnt), until, "while stopped")
+	}
+	for _, b := range w.brakes {
+		w.none(b.told.Add(horizon+permitLife+ms), b.until, "while braked")
+	}
+}
+
+func (w *world) none(from, to time.Time, when string) {
+	n, first := 0, call{}
+	for _, c := range w.calls {
+		if c.spent.After(from) && c.spent.Before(to) {
+			if n == 0 {
+				first = c
+			}
+			n++
+		}
+	}
+	if n > 0 {
+		w.wrongs = append(w.wrongs, fmt.Sprintf("%d calls %s, the first at %v", n, when, first.spent.Sub(w.start)))
+	}
+}
+
+// flow judges that a saturated budget is used up when nothing goes wrong.
+func (w *world) flow() {
+	last := w.settings[len(w.settings)-1]
+	if w.trial.loose || w.braked || last.override.Stopped || w.demand.low < w.trial.low {
+		return
+	}
+	q, err := NewQuota(last.config)
+	if err != nil {
+		w.wrongs = append(w.wrongs, err.Error())
+		return
+	}
+	rate := 0.0
+	for i, b := range q.Bounds() {
+		if b.Window == Day {
+			continue
+		}
+		if r := b.Low / time.Duration(b.Window).Seconds(); i == 0 || r < rate {
+			rate = r
+		}
+	}
+	n := 0
+	for _, c := range w.calls {
+		if c.spent.After(w.over.Add(-w.trial.judged)) && !c.spent.After(w.over) {
+			n++
+		}
+	}
+	if want := rate * w.trial.judged.Seconds(); float64(n) < 0.9*want {
+		w.wrongs = append(w.wrongs, fmt.Sprintf("only %d calls in the last %v; LOW alone could make %.1f", n, w.trial.judged, want))
+	}
+}

@@ -1,0 +1,329 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+// outside runs functions outside of a bubble, where there are sockets. The
+// bubble's time stands still meanwhile, for the channels are not its own.
+type outside struct {
+	mu   sync.Mutex
+	work chan func()
+	done chan struct{}
+}
+
+func newOutside(t *testing.T) *outside {
+	o := &outside{work: make(chan func()), done: make(chan struct{})}
+	go func() {
+		for f := range o.work {
+			f()
+			o.done <- struct{}{}
+		}
+	}()
+	t.Cleanup(func() { close(o.work) })
+	return o
+}
+
+func (o *outside) do(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.work <- f
+	<-o.done
+}
+
+// world is one run: a Redis, processes that share it, and what they did.
+type world struct {
+	seed    uint64
+	rng     *rand.Rand // the driver's; each process and waiter has a stream of its own
+	trial   trial
+	source  string
+	redis   *miniredis.Miniredis
+	script  asker
+	outside *outside
+	usage   bool // the day's count outlives Redis
+	fails   int  // of a thousand calls to Redis, and of a hundred to the counts
+	manners int  // of a thousand permits that many are dealt with badly, of each sort
+	demand  struct {
+		high, low int           // waiters of a process
+		think     time.Duration // of HIGH, on the average
+	}
+	wg sync.WaitGroup
+
+	// The driver's alone.
+	start, calm, over, midnight, noBegin time.Time
+	processes                            []*process
+	begun                                int
+	override                             Override
+	braked                               bool
+
+	mu          sync.Mutex
+	skew        time.Duration // of Redis' clock
+	unreachable time.Time     // Redis is, until then
+	states      []state
+	settings    []setting
+	count       Count
+	record
+}
+
+type state struct {
+	at   time.Time
+	text string
+}
+
+// setting is what was set, and when.
+type setting struct {
+	at       time.Time
+	config   Config
+	override Override
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	_, m := servicetest.MiniRedis(t)
+	// Real time must not decide: a busy machine is not a fault.
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1, ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = rdb.Close() })
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), source: "nexon", redis: m, outside: newOutside(t)}
+	w.script = script(w.source, rdb)
+	r := w.rng
+	w.trial = draw(r)
+	w.usage = !chance(r, 4)
+	w.fails = []int{0, 0, 10, 50, 200}[r.IntN(5)]
+	w.manners = []int{0, 0, 10, 50, 200}[r.IntN(5)]
+	w.skew = span(r, -5*time.Second, 5*time.Second)
+	w.demand.low = []int{w.trial.low, w.trial.low, w.trial.low, 2, 0}[r.IntN(5)]
+	w.demand.high = []int{0, 2, 4, 30, 60}[r.IntN(5)]
+	w.demand.think = []time.Duration{2 * ms, 30 * ms, 300 * ms, time.Second}[r.IntN(4)]
+	w.grants, w.refunds = map[place]grants{}, map[place]int{}
+	return w
+}
+
+// stream is a source of chance of its own.
+func (w *world) stream() *rand.Rand { return rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64())) }
+
+func (w *world) redisNow() time.Time { return time.Now().Add(w.skew) }
+
+// quiet reports whether nothing goes wrong any more.
+func (w *world) quiet() bool { return !time.Now().Before(w.calm) }
+
+// process is one that uses the limiter.
+type process struct {
+	world     *world
+	name      int
+	limiter   *Limiter
+	rng, book *rand.Rand // of its calls to Redis, and to settings and counts
+	ctx       context.Context
+	stop      context.CancelFunc
+	wg        sync.WaitGroup
+	answered  bool      // by Redis
+	stopped   time.Time // it read then that it is; zero: it is not
+	learns    []time.Duration
+}
+
+var errLost = errors.New("the connection was lost")
+
+// ask runs the script as over a network.
+func (p *process) ask(_ context.Context, d demand) (grant, error) {
+	w, r := p.world, p.rng
+	there, back := span(r, 50*time.Microsecond, 10*ms), span(r, 50*time.Microsecond, 10*ms)
+	fate := 999
+	if !w.quiet() {
+		switch r.IntN(40) {
+		case 0:
+			there += span(r, 0, 60*ms)
+		case 1:
+			back += span(r, 0, 60*ms)
+		case 2: // the process stands still
+			if chance(r, 4) {
+				back += span(r, 0, 2*time.Second)
+			}
+		}
+		fate = r.IntN(1000)
+	}
+	pass(there)
+	w.mu.Lock()
+	down := time.Now().Before(w.unreachable)
+	w.mu.Unlock()
+	switch {
+	case down || fate < w.fails/3:
+		pass(back)
+		return grant{}, errLost
+	case fate < w.fails/2: // it arrives when nobody waits for it any more
+		late := span(r, 0, 2*time.Second)
+		w.wg.Go(func() {
+			pass(late)
+			_, _, _ = w.run(p, d)
+		})
+		pass(askTimeout)
+		return grant{}, errLost
+	}
+	g, at, err := w.run(p, d)
+	if err != nil {
+		w.wrong("the script failed: %v", err)
+		return grant{}, err
+	}
+	pass(back)
+	if fate < w.fails {
+		return grant{}, errLost
+	}
+	w.granted(p, g, at)
+	return g, nil
+}
+
+// run runs the script, and notes what Redis was told.
+func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at = time.Now()
+	redisNow, text := w.redisNow(), ""
+	w.outside.do(func() { // where time.Now is another
+		w.redis.SetTime(redisNow)
+		if g, err = w.script(context.Background(), d); err == nil {
+			text, err = w.redis.Get(stateKey(w.source))
+		}
+	})
+	w.states = append(w.states, state{at, text})
+	for at.Sub(w.states[0].at) > 2*time.Second {
+		w.states = w.states[1:]
+	}
+	words := strings.Fields(d.happened)
+	for i, word := range words {
+		var a, b int64
+		switch word {
+		case "brake":
+			_, _ = fmt.Sscan(words[i+1], &a)
+			_, _ = fmt.Sscan(words[i+2], &b)
+			if a == 0 {
+				a = b
+			}
+			w.brakes = append(w.brakes, brake{told: at, until: at.Add(micros(a))})
+		case "refund":
+			_, _ = fmt.Sscan(words[i+1], &a)
+			w.refunds[place{p.name, a}]++
+		}
+	}
+	return g, at, err
+}
+
+// Quota is what the process knows of the settings: each change up to a second late.
+func (p *process) Quota(context.Context, string) (Override, int64, error) {
+	w := p.world
+	pass(span(p.book, 0, 5*ms))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(p.learns) < len(w.settings) {
+		p.learns = append(p.learns, span(p.book, 0, 900*ms))
+	}
+	p.learns[0] = 0
+	n := 0
+	for i, s := range w.settings {
+		if time.Since(s.at) >= p.learns[i] {
+			n = i
+		}
+	}
+	o := w.settings[n].override
+	switch {
+	case !o.Stopped:
+		p.stopped = time.Time{}
+	case p.stopped.IsZero():
+		p.stopped = time.Now()
+	}
+	return o, int64(n), nil
+}
+
+// Used and SetUsed keep the day's count as the database does.
+func (p *process) Used(context.Context, string, string) (Count, error) {
+	w := p.world
+	pass(span(p.book, 0, 5*ms))
+	if !w.quiet() && p.book.IntN(100) < w.fails {
+		return Count{}, errLost
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.count, nil
+}
+
+func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
+	w := p.world
+	pass(span(p.book, 0, 5*ms))
+	fate := 100
+	if !w.quiet() {
+		fate = p.book.IntN(100)
+	}
+	if fate < w.fails/2 {
+		return errLost
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.DayEnd.After(w.count.DayEnd) || (c.DayEnd.Equal(w.count.DayEnd) && c.Calls >= w.count.Calls) {
+		w.count = c
+	}
+	if fate < w.fails {
+		return errLost
+	}
+	return nil
+}
+
+// wait is a waiter's life: it asks for one permit after the other.
+func (p *process) wait(high bool, r *rand.Rand) {
+	w, lane, think := p.world, schemas.Low, 2*ms
+	if high {
+		lane, think = schemas.High, 2*w.demand.think
+	}
+	acquire := p.limiter.Acquire
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-time.After(span(r, 0, think)):
+		}
+		ctx, cancel := p.ctx, context.CancelFunc(func() {})
+		bad := 1000 // of which nothing is dealt with badly
+		if !w.quiet() {
+			bad = r.IntN(1000)
+			if r.IntN(1000) < w.manners {
+				ctx, cancel = context.WithTimeout(p.ctx, span(r, 0, 300*ms))
+			}
+		}
+		permit, err := acquire(ctx, lane)
+		cancel()
+		acquire = p.limiter.Acquire
+		if err != nil {
+			continue
+		}
+		switch {
+		case bad < w.manners/3: // it turns out that no call is needed
+			pass(span(r, 0, 60*ms))
+			permit.Release()
+			if permit.Spend() {
+				w.wrong("a released permit was spent")
+			}
+			continue
+		case bad < w.manners/3*2: // connecting takes about as long as a permit lives
+			pass(span(r, 0, 60*ms))
+		case bad < w.manners: // the process was stopped
+			pass(span(r, 0, 3*time.Second))
+		}
+		if permit.Spend() {
+			w.spent(p, permit, high, span(r, 0, w.trial.config.Jitter)*time.Duration(r.IntN(3))/2)
+		} else if chance(r, 2) {
+			acquire = p.limiter.AcquireAgain
+		}
+		if permit.Spend() {
+			w.wrong("a permit was spent twice")
+		}
+		permit.Release()
+	}
+}

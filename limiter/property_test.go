@@ -1,0 +1,373 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	propertySeeds = flag.Int("limiter.seeds", 60, "how many random runs of the limiter are judged")
+	propertySeed  = flag.Uint64("limiter.seed", 0, "judge the run of this seed alone")
+)
+
+// Every run is drawn from its seed: the quota, the demand, the faults and when
+// they happen. The limiter and its script are the real ones, the time is the
+// bubble's. What can't be drawn is in which order goroutines that wake at the same
+// nanosecond go on; think times and latencies are drawn to the nanosecond, so that
+// they hardly ever do, and a seed nearly always replays.
+func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
+	first, last := uint64(1), uint64(max(0, *propertySeeds))
+	if *propertySeed > 0 {
+		first, last = *propertySeed, *propertySeed
+	}
+	for seed := first; seed <= last; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, seed)
+			synctest.Test(t, w.play)
+			for _, wrong := range w.judge() {
+				t.Error(wrong)
+			}
+			if t.Failed() {
+				t.Logf("%s\nreplay it: go test ./limiter -run '%s' -limiter.seed %d", w.story(), strings.Split(t.Name(), "/")[0], seed)
+			} else if *propertySeed > 0 {
+				t.Log(w.story())
+			}
+		})
+	}
+}
+
+// trial is a quota, and what a run of it is like.
+type trial struct {
+	name   string
+	config Config
+	// before is how long before midnight in Seoul the run begins.
+	before time.Duration
+	// busy is how long faults happen, calm how long none do after that, and judged
+	// the end of the calm in which a saturated budget must be used up.
+	busy, calm, judged time.Duration
+	low                int  // waiters of a process that saturate LOW
+	loose              bool // how much LOW gets follows from more than the quota
+}
+
+func (tr trial) with(p ...Policy) trial {
+	tr.config.Policies = append(slices.Clone(tr.config.Policies), p...)
+	return tr
+}
+
+// draw draws a trial.
+func draw(r *rand.Rand) trial {
+	seoul := func(limit int, reserve Reserve) Policy {
+		return Policy{Name: "day", Limit: limit, Window: Day, TimeZone: "Asia/Seoul", HighReserve: reserve}
+	}
+	contract := trial{
+		name: "reference", config: second(500, 450, 100, 0), before: 10 * time.Hour,
+		busy: span(r, 4*time.Second, 8*time.Second), calm: 6 * time.Second, judged: 3 * time.Second, low: 70,
+	}
+	few := func(limit, high int) trial {
+		tr := contract
+		tr.name, tr.config, tr.low = fmt.Sprintf("ring of %d/s", limit), second(limit, 0, high, 0), 10
+		tr.busy = span(r, 6*time.Second, 20*time.Second)
+		return tr
+	}
+	late := func(tr trial, name string) trial { // a day that ends in the run
+		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy+12*time.Second), true
+		return tr
+	}
+	switch r.IntN(12) {
+	case 0, 1, 2:
+		return contract
+	case 3:
+		tr := contract.with(seoul(20_000_000, Reserve{Calls: 500_000}))
+		tr.name = "reference and day"
+		return tr
+	case 4:
+		return late(contract.with(seoul(20_000_000, Reserve{})), "reference over midnight")
+	case 5:
+		return late(contract.with(seoul(500+r.IntN(3000), Reserve{Calls: 400})), "reference and a small day")
+	case 6:
+		return few(5, 1)
+	case 7:
+		return few(20, r.IntN(6))
+	case 8:
+		return late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "ring of 20/s and a small day")
+	case 9:
+		tr := few(5, 1).with(Policy{Name: "minute", Limit: 40, Window: Window(time.Minute), HighReserve: Reserve{Calls: 10}})
+		tr.name, tr.busy, tr.calm, tr.judged = "5/s and 40/min", 130*time.Second, 150*time.Second, time.Minute
+		return tr
+	case 10:
+		tr := contract
+		tr.name, tr.config = "all of 500/s", second(500, 0, 50+r.IntN(200), r.IntN(80))
+		return tr
+	}
+	tr := contract
+	hour := 3 + r.IntN(12)
+	tr.name, tr.before = "ceilings", time.Duration(24-9-hour)*time.Hour+span(r, 0, tr.busy)
+	tr.before = max(0, tr.before)
+	tr.config.LowCeilings = []Ceiling{{From: 0, To: hour, Rate: Rate(10 + r.IntN(200))}, {Rate: Rate(10 + r.IntN(200))}}
+	tr.loose = true
+	return tr
+}
+
+// span draws a duration, to the nanosecond.
+func span(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
+}
+
+// chance is true once in n.
+func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
+
+// event is something that happens to all processes at once.
+type event struct {
+	at   time.Duration // since the start
+	name string
+	act  func()
+}
+
+// plan draws what happens.
+func (w *world) plan() []event {
+	r, end := w.rng, w.trial.busy
+	all := []event{}
+	at := func(at time.Duration, name string, act func()) { all = append(all, event{at, name, act}) }
+	kinds := []func(time.Duration){
+		func(t time.Duration) { at(t, "Redis loses its state", w.lose) },
+		func(t time.Duration) {
+			age := span(r, 0, 2*time.Second)
+			at(t, fmt.Sprintf("a failover loses the last %v", age), func() { w.failover(age) })
+		},
+		func(t time.Duration) {
+			by := w.step(3*ms, 9*time.Second)
+			at(t, fmt.Sprintf("Redis' clock is set back by %v", by), func() { w.setClock(-by) })
+		},
+		func(t time.Duration) {
+			by := w.step(400*ms, 9*time.Second)
+			at(t, fmt.Sprintf("Redis' clock is set forward by %v", by), func() { w.setClock(by) })
+		},
+		func(t time.Duration) {
+			for range 1 + r.IntN(2) {
+				d := span(r, 200*ms, 3*time.Second).Truncate(time.Microsecond) * time.Duration(r.IntN(2))
+				at(t, fmt.Sprintf("brake for %v", d), func() { w.brake(d) })
+				t += span(r, 0, 2*time.Second)
+			}
+		},
+		func(t time.Duration) { at(t, "settings change", w.change) },
+		func(t time.Duration) {
+			at(t, "stop", func() { w.set(w.override, true) })
+			at(min(t+span(r, time.Second, 4*time.Second), end), "resume", func() { w.set(w.override, false) })
+		},
+		func(t time.Duration) { at(t, "a process ends", w.end) },
+		func(t time.Duration) { at(t, "a process begins", w.begin) },
+		func(t time.Duration) {
+			d := span(r, 50*ms, 1500*ms)
+			at(t, fmt.Sprintf("Redis can't be reached for %v", d), func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.unreachable = time.Now().Add(d)
+			})
+		},
+	}
+	for range r.IntN(9) {
+		kinds[r.IntN(len(kinds))](span(r, time.Second, end))
+	}
+	// A brake may be told late, and something may wait for midnight's margin.
+	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	return slices.DeleteFunc(all, func(e event) bool { return e.at > end })
+}
+
+// step draws by how much a clock is set: mostly little.
+func (w *world) step(least, most time.Duration) time.Duration {
+	return span(w.rng, least, span(w.rng, least, most))
+}
+
+// play is the run, in its bubble.
+func (w *world) play(t *testing.T) {
+	seoul, err := time.LoadLocation("Asia/Seoul")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A bubble begins in 2000, when microseconds had one digit less than the script
+	// takes the times of a ring to have.
+	w.midnight = time.Date(2027, 1, 2, 0, 0, 0, 0, seoul)
+	pass(time.Until(w.midnight.Add(-w.trial.before)))
+	w.start = time.Now()
+	w.settings = []setting{{at: w.start.Add(-time.Hour), config: w.trial.config}}
+	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // of a source that was counted before
+	w.calm = w.start.Add(w.trial.busy)
+	for range 1 + w.rng.IntN(3) {
+		w.begin()
+		pass(span(w.rng, 0, 100*ms))
+	}
+	for _, e := range w.plan() {
+		pass(time.Until(w.start.Add(e.at)))
+		w.tell("%s", e.name)
+		e.act()
+	}
+	pass(time.Until(w.calm.Add(w.trial.calm)))
+	w.over = time.Now()
+	for len(w.processes) > 0 {
+		w.end()
+	}
+	w.wg.Wait()
+}
+
+// lose empties Redis.
+func (w *world) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outside.do(func() { w.redis.Del(stateKey(w.source)) })
+	w.states = nil
+	w.brakeLost(w.start)
+}
+
+// failover makes the state one of a while ago, written under another master.
+func (w *world) failover(age time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	then, text := w.start, ""
+	for _, s := range w.states {
+		if text == "" || time.Since(s.at) >= age {
+			then, text = s.at, s.text
+		}
+	}
+	if text == "" {
+		return
+	}
+	id := fmt.Sprintf("%020x%020x", w.rng.Uint64(), w.rng.Uint64())
+	text = text[:2] + id + text[42:]
+	w.outside.do(func() { _ = w.redis.Set(stateKey(w.source), text) })
+	w.brakeLost(then)
+}
+
+// setClock sets Redis' clock. Forward only while each process has had an answer
+// before, and none begins soon after: who has none can't see that.
+func (w *world) setClock(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	skew := w.skew + by
+	if w.trial.before < time.Hour && (skew < -dayMargin+time.Second || skew > dayMargin-time.Second) {
+		w.tell("not so: the clocks would be too far apart")
+		return
+	}
+	if by > 0 {
+		for _, p := range w.processes {
+			if !p.answered {
+				w.tell("not so: process %d has had no answer yet", p.name)
+				return
+			}
+		}
+		w.noBegin = time.Now().Add(3 * time.Second)
+		w.brakeShorter(by)
+	}
+	w.skew = skew
+}
+
+// brake is what a process tells that the upstream refused.
+func (w *world) brake(d time.Duration) {
+	p := w.processes[w.rng.IntN(len(w.processes))]
+	w.braked = true
+	p.limiter.Brake(d, time.Now().Add(-span(w.rng, 0, 300*ms)))
+}
+
+// change changes limit, target and reserve of a policy.
+func (w *world) change() {
+	for range 20 {
+		o := Override{Policies: map[string]PolicyOverride{}}
+		p := w.trial.config.Policies[w.rng.IntN(len(w.trial.config.Policies))]
+		factor := []float64{0.1, 0.5, 0.7, 1, 1, 1.5, 2}[w.rng.IntN(7)]
+		limit := max(1, int(float64(p.Limit)*factor))
+		var c PolicyOverride
+		c.Limit = &limit
+		if p.Target > 0 {
+			target := limit * (30 + w.rng.IntN(61)) / 100
+			c.Target = &target
+		}
+		if high := p.HighReserve.Calls; high > 0 {
+			c.HighReserve = &Reserve{Calls: int(float64(high) * factor * w.rng.Float64() * 2)}
+		}
+		o.Policies[p.Name] = c
+		config, err := w.trial.config.With(o)
+		if err != nil {
+			continue
+		}
+		if _, err := NewQuota(config); err == nil {
+			w.tell("limit %d, target %d, reserve %v of %s", limit, deref(c.Target), c.HighReserve, p.Name)
+			w.set(o, w.settings[len(w.settings)-1].override.Stopped)
+			return
+		}
+	}
+}
+
+func deref(n *int) int {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// set makes a change the newest, of which processes learn within a second.
+func (w *world) set(o Override, stopped bool) {
+	config, err := w.trial.config.With(o)
+	if err != nil {
+		w.wrong("%v", err)
+		return
+	}
+	o.Stopped = stopped
+	w.override = o
+	w.mu.Lock()
+	w.settings = append(w.settings, setting{at: time.Now(), config: config, override: o})
+	w.mu.Unlock()
+}
+
+// begin starts a process.
+func (w *world) begin() {
+	if len(w.processes) >= 4 || time.Now().Before(w.noBegin) {
+		w.tell("not so")
+		return
+	}
+	w.begun++
+	p := &process{world: w, name: w.begun, rng: w.stream(), book: w.stream()}
+	needs := quietly(Needs{Settings: p})
+	if w.usage {
+		needs.Usage = p
+	}
+	l, err := newLimiter(w.source, w.trial.config, p.ask, needs)
+	if err != nil {
+		w.wrong("%v", err)
+		return
+	}
+	p.limiter = l
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.wg.Go(func() {
+		if err := l.Run(p.ctx); err != nil {
+			w.wrong("%v", err)
+		}
+	})
+	for range w.demand.high {
+		r := w.stream()
+		p.wg.Go(func() { p.wait(true, r) })
+	}
+	for range w.demand.low {
+		r := w.stream()
+		p.wg.Go(func() { p.wait(false, r) })
+	}
+	w.processes = append(w.processes, p)
+}
+
+// end ends a process; the last one only with the run.
+func (w *world) end() {
+	if len(w.processes) == 1 && w.over.IsZero() {
+		return
+	}
+	i := w.rng.IntN(len(w.processes))
+	w.processes[i].stop()
+	w.wg.Go(w.processes[i].wg.Wait)
+	w.processes = slices.Delete(w.processes, i, i+1)
+}
