@@ -15,8 +15,11 @@ type record struct {
 	grants  map[place]grants
 	refunds map[place]int
 	brakes  []brake
-	said    []string // what happened, for people
-	wrongs  []string
+	// brakedAt is when Redis was told of the last one, by its own clock in us.
+	brakedAt int64
+	forgot   bool     // Redis forgot calls
+	said     []string // what happened, for people
+	wrongs   []string
 }
 
 // call is one that reached the upstream.
@@ -109,8 +112,9 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 }
 
-// brakeLost ends the brakes that Redis was told of since then.
-func (w *world) brakeLost(since time.Time) {
+// forget notes that Redis forgot what happened since then, and with it the brakes.
+func (w *world) forget(since time.Time) {
+	w.forgot, w.brakedAt = true, 0
 	for i := range w.brakes {
 		if b := &w.brakes[i]; b.told.After(since) && b.until.After(time.Now()) {
 			b.until = time.Now()
@@ -213,7 +217,7 @@ func (w *world) window(p Policy, what string, low bool, limit func(Config) int) 
 // days judges the calendar days, by the upstream's clock.
 func (w *world) days() {
 	i := slices.IndexFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
-	if i < 0 {
+	if i < 0 || (!w.usage && w.forgot) {
 		return
 	}
 	n := [2]int{}
@@ -280,20 +284,31 @@ func (w *world) flow() {
 	}
 	rate := 0.0
 	for i, b := range q.Bounds() {
+		length := time.Duration(b.Window)
 		if b.Window == Day {
-			continue
+			length = 24 * time.Hour
 		}
-		if r := b.Low / time.Duration(b.Window).Seconds(); i == 0 || r < rate {
+		if r := b.Low / length.Seconds(); i == 0 || r < rate {
 			rate = r
+		}
+	}
+	// A ring may come in bursts, a reach apart: judge whole ones, and spare the one
+	// at the edge.
+	judged, spare := w.trial.judged, 0
+	for i, r := range q.rings {
+		window := time.Duration(r.policy.Window)
+		judged = max(judged, judged/window*r.reach)
+		if i == 0 || r.calls < spare {
+			spare = r.calls
 		}
 	}
 	n := 0
 	for _, c := range w.calls {
-		if c.spent.After(w.over.Add(-w.trial.judged)) && !c.spent.After(w.over) {
+		if c.spent.After(w.over.Add(-judged)) && !c.spent.After(w.over) {
 			n++
 		}
 	}
-	if want := rate * w.trial.judged.Seconds(); float64(n) < 0.9*want {
-		w.wrongs = append(w.wrongs, fmt.Sprintf("only %d calls in the last %v; LOW alone could make %.1f", n, w.trial.judged, want))
+	if want := rate * judged.Seconds(); float64(n+spare) < 0.9*want {
+		w.wrongs = append(w.wrongs, fmt.Sprintf("only %d calls in the last %v; LOW alone could make %.1f", n, judged, want))
 	}
 }

@@ -44,6 +44,19 @@ func (o *outside) do(f func()) {
 	<-o.done
 }
 
+// patient lets a command outlive its context: real time must decide nothing.
+type patient struct{}
+
+func (patient) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (patient) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return next(context.WithoutCancel(ctx), cmd) }
+}
+
+func (patient) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
 // world is one run: a Redis, processes that share it, and what they did.
 type world struct {
 	seed    uint64
@@ -92,8 +105,8 @@ type setting struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	_, m := servicetest.MiniRedis(t)
-	// Real time must not decide: a busy machine is not a fault.
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1, ReadTimeout: time.Minute})
+	rdb.AddHook(patient{})
 	t.Cleanup(func() { _ = rdb.Close() })
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), source: "nexon", redis: m, outside: newOutside(t)}
 	w.script = script(w.source, rdb)
@@ -200,14 +213,17 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	}
 	words := strings.Fields(d.happened)
 	for i, word := range words {
-		var a, b int64
+		var a, b, sent int64
 		switch word {
 		case "brake":
-			_, _ = fmt.Sscan(words[i+1], &a)
-			_, _ = fmt.Sscan(words[i+2], &b)
+			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
+			if a == 0 && sent < w.brakedAt {
+				continue // refused before the last brake: it is about that one
+			}
 			if a == 0 {
 				a = b
 			}
+			w.brakedAt = max(w.brakedAt, redisNow.UnixMicro())
 			w.brakes = append(w.brakes, brake{told: at, until: at.Add(micros(a))})
 		case "refund":
 			_, _ = fmt.Sscan(words[i+1], &a)

@@ -75,7 +75,7 @@ func draw(r *rand.Rand) trial {
 	few := func(limit, high int) trial {
 		tr := contract
 		tr.name, tr.config, tr.low = fmt.Sprintf("ring of %d/s", limit), second(limit, 0, high, 0), 10
-		tr.busy = span(r, 6*time.Second, 20*time.Second)
+		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}
 	late := func(tr trial, name string) trial { // a day that ends in the run
@@ -174,6 +174,9 @@ func (w *world) plan() []event {
 			})
 		},
 	}
+	// Few kinds a run, so that they meet.
+	r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	kinds = kinds[:1+r.IntN(4)]
 	for range r.IntN(9) {
 		kinds[r.IntN(len(kinds))](span(r, time.Second, end))
 	}
@@ -224,7 +227,7 @@ func (w *world) lose() {
 	defer w.mu.Unlock()
 	w.outside.do(func() { w.redis.Del(stateKey(w.source)) })
 	w.states = nil
-	w.brakeLost(w.start)
+	w.forget(w.start)
 }
 
 // failover makes the state one of a while ago, written under another master.
@@ -243,7 +246,7 @@ func (w *world) failover(age time.Duration) {
 	id := fmt.Sprintf("%020x%020x", w.rng.Uint64(), w.rng.Uint64())
 	text = text[:2] + id + text[42:]
 	w.outside.do(func() { _ = w.redis.Set(stateKey(w.source), text) })
-	w.brakeLost(then)
+	w.forget(then)
 }
 
 // setClock sets Redis' clock. Forward only while each process has had an answer
