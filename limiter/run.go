@@ -221,11 +221,11 @@ func (l *Limiter) take(a answer) {
 		at := time.UnixMicro(a.now)
 		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}
 	}
-	if l.braking {
+	if l.braking || l.stopped {
 		for _, wait := range append(a.high, a.low...) {
 			l.refund(slot{at: a.now + wait.Microseconds()})
 		}
-		return // a brake came in meanwhile: what was reserved before it is given up
+		return // a brake or a stop came in meanwhile: what was reserved before it is given up
 	}
 	for _, side := range []struct {
 		q     *queue
