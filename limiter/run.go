@@ -209,11 +209,10 @@ type answer struct {
 // slot has certainly come a wait after the later, and may have lapsed a wait and
 // permitLife after the earlier. The caller holds l.mu.
 func (l *Limiter) take(a answer) {
-	seen := l.clock.redis
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
 		// Slots of before and after the step could fall together: start quiet.
 		l.log.Warn("the clock of Redis was set forward; permits pause until that is past", "by", ahead)
-		l.tell = append(l.tell, fmt.Sprintf("step %d", seen))
+		l.tell = append(l.tell, fmt.Sprintf("step %d", a.now-ahead.Microseconds()))
 		l.high.slots, l.low.slots = nil, nil
 		return
 	}
