@@ -156,7 +156,8 @@ func (f *following) count(ctx context.Context) {
 	}
 	event := "used 0 0 0 0"
 	if !c.At.IsZero() {
-		event = fmt.Sprintf("used %d %d %d %d", c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), quota.perSecond())
+		rate, most := quota.uncounted()
+		event = fmt.Sprintf("used %d %d %d %d %d", c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), rate, most)
 	}
 	l.mu.Lock()
 	l.tell = append(l.tell, event)

@@ -178,19 +178,18 @@ func (q Quota) Bounds() []PolicyBound {
 	return all
 }
 
-// perSecond returns a rate that the windows never exceed for long, by which
-// uncounted calls are estimated.
-func (q Quota) perSecond() int {
-	least := 0
+// uncounted returns what the calls of a time are estimated by: no more than most
+// and rate a second are ever made in it.
+func (q Quota) uncounted() (rate, most int) {
 	for _, b := range q.Bounds() {
 		if b.Window == Day {
 			continue
 		}
-		if rate := int(float64(b.Most)/time.Duration(b.Window).Seconds()) + 1; least == 0 || rate < least {
-			least = rate
+		if r := int(float64(b.Most)/time.Duration(b.Window).Seconds()) + 1; rate == 0 || r < rate {
+			rate, most = r, b.Most
 		}
 	}
-	return least
+	return rate, most
 }
 
 // brake returns the first pause after a refusal that did not say for how long.
