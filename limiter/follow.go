@@ -17,8 +17,9 @@ const (
 	countLost  = time.Minute
 	// bookTimeout bounds one call to the settings or the counts.
 	bookTimeout = time.Second
-	// jitterEvery is how often the measured jitter is looked at.
-	jitterEvery = 10 * time.Second
+	// jitterEvery is over how long the jitter is measured: shorter, and a moment of
+	// trouble would lower the rate.
+	jitterEvery = time.Minute
 )
 
 // follow keeps to what is not Redis' until ctx ends: the settings, the day's

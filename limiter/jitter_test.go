@@ -39,8 +39,8 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 		}
 	}
 	for name, disturb := range map[string]func(l *Limiter){
-		"late writes":  func(l *Limiter) { traffic(l, 60*time.Second, 450, writes, steady) },
-		"a moving way": func(l *Limiter) { moving(60*time.Second, l) },
+		"late writes":  func(l *Limiter) { traffic(l, 62*time.Second, 450, writes, steady) },
+		"a moving way": func(l *Limiter) { moving(62*time.Second, l) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -53,7 +53,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 				}
 				reference := quota().Bounds()[0]
 				// A slow upstream with a steady floor is no jitter.
-				traffic(l, 60*time.Second, 450, none, steady)
+				traffic(l, 62*time.Second, 450, none, steady)
 				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "more spread") {
 					t.Errorf("a slow upstream made it %+v: %s", b, log.String())
 				}
@@ -73,7 +73,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 				if b, with := quota().Bounds()[0], quota().config; b.Most > 500 || with.Jitter < 50*ms || b.PerWindow > 440 {
 					t.Errorf("after a change it is %v, %+v", with.Jitter, b)
 				}
-				traffic(l, 60*time.Second, 450, none, steady)
+				traffic(l, 122*time.Second, 450, none, steady)
 				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "no more than the quota allows") != 1 {
 					t.Errorf("it is gone, and the quota %+v: %s", q.config, log.String())
 				}

@@ -297,7 +297,8 @@ func (w *world) flow() {
 	judged, spare := w.trial.judged, 0
 	for i, r := range q.rings {
 		window := time.Duration(r.policy.Window)
-		judged = max(judged, judged/window*r.reach)
+		whole := int(judged / window)
+		judged = max(judged, time.Duration(whole)*r.reach)
 		if i == 0 || r.calls < spare {
 			spare = r.calls
 		}

@@ -244,7 +244,7 @@ func (w *world) failover(age time.Duration) {
 		return
 	}
 	id := fmt.Sprintf("%020x%020x", w.rng.Uint64(), w.rng.Uint64())
-	text = text[:2] + id + text[42:]
+	text = text[:2] + id + text[42:84] + id[:14] + text[98:]
 	w.outside.do(func() { _ = w.redis.Set(stateKey(w.source), text) })
 	w.forget(then)
 }
