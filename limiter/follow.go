@@ -119,7 +119,7 @@ func (f *following) obey() {
 	}
 	l.put(quota, max(0, f.revision), f.stopped)
 	l.unset = false
-	l.report = l.rdb != nil // so that Redis is told at once, by whoever reads it first, and shows it
+	l.report = l.rdb != nil // so that Redis is told at once, by whoever reads it first
 	now := time.Now()
 	for _, q := range []*queue{&l.high, &l.low} {
 		if f.stopped {
@@ -195,10 +195,10 @@ func (f *following) write(ctx context.Context) {
 	}
 }
 
-// report tells the live view who waits here, every second while somebody does and
-// once more after that; of who is idle it tells seldom. It does not ride on a call
-// for permits: they would lapse on its way. A Redis that does not answer is probed
-// by those calls alone.
+// report has the live view told who waits here, every second while somebody does
+// and once more after that; of who is idle it is told seldom. It rides on a call for
+// permits, so that a Redis that does not answer is probed by nothing else; where
+// none may be made it is one of its own.
 func (f *following) report(now time.Time) {
 	l := f.l
 	if l.rdb == nil {
@@ -206,13 +206,21 @@ func (f *following) report(now time.Time) {
 	}
 	l.mu.Lock()
 	waiting := l.high.length+l.low.length > 0
-	due := (waiting || l.shown || now.Sub(f.reported) >= idleReport) && l.failed == 0
+	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
+	blocked := l.unset || l.uncount
 	l.shown = waiting
+	l.report = l.report || (due && !blocked)
+	alone := due && blocked && l.failed == 0
 	l.mu.Unlock()
-	if due {
-		f.reported = now
-		l.show()
+	if !due {
+		return
 	}
+	f.reported = now
+	if alone {
+		l.show()
+		return
+	}
+	l.wake()
 }
 
 // watchJitter lowers the rate while calls are spread more than is configured.

@@ -304,33 +304,48 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	told := func() string {
+		t.Helper()
+		v, err := ReadView(t.Context(), rdb, "nexon", quota, 0)
+		if err != nil || len(v.Processes) != 1 || v.Processes[0].Low.Waiting != 2 || v.Processes[0].Low.OldestMS < 1000 {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		return v.Processes[0].Low.Why
+	}
+	f := following{l: l}
 	for _, c := range []struct {
 		set  func(on bool)
 		want string
 	}{
 		{func(on bool) { l.unset = on }, "the settings can't be read"},
 		{func(on bool) { l.uncount = on }, "the day's count can't be written down"},
-		{func(on bool) { l.stopped = on }, "stopped"},
-		{func(bool) { l.low.why = 2 }, "day"},
-		{func(bool) { l.low.why = whyUncounted }, "day not counted yet"},
-		{func(bool) { l.low.why = whyLost }, "state lost"},
-		{func(bool) { l.low.why = whyCeiling }, "ceiling"},
-		{func(bool) { l.low.why = 3 }, "policy of another release"},
 	} {
 		c.set(true)
-		f := following{l: l}
-		f.report(time.Now())
-		v, err := ReadView(t.Context(), rdb, "nexon", quota, 0)
-		if err != nil || len(v.Processes) != 1 || v.Processes[0].Low.Waiting != 2 || v.Processes[0].Low.Why != c.want || v.Processes[0].Low.OldestMS < 1000 {
-			t.Errorf("want %q: %+v, %v", c.want, v, err)
+		if f.report(time.Now()); told() != c.want || l.report {
+			t.Errorf("%q; want %q", told(), c.want)
 		}
 		c.set(false)
 	}
-	l.failed = 1
+	l.unset, l.failed = true, 1
 	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
-	f := following{l: l}
-	f.report(time.Now())
-	if rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
+	if f.report(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
 		t.Error("a Redis that does not answer was called for the view")
+	}
+	l.unset, l.failed = false, 0
+	if f.report(time.Now()); !l.report { // with the next call
+		t.Error("nothing is to be told")
+	}
+	l.stopped = true
+	if l.show(); told() != "stopped" {
+		t.Error(told())
+	}
+	l.stopped = false
+	for reason, want := range map[why]string{
+		2: "day", 3: "policy of another release", whyUncounted: "day not counted yet", whyLost: "state lost", whyCeiling: "ceiling",
+	} {
+		l.low.why = reason
+		if l.show(); told() != want {
+			t.Errorf("%q; want %q", told(), want)
+		}
 	}
 }
