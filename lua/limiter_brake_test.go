@@ -57,7 +57,8 @@ func TestABrakeOfAKnownLengthLastsAsLong(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.brake(c, 2*second, second)
-		if g := b.acquire(5, 5); len(g.all()) > 0 || g.backHigh < 2*second-horizon || g.backLow < 2*second-horizon {
+		if g := b.acquire(5, 5); len(g.all()) > 0 || g.backHigh < 2*second-horizon || g.backLow < 2*second-horizon ||
+			g.whyHigh != whyBrake || g.whyLow != whyBrake {
 			t.Errorf("under the brake: %+v", g)
 		}
 		b.brake(c, second, second)
@@ -156,6 +157,9 @@ func TestAfterABrakeARingGivesHalfItsSlotsAtFirst(t *testing.T) {
 		b.brake(c, second, second)
 		end := b.braked()
 		high, _, _ := play(b, c, 14*second, true, []process{{high: 100, at: c.us()}})
+		if high[0] < end {
+			t.Errorf("a slot %d us before the end of the brake", end-high[0])
+		}
 		if got := mostInWindow(high[:slices.IndexFunc(high, func(s int64) bool { return s > end+second })], reach-1); got < 20 || got > 22 {
 			t.Errorf("%d slots in a reach of the first second, want 20 to 22 of 40", got)
 		}

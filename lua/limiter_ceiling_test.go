@@ -52,14 +52,14 @@ func TestLowsRateIsThatOfTheHour(t *testing.T) {
 		"nothing, then none":      {never, noCeiling},
 		"50 a second, then 0":     {20_000, never},
 	} {
-		for _, sections := range []string{"", day(20_000_000, 0)} { // 231 and more a second
+		for _, sections := range []string{"", day(10_000_000, 0)} { // in the 16 hours that are left, 174 a second
 			t.Run(fmt.Sprintf("%s, day %t", name, sections != ""), func(t *testing.T) {
 				simulated(t, func(b bucket, clock *clock) {
 					b.more = sections
 					lanes := 1e6 / 2858.0
 					if b.more != "" {
 						b.zone = time.UTC
-						lanes = 20_000_000 / 16. / 3600
+						lanes = 10_000_000 / 16. / 3600
 					}
 					rate := func(interval int64) float64 {
 						switch interval {
@@ -103,7 +103,7 @@ func TestLowThatWaitsUnderACeilingOfNothingIsBackSoonAfterIt(t *testing.T) {
 			t.Errorf("LOW got %d slots under a ceiling of 0", early)
 		}
 		if late < 20*200 { // of 30 seconds, in the first of which it comes back
-			t.Errorf("LOW got %d slots in the half minute after it, its pace is 231 a second", late)
+			t.Errorf("LOW got %d slots in the half minute after it, its pace is 347 a second", late)
 		}
 		if calls-len(low) > 1000 {
 			t.Errorf("%d calls for %d slots", calls, len(low))

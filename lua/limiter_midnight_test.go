@@ -106,17 +106,20 @@ func TestADayEndsAtTheMidnightOfItsZone(t *testing.T) {
 	})
 }
 
-func TestADayThatIsOverIsForgottenHoweverLongNobodyCalled(t *testing.T) {
+func TestADayThatIsOverIsForgottenAfterIdleDays(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(200, 0)
-		for _, idle := range []time.Duration{17 * time.Hour, 26 * time.Hour, 60 * time.Hour, 1000 * time.Hour} {
+		for _, idle := range []time.Duration{25 * time.Hour, 60 * time.Hour, 200 * time.Hour} {
 			b.forget()
 			b.awake()
 			b.put(atUsed, digits(200))
 			if g := b.acquire(1, 1); len(g.all()) > 0 {
 				t.Fatalf("granted %+v of a day that is used up", g)
 			}
+			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
+			b.put(atUsed, digits(100))
+			b.acquire(5, 0) // in both days
 			c.advance(idle.Microseconds())
 			if g := b.acquire(3, 0); g.used != 3 || len(g.high) != 3 || !b.shownEnd().Equal(endOfDay(c.now, b.zone)) {
 				t.Errorf("%v later: %+v", idle, g)
