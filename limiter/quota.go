@@ -138,7 +138,7 @@ func (p Policy) check() error {
 		return fmt.Errorf("target: %d is above the limit of %d", p.Target, p.Limit)
 	case p.LowReserve > 0 && p.Limit <= ringMost:
 		return fmt.Errorf("lowReserve: a limit of up to %d calls can't keep a share for LOW", ringMost)
-	case high+p.LowReserve >= budget:
+	case high >= budget || p.LowReserve >= budget-high:
 		return fmt.Errorf("highReserve and lowReserve: %v and %d leave nothing of %d to share", p.HighReserve, p.LowReserve, budget)
 	}
 	return nil

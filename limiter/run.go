@@ -31,6 +31,10 @@ func (l *Limiter) Run(ctx context.Context) error {
 		now := time.Now()
 		l.mu.Lock()
 		d, next := l.step(now)
+		if l.showing {
+			l.showing = false
+			wg.Go(l.show)
+		}
 		switch {
 		case l.handover:
 			l.handover = false
@@ -39,9 +43,9 @@ func (l *Limiter) Run(ctx context.Context) error {
 		case l.mayAsk(now):
 			l.asking = true
 			wg.Go(l.askOn)
-		default:
+		case now.Before(l.pause):
 			next = earliest(next, l.pause)
-		}
+		} // otherwise who lifts what forbids it wakes us
 		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
@@ -140,12 +144,6 @@ func (l *Limiter) askOnce() bool {
 	then := time.Now()
 	l.metrics.calls.Inc()
 	l.mu.Lock()
-	if l.report && err == nil { // only where Redis has just answered: a dead one is probed by nothing else
-		l.report = false
-		l.mu.Unlock()
-		l.show()
-		l.mu.Lock()
-	}
 	if err != nil {
 		l.fail(d, then, err)
 	} else {
@@ -154,11 +152,13 @@ func (l *Limiter) askOnce() bool {
 		}
 		l.failed, l.pause = 0, time.Time{}
 		l.take(answer{g, d, before, then})
+		// Only where Redis has just answered: a dead one is probed by nothing else.
+		l.showing, l.report = l.showing || l.report, false
 	}
 	defer l.mu.Unlock()
 	more, next := l.step(then)
 	l.asking = more.wanted() && l.mayAsk(then)
-	if !l.asking && (more.wanted() || !next.IsZero()) {
+	if l.showing || (!l.asking && (more.wanted() || !next.IsZero())) {
 		l.wake()
 	}
 	return l.asking
@@ -216,7 +216,7 @@ func (l *Limiter) take(a answer) {
 		l.high.slots, l.low.slots = nil, nil
 		return
 	}
-	if l.quota.day != nil && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
+	if l.quota.day != nil && a.asked.high+a.asked.low > 0 && !l.stopped && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
 		at := time.UnixMicro(a.now)
 		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}
 	}
