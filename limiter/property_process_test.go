@@ -150,7 +150,7 @@ var errLost = errors.New("the connection was lost")
 // ask runs the script as over a network.
 func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	w, r := p.world, p.rng
-	there, back := span(r, 50*time.Microsecond, 10*ms), span(r, 50*time.Microsecond, 10*ms)
+	there, back := latency(r), latency(r)
 	fate := 999
 	if !w.quiet() {
 		switch r.IntN(40) {
@@ -193,6 +193,12 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	}
 	w.granted(p, g, at)
 	return g, nil
+}
+
+// latency draws that of one way, more often a short one.
+func latency(r *rand.Rand) time.Duration {
+	const least = 50 * time.Microsecond
+	return span(r, least, least<<r.IntN(8)+least)
 }
 
 // run runs the script, and notes what Redis was told.

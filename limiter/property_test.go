@@ -152,6 +152,12 @@ func (w *world) plan() []event {
 			at(t, fmt.Sprintf("Redis' clock is set forward by %v", by), func() { w.setClock(by) })
 		},
 		func(t time.Duration) {
+			by := w.step(400*ms, 9*time.Second)
+			at(t, fmt.Sprintf("Redis' clock is set back by %v", by), func() { w.setClock(-by) })
+			t += span(r, 0, 5*time.Second)
+			at(t, fmt.Sprintf("Redis' clock is set forward by %v again", by), func() { w.setClock(by) })
+		},
+		func(t time.Duration) {
 			for range 1 + r.IntN(2) {
 				d := span(r, 200*ms, 3*time.Second).Truncate(time.Microsecond) * time.Duration(r.IntN(2))
 				at(t, fmt.Sprintf("brake for %v", d), func() { w.brake(d) })
