@@ -212,7 +212,7 @@ func (l *Limiter) take(a answer) {
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
 		// Slots of before and after the step could fall together: start quiet.
 		l.log.Warn("the clock of Redis was set forward; permits pause until that is past", "by", ahead)
-		l.tell = append(l.tell, fmt.Sprintf("step %d", a.now-ahead.Microseconds()))
+		l.tell = append(l.tell, fmt.Sprintf("step %d", a.now))
 		l.high.slots, l.low.slots = nil, nil
 		return
 	}

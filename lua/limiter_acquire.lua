@@ -20,7 +20,7 @@
 --          refund SLOT         a slot of which nothing was sent
 --          used END N AT RATE MOST  the day until END had N calls at AT, and since
 --                              then at most MOST and RATE a second
---          step SEEN           Redis' clock was set forward after it showed SEEN
+--          step NOW            Redis' clock was found to be set forward when it showed NOW
 --
 -- Returns {n HIGH, n LOW, now, day's calls, runs...}: the slots granted, HIGH's first,
 -- as runs of three numbers: how many, the first as a wait in us from now, and the
