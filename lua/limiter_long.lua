@@ -3,6 +3,7 @@
 
 local FORMAT, EPOCH = '01', 2500000
 local BRAKE_MOST, RAMP = 60000000, 10000000
+local UNWRITTEN = 100000000 -- no process calls on for so long without writing the day's count down
 local LINE = '%s%s%16d%s%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d'
 local OTHERS = '----------------------------------------' -- in place of the name of a quota that is not in force alone
 local find, huge = string.find, math.huge
@@ -232,7 +233,7 @@ while happened[i] do
       -- Of a day before: what was called around this midnight is not known.
       if e == dayEnd then known = n else when = min(when, e - MARGIN) end
       if when > dayEnd - 90000000000 - 2 * MARGIN then -- a day has at most 25 hours
-        used = max(used, known + most + floor(rate * max(0, now + horizon - when) / 1000000))
+        used = max(used, known + most + floor(rate * max(0, min(now + horizon - when, UNWRITTEN)) / 1000000))
       end
       used, uncounted = max(used, known), 0
       local margin = now + horizon - dayEnd + MARGIN

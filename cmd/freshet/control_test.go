@@ -49,7 +49,7 @@ func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
 // may take to show it.
 const (
 	obeyed = 2 * time.Second
-	slack  = 500 * time.Millisecond
+	slack  = 5 * time.Second
 )
 
 // inForce waits until the limits of the window have been told to Redis.
