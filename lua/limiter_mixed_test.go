@@ -99,6 +99,44 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 	}
 }
 
+func TestAFasterLaneDoesNotGiveAgainWhatTheSlowerGave(t *testing.T) {
+	t.Parallel()
+	for given := range 26 { // of 25 at once
+		simulated(t, func(b bucket, c *clock) {
+			b.lanes = []int64{20_000, 10, 10_000, 15, 0, 0}
+			b.awake()
+			all := b.acquire(given, 0).high
+			b = b.with(1, nexonLanes, "")
+			all = append(all, b.acquire(100, 0).high...)
+			slices.Sort(all)
+			for _, window := range []int64{0, 10_000, 50_000} {
+				if got, most := mostInWindow(all, window), 25+int(window/10_000+window/2_858); got > most {
+					t.Errorf("%d given before: %d slots in %d us, the bound is %d", given, got, window, most)
+				}
+			}
+		})
+	}
+}
+
+func TestANewRingStartsAsIfItWereUsedUp(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		const reach = 5 * second
+		b.awake()
+		b.acquire(20, 20) // of these it knows nothing
+		changed := c.us()
+		b = b.with(1, nexonLanes, ring(reach, 10, 10))
+		var all []int64
+		for range 80 {
+			all = append(all, b.acquire(20, 0).high...)
+			c.advance(100_000)
+		}
+		if len(all) != 10 || all[0] < changed+reach {
+			t.Errorf("%d slots, the first %d us after the change; want 10, and none for %d", len(all), all[0]-changed, reach)
+		}
+	})
+}
+
 func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {

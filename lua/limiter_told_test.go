@@ -118,6 +118,7 @@ func TestARefundFromBeforeTheStatesBirthGivesNothingBack(t *testing.T) {
 		b.onDay(1000, 0)
 		b.more = ring(5*second, 10, 10) + b.more
 		b.awake()
+		c.advance(second)
 		old := b.acquire(10, 0)
 		c.advance(1000)
 		b.failOver()
