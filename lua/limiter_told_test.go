@@ -286,3 +286,20 @@ func TestALookShowsEachTrouble(t *testing.T) {
 		}
 	})
 }
+
+func TestALookCountsOnlyWhatIsInTheReachOfARing(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.lanes, b.more = nil, ring(2*second, 6, 4)
+		b.awake()
+		b.acquire(3, 0)
+		c.advance(second)
+		b.acquire(2, 0)
+		for _, want := range []int64{5, 2, 0} {
+			if got := b.look()[7:]; !slices.Equal(got, []int64{2, 2 * second, 6, 4, want}) {
+				t.Errorf("the ring shows %v, want %d used", got, want)
+			}
+			c.advance(second)
+		}
+	})
+}
