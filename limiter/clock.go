@@ -82,8 +82,8 @@ func (q Quota) ceiling(now time.Time) string {
 	return out.String()
 }
 
-// never is the interval of a ceiling of 0.
-const never = 24 * time.Hour
+// never is the interval of a ceiling of 0: longer than any state lasts.
+const never = 100 * 365 * 24 * time.Hour
 
 func (q Quota) ceilingAt(t time.Time) time.Duration {
 	for _, c := range q.config.LowCeilings {
