@@ -114,7 +114,7 @@ type Producer struct {
 	metrics     *metrics
 	maxBuffered int64
 
-	buffered atomic.Int64 // records without an acknowledgement
+	buffered atomic.Int64 // records whose locks are not concluded
 	acks     chan ack     // has room for every buffered record: a promise never blocks
 	// closing is held for reading from an acquire to its produce, so that nothing
 	// is produced behind the last flush.
@@ -280,7 +280,8 @@ func (p *Producer) concludeBatch(ctx context.Context, first ack) {
 	for len(p.acks) > 0 && len(batch) < 512 {
 		batch = append(batch, <-p.acks)
 	}
-	p.buffered.Add(-int64(len(batch)))
+	// A place is free when its lock is concluded too.
+	defer p.buffered.Add(-int64(len(batch)))
 	for _, a := range batch {
 		if a.err != nil {
 			p.log.Warn("publish failed, its lock is rolled back", "entity", a.entity.String(), "number", a.number, "err", a.err)
