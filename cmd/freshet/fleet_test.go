@@ -206,11 +206,18 @@ func (f *fleet) askAs(api string, keys []string, readers int, tag string) map[st
 	count := map[string]int{}
 	var first error
 	var wg sync.WaitGroup
+	retries := 0 // of reads that were asked to come back: an overloaded machine may
 	for range readers {
 		wg.Go(func() {
 			for key := range work {
 				freshness, err := f.freshness(api, key, tag)
 				mu.Lock()
+				if errors.Is(err, errUnavailable) && retries < len(keys)/100 {
+					retries++
+					mu.Unlock()
+					freshness, err = f.freshness(api, key, tag)
+					mu.Lock()
+				}
 				count[freshness]++
 				if err != nil && first == nil {
 					first = fmt.Errorf("%s: %w", key, err)
@@ -225,6 +232,8 @@ func (f *fleet) askAs(api string, keys []string, readers int, tag string) map[st
 	}
 	return count
 }
+
+var errUnavailable = errors.New("503")
 
 func (f *fleet) freshness(api, key, tag string) (string, error) {
 	req, err := http.NewRequestWithContext(f.Context(), http.MethodGet, api+"/v1/"+f.source+"/character/"+key, nil)
@@ -246,6 +255,9 @@ func (f *fleet) freshness(api, key, tag string) (string, error) {
 			return "STALE", nil
 		}
 		return "FRESH", nil
+	}
+	if resp.StatusCode == http.StatusServiceUnavailable {
+		return "", fmt.Errorf("%w: %.200s", errUnavailable, text)
 	}
 	const member = `"freshness":"`
 	i := bytes.LastIndex(text, []byte(member)) // behind the snapshot
