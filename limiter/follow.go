@@ -119,7 +119,7 @@ func (f *following) obey() {
 	}
 	l.put(quota, max(0, f.revision), f.stopped)
 	l.unset = false
-	l.report = l.rdb != nil // so that Redis is told at once, by whoever reads it first
+	l.report, l.tells = l.rdb != nil, l.rdb != nil // so that Redis is told at once, by whoever reads it first
 	now := time.Now()
 	for _, q := range []*queue{&l.high, &l.low} {
 		if f.stopped {
@@ -197,8 +197,9 @@ func (f *following) write(ctx context.Context) {
 
 // report has the live view told who waits here, every second while somebody does
 // and once more after that; of who is idle it is told seldom. It rides on a call for
-// permits, so that a Redis that does not answer is probed by nothing else; where
-// none may be made it is one of its own.
+// permits, so that a Redis that does not answer is probed by nothing else, and a
+// permit costs no second call; only where none comes by is one made for it, and
+// where none may be made it is one of its own.
 func (f *following) report(now time.Time) {
 	l := f.l
 	if l.rdb == nil {
@@ -209,16 +210,17 @@ func (f *following) report(now time.Time) {
 	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
 	blocked := l.unset || l.uncount
 	l.shown = waiting
+	if l.report && !blocked { // nothing came by since the last time
+		l.tells = true
+	}
 	l.report = l.report || (due && !blocked)
 	alone := due && blocked && l.failed == 0
 	l.mu.Unlock()
-	if !due {
-		return
+	if due {
+		f.reported = now
 	}
-	f.reported = now
 	if alone {
 		l.show()
-		return
 	}
 	l.wake()
 }

@@ -44,6 +44,7 @@ type Limiter struct {
 	uncount  bool     // the day's count can't be kept: no call
 	braking  bool     // a brake is to be told
 	report   bool     // the live view is to be told who waits, after the next call
+	tells    bool     // and that call is to be made for it
 	showing  bool     // the live view is to be told by Run now
 	shown    bool     // it was told of somebody
 	tell     []string // events for the next call

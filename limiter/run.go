@@ -83,7 +83,7 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			d.low = missing
 		}
 	}
-	d.events = len(l.tell) > 0 || len(l.refunds) > 0 || l.report
+	d.events = len(l.tell) > 0 || len(l.refunds) > 0 || l.tells
 	return d, next
 }
 
@@ -153,7 +153,7 @@ func (l *Limiter) askOnce() bool {
 		l.failed, l.pause = 0, time.Time{}
 		l.take(answer{g, d, before, then})
 		// Only where Redis has just answered: a dead one is probed by nothing else.
-		l.showing, l.report = l.showing || l.report, false
+		l.showing, l.report, l.tells = l.showing || l.report, false, false
 	}
 	defer l.mu.Unlock()
 	more, next := l.step(then)
