@@ -19,9 +19,9 @@
 //     For ten seconds around midnight a call counts in both days, for the upstream's
 //     clock is not ours.
 //
-// A process has one call to Redis under way. Whoever comes while there is none
-// makes it, for all that wait; the others ride the next one, first come first
-// served in their lane, and each sleeps once, until its slot. A slot lies at most a
+// A process has one call to Redis under way. A lone caller makes it itself; those
+// who come meanwhile ride the next one together, first come first served in their
+// lane, and each sleeps once, until its slot. A slot lies at most a
 // horizon ahead; demand beyond it is told when to come back, behind those told
 // before. More than horizon / T lone waiters of as many processes (52 of LOW at
 // 350/s) are each told so once, and then cost two calls a permit.

@@ -141,11 +141,12 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*
 	} else {
 		q.push(p)
 	}
-	// Whoever comes while nobody asks does so itself, and for all that wait.
+	// Whoever comes while nobody asks or waits asks itself, and for all that come
+	// meanwhile. In a crowd Run asks: it is woken for what is due anyway.
 	leads := false
 	if !l.asking {
 		d, _ := l.step(p.since)
-		leads = d.wanted() && l.mayAsk(p.since)
+		leads = d.wanted() && l.mayAsk(p.since) && l.high.length+l.low.length == 1
 		l.asking = leads
 	}
 	l.mu.Unlock()
