@@ -97,15 +97,10 @@ func (l *Limiter) show() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	pipe := l.rdb.Pipeline()
-	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
-	pipe.Expire(ctx, reportsKey(l.source), reportsTTL)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return // the limiter's own call says what is wrong
-	}
+	// The metrics first: who sees the report finds them as new as that.
 	v, err := look(ctx, l.rdb, l.source, quota)
 	if err != nil {
-		return
+		return // the limiter's own call says what is wrong
 	}
 	l.metrics.show(v)
 	if v.State == uncounted { // nobody may have been refused yet
@@ -114,6 +109,10 @@ func (l *Limiter) show() {
 		default:
 		}
 	}
+	pipe := l.rdb.Pipeline()
+	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
+	pipe.Expire(ctx, reportsKey(l.source), reportsTTL)
+	_, _ = pipe.Exec(ctx) // told again in a second
 }
 
 // leave takes this process out of the live view.
