@@ -48,7 +48,7 @@ func (l *Limiter) follow(ctx context.Context) {
 		}
 		if now.Sub(f.looked) >= jitterEvery {
 			f.looked = now
-			f.watchJitter(now)
+			f.watchJitter()
 		}
 		f.report(now)
 	}
@@ -226,8 +226,8 @@ func (f *following) report(now time.Time) {
 }
 
 // watchJitter lowers the rate while calls are spread more than is configured.
-func (f *following) watchJitter(now time.Time) {
-	measured, known := f.l.jitter.measure(now)
+func (f *following) watchJitter() {
+	measured, known := f.l.jitter.measure()
 	f.l.metrics.jitter.Set(measured.Seconds())
 	configured := f.l.needs.config.Jitter
 	spread := time.Duration(0)

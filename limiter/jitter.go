@@ -56,7 +56,7 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 
 // measure returns the jitter since it was measured last, or false while too
 // little was seen to tell.
-func (j *jitter) measure(time.Time) (time.Duration, bool) {
+func (j *jitter) measure() (time.Duration, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.floors) < floorsLeast || len(j.writes) == 0 {

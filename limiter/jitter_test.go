@@ -91,7 +91,7 @@ func TestTooFewCallsTellNothingOfTheJitter(t *testing.T) {
 		if jitter := l.quota.config.Jitter; jitter != 10*ms {
 			t.Errorf("the quota is made for %v", jitter)
 		}
-		if measured, known := l.jitter.measure(time.Now()); known {
+		if measured, known := l.jitter.measure(); known {
 			t.Errorf("measured %v", measured)
 		}
 	})
