@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -150,29 +149,4 @@ func (s *Source) classify(status int, header http.Header, body []byte) Class {
 // worst returns the class that decides for an entity of several documents.
 func worst(a, b Class) Class {
 	return classes[min(slices.Index(classes, a), slices.Index(classes, b))]
-}
-
-// maxRetryAfter bounds what an upstream may ask for: a garbled header must not
-// stop a source for years.
-const maxRetryAfter = 24 * time.Hour
-
-// retryAfter returns how long the upstream asks to wait: Retry-After as whole or
-// fractional seconds or as a date (RFC 9110 §10.2.3); 0 if it says nothing.
-func retryAfter(header http.Header, now time.Time) time.Duration {
-	text := strings.TrimSpace(header.Get("Retry-After"))
-	if text == "" {
-		return 0
-	}
-	if strings.Trim(text, "0123456789.") == "" {
-		if d, err := time.ParseDuration(text + "s"); err == nil {
-			return min(d, maxRetryAfter)
-		}
-		if strings.Trim(text, "0123456789") == "" {
-			return maxRetryAfter // more digits than a duration holds
-		}
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(0, at.Sub(now)), maxRetryAfter)
-	}
-	return 0
 }

@@ -28,8 +28,8 @@ type Outcome struct {
 	Validator Validator
 	// The rest tells of the answer that decided the class, if it was not OK.
 	Err        error
-	Status     int // 0 if no whole answer came
-	RetryAfter time.Duration
+	Status     int           // 0 if no whole answer came
+	RetryAfter time.Duration // how long the upstream asks to wait, at most 24 h; 0 if it does not say
 	Sample     []byte // the beginning of the body, decompressed
 	SampleType string
 }
@@ -133,7 +133,7 @@ func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time
 		o.Sample = bytes.Clone(w.plain.Bytes()[:min(w.plain.Len(), sampleBytes)])
 		if one.header != nil {
 			o.SampleType = one.header.Get("Content-Type")
-			o.RetryAfter = retryAfter(one.header, now)
+			o.RetryAfter = retryAfter(class, one.header, now)
 		}
 		return o
 	}

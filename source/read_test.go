@@ -173,32 +173,6 @@ func TestTheWorstDocumentDecidesAnEntity(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsReadInEachSpelling(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0).UTC()
-	for text, want := range map[string]time.Duration{
-		"":                              0,
-		"0":                             0,
-		"2":                             2 * time.Second,
-		" 2.5 ":                         2500 * time.Millisecond,
-		"86400":                         24 * time.Hour,
-		"31536000":                      24 * time.Hour,
-		strings.Repeat("9", 30):         24 * time.Hour,
-		"-5":                            0,
-		"soon":                          0,
-		"1e9":                           0,
-		"..":                            0,
-		"NaN":                           0,
-		now.Format(http.TimeFormat):     0,
-		"Fri, 15 Jan 2027 08:00:30 GMT": 30 * time.Second,
-		"Fri, 15 Jan 2027 07:00:00 GMT": 0,
-		"Fri, 15 Jan 2038 08:00:30 GMT": 24 * time.Hour,
-	} {
-		if got := retryAfter(header("Retry-After", text), now); got != want {
-			t.Errorf("Retry-After: %s is %v, want %v", text, got, want)
-		}
-	}
-}
-
 func FuzzReadTakesAnyAnswer(f *testing.F) {
 	f.Add(200, "gzip", []byte("\x1f\x8b\x08"), "1")
 	f.Add(200, "", []byte(`{"a":[1,2,{"date":null}]}`), "")
