@@ -47,11 +47,15 @@ type Rule struct {
 }
 
 // Match is a condition on a named value: equal, or matching a regular
-// expression; with neither, that it is there.
+// expression; with neither, that it is there, or that it is missing.
 type Match struct {
 	Name    string `yaml:"name"`
 	Equals  string `yaml:"equals"`
 	Matches string `yaml:"matches"`
+	// Missing is the condition that there is no such header or member; one that is
+	// null is there. Of a body that is not JSON it says nothing: whatever such an
+	// answer means, it is not that one member is missing.
+	Missing bool `yaml:"missing"`
 }
 
 type compiledRule struct {
@@ -88,6 +92,8 @@ func (m *Match) compile() (*regexp.Regexp, error) {
 		return nil, errors.New("name is missing")
 	case m.Equals != "" && m.Matches != "":
 		return nil, errors.New("equals and matches exclude each other")
+	case m.Missing && (m.Equals != "" || m.Matches != ""):
+		return nil, errors.New("missing excludes equals and matches: what is not there has no value")
 	case m.Equals != "":
 		return regexp.Compile("^" + regexp.QuoteMeta(m.Equals) + "$")
 	}
@@ -103,13 +109,16 @@ func (r compiledRule) fits(status int, header http.Header, body []byte) bool {
 	}
 	if r.header != nil {
 		values, there := header[http.CanonicalHeaderKey(r.Header.Name)]
-		if !there || !slices.ContainsFunc(values, r.header.MatchString) {
+		if r.Header.Missing == there || there && !slices.ContainsFunc(values, r.header.MatchString) {
 			return false
 		}
 	}
 	if r.body != nil {
 		member := gjson.GetBytes(body, r.Body.Name)
-		if !member.Exists() || !r.body.MatchString(member.String()) {
+		if r.Body.Missing == member.Exists() || member.Exists() && !r.body.MatchString(member.String()) {
+			return false
+		}
+		if r.Body.Missing && !isJSON(body) {
 			return false
 		}
 	}

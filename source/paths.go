@@ -18,6 +18,13 @@ type pathNode struct {
 	other   *pathNode // by any other name
 }
 
+// everything keeps all, whatever stands where.
+var everything = func() *pathNode {
+	n := &pathNode{kept: true}
+	n.other = n
+	return n
+}()
+
 // drops reports whether a value is left out; first is its first byte: a value
 // within which something was selected is kept only if it can hold something.
 func (n *pathNode) drops(first byte) bool {

@@ -225,6 +225,16 @@ func (c *canonical) entry(name string, body []byte, root *pathNode) error {
 	return nil
 }
 
+// isJSON reports whether a body is one valid document. It walks as the reading
+// does, whose depth is bounded: a hostile body can't exhaust the stack.
+func isJSON(body []byte) bool {
+	w := walks.Get().(*walk)
+	defer w.free()
+	c := &w.canonical
+	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
+	return c.document(body, everything) == nil
+}
+
 // extractVersion returns a number that differs between settings that extract
 // different content, so that a changed setting is not taken for a changed entity.
 func extractVersion(f Facet) int64 {

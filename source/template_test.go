@@ -127,6 +127,9 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		"exclude each other": func(c *Config) {
 			c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
+		"what is not there has no value": func(c *Config) {
+			c.Rules = []Rule{{Class: Absent, Body: &Match{Name: "a", Missing: true, Matches: "c"}}}
+		},
 		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Matches: "("}}} },
 		"facets.character.keyPattern":         facet(func(f *Facet) { f.KeyPattern = "(" }),
 		"keyPattern: \"\"":                    facet(func(f *Facet) { f.KeyPattern = "" }),
