@@ -324,8 +324,8 @@ func (s *Source) dress(req *http.Request, v Validator) {
 	} else {
 		req.Header.Set("Accept-Encoding", "identity")
 	}
-	if s.credential != "" {
-		req.Header.Set(s.config.Auth.Header, s.credential)
+	if credential := *s.credential.Load(); credential != "" {
+		req.Header.Set(s.config.Auth.Header, credential)
 	}
 	if v.ETag != "" {
 		req.Header.Set("If-None-Match", v.ETag)

@@ -30,7 +30,7 @@ type Outcome struct {
 	Err        error
 	Status     int           // 0 if no whole answer came
 	RetryAfter time.Duration // how long the upstream asks to wait, at most 24 h; 0 if it does not say
-	Sample     []byte // the beginning of the body, decompressed
+	Sample     []byte        // the beginning of the body, decompressed
 	SampleType string
 }
 

@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -67,6 +69,21 @@ type Facet struct {
 	FailedFor time.Duration `yaml:"failedFor"` // after a dead letter nobody asks again for that long
 	KeepFor   time.Duration `yaml:"keepFor"`   // a snapshot fetched longer ago is not served; 0: no limit
 	Cooldown  time.Duration `yaml:"cooldown"`  // between two explicit refreshes of an entity
+
+	// Retry says how long to wait before each scheduled retry of a fetch that
+	// failed for a reason which may pass; after the last of them it is given up.
+	// Empty: no scheduled retry.
+	Retry []time.Duration `yaml:"retry"`
+	// ShrinkGuard is the part of the stored content's size, 0 to 1, that new
+	// content must have to be believed: some upstreams answer 200 with fewer
+	// entries where they should say that they have none at present. 0: no guard.
+	ShrinkGuard float64 `yaml:"shrinkGuard"`
+}
+
+// Shrunk reports whether content of size bytes is too small, by ShrinkGuard, to
+// take the place of stored bytes. Both are of the content as it is extracted.
+func (f Facet) Shrunk(size, stored int) bool {
+	return float64(size) < f.ShrinkGuard*float64(stored)
 }
 
 // Document is one call's worth of an entity.
@@ -89,6 +106,7 @@ func DefaultFacet() Facet {
 		AbsentFor:  time.Hour,
 		FailedFor:  6 * time.Hour,
 		Cooldown:   time.Minute,
+		Retry:      []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute},
 	}
 }
 
@@ -106,7 +124,7 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 type Source struct {
 	name       string
 	config     Config
-	credential string
+	credential atomic.Pointer[string] // also so that printing a Source shows no secret
 	base       *url.URL
 	rules      []compiledRule
 	facets     map[string]*facet
@@ -135,7 +153,7 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
 // inFlight is the number of calls that are under way at once at most: as many
 // connections are kept open, since dialling delays a call past its permit.
 func New(name string, config Config, credential string, inFlight int) (*Source, error) {
-	s := &Source{name: name, config: config, credential: credential, facets: map[string]*facet{}}
+	s := &Source{name: name, config: config, facets: map[string]*facet{}}
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
@@ -155,14 +173,11 @@ func New(name string, config Config, credential string, inFlight int) (*Source, 
 	if config.MaxBody <= 0 {
 		fail("maxBody: %d must be positive", config.MaxBody)
 	}
-	if credential != "" && config.Auth.Header == "" {
-		fail("auth.header: a credential is configured, but not the header that carries it")
+	if err := s.SetCredential(credential); err != nil {
+		errs = append(errs, err)
 	}
 	if !headerName.MatchString(config.Auth.Header) {
 		fail("auth.header: %q can't be the name of a header", config.Auth.Header)
-	}
-	if strings.ContainsFunc(credential, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		fail("auth: the credential holds a control character, such as a line's end; a header can't carry it")
 	}
 	if s.rules, err = compileRules(config.Rules); err != nil {
 		errs = append(errs, err)
@@ -239,7 +254,25 @@ func compileFacet(config Facet) (*facet, error) {
 	if config.KeepFor < 0 || config.Cooldown < 0 {
 		return nil, fmt.Errorf("keepFor and cooldown: %v and %v must not be negative", config.KeepFor, config.Cooldown)
 	}
-	return f, nil
+	return f, config.checkRetryAndGuard()
+}
+
+// maxRetries bounds how long a failure can go on before a person hears of it.
+const maxRetries = 10
+
+func (f Facet) checkRetryAndGuard() error {
+	if len(f.Retry) > maxRetries {
+		return fmt.Errorf("retry: %d waits are too many; at most %d are allowed", len(f.Retry), maxRetries)
+	}
+	for i, wait := range f.Retry {
+		if wait <= 0 {
+			return fmt.Errorf("retry[%d]: %v must be positive; for no scheduled retry write retry: []", i, wait)
+		}
+	}
+	if math.IsNaN(f.ShrinkGuard) || f.ShrinkGuard < 0 || f.ShrinkGuard > 1 {
+		return fmt.Errorf("shrinkGuard: %v must be a part of the stored size, from 0 (no guard) to 1", f.ShrinkGuard)
+	}
+	return nil
 }
 
 // Name returns the source's name.
@@ -265,6 +298,20 @@ func (s *Source) CheckKey(facet, key string) error {
 	if !f.key.MatchString(key) {
 		return fmt.Errorf("the key does not match the pattern of %s/%s: %s", s.name, facet, f.KeyPattern)
 	}
+	return nil
+}
+
+// SetCredential puts another credential in the place of the present one; empty:
+// none. Calls under way end with the one they began with. It refuses what New
+// does, and then nothing changes; its error does not show the credential.
+func (s *Source) SetCredential(secret string) error {
+	if secret != "" && s.config.Auth.Header == "" {
+		return errors.New("auth.header: a credential is configured, but not the header that carries it")
+	}
+	if strings.ContainsFunc(secret, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return errors.New("auth: the credential holds a control character, such as a line's end; a header can't carry it")
+	}
+	s.credential.Store(&secret)
 	return nil
 }
 

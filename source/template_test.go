@@ -1,10 +1,13 @@
 package source
 
 import (
+	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func testSource(t testing.TB, baseURL string, change func(*Config)) *Source {
@@ -148,6 +151,12 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		"exactly one document":                facet(func(f *Facet) { f.Conditional = true; f.Documents["x"] = Document{Path: "/x"} }),
 		"freshFor":                            facet(func(f *Facet) { f.FreshFor = 0 }),
 		"keepFor":                             facet(func(f *Facet) { f.KeepFor = -1 }),
+		"retry[1]: 0s must be positive":       facet(func(f *Facet) { f.Retry = []time.Duration{time.Second, 0} }),
+		"retry: []":                           facet(func(f *Facet) { f.Retry = []time.Duration{-time.Second} }),
+		"retry: 11 waits are too many":        facet(func(f *Facet) { f.Retry = slices.Repeat([]time.Duration{time.Hour}, 11) }),
+		"character.shrinkGuard: 1.01 must be": facet(func(f *Facet) { f.ShrinkGuard = 1.01 }),
+		"shrinkGuard: -0.5":                   facet(func(f *Facet) { f.ShrinkGuard = -0.5 }),
+		"shrinkGuard: NaN":                    facet(func(f *Facet) { f.ShrinkGuard = math.NaN() }),
 	} {
 		config := DefaultConfig()
 		config.BaseURL = "http://upstream.example"
@@ -166,15 +175,23 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestACredentialThatNoHeaderCarriesIsRefusedAtStart(t *testing.T) {
-	config := DefaultConfig()
-	config.BaseURL = "http://upstream.example"
-	config.Auth.Header = "x-api-key"
-	f := DefaultFacet()
-	f.Documents = map[string]Document{"doc": {Path: "/v1"}}
-	config.Facets = map[string]Facet{"character": f}
-	if _, err := New("test", config, "key\n", 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "key\n") {
-		t.Errorf("%v", err)
+func TestContentBelowTheGuardHasShrunk(t *testing.T) {
+	for _, c := range []struct {
+		guard        float64
+		size, stored int
+		want         bool
+	}{
+		{0, 0, 1000, false},
+		{0.5, 499, 1000, true},
+		{0.5, 500, 1000, false},
+		{0.5, 2000, 1000, false},
+		{0.5, 1, 0, false}, // nothing is stored yet
+		{1, 999, 1000, true},
+		{1, 1000, 1000, false},
+	} {
+		if got := (Facet{ShrinkGuard: c.guard}).Shrunk(c.size, c.stored); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }
 

@@ -57,6 +57,45 @@ func TestAFilesSourcesReplaceTheDefaultOneAndInheritDefaults(t *testing.T) {
 	}
 }
 
+func TestARetryThatIsWrittenReplacesTheDefaultOne(t *testing.T) {
+	minutes := []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}
+	for text, want := range map[string][]time.Duration{
+		"":                                 minutes,
+		"        retry: [1m, 2m, 4m]\n":    minutes,
+		"        retry: [30s, 500ms]\n":    {30 * time.Second, 500 * time.Millisecond},
+		"        retry: []\n":              {},
+		"        shrinkGuard: 0.25\n":      minutes,
+		"        retry:\n          - 5s\n": {5 * time.Second},
+	} {
+		c, err := loadConfig(write(t, minimal+text), nil)
+		if err != nil {
+			t.Fatalf("%s%v", text, err)
+		}
+		f := c.Sources["mine"].Facets["repo"]
+		if len(f.Retry) != len(want) || len(want) > 0 && !reflect.DeepEqual(f.Retry, want) || (f.ShrinkGuard == 0.25) != strings.Contains(text, "0.25") {
+			t.Errorf("%s is %v, guard %v", text, f.Retry, f.ShrinkGuard)
+		}
+		printed, err := yaml.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := loadConfig(write(t, string(printed)), nil)
+		if err != nil || !reflect.DeepEqual(again.Sources["mine"].Facets["repo"].Retry, f.Retry) {
+			t.Errorf("printed it is read as %v, %v:\n%s", again.Sources["mine"].Facets["repo"].Retry, err, printed)
+		}
+	}
+	for text, mention := range map[string]string{
+		"        retry: [1m, 0s]\n":   "sources.mine.facets.repo.retry[1]: 0s must be positive",
+		"        retry: [1m, soon]\n": `invalid duration "soon"; write a duration as in 500ms`,
+		"        shrinkGuard: 50\n":   "sources.mine.facets.repo.shrinkGuard: 50 must be a part of the stored size",
+	} {
+		_, err := loadConfig(write(t, minimal+text), nil)
+		if err == nil || !strings.Contains(err.Error(), mention) || !strings.Contains(err.Error(), "^") {
+			t.Errorf("%s%v", text, err)
+		}
+	}
+}
+
 func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
 	c, err := loadConfig(write(t, minimal), []string{
 		"PATH=/bin", "FRESHET_KAFKA_BROKERS=a:1, b:2", "FRESHET_DATABASE_URL_FILE=" + write(t, "postgres://u:p@db/x\n"),

@@ -1,0 +1,113 @@
+package source
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestACredentialThatNoHeaderCarriesIsRefused(t *testing.T) {
+	for _, bad := range []string{"hunter2\n", "hunter2\r\nHost: x", "\x00hunter2", "hunter2\x7f"} {
+		config := testSource(t, "http://upstream.example", nil).config
+		if _, err := New("test", config, bad, 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("at the start: %v", err)
+		}
+		s := testSource(t, "http://upstream.example", nil)
+		if err := s.SetCredential(bad); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("later: %v", err)
+		}
+		if got := *s.credential.Load(); got != "secret" {
+			t.Errorf("what was refused took the place of the one in use: %q", got)
+		}
+		config.Auth.Header = ""
+		if s, err := New("test", config, "", 1); err != nil || s.SetCredential("hunter2") == nil {
+			t.Errorf("without a header to carry it: %v", err)
+		}
+	}
+}
+
+func TestACredentialIsChangedWhileItIsInUse(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]int{}
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		seen[r.Header.Get("X-Api-Key")]++
+		_, sent := r.Header["X-Api-Key"]
+		mu.Unlock()
+		if sent != (r.Header.Get("X-Api-Key") != "") {
+			t.Error("an empty credential was sent")
+		}
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, url, nil)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 50 {
+				if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for _, next := range []string{"second", "", "third"} {
+		wg.Go(func() {
+			if err := s.SetCredential(next); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for got := range seen {
+		if got != "secret" && got != "second" && got != "" && got != "third" {
+			t.Errorf("%q arrived, which nobody set", got)
+		}
+	}
+	if err := s.SetCredential("last"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil || seen["last"] != 1 {
+		t.Errorf("after the change: %v, %v", seen, err)
+	}
+}
+
+func TestACredentialIsInNoErrorAndInNoLog(t *testing.T) {
+	const secret = "hunter2-Zürich" // also one of more than ASCII
+	answers := map[string]http.HandlerFunc{
+		"refused": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"not JSON": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("<html>"))
+		},
+		"elsewhere": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "http://elsewhere.example/")
+			w.WriteHeader(http.StatusFound)
+		},
+		"cut off": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"late":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	}
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	for name, answer := range answers {
+		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout = 50 * time.Millisecond })
+		if err := s.SetCredential(secret); err != nil {
+			t.Fatal(err)
+		}
+		a, err := fetch(t, t.Context(), s, &booth{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.Read(a, time.Now())
+		if o.Err == nil {
+			t.Errorf("%s: no error, the test shows nothing", name)
+		}
+		logger.Info("fetched", "answer", name, "err", o.Err, "outcome", o, "source", s, "config", s.config, "plan", a.plan)
+		fmt.Fprintf(&log, "%v %+v %#v", s, s, s)
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Errorf("the credential is in %s", log.String())
+	}
+}
