@@ -33,7 +33,7 @@ type Control struct {
 const allowed = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
 	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, ` +
 	`"faults": [{"path": "regexp", "key": "regexp", "percent": 100, "count": 3, "kind": "…", ` +
-	`"retryAfter": "2", "bytes": 1000000, "depth": 1000, "location": "…"}]}; kinds are `
+	`"retryAfter": "2", "headers": {"X-RateLimit-Reset": "30"}, "bytes": 1000000, "depth": 1000, "location": "…"}]}; kinds are `
 
 // settings are what Control changes, guarded by Simulator.mu.
 type settings struct {

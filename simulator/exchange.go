@@ -92,9 +92,10 @@ func acceptsGzip(accept []string) bool {
 // exchange is one answer under way; status stays 0 until one was sent.
 type exchange struct {
 	http.ResponseWriter
-	gzip   bool
-	waited time.Duration
-	status int
+	gzip    bool
+	waited  time.Duration
+	headers map[string]string // of a fault
+	status  int
 }
 
 const jsonType = "application/json;charset=UTF-8"
@@ -119,6 +120,9 @@ func (x *exchange) start(status int, contentType string) {
 	maps.Copy(h, capturedHeader)
 	h.Set("Content-Type", contentType)
 	h.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(x.waited.Milliseconds(), 10))
+	for name, value := range x.headers {
+		h.Set(name, value)
+	}
 	x.status = status
 	x.WriteHeader(status)
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,9 +28,12 @@ type Fault struct {
 	Kind  Kind `json:"kind"`
 
 	RetryAfter string `json:"retryAfter,omitempty"` // TooManyRequests, Maintenance: the header's text
-	Bytes      int64  `json:"bytes,omitempty"`      // Oversize: the plain length
-	Depth      int64  `json:"depth,omitempty"`      // Deep
-	Location   string `json:"location,omitempty"`   // Redirect
+	// Headers of the answer, in place of those it has of the same name. Those that
+	// describe the body's coding and length are the body's own.
+	Headers  map[string]string `json:"headers,omitempty"`
+	Bytes    int64             `json:"bytes,omitempty"`    // Oversize: the plain length
+	Depth    int64             `json:"depth,omitempty"`    // Deep
+	Location string            `json:"location,omitempty"` // Redirect
 }
 
 // Kind names a misbehaviour.
@@ -54,6 +58,7 @@ const (
 	SlowBody        Kind = "slow-body"        // the document in 64 pieces over 16 s
 	Redirect        Kind = "redirect"         // 302 to Location
 	Deep            Kind = "deep"             // 200 with Depth nested arrays
+	Shrink          Kind = "shrink"           // 200 and the document with few of its lists' entries
 )
 
 // errorKinds are answered with an error of the API.
@@ -71,7 +76,7 @@ var errorKinds = map[Kind]apiError{
 
 var allKinds = []Kind{
 	TooManyRequests, InternalError, Maintenance, GameMaintenance, HTML200, BadJSON, NotReady, Absent, BadParameter,
-	BadKey, Forbidden, Oversize, Reset, Hang, SlowBody, Redirect, Deep,
+	BadKey, Forbidden, Oversize, Reset, Hang, SlowBody, Redirect, Deep, Shrink,
 }
 
 func kinds() string {
@@ -92,6 +97,12 @@ type rule struct {
 const (
 	oversizeStart = `{"padding":"`
 	oversizeEnd   = `"}`
+)
+
+var (
+	headerName   = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+	headerValue  = regexp.MustCompile(`^[^\x00-\x1f\x7f]*$`)
+	bodysHeaders = []string{"Content-Encoding", "Content-Length", "Transfer-Encoding"}
 )
 
 func (f Fault) compile() (*rule, error) {
@@ -116,6 +127,11 @@ func (f Fault) compile() (*rule, error) {
 	check(f.Bytes == 0 || f.Bytes >= least, "bytes must be at least %d", least)
 	check((f.Kind == Deep) == (f.Depth != 0) && f.Depth >= 0, "depth, above 0, belongs to %q, which needs it", Deep)
 	check((f.Kind == Redirect) == (f.Location != ""), "location belongs to %q, which needs it", Redirect)
+	check(f.Headers == nil || f.Kind != Hang, "headers: %q gives no answer that could carry them", Hang)
+	for name, value := range f.Headers {
+		check(headerName.MatchString(name) && headerValue.MatchString(value), "headers: %q: %q can't be a header", name, value)
+		check(!slices.Contains(bodysHeaders, http.CanonicalHeaderKey(name)), "headers: %s is the body's own", name)
+	}
 	return &rule{fault: f, path: path, key: key}, errors.Join(errs...)
 }
 
@@ -146,6 +162,7 @@ const (
 )
 
 func (s *Simulator) misbehave(ctx context.Context, x *exchange, c call, f Fault) {
+	x.headers = f.Headers
 	switch f.Kind {
 	case TooManyRequests, InternalError, Maintenance, GameMaintenance, NotReady, Absent, BadParameter, BadKey, Forbidden:
 		if f.RetryAfter != "" {
@@ -159,6 +176,8 @@ func (s *Simulator) misbehave(ctx context.Context, x *exchange, c call, f Fault)
 		whole := appendPlain(nil, s.document(c))
 		x.start(http.StatusOK, jsonType)
 		_, _ = x.Write(whole[:len(whole)*2/3])
+	case Shrink:
+		x.send([]part{deflate(s.content.shrunk(s.document(c)))})
 	case Oversize:
 		x.oversize(f.Bytes)
 	case Reset:
