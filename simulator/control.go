@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -101,10 +103,15 @@ func validLimits(limits []Limit) error {
 func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /_stats":
+		stats, err := s.statsFor(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
-		_ = out.Encode(s.Stats()) // fails only when the client has gone
+		_ = out.Encode(stats) // fails only when the client has gone
 	case "GET /_arrivals":
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		_ = s.judge.writeArrivals(w)
@@ -125,6 +132,32 @@ func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.Error(w, "there are only GET /_stats, GET /_arrivals, POST /_control and POST /_reset", http.StatusNotFound)
 	}
+}
+
+// statsFor returns the stats with what the query of GET /_stats asks for.
+func (s *Simulator) statsFor(query url.Values) (Stats, error) {
+	stats := s.Stats()
+	if len(query) == 0 {
+		return stats, nil
+	}
+	n, window := 0, time.Second
+	for name, given := range query {
+		var err error
+		switch name {
+		case "since":
+			n, err = strconv.Atoi(given[0])
+		case "window":
+			window, err = time.ParseDuration(given[0])
+		default:
+			err = errors.New("unknown")
+		}
+		if err != nil || n < 0 || window < time.Microsecond {
+			return Stats{}, fmt.Errorf("%s=%s: write GET /_stats?since=120&window=1m, for those after the first 120 arrivals and the most of them in a minute", name, given[0])
+		}
+	}
+	since := s.Since(n, window)
+	stats.Since = &since
+	return stats, nil
 }
 
 // strictly decodes one JSON value without unknown fields.

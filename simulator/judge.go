@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,15 @@ func (j *judge) arrive(c call) ticket {
 	return ticket{judge: j, book: j.book, index: j.book.n - 1, refused: refused}
 }
 
+// hit notes the fault that decides the answer: before that is given, for one
+// that hangs is given none.
+func (t ticket) hit(kind Kind) {
+	t.judge.mu.Lock()
+	defer t.judge.mu.Unlock()
+	t.book.at(t.index).fault = uint8(slices.Index(allKinds, kind) + 1)
+	t.book.byFault[kind]++
+}
+
 // settle adds the status of the answer; 0 stands for none.
 func (t ticket) settle(status int) {
 	t.judge.mu.Lock()
@@ -67,7 +77,8 @@ func (j *judge) limit(limits []Limit) {
 type arrival struct {
 	at     int64 // microseconds since the judge's start
 	key    uint32
-	path   uint16
+	path   uint8
+	fault  uint8 // index in allKinds, from 1; 0 for none
 	status uint16
 }
 
@@ -93,6 +104,7 @@ type book struct {
 	keys              names
 	byPath            []int
 	byStatus          map[int]int
+	byFault           map[Kind]int
 	perTarget         map[uint64]uint32 // by path and key
 	maxPerTarget      uint32
 	refused           int
@@ -104,7 +116,7 @@ type book struct {
 }
 
 func newBook(limits []Limit) *book {
-	b := &book{byStatus: make(map[int]int), perTarget: make(map[uint64]uint32)}
+	b := &book{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
 	b.setLimits(limits)
 	return b
 }
@@ -146,7 +158,7 @@ func (b *book) arrive(at int64, c call) (refused bool) {
 	return refused
 }
 
-func (b *book) path(c call) uint16 {
+func (b *book) path(c call) uint8 {
 	name := c.path
 	if c.endpoint == nil {
 		b.unknownPathCalls++
@@ -160,7 +172,7 @@ func (b *book) path(c call) uint16 {
 		b.byPath = append(b.byPath, 0)
 	}
 	b.byPath[id-1]++
-	return uint16(id)
+	return uint8(id) // there are no more than the endpoints and those remembered
 }
 
 func remember(list []string, s string) []string {

@@ -102,12 +102,15 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.refuse(errQuota)
 		return
 	}
-	s.answer(r.Context(), x, r, c)
+	s.answer(r.Context(), x, r, c, seen)
 }
 
 // answer is everything behind the quota.
-func (s *Simulator) answer(ctx context.Context, x *exchange, r *http.Request, c call) {
+func (s *Simulator) answer(ctx context.Context, x *exchange, r *http.Request, c call, seen ticket) {
 	p := s.plan(c)
+	if p.fault != nil {
+		seen.hit(p.fault.Kind)
+	}
 	x.gzip = !p.identity && acceptsGzip(r.Header.Values("Accept-Encoding"))
 	x.waited = p.latency
 	if !s.wait(ctx, p.latency) {

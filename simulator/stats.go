@@ -16,8 +16,11 @@ type Stats struct {
 	Refused  int `json:"refused"` // 429 by quota; one by a fault is an accepted arrival
 	// ByStatus has the key 0 for arrivals that got no answer: the client left, or
 	// the connection was dropped first.
-	ByStatus map[int]int    `json:"byStatus"`
-	ByPath   map[string]int `json:"byPath"`
+	ByStatus map[int]int `json:"byStatus"`
+	// ByFault has the arrivals whose answer a fault decided, also while, or if,
+	// they get none.
+	ByFault map[Kind]int   `json:"byFault"`
+	ByPath  map[string]int `json:"byPath"`
 	// MaxPerWindow has one entry for each limit, in their order.
 	MaxPerWindow []LimitUse `json:"maxPerWindow"`
 	// MaxInSlidingSecond is the greatest number in any closed window of one
@@ -41,6 +44,19 @@ type Stats struct {
 	UnknownPathCalls      int      `json:"unknownPathCalls"`
 	UnknownParameters     []string `json:"unknownParameters"`
 	UnknownParameterCalls int      `json:"unknownParameterCalls"`
+	// Since is what GET /_stats?since=N&window=1m asks for.
+	Since *Since `json:"since,omitempty"`
+}
+
+// Since tells of the arrivals after a number of them, such as those of an outage
+// that began when Stats.Arrivals was that number.
+type Since struct {
+	Arrivals int          `json:"arrivals"`
+	ByStatus map[int]int  `json:"byStatus"` // 0: without an answer, or not yet with one
+	ByFault  map[Kind]int `json:"byFault"`
+	Window   string       `json:"window"`
+	// MaxInWindow is the greatest number in any closed window of that length.
+	MaxInWindow int `json:"maxInWindow"`
 }
 
 // LimitUse is a limit and the greatest number of arrivals in any closed window
@@ -60,7 +76,7 @@ func (j *judge) stats() Stats {
 	b := j.book
 	st := Stats{
 		Arrivals: b.n, Accepted: b.n - b.refused, Refused: b.refused,
-		ByStatus: make(map[int]int), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
+		ByStatus: make(map[int]int), ByFault: maps.Clone(b.byFault), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
 		MaxInSlidingSecond: b.windows[0].max,
 		InFlight:           j.inFlight, MaxInFlight: b.maxInFlight,
 		DistinctKeys: len(b.keys.list), MaxPerKeyAndPath: int(b.maxPerTarget), Sustained: b.sustained(),
@@ -79,6 +95,35 @@ func (j *judge) stats() Stats {
 		st.FirstArrival, st.LastArrival = j.wall(b.at(0).at), j.wall(b.at(b.n-1).at)
 	}
 	return st
+}
+
+// Since tells of the arrivals after the first n since the start or the last
+// reset, and of how many of them lie in a window.
+func (s *Simulator) Since(n int, window time.Duration) Since { return s.judge.since(n, window) }
+
+func (j *judge) since(n int, length time.Duration) Since {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b := j.book
+	s := Since{ByStatus: make(map[int]int), ByFault: make(map[Kind]int), Window: length.String()}
+	w := window{length: length.Microseconds(), first: max(0, n)}
+	for i := w.first; i < b.n; i++ {
+		a := b.at(i)
+		s.Arrivals++
+		s.ByFault[a.kind()]++
+		s.ByStatus[int(a.status)]++
+		b.slide(&w, i+1)
+	}
+	delete(s.ByFault, "")
+	s.MaxInWindow = w.max
+	return s
+}
+
+func (a arrival) kind() Kind {
+	if a.fault == 0 {
+		return ""
+	}
+	return allKinds[a.fault-1]
 }
 
 func (j *judge) wall(at int64) time.Time {
@@ -104,6 +149,7 @@ type arrivalLine struct {
 	Path   string `json:"path"`
 	Key    string `json:"key"`
 	Status int    `json:"status"` // 0 while, or if, unanswered
+	Fault  Kind   `json:"fault,omitempty"`
 }
 
 // writeArrivals writes those known at its start, a chunk at a time, so that a
@@ -123,7 +169,7 @@ func (j *judge) writeArrivals(w io.Writer) error {
 		held := chunk[:copy(chunk, b.chunks[from/chunkLength][:min(chunkLength, n-from)])]
 		j.mu.Unlock()
 		for _, a := range held {
-			line := arrivalLine{At: a.at, Path: paths[a.path-1], Status: int(a.status)}
+			line := arrivalLine{At: a.at, Path: paths[a.path-1], Status: int(a.status), Fault: a.kind()}
 			if a.key > 0 {
 				line.Key = keys[a.key-1]
 			}
