@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +30,8 @@ type Suite struct {
 	// Good is a body for each document of the facet. Changed differs from it in
 	// something that counts, Same only in what does not.
 	Good, Changed, Same map[string]string
-	// Meanings are answers of the upstream and what they mean.
+	// Meanings are answers of the upstream and what they mean: at least one for
+	// each class that a rule of Config gives.
 	Meanings []Meaning
 }
 
@@ -48,6 +50,8 @@ func Run(t *testing.T, s Suite) {
 	t.Run("hostile keys change no path and no parameter", s.testHostileKeys)
 	t.Run("content has one hash until it changes", s.testContent)
 	t.Run("answers mean what the upstream says", s.testMeanings)
+	t.Run("each rule's class has an answer that shows it", s.testRulesAreShown)
+	t.Run("a changed credential travels with the next call", s.testCredential)
 }
 
 // upstream answers every call and remembers it.
@@ -222,9 +226,69 @@ func (s Suite) testContent(t *testing.T) {
 func (s Suite) testMeanings(t *testing.T) {
 	for _, m := range s.Meanings {
 		src, u := s.start(t, s.Good)
-		u.answer = func(string) (int, http.Header, string) { return m.Status, m.Header, m.Body }
-		if o := s.fetch(t, src, s.Keys[0]); o.Class != m.Want {
+		answer := func(pairs ...string) source.Outcome {
+			u.answer = func(string) (int, http.Header, string) {
+				h := http.Header{}
+				maps.Copy(h, m.Header)
+				for i := 0; i < len(pairs); i += 2 {
+					h.Set(pairs[i], pairs[i+1])
+				}
+				return m.Status, h, m.Body
+			}
+			return s.fetch(t, src, s.Keys[0])
+		}
+		o := answer()
+		if o.Class != m.Want {
 			t.Errorf("%s: %d %s is %s (%v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
+			continue
+		}
+		if o.Class == source.OK || o.Class == source.NotModified {
+			continue
+		}
+		// What decide and a dead letter rely on, of every answer that is no content.
+		if o.Content != nil || o.Err == nil || o.Status != m.Status || (m.Body != "" && !strings.HasPrefix(m.Body, string(o.Sample))) || (m.Body != "") != (len(o.Sample) > 0) {
+			t.Errorf("%s: the outcome tells too little, or too much: %+v", m.Name, o)
+		}
+		if s.Credential != "" && o.Err != nil && strings.Contains(o.Err.Error(), s.Credential) {
+			t.Errorf("%s: the error shows the credential: %v", m.Name, o.Err)
+		}
+		s.testWaits(t, m, answer)
+	}
+}
+
+// testWaits shows that what the upstream asks to wait is heard, and the end of a
+// window only where the answer refuses everybody.
+func (s Suite) testWaits(t *testing.T, m Meaning, answer func(pairs ...string) source.Outcome) {
+	t.Helper()
+	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused
+	if o := answer("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
+		t.Errorf("%s: with the end of a window it is %s and asks to wait %v", m.Name, o.Class, o.RetryAfter)
+	}
+	if o := answer("Retry-After", "3"); o.RetryAfter != 3*time.Second || (refusesAll && o.Class != m.Want) {
+		t.Errorf("%s: with Retry-After it is %s and asks to wait %v", m.Name, o.Class, o.RetryAfter)
+	}
+}
+
+func (s Suite) testRulesAreShown(t *testing.T) {
+	for i, r := range s.Config.Rules {
+		if !slices.ContainsFunc(s.Meanings, func(m Meaning) bool { return m.Want == r.Class }) {
+			t.Errorf("rules[%d] makes an answer %s, and Meanings has none that is", i, r.Class)
+		}
+	}
+}
+
+func (s Suite) testCredential(t *testing.T) {
+	if s.Config.Auth.Header == "" {
+		t.Skip("the upstream takes no credential")
+	}
+	src, u := s.start(t, s.Good)
+	for _, credential := range []string{s.Credential, s.Credential + "-2"} {
+		if err := src.SetCredential(credential); err != nil {
+			t.Fatal(err)
+		}
+		s.fetch(t, src, s.Keys[0])
+		if got := u.arrivals[len(u.arrivals)-1].Header.Get(s.Config.Auth.Header); got != credential {
+			t.Errorf("the credential arrived as %q", got)
 		}
 	}
 }
