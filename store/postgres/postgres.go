@@ -95,7 +95,8 @@ func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State,
 // Delete removes what is stored of an entity, if anything.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		for _, statement := range []string{store.DeletePayload, store.DeleteState} {
+		// The state first, as a Write does: two in the other order wait in a circle.
+		for _, statement := range []string{store.DeleteState, store.DeletePayload} {
 			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
 			}
