@@ -98,6 +98,10 @@ const (
 
 var resultNames = [...]string{"", "touched", "changed", "rewritten", "absented", "refused", "lost"}
 
+// Stored reports whether the write is what is stored now. It is also what ends the
+// entity's failures.
+func (r Result) Stored() bool { return r != Refused && r != Lost }
+
 func (r Result) String() string { return resultNames[r] }
 
 // ErrRejected is wrapped by the error of a Write that the database refuses for

@@ -96,7 +96,7 @@ func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State,
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		// The state first, as a Write does: two in the other order wait in a circle.
-		for _, statement := range []string{store.DeleteState, store.DeletePayload} {
+		for _, statement := range []string{store.DeleteState, store.DeletePayload, store.DeleteStatus} {
 			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
 			}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
@@ -165,5 +167,28 @@ func TestAChangeThatCannotBeAuditedIsNotMade(t *testing.T) {
 	}
 	if got, err := s.Setting(t.Context(), "nexon"); err != nil || got.Revision != 0 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestARetryIsFoundByItsIndexHoweverManyThereAre(t *testing.T) {
+	s := open(t)
+	_, err := s.pool.Exec(t.Context(), `INSERT INTO update_status
+SELECT 's', 'f', n::text, CASE WHEN n % 3 = 0 THEN 'FAILED' ELSE 'RETRYING' END, '', '', 1, 0, n, n, 'LOW', '{}', '', '', n, n FROM generate_series(1, 20000) n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sql, args := range map[string][]any{
+		claimDue:            {"s", 20000, 100, 30000},
+		store.SelectNextDue: {"s"},
+	} {
+		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		plan := strings.Join(lines, "\n")
+		if err != nil || !strings.Contains(plan, "Scan using update_status_due on") || strings.Contains(plan, "Seq Scan") {
+			t.Errorf("%v\n%s", err, plan)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Three constant statements, whatever the size of the batch. The touch comes
+// Four constant statements, whatever the size of the batch. The touch comes
 // first and is a plain UPDATE of the narrow table: one INSERT … ON CONFLICT over
 // everything rewrote the payload of unchanged entities too, with results that
 // looked right.
@@ -60,6 +60,13 @@ ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true
 WHERE excluded.version >= s.version
 RETURNING s.source, s.facet, s.key`
+
+	// endFailures comes last, as a statement of its own: what it sees was committed
+	// before it begins, so also by a Fail that one of the others waited for. The
+	// table is nearly empty, and so is what this costs.
+	endFailures = `DELETE FROM update_status u
+USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, version)
+WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.number <= i.version`
 )
 
 // Write writes the results of fetches in one transaction, and returns what
@@ -74,7 +81,10 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 		if err := upsertRest(ctx, tx, b); err != nil {
 			return err
 		}
-		return recordAbsences(ctx, tx, b)
+		if err := recordAbsences(ctx, tx, b); err != nil {
+			return err
+		}
+		return endStored(ctx, tx, b)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), rejected(err))
@@ -191,4 +201,19 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	}
 	return returned(ctx, tx, b, func(bool) store.Result { return store.Absented }, false, absent,
 		c.sources, c.facets, c.keys, c.versions, c.checked)
+}
+
+// endStored deletes the status of every entity of which something was stored.
+func endStored(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+	var c columns
+	for i, w := range b.Writes {
+		if b.Results[i].Stored() {
+			c.add(w)
+		}
+	}
+	if len(c.versions) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, endFailures, c.sources, c.facets, c.keys, c.versions)
+	return err
 }

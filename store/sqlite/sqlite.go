@@ -94,7 +94,7 @@ func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.
 // Delete removes what is stored of an entity, if anything.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, statement := range []string{store.DeleteState, store.DeletePayload} {
+		for _, statement := range []string{store.DeleteState, store.DeletePayload, store.DeleteStatus} {
 			if _, err := tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return fmt.Errorf("delete %s: %w", e, err)
 			}

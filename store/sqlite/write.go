@@ -40,6 +40,8 @@ ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true
 WHERE excluded.version >= s.version
 RETURNING true`
+
+	endFailure = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND number <= $4`
 )
 
 // Write writes the results of fetches in one transaction, and returns what
@@ -53,6 +55,12 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 				return fmt.Errorf("write %s: %w", w.Entity, err)
 			}
 			b.Results[i] = result
+			if !result.Stored() {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, endFailure, w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version); err != nil {
+				return fmt.Errorf("write %s: %w", w.Entity, err)
+			}
 		}
 		return nil
 	})

@@ -18,10 +18,31 @@ type row struct {
 	text                               string
 	extract                            int64
 	absent                             bool
+	failed                             int64 // number of the failure that has not ended; 0 for none
+}
+
+// fail notes the failure of fetch n.
+func (m model) fail(e schemas.Entity, n int64) {
+	r := m[e]
+	if r == nil {
+		r = &row{}
+		m[e] = r
+	}
+	if n > r.version {
+		r.failed = max(r.failed, n)
+	}
 }
 
 // write applies one write and returns its result.
 func (m model) write(w store.Write, text string) store.Result {
+	result := m.writeState(w, text)
+	if r := m[w.Entity]; result.Stored() && r.failed <= w.Version {
+		r.failed = 0
+	}
+	return result
+}
+
+func (m model) writeState(w store.Write, text string) store.Result {
 	r := m[w.Entity]
 	if r == nil {
 		if w.Kind == store.NotModified {
@@ -60,6 +81,9 @@ func (m model) write(w store.Write, text string) store.Result {
 func (m model) check(b bench, what string) {
 	b.Helper()
 	for e, r := range m {
+		if failed := b.status(e); failed.Number != r.failed || (failed.State == "") != (r.failed == 0) {
+			b.Fatalf("%s: %s has the status %+v; the model says %+v", what, e, failed, *r)
+		}
 		s, err := b.store.Get(b.Context(), e)
 		if r.version == 0 {
 			if !errors.Is(err, store.ErrNotFound) {
@@ -125,11 +149,16 @@ func testModel(b bench) {
 			var writes []store.Write
 			var want []store.Result
 			for key := range 12 {
-				if rng.IntN(3) == 0 {
-					continue
-				}
 				e := schemas.Entity{Source: fmt.Sprint("s", seed), Facet: "f", Key: fmt.Sprint(key)}
 				n := int64(1 + round*3 + rng.IntN(12))
+				switch rng.IntN(6) {
+				case 0:
+					b.fail(failing(e, n))
+					m.fail(e, n)
+					continue
+				case 1:
+					continue
+				}
 				if m[e] != nil && m[e].version == n {
 					n++ // one number never belongs to two fetches
 				}

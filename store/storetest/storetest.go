@@ -40,6 +40,23 @@ type Store interface {
 	// SetUsed writes a count, unless it is of an earlier day, or a lower one of
 	// the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
+	// Statuses returns the statuses in the order of the entities; State is empty
+	// where there is none.
+	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
+	// Fail writes both or, with an error, neither; the status is passed over if a
+	// later fetch has stored its success or its failure. Without a State only the
+	// letter is written, without a letter only the status.
+	Fail(ctx context.Context, status store.Status, letter *store.Letter) error
+	// Due claims retries until now and the lease, earliest first, limit of them at
+	// most; no two calls claim the same one before that.
+	Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
+	// NextDue returns when the next retry is due; zero if there is none.
+	NextDue(ctx context.Context, source string) (time.Time, error)
+	// Letters returns a source's dead letters, the newest first, all or the open
+	// ones, limit of them at most.
+	Letters(ctx context.Context, source string, open bool, limit int) ([]store.Letter, error)
+	// HandleLetters marks those that are open, and returns how many were.
+	HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error)
 }
 
 // Run runs the suite; each test gets an empty store from open.
@@ -70,6 +87,15 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"of concurrent changes each revision is written by one", testSettingRace},
 		{"a day's count never goes back", testUsage},
 		{"concurrent counts end at the greatest", testUsageRace},
+		{"a status is that of the latest failed fetch", testStatus},
+		{"what is stored ends an earlier failure, however late that is written", testSuccessEndsFailure},
+		{"nothing else ends a failure", testFailureOutlivesTheRest},
+		{"of a failure and a success at once the later fetch wins", testFailureRace},
+		{"a failure writes no state, and is deleted with its entity", testFailureAlone},
+		{"texts of every kind are kept as far as can be", testHostileFailure},
+		{"a retry is claimed when it is due, and again when the claim ends", testDue},
+		{"of concurrent claims each retry goes to one", testDueRace},
+		{"letters are listed until they are handled", testLetters},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(bench{t, open(t)}) })
 	}
@@ -341,6 +367,32 @@ func testCancelled(b bench) {
 	}
 	if setting, entry := change("nexon", 1); b.store.ChangeSetting(ctx, setting, entry) == nil {
 		b.Error("ChangeSetting succeeded")
+	}
+	l := letter(entity, 1)
+	if b.store.Fail(ctx, failing(entity, 5), &l) == nil {
+		b.Error("Fail succeeded")
+	}
+	if _, err := b.store.Statuses(ctx, []schemas.Entity{entity}); err == nil {
+		b.Error("Statuses succeeded")
+	}
+	if _, err := b.store.NextDue(ctx, "nexon"); err == nil {
+		b.Error("NextDue succeeded")
+	}
+	if _, err := b.store.Letters(ctx, "nexon", true, 1); err == nil {
+		b.Error("Letters succeeded")
+	}
+	b.isWell(entity)
+	b.fail(failing(entity, 5))
+	b.bury(l)
+	if _, err := b.store.Due(ctx, "nexon", at(9), time.Second, 1); err == nil {
+		b.Error("Due succeeded")
+	}
+	if _, err := b.store.HandleLetters(ctx, []store.LetterID{l.LetterID}, "purged", "me", at(9)); err == nil {
+		b.Error("HandleLetters succeeded")
+	}
+	b.hasStatus(failing(entity, 5))
+	if all := b.letters("nexon", true, 9); len(all) != 1 {
+		b.Errorf("%+v", all)
 	}
 	testUnknown(b)
 }

@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// lockState keeps a success of the entity from being stored until the failure
+	// is: a Write meanwhile waits here, and the delete at its end then sees the
+	// row. A state that is there is locked and not written; one that is not can
+	// only be locked as a row, which unlockState takes away again in the same
+	// transaction, so that nobody ever sees it.
+	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+VALUES ($1, $2, $3, -1, '', 0, '', 0, 0, 0, 0, false, '', '')
+ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
+
+	unlockState = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3 AND version < 0`
+
+	selectStatuses = `SELECT i.n, ` + store.StatusColumns + `
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
+JOIN update_status u ON u.source = i.source AND u.facet = i.facet AND u.key = i.key`
+
+	// claimDue returns the rows as they were. Those that another instance is
+	// claiming at the moment are passed over.
+	claimDue = `WITH due AS (
+` + store.SelectDue + `
+FOR UPDATE SKIP LOCKED
+), claimed AS (
+	UPDATE update_status u SET next_retry_at = $4 FROM due
+	WHERE u.source = due.source AND u.facet = due.facet AND u.key = due.key
+)
+SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
+)
+
+// Statuses returns the statuses of the entities in their order, in one round
+// trip; State is empty where there is none.
+func (s *Store) Statuses(ctx context.Context, of []schemas.Entity) ([]store.Status, error) {
+	statuses := make([]store.Status, len(of))
+	var a entities
+	for i, e := range of {
+		statuses[i].Entity = e
+		a.add(e)
+	}
+	rows, err := s.pool.Query(ctx, selectStatuses, a.sources, a.facets, a.keys)
+	if err != nil {
+		return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		var status store.Status
+		if err := status.ScanStatus(rows.Scan, &n); err != nil {
+			return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
+		}
+		statuses[n-1] = status
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
+	}
+	return statuses, nil
+}
+
+// Fail writes a status and, unless it is nil, a letter, both or neither and in
+// one round trip. It may be repeated. A status is passed over if a later fetch
+// has stored its success or its failure; an empty State writes the letter alone.
+func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Letter) error {
+	e := status.Entity
+	var b pgx.Batch // its statements are one transaction, and each sees what was committed before it
+	if status.State != "" {
+		args, err := status.StatusArgs()
+		if err != nil {
+			return fmt.Errorf("write the status of %s: %w", e, err)
+		}
+		b.Queue(lockState, e.Source, e.Facet, e.Key)
+		b.Queue(store.UpsertStatus, args...)
+		b.Queue(unlockState, e.Source, e.Facet, e.Key)
+	}
+	if letter != nil {
+		b.Queue(store.InsertLetter, letter.LetterArgs()...)
+	}
+	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("write the failure of %s: %w", e, rejected(err))
+	}
+	return nil
+}
+
+// Due claims retries that are due, earliest first, limit of them at most, until
+// now and the lease: a claimed one that is neither stored nor fails again by
+// then is due again. Any number of instances may claim at once.
+func (s *Store) Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
+	until := now.Add(lease).UnixMicro()
+	rows, err := s.pool.Query(ctx, claimDue, source, now.UnixMicro(), limit, until)
+	if err != nil {
+		return nil, fmt.Errorf("claim retries of %s: %w", source, err)
+	}
+	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (status store.Status, err error) {
+		err = status.ScanStatus(row.Scan)
+		status.Until = time.UnixMicro(until).UTC()
+		return status, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim retries of %s: %w", source, err)
+	}
+	return due, nil
+}
+
+// NextDue returns when the source's next retry is due; zero if there is none.
+func (s *Store) NextDue(ctx context.Context, source string) (time.Time, error) {
+	var us int64
+	err := s.pool.QueryRow(ctx, store.SelectNextDue, source).Scan(&us)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next retry of %s: %w", source, err)
+	}
+	return time.UnixMicro(us).UTC(), nil
+}
+
+// Letters returns a source's dead letters, all or the open ones, the newest
+// first, limit of them at most.
+func (s *Store) Letters(ctx context.Context, source string, open bool, limit int) ([]store.Letter, error) {
+	rows, err := s.pool.Query(ctx, store.SelectLetters(open), source, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters of %s: %w", source, err)
+	}
+	letters, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.Letter, err error) {
+		return l, l.ScanLetter(row.Scan)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters of %s: %w", source, err)
+	}
+	return letters, nil
+}
+
+// HandleLetters says of those letters that are still open what was done about
+// them and by whom, and returns how many there were. All are marked or none.
+func (s *Store) HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error) {
+	var b pgx.Batch
+	handled := 0
+	for _, id := range store.SortLetters(ids) {
+		b.Queue(store.HandleLetter, id.HandleArgs(how, by, at)...).Exec(func(tag pgconn.CommandTag) error {
+			handled += int(tag.RowsAffected())
+			return nil
+		})
+	}
+	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+		return 0, fmt.Errorf("mark %d dead letters as %s: %w", len(ids), how, rejected(err))
+	}
+	return handled, nil
+}

@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	selectStatus = `SELECT ` + store.StatusColumns + ` FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3`
+	claim        = `UPDATE update_status SET next_retry_at = $4 WHERE source = $1 AND facet = $2 AND key = $3`
+)
+
+// Statuses returns the statuses of the entities in their order; State is empty
+// where there is none.
+func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error) {
+	statuses := make([]store.Status, len(entities))
+	for i, e := range entities {
+		statuses[i].Entity = e
+		err := statuses[i].ScanStatus(s.db.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("read the status of %s: %w", e, err)
+		}
+	}
+	return statuses, nil
+}
+
+// Fail writes a status and, unless it is nil, a letter, both or neither. It may
+// be repeated. A status is passed over if a later fetch has stored its success
+// or its failure; an empty State writes the letter alone.
+func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Letter) error {
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		if status.State != "" {
+			args, err := status.StatusArgs()
+			if err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, store.UpsertStatus, args...); err != nil {
+				return err
+			}
+		}
+		if letter == nil {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, store.InsertLetter, letter.LetterArgs()...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write the failure of %s: %w", status.Entity, err)
+	}
+	return nil
+}
+
+// Due claims retries that are due, earliest first, limit of them at most, until
+// now and the lease: a claimed one that is neither stored nor fails again by
+// then is due again.
+func (s *Store) Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
+	until := time.UnixMicro(now.Add(lease).UnixMicro()).UTC()
+	var due []store.Status
+	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
+		if due, err = dueNow(ctx, tx, source, now, limit); err != nil {
+			return err
+		}
+		for i := range due {
+			due[i].Until = until
+			e := due[i].Entity
+			if _, err := tx.ExecContext(ctx, claim, e.Source, e.Facet, e.Key, until.UnixMicro()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim retries of %s: %w", source, err)
+	}
+	return due, nil
+}
+
+func dueNow(ctx context.Context, tx *sql.Tx, source string, now time.Time, limit int) (due []store.Status, err error) {
+	rows, err := tx.QueryContext(ctx, store.SelectDue, source, now.UnixMicro(), limit)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var status store.Status
+		if err := status.ScanStatus(rows.Scan); err != nil {
+			return nil, err
+		}
+		due = append(due, status)
+	}
+	return due, rows.Err()
+}
+
+// NextDue returns when the source's next retry is due; zero if there is none.
+func (s *Store) NextDue(ctx context.Context, source string) (time.Time, error) {
+	var us int64
+	err := s.db.QueryRowContext(ctx, store.SelectNextDue, source).Scan(&us)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next retry of %s: %w", source, err)
+	}
+	return time.UnixMicro(us).UTC(), nil
+}
+
+// Letters returns a source's dead letters, all or the open ones, the newest
+// first, limit of them at most.
+func (s *Store) Letters(ctx context.Context, source string, open bool, limit int) (letters []store.Letter, err error) {
+	rows, err := s.db.QueryContext(ctx, store.SelectLetters(open), source, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters of %s: %w", source, err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var l store.Letter
+		if err := l.ScanLetter(rows.Scan); err != nil {
+			return nil, fmt.Errorf("read the dead letters of %s: %w", source, err)
+		}
+		letters = append(letters, l)
+	}
+	return letters, rows.Err()
+}
+
+// HandleLetters says of those letters that are still open what was done about
+// them and by whom, and returns how many there were. All are marked or none.
+func (s *Store) HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error) {
+	var handled int64
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, id := range store.SortLetters(ids) {
+			result, err := tx.ExecContext(ctx, store.HandleLetter, id.HandleArgs(how, by, at)...)
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if err != nil {
+				return err
+			}
+			handled += n
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("mark %d dead letters as %s: %w", len(ids), how, err)
+	}
+	return int(handled), nil
+}

@@ -1,0 +1,393 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// failing is a failure of fetch n, due at that time.
+func failing(e schemas.Entity, n int64) store.Status {
+	return store.Status{
+		Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: fmt.Sprint("error ", n), Rounds: int(n), Failures: 2,
+		Number: n, Until: at(n), Lane: schemas.Low, Params: map[string]string{"n": fmt.Sprint(n)},
+		CorrelationID: fmt.Sprint("c", n), TraceParent: fmt.Sprint("00-", n), Since: at(n), UpdatedAt: at(n),
+	}
+}
+
+// letter is that of the record at an offset, written at that time.
+func letter(e schemas.Entity, offset int64) store.Letter {
+	return store.Letter{
+		LetterID: store.LetterID{Topic: "t", Partition: 3, Offset: offset}, Entity: e,
+		Reason: schemas.Upstream4xx, Attempts: 2, At: at(offset), CorrelationID: fmt.Sprint("c", offset),
+	}
+}
+
+func (b bench) fail(statuses ...store.Status) {
+	b.Helper()
+	for _, s := range statuses {
+		if err := b.store.Fail(b.Context(), s, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b bench) bury(letters ...store.Letter) {
+	b.Helper()
+	for _, l := range letters {
+		if err := b.store.Fail(b.Context(), store.Status{}, &l); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b bench) status(e schemas.Entity) store.Status {
+	b.Helper()
+	all, err := b.store.Statuses(b.Context(), []schemas.Entity{e})
+	if err != nil || len(all) != 1 {
+		b.Fatal(all, err)
+	}
+	return all[0]
+}
+
+// hasStatus fails the test unless the statuses are these, in their entities' order.
+func (b bench) hasStatus(want ...store.Status) {
+	b.Helper()
+	var of []schemas.Entity
+	for _, s := range want {
+		of = append(of, s.Entity)
+	}
+	got, err := b.store.Statuses(b.Context(), of)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		b.Fatalf("statuses\n%+v, %v; want\n%+v", got, err, want)
+	}
+}
+
+func (b bench) isWell(e schemas.Entity) {
+	b.Helper()
+	b.hasStatus(store.Status{Entity: e})
+}
+
+func (b bench) letters(source string, open bool, limit int) []store.Letter {
+	b.Helper()
+	all, err := b.store.Letters(b.Context(), source, open, limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func (b bench) due(source string, now, lease int64, limit int) []store.Status {
+	b.Helper()
+	due, err := b.store.Due(b.Context(), source, at(now), time.Duration(lease)*time.Second, limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return due
+}
+
+func key(k string) schemas.Entity {
+	return schemas.Entity{Source: entity.Source, Facet: entity.Facet, Key: k}
+}
+
+func testStatus(b bench) {
+	b.isWell(entity)
+	if all, err := b.store.Statuses(b.Context(), nil); err != nil || len(all) != 0 {
+		b.Errorf("Statuses of nothing: %+v, %v", all, err)
+	}
+	first := failing(entity, 5)
+	b.fail(first, first) // a repeat
+	b.hasStatus(first)
+
+	later := failing(entity, 6)
+	later.State, later.Until, later.Params, later.Lane = store.Suspended, time.Time{}, nil, schemas.High
+	b.fail(later)
+	later.Since = first.Since
+	b.hasStatus(later)
+
+	b.fail(failing(entity, 5))
+	b.hasStatus(later)
+	again := failing(entity, 6) // the same fetch, written again
+	again.State = store.Failed
+	b.fail(again)
+	again.Since = first.Since
+	b.hasStatus(again)
+
+	other := failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: entity.Key}, 3)
+	b.fail(other)
+	b.hasStatus(store.Status{Entity: key("b")}, other, again, store.Status{Entity: key("A")})
+}
+
+func testSuccessEndsFailure(b bench) {
+	b.fail(failing(entity, 4))
+	b.write(one(store.Lost), notModified(entity, 5, "x"))
+	b.hasStatus(failing(entity, 4))
+	for n := int64(5); n < 30; n += 10 {
+		for _, step := range []struct {
+			result store.Result
+			write  store.Write
+		}{
+			{store.Changed, content(entity, n, fmt.Sprint(n))},
+			{store.Touched, content(entity, n+2, fmt.Sprint(n))},
+			{store.Touched, notModified(entity, n+4, fmt.Sprint(n))},
+			{store.Absented, absence(entity, n+6)},
+		} {
+			v := step.write.Version
+			bystander := failing(key("other"), v)
+			bystander.Since = at(5)
+			b.fail(failing(entity, v-1), bystander)
+			b.write(one(step.result), step.write)
+			b.isWell(entity)
+			b.hasStatus(bystander)
+			b.fail(failing(entity, v), failing(entity, v-1)) // written late
+			b.isWell(entity)
+		}
+	}
+	rewritten := content(entity, 40, "y")
+	rewritten.ExtractVersion = 8
+	b.fail(failing(entity, 40))
+	b.write(one(store.Rewritten), rewritten)
+	b.isWell(entity)
+}
+
+func testFailureOutlivesTheRest(b bench) {
+	b.write(one(store.Changed), content(entity, 5, "x"))
+	b.fail(failing(entity, 9))
+	// An earlier fetch that is stored late is not what the failure waits for.
+	b.write(one(store.Changed), content(entity, 7, "y"))
+	b.write(one(store.Touched), content(entity, 8, "y"))
+	b.write(one(store.Refused), content(entity, 6, "z"))
+	b.write(one(store.Refused), absence(entity, 7))
+	b.write(one(store.Lost), notModified(entity, 9, "z"))
+	b.write([]store.Result{store.Refused, store.Absented}, content(entity, 1, "x"), absence(entity, 8))
+	b.hasStatus(failing(entity, 9))
+	failed := content(entity, 10, "x")
+	failed.Payload = func() (store.Payload, error) { return store.Payload{}, fmt.Errorf("no memory") }
+	if _, err := b.store.Write(b.Context(), []store.Write{failed, content(key("b"), 1, "x")}); err == nil {
+		b.Fatal("the batch was written")
+	}
+	b.hasStatus(failing(entity, 9))
+	b.write([]store.Result{store.Changed, store.Refused}, content(entity, 10, "x"), content(entity, 9, "y"))
+	b.isWell(entity)
+	if s := b.get(entity); s.Version != 10 {
+		b.Errorf("%+v", s.State)
+	}
+}
+
+// testFailureRace writes a failure and a success of one entity at once, of an
+// entity with a state and of one without: the later fetch wins.
+func testFailureRace(b bench) {
+	const rounds = 60
+	for n := range rounds {
+		e := key(fmt.Sprint(n / 2))
+		failed := int64(1 + 10*n)
+		stored := failed + int64(n/4%2)*2 - 1 // below or above
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := b.store.Fail(b.Context(), failing(e, failed), nil); err != nil {
+				b.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if results, err := b.store.Write(b.Context(), []store.Write{content(e, stored, "x"), content(key("z"+e.Key), stored, "x")}); err != nil || !results[0].Stored() {
+				b.Error(results, err)
+			}
+		})
+		wg.Wait()
+		if s := b.status(e); (s.State != "") != (failed > stored) {
+			b.Errorf("failed at %d, stored at %d: %+v", failed, stored, s)
+		}
+		if v := b.get(e).Version; v != stored {
+			b.Errorf("version %d, want %d", v, stored)
+		}
+	}
+}
+
+// testFailureAlone: a failure leaves nothing but its own row.
+func testFailureAlone(b bench) {
+	b.fail(failing(entity, 5))
+	testUnknown(b)
+	b.write(one(store.Changed), content(entity, 4, "x"))
+	b.fail(failing(entity, 6))
+	b.is(entity, "x", 4, 4, 4, 4)
+	if err := b.store.Delete(b.Context(), entity); err != nil {
+		b.Fatal(err)
+	}
+	b.isWell(entity)
+	b.fail(failing(entity, 1))
+	b.hasStatus(failing(entity, 1))
+	if err := b.store.Delete(b.Context(), entity); err != nil { // only a status is stored
+		b.Fatal(err)
+	}
+	b.isWell(entity)
+}
+
+func testHostileFailure(b bench) {
+	s := failing(key("'; DROP TABLE update_status; --\u1100\"\\"), 1)
+	s.Error = "a\x00b\xff\xfec" + strings.Repeat("가", 2000)
+	s.Reason, s.CorrelationID, s.TraceParent = "\x00", "\xc3(\x00", strings.Repeat("é", 3000)
+	s.Params = map[string]string{"\x00": "'\x00\"\\", "": "", "<가>": "\u2028&"}
+	l := letter(s.Entity, 1)
+	l.CorrelationID = "\x00\xff"
+	if err := b.store.Fail(b.Context(), s, &l); err != nil {
+		b.Fatal(err)
+	}
+	got := b.status(s.Entity)
+	const prefix = "a\uFFFDb\uFFFDc"
+	if fill := (store.MaxTextBytes - len(prefix)) / 3; got.Error != prefix+strings.Repeat("가", fill) {
+		b.Errorf("%d bytes of error: %.30q", len(got.Error), got.Error)
+	}
+	if got.Reason != "\uFFFD" || got.CorrelationID != "\uFFFD(\uFFFD" || len(got.TraceParent) != store.MaxTextBytes || !maps.Equal(got.Params, s.Params) {
+		b.Errorf("%+v", got)
+	}
+	if all := b.letters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
+		b.Errorf("%+v", all)
+	}
+	if n, err := b.store.HandleLetters(b.Context(), []store.LetterID{l.LetterID}, "replayed", "me\x00", at(1)); n != 1 || err != nil {
+		b.Error(n, err)
+	}
+	b.write(one(store.Changed), content(s.Entity, 1, "x"))
+	b.isWell(s.Entity)
+}
+
+func testDue(b bench) {
+	next := func(want time.Time) {
+		b.Helper()
+		if got, err := b.store.NextDue(b.Context(), entity.Source); err != nil || !got.Equal(want) {
+			b.Fatalf("the next is due at %v, %v; want %v", got, err, want)
+		}
+	}
+	claimed := func(s store.Status, until int64) store.Status { s.Until = at(until); return s }
+	is := func(got []store.Status, want ...store.Status) {
+		b.Helper()
+		if len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
+			b.Fatalf("due are\n%+v, want\n%+v", got, want)
+		}
+	}
+	next(time.Time{})
+	is(b.due(entity.Source, 100, 10, 10))
+
+	x, y, z := failing(key("z"), 10), failing(key("y"), 20), failing(key("x"), 30)
+	held, suspended := failing(key("held"), 1), failing(key("suspended"), 2)
+	held.State, suspended.State, suspended.Until = store.Failed, store.Suspended, time.Time{}
+	b.fail(z, x, y, held, suspended, failing(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 5))
+	next(at(10))
+	is(b.due(entity.Source, 9, 10, 10))
+	is(b.due(entity.Source, 20, 100, 10), claimed(x, 120), claimed(y, 120))
+	b.hasStatus(claimed(x, 120), z, claimed(y, 120), held, suspended)
+	next(at(30))
+	is(b.due(entity.Source, 29, 100, 10))
+	is(b.due(entity.Source, 1000, 100, 1), claimed(z, 1100))
+	next(at(120))
+	b.write(one(store.Changed), content(y.Entity, 20, "x"))
+	is(b.due(entity.Source, 120, 100, 10), claimed(x, 220)) // again: the claimant died
+	next(at(220))
+	again := failing(x.Entity, 11)
+	again.Until = at(50) // of one that failed again
+	b.fail(again)
+	next(at(50))
+	again.Since = x.Since
+	is(b.due(entity.Source, 50, 1, 10), claimed(again, 51))
+}
+
+// testDueRace has instances claim at once: each row goes to one of them.
+func testDueRace(b bench) {
+	const claimants, rows = 6, 120
+	for n := range int64(rows) {
+		b.fail(failing(key(fmt.Sprint(n)), n+1))
+	}
+	var mu sync.Mutex
+	claims := map[schemas.Entity]int{}
+	var wg sync.WaitGroup
+	for range claimants {
+		wg.Go(func() {
+			for {
+				due, err := b.store.Due(b.Context(), entity.Source, at(rows), time.Hour, 7)
+				if err != nil {
+					b.Error(err)
+				}
+				if len(due) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, s := range due {
+					claims[s.Entity]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for _, s := range b.due(entity.Source, rows, 3600, rows) { // passed over while another was at it
+		claims[s.Entity]++
+	}
+	for e, n := range claims {
+		if n != 1 {
+			b.Errorf("%s was claimed %d times", e, n)
+		}
+	}
+	if len(claims) != rows {
+		b.Errorf("%d of %d were claimed", len(claims), rows)
+	}
+}
+
+func testLetters(b bench) {
+	is := func(open bool, limit int, want ...store.Letter) {
+		b.Helper()
+		if got := b.letters("nexon", open, limit); len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
+			b.Fatalf("letters\n%+v, want\n%+v", got, want)
+		}
+	}
+	is(true, 9)
+	undecoded := letter(schemas.Entity{Source: "nexon"}, 2)
+	undecoded.Reason, undecoded.Attempts, undecoded.CorrelationID = schemas.Undecodable, 0, ""
+	one, three, other := letter(entity, 1), letter(entity, 3), letter(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 4)
+	s := failing(entity, 1)
+	s.State = store.Failed
+	if err := b.store.Fail(b.Context(), s, &three); err != nil {
+		b.Fatal(err)
+	}
+	b.hasStatus(s)
+	b.bury(one, undecoded, other)
+	b.isWell(undecoded.Entity)
+	repeated := three
+	repeated.At = at(99)
+	b.bury(repeated)
+	is(true, 9, three, undecoded, one)
+	is(true, 2, three, undecoded)
+
+	unknown := letter(entity, 77).LetterID
+	handle := func(want int, how string, ids ...store.LetterID) {
+		b.Helper()
+		if n, err := b.store.HandleLetters(b.Context(), ids, how, "me", at(50)); n != want || err != nil {
+			b.Fatalf("%d were handled, %v; want %d", n, err, want)
+		}
+	}
+	handle(0, "purged")
+	handle(0, "purged", unknown)
+	handle(2, "replayed", three.LetterID, unknown, one.LetterID, three.LetterID)
+	handle(1, "purged", one.LetterID, undecoded.LetterID)
+	for l, how := range map[*store.Letter]string{&one: "replayed", &undecoded: "purged", &three: "replayed"} {
+		l.Handled, l.HandledAt, l.HandledBy = how, at(50), "me"
+	}
+	is(true, 9)
+	is(false, 9, three, undecoded, one)
+	b.bury(repeated) // which does not open it again
+	is(true, 9)
+	is(false, 1, three)
+
+	// A letter is written also where its status comes too late.
+	b.write([]store.Result{store.Changed}, content(entity, 5, "x"))
+	late := letter(entity, 9)
+	if err := b.store.Fail(b.Context(), failing(entity, 4), &late); err != nil {
+		b.Fatal(err)
+	}
+	b.isWell(entity)
+	is(true, 9, late)
+}
