@@ -48,6 +48,9 @@ var limiterAcquire string
 //go:embed limiter_long.lua
 var limiterLong string
 
+//go:embed limiter_slots.lua
+var limiterSlots string
+
 // The scripts. What they take and return stands at the head of each file.
 var (
 	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
@@ -56,5 +59,5 @@ var (
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
-	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong)
+	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots)
 )

@@ -1,0 +1,132 @@
+-- limiter_slots: the end of limiter_long, whose locals are ours: gives out slots by the
+-- state as it is now, and writes it.
+
+-- What the day and the ceiling leave to whom.
+local highMost, lowMost, pace, paceWhy = huge, huge, 0, 0
+local inMargin = day and now + horizon >= dayEnd - MARGIN
+if day then
+  local seconds, reserve = max(1, (dayEnd + MARGIN - now) / 1000000), day[2] / 1000000
+  highMost = day[1] - used
+  lowMost = highMost - reserve * seconds
+  if lowMost >= 1 then pace, paceWhy = ceil(1000000 * seconds / lowMost), day.day end
+  if inMargin then
+    highMost = min(highMost, day[1] - nextUsed)
+    local left = day[1] - nextUsed - reserve * 86400
+    lowMost = min(lowMost, left)
+    if left >= 1 then pace = max(pace, ceil(86400000000 / left)) end
+  end
+end
+if (ARGV[6] or '') ~= '' then
+  local ceiling = number(ARGV[6], now < number(ARGV[6], 33) and 1 or 17)
+  if ceiling > pace then pace, paceWhy = ceiling, -5 end
+end
+
+-- The earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), the section
+-- that decides it, and the lane of each L section that it takes.
+local taken = {}
+local function slotOf(first, second)
+  local slot, why = earliest, brake > now and -1 or 0
+  for l = 0, #T - 3, 3 do
+    local a, b = huge, huge
+    local ta, tb = T[l + first], T[l + second]
+    if ta > 0 then a = tats[l + first] - (B[l + first] - 1) * ta end
+    if tb > 0 then b = tats[l + second] - (B[l + second] - 1) * tb end
+    local n = second
+    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- at once in both: one's own
+    taken[l] = n
+    if b > slot then slot, why = b, index[l / 3 + 1] end
+  end
+  for n = 1, #reach do
+    local ring = rings[n]
+    local most = max(1, floor((first == 1 and slots[n] or lowSlots[n]) * ramp))
+    local s = #ring >= 16 and number(ring, #ring - 15) or 0
+    if #ring >= 16 * most then s = max(s, number(ring, #ring - 16 * most + 1) + reach[n]) end
+    if s > slot then slot, why = s, ringIndex[n] end
+  end
+  if first == 2 and pace > 0 and ceil(paced + pace) - AHEAD > slot then slot, why = ceil(paced + pace) - AHEAD, paceWhy end
+  return slot, why
+end
+
+local runs, run = {}, nil
+local function grant(n, most, first, second, before, interval)
+  if n == 0 then return 0, 0, 0, before end
+  if stopped then return 0, 1000000, -2, before end
+  if uncounted == 1 then return 0, 50000, -4, before end
+  local granted, slot, why = 0, 0, 0
+  local limit = min(n, max(0, floor(most)))
+  run = nil
+  while granted < limit do
+    slot, why = slotOf(first, second)
+    if slot > now + horizon then break end
+    for l = 0, #T - 3, 3 do
+      local lane = l + taken[l]
+      tats[lane] = ceil(max(tats[lane], slot) + T[lane] / ramp)
+    end
+    for r = 1, #reach do
+      rings[r] = rings[r] .. format('%16d', slot)
+      if #rings[r] > 16 * slots[r] then rings[r] = sub(rings[r], -16 * slots[r]) end
+    end
+    if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
+    if day then
+      if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
+      used = used + 1
+    end
+    granted = granted + 1
+    local wait = slot - now
+    if run and runs[run] == 1 then
+      runs[run], runs[run + 2] = 2, wait - runs[run + 1]
+    elseif run and wait - runs[run + 1] == runs[run] * runs[run + 2] then
+      runs[run] = runs[run] + 1
+    else
+      run = #runs + 1
+      runs[run], runs[run + 1], runs[run + 2] = 1, wait, 0
+    end
+  end
+  if granted == n then return granted, 0, 0, before end
+  if granted == limit then -- the day has no more
+    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), day.day, before
+  end
+  if why == 0 or now < birth + quiet or lost then why = -3 end
+  -- Back when a batch of slots has come within the horizon, but while at least
+  -- half of the reserved ones are still ahead: few calls, and no idle lane.
+  local batch = max(1, min(n - granted, floor(horizon / 2 / interval)))
+  local from = max(slot - horizon, before)
+  if from > now + AGAIN then from, interval = now + AGAIN, 0 end
+  return granted, max(1, ceil(from + (batch - 1) * interval) - now), why, ceil(from + batch * interval)
+end
+
+-- How far apart the slots of who waits are, on the average.
+local function interval(first, second)
+  local most = 1
+  for l = 0, #T - 3, 3 do
+    most = max(most, T[l + first] > 0 and T[l + first] or T[l + second])
+  end
+  for r = 1, #reach do most = max(most, reach[r] / (first == 1 and slots[r] or lowSlots[r])) end
+  return most / ramp
+end
+
+local nHigh, returnHigh, whyHigh, nLow, returnLow, whyLow
+nHigh, returnHigh, whyHigh, backHigh = grant(ARGV[1] + 0, highMost, 1, 2, backHigh, interval(1, 2))
+lowMost = min(lowMost, highMost - nHigh)
+nLow, returnLow, whyLow, backLow = grant(ARGV[2] + 0, lowMost, 2, 3, backLow, max(pace, interval(2, 3)))
+
+-- Until when the short way may be taken.
+local simple = #T == 3 and T[3] == 0 and #reach == 0 and held == quota and strictest == quota
+calm = 0
+if simple and uncounted == 0 and not stopped and now >= brake + RAMP and now >= birth + quiet then
+  calm = epoch + EPOCH
+  if day then calm = min(calm, dayEnd - MARGIN - 2 * horizon) end
+end
+local out = {format(LINE, seen and sub(state, 1, 2) or FORMAT, replid, calm, simple and name or OTHERS, now, tats[1], tats[2],
+  used, paced, backHigh, backLow, dayEnd, birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted)}
+for n = 3, #tats do out[#out + 1] = format('%16d', tats[n]) end
+local kept = {}
+for n = 1, #rings do kept[n] = rings[n] ~= '' and rings[n] or '-' end
+out[#out + 1] = '\n' .. held .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n' .. rest
+redis.call('SET', KEYS[1], table.concat(out))
+
+if whyHigh ~= 0 or whyLow ~= 0 then
+  local n = #runs
+  runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = returnHigh, returnLow, whyHigh, whyLow
+end
+return {nHigh, nLow, now, used, unpack(runs)}
