@@ -17,6 +17,11 @@
 -- ARGV[7]  what has happened, words apart by blanks; or not there:
 --          brake D BASE SENT   the upstream refused the call of slot SENT for D us
 --                              (0: it did not say; BASE is then the first pause)
+--          probe FIRST MOST SENT  the call of slot SENT was answered as by a sick
+--                          upstream: all calls stop, but for one that probes after
+--                          FIRST us, and then after pauses that double up to MOST us
+--          lift SENT       that of slot SENT as by a healthy one: ends a probing stop
+--                          that began before it; the rate comes back as after a brake
 --          refund SLOT         a slot of which nothing was sent
 --          used END N AT RATE MOST  the day until END had N calls at AT, and since
 --                              then at most MOST and RATE a second
@@ -27,18 +32,21 @@
 -- interval. If demand was refused four more numbers follow, for HIGH and LOW: in how
 -- many us to ask again (0: nothing was refused), and the section that refused it (or:
 -- -1 brake, -2 stopped, -3 lost state, -4 the day is not counted until `used` is told,
--- -5 ceiling). {-1}: the midnights are needed. For an empty quota instead
+-- -5 ceiling, -6 probing stop). While a probing stop is in force they follow also when
+-- nothing was refused, as with the slot of a probe: -6 then, for the lane that is
+-- neither stopped nor uncounted. {-1}: the midnights are needed. For an empty quota instead
 -- {now, birth, revision, stopped, braked until, ramp in thousandths, uncounted,
 -- then for each section: 1, L's window, slots that high, shared, low have at once;
--- 2, R's reach, slots, LOW's, used; 3, D's limit, reserve, used, end}.
+-- 2, R's reach, slots, LOW's, used; 3, D's limit, reserve, used, end; and if a probing
+-- stop is in force: 4, the moment of the next probe, since when, the pause, the longest}.
 --
 -- Atomic: one read and one write. A state that is missing, garbled, from before a
 -- restart or a failover, or from before Redis' clock was set back starts quiet,
 -- for permits of the lost state may still be on their way.
 --
 -- The state, without expiry: a line of numbers, the quota in force, the strictest
--- quota of the callers of this epoch, the slots of the rings; lines of a later
--- format that follow are kept. The newest revision is in force; where callers of
+-- quota of the callers of this epoch, the slots of the rings, once there was one the
+-- probing stop; lines of a later format that follow are kept. The newest revision is in force; where callers of
 -- one revision differ, each gets what all of them allow, until the stricter have
 -- been silent for an epoch.
 --

@@ -6,9 +6,13 @@ local FORMAT, EPOCH = '01', 2500000
 local BRAKE_MOST, RAMP = 60000000, 10000000
 local UNWRITTEN = 100000000 -- no process calls on for so long without writing the day's count down
 local LINE = '%s%s%16d%s%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d'
+local PROBE_LEAST = 1000000 -- between two probes; longer than a horizon, so that no call reserves two
 local OTHERS = '----------------------------------------' -- in place of the name of a quota that is not in force alone
 local find, huge = string.find, math.huge
 local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
+-- The probing stop: when the next probe may go (0: there is none), when it began, when
+-- the pause now began (or the last stop ended), the pause, and the longest.
+local probe, began, turned, pause, pauseMost = 0, 0, 0, 0, 0
 local birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, held, strictest, rings, rest, seen = {}, nil, nil, {}, '', nil
 local looking = quota == ''
@@ -56,6 +60,19 @@ local function read()
   for r in string.gmatch(sub(state, e3 + 1, e4 - 1), '[^,]+') do
     assert(r == '-' or (#r % 16 == 0 and not find(r, '%D')))
     rings[#rings + 1] = r ~= '-' and r or ''
+  end
+  -- A line P follows once there was a probing stop. A release that knows none keeps it
+  -- as one of a later format. Until the next probe it obeys, for the brake above covers
+  -- that too; after that it lets calls flow until one of us asks. What it writes there
+  -- counts: a later end is a brake that it was told, an earlier one a state that it lost.
+  if find(rest, '^P[%d ]+\n') then
+    local other, next = number(rest, 2), number(rest, 18)
+    local a, b, c, d = number(rest, 34), number(rest, 50), number(rest, 66), number(rest, 82)
+    if brake >= max(other, next) then
+      if brake == max(other, next) then brake = other end
+      probe, began, turned, pause, pauseMost = next, a, b, c, d
+    end
+    rest = sub(rest, find(rest, '\n', 1, true) + 1)
   end
   seen = true
 end
@@ -172,6 +189,8 @@ while happened[i] do
 end
 if lost and not looking then
   brake = seen and brake > last and now + brake - last or 0
+  -- A probing stop lasts, as a brake does; what was sent before this doesn't end it.
+  if probe > 0 then probe, began, turned = max(now, now + probe - last), now, now else turned = 0 end
   birth, epoch, braked, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
   tats, rings = {now, now, now}, {}
   for n = 1, #T do tats[n] = max(now + quiet, brake) + max(B[n] - 1, 0) * T[n] end
@@ -211,6 +230,22 @@ while happened[i] do
       brake = max(brake, now + d)
       for n = 1, #T do tats[n] = max(tats[n], brake + max(B[n] - 1, 0) * T[n]) end
     end
+  elseif happened[i] == 'probe' then
+    local first, most, sent = max(happened[i + 1] + 0, PROBE_LEAST), happened[i + 2] + 0, happened[i + 3] + 0
+    if probe > 0 then
+      -- The same incident, or the probe that failed, whose next pause is set. Who asked
+      -- for longer pauses has them, counted from where the pause began.
+      pauseMost = max(pauseMost, first, most)
+      if first > pause then pause, probe = first, max(probe, turned + first) end
+    elseif sent >= turned then -- otherwise it was sent before the last stop ended
+      probe, began, turned, pause, pauseMost = now + first, now, now, first, max(first, most)
+    end
+  elseif happened[i] == 'lift' then
+    if probe > 0 and happened[i + 1] + 0 > began then
+      if now >= brake + RAMP + step then step = 0 end -- what comes next repeats no brake
+      probe, turned, brake, backHigh, backLow = 0, now, max(brake, now), 0, 0
+      for n = 1, #T do tats[n] = max(tats[n], brake + max(B[n] - 1, 0) * T[n]) end
+    end
   elseif happened[i] == 'refund' then
     local slot = happened[i + 1] + 0
     if slot > birth then
@@ -248,7 +283,7 @@ if not day then uncounted = 0 end
 -- After a brake the rate comes back from half to the whole.
 local ramp = 1
 if brake > 0 and now < brake + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - brake) / RAMP)) end
-local earliest, stopped = max(now, brake), sub(held, 17, 17) == '1'
+local earliest, stopped = max(now, brake, probe), sub(held, 17, 17) == '1'
 
 if looking then
   local out = {now, birth, number(held, 1), stopped and 1 or 0, brake, floor(ramp * 1000), uncounted}
@@ -268,6 +303,10 @@ if looking then
     else
       out[#out + 1], out[#out + 2], out[#out + 3], out[#out + 4], out[#out + 5] = 3, s[1], s[2], used, dayEnd
     end
+  end
+  if probe > 0 then
+    local n = #out
+    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(probe, brake), began, pause, pauseMost
   end
   return out
 end

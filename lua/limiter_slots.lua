@@ -47,9 +47,10 @@ local function slotOf(first, second)
   return slot, why
 end
 
+local LIFTED = 500000 -- who is refused by a probing stop asks again by then: it may be lifted
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
-  if n == 0 then return 0, 0, 0, before end
+  if n == 0 then return 0, 0, probe > 0 and -6 or 0, before end
   if stopped then return 0, 1000000, -2, before end
   if uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
@@ -71,6 +72,11 @@ local function grant(n, most, first, second, before, interval)
       if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
       used = used + 1
     end
+    if probe > 0 then -- that was it; the next is beyond the horizon
+      turned, pause = slot, min(pauseMost, 2 * pause)
+      probe = slot + pause
+      earliest = max(earliest, probe)
+    end
     granted = granted + 1
     local wait = slot - now
     if run and runs[run] == 1 then
@@ -82,16 +88,23 @@ local function grant(n, most, first, second, before, interval)
       runs[run], runs[run + 1], runs[run + 2] = 1, wait, 0
     end
   end
-  if granted == n then return granted, 0, 0, before end
-  if granted == limit then -- the day has no more
-    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), day.day, before
+  if granted == n and probe == 0 then return granted, 0, 0, before end
+  if granted == limit and granted < n then -- the day has no more
+    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), probe > 0 and -6 or day.day, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
+  -- Whoever probes, and whoever may not, learns of it; and soon of its end, which may
+  -- come before the next probe, and which a brake would outlast.
+  local again = AGAIN
+  if probe > 0 then
+    slot, why = max(slot, earliest), -6
+    if brake <= now then again = LIFTED end
+  end
   -- Back when a batch of slots has come within the horizon, but while at least
   -- half of the reserved ones are still ahead: few calls, and no idle lane.
   local batch = max(1, min(n - granted, floor(horizon / 2 / interval)))
   local from = max(slot - horizon, before)
-  if from > now + AGAIN then from, interval = now + AGAIN, 0 end
+  if from > now + again then from, interval = now + again, 0 end
   return granted, max(1, ceil(from + (batch - 1) * interval) - now), why, ceil(from + batch * interval)
 end
 
@@ -113,16 +126,20 @@ nLow, returnLow, whyLow, backLow = grant(ARGV[2] + 0, lowMost, 2, 3, backLow, ma
 -- Until when the short way may be taken.
 local simple = #T == 3 and T[3] == 0 and #reach == 0 and held == quota and strictest == quota
 calm = 0
-if simple and uncounted == 0 and not stopped and now >= brake + RAMP and now >= birth + quiet then
+if simple and uncounted == 0 and not stopped and probe == 0 and now >= brake + RAMP and now >= birth + quiet then
   calm = epoch + EPOCH
   if day then calm = min(calm, dayEnd - MARGIN - 2 * horizon) end
 end
 local out = {format(LINE, seen and sub(state, 1, 2) or FORMAT, replid, calm, simple and name or OTHERS, now, tats[1], tats[2],
-  used, paced, backHigh, backLow, dayEnd, birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted)}
+  used, paced, backHigh, backLow, dayEnd, birth, epoch, max(brake, probe), braked, step, nextUsed, dayBorn, uncounted)}
 for n = 3, #tats do out[#out + 1] = format('%16d', tats[n]) end
 local kept = {}
 for n = 1, #rings do kept[n] = rings[n] ~= '' and rings[n] or '-' end
-out[#out + 1] = '\n' .. held .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n' .. rest
+out[#out + 1] = '\n' .. held .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n'
+if turned > 0 then
+  out[#out + 1] = 'P' .. format('%16d%16d%16d%16d%16d%16d\n', brake, probe, began, turned, pause, pauseMost)
+end
+out[#out + 1] = rest
 redis.call('SET', KEYS[1], table.concat(out))
 
 if whyHigh ~= 0 or whyLow ~= 0 then
