@@ -50,13 +50,25 @@
 // shorter than the round trips between is not. A day's count is written down every
 // few seconds and resumes from there, as if the time since had been used in full.
 //
-// # Brakes, stops and changes
+// # Brakes, probes, stops and changes
 //
 // A refused call brakes everybody: nothing ahead of the brake's end is granted, and
 // what was reserved lapses within horizon + V. Then the rate rises from half to the
-// whole within ten seconds. What is changed of a quota while it runs has a revision,
-// and the newest one known to Redis is in force for all; where callers of one
-// revision differ, as while a release rolls out, each gets what all of them allow.
+// whole within ten seconds.
+//
+// For a sick upstream there is the probing stop (Probe): all calls stop, but for one
+// at a time, of whichever process asks first, that probes; the first after a pause,
+// the next after pauses that double. The script sets the next pause when it grants a
+// probe, so one that fails, or whose process dies, need not be told of. It ends with
+// the first healthy answer to what was sent after it began (Lift), as a brake ends.
+// Every answer of the script says whether one is in force, also to who was granted
+// the probe; who is refused asks twice a second, and so learns of the end. The later
+// of a brake's end and a pause's holds; an emergency stop wins over both. It outlasts
+// a failover as a brake does, and is forgotten where the state can't be read.
+//
+// What is changed of a quota while it runs has a revision, and the newest one known
+// to Redis is in force for all; where callers of one revision differ, as while a
+// release rolls out, each gets what all of them allow.
 //
 // # Failing closed
 //

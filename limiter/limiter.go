@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,7 @@ type Limiter struct {
 	readies sync.Pool     // of waiters' channels, each with room for one and empty
 	kick    chan struct{} // something has changed that Run must look at
 	count   chan struct{} // the day's count is needed
+	probing atomic.Bool   // Redis has said that a probing stop is in force
 
 	mu       sync.Mutex
 	high     queue
@@ -204,15 +206,20 @@ func (l *Limiter) Brake(d time.Duration, sent time.Time) {
 	base := l.quota.brake()
 	l.braking = true
 	l.tell = append(l.tell, fmt.Sprintf("brake %d %d %d", d.Microseconds(), base.Microseconds(), max(0, l.clock.at(sent))))
+	l.giveUp()
+	l.mu.Unlock()
+	l.metrics.brakes.Inc()
+	l.wake()
+}
+
+// giveUp gives up what has been reserved ahead. The caller holds l.mu.
+func (l *Limiter) giveUp() {
 	for _, q := range []*queue{&l.high, &l.low} {
 		for _, s := range q.slots {
 			l.refund(s)
 		}
 		q.slots = nil
 	}
-	l.mu.Unlock()
-	l.metrics.brakes.Inc()
-	l.wake()
 }
 
 // refund takes back a slot of which nothing was sent, where that makes room for

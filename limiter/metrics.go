@@ -21,6 +21,7 @@ type metrics struct {
 	limit    *prometheus.GaugeVec
 	rate     prometheus.Gauge
 	state    *prometheus.GaugeVec
+	probing  prometheus.Gauge
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
@@ -56,6 +57,9 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_state", Help: "1 for the state that the source's limiter is in.",
 		}, []string{"state"}),
+		probing: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_probing", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
+		}),
 		acquired: map[schemas.Lane]prometheus.Counter{},
 		rejected: map[schemas.Lane]prometheus.Counter{},
 		waited:   map[schemas.Lane]prometheus.Observer{},
@@ -79,7 +83,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		m.waited[lane] = waited.WithLabelValues(string(lane))
 	}
 	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.brakes,
-		waiting, m.jitter, m.left, m.limit, m.rate, m.state)
+		waiting, m.jitter, m.left, m.limit, m.rate, m.state, m.probing)
 	return m
 }
 

@@ -17,6 +17,7 @@ type record struct {
 	brakes  []brake
 	// brakedAt is when Redis was told of the last one, by its own clock in us.
 	brakedAt int64
+	stop     probes
 	forgot   bool     // Redis forgot calls
 	said     []string // what happened, for people
 	wrongs   []string
@@ -42,7 +43,10 @@ type grants struct {
 }
 
 // brake is one that Redis was told of.
-type brake struct{ told, until time.Time }
+type brake struct {
+	told, until time.Time
+	probing     bool // it is the pause before a first probe
+}
 
 const (
 	// learnt is how long a change may take: a second to be read, another until it
@@ -114,7 +118,7 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 
 // forget notes that Redis forgot what happened since then, and with it the brakes.
 func (w *world) forget(since time.Time) {
-	w.forgot, w.brakedAt = true, 0
+	w.forgot, w.brakedAt, w.stop.blind = true, 0, true
 	for i := range w.brakes {
 		if b := &w.brakes[i]; b.told.After(since) && b.until.After(time.Now()) {
 			b.until = time.Now()

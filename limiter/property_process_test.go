@@ -231,10 +231,19 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 			}
 			w.brakedAt = max(w.brakedAt, redisNow.UnixMicro())
 			w.brakes = append(w.brakes, brake{told: at, until: at.Add(micros(a))})
+		case "probe":
+			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
+			w.probeTold(at, redisNow.UnixMicro(), micros(a), micros(b), sent)
+		case "lift":
+			_, _ = fmt.Sscan(words[i+1], &sent)
+			w.liftTold(at, redisNow.UnixMicro(), sent)
 		case "refund":
 			_, _ = fmt.Sscan(words[i+1], &a)
 			w.refunds[place{p.name, a}]++
 		}
+	}
+	if wrong := w.probed(g, at); wrong != "" && err == nil {
+		w.wrongs = append(w.wrongs, fmt.Sprintf("%v  %s: %+v", time.Since(w.start), wrong, g))
 	}
 	return g, at, err
 }

@@ -164,6 +164,16 @@ func (w *world) plan() []event {
 				t += span(r, 0, 2*time.Second)
 			}
 		},
+		func(t time.Duration) {
+			first := span(r, time.Second, 2*time.Second).Truncate(time.Microsecond)
+			most := span(r, 0, 4*time.Second).Truncate(time.Microsecond)
+			for range 1 + r.IntN(3) {
+				at(t, fmt.Sprintf("probing, first after %v, then up to %v", first, most), func() { w.probe(first, most) })
+				t += span(r, 0, 3*time.Second)
+				ago := span(r, 0, 4*time.Second)
+				at(t, fmt.Sprintf("the answers to what was sent %v ago are healthy", ago), func() { w.lift(ago) })
+			}
+		},
 		func(t time.Duration) { at(t, "settings change", w.change) },
 		func(t time.Duration) {
 			at(t, "stop", func() { w.set(w.override, true) })
@@ -275,7 +285,7 @@ func (w *world) setClock(by time.Duration) {
 		w.noBegin = time.Now().Add(3 * time.Second)
 		w.brakeShorter(by)
 	}
-	w.skew = skew
+	w.skew, w.stop.blind = skew, true
 }
 
 // brake is what a process tells that the upstream refused.

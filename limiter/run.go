@@ -194,7 +194,7 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	told, _, _ := strings.Cut(d.happened, "refund ")
 	if told = strings.TrimSpace(told); told != "" {
 		l.tell = append(l.tell, told)
-		l.braking = l.braking || strings.Contains(told, "brake ")
+		l.braking = l.braking || strings.Contains(told, "brake ") || strings.Contains(told, "probe ")
 	}
 }
 
@@ -216,6 +216,7 @@ func (l *Limiter) take(a answer) {
 		l.high.slots, l.low.slots = nil, nil
 		return
 	}
+	l.learn(a)
 	if l.quota.day != nil && a.asked.high+a.asked.low > 0 && !l.stopped && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
 		at := time.UnixMicro(a.now)
 		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}

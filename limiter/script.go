@@ -35,7 +35,8 @@ type terms struct {
 }
 
 // grant is what it answers: waits until the slots, from Redis' now, and in how
-// long to come back for what was refused (0: nothing was), and by whom.
+// long to come back for what was refused (0: nothing was), and by whom. While a
+// probing stop is in force, by whom is whyProbing, though nothing was refused.
 type grant struct {
 	high, low         []time.Duration
 	backHigh, backLow time.Duration
@@ -54,6 +55,7 @@ const (
 	whyLost      why = -3
 	whyUncounted why = -4
 	whyCeiling   why = -5
+	whyProbing   why = -6
 )
 
 const (
@@ -125,6 +127,8 @@ func (q Quota) reason(w why) string {
 		return "day not counted yet"
 	case whyCeiling:
 		return "ceiling"
+	case whyProbing:
+		return "probing"
 	}
 	if names := q.sections(); int(w) <= len(names) {
 		return names[w-1]

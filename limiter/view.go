@@ -19,12 +19,12 @@ import (
 // View is the limiter of one source as it is now, for people and dashboards.
 type View struct {
 	Source string `json:"source"`
-	// State is flowing, braked, ramping (after a brake), stopped, starting quiet
-	// (its state was lost), uncounted (the day's count is being restored), or
-	// unused.
+	// State is flowing, braked, probing (stopped but for one call at a time), ramping
+	// (after either), stopped, starting quiet (its state was lost), uncounted (the
+	// day's count is being restored), or unused.
 	State string     `json:"state"`
 	At    time.Time  `json:"at"`              // by Redis' clock
-	Until *time.Time `json:"until,omitempty"` // of a brake or a quiet start
+	Until *time.Time `json:"until,omitempty"` // of a brake, of a pause between probes or of a quiet start
 	// Revision is that of the settings in force, and NewestRevision that of those
 	// that are set: if it is greater, the limits shown are still to come. Rate is
 	// the part of the rate that is used.
@@ -187,6 +187,23 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 // uncounted is the state in which what the day has used is still to be told.
 const uncounted = "uncounted"
 
+// probing is the state in which nothing is called but what probes the upstream.
+const probing = "probing"
+
+// sectionProbing is the section that shows a probing stop.
+const sectionProbing = 4
+
+// nextProbe returns when the next probe may go, by Redis' clock in us; 0: no probing
+// stop is in force.
+func nextProbe(sections []int64) int64 {
+	for ; len(sections) >= 5; sections = sections[5:] {
+		if sections[0] == sectionProbing {
+			return sections[1]
+		}
+	}
+	return 0
+}
+
 // look returns what the state in Redis shows.
 func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
 	v := View{Source: source, State: "unused", At: time.Now().UTC(), Rate: 1, Policies: []PolicyView{}}
@@ -202,10 +219,16 @@ func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Q
 		return View{}, errUnreadable
 	}
 	now, birth, until := s[0], s[1], utc(s[4])
+	next := nextProbe(s[7:])
 	v.At, v.Revision, v.Rate = utc(now), s[2], float64(s[5])/1000
 	switch quiet := birth + quota.Quiet().Microseconds(); {
 	case s[3] == 1:
 		v.State = "stopped"
+	case next > 0:
+		v.State = probing
+		if until = utc(next); next > now { // otherwise the next call is the probe
+			v.Until = &until
+		}
 	case s[4] > now:
 		v.State, v.Until = "braked", &until
 	case s[6] == 1:
@@ -238,7 +261,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			if v.State != "stopped" && v.State != "braked" && v.State != uncounted { // nothing goes this instant
+			if v.State != "stopped" && v.State != "braked" && v.State != probing && v.State != uncounted { // nothing goes this instant
 				p.Left, p.LeftForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
@@ -262,6 +285,8 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			p.Used, p.Left, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end
 			p.LeftForLow = max(0, p.Left-int64(float64(s[2])/1e6*max(0, end.Sub(v.At).Seconds())))
+		case sectionProbing:
+			continue
 		default:
 			return errUnreadable
 		}

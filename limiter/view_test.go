@@ -131,6 +131,12 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 		if !in(v, v.Until, 1, 700*ms) || v.Rate != 0.5 || v.Policies[0].Left != 0 {
 			t.Errorf("braked: %+v", v)
 		}
+		now := time.Now()
+		s.ask(demand{events: true, happened: fmt.Sprintf("probe 700000 1000000 %d", now.UnixMicro())})
+		if v := s.view(); v.State != "probing" || !in(v, v.Until, 1, time.Second) || v.Policies[0].Left != 0 {
+			t.Errorf("probing: %+v", v)
+		}
+		s.ask(demand{events: true, happened: fmt.Sprintf("lift %d", now.Add(time.Hour).UnixMicro())})
 		v = s.until("ramping")
 		if v.Rate < 0.5 || v.Rate >= 1 || v.Until != nil {
 			t.Errorf("ramping: %+v", v)
@@ -341,7 +347,7 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 	}
 	l.stopped = false
 	for reason, want := range map[why]string{
-		2: "day", 3: "policy of another release", whyUncounted: "day not counted yet", whyLost: "state lost", whyCeiling: "ceiling",
+		2: "day", 3: "policy of another release", whyUncounted: "day not counted yet", whyLost: "state lost", whyCeiling: "ceiling", whyProbing: "probing",
 	} {
 		l.low.why = reason
 		if l.show(); told() != want {

@@ -174,13 +174,15 @@ func TestEveryStateOfALimiterIsSaidInALine(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	until := at.Add(12 * time.Second)
 	for want, v := range map[string]limiter.View{
-		"flowing; settings at revision 7":                                          {State: "flowing"},
-		"braked, for another 12s; settings at revision 7":                          {State: "braked", Until: &until},
-		"ramping up after a brake, at 62% of the rate; settings at revision 7":     {State: "ramping", Rate: 0.62},
-		"stopped, until `freshet resume --source nexon`; settings at revision 7":   {State: "stopped"},
-		"no call yet: what the day has used is being read; settings at revision 7": {State: "uncounted"},
-		"starting quiet, for another 12s; settings at revision 7":                  {State: "starting quiet", Until: &until},
-		"unused; no worker has asked for a permit yet":                             {State: "unused"},
+		"flowing; settings at revision 7":                                               {State: "flowing"},
+		"braked, for another 12s; settings at revision 7":                               {State: "braked", Until: &until},
+		"ramping up after a brake, at 62% of the rate; settings at revision 7":          {State: "ramping", Rate: 0.62},
+		"stopped, until `freshet resume --source nexon`; settings at revision 7":        {State: "stopped"},
+		"no call yet: what the day has used is being read; settings at revision 7":      {State: "uncounted"},
+		"starting quiet, for another 12s; settings at revision 7":                       {State: "starting quiet", Until: &until},
+		"probing, next probe in 12s; settings at revision 7":                            {State: "probing", Until: &until},
+		"probing, the next call that is asked for is the probe; settings at revision 7": {State: "probing"},
+		"unused; no worker has asked for a permit yet":                                  {State: "unused"},
 	} {
 		v.Source, v.At, v.Revision = "nexon", at, 7
 		if got := limiterState(v); got != want {

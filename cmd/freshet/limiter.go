@@ -111,6 +111,12 @@ func limiterState(v limiter.View) string {
 		text = "stopped, until `freshet resume --source " + v.Source + "`"
 	case "ramping":
 		text = fmt.Sprintf("ramping up after a brake, at %.0f%% of the rate", 100*v.Rate)
+	case "probing":
+		text = "probing, the next call that is asked for is the probe"
+		if v.Until != nil {
+			text = "probing, next probe in " + ago(v.Until.Sub(v.At))
+		}
+		return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
 	case "uncounted":
 		text = "no call yet: what the day has used is being read"
 	}

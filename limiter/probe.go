@@ -1,0 +1,66 @@
+package limiter
+
+import (
+	"fmt"
+	"time"
+)
+
+// Probe stops every process's calls to the source because one that was sent then
+// was answered as by a sick upstream: all of them, but for one call at a time that
+// probes. The first goes out after first, the next after pauses that double up to
+// most; both are at least a second. Who waits in HIGH probes before who waits in
+// LOW, and a probe has to wait for its policies as any call. It ends when Lift is
+// told of a call that went well.
+//
+// Once it is in force the probes that fail need no report, and a report changes
+// nothing but that longer pauses hold; nor does that of a call sent before the last
+// stop ended begin another. What has been reserved ahead is given up.
+func (l *Limiter) Probe(first, most time.Duration, sent time.Time) {
+	l.mu.Lock()
+	l.tell = append(l.tell, fmt.Sprintf("probe %d %d %d", first.Microseconds(), most.Microseconds(), max(0, l.clock.at(sent))))
+	if !l.probing.Load() { // otherwise what is reserved is the next probe
+		l.braking = true
+		l.giveUp()
+	}
+	l.mu.Unlock()
+	l.wake()
+}
+
+// Lift ends a probing stop, because a call that was sent then, after the stop began,
+// was answered as by a healthy upstream. The rate comes back from half to the whole
+// within ten seconds. A brake and an emergency stop keep their own end. It is meant
+// to be called for every healthy answer: it costs nothing while no probing stop is
+// known to be in force.
+func (l *Limiter) Lift(sent time.Time) {
+	if !l.probing.Load() {
+		return
+	}
+	l.mu.Lock()
+	l.tell = append(l.tell, fmt.Sprintf("lift %d", max(0, l.clock.at(sent))))
+	l.mu.Unlock()
+	l.wake()
+}
+
+// learn notes whether a probing stop is in force, which Redis says with every
+// answer. The caller holds l.mu.
+func (l *Limiter) learn(a answer) {
+	said := func(w why) bool { return a.whyHigh == w || a.whyLow == w }
+	stop := said(whyProbing)
+	if stop == l.probing.Load() || (!stop && (said(whyStopped) || said(whyUncounted))) {
+		return // nothing new, or hidden behind what else stops all calls
+	}
+	l.probing.Store(stop)
+	if stop {
+		l.metrics.probing.Set(1)
+		l.giveUp()
+		l.log.Warn("the upstream is sick: all calls are stopped, but for one at a time that probes it")
+		return
+	}
+	l.metrics.probing.Set(0)
+	for _, q := range []*queue{&l.high, &l.low} {
+		if q.back.After(a.then) { // what was refused may be granted now
+			q.back = a.then
+		}
+	}
+	l.log.Info("the upstream is well again; calls flow")
+}
