@@ -37,7 +37,8 @@ local till, by = string.match(f[3] or '', '^%S+ (%d+) (%d+)$')
 local heldUntil, heldBy = tonumber(till) or 0, tonumber(by) or -1
 if heldBy <= number then
   heldUntil = 0
-  if ARGV[3] ~= '' then
+  -- What a later fetch has found stands: an end that it overtook holds nobody.
+  if ARGV[3] ~= '' and (tonumber(f[2] or 0) or 0) <= number then
     heldUntil = now + ARGV[4]
     redis.call('HSET', KEYS[1], 'hold', ARGV[3] .. ' ' .. string.format('%.0f', heldUntil) .. ' ' .. string.format('%.0f', number))
   elseif f[3] then

@@ -54,7 +54,7 @@ func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
 		}
 		calls[i] = eval.Call{Key: key(w.Entity), Args: []any{
 			string(w.Lane), flag(!w.Reason.Relaxed()), w.Floor,
-			flag(w.Reason == schemas.UserRequest || w.Reason == schemas.Replay || w.Reason == schemas.Retry),
+			flag(w.Reason.PassesHolds()),
 			cooldown.Milliseconds(), pendingLife.Milliseconds(), keep.Milliseconds(),
 		}}
 	}

@@ -11,6 +11,11 @@ const (
 	Proceed    Verdict = "PROCEED"
 	Satisfied  Verdict = "SATISFIED"
 	Superseded Verdict = "SUPERSEDED"
+	// Failed: a fetch begun after the request failed, and what follows from that
+	// is written down. Held: so it was, for an earlier request, and a hold keeps
+	// this one from asking again.
+	Failed Verdict = "FAILED"
+	Held   Verdict = "HELD"
 )
 
 // End is how a request ended, as it is written down for those that come after.
@@ -28,6 +33,8 @@ type End struct {
 
 // The reasons for which an entity is held.
 const (
-	HoldAbsent = "ABSENT" // the upstream said that there is no such entity
-	HoldFailed = "FAILED" // its last request became a dead letter
+	HoldAbsent    = "ABSENT"    // the upstream said that there is no such entity
+	HoldRetrying  = "RETRYING"  // its last request failed, and a retry is scheduled
+	HoldFailed    = "FAILED"    // its last request became a dead letter
+	HoldSuspended = "SUSPENDED" // so did the ones before; it is lifted by hand
 )

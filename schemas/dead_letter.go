@@ -57,6 +57,9 @@ const (
 	ParseError      DeadLetterReason = "PARSE_ERROR"
 	OversizedAnswer DeadLetterReason = "OVERSIZED_ANSWER"
 	Unstorable      DeadLetterReason = "UNSTORABLE"
+	// Outage is why a request is asked again later, and never that of a letter:
+	// the endpoint was sick, and not the entity.
+	Outage DeadLetterReason = "UPSTREAM_OUTAGE"
 )
 
 const (

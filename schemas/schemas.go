@@ -48,6 +48,12 @@ func (r Reason) Relaxed() bool {
 	return r == CacheMiss || r == Stale || r == Prefetch
 }
 
+// PassesHolds reports whether a request for this reason is made although the
+// entity is held: a person, a replay, and the retry that the hold waits for.
+func (r Reason) PassesHolds() bool {
+	return r == UserRequest || r == Replay || r == Retry
+}
+
 // Entity names one thing that is kept fresh: a key of one facet of one source.
 type Entity struct {
 	Source string `json:"source"`

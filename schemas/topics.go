@@ -42,13 +42,20 @@ func Group(source string, lane Lane) string {
 	return source + ".low-worker"
 }
 
+// Retention returns for how long the lane's topic keeps its records.
+func Retention(lane Lane) time.Duration {
+	if lane == High {
+		return 24 * time.Hour
+	}
+	return 72 * time.Hour
+}
+
 // Topics returns the topics of a source, which are its own, so that a slow
 // source never blocks a fast one.
 func Topics(source string) []Topic {
-	const day = 24 * time.Hour
 	return []Topic{
-		{RequestTopic(source, High), 24, day, MaxRecordBytes},
-		{RequestTopic(source, Low), 24, 3 * day, MaxRecordBytes},
-		{DeadLetterTopic(source), 12, 7 * day, MaxRecordBytes + deadLetterRoom},
+		{RequestTopic(source, High), 24, Retention(High), MaxRecordBytes},
+		{RequestTopic(source, Low), 24, Retention(Low), MaxRecordBytes},
+		{DeadLetterTopic(source), 12, 7 * 24 * time.Hour, MaxRecordBytes + deadLetterRoom},
 	}
 }
