@@ -8,6 +8,7 @@ type metrics struct {
 	hits       prometheus.Counter
 	upgrades   prometheus.Counter
 	sendFailed prometheus.Counter
+	redis      prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -25,7 +26,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "kafka_producer_send_failed_total", Help: "Records that Kafka did not acknowledge.",
 		}),
 	}
-	reg.MustRegister(m.outcomes, m.hits, m.upgrades, m.sendFailed)
+	m.redis = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "redis_circuit_breaker_state", Help: "0 closed, 1 half open, 2 open: then no refresh is asked for.",
+	})
+	reg.MustRegister(m.outcomes, m.hits, m.upgrades, m.sendFailed, m.redis)
 	return m
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
@@ -72,6 +73,8 @@ func (r Result) Queued() bool {
 var (
 	// ErrBufferFull says that Kafka is slower than the wishes come. Ask again later.
 	ErrBufferFull = errors.New("the producer's buffer is full: Kafka takes records more slowly than they come")
+	// ErrRedis says that Redis has failed so often that nobody waits for it now.
+	ErrRedis = errors.New("refreshes are refused until Redis answers again, which is tried within 30 s")
 	// ErrStopped says that the producer is shutting down.
 	ErrStopped = errors.New("the producer has been stopped")
 )
@@ -113,6 +116,7 @@ type Producer struct {
 	log         *slog.Logger
 	metrics     *metrics
 	maxBuffered int64
+	breaker     *gobreaker.CircuitBreaker[[]Result] // Redis'
 
 	buffered atomic.Int64 // records whose locks are not concluded
 	acks     chan ack     // has room for every buffered record: a promise never blocks
@@ -125,7 +129,7 @@ type Producer struct {
 // New returns a producer. kafka must have been made with ClientOptions. Run must
 // run for locks to be confirmed.
 func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger, reg prometheus.Registerer) *Producer {
-	return &Producer{
+	p := &Producer{
 		Coalescing:  NewCoalescing(rdb),
 		kafka:       kafka,
 		log:         log,
@@ -133,6 +137,8 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 		maxBuffered: int64(maxBuffered),
 		acks:        make(chan ack, maxBuffered),
 	}
+	p.breaker = newBreaker(p.metrics.redis.Set)
+	return p
 }
 
 // Request coalesces one wish, in one round trip to Redis, and hands a record to
@@ -160,7 +166,7 @@ func (p *Producer) requestSome(ctx context.Context, wishes []Wish) []Result {
 	if err := p.reserve(n); err != nil {
 		return p.refuse(wishes, err)
 	}
-	results := p.acquire(ctx, wishes)
+	results := p.acquireGuarded(ctx, wishes)
 	for i, r := range results {
 		if r.Outcome != Published && r.Outcome != Upgraded {
 			p.buffered.Add(-1)

@@ -1,0 +1,46 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// newBreaker returns Redis' breaker with the settings of adr-013 §11: it opens when
+// half of at least ten calls have failed, stays open for 30 s, and lets five calls
+// try. The last calls are those of ten seconds here: the library counts by time.
+func newBreaker(show func(float64)) *gobreaker.CircuitBreaker[[]Result] {
+	return gobreaker.NewCircuitBreaker[[]Result](gobreaker.Settings{
+		Name: "redis", MaxRequests: 5, Timeout: 30 * time.Second,
+		Interval: 10 * time.Second, BucketPeriod: time.Second,
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.Requests >= 10 && 2*c.TotalFailures >= c.Requests
+		},
+		OnStateChange: func(_ string, _, to gobreaker.State) { show(float64(to)) },
+	})
+}
+
+// acquireGuarded is acquire by way of the breaker: while Redis is known to fail no
+// reader waits for it.
+func (p *Producer) acquireGuarded(ctx context.Context, wishes []Wish) []Result {
+	var results []Result
+	_, err := p.breaker.Execute(func() ([]Result, error) {
+		results = p.acquire(ctx, wishes)
+		for _, r := range results {
+			if r.Err != nil {
+				return nil, r.Err
+			}
+		}
+		return results, nil
+	})
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+		results = make([]Result, len(wishes))
+		for i := range results {
+			results[i].Err = fmt.Errorf("%w (%w)", ErrRedis, err)
+		}
+	}
+	return results
+}
