@@ -51,8 +51,8 @@ type Status struct {
 	Since, UpdatedAt time.Time
 }
 
-// LetterID names the record of a dead letter by where it was read: it stays the
-// same however often the record is buried.
+// LetterID names a dead letter by where it lies on its topic, so that it can be
+// read and replayed without a scan. A record that is buried twice has two.
 type LetterID struct {
 	Topic     string
 	Partition int32

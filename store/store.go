@@ -108,5 +108,10 @@ func (r Result) String() string { return resultNames[r] }
 // what a row holds, and will refuse again; other rows of the batch may be fine.
 var ErrRejected = errors.New("the database refuses what the row holds")
 
+// ErrContention is wrapped by the error of a transaction that met another one
+// (serialisation failure, deadlock): the same again is likely to succeed, and the
+// database is well.
+var ErrContention = errors.New("two transactions met")
+
 // ErrNotFound is returned for an entity of which nothing is stored.
 var ErrNotFound = errors.New("nothing is stored for this entity")

@@ -160,6 +160,18 @@ func (s *Sampler) take(now time.Time, lags []Lag) {
 	}
 }
 
+// Records returns how many records of a lane are not committed, and whether that
+// is known: not when the last sample is old.
+func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.samples[lane{source, l}]
+	if len(all) == 0 || time.Since(all[len(all)-1].at) > sampleLife {
+		return 0, false
+	}
+	return all[len(all)-1].records, true
+}
+
 // Wait returns how long a record that is published now will wait behind others,
 // from the lag and the throughput of the last minute, and whether that is known:
 // not without a backlog, not before anything was worked, and not when the last

@@ -89,7 +89,7 @@ func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Let
 		b.Queue(store.InsertLetter, letter.LetterArgs()...)
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("write the failure of %s: %w", e, rejected(err))
+		return fmt.Errorf("write the failure of %s: %w", e, marked(err))
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (s *Store) HandleLetters(ctx context.Context, ids []store.LetterID, how, by
 		})
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return 0, fmt.Errorf("mark %d dead letters as %s: %w", len(ids), how, rejected(err))
+		return 0, fmt.Errorf("mark %d dead letters as %s: %w", len(ids), how, marked(err))
 	}
 	return handled, nil
 }

@@ -37,7 +37,7 @@ func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write the settings of %s: %w", setting.Source, rejected(err))
+		return fmt.Errorf("write the settings of %s: %w", setting.Source, marked(err))
 	}
 	return nil
 }

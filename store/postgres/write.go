@@ -87,16 +87,23 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 		return endStored(ctx, tx, b)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), rejected(err))
+		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), marked(err))
 	}
 	return b.InOrder()
 }
 
-// rejected marks the errors that lie in the data: SQLSTATE classes 22 (data
-// exception) and 23 (integrity violation).
-func rejected(err error) error {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
+// marked marks the errors that tell what to do by their SQLSTATE: those that lie in
+// the data (22, data exception; 23, integrity violation), and those of a
+// transaction that met another (40001, serialisation failure; 40P01, deadlock).
+func marked(err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok:
+		return err
+	case strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23"):
 		return fmt.Errorf("%w: %w", store.ErrRejected, err)
+	case pg.Code == "40001" || pg.Code == "40P01":
+		return fmt.Errorf("%w: %w", store.ErrContention, err)
 	}
 	return err
 }

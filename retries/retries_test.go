@@ -1,0 +1,191 @@
+package retries
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+const patience = 20 * time.Second
+
+// door notes what is asked for; it refuses the first few.
+type door struct {
+	mu     sync.Mutex
+	refuse int
+	asked  []string
+	seen   chan string
+}
+
+func (d *door) Ask(_ context.Context, due []store.Status) (left []store.Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range due {
+		if d.refuse > 0 {
+			d.refuse--
+			left = append(left, s)
+			continue
+		}
+		d.asked = append(d.asked, s.Entity.Key)
+		d.seen <- s.Entity.Key
+	}
+	return left
+}
+
+type rig struct {
+	*testing.T
+	db   *sqlite.Store
+	door *door
+	many []*Retries
+}
+
+// newRig starts so many instances on one store and one Redis.
+func newRig(t *testing.T, instances int) *rig {
+	t.Helper()
+	t.Parallel()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10_000)}}
+	rdb, _ := servicetest.MiniRedis(t)
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range instances {
+		one := New("nexon", db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		r.many = append(r.many, one)
+		wg.Go(func() {
+			if err := one.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() { stop(); wg.Wait(); _ = db.Close() })
+	return r
+}
+
+// schedule writes a retry down as a worker does, and tells of it.
+func (r *rig) schedule(key string, at time.Time, tell bool) {
+	r.Helper()
+	e := schemas.Entity{Source: "nexon", Facet: "character", Key: key}
+	err := r.db.Fail(r.Context(), store.Status{
+		Entity: e, State: store.Retrying, Number: 1, Rounds: 1, Until: at, Lane: schemas.Low, Since: at, UpdatedAt: at,
+	}, nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if tell {
+		r.many[0].Scheduled(r.Context(), at)
+	}
+}
+
+func (r *rig) sees(want string) {
+	r.Helper()
+	select {
+	case got := <-r.door.seen:
+		if want != "" && got != want {
+			r.Errorf("asked for %s, want %s", got, want)
+		}
+	case <-time.After(patience):
+		r.Fatalf("%s was not asked for within %v", want, patience)
+	}
+}
+
+func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
+	r := newRig(t, 2)
+	due := time.Now().Add(300 * time.Millisecond)
+	r.schedule("later", time.Now().Add(time.Hour), true)
+	r.schedule("soon", due, true) // wakes those who sleep for an hour
+	r.sees("soon")
+	if time.Now().Before(due) {
+		t.Errorf("asked for %v early", time.Until(due))
+	}
+	next, err := r.db.NextDue(t.Context(), "nexon")
+	if err != nil || time.Until(next) < lease-time.Minute {
+		t.Errorf("the row is due again at %v (%v): it must stay, and its claim must hold", next, err)
+	}
+}
+
+func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
+	r := newRig(t, 4)
+	const n = 3 * claimMost
+	due := time.Now().Add(200 * time.Millisecond)
+	for i := range n {
+		r.schedule(fmt.Sprint(i), due, i == 0)
+	}
+	for range n {
+		r.sees("")
+	}
+	r.door.mu.Lock()
+	defer r.door.mu.Unlock()
+	times := map[string]int{}
+	for _, key := range r.door.asked {
+		times[key]++
+	}
+	if len(times) != n || len(r.door.asked) != n {
+		t.Errorf("%d of %d asked for, %d times", len(times), n, len(r.door.asked))
+	}
+}
+
+func TestWhatWasScheduledBeforeTheStartIsFound(t *testing.T) {
+	r := newRig(t, 0)
+	r.schedule("old", time.Now().Add(-time.Hour), false)
+	rdb, _ := servicetest.MiniRedis(t)
+	one := New("nexon", r.db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- one.Run(ctx) }()
+	r.sees("old")
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
+	r := newRig(t, 1)
+	r.door.mu.Lock()
+	r.door.refuse = 3
+	r.door.mu.Unlock()
+	r.schedule("a", time.Now(), true)
+	r.sees("a")
+}
+
+func TestWhatWasMissedWhileTheLineWasCutIsFoundWhenItIsBack(t *testing.T) {
+	t.Parallel()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, mini := servicetest.MiniRedis(t)
+	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10)}}
+	one := New("nexon", db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	r.many = []*Retries{one}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- one.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = db.Close()
+	})
+	r.schedule("first", time.Now(), true)
+	r.sees("first")
+	mini.Close()
+	r.schedule("missed", time.Now(), true)
+	if err := mini.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	r.sees("missed")
+}
