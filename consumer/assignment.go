@@ -74,6 +74,20 @@ func (a *assignment) of(topic string, partition int32) *ledger {
 	return a.ledgers[topic][partition]
 }
 
+// oldest returns when the oldest record that is not done was written, of all
+// partitions that are ours; zero if there is none.
+func (a *assignment) oldest() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var oldest time.Time
+	for _, l := range each(a.ledgers) {
+		if at := l.oldest(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+	}
+	return oldest
+}
+
 // take removes the ledgers of partitions from the assignment and returns them.
 func (a *assignment) take(partitions map[string][]int32) map[string]map[int32]*ledger {
 	a.mu.Lock()

@@ -27,7 +27,7 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 	var ledgers []*ledger
 	for _, p := range partitions {
 		l := a.of("t", p)
-		l.add(0, 0)
+		l.add(0, 0, time.Time{})
 		if !l.enter() {
 			t.Fatal("open, but nothing may be sent")
 		}

@@ -23,6 +23,9 @@ type attempt struct {
 	number  int64
 	began   time.Time
 	skipped schemas.Verdict
+
+	ended  bool   // the record has come to its end or was given up
+	failed failed // how the attempt failed, if it did
 }
 
 var (
@@ -37,6 +40,10 @@ const lapsesMost = 5
 
 // Acquire waits for a permit in the worker's lane.
 func (a *attempt) Acquire(ctx context.Context) (source.Permit, error) {
+	// What can't be written need not be fetched, and LOW stands back for HIGH.
+	if err := a.w.gates.wait(ctx); err != nil {
+		return nil, err
+	}
 	p, err := a.w.permits.Acquire(ctx, a.w.lane)
 	if err != nil {
 		return nil, err

@@ -33,6 +33,8 @@ func (free) Acquire(context.Context, schemas.Lane) (consumer.Permit, error) { re
 
 func (free) AcquireAgain(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
 func (free) Brake(time.Duration, time.Time)                                      {}
+func (free) Probe(time.Duration, time.Duration, time.Time)                       {}
+func (free) Lift(time.Time)                                                      {}
 func (free) Spend() bool                                                         { return true }
 func (free) Written()                                                            {}
 func (free) Answered()                                                           {}
@@ -132,7 +134,9 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	}
 	defer src.Close()
 	st := &counting{Store: pg}
-	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, st, producer.NewCoalescing(rdb), free{},
+	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Needs{
+		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
+	},
 		[]kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		b.Fatal(err)

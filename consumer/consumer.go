@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sony/gobreaker/v2"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/semaphore"
@@ -33,6 +34,9 @@ type Config struct {
 	// how long the first waits for others.
 	Batch  int
 	Linger time.Duration
+	// Doubt is how long an answer that would be a dead letter at once waits for
+	// another entity's to show that the upstream is well; then it is asked again.
+	Doubt time.Duration
 	// Drain is how long a stop waits for what was sent to be written.
 	Drain time.Duration
 	// Name identifies the worker in dead letters.
@@ -42,7 +46,7 @@ type Config struct {
 // DefaultConfig returns the bounds of a lane's worker: HIGH writes small batches
 // soon, LOW large ones (adr-013 §13).
 func DefaultConfig(lane schemas.Lane) Config {
-	c := Config{Bytes: 128 << 20, Drain: 25 * time.Second, Name: "worker"}
+	c := Config{Bytes: 128 << 20, Doubt: 15 * time.Second, Drain: 25 * time.Second, Name: "worker"}
 	if lane == schemas.High {
 		c.InFlight, c.Batch, c.Linger = 512, 20, 2*time.Millisecond
 	} else {
@@ -66,6 +70,9 @@ type Worker struct {
 	store    Store
 	requests Requests
 	permits  Permits
+	retries  Retries
+	lag      Lag
+	health   *Health
 	log      *slog.Logger
 	metrics  *metrics
 
@@ -82,16 +89,20 @@ type Worker struct {
 	keyed   keyed
 	tasks   sync.WaitGroup
 	trouble troubles
+	gates   *gates
+	breaker *gobreaker.CircuitBreaker[error] // the database's
+	opened  chan struct{}                    // it changed its state
 }
 
 // New returns a worker. kafka are the settings of the connection to the brokers;
 // a client of its own consumes, another one writes dead letters.
-func New(config Config, src *source.Source, lane schemas.Lane, st Store, requests Requests, permits Permits,
-	kafka []kgo.Opt, log *slog.Logger, reg prometheus.Registerer,
+func New(config Config, src *source.Source, lane schemas.Lane, needs Needs, kafka []kgo.Opt,
+	log *slog.Logger, reg prometheus.Registerer,
 ) (*Worker, error) {
 	log = log.With("source", src.Name(), "lane", string(lane))
 	w := &Worker{
-		config: config, source: src, lane: lane, store: st, requests: requests, permits: permits, log: log,
+		config: config, source: src, lane: lane, store: needs.Store, requests: needs.Requests, permits: needs.Permits,
+		retries: needs.Retries, lag: needs.Lag, health: needs.Health, log: log,
 		metrics:    newMetrics(src.Name(), lane, reg),
 		assignment: newAssignment(log),
 		room:       semaphore.NewWeighted(int64(config.InFlight)),
@@ -99,7 +110,10 @@ func New(config Config, src *source.Source, lane schemas.Lane, st Store, request
 		cpu:        make(chan struct{}, runtime.GOMAXPROCS(0)),
 		sizes:      newEstimates(),
 		keyed:      keyed{lines: map[schemas.Entity]*line{}},
+		gates:      newGates(),
+		opened:     make(chan struct{}, 1),
 	}
+	w.breaker = newBreaker(w)
 	w.writer = newWriter(w)
 	var err error
 	w.kafka, err = kgo.NewClient(append(append([]kgo.Opt{
@@ -141,6 +155,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopCommits := make(chan struct{})
 	background.Go(func() { w.writer.run(hard) })
 	background.Go(func() { w.commitLoop(hard, stopCommits) })
+	watching, stopWatching := context.WithCancel(hard)
+	background.Go(func() { w.watchDatabase(watching) })
+	if w.lane == schemas.Low {
+		background.Go(func() { w.yield(ctx) })
+	}
 
 	w.pollLoop(ctx, hard)
 
@@ -149,6 +168,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	drained.Stop()
 	w.writer.stop()
 	close(stopCommits)
+	stopWatching()
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
@@ -182,6 +202,23 @@ func (w *Worker) commitLoop(ctx context.Context, stop <-chan struct{}) {
 			w.log.Warn("commit failed; the next one covers it", "err", err)
 		}
 		failing = err != nil
+		w.watchAge(time.Now())
+	}
+}
+
+// watchAge says when the oldest record that is not committed has used up half of
+// the time for which its topic keeps it: what is deleted unread is lost.
+func (w *Worker) watchAge(now time.Time) {
+	age := time.Duration(0)
+	if oldest := w.assignment.oldest(); !oldest.IsZero() {
+		age = max(0, now.Sub(oldest))
+	}
+	w.metrics.oldest.Set(age.Seconds())
+	const aging = "keeping up: the oldest record has used up half of its topic's retention, and is lost at its end"
+	if kept := schemas.Retention(w.lane); age > kept/2 {
+		w.trouble.Shout(w.log, aging, fmt.Errorf("%v old, of %v", age.Round(time.Second), kept))
+	} else {
+		w.trouble.Over(w.log, aging)
 	}
 }
 
@@ -192,7 +229,7 @@ func (w *Worker) pollLoop(ctx, hard context.Context) {
 		var tasks []*task
 		fetches.EachRecord(func(r *kgo.Record) {
 			l := w.assignment.of(r.Topic, r.Partition)
-			if l == nil || !l.add(r.Offset, r.LeaderEpoch) {
+			if l == nil || !l.add(r.Offset, r.LeaderEpoch, r.Timestamp) {
 				return
 			}
 			tasks = append(tasks, &task{record: r, ledger: l})

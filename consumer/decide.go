@@ -14,66 +14,119 @@ type step int
 const (
 	again step = iota // stay in the lane and try again
 	write             // write what was found, and commit after that
+	retry             // write down when to try again, and commit after that
 	bury              // a dead letter, and commit once Kafka has it
+)
+
+// halt is how all calls to the source pause, everywhere.
+type halt int
+
+const (
+	goOn   halt = iota
+	braked      // for first; 0: the upstream did not say
+	probed      // but for one call after first, and then after pauses that double up to most
 )
 
 // decision is everything that follows from an attempt.
 type decision struct {
-	next   step
-	wait   time.Duration            // before trying again
-	counts bool                     // the attempt counts as a failure of this record
-	brakes bool                     // all calls to the source pause
-	brake  time.Duration            // for so long; 0: the upstream did not say
-	reason schemas.DeadLetterReason // of a dead letter
+	next step
+	// wait is how long to wait before trying again, or before a retry, if that is
+	// not the facet's to say.
+	wait   time.Duration
+	counts bool // as a failure: of the tries in a row if again, of the rounds if retry
+	doubt  bool // a bury that is sure only when others show that the source is well
+	halt   halt
+	first  time.Duration
+	most   time.Duration
+	reason schemas.DeadLetterReason // of a dead letter or a retry
 }
 
 const (
 	// triesInARow is how often a transient failure is tried before the record
-	// becomes a dead letter.
+	// becomes a scheduled retry.
 	triesInARow = 3
 	firstWait   = 200 * time.Millisecond // doubles
+	// pinMost is how long tries in a row may hold up a partition (semantics §4).
+	pinMost = time.Minute
 
-	// The brakes where the upstream does not say how long, and asking again soon
-	// would tell nothing.
-	maintenanceBrake = 30 * time.Second
-	refusedBrake     = 30 * time.Second
-	unreachableWait  = 5 * time.Second
+	// notReadyWait is for content that comes later, where the upstream does not
+	// say when.
+	notReadyWait = 5 * time.Minute
+	// endpointWait spreads what a sick endpoint's entities wait for.
+	endpointWait = 2 * time.Minute
+	// unreachableWait is before dialling again where no call could be sent: none is
+	// wasted by waiting.
+	unreachableWait = 5 * time.Second
+
+	outageFirst, outageMost           = 5 * time.Second, time.Minute
+	maintenanceFirst, maintenanceMost = 10 * time.Second, time.Minute
+	// An expired credential makes every request fail and none of them wrong.
+	refusedFirst, refusedMost = 5 * time.Second, 5 * time.Minute
 )
 
-// decide is the one place where a class becomes an action. calls were sent in
-// this attempt; failures counted before it.
-func decide(o source.Outcome, calls, failures int) decision {
+// tried is what was done for a record before.
+type tried struct {
+	calls    int           // sent in this attempt
+	failures int           // counted in a row, without this one
+	pinned   time.Duration // since its first call
+	doubted  bool          // its last end was a bury in doubt
+}
+
+// decide is the one place where a class becomes an action (semantics §5).
+func decide(o source.Outcome, t tried, d diagnosis) decision {
 	switch o.Class {
 	case source.OK, source.NotModified, source.Absent:
 		return decision{next: write}
 	case source.Quota:
-		return decision{brakes: true, brake: o.RetryAfter}
+		return decision{halt: braked, first: o.RetryAfter}
 	case source.Maintenance:
-		return decision{brakes: true, brake: max(o.RetryAfter, maintenanceBrake)}
+		return decision{halt: probed, first: max(o.RetryAfter, maintenanceFirst), most: max(o.RetryAfter, maintenanceMost)}
 	case source.AuthRefused:
-		// An expired key makes every request fail and none of them wrong.
-		return decision{brakes: true, brake: max(o.RetryAfter, refusedBrake)}
-	case source.Transient:
-		if calls == 0 {
-			// It could not be sent: no call was made, and none is wasted by waiting.
+		return decision{halt: probed, first: max(o.RetryAfter, refusedFirst), most: max(o.RetryAfter, refusedMost)}
+	case source.NotReady:
+		wait := notReadyWait
+		if o.RetryAfter > 0 {
+			wait = o.RetryAfter
+		}
+		return decision{next: retry, wait: wait, reason: schemas.NotReady}
+	case source.Transient, source.Permanent, source.BadContent:
+	}
+	// A failure. It is the entity's only if the source is well.
+	switch d {
+	case fellSick:
+		return decision{halt: probed, first: outageFirst, most: outageMost}
+	case sickSource:
+		if t.calls == 0 {
 			return decision{wait: unreachableWait}
 		}
-		if failures+1 < triesInARow {
-			return decision{wait: firstWait << failures, counts: true}
-		}
-		if o.Status >= 500 {
-			return decision{next: bury, reason: schemas.Upstream5xx}
-		}
-		return decision{next: bury, reason: schemas.Unreachable}
-	case source.NotReady:
-		return decision{next: bury, reason: schemas.NotReady}
-	case source.Permanent:
-		return decision{next: bury, reason: schemas.Upstream4xx}
-	case source.BadContent:
-		if errors.Is(o.Err, source.ErrOversized) {
-			return decision{next: bury, reason: schemas.OversizedAnswer}
-		}
-		return decision{next: bury, reason: schemas.ParseError}
+		return decision{}
+	case sickEndpoint:
+		return decision{next: retry, wait: endpointWait, reason: schemas.Outage}
+	case nothing, recovered:
 	}
-	panic("consumer: unknown class " + string(o.Class))
+	reason := failure(o)
+	switch {
+	case o.Class != source.Transient:
+		return decision{next: bury, doubt: !t.doubted, reason: reason}
+	case t.calls == 0:
+		return decision{wait: unreachableWait}
+	case t.failures+1 < triesInARow && t.pinned < pinMost:
+		return decision{wait: firstWait << t.failures, counts: true}
+	}
+	return decision{next: retry, counts: true, reason: reason}
+}
+
+// failure names a failed fetch.
+func failure(o source.Outcome) schemas.DeadLetterReason {
+	switch {
+	case o.Class == source.Permanent:
+		return schemas.Upstream4xx
+	case o.Class == source.BadContent && errors.Is(o.Err, source.ErrOversized):
+		return schemas.OversizedAnswer
+	case o.Class == source.BadContent:
+		return schemas.ParseError
+	case o.Status >= 500:
+		return schemas.Upstream5xx
+	}
+	return schemas.Unreachable
 }

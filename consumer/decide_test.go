@@ -12,30 +12,47 @@ import (
 
 func TestEachClassHasItsEnd(t *testing.T) {
 	oversized := fmt.Errorf("document: %w", source.ErrOversized)
+	first, third := tried{calls: 1}, tried{calls: 1, failures: 2}
+	doubted := tried{calls: 1, doubted: true}
 	for _, c := range []struct {
-		name            string
-		outcome         source.Outcome
-		calls, failures int
-		want            decision
+		name    string
+		outcome source.Outcome
+		tried   tried
+		what    diagnosis
+		want    decision
 	}{
-		{"content", source.Outcome{Class: source.OK}, 1, 0, decision{next: write}},
-		{"not modified", source.Outcome{Class: source.NotModified}, 1, 0, decision{next: write}},
-		{"absent is no dead letter", source.Outcome{Class: source.Absent}, 1, 0, decision{next: write}},
-		{"429 without a time", source.Outcome{Class: source.Quota}, 1, 2, decision{brakes: true}},
-		{"429 with one", source.Outcome{Class: source.Quota, RetryAfter: 9 * time.Second}, 1, 0, decision{brakes: true, brake: 9 * time.Second}},
-		{"maintenance", source.Outcome{Class: source.Maintenance}, 1, 0, decision{brakes: true, brake: 30 * time.Second}},
-		{"a refused key is no dead letter", source.Outcome{Class: source.AuthRefused}, 1, 9, decision{brakes: true, brake: 30 * time.Second}},
-		{"unreachable", source.Outcome{Class: source.Transient}, 0, 9, decision{wait: 5 * time.Second}},
-		{"500, first", source.Outcome{Class: source.Transient, Status: 500}, 1, 0, decision{wait: 200 * time.Millisecond, counts: true}},
-		{"500, second", source.Outcome{Class: source.Transient, Status: 500}, 1, 1, decision{wait: 400 * time.Millisecond, counts: true}},
-		{"500, third", source.Outcome{Class: source.Transient, Status: 500}, 1, 2, decision{next: bury, reason: schemas.Upstream5xx}},
-		{"timeout, third", source.Outcome{Class: source.Transient}, 1, 2, decision{next: bury, reason: schemas.Unreachable}},
-		{"not ready", source.Outcome{Class: source.NotReady}, 1, 0, decision{next: bury, reason: schemas.NotReady}},
-		{"422", source.Outcome{Class: source.Permanent, Status: 422}, 1, 0, decision{next: bury, reason: schemas.Upstream4xx}},
-		{"HTML", source.Outcome{Class: source.BadContent, Err: errors.New("not JSON")}, 1, 0, decision{next: bury, reason: schemas.ParseError}},
-		{"too large", source.Outcome{Class: source.BadContent, Err: oversized}, 1, 0, decision{next: bury, reason: schemas.OversizedAnswer}},
+		{"content", source.Outcome{Class: source.OK}, first, nothing, decision{next: write}},
+		{"not modified", source.Outcome{Class: source.NotModified}, first, recovered, decision{next: write}},
+		{"absent is no dead letter", source.Outcome{Class: source.Absent}, first, nothing, decision{next: write}},
+		{"429 without a time", source.Outcome{Class: source.Quota}, third, nothing, decision{halt: braked}},
+		{"429 with one", source.Outcome{Class: source.Quota, RetryAfter: 9 * time.Second}, first, nothing, decision{halt: braked, first: 9 * time.Second}},
+		{"maintenance", source.Outcome{Class: source.Maintenance}, third, nothing, decision{halt: probed, first: 10 * time.Second, most: time.Minute}},
+		{"maintenance until a time", source.Outcome{Class: source.Maintenance, RetryAfter: time.Hour}, first, nothing, decision{halt: probed, first: time.Hour, most: time.Hour}},
+		{"a refused credential is no dead letter", source.Outcome{Class: source.AuthRefused}, third, nothing, decision{halt: probed, first: 5 * time.Second, most: 5 * time.Minute}},
+		{"not ready counts no failure", source.Outcome{Class: source.NotReady}, third, nothing, decision{next: retry, wait: 5 * time.Minute, reason: schemas.NotReady}},
+		{"not ready before a time", source.Outcome{Class: source.NotReady, RetryAfter: time.Hour}, first, nothing, decision{next: retry, wait: time.Hour, reason: schemas.NotReady}},
+
+		{"unreachable", source.Outcome{Class: source.Transient}, tried{failures: 9}, nothing, decision{wait: 5 * time.Second}},
+		{"500, first", source.Outcome{Class: source.Transient, Status: 500}, first, nothing, decision{wait: 200 * time.Millisecond, counts: true}},
+		{"500, second", source.Outcome{Class: source.Transient, Status: 500}, tried{calls: 1, failures: 1}, nothing, decision{wait: 400 * time.Millisecond, counts: true}},
+		{"500, third", source.Outcome{Class: source.Transient, Status: 500}, third, nothing, decision{next: retry, counts: true, reason: schemas.Upstream5xx}},
+		{"timeout, third", source.Outcome{Class: source.Transient}, third, nothing, decision{next: retry, counts: true, reason: schemas.Unreachable}},
+		{"a slow one does not pin its partition", source.Outcome{Class: source.Transient}, tried{calls: 1, pinned: time.Minute}, nothing, decision{next: retry, counts: true, reason: schemas.Unreachable}},
+		{"422", source.Outcome{Class: source.Permanent, Status: 422}, first, nothing, decision{next: bury, doubt: true, reason: schemas.Upstream4xx}},
+		{"422 twice", source.Outcome{Class: source.Permanent, Status: 422}, doubted, nothing, decision{next: bury, reason: schemas.Upstream4xx}},
+		{"HTML", source.Outcome{Class: source.BadContent, Err: errors.New("not JSON")}, doubted, nothing, decision{next: bury, reason: schemas.ParseError}},
+		{"too large", source.Outcome{Class: source.BadContent, Err: oversized}, doubted, nothing, decision{next: bury, reason: schemas.OversizedAnswer}},
+
+		{"500 in an outage", source.Outcome{Class: source.Transient, Status: 500}, third, fellSick, decision{halt: probed, first: 5 * time.Second, most: time.Minute}},
+		{"500 in a known outage", source.Outcome{Class: source.Transient, Status: 500}, third, sickSource, decision{}},
+		{"unreachable in an outage", source.Outcome{Class: source.Transient}, tried{}, sickSource, decision{wait: 5 * time.Second}},
+		{"HTML in an outage", source.Outcome{Class: source.BadContent}, doubted, sickSource, decision{}},
+		{"422 in an outage", source.Outcome{Class: source.Permanent}, doubted, fellSick, decision{halt: probed, first: 5 * time.Second, most: time.Minute}},
+		{"500 of a sick endpoint", source.Outcome{Class: source.Transient, Status: 500}, third, sickEndpoint, decision{next: retry, wait: 2 * time.Minute, reason: schemas.Outage}},
+		{"HTML of a sick endpoint", source.Outcome{Class: source.BadContent}, doubted, sickEndpoint, decision{next: retry, wait: 2 * time.Minute, reason: schemas.Outage}},
+		{"a refused credential in an outage", source.Outcome{Class: source.AuthRefused}, first, sickSource, decision{halt: probed, first: 5 * time.Second, most: 5 * time.Minute}},
 	} {
-		if got := decide(c.outcome, c.calls, c.failures); got != c.want {
+		if got := decide(c.outcome, c.tried, c.what); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}

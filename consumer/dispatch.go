@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -22,6 +23,12 @@ type task struct {
 	stored  store.State
 	facet   source.Facet
 	calls   int // sent so far
+	// failures counts those in a row that the upstream is to blame for, first is
+	// when the first call was sent; doubted: the last one would be a dead letter,
+	// were the source known to be well.
+	failures int
+	first    time.Time
+	doubted  bool
 	// refused says why the record can never be processed here.
 	refused error
 	reason  schemas.DeadLetterReason
@@ -140,8 +147,16 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		entities[i], requests[i] = t.request.Entity, t.request
 	}
 	var states []store.State
-	err := w.persist(ctx, "look up snapshots", func(ctx context.Context) (err error) {
+	err := w.persistDB(ctx, "look up snapshots", func(ctx context.Context) (err error) {
 		states, err = w.store.States(ctx, entities)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var statuses []store.Status
+	err = w.persistDB(ctx, "look up failures", func(ctx context.Context) (err error) {
+		statuses, err = w.store.Statuses(ctx, entities)
 		return err
 	})
 	if err != nil {
@@ -158,14 +173,26 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	if err != nil {
 		return nil, err
 	}
+	var ends []schemas.End
 	for i, t := range tasks {
 		if t.satisfiedInTime() {
 			verdicts[i] = schemas.Satisfied
+		}
+		if verdicts[i] == schemas.Proceed {
+			var end schemas.End
+			if verdicts[i], end = ofStatus(t.request, statuses[i], time.Now()); verdicts[i] != schemas.Proceed {
+				ends = append(ends, end)
+			}
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
 			if t.plan, err = w.planFor(t); err != nil {
 				return nil, err // it was planned before, with less
 			}
+		}
+	}
+	if len(ends) > 0 {
+		if err := w.settle(ctx, ends); err != nil {
+			return nil, err
 		}
 	}
 	return verdicts, nil

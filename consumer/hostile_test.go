@@ -46,7 +46,9 @@ func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, k
 	if len(kafka) == 0 {
 		kafka = r.brokers()
 	}
-	w, err := consumer.New(c, r.source, schemas.High, st, r.requests, p, kafka, r.log(), prometheus.NewRegistry())
+	needs := r.needs()
+	needs.Store, needs.Permits = st, p
+	w, err := consumer.New(c, r.source, schemas.High, needs, kafka, r.log(), prometheus.NewRegistry())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -123,7 +125,7 @@ func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
-	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 1 {
+	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 2 {
 		t.Errorf("%d calls, letters %+v", calls.Load(), l)
 	}
 }
@@ -319,6 +321,10 @@ func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer
 	return l.Acquire(ctx, lane)
 }
 func (l *lapsing) Brake(time.Duration, time.Time) {}
+
+func (l *lapsing) Probe(time.Duration, time.Duration, time.Time) {}
+
+func (l *lapsing) Lift(time.Time) {}
 
 type lapsed struct{}
 

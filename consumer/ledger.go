@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 )
 
 // ledger knows which records of one partition are not done yet, for one
@@ -34,6 +35,7 @@ func newLedger() *ledger { return &ledger{committed: -1} }
 
 type entry struct {
 	offset int64
+	at     time.Time // when the record was written
 	done   bool
 }
 
@@ -49,7 +51,7 @@ const (
 // before in this assignment, a repeated delivery, and for all once it is closing.
 // A lower offset of a later leader epoch is no repetition: the log was cut back,
 // and what it held from there on is gone.
-func (l *ledger) add(offset int64, epoch int32) bool {
+func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state != open || (l.read && offset < l.next && epoch <= l.epoch) {
@@ -59,7 +61,7 @@ func (l *ledger) add(offset int64, epoch int32) bool {
 		i, _ := l.find(offset)
 		l.window = l.window[:i]
 	}
-	l.window = append(l.window, entry{offset: offset})
+	l.window = append(l.window, entry{offset: offset, at: at})
 	l.next, l.epoch, l.read = offset+1, epoch, true
 	return true
 }
@@ -95,6 +97,17 @@ func (l *ledger) commitPoint() (offset int64, due bool) {
 		offset = l.window[0].offset
 	}
 	return offset, l.read && l.state != revoked && offset != l.committed
+}
+
+// oldest returns when the oldest record that is not done was written; zero if
+// there is none.
+func (l *ledger) oldest() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.window) == 0 {
+		return time.Time{}
+	}
+	return l.window[0].at
 }
 
 // commit notes what Kafka has taken.

@@ -3,6 +3,7 @@ package consumer
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 func (l *ledger) at(t *testing.T) int64 {
@@ -20,7 +21,7 @@ func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
 		t.Error("a commit before anything was read")
 	}
 	for _, offset := range []int64{100, 101, 102, 110} {
-		if !l.add(offset, 3) {
+		if !l.add(offset, 3, time.Time{}) {
 			t.Fatalf("%d was not taken", offset)
 		}
 	}
@@ -41,15 +42,15 @@ func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
 func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
 	l := newLedger()
 	for offset := range int64(100) {
-		l.add(offset, 3)
+		l.add(offset, 3, time.Time{})
 		if offset < 60 {
 			l.finish(offset)
 		}
 	}
-	if l.add(50, 3) {
+	if l.add(50, 3, time.Time{}) {
 		t.Error("a repeated delivery was taken")
 	}
-	if !l.add(50, 4) || !l.add(51, 4) {
+	if !l.add(50, 4, time.Time{}) || !l.add(51, 4, time.Time{}) {
 		t.Fatal("a record of a later leader epoch was dropped as a repeated delivery")
 	}
 	if l.at(t) != 50 {
@@ -65,22 +66,22 @@ func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
 
 func TestARepeatedDeliveryIsDropped(t *testing.T) {
 	l := newLedger()
-	l.add(5, 0)
-	l.add(7, 0)
+	l.add(5, 0, time.Time{})
+	l.add(7, 0, time.Time{})
 	for _, offset := range []int64{4, 5, 6, 7} {
-		if l.add(offset, 0) {
+		if l.add(offset, 0, time.Time{}) {
 			t.Errorf("%d was taken again", offset)
 		}
 	}
 	l.finish(5)
-	if l.add(5, 0) || l.at(t) != 7 {
+	if l.add(5, 0, time.Time{}) || l.at(t) != 7 {
 		t.Errorf("commit point %d", l.at(t))
 	}
 }
 
 func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 	l := newLedger()
-	l.add(5, 0)
+	l.add(5, 0, time.Time{})
 	if !l.enter() {
 		t.Fatal("open, but nothing may be sent")
 	}
@@ -90,7 +91,7 @@ func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 		t.Error("quiet while a call is on its way")
 	default:
 	}
-	if l.enter() || l.add(6, 0) {
+	if l.enter() || l.add(6, 0, time.Time{}) {
 		t.Error("a closing ledger took something further")
 	}
 	l.finish(5)
@@ -101,7 +102,7 @@ func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 	<-quiet
 	<-l.close()
 	l.revoke()
-	if l.at(t) != -1 || l.enter() || l.add(7, 0) {
+	if l.at(t) != -1 || l.enter() || l.add(7, 0, time.Time{}) {
 		t.Error("a revoked ledger is still alive")
 	}
 }
@@ -116,7 +117,7 @@ func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
 		for range 300 {
 			if rng.IntN(2) == 0 {
 				next += 1 + rng.Int64N(3) // gaps
-				if l.add(next, 0) != true {
+				if l.add(next, 0, time.Time{}) != true {
 					t.Fatalf("seed %d: %d was not taken", seed, next)
 				}
 				undone[next] = true

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 // letterOptions are the settings of the client that writes dead letters. One
@@ -47,17 +47,10 @@ func (letterCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressF
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-// letter is why a record becomes a dead letter.
-type letter struct {
-	reason  schemas.DeadLetterReason
-	err     error
-	number  int64 // of the last fetch, or the request's version
-	outcome source.Outcome
-}
-
-// bury puts the record, byte for byte as it came, on the dead-letter topic and
-// settles its request. A letter that Kafka does not take holds its record.
-func (w *Worker) bury(ctx context.Context, t *task, l letter) {
+// bury puts the record, byte for byte as it came, on the dead-letter topic, writes
+// down that its entity has failed, and settles its request. A letter that Kafka
+// does not take holds its record.
+func (w *Worker) bury(ctx context.Context, t *task, l failed) {
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
 		Key: r.Key, Value: r.Value, Reason: l.reason, Error: l.err.Error(), Attempts: t.calls,
@@ -68,22 +61,20 @@ func (w *Worker) bury(ctx context.Context, t *task, l letter) {
 	for _, h := range r.Headers {
 		d.Headers = append(d.Headers, schemas.Header{Key: h.Key, Value: h.Value})
 	}
+	var id store.LetterID
 	err := w.persist(ctx, "write dead letters", func(ctx context.Context) error {
-		err := w.letters.ProduceSync(ctx, d.record(w.source.Name())).FirstErr()
+		put, err := w.letters.ProduceSync(ctx, d.record(w.source.Name())).First()
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
 			d = deadLetter{d.Cut()} // the next attempt
 		}
+		if err == nil {
+			id = store.LetterID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
+		}
 		return err
 	})
-	// One that could be decoded may hold a lock. That of another source's entity is
-	// not ours to lift.
-	if err == nil && t.request.EventID != "" && t.request.Source == w.source.Name() {
-		end := schemas.End{Entity: t.request.Entity, Number: l.number, Hold: schemas.HoldFailed, HoldFor: t.facet.FailedFor}
-		if t.facet.FailedFor == 0 { // no such facet here
-			end.Hold = ""
-		}
-		err = w.persist(ctx, "settle dead letters", func(ctx context.Context) error {
-			return w.requests.Settle(ctx, []schemas.End{end})
+	if err == nil {
+		err = w.fail(ctx, t, l, store.Letter{
+			LetterID: id, Reason: l.reason, Attempts: t.calls, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}
 	if err != nil {

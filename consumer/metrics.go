@@ -11,14 +11,18 @@ import (
 
 // metrics are the worker's, by the names of adr-013 §12.
 type metrics struct {
-	took     prometheus.Observer
-	errors   *prometheus.CounterVec
-	obsolete *prometheus.CounterVec
-	settled  *prometheus.CounterVec
-	held     *prometheus.CounterVec
-	inFlight prometheus.Gauge
-	upsert   prometheus.Histogram
-	batch    prometheus.Histogram
+	took      prometheus.Observer
+	errors    *prometheus.CounterVec
+	obsolete  *prometheus.CounterVec
+	settled   *prometheus.CounterVec
+	held      *prometheus.CounterVec
+	inFlight  prometheus.Gauge
+	upsert    prometheus.Histogram
+	batch     prometheus.Histogram
+	oldest    prometheus.Gauge
+	database  prometheus.Gauge
+	yielding  prometheus.Gauge
+	suspended prometheus.Counter
 }
 
 func newMetrics(source string, lane schemas.Lane, reg prometheus.Registerer) *metrics {
@@ -54,7 +58,17 @@ func newMetrics(source string, lane schemas.Lane, reg prometheus.Registerer) *me
 			Name: "db_batch_size", Help: "Results written together.", Buckets: []float64{1, 2, 5, 10, 20, 50, 100},
 		}),
 	}
-	reg.MustRegister(took, m.errors, m.obsolete, m.settled, m.held, m.inFlight, m.upsert, m.batch)
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	m.oldest = gauge("oldest_uncommitted_seconds", "Age of the oldest record that is not committed.")
+	m.database = gauge("db_circuit_breaker_state", "0 closed, 1 half open, 2 open: then nothing is fetched.")
+	m.yielding = gauge("low_yielding", "1 while LOW stands back because HIGH is behind.")
+	m.suspended = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "entities_suspended_total", Help: "Entities that nobody asks for any more after repeated dead letters.",
+	})
+	reg.MustRegister(took, m.errors, m.obsolete, m.settled, m.held, m.inFlight, m.upsert, m.batch,
+		m.oldest, m.database, m.yielding, m.suspended)
 	return m
 }
 

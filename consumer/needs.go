@@ -30,6 +30,14 @@ type Permits interface {
 	// then was refused: for d, or as long as seems right if the upstream did not
 	// say (0).
 	Brake(d time.Duration, sent time.Time)
+	// Probe stops all calls to the source, everywhere, because one that was sent
+	// then showed that the upstream is sick, but for one call after first, and then
+	// after pauses that double up to most, until Lift. A call sent before the stop
+	// changes nothing.
+	Probe(first, most time.Duration, sent time.Time)
+	// Lift ends what Probe began before then, because a call sent then was answered
+	// well. It is told of every such call.
+	Lift(sent time.Time)
 }
 
 // Permit is the right to send one call within a short time.
@@ -44,11 +52,40 @@ type Permit interface {
 	Answered()
 }
 
-// Store keeps snapshots.
+// Store keeps snapshots, and what is wrong with entities.
 type Store interface {
 	// States returns the states in the order of the entities; Version is 0 where
 	// nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	// Write writes all results or, with an error, none; it may be repeated.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+	// Statuses returns what is wrong with the entities, in their order; State is
+	// empty where nothing is.
+	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
+	// Fail writes a status, unless its State is empty or a later fetch's result is
+	// stored, and the letter, unless it is nil; both or neither. It may be repeated.
+	Fail(ctx context.Context, s store.Status, letter *store.Letter) error
+}
+
+// Retries asks again for what has failed when its time has come.
+type Retries interface {
+	// Scheduled tells that a retry is due then. It is not an error to miss it: who
+	// looks again finds it.
+	Scheduled(ctx context.Context, at time.Time)
+}
+
+// Lag tells how far behind a lane is.
+type Lag interface {
+	// Records returns how many records are not committed, and whether that is known.
+	Records(source string, lane schemas.Lane) (n int64, known bool)
+}
+
+// Needs is what a Worker is given.
+type Needs struct {
+	Store    Store
+	Requests Requests
+	Permits  Permits
+	Retries  Retries
+	Lag      Lag
+	Health   *Health // of the source, one for the workers of both lanes
 }

@@ -2,10 +2,16 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/freshet/freshet/store"
 )
 
 const (
@@ -33,7 +39,11 @@ func (w *Worker) persist(ctx context.Context, what string, do func(context.Conte
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		w.trouble.Say(w.log, what, err)
+		if errors.Is(err, store.ErrContention) {
+			backoff = backoffFirst // two transactions met; the database is well
+		} else if !errors.Is(err, gobreaker.ErrOpenState) && !errors.Is(err, gobreaker.ErrTooManyRequests) {
+			w.trouble.Say(w.log, what, err)
+		}
 		w.metrics.held.WithLabelValues(what).Inc()
 		if !pause(ctx, jittered(backoff)) {
 			return context.Cause(ctx)
@@ -47,10 +57,23 @@ func (w *Worker) persist(ctx context.Context, what string, do func(context.Conte
 type troubles struct {
 	mu  sync.Mutex
 	now map[string]int
+	n   atomic.Int32 // of them
 }
 
-// Say notes a failure.
+// any reports whether there is one.
+func (t *troubles) any() bool { return t.n.Load() > 0 }
+
+// Say notes a failure that passes by itself.
 func (t *troubles) Say(log *slog.Logger, doing string, err error) {
+	t.say(log, slog.LevelWarn, doing, err)
+}
+
+// Shout notes a failure that somebody should look at.
+func (t *troubles) Shout(log *slog.Logger, doing string, err error) {
+	t.say(log, slog.LevelError, doing, err)
+}
+
+func (t *troubles) say(log *slog.Logger, level slog.Level, doing string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.now == nil {
@@ -58,17 +81,22 @@ func (t *troubles) Say(log *slog.Logger, doing string, err error) {
 	}
 	t.now[doing]++
 	if t.now[doing] == 1 {
-		log.Warn("records are held until this succeeds", "doing", doing, "err", err)
+		t.n.Add(1)
+		log.Log(context.Background(), level, "records are held until this succeeds", "doing", doing, "err", err)
 	}
 }
 
 // Over notes a success.
 func (t *troubles) Over(log *slog.Logger, doing string) {
+	if !t.any() {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.now[doing]; n > 0 {
 		log.Info("this succeeds again", "doing", doing, "failures", n)
 		delete(t.now, doing)
+		t.n.Add(-1)
 	}
 }
 

@@ -70,7 +70,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 		t.stored.Version, t.stored.CheckedAt = a.number, a.began // for the entity's next record
 	}
 	if item.rejected != nil {
-		w.bury(hard, t, letter{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
+		w.bury(hard, t, failed{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result
 }

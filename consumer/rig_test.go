@@ -47,12 +47,15 @@ type rig struct {
 	source   *source.Source
 	producer *producer.Producer
 	limiter  *limiter.Limiter
+	retries  scheduled
+	behind   behind
+	health   *consumer.Health
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	r := &rig{T: t}
+	r := &rig{T: t, health: consumer.NewHealth()}
 	var err error
 	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(4))
 	if err != nil {
@@ -176,15 +179,54 @@ func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.
 	return permit, nil
 }
 
+// facet changes the facet's settings, before a worker starts.
+func (r *rig) facet(change func(*source.Facet)) {
+	r.Helper()
+	f := r.config.Facets["character"]
+	change(&f)
+	r.config.Facets = map[string]source.Facet{"character": f}
+	r.source = r.newSource(r.config)
+}
+
+// status returns what is written down of an entity's failures.
+func (r *rig) status(key string) store.Status {
+	r.Helper()
+	all, err := r.db.Store.Statuses(r.Context(), []schemas.Entity{entity(key)})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return all[0]
+}
+
+// needs are what the rig's workers are given. Their retries are only noted.
+func (r *rig) needs() consumer.Needs {
+	return consumer.Needs{
+		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Lag: &r.behind, Health: r.health,
+	}
+}
+
+// scheduled counts the retries that it is told of.
+type scheduled struct{ n atomic.Int64 }
+
+func (s *scheduled) Scheduled(context.Context, time.Time) { s.n.Add(1) }
+
+// behind says that HIGH is behind by so many records; below 0: that it is not known.
+type behind struct{ records atomic.Int64 }
+
+func (b *behind) Records(string, schemas.Lane) (int64, bool) {
+	n := b.records.Load()
+	return n, n >= 0
+}
+
 // work starts a worker; stop stops it cleanly.
 func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop func()) {
 	r.Helper()
 	config := consumer.DefaultConfig(lane)
-	config.Drain = patience
+	config.Drain, config.Doubt = patience, time.Millisecond
 	for _, change := range changes {
 		change(&config)
 	}
-	w, err := consumer.New(config, r.source, lane, r.db, r.requests, permits{r.limiter}, r.brokers(), r.log(), prometheus.NewRegistry())
+	w, err := consumer.New(config, r.source, lane, r.needs(), r.brokers(), r.log(), prometheus.NewRegistry())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -378,68 +420,4 @@ func (r *rig) lock(key string) string {
 		r.Fatal(err)
 	}
 	return s
-}
-
-var errInjected = errors.New("injected by the test")
-
-// faultyStore fails its writes and looks while down is set.
-type faultyStore struct {
-	*sqlite.Store
-	down  atomic.Bool
-	tries atomic.Int64
-	wrote atomic.Int64
-}
-
-func (f *faultyStore) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
-	if f.down.Load() {
-		f.tries.Add(1)
-		return nil, errInjected
-	}
-	return f.Store.States(ctx, of)
-}
-
-func (f *faultyStore) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
-	if f.down.Load() {
-		f.tries.Add(1)
-		return nil, errInjected
-	}
-	results, err := f.Store.Write(ctx, writes)
-	f.wrote.Add(int64(len(results)))
-	return results, err
-}
-
-// faultyRequests fails where it is told to.
-type faultyRequests struct {
-	consumer.Requests
-	noPeek, noBegin, noSettle atomic.Bool
-	tries                     atomic.Int64
-}
-
-func (f *faultyRequests) fails(b *atomic.Bool) bool {
-	if b.Load() {
-		f.tries.Add(1)
-		return true
-	}
-	return false
-}
-
-func (f *faultyRequests) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
-	if f.fails(&f.noPeek) {
-		return nil, errInjected
-	}
-	return f.Requests.Peek(ctx, requests, stored)
-}
-
-func (f *faultyRequests) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
-	if f.fails(&f.noBegin) {
-		return "", 0, errInjected
-	}
-	return f.Requests.Begin(ctx, r, stored)
-}
-
-func (f *faultyRequests) Settle(ctx context.Context, ends []schemas.End) error {
-	if f.fails(&f.noSettle) {
-		return errInjected
-	}
-	return f.Requests.Settle(ctx, ends)
 }

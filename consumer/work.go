@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -16,74 +17,148 @@ import (
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
 	if t.refused != nil {
-		w.bury(ctx, t, letter{reason: t.reason, err: t.refused, number: t.request.Version})
+		w.bury(ctx, t, failed{reason: t.reason, err: t.refused, number: t.request.Version})
 		return
 	}
 	if t.satisfiedInTime() { // by the one before it
 		w.skip(t, schemas.Satisfied)
 		return
 	}
-	failures := 0
 	for t.ledger.is(open) {
 		a := &attempt{w: w, t: t}
-		wait, goOn := w.try(ctx, hard, a, &failures)
+		d := w.try(ctx, hard, a)
 		if a.entered {
 			t.ledger.leave()
 		}
-		if !goOn {
+		switch {
+		case a.ended:
 			w.metrics.took.Observe(time.Since(started).Seconds())
 			return
+		case d.doubt:
+			// Nothing is under way meanwhile, so a revocation need not wait for it.
+			if w.health.vouched(ctx, t.request.Entity, time.Now(), w.config.Doubt) {
+				w.bury(hard, t, a.failed)
+				return
+			}
+			t.doubted = true
 		}
-		if !pause(ctx, wait) {
+		if !pause(ctx, jittered(d.wait)) {
 			return
 		}
 	}
 }
 
-// try makes one attempt. It reports whether there must be another one, and after
-// which pause; failures counts those that the upstream is to blame for.
-func (w *Worker) try(ctx, hard context.Context, a *attempt, failures *int) (wait time.Duration, goOn bool) {
+// try makes one attempt and does what is decided on. Either a.ended is set
+// afterwards, or the decision says how to go on.
+func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
+	end := func() decision { a.ended = true; return decision{} }
+	if !w.health.admits(t.request.Facet) {
+		d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
+		w.schedule(ctx, t, d, failed{reason: d.reason, err: errSickEndpoint, number: t.request.Version})
+		return end()
+	}
 	f, err := w.fetch(ctx, a)
 	switch {
 	case errors.Is(err, errSkipped):
 		w.skip(t, a.skipped)
-		return 0, false
+		return end()
 	case errors.Is(err, errUnbegun):
 		w.trouble.Say(w.log, "numbering fetches", err)
-		return jittered(time.Second), true
+		return decision{wait: time.Second}
 	case err != nil:
-		return 0, false // given up: ctx or the assignment ended
+		return end() // given up: ctx or the assignment ended
 	}
 	w.trouble.Over(w.log, "numbering fetches")
-	d := decide(f.outcome, f.calls, *failures)
-	if d.brakes {
-		w.log.Warn("the upstream asks for a pause", "class", string(f.outcome.Class), "for", d.brake, "err", f.outcome.Err)
-		w.permits.Brake(d.brake, a.began)
-	}
-	if d.counts {
-		*failures++
-	}
+	d := w.judge(a, f)
+	a.failed = failed{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
 	switch d.next {
-	case again:
 	case write:
-		w.trouble.Over(w.log, "reaching the upstream")
 		if w.record(hard, a, f) != store.Lost {
-			return 0, false
+			return end()
 		}
 		// What the upstream's "not modified" referred to is gone: ask in full.
 		t.stored = store.State{Entity: t.request.Entity}
-		t.plan, err = w.planFor(t)
-		return 0, err == nil
+		if t.plan, err = w.planFor(t); err != nil {
+			return end()
+		}
+		return decision{}
+	case retry:
+		w.schedule(hard, t, d, a.failed)
+		return end()
 	case bury:
-		w.bury(hard, t, letter{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome})
-		return 0, false
-	}
-	if f.calls == 0 {
-		w.trouble.Say(w.log, "reaching the upstream", f.outcome.Err)
+		if d.doubt {
+			return d
+		}
+		w.bury(hard, t, a.failed)
+		return end()
+	case again:
 	}
 	w.metrics.errors.WithLabelValues(string(f.outcome.Class)).Inc()
-	return jittered(d.wait), true
+	return d
+}
+
+var errSickEndpoint = errors.New("not sent: the endpoint answers no entity well, while others of the source are well")
+
+// judge decides what follows from an answer, and tells everybody whom it concerns.
+func (w *Worker) judge(a *attempt, f fetched) decision {
+	t, o := a.t, f.outcome
+	what := w.health.saw(t.request.Entity, o.Class, a.began)
+	if t.first.IsZero() {
+		t.first = a.began
+	}
+	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), t.doubted}, what)
+	switch {
+	case d.counts && d.next == again:
+		t.failures++
+	case what.sick():
+		t.failures, t.doubted = 0, false // none of it was the entity's
+	}
+	switch d.halt {
+	case braked:
+		w.permits.Brake(d.first, a.began)
+	case probed:
+		w.permits.Probe(d.first, d.most, a.began)
+	case goOn:
+		if d.next == write || o.Class == source.NotReady {
+			w.permits.Lift(a.began)
+		}
+	}
+	w.tellOf(a, f, d, what)
+	return d
+}
+
+// The troubles that concern the whole source.
+const (
+	troublePause   = "calling the upstream, which asks for a pause"
+	troubleOutage  = "calling the upstream, which fails for all entities"
+	troubleRefused = "calling the upstream, which refuses the credential"
+	troubleReach   = "reaching the upstream"
+)
+
+func troubleEndpoint(facet string) string {
+	return "calling the endpoint of " + facet + ", which fails for all entities"
+}
+
+// tellOf logs what concerns the whole source, once as it begins and once as it is over.
+func (w *Worker) tellOf(a *attempt, f fetched, d decision, what diagnosis) {
+	o := f.outcome
+	switch {
+	case o.Class == source.AuthRefused:
+		w.trouble.Shout(w.log, troubleRefused, o.Err)
+	case d.halt == braked || o.Class == source.Maintenance:
+		w.trouble.Say(w.log, troublePause, fmt.Errorf("%w (class %s, it says for %v)", o.Err, o.Class, o.RetryAfter))
+	case what == fellSick:
+		w.trouble.Shout(w.log, troubleOutage, o.Err)
+	case what == sickEndpoint:
+		w.trouble.Shout(w.log, troubleEndpoint(a.t.request.Facet), o.Err)
+	case d.next == again && f.calls == 0:
+		w.trouble.Say(w.log, troubleReach, o.Err)
+	case d.next == write && w.trouble.any():
+		for _, doing := range []string{troublePause, troubleOutage, troubleRefused, troubleReach, troubleEndpoint(a.t.request.Facet)} {
+			w.trouble.Over(w.log, doing)
+		}
+	}
 }
 
 // fetched is what one attempt came to.
@@ -120,6 +195,9 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	w.cpu <- struct{}{}
 	defer func() { <-w.cpu }()
 	f.outcome = w.source.Read(answers, time.Now())
+	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
+		f.outcome = shrunk(f.outcome, t.stored.Size)
+	}
 	if f.outcome.Class != source.OK {
 		hold(0)
 		return f, nil
@@ -127,4 +205,17 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	f.content = w.contentOf(t, answers, f.outcome.Content)
 	hold(f.content.bytes)
 	return f, nil
+}
+
+// shrunk turns content that has lost too much into bad content: what is stored is
+// more likely to be right.
+func shrunk(o source.Outcome, stored int) source.Outcome {
+	defer o.Content.Release()
+	text := o.Content.JSON
+	return source.Outcome{
+		Class: source.BadContent, Status: o.Status,
+		Err: fmt.Errorf("the content has shrunk from %d to %d bytes, below the facet's shrinkGuard; if it is right, delete the snapshot", stored, len(text)),
+		// The memory of the content is used again.
+		Sample: append([]byte(nil), text[:min(len(text), schemas.MaxSampleBytes)]...), SampleType: "application/json",
+	}
 }

@@ -80,7 +80,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	var results []store.Result
 	started := time.Now()
 	var rejected error
-	err := w.persist(hard, "write snapshots", func(ctx context.Context) (err error) {
+	err := w.persistDB(hard, "write snapshots", func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
 		if errors.Is(err, store.ErrRejected) {
 			rejected, err = err, nil // trying again is no use
@@ -99,7 +99,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 				ends = append(ends, endOf(i, results[n]))
 			}
 		}
-		err = w.persist(hard, "settle requests", func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
+		err = w.settle(hard, ends)
 	}
 	for n, i := range batch {
 		switch {

@@ -82,9 +82,8 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 		return err
 	}
 	front := newGroup(either(ctx, behind.ctx))
-	front.run(func(ctx context.Context) error { return parts.runQuery(ctx, l) })
 	front.run(func(ctx context.Context) error {
-		return parts.runWorkers(ctx, []schemas.Lane{schemas.High, schemas.Low})
+		return parts.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}))
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {

@@ -36,7 +36,7 @@ that nothing is refreshed.`,
 			}
 			defer closeAll()
 			g := newGroup(cmd.Context())
-			g.run(func(ctx context.Context) error { return parts.runQuery(ctx, l) })
+			g.run(func(ctx context.Context) error { return parts.run(ctx, serving(l)) })
 			g.run(func(ctx context.Context) error {
 				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{"database": {required: true, ask: parts.store.Ping}}))
 			})
@@ -84,7 +84,7 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 				names = []string{name}
 			}
 			g := newGroup(cmd.Context())
-			g.run(func(ctx context.Context) error { return parts.runWorkers(ctx, lanes, names...) })
+			g.run(func(ctx context.Context) error { return parts.run(ctx, working(lanes, names...)) })
 			g.run(func(ctx context.Context) error {
 				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{
 					"database": {required: true, ask: parts.store.Ping},

@@ -21,6 +21,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/retries"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
@@ -34,6 +35,7 @@ type parts struct {
 		query.Store
 		consumer.Store
 		settings.Store
+		retries.Store
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient
@@ -43,6 +45,37 @@ type parts struct {
 	reg      prometheus.Registerer // registers there, under the namespace
 	// secret returns the credential that is found under these settings.
 	secret func(source.Auth) (string, error)
+
+	// The door to the topics and the look at them, which all roles share; run sets
+	// and runs them.
+	client   *kgo.Client
+	producer *producer.Producer
+	lag      *topics.Sampler
+}
+
+// role is what a process does with the parts, until ctx ends.
+type role func(ctx context.Context, p parts) error
+
+// run runs roles until ctx ends, and until the last of them has stopped what they
+// all lean on.
+func (p parts) run(ctx context.Context, roles ...role) error {
+	var err error
+	p.client, err = kgo.NewClient(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafka...)...)
+	if err != nil {
+		return fmt.Errorf("make the producer's client: %w", err)
+	}
+	defer p.client.Close()
+	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg)
+	p.lag = topics.NewSampler(kadm.NewClient(p.client), slices.Sorted(maps.Keys(p.config.Sources)), p.log, p.reg)
+	behind := newGroup(context.WithoutCancel(ctx))
+	behind.run(p.producer.Run)
+	behind.run(p.lag.Run)
+	front := newGroup(either(ctx, behind.ctx))
+	for _, role := range roles {
+		front.run(func(ctx context.Context) error { return role(ctx, p) })
+	}
+	<-front.ctx.Done()
+	return errors.Join(front.stop(), behind.stop())
 }
 
 // requireSecret reads a source's credential; it must be there.
@@ -125,9 +158,13 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	return limiter.ReadView(ctx, p.rdb, source, quota, revision)
 }
 
-// runQuery serves reads on the listener until ctx ends. It stops from the front
-// to the back: no further requests, then what was promised to Kafka.
-func (p parts) runQuery(ctx context.Context, l net.Listener) error {
+// serving serves reads on the listener until ctx ends. It stops before what it
+// leans on: no further requests, then what was promised to Kafka.
+func serving(l net.Listener) role {
+	return func(ctx context.Context, p parts) error { return p.serve(ctx, l) }
+}
+
+func (p parts) serve(ctx context.Context, l net.Listener) error {
 	p.secret = noSecret // the query service calls no upstream
 	sources, err := p.sources()
 	if err != nil {
@@ -137,76 +174,12 @@ func (p parts) runQuery(ctx context.Context, l net.Listener) error {
 	for name, s := range sources {
 		known[name] = s
 	}
-	client, err := kgo.NewClient(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafka...)...)
-	if err != nil {
-		return fmt.Errorf("make the producer's client: %w", err)
-	}
-	defer client.Close()
-	prod := producer.New(p.rdb, client, producer.DefaultMaxBuffered, p.log, p.reg)
-	sampler := topics.NewSampler(kadm.NewClient(client), slices.Sorted(maps.Keys(sources)), p.log, p.reg)
-	server := query.New(p.store, known, wishes{prod}, sampler, p.ops(map[string]check{
+	server := query.New(p.store, known, wishes{p.producer}, p.lag, p.ops(map[string]check{
 		"database": {required: true, ask: p.store.Ping},
 		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
-		"kafka":    {ask: client.Ping},
+		"kafka":    {ask: p.client.Ping},
 	}), p.settings().Handler(p.limiterView, p.log), p.log, p.reg)
-
-	behind := newGroup(context.WithoutCancel(ctx))
-	behind.run(prod.Run)
-	behind.run(sampler.Run)
-	err = server.Serve(either(ctx, behind.ctx), l)
-	return errors.Join(err, behind.stop())
-}
-
-// runWorkers works the lanes of the named sources, or of all, until ctx ends.
-// Permits flow until the last worker has stopped.
-func (p parts) runWorkers(ctx context.Context, lanes []schemas.Lane, names ...string) error {
-	if err := limiter.CheckRedis(ctx, p.rdb); err != nil {
-		return err
-	}
-	sources, err := p.sources(names...)
-	if err != nil {
-		return err
-	}
-	permitsRun := newGroup(context.WithoutCancel(ctx))
-	workersRun := newGroup(either(ctx, permitsRun.ctx))
-	requests := producer.NewCoalescing(p.rdb)
-	changes := p.settings()
-	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		s := sources[name]
-		defer s.Close()
-		c := p.config.Sources[name]
-		l, err := limiter.New(name, c.Quota, limiter.Needs{
-			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
-		})
-		if err != nil {
-			return errors.Join(fmt.Errorf("sources.%s.quota.%w", name, err), workersRun.stop(), permitsRun.stop())
-		}
-		permitsRun.run(l.Run)
-		for _, lane := range lanes {
-			bounds := consumer.DefaultConfig(lane)
-			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
-			if lane == schemas.Low {
-				bounds.InFlight = c.Workers.Low.InFlight
-			}
-			w, err := consumer.New(bounds, s, lane, p.store, requests, permits{l}, p.kafka, p.log, p.reg)
-			if err != nil {
-				return errors.Join(err, workersRun.stop(), permitsRun.stop())
-			}
-			workersRun.run(w.Run)
-		}
-	}
-	<-workersRun.ctx.Done()
-	err = workersRun.stop()
-	return errors.Join(err, permitsRun.stop())
-}
-
-// workerName tells workers apart in dead letters.
-func workerName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "worker"
-	}
-	return fmt.Sprintf("%s/%d", host, os.Getpid())
+	return server.Serve(ctx, l)
 }
 
 // wishes lets the query service ask the producer.
@@ -230,27 +203,6 @@ func (w wishes) Request(ctx context.Context, wish query.Wish) query.Answer {
 		a.Reason = query.ReasonCooldown
 	}
 	return a
-}
-
-// permits lets the worker ask the limiter.
-type permits struct{ *limiter.Limiter }
-
-// Acquire waits for a permit.
-func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.Acquire(ctx, lane)
-	if err != nil {
-		return nil, err
-	}
-	return permit, nil
-}
-
-// AcquireAgain waits for a permit in front of the others.
-func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.AcquireAgain(ctx, lane)
-	if err != nil {
-		return nil, err
-	}
-	return permit, nil
 }
 
 // group runs parts side by side; the first error ends all of them.

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/retries"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// working works the lanes of the named sources, or of all, until ctx ends.
+// Permits flow until the last worker has stopped.
+func working(lanes []schemas.Lane, names ...string) role {
+	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, names) }
+}
+
+func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) error {
+	if err := limiter.CheckRedis(ctx, p.rdb); err != nil {
+		return err
+	}
+	sources, err := p.sources(names...)
+	if err != nil {
+		return err
+	}
+	behind := newGroup(context.WithoutCancel(ctx))
+	front := newGroup(either(ctx, behind.ctx))
+	stop := func(err error) error { return errors.Join(err, front.stop(), behind.stop()) }
+	changes := p.settings()
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		s := sources[name]
+		defer s.Close()
+		c := p.config.Sources[name]
+		l, err := limiter.New(name, c.Quota, limiter.Needs{
+			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
+		})
+		if err != nil {
+			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
+		}
+		behind.run(l.Run)
+		behind.run(func(ctx context.Context) error {
+			return followSecret(ctx, c.Auth, s, func() { l.Lift(time.Now()) }, p.log)
+		})
+		again := retries.New(name, p.store, retryDoor{p.producer}, p.rdb, p.log, p.reg)
+		front.run(again.Run)
+		needs := consumer.Needs{
+			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Lag: p.lag, Health: consumer.NewHealth(),
+		}
+		for _, lane := range lanes {
+			bounds := consumer.DefaultConfig(lane)
+			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			if lane == schemas.Low {
+				bounds.InFlight = c.Workers.Low.InFlight
+			}
+			w, err := consumer.New(bounds, s, lane, needs, p.kafka, p.log, p.reg)
+			if err != nil {
+				return stop(err)
+			}
+			front.run(w.Run)
+		}
+	}
+	<-front.ctx.Done()
+	return stop(nil)
+}
+
+// workerName tells workers apart in dead letters.
+func workerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "worker"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// permits lets the worker ask the limiter.
+type permits struct{ *limiter.Limiter }
+
+// Acquire waits for a permit.
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	permit, err := p.Limiter.Acquire(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return permit, nil
+}
+
+// AcquireAgain waits for a permit in front of the others.
+func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+	permit, err := p.Limiter.AcquireAgain(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return permit, nil
+}
+
+// retryDoor lets scheduled retries ask the producer.
+type retryDoor struct{ *producer.Producer }
+
+// Ask asks for each retry. What is covered by a record that may still fail to
+// reach Kafka, or could not be asked for, is asked for once more.
+func (d retryDoor) Ask(ctx context.Context, due []store.Status) []store.Status {
+	wishes := make([]producer.Wish, len(due))
+	for i, s := range due {
+		wishes[i] = producer.Wish{
+			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
+			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent,
+		}
+	}
+	var left []store.Status
+	for i, r := range d.RequestAll(ctx, wishes) {
+		if !r.Queued() {
+			left = append(left, due[i])
+		}
+	}
+	return left
+}

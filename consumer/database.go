@@ -1,0 +1,88 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// slowAfter is how long the database may take for one batch before that counts
+	// as a failure: it is then no more use to fetch for it than if it were dead.
+	slowAfter = 2 * time.Second
+	// reopenAfter is how long the breaker stays open before one call tries.
+	reopenAfter = 2 * time.Second
+)
+
+var errSlow = errors.New("the database is slow")
+
+// newBreaker returns the database's breaker: it opens when half of the last ten
+// seconds' calls failed or were slow, of at least ten, or five in a row. While it
+// is not closed nothing is fetched, since nothing could be written.
+func newBreaker(w *Worker) *gobreaker.CircuitBreaker[error] {
+	return gobreaker.NewCircuitBreaker[error](gobreaker.Settings{
+		Name: "database", MaxRequests: 1, Timeout: reopenAfter,
+		Interval: 10 * time.Second, BucketPeriod: time.Second,
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.ConsecutiveFailures >= 5 || (c.Requests >= 10 && 2*c.TotalFailures >= c.Requests)
+		},
+		IsSuccessful: func(err error) bool {
+			return err == nil || errors.Is(err, store.ErrRejected) || errors.Is(err, store.ErrContention) || errors.Is(err, context.Canceled)
+		},
+		OnStateChange: func(_ string, _, to gobreaker.State) {
+			w.gates.set(gateDatabase, to == gobreaker.StateClosed)
+			w.metrics.database.Set(float64(to))
+			select {
+			case w.opened <- struct{}{}:
+			default:
+			}
+		},
+	})
+}
+
+// persistDB is persist for the database, by way of its breaker.
+func (w *Worker) persistDB(ctx context.Context, what string, do func(context.Context) error) error {
+	return w.persist(ctx, what, func(ctx context.Context) error {
+		err, refused := w.breaker.Execute(func() (error, error) {
+			started := time.Now()
+			err := do(ctx)
+			if err == nil && time.Since(started) > slowAfter {
+				return nil, errSlow // to the breaker alone: the work is done
+			}
+			return err, err
+		})
+		if errors.Is(refused, errSlow) {
+			return nil
+		}
+		if refused != nil {
+			return refused
+		}
+		return err
+	})
+}
+
+// watchDatabase has an open breaker try again also where nobody else does: those
+// who would may all wait for it to close.
+func (w *Worker) watchDatabase(ctx context.Context) {
+	nobody := []schemas.Entity{{Source: w.source.Name(), Facet: "-", Key: "-"}}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.opened:
+		}
+		for w.breaker.State() != gobreaker.StateClosed {
+			if !pause(ctx, reopenAfter) || w.persistDB(ctx, "reach the database", func(ctx context.Context) error {
+				_, err := w.store.States(ctx, nobody)
+				return err
+			}) != nil {
+				return
+			}
+		}
+	}
+}

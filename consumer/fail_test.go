@@ -1,0 +1,273 @@
+package consumer_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// visit asks as a read does that finds its snapshot stale.
+func (r *rig) visit(key string) producer.Result {
+	r.Helper()
+	return r.producer.Request(r.Context(), producer.Wish{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
+}
+
+// fault has the upstream misbehave for the keys; "" mends it.
+func (r *rig) fault(kind simulator.Kind, keys string) {
+	r.Helper()
+	c := simulator.Control{Faults: []simulator.Fault{}}
+	if kind != "" {
+		c.Faults = append(c.Faults, simulator.Fault{Kind: kind, Key: keys})
+	}
+	r.control(c)
+}
+
+func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
+	r := newRig(t)
+	r.fault(simulator.InternalError, "")
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilCommitted(schemas.High)
+	s := r.status("a")
+	if wait := time.Until(s.Until); s.State != store.Retrying || s.Rounds != 1 || s.Failures != 0 || wait > 90*time.Second || wait < 10*time.Second {
+		t.Errorf("%+v, due in %v", s, wait)
+	}
+	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
+		t.Errorf("%+v", s)
+	}
+	if calls, letters, told := r.upstream.Stats().Arrivals, len(r.letters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
+		t.Errorf("%d calls, %d letters, told of %d retries", calls, letters, told)
+	}
+	if r.lock("a") != "" {
+		t.Errorf("the lock is still %q", r.lock("a"))
+	}
+	for range 100 {
+		if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying || got.Until.Sub(s.Until).Abs() > time.Second {
+			t.Fatalf("a visit gave %+v, and the retry is due at %v", got, s.Until)
+		}
+	}
+
+	r.fault("", "")
+	r.wish("a", schemas.High, schemas.Retry) // as when it is due
+	r.untilStored("a")
+	r.until("the end of the row", func() bool { return r.status("a").State == "" })
+	r.untilCommitted(schemas.High)
+	if got := r.visit("a"); got.Outcome == producer.Held {
+		t.Errorf("after the success a visit gave %+v", got)
+	}
+}
+
+func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *testing.T) {
+	r := newRig(t)
+	r.fault(simulator.InternalError, "")
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	for round := 1; round <= 3; round++ {
+		r.untilCommitted(schemas.High)
+		if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || len(r.letters()) != 0 {
+			t.Fatalf("round %d: %+v, %d letters", round, s, len(r.letters()))
+		}
+		r.wish("a", schemas.High, schemas.Retry)
+	}
+	for failure := 1; failure <= 3; failure++ {
+		r.untilCommitted(schemas.High)
+		want, hold := store.Failed, schemas.HoldFailed
+		if failure == 3 {
+			want, hold = store.Suspended, schemas.HoldSuspended
+		}
+		if s := r.status("a"); s.State != want || s.Failures != failure || len(r.letters()) != failure {
+			t.Fatalf("failure %d: %+v, %d letters", failure, s, len(r.letters()))
+		}
+		if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != hold {
+			t.Errorf("failure %d: a visit gave %+v", failure, got)
+		}
+		if failure < 3 {
+			r.wish("a", schemas.High, schemas.UserRequest) // a person passes
+		}
+	}
+	letters, err := r.db.Letters(t.Context(), "nexon", true, 10)
+	if err != nil || len(letters) != 3 {
+		t.Fatalf("%d letters in the index, %v", len(letters), err)
+	}
+	for _, l := range letters {
+		if l.Entity != entity("a") || l.Topic != schemas.DeadLetterTopic("nexon") || l.Reason != schemas.Upstream5xx || l.Attempts != 3 {
+			t.Errorf("%+v", l)
+		}
+	}
+
+	r.fault("", "")
+	r.wish("a", schemas.High, schemas.Replay)
+	r.untilStored("a")
+	r.until("the end of the row", func() bool { return r.status("a").State == "" })
+}
+
+func TestWhatIsNotReadyWaitsAndCountsNoFailure(t *testing.T) {
+	r := newRig(t)
+	r.fault(simulator.NotReady, "")
+	r.work(schemas.Low)
+	r.wish("a", schemas.Low, schemas.Prefetch)
+	for range 5 { // more often than there are rounds
+		r.untilCommitted(schemas.Low)
+		if s := r.status("a"); s.State != store.Retrying || s.Rounds != 0 || s.Lane != schemas.Low || s.Reason != string(schemas.NotReady) {
+			t.Fatalf("%+v", s)
+		}
+		r.wish("a", schemas.Low, schemas.Retry)
+	}
+	r.untilCommitted(schemas.Low)
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d letters", n)
+	}
+}
+
+func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
+	r := newRig(t)
+	result := r.wish("a", schemas.High, schemas.CacheMiss)
+	// The worker that wrote it down died before it settled the request.
+	err := r.db.Fail(t.Context(), store.Status{
+		Entity: entity("a"), State: store.Retrying, Number: result.Number + 1, Rounds: 1, Until: time.Now().Add(time.Hour),
+		Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	if calls, s := r.upstream.Stats().Arrivals, r.status("a"); calls != 0 || s.Rounds != 1 {
+		t.Errorf("%d calls, %+v", calls, s)
+	}
+	if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying {
+		t.Errorf("a visit gave %+v", got)
+	}
+}
+
+func TestAHoldThatRedisHasForgottenIsPutBackWithoutACall(t *testing.T) {
+	for state, hold := range map[store.StatusState]string{
+		store.Retrying: schemas.HoldRetrying, store.Failed: schemas.HoldFailed, store.Suspended: schemas.HoldSuspended,
+	} {
+		t.Run(hold, func(t *testing.T) {
+			r := newRig(t)
+			err := r.db.Fail(t.Context(), store.Status{
+				Entity: entity("a"), State: state, Number: 7, Failures: 1, Until: time.Now().Add(time.Hour),
+				Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
+			}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.work(schemas.High)
+			r.wish("a", schemas.High, schemas.Stale)
+			r.untilCommitted(schemas.High)
+			if calls := r.upstream.Stats().Arrivals; calls != 0 {
+				t.Errorf("%d calls", calls)
+			}
+			if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != hold {
+				t.Errorf("a visit gave %+v", got)
+			}
+			r.wish("a", schemas.High, schemas.UserRequest)
+			r.untilStored("a")
+		})
+	}
+}
+
+func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
+	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset} {
+		t.Run(string(kind), func(t *testing.T) {
+			r := newRig(t)
+			r.work(schemas.High)
+			var keys []string
+			for i := range 100 {
+				keys = append(keys, fmt.Sprint("k", i))
+			}
+			r.wishAll(keys[:30], schemas.High, schemas.CacheMiss)
+			r.untilStored(keys[:30]...)
+			r.fault(kind, "")
+			before := r.upstream.Stats().Arrivals
+			r.wishAll(keys[30:], schemas.High, schemas.CacheMiss)
+			r.until("a stop", func() bool { return r.upstream.Stats().Arrivals >= before+11 })
+			r.fault("", "")
+			r.untilStored(keys...)
+			r.untilCommitted(schemas.High)
+			if n := len(r.letters()); n != 0 {
+				t.Errorf("%d letters", n)
+			}
+			for _, key := range keys {
+				if s := r.status(key); s.State != "" {
+					t.Errorf("%+v", s)
+				}
+			}
+		})
+	}
+}
+
+func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {
+	r := newRig(t)
+	r.facet(func(f *source.Facet) {
+		f.ShrinkGuard = .5
+		f.Documents = map[string]source.Document{"item-equipment": {Path: "/character/item-equipment?ocid={ocid}"}}
+	})
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+	before, _ := r.snapshot("a")
+	r.fault(simulator.Shrink, "")
+	r.wish("a", schemas.High, schemas.UserRequest)
+	r.untilCommitted(schemas.High)
+	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || len(l[0].Sample) == 0 {
+		t.Errorf("letters %+v", l)
+	}
+	if after, _ := r.snapshot("a"); after.State != before.State {
+		t.Errorf("the snapshot became %+v", after.State)
+	}
+}
+
+func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	var keys []string
+	for i := range 40 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	r.requests.noBegin.Store(true) // they are all about to be fetched
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
+	r.db.down.Store(true)
+	r.wish("a", schemas.High, schemas.CacheMiss) // it finds out
+	r.until("the breaker to open", func() bool { return r.db.tries.Load() >= 5 })
+	r.requests.noBegin.Store(false)
+	r.until("another try", func() bool { return r.db.tries.Load() >= 6 })
+	if n := r.upstream.Stats().Arrivals; n != 0 {
+		t.Errorf("%d calls while the database was down", n)
+	}
+	r.db.down.Store(false)
+	r.untilStored(keys...)
+	r.untilStored("a")
+	r.untilCommitted(schemas.High)
+}
+
+func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
+	r := newRig(t)
+	r.behind.records.Store(5001)
+	r.work(schemas.Low)
+	r.work(schemas.High)
+	r.wish("low", schemas.Low, schemas.Prefetch)
+	r.wish("high", schemas.High, schemas.CacheMiss)
+	r.untilStored("high")
+	r.untilCommitted(schemas.High)
+	if _, stored := r.snapshot("low"); stored {
+		t.Error("LOW went on")
+	}
+	r.behind.records.Store(1001)
+	r.wish("high-2", schemas.High, schemas.CacheMiss)
+	r.untilStored("high-2")
+	if _, stored := r.snapshot("low"); stored {
+		t.Error("LOW went on between the two thresholds")
+	}
+	r.behind.records.Store(1000)
+	r.untilStored("low")
+}

@@ -1,0 +1,53 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+)
+
+// gates are what must be open before an upstream call is asked for. A closed one
+// holds the records behind it, keeps the group's membership, and loses nothing.
+type gates struct {
+	mu      sync.Mutex
+	closed  map[gate]struct{}
+	changed chan struct{} // closed and made anew when a gate opens
+}
+
+type gate string
+
+const (
+	gateDatabase gate = "database" // what can't be written need not be fetched
+	gateYield    gate = "yield"    // LOW stands back while HIGH is behind
+)
+
+func newGates() *gates { return &gates{closed: map[gate]struct{}{}, changed: make(chan struct{})} }
+
+// set opens or closes a gate.
+func (g *gates) set(which gate, open bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !open {
+		g.closed[which] = struct{}{}
+		return
+	}
+	delete(g.closed, which)
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// wait returns when all gates are open, or with an error when ctx ends.
+func (g *gates) wait(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		n, changed := len(g.closed), g.changed
+		g.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

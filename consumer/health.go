@@ -1,0 +1,247 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+const (
+	// More than half of the last lookBack calls, of at least sickEntities entities,
+	// have to fail before the upstream and not the entities are taken to be sick.
+	lookBack     = 20
+	sickEntities = 5
+	// vouchFor is how long an answered call tells that another endpoint is well.
+	vouchFor = time.Minute
+	// A sick endpoint of a source that is well otherwise is probed after so long,
+	// and then after twice as long each time.
+	endpointFirst = 5 * time.Second
+	endpointMost  = time.Minute
+)
+
+// Health tells a sick upstream from sick entities, by how the last calls of one
+// source ended in this process. Its lanes share one.
+//
+// Invariants:
+//   - What is found sick is sick until a call is answered well, and no sooner.
+//   - Whatever a call of something sick came to is not its entity's failure.
+type Health struct {
+	mu        sync.Mutex
+	all       window
+	facets    map[string]*window
+	sick      bool                 // the source as a whole
+	endpoints map[string]*sickness // facets that are sick while others are well
+	good      [2]ended             // the last good ends, of two entities
+	changed   chan struct{}        // closed when something is answered well or found sick
+}
+
+// NewHealth returns a source's health, of which nothing bad is known.
+func NewHealth() *Health {
+	return &Health{facets: map[string]*window{}, endpoints: map[string]*sickness{}, changed: make(chan struct{})}
+}
+
+type ended struct {
+	entity schemas.Entity
+	began  time.Time
+	bad    bool
+}
+
+// window is the ends of the last calls.
+type window struct {
+	ends [lookBack]ended
+	next int
+}
+
+func (w *window) add(e ended) {
+	w.ends[w.next%lookBack] = e
+	w.next++
+}
+
+// tells reports whether the window shows something sick.
+func (w *window) tells() bool {
+	bad, entities := 0, map[schemas.Entity]struct{}{}
+	for _, e := range w.ends {
+		if e.bad {
+			bad++
+			entities[e.entity] = struct{}{}
+		}
+	}
+	return 2*bad > lookBack && len(entities) >= sickEntities
+}
+
+// sickness is an endpoint's that is probed.
+type sickness struct {
+	probe time.Time // not before
+	pause time.Duration
+}
+
+// diagnosis is what the end of a call tells of more than its entity.
+type diagnosis int
+
+const (
+	nothing      diagnosis = iota // the entity's own end
+	recovered                     // what was sick is well again
+	sickSource                    // the source is sick, as is known
+	fellSick                      // and was not known
+	sickEndpoint                  // the facet's endpoint is, and others are well
+)
+
+// sick reports whether the end says nothing of its entity.
+func (d diagnosis) sick() bool { return d == sickSource || d == fellSick || d == sickEndpoint }
+
+// saw takes in how a call ended that began then. A refused credential, a brake
+// and a maintenance tell nothing: each has a way of its own.
+func (h *Health) saw(e schemas.Entity, class source.Class, began time.Time) diagnosis {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	end := ended{entity: e, began: began}
+	switch class {
+	case source.OK, source.NotModified, source.Absent, source.NotReady:
+		return h.well(end)
+	case source.Transient, source.Permanent, source.BadContent:
+		end.bad = true
+		return h.ill(end)
+	case source.Quota, source.Maintenance, source.AuthRefused:
+	}
+	return h.of(e.Facet)
+}
+
+func (h *Health) of(facet string) diagnosis {
+	switch {
+	case h.sick:
+		return sickSource
+	case h.endpoints[facet] != nil:
+		return sickEndpoint
+	}
+	return nothing
+}
+
+func (h *Health) well(end ended) diagnosis {
+	before := h.of(end.entity.Facet)
+	switch before {
+	case sickSource:
+		h.sick, h.all = false, window{}
+		clear(h.facets)
+	case sickEndpoint:
+		delete(h.endpoints, end.entity.Facet)
+		delete(h.facets, end.entity.Facet)
+	case nothing, recovered, fellSick:
+	}
+	h.all.add(end)
+	h.facet(end.entity.Facet).add(end)
+	if end.entity != h.good[0].entity {
+		h.good[1] = h.good[0]
+	}
+	if end.entity != h.good[0].entity || end.began.After(h.good[0].began) {
+		h.good[0] = end
+	}
+	h.tell()
+	if before.sick() {
+		return recovered
+	}
+	return nothing
+}
+
+func (h *Health) ill(end ended) diagnosis {
+	facet := end.entity.Facet
+	before := h.of(facet)
+	if before == sickEndpoint {
+		return before
+	}
+	h.all.add(end)
+	own := h.facet(facet)
+	own.add(end)
+	switch {
+	case own.tells() && h.otherIsWell(facet, time.Now()):
+		h.endpoints[facet] = &sickness{probe: time.Now().Add(endpointFirst), pause: endpointFirst}
+		h.all = window{} // it is not the source's
+		h.tell()
+		return sickEndpoint
+	case own.tells() || h.all.tells():
+		// The windows begin anew: should the stop be forgotten by Redis, the calls
+		// that then go out show it once more.
+		h.sick, h.all = true, window{}
+		clear(h.facets)
+		h.tell()
+		return fellSick
+	}
+	return before
+}
+
+func (h *Health) facet(name string) *window {
+	w := h.facets[name]
+	if w == nil {
+		w = &window{}
+		h.facets[name] = w
+	}
+	return w
+}
+
+// otherIsWell reports whether another facet has been answered well lately.
+func (h *Health) otherIsWell(facet string, now time.Time) bool {
+	for name, w := range h.facets {
+		if name == facet || h.endpoints[name] != nil {
+			continue
+		}
+		for _, e := range w.ends {
+			if !e.bad && !e.began.IsZero() && now.Sub(e.began) < vouchFor {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (h *Health) tell() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// admits reports whether a call to the facet may be made now: to one that is
+// sick, one call after each pause.
+func (h *Health) admits(facet string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, now := h.endpoints[facet], time.Now()
+	switch {
+	case s == nil:
+		return true
+	case now.Before(s.probe):
+		return false
+	}
+	s.pause = min(2*s.pause, endpointMost)
+	s.probe = now.Add(s.pause)
+	return true
+}
+
+// vouched waits until a call for another entity of the facet that began after then
+// was answered well: a bad answer that came before is its own entity's. It reports false if that does not
+// happen within d, or the upstream is found sick.
+func (h *Health) vouched(ctx context.Context, e schemas.Entity, then time.Time, d time.Duration) bool {
+	limit := time.NewTimer(d)
+	defer limit.Stop()
+	for {
+		h.mu.Lock()
+		for _, g := range h.good {
+			if g.entity != e && g.entity.Facet == e.Facet && g.began.After(then) {
+				h.mu.Unlock()
+				return true
+			}
+		}
+		sick, changed := h.of(e.Facet).sick(), h.changed
+		h.mu.Unlock()
+		if sick {
+			return false
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
