@@ -146,14 +146,15 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*
 	// Whoever comes while nobody asks or waits asks itself, and for all that come
 	// meanwhile. In a crowd Run asks: it is woken for what is due anyway.
 	leads := false
+	var d demand
 	if !l.asking {
-		d, _ := l.step(p.since)
+		d, _ = l.step(p.since)
 		leads = d.wanted() && l.mayAsk(p.since) && l.high.length+l.low.length == 1
 		l.asking = leads
 	}
 	l.mu.Unlock()
 	if leads {
-		if l.askOnce() {
+		if l.askOnce(d) {
 			l.mu.Lock()
 			l.handover = true // Run asks for the others
 			l.mu.Unlock()

@@ -123,14 +123,13 @@ func (l *Limiter) giveOut(q *queue, now time.Time) time.Time {
 
 // askOn calls Redis until nothing more is to be asked for now.
 func (l *Limiter) askOn() {
-	for l.askOnce() {
+	for l.askOnce(l.gather()) {
 	}
 }
 
-// askOnce makes one call to Redis for all that wait. It reports whether there is
-// more to ask for at once; the right to do so stays with its caller.
-func (l *Limiter) askOnce() bool {
-	d := l.gather()
+// askOnce makes one call to Redis for a demand. It reports whether there is more to
+// ask for at once; the right to do so stays with its caller.
+func (l *Limiter) askOnce(d demand) bool {
 	l.mu.Lock()
 	d.happened = l.happened()
 	before := time.Now()

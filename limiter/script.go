@@ -152,10 +152,10 @@ func script(source string, rdb redis.UniversalClient) asker {
 		if d.happened != "" {
 			args = append(args, d.happened)
 		}
-		reply, err := eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args}).Int64Slice()
+		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args})
 		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // a day begins
 			args[4] = d.terms.midnights
-			reply, err = eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args}).Int64Slice()
+			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args})
 		}
 		if err != nil {
 			return grant{}, err

@@ -208,7 +208,7 @@ func nextProbe(sections []int64) int64 {
 func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
 	v := View{Source: source, State: "unused", At: time.Now().UTC(), Rate: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}
-	s, err := eval.Once(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args}).Int64Slice()
+	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args})
 	if err != nil {
 		return View{}, fmt.Errorf("look at the limiter: %w", err)
 	}

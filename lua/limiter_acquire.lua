@@ -73,31 +73,65 @@ local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 225)
 -- its replication id. It need not be asked for what this very process has written a
 -- moment ago: no server starts, and no caller finds another one, as fast as that.
 local SAME = 5000
-local name, anybody = ARGV[4] .. sub(tostring(redis), -14), '--------------' -- of the quota, and of the process
+local process, anybody = sub(tostring(redis), -14), '--------------'
+local calm, by = tonumber(sub(state, 43, 58)) or 0, sub(state, 85, 98)
+local short = now < calm and not ARGV[6] and sub(state, 59, 84) == ARGV[4] and (by == process or by == anybody)
+local ago = short and now - sub(state, 99, 114) or -1
 local replid
-local function readReplid()
+if ago < 0 or ago >= SAME then
   local info = redis.pcall('INFO', 'replication')
   local at = type(info) == 'string' and string.find(info, 'master_replid:', 1, true)
   replid = at and sub(info, at + 14, at + 53) or '0000000000000000000000000000000000000000'
-  return replid
+  short = ago >= 0 and sub(state, 3, 42) == replid
 end
 
 -- The short way, until the moment that the state names: one quota of lanes high
 -- and shared, and perhaps a day, in force for all; nothing lost, braked or
 -- happened. It decides as the long way below does, for a third of its time.
 -- Garbled numbers make it fail until that moment, and then the state counts as lost.
-local calm = tonumber(sub(state, 43, 58)) or 0
-if now < calm and not ARGV[6] and (sub(state, 59, 98) == name or sub(state, 59, 98) == ARGV[4] .. anybody) then
-  local ago = now - sub(state, 99, 114)
-  if ago >= 0 and (ago < SAME or sub(state, 3, 42) == readReplid()) then
+if short then
+  local nHigh, nLow, day = ARGV[1] + 0, ARGV[2] + 0, #quota > 162
+  -- Most calls are for one lane, which has all at once. A number that such a call
+  -- does not need stays as it was.
+  if nLow == 0 and nHigh > 0 then
+    local T, tat, used = sub(quota, 67, 82) + 0, sub(state, 115, 130) + 0, sub(state, 147, 162) + 0
+    if tat < now then tat = now end
+    tat = tat + nHigh * T
+    if T > 0 and tat - sub(quota, 83, 98) * T <= now and (not day or sub(quota, 164, 179) - used >= nHigh) then
+      if day then used = used + nHigh end
+      redis.call('SETRANGE', KEYS[1], 98, format('%16d%16d%s%16d', now, tat, sub(state, 131, 146), used))
+      return {nHigh, 0, now, used, nHigh, 0, 0}
+    end
+  elseif nHigh == 0 and nLow > 0 then
+    local T, tat, used = sub(quota, 99, 114) + 0, sub(state, 131, 146) + 0, sub(state, 147, 162) + 0
+    if tat < now then tat = now end
+    tat = tat + nLow * T
+    if tat - sub(quota, 115, 130) * T <= now then
+      if not day then
+        redis.call('SETRANGE', KEYS[1], 98, format('%16d%s%16d', now, sub(state, 115, 130), tat))
+        return {0, nLow, now, used, nLow, 0, 0}
+      end
+      local seconds = (sub(state, 211, 226) + MARGIN - now) / 1000000
+      local low, paced = sub(quota, 164, 179) - used - sub(quota, 180, 195) / 1000000 * seconds, sub(state, 163, 178) + 0
+      local pace = ceil(1000000 * seconds / low)
+      if paced < now - pace then paced = now - pace end
+      paced = paced + nLow * pace
+      if low >= nLow and paced <= now + AHEAD then
+        used = used + nLow
+        redis.call('SETRANGE', KEYS[1], 98, format('%16d%s%16d%16d%16d', now, sub(state, 115, 130), tat, used, paced))
+        return {0, nLow, now, used, nLow, 0, 0}
+      end
+    end
+  end
+  do
     -- A number that this call does not need stays a text, and is written as it came.
-    local nHigh, nLow, horizon = ARGV[1] + 0, ARGV[2] + 0, sub(quota, 18, 33) + 0
+    local horizon = sub(quota, 18, 33) + 0
     local t1, b1, t2, b2 = 0, 0, sub(quota, 99, 114) + 0, sub(quota, 115, 130) - 1
     local tat1, tat2 = sub(state, 115, 130), sub(state, 131, 146) + 0
     local used, paced, backHigh, backLow = sub(state, 147, 162) + 0, sub(state, 163, 178), sub(state, 179, 194), sub(state, 195, 210)
     local highMost, lowMost, pace, dayEnd, left = nHigh, nLow, 0, 0, nil
     if nHigh > 0 then t1, b1, tat1 = sub(quota, 67, 82) + 0, sub(quota, 83, 98) - 1, tat1 + 0 end
-    if #quota > 162 then -- there is a day
+    if day then
       dayEnd = sub(state, 211, 226) + 0
       left = sub(quota, 164, 179) - used
       if nHigh > left then highMost = max(0, left) end

@@ -16,8 +16,7 @@ local probe, began, turned, pause, pauseMost = 0, 0, 0, 0, 0
 local birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, held, strictest, rings, rest, seen = {}, nil, nil, {}, '', nil
 local looking = quota == ''
-if not replid then readReplid() end
-if not find(replid, '[^0]') then name = ARGV[4] .. anybody end -- this server has no id to be told apart by
+local name = ARGV[4] .. (find(replid, '[^0]') and process or anybody) -- this server has no id to be told apart by
 state = redis.call('GET', KEYS[1])
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end

@@ -25,12 +25,22 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
+// onceInts is once for a script that returns integers: they are read as such,
+// without one allocation each.
+type onceInts struct{ *redis.IntSliceCmd }
+
+func (onceInts) NoRetry() bool { return true }
+
+func (c Call) line(command, script string) []any {
+	return append(append(make([]any, 0, 4+len(c.Args)), command, script, 1, c.Key), c.Args...)
+}
+
 func evalsha(ctx context.Context, s lua.Script, c Call) once {
-	return once{redis.NewCmd(ctx, append([]any{"evalsha", s.SHA1, 1, c.Key}, c.Args...)...)}
+	return once{redis.NewCmd(ctx, c.line("evalsha", s.SHA1)...)}
 }
 
 func eval(ctx context.Context, s lua.Script, c Call) once {
-	return once{redis.NewCmd(ctx, append([]any{"eval", s.Source, 1, c.Key}, c.Args...)...)}
+	return once{redis.NewCmd(ctx, c.line("eval", s.Source)...)}
 }
 
 // Once runs s on one key in one round trip, or two where Redis does not know the
@@ -42,6 +52,16 @@ func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 		_ = rdb.Process(ctx, cmd) // the command carries the error
 	}
 	return cmd.Cmd
+}
+
+// Ints is Once for a script that returns integers and nothing else.
+func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) ([]int64, error) {
+	cmd := onceInts{redis.NewIntSliceCmd(ctx, c.line("evalsha", s.SHA1)...)}
+	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = onceInts{redis.NewIntSliceCmd(ctx, c.line("eval", s.Source)...)}
+		_ = rdb.Process(ctx, cmd) // the command carries the error
+	}
+	return cmd.Result()
 }
 
 // Each runs s for every call in pipelines, one a cluster node, and returns the
