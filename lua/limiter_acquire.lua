@@ -186,6 +186,7 @@ if short then
     if gotHigh == highMost and highMost < nHigh then returnHigh, whyHigh = max(1, min(1000000, dayEnd + MARGIN - now)), 2 end
     if left then lowMost = max(0, min(lowMost, left - gotHigh)) end
     if lowMost > 0 then
+      local was = tat2
       if tat2 < now then tat2 = now end
       local n = min(lowMost, floor((now + b2 * t2 - tat2) / t2) + 1)
       if pace > 0 then
@@ -223,6 +224,7 @@ if short then
         end
         before = slot
       end
+      if gotLow == 0 then tat2 = was end -- its pace refused it
     end
     if gotLow == lowMost and lowMost < nLow then returnLow, whyLow = max(1, min(1000000, dayEnd + MARGIN - now)), 2 end
     if left then used = used + gotHigh + gotLow end

@@ -25,7 +25,7 @@ func (b bucket) calm(now int64) bool {
 // bothHalves makes a call twice from the same state, by either half. No field of
 // the two states may differ: also those that only the second half writes (until
 // when the first may decide, the epoch) come out as they were while it may.
-func (b bucket) bothHalves(nHigh, nLow int) (now int64) {
+func (b bucket) bothHalves(nHigh, nLow int) {
 	b.t.Helper()
 	before := b.state()
 	first, err := b.run(nHigh, nLow, "")
@@ -44,7 +44,6 @@ func (b bucket) bothHalves(nHigh, nLow int) (now int64) {
 	if other := b.state(); state != other {
 		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half leaves\n%q,\nthe second\n%q", nHigh, nLow, before, state, other)
 	}
-	return first[6]
 }
 
 // anyQuota gives the bucket lanes high and shared, often a day, and a moment in
@@ -67,7 +66,7 @@ func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 	t.Parallel()
 	calls, byFirst := 0, 0
-	for seed := range uint64(25) {
+	for seed := range uint64(60) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 21))
 			b.anyQuota(rng, c)
@@ -78,6 +77,8 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 				case 0:
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
+				case 2, 3:
+					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // to the very moment of a slot, or a little before
 				default:
 					c.advance(rng.Int64N(60_000))
 				}
@@ -94,7 +95,14 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 				if b.calm(c.us()) {
 					byFirst++
 				}
-				b.bothHalves(rng.IntN(1+rng.IntN(201)), rng.IntN(1+rng.IntN(201)))
+				switch rng.IntN(4) {
+				case 0:
+					b.bothHalves(1+rng.IntN(12), 0)
+				case 1:
+					b.bothHalves(0, 1+rng.IntN(18))
+				default:
+					b.bothHalves(rng.IntN(1+rng.IntN(201)), rng.IntN(1+rng.IntN(201)))
+				}
 			}
 			if t.Failed() {
 				t.Logf("seed %d", seed)
