@@ -77,7 +77,7 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 				case 0:
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
-				case 2, 3:
+				case 2, 3, 4, 5, 6:
 					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // to the very moment of a slot, or a little before
 				default:
 					c.advance(rng.Int64N(60_000))
