@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -181,10 +180,7 @@ type sharing struct {
 // they get and do with it as the test says.
 func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), test func(s *sharing)) {
 	_, m := servicetest.MiniRedis(t)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1, ReadTimeout: time.Minute})
-	rdb.AddHook(patient{})
-	t.Cleanup(func() { _ = rdb.Close() })
-	run, out := script("nexon", rdb), newOutside(t)
+	run, out := script("nexon", patiently(t, m.Addr())), newOutside(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := &sharing{T: t, spent: make([][]time.Time, n)}
 		ctx, stop := context.WithCancel(t.Context())

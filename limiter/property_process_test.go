@@ -57,6 +57,15 @@ func (patient) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
+// patiently returns a client for which no real time is too long: a machine that is
+// busy with something else must fail no run.
+func patiently(t *testing.T, addr string) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: time.Hour, ReadTimeout: -1})
+	rdb.AddHook(patient{})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
 // world is one run: a Redis, processes that share it, and what they did.
 type world struct {
 	seed    uint64
@@ -105,9 +114,7 @@ type setting struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	_, m := servicetest.MiniRedis(t)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1, ReadTimeout: time.Minute})
-	rdb.AddHook(patient{})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := patiently(t, m.Addr())
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), source: "nexon", redis: m, outside: newOutside(t)}
 	w.script = script(w.source, rdb)
 	r := w.rng
