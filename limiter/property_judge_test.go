@@ -18,9 +18,10 @@ type record struct {
 	// brakedAt is when Redis was told of the last one, by its own clock in us.
 	brakedAt int64
 	stop     probes
-	forgot   bool     // Redis forgot calls
-	said     []string // what happened, for people
-	wrongs   []string
+	scripted
+	forgot bool     // Redis forgot calls
+	said   []string // what happened, for people
+	wrongs []string
 }
 
 // call is one that reached the upstream.
@@ -64,6 +65,11 @@ func (w *world) tell(format string, args ...any) {
 func (w *world) wrong(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.note(format, args...)
+}
+
+// note is wrong for who holds w.mu.
+func (w *world) note(format string, args ...any) {
 	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
 
@@ -96,6 +102,11 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	slot := place{p.name, permit.slot.at}
 	w.mu.Lock()
 	w.calls = append(w.calls, call{now, now.Add(delay), high})
+	if now.Add(delay).Before(w.midnight) {
+		w.sent[0]++
+	} else {
+		w.sent[1]++
+	}
 	of := w.grants[slot]
 	of.spent++
 	w.grants[slot] = of
@@ -118,7 +129,7 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 
 // forget notes that Redis forgot what happened since then, and with it the brakes.
 func (w *world) forget(since time.Time) {
-	w.forgot, w.brakedAt, w.stop.blind = true, 0, true
+	w.forgot, w.lost, w.brakedAt, w.stop.blind = true, true, 0, true
 	for i := range w.brakes {
 		if b := &w.brakes[i]; b.told.After(since) && b.until.After(time.Now()) {
 			b.until = time.Now()
@@ -220,22 +231,14 @@ func (w *world) window(p Policy, what string, low bool, limit func(Config) int) 
 
 // days judges the calendar days, by the upstream's clock.
 func (w *world) days() {
-	i := slices.IndexFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
-	if i < 0 || (!w.usage && w.forgot) {
+	if !w.counts() {
 		return
 	}
-	n := [2]int{}
-	for _, c := range w.calls {
-		if c.arrived.Before(w.midnight) {
-			n[0]++
-		} else {
-			n[1]++
-		}
-	}
+	i := slices.IndexFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
 	limit := func(c Config) int { return c.Policies[i].Limit }
 	for day, most := range []int{w.inForce(w.start, w.midnight, limit), w.inForce(w.midnight, w.over, limit)} {
-		if n[day] > most {
-			w.wrongs = append(w.wrongs, fmt.Sprintf("%d calls in the day %d, %d are allowed", n[day], day, most))
+		if n := w.sent[day]; n > most {
+			w.wrongs = append(w.wrongs, fmt.Sprintf("%d calls in the day %d, %d are allowed", n, day, most))
 		}
 	}
 }

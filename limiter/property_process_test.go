@@ -126,7 +126,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.demand.low = []int{w.trial.low, w.trial.low, w.trial.low, 2, 0}[r.IntN(5)]
 	w.demand.high = []int{0, 2, 4, 30, 60}[r.IntN(5)]
 	w.demand.think = []time.Duration{2 * ms, 30 * ms, 300 * ms, time.Second}[r.IntN(4)]
-	w.grants, w.refunds = map[place]grants{}, map[place]int{}
+	w.grants, w.refunds, w.lost = map[place]grants{}, map[place]int{}, true
 	return w
 }
 
@@ -220,6 +220,9 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 			text, err = w.redis.Get(stateKey(w.source))
 		}
 	})
+	if err == nil {
+		w.answered(d, g, at, redisNow)
+	}
 	w.states = append(w.states, state{at, text})
 	for at.Sub(w.states[0].at) > 2*time.Second {
 		w.states = w.states[1:]

@@ -49,7 +49,7 @@ func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
 type trial struct {
 	name   string
 	config Config
-	// before is how long before midnight in Seoul the run begins.
+	// before is how long before midnight in Seoul the run begins, if negative after it.
 	before time.Duration
 	// busy is how long faults happen, calm how long none do after that, and judged
 	// the end of the calm in which a saturated budget must be used up.
@@ -78,8 +78,8 @@ func draw(r *rand.Rand) trial {
 		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}
-	late := func(tr trial, name string) trial { // a day that ends in the run
-		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy+12*time.Second), true
+	late := func(tr trial, name string) trial { // a day ends in the run, or a margin around that begins or ends
+		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy)+time.Duration(r.IntN(3)-1)*dayMargin, true
 		return tr
 	}
 	switch r.IntN(12) {
@@ -284,6 +284,7 @@ func (w *world) setClock(by time.Duration) {
 		}
 		w.noBegin = time.Now().Add(3 * time.Second)
 		w.brakeShorter(by)
+		w.silence = w.silence.Add(-by)
 	}
 	w.skew, w.stop.blind = skew, true
 }

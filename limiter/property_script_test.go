@@ -1,0 +1,83 @@
+package limiter
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// scripted is what the judge knows of the state in Redis: when it must be quiet, and
+// what it must count. It holds also of what is granted and never spent.
+type scripted struct {
+	lost bool // Redis forgot what it had, and was not asked since
+	// birth is when the script found its state lost, and last when it ran, by Redis'
+	// clock in us; no slot lies before the end of the silence that follows.
+	birth, last int64
+	silence     time.Time
+	sent        [2]int // calls before midnight and after
+}
+
+// answered judges what the script answered to a demand. The caller holds w.mu.
+func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
+	w.quietened(d, g, at, redisNow)
+	w.counted(d, g, redisNow)
+}
+
+// quietened judges that no slot is granted for so long after a loss that what was
+// granted before can't fall into a window with it.
+func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
+	now, lost := redisNow.UnixMicro(), w.lost || redisNow.Add(standstill).UnixMicro() < w.last
+	words := strings.Fields(d.happened)
+	for i, word := range words {
+		if word == "step" {
+			seen, _ := strconv.ParseInt(words[i+1], 10, 64)
+			lost = lost || seen >= w.birth
+		}
+	}
+	if w.last = max(now, w.last); lost {
+		w.lost, w.last, w.birth, w.silence = false, now, now, at.Add(w.quietStart())
+	}
+	for _, wait := range append(slices.Clone(g.high), g.low...) {
+		if early := w.silence.Sub(at.Add(wait)); early > time.Microsecond {
+			w.note("a slot %v before the end of a quiet start", early)
+			break
+		}
+	}
+}
+
+// quietStart is for how long no slot is granted after a loss.
+func (w *world) quietStart() time.Duration {
+	quiet := time.Duration(0)
+	for _, p := range w.trial.config.Policies {
+		window := time.Duration(p.Window)
+		switch {
+		case p.Window == Day:
+			continue
+		case p.Limit > ringMost:
+			window = min(window, time.Second)
+		}
+		quiet = max(quiet, window+permitLife+w.trial.config.Jitter+horizon)
+	}
+	return quiet
+}
+
+// counted judges that Redis' count of a day misses no call that was sent.
+func (w *world) counted(d demand, g grant, redisNow time.Time) {
+	uncounted := g.whyHigh == whyUncounted || g.whyLow == whyUncounted
+	if d.high+d.low == 0 || uncounted || !w.counts() {
+		return
+	}
+	day := 0
+	if !redisNow.Before(w.midnight.Add(dayMargin)) {
+		day = 1
+	}
+	if n := w.sent[day]; int64(n) > g.used {
+		w.note("Redis counted %d calls of day %d, and %d were sent", g.used, day, n)
+	}
+}
+
+// counts reports whether there is a day, and what it has used is known.
+func (w *world) counts() bool {
+	return (w.usage || !w.forgot) && slices.ContainsFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
+}
