@@ -127,9 +127,10 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 }
 
-// forget notes that Redis forgot what happened since then, and with it the brakes.
-func (w *world) forget(since time.Time) {
-	w.forgot, w.lost, w.brakedAt, w.stop.blind = true, true, 0, true
+// forget notes that Redis forgot what happened since then, and with it the brakes and
+// the settings after newest.
+func (w *world) forget(since time.Time, newest int) {
+	w.forgot, w.lost, w.brakedAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.brakes {
 		if b := &w.brakes[i]; b.told.After(since) && b.until.After(time.Now()) {
 			b.until = time.Now()

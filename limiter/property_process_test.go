@@ -101,8 +101,9 @@ type world struct {
 }
 
 type state struct {
-	at   time.Time
-	text string
+	at     time.Time
+	text   string
+	newest int // the newest setting it knows of
 }
 
 // setting is what was set, and when.
@@ -150,6 +151,7 @@ type process struct {
 	answered  bool      // by Redis
 	stopped   time.Time // it read then that it is; zero: it is not
 	learns    []time.Duration
+	learned   int // the setting that it obeys
 }
 
 var errLost = errors.New("the connection was lost")
@@ -223,7 +225,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	if err == nil {
 		w.answered(d, g, at, redisNow)
 	}
-	w.states = append(w.states, state{at, text})
+	w.states = append(w.states, state{at, text, w.newest})
 	for at.Sub(w.states[0].at) > 2*time.Second {
 		w.states = w.states[1:]
 	}
@@ -274,6 +276,10 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 			n = i
 		}
 	}
+	if n != p.learned {
+		p.learned = n
+		p.wg.Go(p.tells)
+	}
 	o := w.settings[n].override
 	switch {
 	case !o.Stopped:
@@ -282,6 +288,16 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 		p.stopped = time.Now()
 	}
 	return o, int64(n), nil
+}
+
+// tells has the limiter tell Redis of what it has learned just now, as it does where
+// there is a live view.
+func (p *process) tells() {
+	pass(ms)
+	p.limiter.mu.Lock()
+	p.limiter.tells = true
+	p.limiter.mu.Unlock()
+	p.limiter.wake()
 }
 
 // Used and SetUsed keep the day's count as the database does.

@@ -8,7 +8,7 @@ import (
 )
 
 // scripted is what the judge knows of the state in Redis: when it must be quiet, and
-// what it must count. It holds also of what is granted and never spent.
+// what it must count and obey. It holds also of what is granted and never spent.
 type scripted struct {
 	lost bool // Redis forgot what it had, and was not asked since
 	// birth is when the script found its state lost, and last when it ran, by Redis'
@@ -16,12 +16,19 @@ type scripted struct {
 	birth, last int64
 	silence     time.Time
 	sent        [2]int // calls before midnight and after
+	newest      int    // the newest setting that Redis has heard of
 }
 
 // answered judges what the script answered to a demand. The caller holds w.mu.
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 	w.quietened(d, g, at, redisNow)
 	w.counted(d, g, redisNow)
+	if revision, _ := strconv.Atoi(strings.TrimSpace(d.terms.text[:16])); revision > w.newest {
+		w.newest = revision
+	}
+	if n := len(g.high) + len(g.low); n > 0 && w.settings[w.newest].override.Stopped {
+		w.note("%d slots were granted when Redis had heard of a stop", n)
+	}
 }
 
 // quietened judges that no slot is granted for so long after a loss that what was

@@ -243,17 +243,17 @@ func (w *world) lose() {
 	defer w.mu.Unlock()
 	w.outside.do(func() { w.redis.Del(stateKey(w.source)) })
 	w.states = nil
-	w.forget(w.start)
+	w.forget(w.start, 0)
 }
 
 // failover makes the state one of a while ago, written under another master.
 func (w *world) failover(age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	then, text := w.start, ""
+	then, text, newest := w.start, "", 0
 	for _, s := range w.states {
 		if text == "" || time.Since(s.at) >= age {
-			then, text = s.at, s.text
+			then, text, newest = s.at, s.text, s.newest
 		}
 	}
 	if text == "" {
@@ -262,7 +262,7 @@ func (w *world) failover(age time.Duration) {
 	id := fmt.Sprintf("%020x%020x", w.rng.Uint64(), w.rng.Uint64())
 	text = text[:2] + id + text[42:84] + id[:14] + text[98:]
 	w.outside.do(func() { _ = w.redis.Set(stateKey(w.source), text) })
-	w.forget(then)
+	w.forget(then, newest)
 }
 
 // setClock sets Redis' clock. Forward only while each process has had an answer
