@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,7 +152,8 @@ type process struct {
 	answered  bool      // by Redis
 	stopped   time.Time // it read then that it is; zero: it is not
 	learns    []time.Duration
-	learned   int // the setting that it obeys
+	learned   int         // the setting that it obeys
+	asking    atomic.Bool // a call of it to Redis is under way
 }
 
 var errLost = errors.New("the connection was lost")
@@ -159,6 +161,8 @@ var errLost = errors.New("the connection was lost")
 // ask runs the script as over a network.
 func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	w, r := p.world, p.rng
+	p.asking.Store(true)
+	defer p.asking.Store(false)
 	there, back := latency(r), latency(r)
 	fate := 999
 	if !w.quiet() {
@@ -264,22 +268,19 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	w := p.world
 	pass(span(p.book, 0, 5*ms))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(p.learns) < len(w.settings) {
-		p.learns = append(p.learns, span(p.book, 0, 900*ms))
-	}
-	p.learns[0] = 0
-	n := 0
-	for i, s := range w.settings {
-		if time.Since(s.at) >= p.learns[i] {
-			n = i
-		}
-	}
+	n := p.learn()
 	if n != p.learned {
+		for range 300 { // what is reserved by a call under way must be given up too: wait for one
+			if p.asking.Load() {
+				break
+			}
+			pass(ms / 5)
+		}
 		p.learned = n
 		p.wg.Go(p.tells)
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	o := w.settings[n].override
 	switch {
 	case !o.Stopped:
@@ -288,6 +289,23 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 		p.stopped = time.Now()
 	}
 	return o, int64(n), nil
+}
+
+// learn returns the newest setting that the process can know of.
+func (p *process) learn() (n int) {
+	w := p.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(p.learns) < len(w.settings) {
+		p.learns = append(p.learns, span(p.book, 0, 900*ms))
+	}
+	p.learns[0] = 0
+	for i, s := range w.settings {
+		if time.Since(s.at) >= p.learns[i] {
+			n = i
+		}
+	}
+	return n
 }
 
 // tells has the limiter tell Redis of what it has learned just now, as it does where
