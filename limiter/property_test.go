@@ -82,6 +82,10 @@ func draw(r *rand.Rand) trial {
 		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy)+time.Duration(r.IntN(3)-1)*dayMargin, true
 		return tr
 	}
+	past := func(tr trial) trial { // it goes on until that margin is over, so that the new day's count shows
+		tr.calm = max(tr.calm, tr.before+dayMargin+6*time.Second-tr.busy)
+		return tr
+	}
 	switch r.IntN(12) {
 	case 0, 1, 2:
 		return contract
@@ -92,13 +96,13 @@ func draw(r *rand.Rand) trial {
 	case 4:
 		return late(contract.with(seoul(20_000_000, Reserve{})), "reference over midnight")
 	case 5:
-		return late(contract.with(seoul(500+r.IntN(3000), Reserve{Calls: 400})), "reference and a small day")
+		return past(late(contract.with(seoul(500+r.IntN(3000), Reserve{Calls: 400})), "reference and a small day"))
 	case 6:
 		return few(5, 1)
 	case 7:
 		return few(20, r.IntN(6))
 	case 8:
-		return late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "ring of 20/s and a small day")
+		return past(late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "ring of 20/s and a small day"))
 	case 9:
 		tr := few(5, 1).with(Policy{Name: "minute", Limit: 40, Window: Window(time.Minute), HighReserve: Reserve{Calls: 10}})
 		tr.name, tr.busy, tr.calm, tr.judged = "5/s and 40/min", 130*time.Second, 150*time.Second, time.Minute
