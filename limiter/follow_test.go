@@ -206,6 +206,23 @@ func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
 	})
 }
 
+func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
+	r := &redisDouble{roundup: 20 * ms}
+	r.answer = func(_ int, d demand) (grant, error) {
+		return grant{low: make([]time.Duration, d.low), now: r.now()}, nil
+	}
+	s := &settingsDouble{}
+	simulatedWith(t, r, withDay(), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
+		s.set(Override{Stopped: true}) // read at 1 s
+		elapse(990 * ms)
+		got := ask(t, l, schemas.Low) // answered at 1.01 s
+		elapse(time.Minute)
+		if told := strings.Count(r.told(), "refund "); len(got) > 0 || told != 1 {
+			t.Errorf("while stopped %d permits were given out and %d of 1 slots given back", len(got), told)
+		}
+	})
+}
+
 func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
 	r := &redisDouble{answer: func(_ int, d demand) (grant, error) {
 		return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low), now: r0(), used: 5}, nil
