@@ -67,6 +67,11 @@ func (w *Worker) bury(ctx context.Context, t *task, l failed) {
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
 			d = deadLetter{d.Cut()} // the next attempt
 		}
+		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
+			// A topic that was deleted and made again is another one, which the client
+			// takes for the old one until it has forgotten that.
+			w.letters.PurgeTopicsFromProducing(schemas.DeadLetterTopic(w.source.Name()))
+		}
 		if err == nil {
 			id = store.LetterID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
 		}
