@@ -35,6 +35,7 @@ func (free) AcquireAgain(context.Context, schemas.Lane) (consumer.Permit, error)
 func (free) Brake(time.Duration, time.Time)                                      {}
 func (free) Probe(time.Duration, time.Duration, time.Time)                       {}
 func (free) Lift(time.Time)                                                      {}
+func (free) Probed(time.Time) bool                                               { return false }
 func (free) Spend() bool                                                         { return true }
 func (free) Written()                                                            {}
 func (free) Answered()                                                           {}

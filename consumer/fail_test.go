@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
@@ -270,4 +271,44 @@ func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 	}
 	r.behind.records.Store(1000)
 	r.untilStored("low")
+}
+
+func TestAProbeThatFailsIsNoFailureOfItsEntityWhoeverFoundTheUpstreamSick(t *testing.T) {
+	for _, kind := range []simulator.Kind{simulator.HTML200, simulator.InternalError, simulator.BadParameter} {
+		t.Run(string(kind), func(t *testing.T) {
+			r := newRig(t)
+			r.fault(kind, "")
+			r.work(schemas.High)
+			// Another process has found it; this one has one entity to ask about.
+			r.limiter.Probe(time.Second, time.Second, time.Now())
+			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.until("four probes", func() bool { return r.upstream.Stats().Arrivals >= 4 })
+			if n, s := len(r.letters()), r.status("a"); n != 0 || s.State != "" || r.lag(schemas.High) != 1 {
+				t.Errorf("%d letters, %+v", n, s)
+			}
+			r.fault("", "")
+			r.untilStored("a")
+			r.untilCommitted(schemas.High)
+			if n := len(r.letters()); n != 0 {
+				t.Errorf("%d letters", n)
+			}
+		})
+	}
+}
+
+func TestWhoIsAnsweredWellAfterAStopVouchesForNothingBeforeIt(t *testing.T) {
+	r := newRig(t)
+	r.fault(simulator.HTML200, "")
+	r.work(schemas.High, func(c *consumer.Config) { c.Doubt = patience })
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.until("an answer that may be a's own", func() bool { return r.upstream.Stats().Arrivals == 1 })
+	r.limiter.Probe(time.Second, time.Second, time.Now()) // another process has seen more of them
+	r.until("the stop", func() bool { return r.limiter.Probed(time.Now()) })
+	r.fault("", "")
+	r.wish("b", schemas.High, schemas.CacheMiss)
+	r.untilStored("b", "a")
+	r.untilCommitted(schemas.High)
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d letters", n)
+	}
 }

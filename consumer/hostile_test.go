@@ -326,6 +326,8 @@ func (l *lapsing) Probe(time.Duration, time.Duration, time.Time) {}
 
 func (l *lapsing) Lift(time.Time) {}
 
+func (l *lapsing) Probed(time.Time) bool { return false }
+
 type lapsed struct{}
 
 func (lapsed) Spend() bool { return false }

@@ -38,6 +38,9 @@ type Permits interface {
 	// Lift ends what Probe began before then, because a call sent then was answered
 	// well. It is told of every such call.
 	Lift(sent time.Time)
+	// Probed reports whether such a stop, whichever process began it, is or was known
+	// to be in force at any time since then.
+	Probed(since time.Time) bool
 }
 
 // Permit is the right to send one call within a short time.

@@ -36,11 +36,15 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			return
 		case d.doubt:
 			// Nothing is under way meanwhile, so a revocation need not wait for it.
-			if w.health.vouched(ctx, t.request.Entity, time.Now(), w.config.Doubt) {
+			sure := w.health.vouched(ctx, t.request.Entity, time.Now(), w.config.Doubt)
+			switch {
+			case w.permits.Probed(a.began): // then nobody vouches for what came before
+			case sure:
 				w.bury(hard, t, a.failed)
 				return
+			default:
+				t.doubted = true
 			}
-			t.doubted = true
 		}
 		if !pause(ctx, jittered(d.wait)) {
 			return
@@ -104,6 +108,9 @@ var errSickEndpoint = errors.New("not sent: the endpoint answers no entity well,
 func (w *Worker) judge(a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	what := w.health.saw(t.request.Entity, o.Class, a.began)
+	if what == nothing && w.permits.Probed(a.began) {
+		what = sickSource // as another process has found
+	}
 	if t.first.IsZero() {
 		t.first = a.began
 	}

@@ -26,10 +26,11 @@ type Limiter struct {
 	log     *slog.Logger
 	metrics *metrics
 	jitter  *jitter
-	readies sync.Pool     // of waiters' channels, each with room for one and empty
-	kick    chan struct{} // something has changed that Run must look at
-	count   chan struct{} // the day's count is needed
-	probing atomic.Bool   // Redis has said that a probing stop is in force
+	readies sync.Pool                 // of waiters' channels, each with room for one and empty
+	kick    chan struct{}             // something has changed that Run must look at
+	count   chan struct{}             // the day's count is needed
+	probing atomic.Bool               // Redis has said that a probing stop is in force
+	probed  atomic.Pointer[time.Time] // until when it was, the last time
 
 	mu       sync.Mutex
 	high     queue

@@ -41,6 +41,17 @@ func (l *Limiter) Lift(sent time.Time) {
 	l.wake()
 }
 
+// Probed reports whether a probing stop, whichever process began it, is or was
+// known here to be in force at any time since then: what a call that was sent then
+// came to tells nothing of what it asked for.
+func (l *Limiter) Probed(since time.Time) bool {
+	if l.probing.Load() {
+		return true
+	}
+	until := l.probed.Load()
+	return until != nil && !until.Before(since)
+}
+
 // learn notes whether a probing stop is in force, which Redis says with every
 // answer. The caller holds l.mu.
 func (l *Limiter) learn(a answer) {
@@ -48,6 +59,10 @@ func (l *Limiter) learn(a answer) {
 	stop := said(whyProbing)
 	if stop == l.probing.Load() || (!stop && (said(whyStopped) || said(whyUncounted))) {
 		return // nothing new, or hidden behind what else stops all calls
+	}
+	if !stop {
+		now := time.Now()
+		l.probed.Store(&now)
 	}
 	l.probing.Store(stop)
 	if stop {

@@ -88,6 +88,9 @@ func TestAHealthyAnswerIsToldOnlyWhileAStopIsKnown(t *testing.T) {
 		if told, want := r.told(), fmt.Sprintf(";lift %d;", sent); !strings.Contains(told, want) {
 			t.Errorf("told %q, want %q", told, want)
 		}
+		if !l.Probed(at) || !l.Probed(at.Add(-time.Hour)) || l.Probed(time.Now().Add(ms)) {
+			t.Error("a stop that is over is not known to have been, or is taken to be in force")
+		}
 		n := len(r.demands)
 		l.Lift(time.Now())
 		elapse(time.Second)
