@@ -24,7 +24,11 @@ race: ## test with the race detector
 	@$(SERVICES); $(GO) test -race -shuffle=on ./...
 
 seen: ## the end-to-end tests on real services, judging the figures too
-	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 $(GO) test -count=1 -v -run 'Thousand|Killed' ./cmd/freshet
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 $(GO) test -count=1 -v -run 'Thousand|Killed|EveryFailure' ./cmd/freshet
+
+seen-outage: ## a total outage at 350/s on real services, and its end, judged (OUTAGE=10m)
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 FRESHET_TEST_OUTAGE=$${OUTAGE:-10m} \
+		$(GO) test -count=1 -v -timeout 120m -run 'TotalOutage' ./cmd/freshet
 
 fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
@@ -62,4 +66,4 @@ $(VULN):
 	GOBIN=$(TOOLS) $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	mv $(TOOLS)/govulncheck $@
 
-.PHONY: help dev build test race seen fuzz bench bench-limiter lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage fuzz bench bench-limiter lint vuln fmt services services-down
