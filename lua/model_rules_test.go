@@ -1,0 +1,144 @@
+package lua_test
+
+import "fmt"
+
+// rules are those that can be broken, each to show what it is for. The zero
+// value is ours.
+type rules struct {
+	noRows bool // no fetch fails: the model without scheduled retries
+
+	restores            bool // a rollback puts back what an upgrade replaced
+	noPending           bool // a pending lock covers as a confirmed one does
+	upgradesOnlyPending bool // a pending lock that replaced none supersedes
+	skipsUnsettled      bool // SATISFIED skips without settling
+	numberAtWait        bool // the fetch's number is given before the wait for a permit
+	noGuard             bool // a write is not guarded by the number
+	noStrict            bool // all are content with a fetch under way
+	counts              bool // numbers by INCR
+	skipsOlder          bool // whatever is older than the newest issued is skipped
+	eventNumber         bool // the snapshot's version is the event's
+	settlesFirst        bool // settled before it is written
+	commitsFirst        bool // committed before it is written
+
+	heldLeavesRow     bool // a row that stands for a later request keeps its number
+	rowGoesWhenQueued bool // a row is deleted when Kafka has acknowledged its retry
+	rowKeepsLock      bool // a failure leaves the lock
+	rowGoesUnguarded  bool // any stored snapshot deletes the row
+}
+
+// adr is what adr-013 §1, §2 and §5 say.
+var adr = rules{
+	noRows: true, counts: true, noPending: true, skipsOlder: true, eventNumber: true, noGuard: true, noStrict: true,
+}
+
+type kind uint8
+
+const (
+	ask kind = iota
+	land
+	ack
+	failPublish
+	loseProducer
+	outlive
+	loseHash
+	peek
+	begin
+	write
+	breakFetch
+	settle
+	commit
+	crash
+	rebalance
+	loseFormer
+	due
+)
+
+// step is one thing that happens.
+type step struct {
+	kind   kind
+	lane   laneID
+	strict bool
+	floor  bool // the caller has read the snapshot
+	i      int  // which flight or worker
+}
+
+func (st step) String() string {
+	who := [...]string{"the former owner", "LOW's worker", "HIGH's worker"}
+	switch st.kind {
+	case ask:
+		reason := "relaxed"
+		if st.strict {
+			reason = "strict"
+		}
+		if st.floor {
+			reason += ", having read"
+		}
+		return fmt.Sprintf("ask %v, %s", st.lane, reason)
+	case land:
+		return "a record arrives in its topic"
+	case ack:
+		return "its acknowledgement arrives"
+	case failPublish:
+		return "the publish fails"
+	case loseProducer:
+		return "the producer dies"
+	case outlive:
+		return "the lock's life ends"
+	case loseHash:
+		return "the hash expires or is lost"
+	case peek:
+		return who[st.i] + " peeks"
+	case begin:
+		return who[st.i] + " begins and sends"
+	case write:
+		return who[st.i] + " writes"
+	case breakFetch:
+		return who[st.i] + "'s fetch fails, which is written down"
+	case settle:
+		return who[st.i] + " settles"
+	case commit:
+		return fmt.Sprintf("%v's offset is committed", st.lane)
+	case crash:
+		return fmt.Sprintf("%v's worker dies", st.lane)
+	case rebalance:
+		return fmt.Sprintf("%v's partition gets another owner", st.lane)
+	case loseFormer:
+		return "the former owner dies"
+	case due:
+		return "a retry is due"
+	}
+	return "?"
+}
+
+// reply is what a script answered, and what went wrong for good.
+type reply struct {
+	verdict string
+	n       number
+	wrong   string
+}
+
+// every lists the steps that could be possible in any state.
+var every = func() (all []step) {
+	for _, l := range []laneID{lowLane, highLane} {
+		for i := range 4 {
+			all = append(all, step{kind: ask, lane: l, strict: i&1 != 0, floor: i&2 != 0})
+		}
+		for _, k := range []kind{commit, crash, rebalance} {
+			all = append(all, step{kind: k, lane: l})
+		}
+	}
+	for i := range mostOutstanding {
+		for _, k := range []kind{land, ack, failPublish, loseProducer} {
+			all = append(all, step{kind: k, i: i})
+		}
+	}
+	for i := range 3 {
+		for _, k := range []kind{peek, begin, write, breakFetch, settle} {
+			all = append(all, step{kind: k, i: i})
+		}
+	}
+	for _, k := range []kind{outlive, loseHash, loseFormer, due} {
+		all = append(all, step{kind: k})
+	}
+	return all
+}()

@@ -1,0 +1,376 @@
+package lua_test
+
+// model is the rules and how many requests may be outstanding.
+type model struct {
+	rules
+	most int
+}
+
+// apply has a step happen; it reports false if it can't in this state.
+func (m *model) apply(s *state, st step) (r reply, ok bool) {
+	w := &s.work[min(st.i, 2)]
+	f := &s.air[st.i]
+	switch st.kind {
+	case ask:
+		return m.ask(s, st, false)
+	case due: // the row's own request: strict, in LOW
+		return m.ask(s, step{kind: ask, lane: lowLane, strict: true}, true)
+	case land:
+		if f.n == 0 || f.landed {
+			return r, false
+		}
+		f.landed = true
+		s.land(f.lane, queued{n: f.n, strict: f.strict})
+		return r, true
+	case ack:
+		if f.n == 0 || !f.landed {
+			return r, false
+		}
+		if s.lock.n == f.n {
+			s.lock.state = confirmed
+		}
+		s.owed = max(s.owed, f.asked)
+		if f.retry && m.rowGoesWhenQueued {
+			s.row = 0
+		}
+		s.dropFlight(st.i)
+		return r, true
+	case failPublish: // the record may be in its topic all the same
+		if f.n == 0 {
+			return r, false
+		}
+		m.rollback(s, f.n)
+		s.dropFlight(st.i)
+		return r, true
+	case loseProducer:
+		if f.n == 0 {
+			return r, false
+		}
+		s.dropFlight(st.i)
+		return r, true
+	case outlive:
+		if s.lock.n == 0 || s.lock.state == outlived {
+			return r, false
+		}
+		// A confirmed lock past its life is as good as none.
+		if s.lock.state == confirmed {
+			s.lock = modelLock{}
+		} else {
+			s.lock.state = outlived
+		}
+		return r, true
+	case loseHash:
+		if s.lock.n == 0 && s.ver == 0 && s.done == 0 {
+			return r, false
+		}
+		s.lock, s.ver, s.done, s.issued = modelLock{}, 0, 0, 0
+		return r, true
+	case peek:
+		return m.peek(s, st.i)
+	case begin:
+		return m.begin(s, w, st.i)
+	case write:
+		return m.write(s, w, st.i)
+	case breakFetch:
+		if w.at != sent || m.noRows {
+			return r, false
+		}
+		// Of a failure and a success the later fetch wins.
+		if w.own >= s.row && s.stored < w.own {
+			s.row = w.own
+		}
+		w.at = broken
+		return r, true
+	case settle:
+		if w.at != written && w.at != broken {
+			return r, false
+		}
+		m.settle(s, w, w.at == written)
+		m.finish(s, st.i)
+		return r, true
+	case commit:
+		t := s.topic(st.lane)
+		if !t[0].done {
+			return r, false
+		}
+		copy(t[:], t[1:])
+		t[mostOutstanding-1] = queued{}
+		return r, true
+	case crash, rebalance:
+		old := s.work[st.lane]
+		if st.kind == rebalance {
+			if old.at == idle || s.work[former].at != idle {
+				return r, false // as a crash
+			}
+			s.work[former] = old
+		} else if old.at == idle && !s.topic(st.lane)[0].done {
+			return r, false
+		}
+		s.work[st.lane] = worker{}
+		t := s.topic(st.lane)
+		for i := range t {
+			t[i].done = false
+		}
+		return r, true
+	case loseFormer:
+		if s.work[former].at == idle {
+			return r, false
+		}
+		s.work[former] = worker{}
+		return r, true
+	}
+	return r, false
+}
+
+// issue returns the next number; Redis' clock is above all there were.
+func (m *model) issue(s *state) number {
+	if m.counts {
+		return s.ver + 1
+	}
+	return s.highest() + 1
+}
+
+func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
+	if retry && (s.row == 0 || m.noRows) {
+		return reply{}, false
+	}
+	var floor number
+	if st.floor {
+		if s.stored == 0 {
+			return reply{}, false // as without
+		}
+		floor = s.stored
+	}
+	asked := s.now()
+	done := s.done
+	if !m.counts {
+		done = max(done, floor)
+	}
+	verdict := "PUBLISHED"
+	if l := s.lock; l.n != 0 && l.state != outlived && (l.n > floor || m.counts) {
+		switch {
+		case l.lane == lowLane && st.lane == highLane:
+			verdict = "UPGRADED"
+		case st.strict && !m.noStrict && s.ver > l.n:
+		case l.state == pending && !m.noPending:
+			return reply{verdict: "PENDING", n: l.n}, true
+		default:
+			s.owed = max(s.owed, m.promised(s, st.strict, asked, l.n))
+			if retry && m.rowGoesWhenQueued {
+				s.row = 0
+			}
+			return reply{verdict: "ALREADY_PROCESSING", n: l.n}, true
+		}
+	}
+	if s.outstanding() >= m.most {
+		return reply{}, false
+	}
+	n := m.issue(s)
+	if !m.noRows {
+		asked = m.promised(s, st.strict, asked, 0) // the row of a failure may stand for a relaxed one
+	}
+	s.addFlight(flight{lane: st.lane, n: n, asked: asked, strict: st.strict && !m.noRows, retry: retry && m.rowGoesWhenQueued})
+	lock := modelLock{lane: st.lane, n: n}
+	if verdict == "UPGRADED" {
+		lock.upgraded = m.upgradesOnlyPending
+		if m.restores {
+			lock.prevN, lock.prevState = s.lock.n, s.lock.state
+		}
+	}
+	s.lock, s.ver, s.done = lock, n, done
+	if m.skipsOlder {
+		s.issued = n
+	}
+	return reply{verdict: verdict, n: n}, true
+}
+
+// promised returns after which moment an accepted request wants a fetch to begin,
+// which is covered by a lock, or has a record of its own (0). A strict one's must
+// begin after it; a relaxed one's must end after it, so one that is under way will
+// do. Without failures it is under way behind the lock, which is more to ask; with
+// them, the row of another may stand for it.
+func (m *model) promised(s *state, strict bool, asked moment, lock number) moment {
+	if strict {
+		return asked
+	}
+	if lock > 0 && !s.ended && s.stored > lock {
+		return 0 // written, and not at its end
+	}
+	for _, w := range s.work {
+		if w.at == sent && (w.own >= lock || !m.noRows) && w.began > s.seen {
+			asked = min(asked, w.began-1)
+		}
+	}
+	return asked
+}
+
+func (m *model) rollback(s *state, n number) {
+	if l := s.lock; l.n == n && l.state != confirmed {
+		s.lock = modelLock{}
+		if l.prevN != 0 {
+			s.lock = modelLock{lane: lowLane, n: l.prevN, state: l.prevState}
+		}
+	}
+}
+
+// verdict is what peek and begin say of a record alike.
+func (m *model) verdict(s *state, l laneID, n, read number) string {
+	if m.skipsOlder {
+		if s.issued > n {
+			return "SUPERSEDED"
+		}
+		return "PROCEED"
+	}
+	if max(s.done, read) >= n {
+		return "SATISFIED"
+	}
+	supersedes := s.lock.state == confirmed || (m.upgradesOnlyPending && s.lock.state == pending && !s.lock.upgraded)
+	if l == lowLane && s.lock.lane == highLane && supersedes && s.lock.n > n {
+		return "SUPERSEDED"
+	}
+	return "PROCEED"
+}
+
+// satisfied does what a skip as SATISFIED does besides.
+func (m *model) satisfied(s *state, read number, writesDone bool) {
+	done := max(s.done, read)
+	if done >= s.stored {
+		s.ended = true
+	}
+	if m.skipsUnsettled {
+		return
+	}
+	if writesDone && s.known() {
+		s.done = done
+	}
+	if s.lock.n <= done {
+		s.lock = modelLock{}
+	}
+}
+
+// known reports whether the entity has a hash.
+func (s *state) known() bool { return s.lock.n != 0 || s.ver != 0 || s.done != 0 }
+
+// first returns a lane's first record that is not finished, or -1.
+func (s *state) first(l laneID) int {
+	for i, q := range s.topic(l) {
+		if q.n != 0 && !q.done {
+			return i
+		}
+	}
+	return -1
+}
+
+func (m *model) peek(s *state, who int) (reply, bool) {
+	lane := laneID(who)
+	if who == former || s.work[who].at != idle {
+		return reply{}, false
+	}
+	i := s.first(lane)
+	if i < 0 {
+		return reply{}, false
+	}
+	q := &s.topic(lane)[i]
+	v := m.verdict(s, lane, q.n, s.stored)
+	switch {
+	case v == "SATISFIED":
+		m.satisfied(s, s.stored, true)
+		q.done = true
+	case v == "SUPERSEDED":
+		q.done = true
+	case s.row != 0 && (q.n <= s.row || !q.strict):
+		// The row stands for it: the fetch that failed began after it, or Redis has
+		// forgotten the hold. It is settled by its own number, and the row is raised to
+		// it: it stands for the strict requests that this one covers as well.
+		if s.lock.n <= q.n && !m.rowKeepsLock {
+			s.lock = modelLock{}
+		}
+		if !m.heldLeavesRow {
+			s.row = max(s.row, q.n)
+		}
+		q.done = true
+		return reply{verdict: v}, true
+	default:
+		w := worker{at: waiting, lane: lane, n: q.n, read: s.stored}
+		if m.numberAtWait {
+			w.own = m.issue(s)
+			s.ver = w.own
+		}
+		if m.commitsFirst {
+			q.done = true
+		}
+		s.work[who] = w
+	}
+	return reply{verdict: v}, true
+}
+
+func (m *model) begin(s *state, w *worker, who int) (reply, bool) {
+	if w.at != waiting {
+		return reply{}, false
+	}
+	if v := m.verdict(s, w.lane, w.n, w.read); v != "PROCEED" {
+		if v == "SATISFIED" {
+			m.satisfied(s, w.read, false)
+		}
+		m.finish(s, who)
+		return reply{verdict: v}, true
+	}
+	switch {
+	case m.numberAtWait:
+	case m.eventNumber:
+		w.own = w.n
+	default:
+		w.own = m.issue(s)
+		s.ver = w.own
+	}
+	w.at, w.began = sent, s.now()
+	if m.settlesFirst {
+		m.settle(s, w, true)
+	}
+	return reply{verdict: "PROCEED", n: w.own}, true
+}
+
+func (m *model) write(s *state, w *worker, who int) (r reply, ok bool) {
+	if w.at != sent {
+		return r, false
+	}
+	w.at = written
+	if w.own >= s.stored || m.noGuard {
+		if w.began < s.seen {
+			r.wrong = "an older answer replaced a newer one"
+		}
+		s.stored, s.seen, s.ended = w.own, w.began, m.settlesFirst
+		if s.row <= w.own || m.rowGoesUnguarded {
+			s.row = 0
+		}
+	}
+	if m.settlesFirst {
+		m.finish(s, who)
+	}
+	return r, true
+}
+
+func (m *model) settle(s *state, w *worker, satisfied bool) {
+	if w.at == broken && m.rowKeepsLock {
+		return
+	}
+	if satisfied {
+		s.done = max(s.done, w.own)
+		if w.own >= s.stored {
+			s.ended = true
+		}
+	}
+	if s.lock.n <= w.own {
+		s.lock = modelLock{}
+	}
+}
+
+// finish ends a worker's record; a former owner can't commit.
+func (m *model) finish(s *state, who int) {
+	if who != former {
+		if i := s.first(laneID(who)); i >= 0 && !m.commitsFirst {
+			s.topic(laneID(who))[i].done = true
+		}
+	}
+	s.work[who] = worker{}
+}

@@ -1,0 +1,131 @@
+package lua_test
+
+import (
+	cli "flag" // flag is a helper of this package
+	"testing"
+	"time"
+)
+
+// With 2, all that a change of the rules has ever broken was found; 3 has some
+// hundred times as many states, and wants an hour and 20 GB.
+var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
+
+// all is more states than there are.
+const all = 1 << 30
+
+func searched(t *testing.T, m model) *loss {
+	t.Helper()
+	began := time.Now()
+	found, states, deepest := m.search(all)
+	t.Logf("%d outstanding: %d states, %d steps deep, in %v", m.most, states, deepest, time.Since(began).Round(time.Millisecond))
+	return found
+}
+
+func TestNoOrderOfEventsLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
+	if found := searched(t, model{rules: rules{noRows: true}, most: *modelDepth}); found != nil {
+		t.Error(found)
+	}
+}
+
+// With failures there are many more states, and each outstanding request counts
+// for more: the row asks by itself.
+func TestNoOrderOfEventsWithFailuresLosesARequest(t *testing.T) {
+	if found := searched(t, model{most: max(1, *modelDepth-1)}); found != nil {
+		t.Error(found)
+	}
+}
+
+const (
+	lost     = "an accepted request is lost"
+	olderWon = "an older answer replaced a newer one"
+)
+
+// brokenRule shows that a rule is needed: without it there is a loss, and the
+// shortest has so many steps.
+func brokenRule(t *testing.T, r rules, want string, steps int) {
+	t.Helper()
+	m := model{rules: r, most: 2}
+	if !r.noRows {
+		m.most = 1
+	}
+	switch found := searched(t, m); {
+	case found == nil:
+		t.Error("nothing is lost: the rule is not needed, or the model no longer sees what for")
+	case found.what != want || len(found.steps) != steps:
+		t.Errorf("want %d steps to: %s; found %v", steps, want, found)
+	default:
+		t.Log(found)
+	}
+}
+
+func TestADRLosesAnAcceptedRequest(t *testing.T) { brokenRule(t, adr, lost, 3) }
+
+func TestADRLosesAnAcceptedRequestAlsoWherePendingIsNoPromise(t *testing.T) {
+	r := adr
+	r.noPending = false
+	brokenRule(t, r, lost, 7)
+}
+
+func TestWithoutPENDINGARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, noPending: true}, lost, 3)
+}
+
+func TestIfOnlyUpgradesArePendingARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, upgradesOnlyPending: true}, lost, 8)
+}
+
+func TestIfARollbackRestoresARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, restores: true}, lost, 11)
+}
+
+func TestIfSATISFIEDDoesNotSettleARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, skipsUnsettled: true}, lost, 10)
+}
+
+func TestIfTheNumberIsGivenBeforeTheWaitAnOlderAnswerWins(t *testing.T) {
+	brokenRule(t, rules{noRows: true, numberAtWait: true}, olderWon, 9)
+}
+
+func TestWithoutTheGuardAnOlderAnswerWins(t *testing.T) {
+	brokenRule(t, rules{noRows: true, noGuard: true}, olderWon, 9)
+}
+
+func TestWithoutStrictReasonsARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, noStrict: true}, lost, 9)
+}
+
+func TestIfNumbersAreCountedAnOlderAnswerWins(t *testing.T) {
+	brokenRule(t, rules{noRows: true, counts: true}, olderWon, 10)
+}
+
+func TestIfWhatIsOlderThanTheNewestIssuedIsSkippedARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, skipsOlder: true}, lost, 7)
+}
+
+func TestIfTheSnapshotHasTheEventsNumberARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, eventNumber: true}, lost, 9)
+}
+
+func TestIfItIsSettledBeforeItIsWrittenARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, settlesFirst: true}, lost, 8)
+}
+
+func TestIfItIsCommittedBeforeItIsWrittenARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{noRows: true, commitsFirst: true}, lost, 6)
+}
+
+func TestIfARowGoesWhenItsRetryIsQueuedARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{rowGoesWhenQueued: true}, lost, 16)
+}
+
+func TestIfAFailureAlsoLeavesItsLockARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{rowGoesWhenQueued: true, rowKeepsLock: true}, lost, 14)
+}
+
+func TestIfAnySnapshotEndsARowARequestIsLost(t *testing.T) {
+	brokenRule(t, rules{rowGoesUnguarded: true}, lost, 19)
+}
+
+func TestIfARowKeepsItsNumberForALaterRequestThatOneIsLost(t *testing.T) {
+	brokenRule(t, rules{heldLeavesRow: true}, lost, 19)
+}
