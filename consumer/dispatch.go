@@ -183,6 +183,11 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 			if verdicts[i], end = ofStatus(t.request, statuses[i], time.Now()); verdicts[i] != schemas.Proceed {
 				ends = append(ends, end)
 			}
+			if verdicts[i] == schemas.Held && statuses[i].State == store.Retrying {
+				if err := w.standFor(ctx, statuses[i], t.request.Version); err != nil {
+					return nil, err
+				}
+			}
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
 			if t.plan, err = w.planFor(t); err != nil {

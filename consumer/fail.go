@@ -132,6 +132,14 @@ func (w *Worker) status(ctx context.Context, e schemas.Entity) (store.Status, er
 	return all[0], nil
 }
 
+// standFor has a retry stand for a later request too, which is not fetched: its
+// lock may have covered strict ones, and only a fetch that begins after them may
+// end the row. One that began before, and ends after, would else take it away.
+func (w *Worker) standFor(ctx context.Context, row store.Status, number int64) error {
+	row.Number = number
+	return w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, nil) })
+}
+
 func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 	return w.persist(ctx, "settle requests", func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
 }

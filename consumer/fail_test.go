@@ -175,6 +175,36 @@ func TestAHoldThatRedisHasForgottenIsPutBackWithoutACall(t *testing.T) {
 	}
 }
 
+// The lock of a request that is refused may have covered a strict one. A fetch that
+// began before both must not end the row that now stands for them (found by the
+// model in lua/model_test.go).
+func TestARetryThatStandsForALaterRequestIsEndedOnlyByALaterFetch(t *testing.T) {
+	r := newRig(t)
+	began := time.Now().Add(-time.Second).UnixMilli() // the number of a fetch that is under way at a former owner
+	err := r.db.Fail(t.Context(), store.Status{
+		Entity: entity("a"), State: store.Retrying, Number: began - 1, Rounds: 2, Until: time.Now().Add(time.Hour),
+		Lane: schemas.High, CorrelationID: "first", Since: time.Now(), UpdatedAt: time.Now(),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := r.wish("a", schemas.High, schemas.Stale) // Redis has forgotten the hold
+	strict := r.producer.Request(t.Context(), producer.Wish{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
+	if strict.Outcome != producer.AlreadyProcessing || strict.Number != stale.Number {
+		t.Fatalf("the refresh gave %+v", strict)
+	}
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	r.store("a", began)
+	if s := r.status("a"); s.State != store.Retrying || s.Number != stale.Number || s.Rounds != 2 || s.CorrelationID != "first" {
+		t.Errorf("a fetch that began before the refresh left %+v: nobody fetches for it", s)
+	}
+	r.store("a", stale.Number+1)
+	if s := r.status("a"); s.State != "" {
+		t.Errorf("a later fetch left %+v", s)
+	}
+}
+
 func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset} {
 		t.Run(string(kind), func(t *testing.T) {
