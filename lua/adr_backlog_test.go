@@ -1,0 +1,95 @@
+package lua_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// backlog is an hour of one lane, second by second: entities that are visited
+// again and again, and more that go stale than can be fetched.
+type backlog struct {
+	entities, perSecond int
+	fresh, lock         int     // seconds
+	often, seldom       float64 // seconds between an entity's visits on average, of the most and the least visited
+	skip                func(e *behind, version int) bool
+}
+
+// behind is one entity in it.
+type behind struct {
+	freshUntil, lockUntil int
+	issued, done          int
+	fetched               bool
+}
+
+func (b backlog) run(seed uint64) (never, fetches, longest int) {
+	const hour = 3600
+	rng := rand.New(rand.NewPCG(seed, 3))
+	all := make([]behind, b.entities)
+	visits := make([][]int32, hour)
+	visit := func(e, after int) {
+		if at := after + 1 + int(rng.ExpFloat64()*b.often*math.Pow(b.seldom/b.often, float64(e)/float64(b.entities))); at < hour {
+			visits[at] = append(visits[at], int32(e))
+		}
+	}
+	for e := range all {
+		first := rng.IntN(60) // all are stale, and soon visited
+		visits[first] = append(visits[first], int32(e))
+	}
+	type record struct {
+		entity  int32
+		version int
+	}
+	var queue []record
+	for now := range hour {
+		for _, i := range visits[now] {
+			e := &all[i]
+			if e.freshUntil <= now && e.lockUntil <= now {
+				e.issued++
+				e.lockUntil = now + b.lock
+				queue = append(queue, record{i, e.issued})
+			}
+			visit(int(i), now)
+		}
+		longest = max(longest, len(queue))
+		for left := b.perSecond; left > 0 && len(queue) > 0; queue = queue[1:] {
+			r := queue[0]
+			e := &all[r.entity]
+			if b.skip(e, r.version) {
+				continue
+			}
+			left--
+			fetches++
+			// All that was issued before the fetch began is satisfied by it.
+			e.fetched, e.done, e.freshUntil, e.lockUntil = true, e.issued, now+b.fresh, 0
+		}
+	}
+	for _, e := range all {
+		if !e.fetched {
+			never++
+		}
+	}
+	return never, fetches, longest
+}
+
+// A tenth of 200,000 entities at a tenth of 250 a second, which waits as long.
+func TestADRStarvesEntitiesUnderABacklog(t *testing.T) {
+	t.Parallel()
+	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, often: 5, seldom: 600}
+	b.skip = func(e *behind, version int) bool { return version < e.issued }
+	never, fetches, longest := b.run(1)
+	t.Logf("ADR: %d of %d never refreshed (%.1f %%) by %d fetches; %d queued at most", never, b.entities, 100*float64(never)/float64(b.entities), fetches, longest)
+
+	b.skip = func(e *behind, version int) bool { return version <= e.done }
+	ours, same, longest := b.run(1)
+	t.Logf("ours: %d of %d never refreshed by %d fetches; %d queued at most", ours, b.entities, same, longest)
+	if never < b.entities/50 {
+		t.Errorf("ADR: %d never refreshed: %s", never, gone)
+	}
+	if ours != 0 {
+		t.Errorf("ours: %d were never refreshed", ours)
+	}
+	if diff := fetches - same; max(diff, -diff) > same/50 {
+		t.Errorf("%d fetches by the ADR's rule and %d by ours: not the same work", fetches, same)
+	}
+}
