@@ -1,0 +1,103 @@
+package consumer
+
+// What adr-013 §5 and §10 bury, beside what we do: every 4xx, every unreadable
+// answer, and a 5xx after three tries.
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// adrBuries counts the letters that the ADR writes for records answered so.
+func adrBuries(o source.Outcome, records int) (letters int) {
+	for range records {
+		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx: after its tries
+			letters++
+		}
+	}
+	return letters
+}
+
+// weBury works records of that many entities for at most an hour, all answered
+// so, and counts the letters and the calls.
+func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		h, end := NewHealth(), time.Now().Add(time.Hour)
+		for i := 0; i < records && time.Now().Before(end); i++ {
+			did := tried{}
+			for time.Now().Before(end) {
+				calls++
+				did.calls++
+				d := decide(o, did, h.saw(of("a", i), o.Class, time.Now()))
+				if d.next == write || d.next == retry {
+					break
+				}
+				if d.next == bury && !d.doubt {
+					letters++
+					break
+				}
+				did.doubted = d.doubt
+				if d.counts {
+					did.failures++
+				}
+				<-time.After(max(d.wait, d.first, time.Second)) // the lane holds, the brake too
+			}
+		}
+	})
+	return letters, calls
+}
+
+func shown(t *testing.T, o source.Outcome, records, most int) {
+	t.Helper()
+	letters, calls := weBury(t, o, records)
+	theirs := adrBuries(o, records)
+	t.Logf("%d records: %d letters by the ADR, %d by ours in %d calls", records, theirs, letters, calls)
+	if theirs != records {
+		t.Errorf("ADR: %d letters: the flaw is gone, and with it the reason for ours", theirs)
+	}
+	if letters > most {
+		t.Errorf("ours: %d letters", letters)
+	}
+}
+
+func TestADRLetsAnyVisitorFillTheDeadLetters(t *testing.T) {
+	shown(t, source.Outcome{Class: source.Absent, Status: 404}, 3000, 0)
+}
+
+func TestADREmptiesTheTopicsIntoTheDeadLettersWhenACredentialExpires(t *testing.T) {
+	shown(t, source.Outcome{Class: source.AuthRefused, Status: 400}, 3000, 0)
+}
+
+func TestADRFillsTheDeadLettersInAnHourOf500s(t *testing.T) {
+	shown(t, source.Outcome{Class: source.Transient, Status: 500}, 3000, 0)
+}
+
+// Until the source is known to be sick, a few entities' answers are believed.
+func TestADRFillsTheDeadLettersInAnHourOfHTML(t *testing.T) {
+	shown(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 5)
+}
+
+func TestADRBuriesADeadEntityAtEachVisit(t *testing.T) {
+	now := time.Now()
+	row := failedRow(now)
+	ours := 0
+	for visit := range 100 {
+		r := schemas.UpdateRequest{Entity: row.Entity, Version: row.Number + int64(visit) + 1, Reason: schemas.Stale}
+		if v, end := ofStatus(r, row, now.Add(time.Second)); v != schemas.Held || end.Hold != schemas.HoldFailed {
+			ours++
+		}
+	}
+	if theirs := adrBuries(source.Outcome{Class: source.Permanent, Status: 422}, 100); theirs != 100 || ours != 0 {
+		t.Errorf("of 100 visits the ADR buries %d, and we ask again at %d", theirs, ours)
+	}
+}
+
+func failedRow(now time.Time) store.Status {
+	return store.Status{Entity: of("a", 1), State: store.Failed, Number: 7, Failures: 1, Until: now.Add(time.Hour)}
+}
