@@ -225,9 +225,10 @@ func (l *Limiter) giveUp() {
 }
 
 // refund takes back a slot of which nothing was sent, where that makes room for
-// another: time that has passed does not. The caller holds l.mu.
+// another: time that has passed does not, but for that of a probe. The caller
+// holds l.mu.
 func (l *Limiter) refund(s slot) {
-	if len(l.quota.rings) > 0 || l.quota.day != nil {
+	if len(l.quota.rings) > 0 || l.quota.day != nil || l.probing.Load() {
 		l.refunds = append(l.refunds, s)
 	}
 }

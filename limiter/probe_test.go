@@ -336,3 +336,25 @@ func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
 		}
 	})
 }
+
+func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
+	shared(t, 1, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		l := s.limiters[0]
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		l.Probe(8*time.Second, time.Minute, time.Now())
+		elapse(10 * ms)
+		p := mustAcquire(s.T, l, schemas.High)
+		granted := time.Now()
+		elapse(2 * permitLife) // the machine is too slow for it
+		if p.Spend() {
+			s.Fatal("a permit was spent after its life")
+		}
+		if p := mustAcquire(s.T, l, schemas.High); !p.Spend() {
+			s.Error("the second probe is none")
+		}
+		if at := time.Since(granted); at < time.Second || at > 3*time.Second {
+			s.Errorf("the second probe %v after the first, which was not sent", at)
+		}
+	})
+}

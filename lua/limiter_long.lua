@@ -247,6 +247,10 @@ while happened[i] do
     end
   elseif happened[i] == 'refund' then
     local slot = happened[i + 1] + 0
+    if probe > 0 and slot == turned then
+      -- The probe was never sent: another one goes soon, and the pauses grow no faster for it.
+      pause, probe, turned = max(PROBE_LEAST, floor(pause / 2)), max(now, slot) + PROBE_LEAST, slot - 1
+    end
     if slot > birth then
       if day and slot > dayBorn and slot < dayEnd - MARGIN and used > 0 then used = used - 1 end
       for n = 1, #rings do

@@ -167,7 +167,7 @@ func TestAProbingStopSurvivesAFailoverAndAStepOfTheClockAsABrakeDoes(t *testing.
 			if b.probing() == nil {
 				t.Errorf("%s: a healthy answer of before ended it", name)
 			}
-			if got := ask(b, c, 30*second, 5, 5); len(got) != 2 || got[0] != now+4*second || got[1] != now+14*second {
+			if got := asks(b, c, 30*second, 5, 5); len(got) != 2 || got[0] != now+4*second || got[1] != now+14*second {
 				t.Errorf("%s: probes at %v from %d", name, got, now)
 			}
 		})

@@ -34,8 +34,8 @@ func (b bucket) probing() *stop {
 	return nil
 }
 
-// ask asks every quarter of a second for duration us, and returns what it got.
-func ask(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
+// asks asks every quarter of a second for duration us, and returns what it got.
+func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
 		all = append(all, b.acquire(nHigh, nLow).all()...)
 	}
@@ -99,7 +99,7 @@ func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
 		b.acquireAfter(0, 0, sick(5*second, 60*second, c.us()))
 		began := c.us()
 		want := []int64{5, 15, 35, 75, 135, 195, 255}
-		got := ask(b, c, 300*second, 30, 30)
+		got := asks(b, c, 300*second, 30, 30)
 		for i := range got {
 			got[i] -= began
 		}
@@ -110,6 +110,28 @@ func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
 		}
 		if len(got) != len(want) {
 			t.Errorf("%d probes in 300 s, want %d", len(got), len(want))
+		}
+	})
+}
+
+func TestAProbeThatWasNotSentIsFollowedSoonByAnother(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, sick(8*second, 60*second, c.us()))
+		began := c.us()
+		probes := asks(b, c, 9*second, 1, 1)
+		if len(probes) != 1 || probes[0] != began+8*second {
+			t.Fatalf("probes at %v, began %d", probes, began)
+		}
+		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0]))
+		refunded := c.us()
+		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0])) // a word that means nothing twice
+		again := asks(b, c, 40*second, 1, 1)
+		// The second is due a second later; after it the pauses are those that they
+		// would have been after the first.
+		if len(again) != 2 || again[0] < refunded+second || again[0] > refunded+2*second || again[1] != again[0]+16*second {
+			t.Errorf("refunded at %d; then probes at %v", refunded, again)
 		}
 	})
 }
@@ -258,7 +280,7 @@ func TestAfterAProbingStopTheRateRisesFromHalfToTheWhole(t *testing.T) {
 		b.awake()
 		saturate(b, c, 2*second)
 		b.acquireAfter(0, 0, sick(5*second, 300*second, c.us()))
-		probes := ask(b, c, 100*second, 5, 5)
+		probes := asks(b, c, 100*second, 5, 5)
 		b.acquireAfter(0, 0, well(probes[len(probes)-1]))
 		end := c.us()
 		all := slices.Concat(saturate(b, c, 14*second))
@@ -301,7 +323,7 @@ func TestABrakeDuringAProbingStopMovesTheNextProbeAndOutlastsIt(t *testing.T) {
 		b.acquireAfter(0, 0, sick(5*second, 60*second, c.us()))
 		began = c.us()
 		b.brake(c, 7*second, second)
-		if probes := ask(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
+		if probes := asks(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
 			t.Errorf("probes at %v, the stop began at %d", probes, began)
 		}
 	})
@@ -333,7 +355,7 @@ func TestAnEmergencyStopWinsOverProbes(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, sick(second, 4*second, c.us()))
 		b.revision, b.stopped = 1, 1
-		if got := ask(b, c, 20*second, 1, 1); len(got) > 0 {
+		if got := asks(b, c, 20*second, 1, 1); len(got) > 0 {
 			t.Errorf("%d probes while stopped", len(got))
 		}
 		b.revision, b.stopped = 2, 0
@@ -352,7 +374,7 @@ func TestAProbeTakesThePoliciesToo(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, sick(second, second, c.us()))
 		began := c.us()
-		got := ask(b, c, 150*second, 3, 0)
+		got := asks(b, c, 150*second, 3, 0)
 		if len(got) != 10 || mostInWindow(got, 30*second-1) > 4 || got[3] != began+4*second || got[4] != got[0]+30*second {
 			t.Errorf("probes at %v; want 10 of the day, 4 in 30 s", got)
 		}
