@@ -29,6 +29,8 @@ type task struct {
 	failures int
 	first    time.Time
 	doubted  bool
+	// held is how it ends if its fetch fails: the entity had failed for good before.
+	held schemas.End
 	// refused says why the record can never be processed here.
 	refused error
 	reason  schemas.DeadLetterReason
@@ -180,7 +182,9 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		}
 		if verdicts[i] == schemas.Proceed {
 			var end schemas.End
-			if verdicts[i], end = ofStatus(t.request, statuses[i], time.Now()); verdicts[i] != schemas.Proceed {
+			if verdicts[i], end = ofStatus(t.request, statuses[i], time.Now()); verdicts[i] == schemas.Proceed {
+				t.held = end
+			} else {
 				ends = append(ends, end)
 			}
 			if verdicts[i] == schemas.Held && statuses[i].State == store.Retrying {

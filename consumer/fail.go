@@ -31,6 +31,9 @@ const (
 // The row carries the number of the failed fetch and ends the requests up to it;
 // it goes only when a later fetch is stored (semantics §5, retry rows).
 func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
+	if w.stillFailed(ctx, t, f) {
+		return
+	}
 	before, err := w.status(ctx, t.request.Entity)
 	if err != nil {
 		return // given up; the record is read again
@@ -144,8 +147,9 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 	return w.persist(ctx, "settle requests", func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
 }
 
-// ofStatus says what is written down of an entity's failures means for a request
-// of it, and how the request then ends.
+// ofStatus says what that means for a request which is written down of its entity's
+// failures, and how the request ends: now, or with Proceed if its fetch fails; there
+// an end without a hold says nothing.
 func ofStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (schemas.Verdict, schemas.End) {
 	end := schemas.End{Entity: r.Entity, Number: r.Version, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
 	if s.State == store.Suspended {
@@ -161,9 +165,28 @@ func ofStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (schemas.V
 		// The fetch that failed began after it. The worker that wrote so may have
 		// died before it settled the request.
 		return schemas.Failed, end
-	case r.Reason.PassesHolds() || (s.State == store.Failed && end.Hold == ""):
+	case r.Reason.PassesHolds() || end.Hold == "":
 		return schemas.Proceed, schemas.End{}
+	case s.State != store.Retrying:
+		return schemas.Proceed, end
 	}
-	// Redis has forgotten the hold, or nobody would have asked.
+	// Redis has forgotten the hold, or nobody would have asked; the retry will do.
 	return schemas.Held, end
+}
+
+// stillFailed ends a record whose entity had failed before it was asked for, if it
+// was. Redis has forgotten the hold, or nobody would have asked; the fetch was made
+// all the same, since somebody who passes holds may have relied on it. The letter of
+// then stands for this failure too.
+func (w *Worker) stillFailed(ctx context.Context, t *task, f failed) bool {
+	if t.held.Hold == "" {
+		return false
+	}
+	end := t.held
+	end.Number = f.number
+	if w.settle(ctx, []schemas.End{end}) == nil {
+		t.ledger.finish(t.record.Offset)
+		w.metrics.skipped(schemas.Held)
+	}
+	return true // given up otherwise, and read again
 }

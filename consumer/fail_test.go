@@ -147,62 +147,59 @@ func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
 	}
 }
 
-func TestAHoldThatRedisHasForgottenIsPutBackWithoutACall(t *testing.T) {
-	for state, hold := range map[store.StatusState]string{
-		store.Retrying: schemas.HoldRetrying, store.Failed: schemas.HoldFailed, store.Suspended: schemas.HoldSuspended,
+// failedBefore writes down that the entity has failed, which Redis does not know.
+func (r *rig) failedBefore(key string, state store.StatusState) {
+	r.Helper()
+	err := r.db.Fail(r.Context(), store.Status{
+		Entity: entity(key), State: state, Number: 7, Failures: 1, Until: time.Now().Add(time.Hour),
+		Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
+	}, nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
+	for _, c := range []struct {
+		state store.StatusState
+		hold  string
+		calls int
+	}{
+		{store.Retrying, schemas.HoldRetrying, 0}, // the retry will do
+		// Nobody else will fetch it, and a person may have relied on this request.
+		{store.Failed, schemas.HoldFailed, 2},
+		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
-		t.Run(hold, func(t *testing.T) {
+		t.Run(c.hold, func(t *testing.T) {
 			r := newRig(t)
-			err := r.db.Fail(t.Context(), store.Status{
-				Entity: entity("a"), State: state, Number: 7, Failures: 1, Until: time.Now().Add(time.Hour),
-				Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
-			}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r.failedBefore("a", c.state)
+			r.fault(simulator.BadParameter, "")
 			r.work(schemas.High)
 			r.wish("a", schemas.High, schemas.Stale)
 			r.untilCommitted(schemas.High)
-			if calls := r.upstream.Stats().Arrivals; calls != 0 {
-				t.Errorf("%d calls", calls)
+			if calls, letters := r.upstream.Stats().Arrivals, len(r.letters()); calls != c.calls || letters != 0 {
+				t.Errorf("%d calls, %d letters beside the one of then", calls, letters)
 			}
-			if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != hold {
-				t.Errorf("a visit gave %+v", got)
+			if got, s := r.visit("a"), r.status("a"); got.Outcome != producer.Held || got.HoldReason != c.hold || s.State != c.state {
+				t.Errorf("a visit gave %+v, %+v", got, s)
 			}
+			r.fault("", "")
 			r.wish("a", schemas.High, schemas.UserRequest)
 			r.untilStored("a")
 		})
 	}
 }
 
-// The lock of a request that is refused may have covered a strict one. A fetch that
-// began before both must not end the row that now stands for them (found by the
-// model in lua/model_test.go).
-func TestARetryThatStandsForALaterRequestIsEndedOnlyByALaterFetch(t *testing.T) {
+func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
 	r := newRig(t)
-	began := time.Now().Add(-time.Second).UnixMilli() // the number of a fetch that is under way at a former owner
-	err := r.db.Fail(t.Context(), store.Status{
-		Entity: entity("a"), State: store.Retrying, Number: began - 1, Rounds: 2, Until: time.Now().Add(time.Hour),
-		Lane: schemas.High, CorrelationID: "first", Since: time.Now(), UpdatedAt: time.Now(),
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale := r.wish("a", schemas.High, schemas.Stale) // Redis has forgotten the hold
-	strict := r.producer.Request(t.Context(), producer.Wish{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
-	if strict.Outcome != producer.AlreadyProcessing || strict.Number != stale.Number {
-		t.Fatalf("the refresh gave %+v", strict)
+	r.failedBefore("a", store.Failed)
+	r.wish("a", schemas.High, schemas.Stale)
+	got := r.producer.Request(t.Context(), producer.Wish{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
+	if got.Outcome != producer.AlreadyProcessing {
+		t.Fatalf("%+v", got)
 	}
 	r.work(schemas.High)
-	r.untilCommitted(schemas.High)
-	r.store("a", began)
-	if s := r.status("a"); s.State != store.Retrying || s.Number != stale.Number || s.Rounds != 2 || s.CorrelationID != "first" {
-		t.Errorf("a fetch that began before the refresh left %+v: nobody fetches for it", s)
-	}
-	r.store("a", stale.Number+1)
-	if s := r.status("a"); s.State != "" {
-		t.Errorf("a later fetch left %+v", s)
-	}
+	r.untilStored("a")
 }
 
 func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {

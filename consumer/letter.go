@@ -51,6 +51,9 @@ func (letterCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressF
 // down that its entity has failed, and settles its request. A letter that Kafka
 // does not take holds its record.
 func (w *Worker) bury(ctx context.Context, t *task, l failed) {
+	if w.stillFailed(ctx, t, l) {
+		return
+	}
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
 		Key: r.Key, Value: r.Value, Reason: l.reason, Error: l.err.Error(), Attempts: t.calls,
