@@ -20,7 +20,7 @@ import (
 
 const (
 	sliceTime = 200 * time.Millisecond
-	rounds    = 5
+	rounds    = 15
 )
 
 // peer is asked for one permit, or for the like of one.
