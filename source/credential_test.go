@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -109,5 +110,22 @@ func TestACredentialIsInNoErrorAndInNoLog(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "hunter2") {
 		t.Errorf("the credential is in %s", log.String())
+	}
+}
+
+func TestACallThatWaitedForItsPermitHasTheCredentialOfNow(t *testing.T) {
+	var key string
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		key = r.Header.Get("X-Api-Key")
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, url, nil)
+	// Its permit lapsed, and it waited with its connection for another: minutes, while
+	// the credential is refused.
+	if _, err := fetch(t, t.Context(), s, &booth{onSpend: func(context.Context) error { return s.SetCredential("renewed") }}); err != nil {
+		t.Fatal(err)
+	}
+	if key != "renewed" {
+		t.Errorf("it was sent with %q", key)
 	}
 }

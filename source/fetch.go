@@ -225,6 +225,7 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 	}()
 
 	var spent atomic.Pointer[Permit] // the transport writes and reads in goroutines of its own
+	var req *http.Request
 	var refused error
 	refuse := func(conn net.Conn, err error) {
 		refused = err
@@ -250,6 +251,8 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 			refuse(got.Conn, err)
 			return
 		}
+		// What waited for its permit until now is sent with the credential of now.
+		s.authorize(req)
 		used := permit
 		spent.Store(&used)
 		calls++
@@ -267,7 +270,7 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 			(*p).Answered()
 		}
 	}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), http.MethodGet, u.String(), http.NoBody)
+	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return answer{}, 0, err
 	}
@@ -324,13 +327,19 @@ func (s *Source) dress(req *http.Request, v Validator) {
 	} else {
 		req.Header.Set("Accept-Encoding", "identity")
 	}
-	if credential := *s.credential.Load(); credential != "" {
-		req.Header.Set(s.config.Auth.Header, credential)
-	}
 	if v.ETag != "" {
 		req.Header.Set("If-None-Match", v.ETag)
 	} else if v.LastModified != "" {
 		req.Header.Set("If-Modified-Since", v.LastModified)
+	}
+}
+
+// authorize gives the request the credential of now.
+func (s *Source) authorize(req *http.Request) {
+	if credential := *s.credential.Load(); credential != "" {
+		req.Header.Set(s.config.Auth.Header, credential)
+	} else if s.config.Auth.Header != "" {
+		req.Header.Del(s.config.Auth.Header)
 	}
 }
 
