@@ -57,6 +57,7 @@ type Retries struct {
 	rdb    redis.UniversalClient
 	log    *slog.Logger
 	asked  prometheus.Counter
+	own    chan time.Time // scheduled in this process; has room for one
 }
 
 // New returns the retries of a source; Run asks for them.
@@ -68,15 +69,29 @@ func New(source string, st Store, door Door, rdb redis.UniversalClient, log *slo
 			ConstLabels: prometheus.Labels{"source": source},
 		}),
 	}
+	r.own = make(chan time.Time, 1)
 	reg.MustRegister(r.asked)
 	return r
 }
 
 func (r *Retries) channel() string { return "retries:" + r.source }
 
-// Scheduled tells all instances that a retry is due then. Who does not hear it,
-// because Redis is away, finds it when the line is back.
+// Scheduled tells all instances that a retry is due then. This one hears it without
+// Redis; another that misses it finds it when its line is back, or after a lease.
 func (r *Retries) Scheduled(ctx context.Context, at time.Time) {
+	select {
+	case r.own <- at:
+	default: // one is waiting to be heard: of the two, both are looked for then
+		select {
+		case other := <-r.own:
+			at = earlier(at, other)
+		default:
+		}
+		select {
+		case r.own <- at:
+		default:
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := r.rdb.Publish(ctx, r.channel(), strconv.FormatInt(at.UnixMilli(), 10)).Err(); err != nil {
@@ -89,31 +104,43 @@ func (r *Retries) Run(ctx context.Context) error {
 	line := r.rdb.Subscribe(ctx, r.channel())
 	defer func() { _ = line.Close() }()
 	heard := line.ChannelWithSubscriptions()
-	var next time.Time // zero: none is known of
+	var next time.Time // to look
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		var told time.Time
 		select {
 		case <-ctx.Done():
 			return nil
+		case told = <-r.own:
 		case message := <-heard:
-			if m, told := message.(*redis.Message); told {
-				if ms, err := strconv.ParseInt(m.Payload, 10, 64); err == nil && (next.IsZero() || time.UnixMilli(ms).Before(next)) {
-					next = time.UnixMilli(ms)
-					timer.Reset(time.Until(next))
+			if m, ok := message.(*redis.Message); ok {
+				if ms, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {
+					told = time.UnixMilli(ms)
 				}
-				continue
 			} // otherwise the line was cut, and something may have been missed
 		case <-timer.C:
 		}
-		var ok bool
-		if next, ok = r.work(ctx); !ok {
-			return nil
+		if told.IsZero() {
+			due, ok := r.work(ctx)
+			if !ok {
+				return nil
+			}
+			// Whatever was not heard of is found at the latest when a claim would end.
+			next = time.Now().Add(lease)
+			told = due
 		}
-		if !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
+		next = earlier(next, told)
+		timer.Reset(time.Until(next))
 	}
+}
+
+// earlier returns the earlier of two times; one that is zero is none.
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || (!a.IsZero() && a.Before(b)) {
+		return a
+	}
+	return b
 }
 
 // work asks for what is due, and returns when the next retry will be. It waits as

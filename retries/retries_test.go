@@ -151,6 +151,32 @@ func TestWhatWasScheduledBeforeTheStartIsFound(t *testing.T) {
 	}
 }
 
+func TestWhatThisProcessScheduledIsHeardWithoutRedis(t *testing.T) {
+	t.Parallel()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, mini := servicetest.MiniRedis(t)
+	mini.Close()
+	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10)}}
+	one := New("nexon", db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	r.many = []*Retries{one}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- one.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = db.Close()
+	})
+	r.schedule("later", time.Now().Add(time.Hour), true)
+	r.schedule("a", time.Now().Add(100*time.Millisecond), true)
+	r.sees("a")
+}
+
 func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
 	r := newRig(t, 1)
 	r.door.mu.Lock()

@@ -136,14 +136,16 @@ func (s *Sampler) Run(ctx context.Context) error {
 func (s *Sampler) sample(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
-	for _, source := range s.sources {
+	var errs []error
+	for _, source := range s.sources { // one that can't be measured hides no other
 		lags, err := s.measure(ctx, source)
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		s.take(time.Now(), lags)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (s *Sampler) take(now time.Time, lags []Lag) {
