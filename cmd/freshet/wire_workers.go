@@ -27,6 +27,9 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) e
 	if err := limiter.CheckRedis(ctx, p.rdb); err != nil {
 		return err
 	}
+	if _, err := p.store.Statuses(ctx, []schemas.Entity{{}}); err != nil {
+		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)
+	}
 	sources, err := p.sources(names...)
 	if err != nil {
 		return err

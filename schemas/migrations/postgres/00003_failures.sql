@@ -29,8 +29,8 @@ CREATE TABLE update_status (
 CREATE INDEX update_status_due ON update_status (source, next_retry_at) WHERE state = 'RETRYING';
 
 -- Which records lie on a dead-letter topic, and what was done about each: Kafka
--- itself can only delete a prefix. A record is named by where it was read, so
--- that one buried twice is one letter.
+-- itself can only delete a prefix. A letter is named by where it lies, so that it
+-- can be read and replayed without a scan.
 CREATE TABLE dead_letters (
     topic           text COLLATE "C" NOT NULL,
     kafka_partition integer NOT NULL,
