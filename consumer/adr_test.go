@@ -8,9 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/store"
 )
 
 // adrBuries counts the letters that the ADR writes for records answered so.
@@ -34,7 +32,7 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 			for time.Now().Before(end) {
 				calls++
 				did.calls++
-				d := decide(o, did, h.saw(of("a", i), o.Class, time.Now()))
+				d := decide(o, did, h.saw(of("a", i), o.Class, time.Now(), h.sick))
 				if d.next == write || d.next == retry {
 					break
 				}
@@ -81,23 +79,4 @@ func TestADRFillsTheDeadLettersInAnHourOf500s(t *testing.T) {
 // Until the source is known to be sick, a few entities' answers are believed.
 func TestADRFillsTheDeadLettersInAnHourOfHTML(t *testing.T) {
 	shown(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 5)
-}
-
-func TestADRBuriesADeadEntityAtEachVisit(t *testing.T) {
-	now := time.Now()
-	row := failedRow(now)
-	ours := 0
-	for visit := range 100 {
-		r := schemas.UpdateRequest{Entity: row.Entity, Version: row.Number + int64(visit) + 1, Reason: schemas.Stale}
-		if v, end := ofStatus(r, row, now.Add(time.Second)); v != schemas.Held || end.Hold != schemas.HoldFailed {
-			ours++
-		}
-	}
-	if theirs := adrBuries(source.Outcome{Class: source.Permanent, Status: 422}, 100); theirs != 100 || ours != 0 {
-		t.Errorf("of 100 visits the ADR buries %d, and we ask again at %d", theirs, ours)
-	}
-}
-
-func failedRow(now time.Time) store.Status {
-	return store.Status{Entity: of("a", 1), State: store.Failed, Number: 7, Failures: 1, Until: now.Add(time.Hour)}
 }

@@ -24,8 +24,7 @@ type attempt struct {
 	began   time.Time
 	skipped schemas.Verdict
 
-	ended  bool   // the record has come to its end or was given up
-	failed failed // how the attempt failed, if it did
+	ended bool // the record has come to its end or was given up
 }
 
 var (

@@ -45,7 +45,9 @@ func TestEachClassHasItsEnd(t *testing.T) {
 
 		{"500 in an outage", source.Outcome{Class: source.Transient, Status: 500}, third, fellSick, decision{halt: probed, first: 5 * time.Second, most: time.Minute}},
 		{"500 in a known outage", source.Outcome{Class: source.Transient, Status: 500}, third, sickSource, decision{}},
-		{"unreachable in an outage", source.Outcome{Class: source.Transient}, tried{}, sickSource, decision{wait: 5 * time.Second}},
+		{"a probe that failed stands back", source.Outcome{Class: source.Transient, Status: 500}, tried{calls: 1, probes: 1}, sickSource, decision{wait: 10 * time.Second}},
+		{"and longer each time", source.Outcome{Class: source.Transient, Status: 500}, tried{calls: 1, probes: 9}, sickSource, decision{wait: 2 * time.Minute}},
+		{"unreachable in an outage", source.Outcome{Class: source.Transient}, tried{}, sickSource, decision{wait: 10 * time.Second}},
 		{"HTML in an outage", source.Outcome{Class: source.BadContent}, doubted, sickSource, decision{}},
 		{"422 in an outage", source.Outcome{Class: source.Permanent}, doubted, fellSick, decision{halt: probed, first: 5 * time.Second, most: time.Minute}},
 		{"500 of a sick endpoint", source.Outcome{Class: source.Transient, Status: 500}, third, sickEndpoint, decision{next: retry, wait: 2 * time.Minute, reason: schemas.Outage}},

@@ -29,8 +29,9 @@ type task struct {
 	failures int
 	first    time.Time
 	doubted  bool
-	// held is how it ends if its fetch fails: the entity had failed for good before.
-	held schemas.End
+	probes   int // of its calls were sent while the source was stopped
+	// failed is the number of a fetch of its entity that failed and is written down.
+	failed int64
 	// refused says why the record can never be processed here.
 	refused error
 	reason  schemas.DeadLetterReason
@@ -70,6 +71,7 @@ func (k *keyed) leave(t *task) *task {
 	}
 	next := l.waiting[0]
 	l.waiting = l.waiting[1:]
+	next.failed = max(next.failed, t.failed)
 	if t.stored.Version > next.stored.Version {
 		next.stored.Version, next.stored.CheckedAt = t.stored.Version, t.stored.CheckedAt
 	}
@@ -121,6 +123,10 @@ func (w *Worker) decode(t *task) {
 		t.request = schemas.UpdateRequest{Entity: schemas.Entity{Key: fmt.Sprintf("%s/%d/%d", t.record.Topic, t.record.Partition, t.record.Offset)}}
 		refuse(reason, err)
 		return
+	}
+	if t.request.Version > time.Now().Add(24*time.Hour).UnixMilli() {
+		// Numbers follow Redis' time: this one is garbled, and would outrank all others.
+		t.request.Version = 0
 	}
 	if t.request.Source != w.source.Name() {
 		refuse(schemas.InvalidRequest, fmt.Errorf("the request is for source %q, and was read from a topic of %q", t.request.Source, w.source.Name()))
@@ -181,16 +187,9 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 			verdicts[i] = schemas.Satisfied
 		}
 		if verdicts[i] == schemas.Proceed {
-			var end schemas.End
-			if verdicts[i], end = ofStatus(t.request, statuses[i], time.Now()); verdicts[i] == schemas.Proceed {
-				t.held = end
-			} else {
+			if end, failed := ofStatus(t.request, statuses[i], time.Now()); failed {
+				verdicts[i] = schemas.Failed
 				ends = append(ends, end)
-			}
-			if verdicts[i] == schemas.Held && statuses[i].State == store.Retrying {
-				if err := w.standFor(ctx, statuses[i], t.request.Version); err != nil {
-					return nil, err
-				}
 			}
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
@@ -211,6 +210,20 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 // which its time alone decides: by a fetch that began after it was made.
 func (t *task) satisfiedInTime() bool {
 	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
+}
+
+// failedInTime reports whether a fetch that began after the request has failed, as
+// has been written down since the request was peeked at: the one before it in its
+// line was the same entity's.
+func (t *task) failedInTime() bool { return t.request.Version > 0 && t.request.Version <= t.failed }
+
+// unfetched returns the number under which it is written down that the request was
+// not fetched: its own, or one that stands for all requests up to now.
+func (t *task) unfetched() int64 {
+	if t.request.Version > 0 {
+		return t.request.Version
+	}
+	return max(t.stored.Version+1, time.Now().UnixMilli())
 }
 
 func (w *Worker) skip(t *task, v schemas.Verdict) {

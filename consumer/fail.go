@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -31,9 +32,6 @@ const (
 // The row carries the number of the failed fetch and ends the requests up to it;
 // it goes only when a later fetch is stored (semantics §5, retry rows).
 func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
-	if w.stillFailed(ctx, t, f) {
-		return
-	}
 	before, err := w.status(ctx, t.request.Entity)
 	if err != nil {
 		return // given up; the record is read again
@@ -44,6 +42,9 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 	if d.counts {
 		if before.Rounds >= len(t.facet.Retry) {
 			w.bury(ctx, t, f)
+			return
+		}
+		if w.stillFailed(ctx, t, f, before) {
 			return
 		}
 		wait = t.facet.Retry[before.Rounds]
@@ -58,49 +59,57 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 	if w.settle(ctx, []schemas.End{end}) != nil {
 		return
 	}
+	t.failed = f.number
 	t.ledger.finish(t.record.Offset)
 	w.retries.Scheduled(ctx, row.Until)
 	w.metrics.settled.WithLabelValues("retrying").Inc()
-	w.log.Info("retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
+	level := slog.LevelInfo
+	if f.reason == schemas.Outage { // of a whole endpoint: that is logged once
+		level = slog.LevelDebug
+	}
+	w.log.Log(ctx, level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
 		"at", row.Until, "correlation_id", row.CorrelationID, "err", f.err)
 }
 
 // fail writes down that the record's entity has failed, with the index entry of
-// its dead letter, and settles the request.
-func (w *Worker) fail(ctx context.Context, t *task, f failed, letter store.Letter) error {
-	var row store.Status
-	var holdFor time.Duration
-	// A record that could be decoded may hold a lock. That of another source's
-	// entity is not ours to lift, and of a facet that is not here nobody asks.
-	ours := t.request.EventID != "" && t.request.Source == w.source.Name()
+// its dead letter, and settles the request. before is what was written down of it.
+func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Status, letter store.Letter) error {
+	now := time.Now()
+	row := w.row(t, f, before)
+	row.State, row.Rounds = store.Failed, 0
+	row.Until = now.Add(t.facet.FailedFor)
+	if before.State != store.Failed || !now.Before(before.Until) {
+		row.Failures++ // somebody who passes its hold is not another failure
+	}
+	switch {
+	case !w.owns(t):
+		row.State = ""
+	case t.facet.FailedFor == 0 && before.State == "":
+		row.State = "" // of a facet that is not here nobody asks
+	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
+		row.State, row.Until = store.Suspended, time.Time{} // a retry of what was there once must not come round for ever
+	}
 	letter.Entity = schemas.Entity{Source: w.source.Name()}
-	if ours {
+	if w.owns(t) {
 		letter.Entity = t.request.Entity
 	}
-	if ours && t.facet.FailedFor > 0 {
-		before, err := w.status(ctx, t.request.Entity)
-		if err != nil {
-			return err
-		}
-		row = w.row(t, f, before)
-		row.Failures++
-		row.State, holdFor = store.Failed, t.facet.FailedFor
-		row.Until = time.Now().Add(holdFor)
-		if row.Failures >= suspendAfter {
-			row.State, holdFor = store.Suspended, suspended
-			row.Until = time.Time{}
-		}
-	}
-	if err := w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, &letter) }); err != nil || !ours {
+	if err := w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, &letter) }); err != nil || !w.owns(t) {
 		return err
 	}
-	err := w.settle(ctx, []schemas.End{{Entity: t.request.Entity, Number: f.number, Hold: string(row.State), HoldFor: holdFor}})
-	if err == nil && row.State == store.Suspended {
+	err := w.settle(ctx, []schemas.End{holdOf(t.request.Entity, f.number, row, now)})
+	if err == nil && row.State == store.Suspended && before.State != store.Suspended {
 		w.metrics.suspended.Inc()
 		w.log.Error("entity suspended: nobody asks for it again until a refresh or a replay of it succeeds",
 			"entity", row.Entity.String(), "failures", row.Failures, "since", row.Since, "reason", row.Reason)
 	}
+	t.failed = f.number
 	return err
+}
+
+// owns reports whether the record could be decoded and is of this source: then it
+// may hold a lock. That of another source's entity is not ours to lift.
+func (w *Worker) owns(t *task) bool {
+	return t.request.EventID != "" && t.request.Source == w.source.Name()
 }
 
 // row is what is written down of a failed fetch.
@@ -135,58 +144,47 @@ func (w *Worker) status(ctx context.Context, e schemas.Entity) (store.Status, er
 	return all[0], nil
 }
 
-// standFor has a retry stand for a later request too, which is not fetched: its
-// lock may have covered strict ones, and only a fetch that begins after them may
-// end the row. One that began before, and ends after, would else take it away.
-func (w *Worker) standFor(ctx context.Context, row store.Status, number int64) error {
-	row.Number = number
-	return w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, nil) })
-}
-
 func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 	return w.persist(ctx, "settle requests", func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
 }
 
-// ofStatus says what that means for a request which is written down of its entity's
-// failures, and how the request ends: now, or with Proceed if its fetch fails; there
-// an end without a hold says nothing.
-func ofStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (schemas.Verdict, schemas.End) {
-	end := schemas.End{Entity: r.Entity, Number: r.Version, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
+// ofStatus reports whether the request has ended as what is written down of its
+// entity says: the fetch that failed began after it. The worker that wrote so may
+// have died before it settled the request. A later request is fetched, also where a
+// hold should have kept it from being made: if Redis has forgotten the hold, a
+// request that passes holds may have relied on this one.
+func ofStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
+	if s.State == "" || r.Version == 0 || r.Version > s.Number {
+		return schemas.End{}, false
+	}
+	return holdOf(r.Entity, r.Version, s, now), true
+}
+
+// holdOf returns the end of a request that puts on what is left of a status' hold.
+func holdOf(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
+	end := schemas.End{Entity: e, Number: number, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
 	if s.State == store.Suspended {
 		end.HoldFor = suspended
 	}
 	if end.HoldFor <= 0 {
 		end.Hold, end.HoldFor = "", 0
 	}
-	switch {
-	case s.State == "" || r.Version == 0:
-		return schemas.Proceed, schemas.End{}
-	case r.Version <= s.Number:
-		// The fetch that failed began after it. The worker that wrote so may have
-		// died before it settled the request.
-		return schemas.Failed, end
-	case r.Reason.PassesHolds() || end.Hold == "":
-		return schemas.Proceed, schemas.End{}
-	case s.State != store.Retrying:
-		return schemas.Proceed, end
-	}
-	// Redis has forgotten the hold, or nobody would have asked; the retry will do.
-	return schemas.Held, end
+	return end
 }
 
-// stillFailed ends a record whose entity had failed before it was asked for, if it
-// was. Redis has forgotten the hold, or nobody would have asked; the fetch was made
-// all the same, since somebody who passes holds may have relied on it. The letter of
-// then stands for this failure too.
-func (w *Worker) stillFailed(ctx context.Context, t *task, f failed) bool {
-	if t.held.Hold == "" {
+// stillFailed ends a record whose entity had failed for good before it was asked for
+// by somebody whom the hold should have refused; the letter of then stands for this
+// failure too.
+func (w *Worker) stillFailed(ctx context.Context, t *task, f failed, before store.Status) bool {
+	if (before.State != store.Failed && before.State != store.Suspended) || t.request.Reason.PassesHolds() {
 		return false
 	}
-	end := t.held
-	end.Number = f.number
+	end := holdOf(t.request.Entity, f.number, before, time.Now())
+	if end.Hold == "" {
+		return false
+	}
 	if w.settle(ctx, []schemas.End{end}) == nil {
-		t.ledger.finish(t.record.Offset)
-		w.metrics.skipped(schemas.Held)
+		w.skip(t, schemas.Failed)
 	}
 	return true // given up otherwise, and read again
 }

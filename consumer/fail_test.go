@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
@@ -66,31 +68,35 @@ func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
 
 func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *testing.T) {
 	r := newRig(t)
+	r.facet(func(f *source.Facet) {
+		f.Retry = []time.Duration{time.Minute, time.Minute}
+		f.FailedFor = time.Millisecond // its end is not waited for
+	})
 	r.fault(simulator.InternalError, "")
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
-	for round := 1; round <= 3; round++ {
-		r.untilCommitted(schemas.High)
-		if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || len(r.letters()) != 0 {
-			t.Fatalf("round %d: %+v, %d letters", round, s, len(r.letters()))
-		}
-		r.wish("a", schemas.High, schemas.Retry)
-	}
 	for failure := 1; failure <= 3; failure++ {
+		for round := 1; round <= 2; round++ { // all of them again each time
+			r.untilCommitted(schemas.High)
+			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.letters()) != failure-1 {
+				t.Fatalf("round %d: %+v, %d letters", round, s, len(r.letters()))
+			}
+			r.wish("a", schemas.High, schemas.Retry)
+		}
 		r.untilCommitted(schemas.High)
-		want, hold := store.Failed, schemas.HoldFailed
+		want := store.Failed
 		if failure == 3 {
-			want, hold = store.Suspended, schemas.HoldSuspended
+			want = store.Suspended
 		}
 		if s := r.status("a"); s.State != want || s.Failures != failure || len(r.letters()) != failure {
 			t.Fatalf("failure %d: %+v, %d letters", failure, s, len(r.letters()))
 		}
-		if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != hold {
-			t.Errorf("failure %d: a visit gave %+v", failure, got)
-		}
 		if failure < 3 {
-			r.wish("a", schemas.High, schemas.UserRequest) // a person passes
+			r.wish("a", schemas.High, schemas.Stale)
 		}
+	}
+	if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
+		t.Errorf("a visit gave %+v", got)
 	}
 	letters, err := r.db.Letters(t.Context(), "nexon", true, 10)
 	if err != nil || len(letters) != 3 {
@@ -165,9 +171,7 @@ func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
 		hold  string
 		calls int
 	}{
-		{store.Retrying, schemas.HoldRetrying, 0}, // the retry will do
-		// Nobody else will fetch it, and a person may have relied on this request.
-		{store.Failed, schemas.HoldFailed, 2},
+		{store.Failed, schemas.HoldFailed, 2}, // for a person may have relied on this request
 		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
 		t.Run(c.hold, func(t *testing.T) {
@@ -309,7 +313,7 @@ func TestAProbeThatFailsIsNoFailureOfItsEntityWhoeverFoundTheUpstreamSick(t *tes
 			// Another process has found it; this one has one entity to ask about.
 			r.limiter.Probe(time.Second, time.Second, time.Now())
 			r.wish("a", schemas.High, schemas.CacheMiss)
-			r.until("four probes", func() bool { return r.upstream.Stats().Arrivals >= 4 })
+			r.until("two probes", func() bool { return r.upstream.Stats().Arrivals >= 2 })
 			if n, s := len(r.letters()), r.status("a"); n != 0 || s.State != "" || r.lag(schemas.High) != 1 {
 				t.Errorf("%d letters, %+v", n, s)
 			}
@@ -337,5 +341,86 @@ func TestWhoIsAnsweredWellAfterAStopVouchesForNothingBeforeIt(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	if n := len(r.letters()); n != 0 {
 		t.Errorf("%d letters", n)
+	}
+}
+
+func TestADeadEntityIsBuriedOnceHoweverOftenItIsVisited(t *testing.T) {
+	r := newRig(t)
+	r.fault(simulator.BadParameter, "")
+	r.work(schemas.High)
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.untilCommitted(schemas.High)
+	for range 100 { // by the ADR: 100 events, 100 calls, 100 letters
+		if got := r.visit("a"); got.Outcome != producer.Held {
+			t.Fatalf("a visit gave %+v", got)
+		}
+	}
+	for range 3 { // and who passes the hold does not make it fail more often than it does
+		r.wish("a", schemas.High, schemas.UserRequest)
+		r.untilCommitted(schemas.High)
+	}
+	if s := r.status("a"); s.State != store.Failed || s.Failures != 1 {
+		t.Errorf("%+v", s)
+	}
+	if calls, letters := r.upstream.Stats().Arrivals, len(r.letters()); calls != 2+3*2 || letters != 1+3 {
+		t.Errorf("%d calls, %d letters", calls, letters)
+	}
+}
+
+func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
+	r := newRig(t)
+	r.fault(simulator.InternalError, "")
+	// A backlog in which locks have ended: each is a record of its own.
+	for n := range 12 {
+		r.wish("a", schemas.High, schemas.Stale)
+		if err := r.rdb.HDel(t.Context(), "upd:{nexon/character/a}", "lock").Err(); err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 1 || calls != 3 {
+		t.Errorf("%+v after %d calls", s, calls)
+	}
+}
+
+func TestAGarbledVersionOutranksNothing(t *testing.T) {
+	r := newRig(t)
+	r.facet(func(f *source.Facet) { f.Retry = nil })
+	r.fault(simulator.InternalError, "")
+	r.work(schemas.High)
+	request := schemas.UpdateRequest{
+		EventID: "01a1fa17-179d-7dd3-88c6-3b120333ab6d", Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale,
+		RequestedAt: time.Now(), Version: 1 << 52,
+	}
+	value, err := request.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
+	r.untilCommitted(schemas.High)
+	if s := r.status("a"); s.State != store.Failed || s.Number > time.Now().Add(time.Hour).UnixMilli() {
+		t.Errorf("%+v", s)
+	}
+	r.fault("", "")
+	r.wish("a", schemas.High, schemas.UserRequest)
+	r.untilStored("a")
+	r.until("the end of the row", func() bool { return r.status("a").State == "" })
+}
+
+func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
+	r := newRig(t)
+	gone := schemas.Entity{Source: "nexon", Facet: "union", Key: "a"}
+	now := time.Now()
+	err := r.db.Fail(t.Context(), store.Status{Entity: gone, State: store.Retrying, Number: 1, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.work(schemas.High)
+	r.producer.Request(t.Context(), producer.Wish{Entity: gone, Lane: schemas.High, Reason: schemas.Retry})
+	r.until("the letter", func() bool { return len(r.letters()) == 1 })
+	r.untilCommitted(schemas.High)
+	if next, err := r.db.NextDue(t.Context(), "nexon"); err != nil || !next.IsZero() {
+		t.Errorf("due again at %v, %v", next, err)
 	}
 }

@@ -20,6 +20,8 @@ const (
 	// and then after twice as long each time.
 	endpointFirst = 5 * time.Second
 	endpointMost  = time.Minute
+	// learnWithin is how long it may take until a stop that was told of is known here.
+	learnWithin = time.Second
 )
 
 // Health tells a sick upstream from sick entities, by how the last calls of one
@@ -33,14 +35,15 @@ type Health struct {
 	all       window
 	facets    map[string]*window
 	sick      bool                 // the source as a whole
+	since     time.Time            // it was found so
 	endpoints map[string]*sickness // facets that are sick while others are well
 	good      [2]ended             // the last good ends, of two entities
-	changed   chan struct{}        // closed when something is answered well or found sick
+	changed   chan struct{}        // closed when something is answered well or found sick; nil while nobody waits
 }
 
 // NewHealth returns a source's health, of which nothing bad is known.
 func NewHealth() *Health {
-	return &Health{facets: map[string]*window{}, endpoints: map[string]*sickness{}, changed: make(chan struct{})}
+	return &Health{facets: map[string]*window{}, endpoints: map[string]*sickness{}}
 }
 
 type ended struct {
@@ -92,21 +95,34 @@ const (
 // sick reports whether the end says nothing of its entity.
 func (d diagnosis) sick() bool { return d == sickSource || d == fellSick || d == sickEndpoint }
 
-// saw takes in how a call ended that began then. A refused credential, a brake
-// and a maintenance tell nothing: each has a way of its own.
-func (h *Health) saw(e schemas.Entity, class source.Class, began time.Time) diagnosis {
+// saw takes in how a call ended that began then; stopped says whether a stop of the
+// source, whichever process began it, was in force since. A refused credential, a
+// brake and a maintenance tell nothing: each has a way of its own.
+func (h *Health) saw(e schemas.Entity, class source.Class, began time.Time, stopped bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.sick && !stopped && began.Sub(h.since) > learnWithin {
+		h.forget() // somebody else has seen it well, and lifted the stop
+	}
 	end := ended{entity: e, began: began}
 	switch class {
 	case source.OK, source.NotModified, source.Absent, source.NotReady:
 		return h.well(end)
 	case source.Transient, source.Permanent, source.BadContent:
 		end.bad = true
-		return h.ill(end)
+		if d := h.ill(end); d != nothing || !stopped {
+			return d
+		}
+		return sickSource // as another process has found
 	case source.Quota, source.Maintenance, source.AuthRefused:
 	}
 	return h.of(e.Facet)
+}
+
+// forget ends what is known of a sick source.
+func (h *Health) forget() {
+	h.sick, h.all = false, window{}
+	clear(h.facets)
 }
 
 func (h *Health) of(facet string) diagnosis {
@@ -123,8 +139,7 @@ func (h *Health) well(end ended) diagnosis {
 	before := h.of(end.entity.Facet)
 	switch before {
 	case sickSource:
-		h.sick, h.all = false, window{}
-		clear(h.facets)
+		h.forget()
 	case sickEndpoint:
 		delete(h.endpoints, end.entity.Facet)
 		delete(h.facets, end.entity.Facet)
@@ -163,7 +178,7 @@ func (h *Health) ill(end ended) diagnosis {
 	case own.tells() || h.all.tells():
 		// The windows begin anew: should the stop be forgotten by Redis, the calls
 		// that then go out show it once more.
-		h.sick, h.all = true, window{}
+		h.sick, h.since, h.all = true, time.Now(), window{}
 		clear(h.facets)
 		h.tell()
 		return fellSick
@@ -196,8 +211,10 @@ func (h *Health) otherIsWell(facet string, now time.Time) bool {
 }
 
 func (h *Health) tell() {
-	close(h.changed)
-	h.changed = make(chan struct{})
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
 }
 
 // admits reports whether a call to the facet may be made now: to one that is
@@ -218,8 +235,8 @@ func (h *Health) admits(facet string) bool {
 }
 
 // vouched waits until a call for another entity of the facet that began after then
-// was answered well: a bad answer that came before is its own entity's. It reports false if that does not
-// happen within d, or the upstream is found sick.
+// was answered well. It reports false if that does not happen within d, or the
+// upstream is found sick.
 func (h *Health) vouched(ctx context.Context, e schemas.Entity, then time.Time, d time.Duration) bool {
 	limit := time.NewTimer(d)
 	defer limit.Stop()
@@ -230,6 +247,9 @@ func (h *Health) vouched(ctx context.Context, e schemas.Entity, then time.Time, 
 				h.mu.Unlock()
 				return true
 			}
+		}
+		if h.changed == nil {
+			h.changed = make(chan struct{})
 		}
 		sick, changed := h.of(e.Facet).sick(), h.changed
 		h.mu.Unlock()

@@ -17,7 +17,7 @@ func of(facet string, n int) schemas.Entity {
 // see has calls end one after the other, a second apart, and returns what the last told.
 func see(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
-		last = h.saw(of(facet, i%entities), c, time.Now())
+		last = h.saw(of(facet, i%entities), c, time.Now(), h.sick)
 		time.Sleep(time.Second)
 	}
 	return last
@@ -102,7 +102,7 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		for range 10 * 60 { // ten minutes, asked once a second
 			if h.admits("sick") {
 				probes = append(probes, time.Since(start))
-				h.saw(of("sick", 1), source.Transient, time.Now())
+				h.saw(of("sick", 1), source.Transient, time.Now(), false)
 			}
 			time.Sleep(time.Second)
 		}
@@ -116,6 +116,23 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		}
 		if got := see(h, "sick", 1, source.OK); got != recovered || !h.admits("sick") {
 			t.Errorf("a good end gave %v", got)
+		}
+	})
+}
+
+func TestAStopThatAnotherProcessHasLiftedIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		see(h, "a", 11, times(11, source.Transient)...)
+		if got := h.saw(of("a", 1), source.Transient, h.since.Add(learnWithin/2), false); got != sickSource {
+			t.Errorf("before the stop can be known: %v", got)
+		}
+		time.Sleep(time.Minute)
+		if got := h.saw(of("a", 1), source.Transient, time.Now(), true); got != sickSource {
+			t.Errorf("a probe: %v", got)
+		}
+		if got := h.saw(of("a", 1), source.Transient, time.Now(), false); got != nothing {
+			t.Errorf("a call that no stop holds: %v", got)
 		}
 	})
 }
@@ -142,22 +159,22 @@ func TestABadAnswerIsItsEntitysWhenAnothersLaterCallIsAnsweredWell(t *testing.T)
 		then func(h *Health)
 		want bool
 	}{
-		{"another's, later", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now()) }, true},
-		{"another's absence, later", func(h *Health) { h.saw(of("a", 2), source.Absent, time.Now()) }, true},
-		{"its own", func(h *Health) { h.saw(of("a", 1), source.OK, time.Now()) }, false},
-		{"another endpoint's", func(h *Health) { h.saw(of("b", 2), source.OK, time.Now()) }, false},
-		{"begun before", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour)) }, false},
+		{"another's, later", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now(), false) }, true},
+		{"another's absence, later", func(h *Health) { h.saw(of("a", 2), source.Absent, time.Now(), false) }, true},
+		{"its own", func(h *Health) { h.saw(of("a", 1), source.OK, time.Now(), false) }, false},
+		{"another endpoint's", func(h *Health) { h.saw(of("b", 2), source.OK, time.Now(), false) }, false},
+		{"begun before", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour), false) }, false},
 		{"nobody's", func(*Health) {}, false},
-		{"a bad one", func(h *Health) { h.saw(of("a", 2), source.BadContent, time.Now()) }, false},
+		{"a bad one", func(h *Health) { h.saw(of("a", 2), source.BadContent, time.Now(), false) }, false},
 		{"an outage", func(h *Health) {
 			for i := range 11 {
-				h.saw(of("a", 2+i), source.BadContent, time.Now())
+				h.saw(of("a", 2+i), source.BadContent, time.Now(), false)
 			}
 		}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h, bad := NewHealth(), time.Now()
-			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute))
+			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute), false)
 			told := make(chan bool)
 			go func() { told <- h.vouched(t.Context(), of("a", 1), bad, 15*time.Second) }()
 			time.Sleep(time.Second)

@@ -51,8 +51,12 @@ func (letterCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressF
 // down that its entity has failed, and settles its request. A letter that Kafka
 // does not take holds its record.
 func (w *Worker) bury(ctx context.Context, t *task, l failed) {
-	if w.stillFailed(ctx, t, l) {
-		return
+	var before store.Status
+	if w.owns(t) {
+		var err error
+		if before, err = w.status(ctx, t.request.Entity); err != nil || w.stillFailed(ctx, t, l, before) {
+			return
+		}
 	}
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
@@ -81,7 +85,7 @@ func (w *Worker) bury(ctx context.Context, t *task, l failed) {
 		return err
 	})
 	if err == nil {
-		err = w.fail(ctx, t, l, store.Letter{
+		err = w.fail(ctx, t, l, before, store.Letter{
 			LetterID: id, Reason: l.reason, Attempts: t.calls, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}

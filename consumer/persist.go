@@ -56,9 +56,19 @@ func (w *Worker) persist(ctx context.Context, what string, do func(context.Conte
 // recovery of each are logged, not what lies between, however many records wait.
 type troubles struct {
 	mu  sync.Mutex
-	now map[string]int
+	now map[string]*trouble
 	n   atomic.Int32 // of them
 }
+
+// trouble is one of them.
+type trouble struct {
+	failures int
+	last     time.Time
+}
+
+// troubleQuiet is for how long something has to succeed before it is said to be
+// over: what fails and succeeds in turn is one trouble.
+const troubleQuiet = time.Second
 
 // any reports whether there is one.
 func (t *troubles) any() bool { return t.n.Load() > 0 }
@@ -77,11 +87,17 @@ func (t *troubles) say(log *slog.Logger, level slog.Level, doing string, err err
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.now == nil {
-		t.now = map[string]int{}
+		t.now = map[string]*trouble{}
 	}
-	t.now[doing]++
-	if t.now[doing] == 1 {
+	one := t.now[doing]
+	if one == nil {
+		one = &trouble{}
+		t.now[doing] = one
 		t.n.Add(1)
+	}
+	one.failures++
+	one.last = time.Now()
+	if one.failures == 1 {
 		log.Log(context.Background(), level, "records are held until this succeeds", "doing", doing, "err", err)
 	}
 }
@@ -93,8 +109,8 @@ func (t *troubles) Over(log *slog.Logger, doing string) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.now[doing]; n > 0 {
-		log.Info("this succeeds again", "doing", doing, "failures", n)
+	if one := t.now[doing]; one != nil && time.Since(one.last) >= troubleQuiet {
+		log.Info("this succeeds again", "doing", doing, "failures", one.failures)
 		delete(t.now, doing)
 		t.n.Add(-1)
 	}

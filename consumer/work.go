@@ -24,27 +24,26 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		w.skip(t, schemas.Satisfied)
 		return
 	}
+	if t.failedInTime() {
+		w.skip(t, schemas.Failed) // what that one wrote down ended this one too
+		return
+	}
 	for t.ledger.is(open) {
 		a := &attempt{w: w, t: t}
 		d := w.try(ctx, hard, a)
 		if a.entered {
 			t.ledger.leave()
 		}
-		switch {
-		case a.ended:
+		if a.ended {
 			w.metrics.took.Observe(time.Since(started).Seconds())
 			return
-		case d.doubt:
-			// Nothing is under way meanwhile, so a revocation need not wait for it.
-			sure := w.health.vouched(ctx, t.request.Entity, time.Now(), w.config.Doubt)
-			switch {
-			case w.permits.Probed(a.began): // then nobody vouches for what came before
-			case sure:
-				w.bury(hard, t, a.failed)
-				return
-			default:
-				t.doubted = true
-			}
+		}
+		if d.doubt {
+			// Nothing is under way meanwhile, so a revocation need not wait for it. Then it
+			// is asked once more: that others are answered well tells that the upstream is
+			// well now, and not that it was.
+			w.health.vouched(ctx, t.request.Entity, time.Now(), w.config.Doubt)
+			t.doubted = !w.permits.Probed(a.began)
 		}
 		if !pause(ctx, jittered(d.wait)) {
 			return
@@ -58,8 +57,10 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
 	if !w.health.admits(t.request.Facet) {
-		d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
-		w.schedule(ctx, t, d, failed{reason: d.reason, err: errSickEndpoint, number: t.request.Version})
+		if a.entered = t.ledger.enter(); a.entered {
+			d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
+			w.schedule(ctx, t, d, failed{reason: d.reason, err: errSickEndpoint, number: t.unfetched()})
+		}
 		return end()
 	}
 	f, err := w.fetch(ctx, a)
@@ -75,7 +76,7 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	}
 	w.trouble.Over(w.log, "numbering fetches")
 	d := w.judge(a, f)
-	a.failed = failed{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
+	why := failed{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
 	switch d.next {
 	case write:
 		if w.record(hard, a, f) != store.Lost {
@@ -88,13 +89,13 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 		}
 		return decision{}
 	case retry:
-		w.schedule(hard, t, d, a.failed)
+		w.schedule(hard, t, d, why)
 		return end()
 	case bury:
 		if d.doubt {
 			return d
 		}
-		w.bury(hard, t, a.failed)
+		w.bury(hard, t, why)
 		return end()
 	case again:
 	}
@@ -107,19 +108,23 @@ var errSickEndpoint = errors.New("not sent: the endpoint answers no entity well,
 // judge decides what follows from an answer, and tells everybody whom it concerns.
 func (w *Worker) judge(a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
-	what := w.health.saw(t.request.Entity, o.Class, a.began)
-	if what == nothing && w.permits.Probed(a.began) {
-		what = sickSource // as another process has found
+	if a.began.IsZero() {
+		a.began = time.Now() // it could not be sent
 	}
+	stopped := w.permits.Probed(a.began) // by whichever process
+	what := w.health.saw(t.request.Entity, o.Class, a.began, stopped)
 	if t.first.IsZero() {
 		t.first = a.began
 	}
-	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), t.doubted}, what)
+	if stopped && what == sickSource {
+		t.probes++
+	}
+	d := decide(o, tried{f.calls, t.failures, t.probes, time.Since(t.first), t.doubted}, what)
 	switch {
 	case d.counts && d.next == again:
 		t.failures++
-	case what.sick():
-		t.failures, t.doubted = 0, false // none of it was the entity's
+	case what.sick() || d.halt != goOn: // none of it was the entity's
+		t.failures, t.doubted, t.first = 0, false, time.Time{}
 	}
 	switch d.halt {
 	case braked:

@@ -20,7 +20,7 @@ type rules struct {
 	settlesFirst        bool // settled before it is written
 	commitsFirst        bool // committed before it is written
 
-	heldLeavesRow     bool // a row that stands for a later request keeps its number
+	refusesHeld       bool // a later relaxed request is refused while there is a row
 	rowGoesWhenQueued bool // a row is deleted when Kafka has acknowledged its retry
 	rowKeepsLock      bool // a failure leaves the lock
 	rowGoesUnguarded  bool // any stored snapshot deletes the row

@@ -278,15 +278,10 @@ func (m *model) peek(s *state, who int) (reply, bool) {
 		q.done = true
 	case v == "SUPERSEDED":
 		q.done = true
-	case s.row != 0 && (q.n <= s.row || !q.strict):
-		// The row stands for it: the fetch that failed began after it, or Redis has
-		// forgotten the hold. It is settled by its own number, and the row is raised to
-		// it: it stands for the strict requests that this one covers as well.
+	case s.row != 0 && (q.n <= s.row || (m.refusesHeld && !q.strict)):
+		// The row stands for it: the fetch that failed began after it.
 		if s.lock.n <= q.n && !m.rowKeepsLock {
 			s.lock = modelLock{}
-		}
-		if !m.heldLeavesRow {
-			s.row = max(s.row, q.n)
 		}
 		q.done = true
 		return reply{verdict: v}, true

@@ -119,13 +119,13 @@ func TestIfARowGoesWhenItsRetryIsQueuedARequestIsLost(t *testing.T) {
 }
 
 func TestIfAFailureAlsoLeavesItsLockARequestIsLost(t *testing.T) {
-	brokenRule(t, rules{rowGoesWhenQueued: true, rowKeepsLock: true}, lost, 14)
+	brokenRule(t, rules{rowGoesWhenQueued: true, rowKeepsLock: true}, lost, 16)
 }
 
 func TestIfAnySnapshotEndsARowARequestIsLost(t *testing.T) {
-	brokenRule(t, rules{rowGoesUnguarded: true}, lost, 19)
+	brokenRule(t, rules{rowGoesUnguarded: true}, lost, 21)
 }
 
-func TestIfARowKeepsItsNumberForALaterRequestThatOneIsLost(t *testing.T) {
-	brokenRule(t, rules{heldLeavesRow: true}, lost, 19)
+func TestIfALaterRequestIsRefusedForARowOneThatItCoversIsLost(t *testing.T) {
+	brokenRule(t, rules{refusesHeld: true}, lost, 19)
 }

@@ -12,10 +12,8 @@ const (
 	Satisfied  Verdict = "SATISFIED"
 	Superseded Verdict = "SUPERSEDED"
 	// Failed: a fetch begun after the request failed, and what follows from that
-	// is written down. Held: so it was, for an earlier request, and a hold keeps
-	// this one from asking again.
+	// is written down.
 	Failed Verdict = "FAILED"
-	Held   Verdict = "HELD"
 )
 
 // End is how a request ended, as it is written down for those that come after.

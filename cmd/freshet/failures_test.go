@@ -332,7 +332,7 @@ func oneEntityIsRefused(c *ill) {
 	c.Logf("the letter was there after %v, with %d others", time.Since(began).Round(10*time.Millisecond), len(c.keys))
 	c.untilFresh(patience, time.Now())
 	c.aftermath(1)
-	c.letterOf("bad", schemas.Upstream4xx, 1)
+	c.letterOf("bad", schemas.Upstream4xx, 2)
 }
 
 func oneEntityIsBroken(c *ill) {
