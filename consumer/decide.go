@@ -68,7 +68,6 @@ const (
 type tried struct {
 	calls    int           // sent in this attempt
 	failures int           // counted in a row, without this one
-	probes   int           // of its calls were sent while the source was stopped
 	pinned   time.Duration // since its first call
 	doubted  bool          // it would have become a dead letter before, and is asked once more
 }
@@ -97,11 +96,10 @@ func decide(o source.Outcome, t tried, d diagnosis) decision {
 	case fellSick:
 		return decision{halt: probed, first: outageFirst, most: outageMost}
 	case sickSource:
-		if t.calls > 0 && t.probes == 0 {
-			return decision{} // sent before the stop, and now waits behind it
+		if t.calls == 0 {
+			return decision{wait: unreachableWait}
 		}
-		// Others probe before it does once more: it may be the entity's doing after all.
-		return decision{wait: 2 * min(outageFirst<<max(0, t.probes-1), outageMost)}
+		return decision{wait: firstWait} // and then behind the stop
 	case sickEndpoint:
 		return decision{next: retry, wait: endpointWait, reason: schemas.Outage}
 	case nothing, recovered:

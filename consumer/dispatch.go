@@ -29,7 +29,6 @@ type task struct {
 	failures int
 	first    time.Time
 	doubted  bool
-	probes   int // of its calls were sent while the source was stopped
 	// failed is the number of a fetch of its entity that failed and is written down.
 	failed int64
 	// refused says why the record can never be processed here.

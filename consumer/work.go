@@ -116,10 +116,7 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	if t.first.IsZero() {
 		t.first = a.began
 	}
-	if stopped && what == sickSource {
-		t.probes++
-	}
-	d := decide(o, tried{f.calls, t.failures, t.probes, time.Since(t.first), t.doubted}, what)
+	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), t.doubted}, what)
 	switch {
 	case d.counts && d.next == again:
 		t.failures++

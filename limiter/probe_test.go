@@ -358,3 +358,38 @@ func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
 		}
 	})
 }
+
+func TestBothLanesOfAProcessProbe(t *testing.T) {
+	shared(t, 1, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		l := s.limiters[0]
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		l.Probe(time.Second, time.Second, time.Now())
+		var mu sync.Mutex
+		var lanes []schemas.Lane
+		ctx, stop := context.WithCancel(s.Context())
+		var wg sync.WaitGroup
+		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+			wg.Go(func() {
+				for { // it is never answered well, and asks at once
+					p, err := l.Acquire(ctx, lane)
+					if err != nil {
+						return
+					}
+					if p.Spend() {
+						mu.Lock()
+						lanes = append(lanes, lane)
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		elapse(40 * time.Second)
+		stop()
+		wg.Wait()
+		// By chance: that one of them has all of 40 happens once in 2^39 runs.
+		if n := len(lanes); n < 30 || !slices.Contains(lanes, schemas.High) || !slices.Contains(lanes, schemas.Low) {
+			s.Errorf("%d probes: %v", n, lanes)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -81,6 +82,15 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			d.high = missing
 		} else {
 			d.low = missing
+		}
+	}
+	if l.probing.Load() && d.high > 0 && d.low > 0 {
+		// Either lane may probe: one entity of HIGH that is never answered well must not
+		// keep LOW from finding the upstream well, nor a LOW that has no call left HIGH.
+		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
+			d.high = 0
+		} else {
+			d.low = 0
 		}
 	}
 	d.events = len(l.tell) > 0 || len(l.refunds) > 0 || l.tells
