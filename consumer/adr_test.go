@@ -32,7 +32,7 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 			for time.Now().Before(end) {
 				calls++
 				did.calls++
-				d := decide(o, did, h.saw(of("a", i), o.Class, time.Now(), h.sick))
+				d := decide(o, did, h.saw(of("a", i), o.Class, time.Now(), stops(h.sick)))
 				if d.next == write || d.next == retry {
 					break
 				}

@@ -38,7 +38,7 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 	}
 	row := w.row(t, f, before)
 	row.State = store.Retrying
-	wait := d.wait
+	wait := d.wait + jittered(d.wait/4) // never before what the upstream said
 	if d.counts {
 		if before.Rounds >= len(t.facet.Retry) {
 			w.bury(ctx, t, f)
@@ -47,10 +47,9 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 		if w.stillFailed(ctx, t, f, before) {
 			return
 		}
-		wait = t.facet.Retry[before.Rounds]
+		wait = jittered(t.facet.Retry[before.Rounds])
 		row.Rounds++
 	}
-	wait = jittered(wait)
 	row.Until = time.Now().Add(wait)
 	if w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, nil) }) != nil {
 		return

@@ -210,7 +210,7 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
-			r.work(schemas.High)
+			r.work(schemas.High, func(c *consumer.Config) { c.Doubt = consumer.DefaultConfig(schemas.High).Doubt })
 			var keys []string
 			for i := range 100 {
 				keys = append(keys, fmt.Sprint("k", i))
@@ -222,16 +222,16 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 			r.wishAll(keys[30:], schemas.High, schemas.CacheMiss)
 			r.until("a stop", func() bool { return r.upstream.Stats().Arrivals >= before+11 })
 			r.fault("", "")
-			r.untilStored(keys...)
 			r.untilCommitted(schemas.High)
-			if n := len(r.letters()); n != 0 {
-				t.Errorf("%d letters", n)
-			}
 			for _, key := range keys {
 				if s := r.status(key); s.State != "" {
 					t.Errorf("%+v", s)
 				}
 			}
+			if n := len(r.letters()); n != 0 {
+				t.Errorf("%d letters", n)
+			}
+			r.untilStored(keys...)
 		})
 	}
 }

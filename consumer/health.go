@@ -21,7 +21,7 @@ const (
 	endpointFirst = 5 * time.Second
 	endpointMost  = time.Minute
 	// learnWithin is how long it may take until a stop that was told of is known here.
-	learnWithin = time.Second
+	learnWithin = time.Minute
 )
 
 // Health tells a sick upstream from sick entities, by how the last calls of one
@@ -95,14 +95,15 @@ const (
 // sick reports whether the end says nothing of its entity.
 func (d diagnosis) sick() bool { return d == sickSource || d == fellSick || d == sickEndpoint }
 
-// saw takes in how a call ended that began then; stopped says whether a stop of the
-// source, whichever process began it, was in force since. A refused credential, a
-// brake and a maintenance tell nothing: each has a way of its own.
-func (h *Health) saw(e schemas.Entity, class source.Class, began time.Time, stopped bool) diagnosis {
+// saw takes in how a call ended that began then; probed says whether a stop of the
+// source, whichever process began it, is or was in force at any time since. A refused
+// credential, a brake and a maintenance tell nothing: each has a way of its own.
+func (h *Health) saw(e schemas.Entity, class source.Class, began time.Time, probed func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.sick && !stopped && began.Sub(h.since) > learnWithin {
-		h.forget() // somebody else has seen it well, and lifted the stop
+	stopped := probed(began)
+	if h.sick && !stopped && (probed(h.since) || began.Sub(h.since) > learnWithin) {
+		h.forget() // the stop is over: another process has seen the upstream well, or Redis has lost it
 	}
 	end := ended{entity: e, began: began}
 	switch class {
@@ -234,10 +235,10 @@ func (h *Health) admits(facet string) bool {
 	return true
 }
 
-// vouched waits until a call for another entity of the facet that began after then
+// awaitGood waits until a call for another entity of the facet that began after then
 // was answered well. It reports false if that does not happen within d, or the
 // upstream is found sick.
-func (h *Health) vouched(ctx context.Context, e schemas.Entity, then time.Time, d time.Duration) bool {
+func (h *Health) awaitGood(ctx context.Context, e schemas.Entity, then time.Time, d time.Duration) bool {
 	limit := time.NewTimer(d)
 	defer limit.Stop()
 	for {

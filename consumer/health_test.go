@@ -17,11 +17,14 @@ func of(facet string, n int) schemas.Entity {
 // see has calls end one after the other, a second apart, and returns what the last told.
 func see(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
-		last = h.saw(of(facet, i%entities), c, time.Now(), h.sick)
+		last = h.saw(of(facet, i%entities), c, time.Now(), stops(h.sick))
 		time.Sleep(time.Second)
 	}
 	return last
 }
+
+// stops is a limiter that knows of a stop at any time, or at none.
+func stops(always bool) func(time.Time) bool { return func(time.Time) bool { return always } }
 
 func times(n int, c source.Class) []source.Class {
 	all := make([]source.Class, n)
@@ -102,7 +105,7 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		for range 10 * 60 { // ten minutes, asked once a second
 			if h.admits("sick") {
 				probes = append(probes, time.Since(start))
-				h.saw(of("sick", 1), source.Transient, time.Now(), false)
+				h.saw(of("sick", 1), source.Transient, time.Now(), stops(false))
 			}
 			time.Sleep(time.Second)
 		}
@@ -120,19 +123,28 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 	})
 }
 
-func TestAStopThatAnotherProcessHasLiftedIsForgotten(t *testing.T) {
+func TestAStopThatIsOverIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 11, times(11, source.Transient)...)
-		if got := h.saw(of("a", 1), source.Transient, h.since.Add(learnWithin/2), false); got != sickSource {
-			t.Errorf("before the stop can be known: %v", got)
+		bad := func(stopped func(time.Time) bool) diagnosis {
+			return h.saw(of("a", 1), source.Transient, time.Now(), stopped)
 		}
-		time.Sleep(time.Minute)
-		if got := h.saw(of("a", 1), source.Transient, time.Now(), true); got != sickSource {
+		if got := bad(stops(false)); got != sickSource {
+			t.Errorf("before the stop is known: %v", got)
+		}
+		if got := bad(stops(true)); got != sickSource {
 			t.Errorf("a probe: %v", got)
 		}
-		if got := h.saw(of("a", 1), source.Transient, time.Now(), false); got != nothing {
-			t.Errorf("a call that no stop holds: %v", got)
+		lifted := time.Now()
+		time.Sleep(time.Second)
+		if got := bad(func(since time.Time) bool { return since.Before(lifted) }); got != nothing {
+			t.Errorf("a call after another process has lifted it: %v", got)
+		}
+		see(h, "a", 11, times(11, source.Transient)...)
+		time.Sleep(learnWithin + time.Second)
+		if got := bad(stops(false)); got != nothing {
+			t.Errorf("a stop that nobody has heard of: %v", got)
 		}
 	})
 }
@@ -159,24 +171,24 @@ func TestABadAnswerIsItsEntitysWhenAnothersLaterCallIsAnsweredWell(t *testing.T)
 		then func(h *Health)
 		want bool
 	}{
-		{"another's, later", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now(), false) }, true},
-		{"another's absence, later", func(h *Health) { h.saw(of("a", 2), source.Absent, time.Now(), false) }, true},
-		{"its own", func(h *Health) { h.saw(of("a", 1), source.OK, time.Now(), false) }, false},
-		{"another endpoint's", func(h *Health) { h.saw(of("b", 2), source.OK, time.Now(), false) }, false},
-		{"begun before", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour), false) }, false},
+		{"another's, later", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now(), stops(false)) }, true},
+		{"another's absence, later", func(h *Health) { h.saw(of("a", 2), source.Absent, time.Now(), stops(false)) }, true},
+		{"its own", func(h *Health) { h.saw(of("a", 1), source.OK, time.Now(), stops(false)) }, false},
+		{"another endpoint's", func(h *Health) { h.saw(of("b", 2), source.OK, time.Now(), stops(false)) }, false},
+		{"begun before", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour), stops(false)) }, false},
 		{"nobody's", func(*Health) {}, false},
-		{"a bad one", func(h *Health) { h.saw(of("a", 2), source.BadContent, time.Now(), false) }, false},
+		{"a bad one", func(h *Health) { h.saw(of("a", 2), source.BadContent, time.Now(), stops(false)) }, false},
 		{"an outage", func(h *Health) {
 			for i := range 11 {
-				h.saw(of("a", 2+i), source.BadContent, time.Now(), false)
+				h.saw(of("a", 2+i), source.BadContent, time.Now(), stops(false))
 			}
 		}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h, bad := NewHealth(), time.Now()
-			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute), false)
+			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute), stops(false))
 			told := make(chan bool)
-			go func() { told <- h.vouched(t.Context(), of("a", 1), bad, 15*time.Second) }()
+			go func() { told <- h.awaitGood(t.Context(), of("a", 1), bad, 15*time.Second) }()
 			time.Sleep(time.Second)
 			c.then(h)
 			got := <-told

@@ -42,7 +42,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			// Nothing is under way meanwhile, so a revocation need not wait for it. Then it
 			// is asked once more: that others are answered well tells that the upstream is
 			// well now, and not that it was.
-			w.health.vouched(ctx, t.request.Entity, time.Now(), w.config.Doubt)
+			w.health.awaitGood(ctx, t.request.Entity, time.Now(), w.config.Doubt)
 			t.doubted = !w.permits.Probed(a.began)
 		}
 		if !pause(ctx, jittered(d.wait)) {
@@ -111,8 +111,7 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	if a.began.IsZero() {
 		a.began = time.Now() // it could not be sent
 	}
-	stopped := w.permits.Probed(a.began) // by whichever process
-	what := w.health.saw(t.request.Entity, o.Class, a.began, stopped)
+	what := w.health.saw(t.request.Entity, o.Class, a.began, w.permits.Probed)
 	if t.first.IsZero() {
 		t.first = a.began
 	}
