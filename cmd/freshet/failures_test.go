@@ -274,9 +274,11 @@ func notReadyIsAskedAgain(c *ill) {
 			c.Errorf("%s: %+v, due in %v", key, s, wait)
 		}
 	}
-	if a, err := c.read(later[0]); err != nil || a.NotQueuedReason != "HELD_RETRYING" {
-		c.Errorf("a reader is told %+v, %v", a, err)
-	}
+	// The hold follows the row, so that it never promises a retry that is not written down.
+	within(c, patience, "a reader to be told of the hold", func() bool {
+		a, err := c.read(later[0])
+		return err == nil && a.NotQueuedReason == "HELD_RETRYING"
+	})
 	// Once more: it is still not ready, which counts as nothing.
 	first := c.status(later[0])
 	c.due(first)
