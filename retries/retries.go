@@ -68,8 +68,8 @@ func New(source string, st Store, door Door, rdb redis.UniversalClient, log *slo
 			Name: "retries_asked_total", Help: "Scheduled retries that were asked for when due.",
 			ConstLabels: prometheus.Labels{"source": source},
 		}),
+		own: make(chan time.Time, 1),
 	}
-	r.own = make(chan time.Time, 1)
 	reg.MustRegister(r.asked)
 	return r
 }
@@ -79,17 +79,13 @@ func (r *Retries) channel() string { return "retries:" + r.source }
 // Scheduled tells all instances that a retry is due then. This one hears it without
 // Redis; another that misses it finds it when its line is back, or after a lease.
 func (r *Retries) Scheduled(ctx context.Context, at time.Time) {
-	select {
-	case r.own <- at:
-	default: // one is waiting to be heard: of the two, both are looked for then
+	first := at
+	for heard := false; !heard; {
 		select {
-		case other := <-r.own:
-			at = earlier(at, other)
-		default:
-		}
-		select {
-		case r.own <- at:
-		default:
+		case r.own <- first:
+			heard = true
+		case other := <-r.own: // not heard yet: the earlier of the two will do
+			first = earlier(first, other)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -43,34 +45,41 @@ func (d *door) Ask(_ context.Context, due []store.Status) (left []store.Status) 
 
 type rig struct {
 	*testing.T
-	db   *sqlite.Store
-	door *door
-	many []*Retries
+	db    *sqlite.Store
+	door  *door
+	rdb   redis.UniversalClient
+	redis *miniredis.Miniredis
+	many  []*Retries
 }
 
-// newRig starts so many instances on one store and one Redis.
-func newRig(t *testing.T, instances int) *rig {
+func newRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = db.Close() })
 	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10_000)}}
-	rdb, _ := servicetest.MiniRedis(t)
+	r.rdb, r.redis = servicetest.MiniRedis(t)
+	return r
+}
+
+// start starts so many instances on one store and one Redis, until the test ends.
+func (r *rig) start(instances int) {
+	r.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range instances {
-		one := New("nexon", db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		one := New("nexon", r.db, r.door, r.rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		r.many = append(r.many, one)
 		wg.Go(func() {
 			if err := one.Run(ctx); err != nil {
-				t.Error(err)
+				r.Error(err)
 			}
 		})
 	}
-	t.Cleanup(func() { stop(); wg.Wait(); _ = db.Close() })
-	return r
+	r.Cleanup(func() { stop(); wg.Wait() })
 }
 
 // schedule writes a retry down as a worker does, and tells of it.
@@ -101,7 +110,8 @@ func (r *rig) sees(want string) {
 }
 
 func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
-	r := newRig(t, 2)
+	r := newRig(t)
+	r.start(2)
 	due := time.Now().Add(300 * time.Millisecond)
 	r.schedule("later", time.Now().Add(time.Hour), true)
 	r.schedule("soon", due, true) // wakes those who sleep for an hour
@@ -116,7 +126,8 @@ func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
 }
 
 func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
-	r := newRig(t, 4)
+	r := newRig(t)
+	r.start(4)
 	const n = 3 * claimMost
 	due := time.Now().Add(200 * time.Millisecond)
 	for i := range n {
@@ -137,48 +148,24 @@ func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
 }
 
 func TestWhatWasScheduledBeforeTheStartIsFound(t *testing.T) {
-	r := newRig(t, 0)
+	r := newRig(t)
 	r.schedule("old", time.Now().Add(-time.Hour), false)
-	rdb, _ := servicetest.MiniRedis(t)
-	one := New("nexon", r.db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- one.Run(ctx) }()
+	r.start(1)
 	r.sees("old")
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 func TestWhatThisProcessScheduledIsHeardWithoutRedis(t *testing.T) {
-	t.Parallel()
-	db, err := sqlite.Open(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb, mini := servicetest.MiniRedis(t)
-	mini.Close()
-	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10)}}
-	one := New("nexon", db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	r.many = []*Retries{one}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- one.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		_ = db.Close()
-	})
+	r := newRig(t)
+	r.redis.Close()
+	r.start(1)
 	r.schedule("later", time.Now().Add(time.Hour), true)
 	r.schedule("a", time.Now().Add(100*time.Millisecond), true)
 	r.sees("a")
 }
 
 func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
-	r := newRig(t, 1)
+	r := newRig(t)
+	r.start(1)
 	r.door.mu.Lock()
 	r.door.refuse = 3
 	r.door.mu.Unlock()
@@ -187,30 +174,13 @@ func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
 }
 
 func TestWhatWasMissedWhileTheLineWasCutIsFoundWhenItIsBack(t *testing.T) {
-	t.Parallel()
-	db, err := sqlite.Open(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb, mini := servicetest.MiniRedis(t)
-	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10)}}
-	one := New("nexon", db, r.door, rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	r.many = []*Retries{one}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- one.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		_ = db.Close()
-	})
+	r := newRig(t)
+	r.start(1)
 	r.schedule("first", time.Now(), true)
 	r.sees("first")
-	mini.Close()
+	r.redis.Close()
 	r.schedule("missed", time.Now(), true)
-	if err := mini.Restart(); err != nil {
+	if err := r.redis.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	r.sees("missed")
