@@ -8,8 +8,8 @@ import (
 // Probe stops every process's calls to the source because one that was sent then
 // was answered as by a sick upstream: all of them, but for one call at a time that
 // probes. The first goes out after first, the next after pauses that double up to
-// most; both are at least a second. Who waits in HIGH probes before who waits in
-// LOW, and a probe has to wait for its policies as any call. It ends when Lift is
+// most; both are at least a second. Where both lanes of a process wait, either may
+// probe, and a probe has to wait for its policies as any call. It ends when Lift is
 // told of a call that went well.
 //
 // Once it is in force the probes that fail need no report, and a report changes
