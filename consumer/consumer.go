@@ -90,8 +90,8 @@ type Worker struct {
 	tasks   sync.WaitGroup
 	trouble troubles
 	gates   *gates
-	breaker *gobreaker.CircuitBreaker[error] // the database's
-	opened  chan struct{}                    // it changed its state
+	breaker *gobreaker.CircuitBreaker[struct{}] // the database's
+	opened  chan struct{}                       // it changed its state
 }
 
 // New returns a worker. kafka are the settings of the connection to the brokers;

@@ -24,8 +24,8 @@ var errSlow = errors.New("the database is slow")
 // newBreaker returns the database's breaker: it opens when half of the last ten
 // seconds' calls failed or were slow, of at least ten, or five in a row. While it
 // is not closed nothing is fetched, since nothing could be written.
-func newBreaker(w *Worker) *gobreaker.CircuitBreaker[error] {
-	return gobreaker.NewCircuitBreaker[error](gobreaker.Settings{
+func newBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
+	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "database", MaxRequests: 1, Timeout: reopenAfter,
 		Interval: 10 * time.Second, BucketPeriod: time.Second,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
@@ -48,19 +48,16 @@ func newBreaker(w *Worker) *gobreaker.CircuitBreaker[error] {
 // persistDB is persist for the database, by way of its breaker.
 func (w *Worker) persistDB(ctx context.Context, what string, do func(context.Context) error) error {
 	return w.persist(ctx, what, func(ctx context.Context) error {
-		err, refused := w.breaker.Execute(func() (error, error) {
+		_, err := w.breaker.Execute(func() (struct{}, error) {
 			started := time.Now()
 			err := do(ctx)
 			if err == nil && time.Since(started) > slowAfter {
-				return nil, errSlow // to the breaker alone: the work is done
+				err = errSlow
 			}
-			return err, err
+			return struct{}{}, err
 		})
-		if errors.Is(refused, errSlow) {
+		if errors.Is(err, errSlow) { // to the breaker alone: the work is done
 			return nil
-		}
-		if refused != nil {
-			return refused
 		}
 		return err
 	})

@@ -34,7 +34,7 @@ type decision struct {
 	// not the facet's to say.
 	wait   time.Duration
 	counts bool // as a failure: of the tries in a row if again, of the rounds if retry
-	doubt  bool // a bury that is sure only when others show that the source is well
+	doubt  bool // a bury that is sure only if it comes to that once more
 	halt   halt
 	first  time.Duration
 	most   time.Duration

@@ -24,8 +24,8 @@ type task struct {
 	facet   source.Facet
 	calls   int // sent so far
 	// failures counts those in a row that the upstream is to blame for, first is
-	// when the first call was sent; doubted: the last one would be a dead letter,
-	// were the source known to be well.
+	// when the first call was sent; doubted: the last end would have been a dead
+	// letter, and it is asked for once more.
 	failures int
 	first    time.Time
 	doubted  bool

@@ -40,11 +40,11 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 	row.State = store.Retrying
 	wait := d.wait + jittered(d.wait/4) // never before what the upstream said
 	if d.counts {
-		if before.Rounds >= len(t.facet.Retry) {
-			w.bury(ctx, t, f)
+		if w.stillFailed(ctx, t, f, before) {
 			return
 		}
-		if w.stillFailed(ctx, t, f, before) {
+		if before.Rounds >= len(t.facet.Retry) {
+			w.letter(ctx, t, f, before)
 			return
 		}
 		wait = jittered(t.facet.Retry[before.Rounds])

@@ -47,9 +47,7 @@ func (letterCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressF
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-// bury puts the record, byte for byte as it came, on the dead-letter topic, writes
-// down that its entity has failed, and settles its request. A letter that Kafka
-// does not take holds its record.
+// bury ends a record that has failed for good as a dead letter.
 func (w *Worker) bury(ctx context.Context, t *task, l failed) {
 	var before store.Status
 	if w.owns(t) {
@@ -58,6 +56,13 @@ func (w *Worker) bury(ctx context.Context, t *task, l failed) {
 			return
 		}
 	}
+	w.letter(ctx, t, l, before)
+}
+
+// letter puts the record, byte for byte as it came, on the dead-letter topic, writes
+// down that its entity has failed, and settles its request. A letter that Kafka
+// does not take holds its record. before is what was written down of the entity.
+func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Status) {
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
 		Key: r.Key, Value: r.Value, Reason: l.reason, Error: l.err.Error(), Attempts: t.calls,
