@@ -81,6 +81,7 @@ type read struct {
 		Snapshot     json.RawMessage `json:"snapshot"`
 		Freshness    string          `json:"freshness"`
 		UpdateQueued bool            `json:"updateQueued"`
+		NotQueued    string          `json:"notQueuedReason"`
 		CheckedAt    time.Time       `json:"lastCheckedAt"`
 	}
 }
@@ -136,7 +137,8 @@ func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH
 
 func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || !r.body.UpdateQueued {
+	// A machine that is busy may take longer to ask Redis than a read waits for it.
+	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
 		t.Errorf("first: %+v", r)
 	}
 	r := d.until("a fresh answer", "somebody", isFresh)
