@@ -12,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -36,23 +37,23 @@ func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) 
 	for i, name := range []string{"source", "facet", "key"} {
 		var err error
 		if parts[i], err = url.PathUnescape(c.Param(name)); err != nil {
-			return schemas.Entity{}, source.Facet{}, newProblem(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s is not percent-encoded properly.", name))
+			return schemas.Entity{}, source.Facet{}, problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s is not percent-encoded properly.", name))
 		}
 	}
 	e := schemas.Entity{Source: parts[0], Facet: parts[1], Key: parts[2]}
 	src, known := s.sources[e.Source]
 	if !known {
-		return e, source.Facet{}, newProblem(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
+		return e, source.Facet{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
 	}
 	f, known := src.Facet(e.Facet)
 	if !known {
-		return e, source.Facet{}, newProblem(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
+		return e, source.Facet{}, problem.New(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
 	}
 	if err := schemas.CheckKey(e.Key); err != nil {
-		return e, f, newProblem(http.StatusBadRequest, "bad-key", sentence(err))
+		return e, f, problem.New(http.StatusBadRequest, "bad-key", sentence(err))
 	}
 	if err := src.CheckKey(e.Facet, e.Key); err != nil {
-		return e, f, newProblem(http.StatusBadRequest, "bad-key", sentence(err))
+		return e, f, problem.New(http.StatusBadRequest, "bad-key", sentence(err))
 	}
 	return e, f, nil
 }
@@ -82,8 +83,8 @@ func (s *Server) read(c echo.Context) error {
 	snapshot, found, err := s.get(c.Request().Context(), e)
 	if err != nil {
 		s.log.Warn("the store can't be read", "entity", e.String(), "correlation_id", c.Get(correlationKey), "err", err)
-		p := newProblem(http.StatusServiceUnavailable, "store-unavailable", "The snapshots can't be read at the moment.")
-		p.after = time.Second
+		p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "The snapshots can't be read at the moment.")
+		p.After = time.Second
 		return p
 	}
 	now := time.Now()
@@ -102,9 +103,8 @@ func (s *Server) read(c echo.Context) error {
 	case Updating:
 		return s.updating(c, body, a, now)
 	case NotFound:
-		p := newProblem(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
-		p.body.readBody = &body
-		return p
+		p := problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
+		return &readError{p, &body}
 	case Fresh, Stale:
 	}
 	return s.serve(c, snapshot, f, body, now)
@@ -168,20 +168,18 @@ func (s *Server) updating(c echo.Context, body readBody, a Answer, now time.Time
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
 		}
-		c.Response().Header().Set("Retry-After", strconv.Itoa(seconds(after)))
+		c.Response().Header().Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
 		c.Response().Header().Set("Cache-Control", "no-store")
 		c.Response().Header().Set("Cache-Status", "freshet; fwd=miss")
 		return writeRead(c, http.StatusAccepted, []byte("null"), body)
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
 		body.Freshness = NotFound
-		p := newProblem(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
-		p.body.readBody = &body
-		return p
+		p := problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
+		return &readError{p, &body}
 	}
-	p := newProblem(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now: "+a.Reason+".")
-	p.body.readBody = &body
-	p.after = max(after, a.Until.Sub(now))
-	return p
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now: "+a.Reason+".")
+	p.After = max(after, a.Until.Sub(now))
+	return &readError{p, &body}
 }
 
 // serve answers with the snapshot, or with 304 if the reader has it.
@@ -243,12 +241,12 @@ func (s *Server) refresh(c echo.Context) error {
 		return c.JSON(http.StatusAccepted, body)
 	}
 	if a.Reason == ReasonCooldown {
-		p := newProblem(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
-		p.after = max(time.Second, time.Until(a.Until))
+		p := problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
+		p.After = max(time.Second, time.Until(a.Until))
 		return p
 	}
-	p := newProblem(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
-	p.after = max(time.Second, time.Until(a.Until))
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
+	p.After = max(time.Second, time.Until(a.Until))
 	return p
 }
 

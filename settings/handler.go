@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/freshet/freshet/problem"
 )
 
 const (
@@ -51,11 +53,11 @@ func (s *Settings) Handler(look Look, log *slog.Logger) http.Handler {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, methods) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, newProblem(http.StatusNotFound, "no-such-path", "There is nothing at this path. See /openapi.yaml."))
+		a.fail(w, r, problem.NoPath())
 	})
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, newProblem(http.StatusForbidden, "cross-site", "A page of another site may not change settings."))
+		a.fail(w, r, problem.New(http.StatusForbidden, "cross-site", "A page of another site may not change settings."))
 	}))
 	return foreign.Handler(mux)
 }
@@ -71,7 +73,7 @@ func (a *admin) serve(w http.ResponseWriter, r *http.Request, methods map[string
 	h, known := methods[method]
 	if !known {
 		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
-		a.fail(w, r, newProblem(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not take the method. See /openapi.yaml."))
+		a.fail(w, r, problem.NoMethod())
 		return
 	}
 	// What was ordered is done, also if who ordered it has hung up since.
@@ -86,7 +88,7 @@ func (a *admin) serve(w http.ResponseWriter, r *http.Request, methods map[string
 	if state, ok := answer.(State); ok {
 		w.Header().Set("ETag", `"`+strconv.FormatInt(state.Revision, 10)+`"`)
 	}
-	a.write(w, http.StatusOK, "application/json", answer)
+	a.write(w, answer)
 }
 
 func (a *admin) all(r *http.Request) (any, error) {
@@ -105,14 +107,14 @@ func (a *admin) patch(r *http.Request) (any, error) {
 	}
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
-		return nil, badBody(err)
+		return nil, problem.Body(err)
 	}
 	if !strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
-		return nil, badBody(errors.New(`the body must be an object, as in {"policies":{"second":{"target":400}}}`))
+		return nil, problem.Body(errors.New(`the body must be an object, as in {"policies":{"second":{"target":400}}}`))
 	}
 	var p Patch
 	if err := decode(text, &p); err != nil {
-		return nil, badBody(fmt.Errorf("%w; there are policies.{name}.limit, target, highReserve and lowReserve, and lowCeilings", err))
+		return nil, problem.Body(fmt.Errorf("%w; there are policies.{name}.limit, target, highReserve and lowReserve, and lowCeilings", err))
 	}
 	return a.settings.Change(r.Context(), o, p)
 }
@@ -126,17 +128,17 @@ func (a *admin) act(do func(context.Context, Order) (State, error)) handle {
 		}
 		text, err := io.ReadAll(r.Body)
 		if err != nil {
-			return nil, badBody(err)
+			return nil, problem.Body(err)
 		}
 		if len(text) > 0 {
 			var body struct {
 				Note string `json:"note"`
 			}
 			if err := decode(text, &body); err != nil {
-				return nil, badBody(fmt.Errorf(`%w; the body may be {"note":"why"}`, err))
+				return nil, problem.Body(fmt.Errorf(`%w; the body may be {"note":"why"}`, err))
 			}
 			if len(body.Note) > noteMost || strings.ContainsFunc(body.Note, unicode.IsControl) {
-				return nil, badBody(fmt.Errorf("the note must be one line of at most %d bytes", noteMost))
+				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d bytes", noteMost))
 			}
 			o.Note = body.Note
 		}
@@ -149,7 +151,7 @@ func (a *admin) audit(r *http.Request) (any, error) {
 	if text := r.URL.Query().Get("limit"); text != "" {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > auditMost {
-			return nil, newProblem(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, auditMost))
+			return nil, problem.New(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, auditMost))
 		}
 	}
 	entries, err := a.settings.Audit(r.Context(), limit)
@@ -162,12 +164,12 @@ func (a *admin) limiter(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if a.look == nil {
-		return nil, newProblem(http.StatusNotImplemented, "not-here", "This process can't look into the limiter.")
+		return nil, problem.New(http.StatusNotImplemented, "not-here", "This process can't look into the limiter.")
 	}
 	answer, err := a.look(r.Context(), source)
 	if err != nil {
 		a.log.Warn("the limiter can't be looked into", "source", source, "err", err)
-		return nil, newProblem(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter can't be looked into at the moment; the log says why.")
+		return nil, problem.New(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter can't be looked into at the moment; the log says why.")
 	}
 	return answer, nil
 }
@@ -187,7 +189,7 @@ func orderOf(r *http.Request) (Order, error) {
 	}
 	revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
 	if err != nil {
-		return o, newProblem(http.StatusBadRequest, "bad-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
+		return o, problem.New(http.StatusBadRequest, "bad-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
 	}
 	o.Revision = &revision
 	return o, nil
