@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -27,11 +28,13 @@ type HTTPError struct {
 	// After is when asking again may help (Retry-After, in whole seconds, rounded
 	// up: who comes too early comes in vain); 0: not said.
 	After time.Duration `json:"-"`
+	// Header has what else the answer's headers say, as WWW-Authenticate.
+	Header http.Header `json:"-"`
 }
 
 // New returns a problem of a status; code tells programs what detail tells people.
 func New(status int, code, detail string) *HTTPError {
-	return &HTTPError{"urn:freshet:problem:" + code, http.StatusText(status), status, detail, code, 0}
+	return &HTTPError{"urn:freshet:problem:" + code, http.StatusText(status), status, detail, code, 0, nil}
 }
 
 func (p *HTTPError) Error() string { return p.Code + ": " + p.Detail }
@@ -56,6 +59,7 @@ func Body(err error) *HTTPError {
 
 // Headers sets the headers of an answer that is this problem.
 func (p *HTTPError) Headers(h http.Header) {
+	maps.Copy(h, p.Header)
 	h.Set("Content-Type", ContentType)
 	h.Set("Cache-Control", "no-store")
 	if p.After > 0 {

@@ -1,0 +1,49 @@
+package problem
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func TestAProblemIsWrittenForProgramsAndPeople(t *testing.T) {
+	p := New(http.StatusTooManyRequests, "cooldown", "A moment ago.")
+	p.After = 1200 * time.Millisecond
+	p.Header = http.Header{"Ratelimit": {"x"}}
+	for method, bodied := range map[string]bool{http.MethodGet: true, http.MethodHead: false} {
+		w := httptest.NewRecorder()
+		if err := p.Write(w, httptest.NewRequestWithContext(t.Context(), method, "/", nil)); err != nil {
+			t.Fatal(err)
+		}
+		h := w.Header()
+		if w.Code != 429 || h.Get("Content-Type") != ContentType || h.Get("Cache-Control") != "no-store" || h.Get("Retry-After") != "2" || h.Get("RateLimit") != "x" {
+			t.Errorf("%s: %d %v", method, w.Code, h)
+		}
+		if (w.Body.Len() > 0) != bodied {
+			t.Errorf("%s: %d bytes", method, w.Body.Len())
+		}
+		if !bodied {
+			continue
+		}
+		var got map[string]any
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != 5 || got["code"] != "cooldown" || got["status"] != 429.0 || got["title"] != "Too Many Requests" ||
+			got["type"] != "urn:freshet:problem:cooldown" || got["detail"] != "A moment ago." {
+			t.Errorf("%v", got)
+		}
+	}
+}
+
+func TestABodyThatIsTooLargeIsToldFromOneThatIsWrong(t *testing.T) {
+	if p := Body(&http.MaxBytesError{Limit: 5}); p.Status != 413 || p.Code != "body-too-large" {
+		t.Errorf("%v", p)
+	}
+	if p := Body(errors.New("no object")); p.Status != 400 || p.Detail != "no object" {
+		t.Errorf("%v", p)
+	}
+}
