@@ -134,7 +134,12 @@ func (e entity) mustBegin(version int64, lane string) int64 {
 
 func (e entity) settle(number int64, satisfied bool, hold string, holdMs int) bool {
 	e.t.Helper()
-	n, err := e.run(lua.RequestSettle, number, flag(satisfied), hold, holdMs, hour).Int()
+	return e.settleTelling("settled:"+e.key, fmt.Sprint(number), number, satisfied, hold, holdMs)
+}
+
+func (e entity) settleTelling(channel, message string, number int64, satisfied bool, hold string, holdMs int) bool {
+	e.t.Helper()
+	n, err := e.run(lua.RequestSettle, number, flag(satisfied), hold, holdMs, hour, channel, message).Int()
 	if err != nil {
 		e.t.Fatal(err)
 	}

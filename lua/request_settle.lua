@@ -1,6 +1,7 @@
 -- request_settle: the request has reached its end, and that end is durable: a
 -- stored snapshot or absence (satisfied), or a dead letter (not satisfied).
--- Runs after the write and before the offset is committed.
+-- Runs after the write and before the offset is committed. Whatever the end is,
+-- also a repeated or an overtaken one, it is told: who waits looks again.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number of the fetch, or the request's version if nothing was fetched
@@ -8,6 +9,9 @@
 -- ARGV[3]  reason of the hold that this end puts on the entity; empty for none
 -- ARGV[4]  length of that hold in ms
 -- ARGV[5]  how long the hash outlives its last use, in ms
+-- ARGV[6]  channel on which the end is told, and
+-- ARGV[7]  the message: whoever hears it finds the state as it is written here.
+--          In a cluster it reaches the subscribers of every node
 --
 -- Returns 1 if it released the lock, 0 if there was none or a later one.
 --
@@ -47,4 +51,5 @@ if heldBy <= number then
 end
 local cooldown = tonumber(string.match(f[4] or '', '^%d+') or 0)
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(tonumber(ARGV[5]), heldUntil - now, cooldown - now)))
+redis.call('PUBLISH', ARGV[6], ARGV[7])
 return released

@@ -177,7 +177,8 @@ func (c *Coalescing) Begin(ctx context.Context, r schemas.UpdateRequest, stored 
 	return schemas.Verdict(verdict), number, nil
 }
 
-// Settle releases the locks of requests whose ends are durable. It is harmless
+// Settle releases the locks of requests whose ends are durable, and tells all who
+// follow (see FollowSettled). It is harmless
 // to repeat; an error means that some may not be released, and that the offsets
 // of all must not be committed yet.
 func (c *Coalescing) Settle(ctx context.Context, ends []schemas.End) error {
@@ -188,6 +189,7 @@ func (c *Coalescing) Settle(ctx context.Context, ends []schemas.End) error {
 	for i, e := range ends {
 		calls[i] = eval.Call{Key: key(e.Entity), Args: []any{
 			e.Number, flag(e.Satisfied), e.Hold, e.HoldFor.Milliseconds(), keep.Milliseconds(),
+			schemas.SettledChannel(e.Entity.Source), schemas.Settled{Entity: e.Entity, Number: e.Number}.Encode(),
 		}}
 	}
 	for i, cmd := range run(ctx, c.rdb, lua.RequestSettle, calls) {

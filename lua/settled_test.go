@@ -1,0 +1,100 @@
+package lua_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// nodes returns a client of every node by itself.
+func (e entity) nodes() []*redis.Client {
+	e.t.Helper()
+	cluster, ok := e.rdb.(*redis.ClusterClient)
+	if !ok {
+		return []*redis.Client{e.rdb.(*redis.Client)}
+	}
+	var mu sync.Mutex
+	var all []*redis.Client
+	err := cluster.ForEachShard(e.t.Context(), func(_ context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, node)
+		return nil
+	})
+	if err != nil || len(all) < 3 {
+		e.t.Fatalf("%d nodes, %v", len(all), err)
+	}
+	return all
+}
+
+// listens returns a subscription that is in force.
+func (e entity) listens(node *redis.Client, channel string) *redis.PubSub {
+	e.t.Helper()
+	ps := node.Subscribe(e.t.Context(), channel)
+	e.t.Cleanup(func() { _ = ps.Close() })
+	m, err := ps.ReceiveTimeout(e.t.Context(), 10*time.Second)
+	if _, ok := m.(*redis.Subscription); !ok || err != nil {
+		e.t.Fatalf("subscribed with %v, %v", m, err)
+	}
+	return ps
+}
+
+func (e entity) hears(ps *redis.PubSub, channel, want string) {
+	e.t.Helper()
+	m, err := ps.ReceiveTimeout(e.t.Context(), 10*time.Second)
+	if got, ok := m.(*redis.Message); err != nil || !ok || got.Channel != channel || got.Payload != want {
+		e.t.Fatalf("heard %v, %v; want %q", m, err, want)
+	}
+}
+
+func TestAnEndIsToldOnEveryNode(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		channel := "settled:" + e.key
+		for i, node := range e.nodes() {
+			ps := e.listens(node, channel)
+			for n, key := range []string{"a", "가 나/{다} 1", `"; '\`, " "} {
+				message := fmt.Sprintf("%d character/%s", i*100+n, key)
+				e.settleTelling(channel, message, int64(i*100+n), true, "", 0)
+				e.hears(ps, channel, message)
+			}
+		}
+	})
+}
+
+func TestEveryEndIsToldOnceItIsWritten(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		channel := "settled:" + e.key
+		ps := e.listens(e.nodes()[0], channel)
+		own := e.mustBegin(e.published(high), "HIGH")
+		for i, end := range []struct {
+			number    int64
+			satisfied bool
+			hold      string
+			field     string
+			is        string
+		}{
+			{own, true, "", "done", fmt.Sprint(own)},
+			{own, true, "", "done", fmt.Sprint(own)},         // repeated
+			{own - 1, false, "FAILED", "hold", ""},           // overtaken
+			{own - 1, true, "", "done", fmt.Sprint(own)},     // also
+			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure
+			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // nobody asked
+		} {
+			message := fmt.Sprintf("%d character/%d", end.number, i)
+			e.settleTelling(channel, message, end.number, end.satisfied, end.hold, minute)
+			e.hears(ps, channel, message)
+			if got := e.field(end.field); got != end.is {
+				e.t.Errorf("end %d: %s is %q, want %q", i, end.field, got, end.is)
+			}
+		}
+		e.settleTelling(channel, "held", own+3, false, "FAILED", minute)
+		e.hears(ps, channel, "held")
+		if v := e.acquire(high); v.outcome != "HELD" {
+			e.t.Errorf("after it is told that the entity is held, it is %+v", v)
+		}
+	})
+}
