@@ -37,7 +37,7 @@ func DecodeSettled(channel, message string) (Settled, error) {
 		return Settled{}, fmt.Errorf("the message %q does not begin with a number", message)
 	}
 	facet, key, _ := strings.Cut(name, "/") // neither a number nor a facet holds what ends it
-	s := Settled{Entity{Source: source, Facet: facet, Key: key}, int64(number)} //nolint:gosec // it has 63 bits
+	s := Settled{Entity{Source: source, Facet: facet, Key: key}, int64(number)}
 	if err := s.Entity.Check(); err != nil {
 		return Settled{}, fmt.Errorf("the message %q names no entity: %w", message, err)
 	}
