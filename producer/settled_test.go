@@ -1,0 +1,238 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+// follower writes down what FollowSettled calls, in order: a bool for the line, a
+// schemas.Settled for what was heard.
+type follower struct {
+	*testing.T
+	rdb    redis.UniversalClient // settles
+	source string
+	calls  chan any
+	stop   func()
+}
+
+// follow follows a new source, and others, until the test ends.
+func follow(t *testing.T, rdb redis.UniversalClient, others ...string) *follower {
+	t.Helper()
+	f := &follower{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- FollowSettled(ctx, rdb, append(others, f.source), func(s schemas.Settled) { f.calls <- s }, func(up bool) { f.calls <- up })
+	}()
+	f.stop = func() {
+		t.Helper()
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			done <- nil
+		case <-time.After(10 * time.Second):
+			t.Error("it does not end with its context")
+		}
+	}
+	t.Cleanup(f.stop)
+	return f
+}
+
+// hears expects the next calls.
+func (f *follower) hears(want ...any) {
+	f.Helper()
+	for i, w := range want {
+		select {
+		case got := <-f.calls:
+			if got != w {
+				f.Fatalf("call %d is %+v, want %+v", i, got, w)
+			}
+		case <-time.After(10 * time.Second):
+			f.Fatalf("there is no call %d, which should be %+v", i, w)
+		}
+	}
+}
+
+func (f *follower) end(key string, number int64) schemas.Settled {
+	return schemas.Settled{Entity: schemas.Entity{Source: f.source, Facet: "character", Key: key}, Number: number}
+}
+
+func (f *follower) settle(ends ...schemas.Settled) {
+	f.Helper()
+	var all []schemas.End
+	for _, s := range ends {
+		all = append(all, schemas.End{Entity: s.Entity, Number: s.Number, Satisfied: s.Number%2 == 0})
+	}
+	if err := NewCoalescing(f.rdb).Settle(f.Context(), all); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *follower) goesOn() {
+	f.Helper()
+	s := f.end("가/a {b}", time.Now().UnixNano())
+	f.settle(s)
+	f.hears(s)
+}
+
+func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		other := servicetest.Name("nexon")
+		f := follow(t, rdb, other, servicetest.Name("nexon"), other)
+		f.hears(true)
+		f.goesOn()
+		for batch := range int64(5) {
+			var ends []schemas.Settled
+			for n := range int64(200) {
+				ends = append(ends, f.end("a", batch*200+n))
+			}
+			f.settle(ends...)
+		}
+		for n := range int64(1000) {
+			f.hears(f.end("a", n))
+		}
+		s := schemas.Settled{Entity: schemas.Entity{Source: other, Facet: "item", Key: "1 2/3"}, Number: 7}
+		f.settle(s)
+		f.hears(s)
+		f.stop()
+		f.hears(false)
+	})
+}
+
+func TestAMessageThatCanNotBeReadIsPassedOver(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	f := follow(t, rdb)
+	f.hears(true)
+	for _, message := range []string{"", "1", "x character/a", "1 character/", "1 character/a\n"} {
+		if err := rdb.Publish(t.Context(), schemas.SettledChannel(f.source), message).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.goesOn()
+}
+
+func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
+	rdb, m := servicetest.MiniRedis(t)
+	kept := goleak.IgnoreCurrent()
+	f := follow(t, rdb)
+	f.hears(true)
+	f.goesOn()
+	for range 3 {
+		m.Close()
+		f.hears(false)
+		if err := m.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		f.hears(true)
+		f.goesOn()
+	}
+	m.Close()
+	f.hears(false)
+	f.stop() // while Redis is away
+	if err := goleak.Find(kept); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALineThatIsCutIsSaidToBe(t *testing.T) {
+	server := servicetest.PrivateRedis(t)
+	f := follow(t, server.Client)
+	f.hears(true)
+	for range 5 {
+		if n, err := server.Client.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Result(); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		f.hears(false, true)
+		f.goesOn()
+	}
+	cut := time.Now()
+	server.Kill()
+	f.hears(false)
+	t.Log("a killed Redis is noticed after", time.Since(cut))
+	server.Start()
+	f.hears(true)
+	f.goesOn()
+}
+
+func TestARedisThatHangsIsNoticed(t *testing.T) {
+	server := servicetest.PrivateRedis(t)
+	f := follow(t, server.Client)
+	f.hears(true)
+	f.goesOn()
+	hung := time.Now()
+	server.Stop()
+	f.hears(false)
+	if took := time.Since(hung); took > 4*time.Second { // 2 s, on a machine with time
+		t.Errorf("it took %v", took)
+	}
+	server.Continue()
+	f.hears(true)
+	f.goesOn()
+	server.Stop()
+	f.stop() // without waiting for it
+	f.hears(false)
+	server.Continue()
+}
+
+func TestAQuietLineStands(t *testing.T) {
+	stands := func(t *testing.T, rdb redis.UniversalClient, commands func() int) {
+		f := follow(t, rdb)
+		f.hears(true)
+		first := commands()
+		look := time.NewTicker(20 * time.Millisecond)
+		defer look.Stop()
+		for limit := time.After(30 * time.Second); commands() < first+3; {
+			select {
+			case <-look.C:
+			case <-limit:
+				t.Fatal("nobody asks whether the line stands")
+			}
+		}
+		f.goesOn()
+	}
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		rdb, m := servicetest.MiniRedis(t)
+		stands(t, rdb, m.CommandCount)
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := servicetest.PrivateRedis(t)
+		pings := regexp.MustCompile(`cmdstat_ping:calls=(\d+)`)
+		stands(t, server.Client, func() int {
+			stats, err := server.Client.Info(t.Context(), "commandstats").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls := pings.FindStringSubmatch(stats)
+			if calls == nil {
+				return 0
+			}
+			n, _ := strconv.Atoi(calls[1])
+			return n
+		})
+	})
+}
+
+func TestFollowingEndsBeforeItHasBegun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	rdb, _ := servicetest.MiniRedis(t)
+	never := func(what any) { t.Error(fmt.Sprint("called with ", what)) }
+	if err := FollowSettled(ctx, rdb, []string{"nexon"}, func(s schemas.Settled) { never(s) }, func(up bool) { never(up) }); err != nil {
+		t.Error(err)
+	}
+}
