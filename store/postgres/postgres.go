@@ -59,9 +59,44 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 	return snapshot, nil
 }
 
-const selectStates = `SELECT i.n, ` + store.StateColumns + `
+const (
+	ofEntities = `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 JOIN snapshot_state s ON s.source = i.source AND s.facet = i.facet AND s.key = i.key`
+	selectStates    = `SELECT i.n, ` + store.StateColumns + ofEntities
+	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, p.payload` + ofEntities + `
+LEFT JOIN snapshot_payload p ON p.source = s.source AND p.facet = s.facet AND p.key = s.key`
+)
+
+// GetAll returns the snapshots of the entities in their order, in one round trip;
+// Version is 0 where nothing is stored.
+func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+	snapshots := make([]store.Snapshot, len(of))
+	var a entities
+	for i, e := range of {
+		snapshots[i].Entity = e
+		a.add(e)
+	}
+	rows, err := s.pool.Query(ctx, selectSnapshots, a.sources, a.facets, a.keys)
+	if err != nil {
+		return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		var snapshot store.Snapshot
+		scan := func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }
+		if err := snapshot.ScanState(scan, &snapshot.Payload); err != nil {
+			return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
+		}
+		snapshot.Entity = of[n-1]
+		snapshots[n-1] = snapshot
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
+	}
+	return snapshots, nil
+}
 
 // States returns the states of the entities in their order, in one round trip;
 // Version is 0 where nothing is stored.

