@@ -60,12 +60,15 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 }
 
 const (
+	// ofEntities looks each up by its key, whatever the planner thinks: it counts all
+	// partitions for each, and would rather read the whole table for some hundreds.
 	ofEntities = `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
-JOIN snapshot_state s ON s.source = i.source AND s.facet = i.facet AND s.key = i.key`
+CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
 	selectStates    = `SELECT i.n, ` + store.StateColumns + ofEntities
 	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, p.payload` + ofEntities + `
-LEFT JOIN snapshot_payload p ON p.source = s.source AND p.facet = s.facet AND p.key = s.key`
+LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
+	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
 )
 
 // GetAll returns the snapshots of the entities in their order, in one round trip;

@@ -192,3 +192,28 @@ SELECT 's', 'f', n::text, CASE WHEN n % 3 = 0 THEN 'FAILED' ELSE 'RETRYING' END,
 		}
 	}
 }
+
+func TestOfManyEachIsLookedUpByItsKey(t *testing.T) {
+	s := open(t)
+	if _, err := s.Write(t.Context(), benchWrites(2000, 5, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "ANALYZE"); err != nil {
+		t.Fatal(err)
+	}
+	var of entities
+	for _, w := range benchWrites(500, 5, 1) {
+		of.add(w.Entity)
+	}
+	for _, sql := range []string{selectStates, selectSnapshots} {
+		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, of.sources, of.facets, of.keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		plan := strings.Join(lines, "\n")
+		if err != nil || strings.Contains(plan, "Hash") || strings.Contains(plan, "Merge") { // whole tables
+			t.Errorf("%v\n%s", err, plan)
+		}
+	}
+}
