@@ -8,8 +8,3 @@ import "embed"
 //
 //go:embed migrations
 var Migrations embed.FS
-
-// OpenAPI is the contract of the HTTP API, in OpenAPI 3.1.
-//
-//go:embed openapi.yaml
-var OpenAPI []byte
