@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,6 +175,10 @@ func (a *admin) limiter(r *http.Request) (any, error) {
 	return answer, nil
 }
 
+// oneRevision is an If-Match that is believed. An empty one is none of these:
+// who sends it had a revision in mind, and would overwrite whatever there is.
+var oneRevision = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
+
 // orderOf returns who wants what to be changed. Until there is access control
 // nobody proves who they are, and the audit must not look as if they had: it
 // gets the address of the connection, and no header is believed.
@@ -183,12 +188,13 @@ func orderOf(r *http.Request) (Order, error) {
 		host = "unknown"
 	}
 	o := Order{Source: r.PathValue("source"), Actor: "unauthenticated@" + host}
-	tag := r.Header.Get("If-Match")
-	if tag == "" || tag == "*" {
+	tags := r.Header.Values("If-Match")
+	tag := strings.Join(tags, ", ")
+	if len(tags) == 0 || tag == "*" {
 		return o, nil
 	}
 	revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
-	if err != nil {
+	if err != nil || !oneRevision.MatchString(tag) {
 		return o, problem.New(http.StatusBadRequest, "bad-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
 	}
 	o.Revision = &revision

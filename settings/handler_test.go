@@ -143,14 +143,26 @@ func TestAPatchForAnotherRevisionIsRefused(t *testing.T) {
 		{`"7"`, "402", 412, "revision-conflict"},
 		{"1", "402", 200, ""},
 		{"*", "403", 200, ""},
-		{"", "404", 200, ""},
+		{"none", "404", 200, ""},
+		{"", "405", 400, "bad-if-match"},
+		{`"4`, "405", 400, "bad-if-match"},
+		{`""4""`, "405", 400, "bad-if-match"},
+		{"+4", "405", 400, "bad-if-match"},
+		{strings.Repeat("9", 19), "405", 400, "bad-if-match"},
 		{`"3", "4"`, "405", 400, "bad-if-match"},
 		{`W/"4"`, "405", 400, "bad-if-match"},
 		{"abc", "405", 400, "bad-if-match"},
 	} {
-		if a := r.patch(target(step.target), "If-Match", step.ifMatch); a.StatusCode != step.status || a.Code != step.code {
+		headers := []string{"If-Match", step.ifMatch}
+		if step.ifMatch == "none" {
+			headers = nil
+		}
+		if a := r.patch(target(step.target), headers...); a.StatusCode != step.status || a.Code != step.code {
 			t.Errorf("If-Match: %s gave %d %s", step.ifMatch, a.StatusCode, a.text)
 		}
+	}
+	if a := r.patch(target("405"), "If-Match", `"4"`, "If-Match", `"3"`); a.StatusCode != 400 {
+		t.Errorf("two lines of If-Match gave %d %s", a.StatusCode, a.text)
 	}
 	if a := r.get(); a.Revision != 4 || a.Effective.Policies[0].Target != 404 {
 		t.Error(a.text)

@@ -109,9 +109,7 @@ func (r *rig) do(method, target, body string, headers ...string) answer {
 	req.RemoteAddr = "192.0.2.7:1234"
 	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(headers); i += 2 {
-		if headers[i+1] != "" {
-			req.Header.Set(headers[i], headers[i+1])
-		}
+		req.Header.Add(headers[i], headers[i+1])
 	}
 	rec := httptest.NewRecorder()
 	r.handler.ServeHTTP(rec, req)
