@@ -15,13 +15,14 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/freshet/freshet/problem"
 )
 
 const (
 	bodyMost = 64 << 10
-	noteMost = 1000 // bytes
+	noteMost = 1000 // characters
 	// patience bounds what the store may take for one request.
 	patience = 5 * time.Second
 	// auditUsual and auditMost are how many entries are answered.
@@ -110,7 +111,7 @@ func (a *admin) patch(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, problem.Body(err)
 	}
-	if !strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
+	if !isObject(text) {
 		return nil, problem.Body(errors.New(`the body must be an object, as in {"policies":{"second":{"target":400}}}`))
 	}
 	var p Patch
@@ -119,6 +120,9 @@ func (a *admin) patch(r *http.Request) (any, error) {
 	}
 	return a.settings.Change(r.Context(), o, p)
 }
+
+// isObject reports whether a JSON text is an object; null would else be an empty one.
+func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
 
 // act returns the handler of what an order alone says.
 func (a *admin) act(do func(context.Context, Order) (State, error)) handle {
@@ -135,11 +139,14 @@ func (a *admin) act(do func(context.Context, Order) (State, error)) handle {
 			var body struct {
 				Note string `json:"note"`
 			}
+			if !isObject(text) {
+				return nil, problem.Body(errors.New(`the body must be an object, as in {"note":"why"}`))
+			}
 			if err := decode(text, &body); err != nil {
 				return nil, problem.Body(fmt.Errorf(`%w; the body may be {"note":"why"}`, err))
 			}
-			if len(body.Note) > noteMost || strings.ContainsFunc(body.Note, unicode.IsControl) {
-				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d bytes", noteMost))
+			if utf8.RuneCountInString(body.Note) > noteMost || strings.ContainsFunc(body.Note, unicode.IsControl) {
+				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d characters", noteMost))
 			}
 			o.Note = body.Note
 		}

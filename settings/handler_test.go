@@ -185,6 +185,8 @@ func TestStopAndResumeAreIdempotentAndKeepTheChanges(t *testing.T) {
 		{"stop", `{"note":"the upstream asked us to"}`, 2},
 		{"stop", "", 2},
 		{"stop", "{}", 2},
+		{"stop", `{"note":null}`, 2},
+		{"stop", `{"note":"` + strings.Repeat("유", 1000) + `"}`, 2},
 		{"resume", `{"note":"they are done"}`, 3},
 		{"resume", "", 3},
 	} {
@@ -199,7 +201,7 @@ func TestStopAndResumeAreIdempotentAndKeepTheChanges(t *testing.T) {
 		string(entries[1].Before) != `{"policies":{"second":{"target":400}}}` || string(entries[1].After) != `{"stopped":true,"policies":{"second":{"target":400}}}` {
 		t.Errorf("audit %+v", entries)
 	}
-	for _, body := range []string{`{"why":"x"}`, `{"note":5}`, `{"note":"a\u0000b"}`, `{"note":"a\nb"}`, `{"note":"` + strings.Repeat("x", 1001) + `"}`, `x`} {
+	for _, body := range []string{`{"why":"x"}`, `{"note":5}`, `{"note":"a\u0000b"}`, `{"note":"a\nb"}`, `{"note":"` + strings.Repeat("x", 1001) + `"}`, `x`, `null`, ` `, `[]`} {
 		if a := r.act("stop", body); a.StatusCode != 400 || a.Code != "bad-body" {
 			t.Errorf("%.40s: %d %s", body, a.StatusCode, a.text)
 		}
