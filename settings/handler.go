@@ -156,7 +156,8 @@ func (a *admin) act(do func(context.Context, Order) (State, error)) handle {
 
 func (a *admin) audit(r *http.Request) (any, error) {
 	limit := auditUsual
-	if text := r.URL.Query().Get("limit"); text != "" {
+	if query := r.URL.Query(); query.Has("limit") {
+		text := query.Get("limit")
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > auditMost {
 			return nil, problem.New(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, auditMost))

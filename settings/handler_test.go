@@ -240,6 +240,7 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"GET", "/admin/v1/settings/", 404, "no-such-path"},
 		{"DELETE", "/admin/v1/settings/nexon", 405, "method-not-allowed"},
 		{"GET", "/admin/v1/sources/nexon/stop", 405, "method-not-allowed"},
+		{"GET", "/admin/v1/audit?limit=", 400, "bad-limit"},
 		{"GET", "/admin/v1/audit?limit=0", 400, "bad-limit"},
 		{"GET", "/admin/v1/audit?limit=1001", 400, "bad-limit"},
 		{"GET", "/admin/v1/audit?limit=all", 400, "bad-limit"},
