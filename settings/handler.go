@@ -74,7 +74,11 @@ func (a *admin) serve(w http.ResponseWriter, r *http.Request, methods map[string
 	}
 	h, known := methods[method]
 	if !known {
-		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+		allowed := slices.Sorted(maps.Keys(methods))
+		if _, ok := methods[http.MethodGet]; ok {
+			allowed = append(allowed, http.MethodHead)
+		}
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
 		a.fail(w, r, problem.NoMethod())
 		return
 	}

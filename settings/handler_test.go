@@ -224,6 +224,15 @@ func TestABrowsersCallFromAnotherSiteIsRefused(t *testing.T) {
 	}
 }
 
+func TestAllowNamesEveryMethodThatIsTaken(t *testing.T) {
+	r := newRig(t)
+	for path, want := range map[string]string{"settings": "GET, HEAD", "settings/nexon": "GET, PATCH, HEAD", "sources/nexon/stop": "POST"} {
+		if got := r.do(http.MethodDelete, "/admin/v1/"+path, "").Header.Get("Allow"); got != want {
+			t.Errorf("%s allows %s, want %s", path, got, want)
+		}
+	}
+}
+
 func TestEveryErrorIsAProblem(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
