@@ -36,6 +36,9 @@ fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$dir || exit 1; \
 	done
 
+schemathesis: ## try the HTTP API with what its document allows and forbids (EXAMPLES=50 SEED=1; needs Python)
+	@scripts/schemathesis
+
 bench: ## the figures of the README, as ratios within one run
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -run '^$$' -bench . -benchtime $${BENCHTIME:-3x} ./consumer ./cmd/freshet; \
 	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./simulator
@@ -66,4 +69,4 @@ $(VULN):
 	GOBIN=$(TOOLS) $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	mv $(TOOLS)/govulncheck $@
 
-.PHONY: help dev build test race seen seen-outage fuzz bench bench-limiter lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage fuzz schemathesis bench bench-limiter lint vuln fmt services services-down
