@@ -150,7 +150,7 @@ func (p *pager) curl(v operationView, parameters []parameter, body requestBody, 
 	for i, word := range words {
 		switch {
 		case i == 0:
-		case i == 1 || width+len(word) < 84:
+		case i == 1 || width+len(word) < 74:
 			b.WriteByte(' ')
 		default:
 			b.WriteString(" \\\n  ")
