@@ -18,7 +18,8 @@ type Setting struct {
 	ChangedBy string
 }
 
-// AuditEntry says who changed what of a source.
+// AuditEntry says who changed what. Source is empty for what is of no source, as
+// an API key.
 type AuditEntry struct {
 	ID            int64 // rises; given by the database
 	At            time.Time

@@ -38,6 +38,13 @@ type Store interface {
 	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
 	// Audit returns the newest entries, the newest first, limit of them at most.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
+	// Keys returns all API keys, or those that are not revoked, the oldest first.
+	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
+	// AddKey writes both or, with an error, neither.
+	AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error
+	// RevokeKey writes both or, with store.ErrNoKey for a key that there is none of
+	// or that is revoked, or another error, neither.
+	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
 	// Used returns the newest count of a policy; zero if there is none.
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
 	// SetUsed writes a count, unless it is of an earlier day, or a lower one of
@@ -89,6 +96,8 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"every change is in the audit, the newest first", testAudit},
 		{"a change of another revision leaves no trace", testSettingGuard},
 		{"of concurrent changes each revision is written by one", testSettingRace},
+		{"API keys are listed until they are revoked, and then with who did", testKeysOfClients},
+		{"of concurrent revocations one is made", testKeyRevokedOnce},
 		{"a day's count never goes back", testUsage},
 		{"concurrent counts end at the greatest", testUsageRace},
 		{"a status is that of the latest failed fetch", testStatus},

@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/store"
+)
+
+// Keys returns all API keys, or those that are not revoked, the oldest first.
+func (s *Store) Keys(ctx context.Context, live bool) ([]store.APIKey, error) {
+	rows, err := s.pool.Query(ctx, store.KeysQuery(live))
+	if err != nil {
+		return nil, fmt.Errorf("read the API keys: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.APIKey, err error) {
+		return k, k.ScanKey(row.Scan)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the API keys: %w", err)
+	}
+	return all, nil
+}
+
+// AddKey writes a key and the entry that says who made it, both or neither.
+func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, store.InsertKey, key.KeyArgs()...); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write the API key %s: %w", key.ID, marked(err))
+	}
+	return nil
+}
+
+// RevokeKey revokes a key and writes the entry that says who did, both or
+// neither; store.ErrNoKey if there is none, or it is revoked.
+func (s *Store) RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, store.RevokeKey, id, at.UnixMicro(), by)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return store.ErrNoKey
+		}
+		_, err = tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("revoke the API key %s: %w", id, marked(err))
+	}
+	return nil
+}
