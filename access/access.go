@@ -1,0 +1,75 @@
+// Package access says who may read, ask for refreshes and administer, and how
+// much one client may ask of a process. Who asks shows an API key, a JWT or the
+// admin token; none of them costs a look into the database.
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Scope is something that a client may do.
+type Scope string
+
+// The scopes. Admin includes the others.
+const (
+	Read    Scope = "read"
+	Refresh Scope = "refresh"
+	Admin   Scope = "admin"
+)
+
+var scopes = []Scope{Read, Refresh, Admin}
+
+// Client is who asks.
+type Client struct {
+	// Name stands in audits and bounds: "key:<id> <name>", "jwt:<sub>",
+	// "admin-token", or "ip:<address>" where nobody is asked. It is printable and
+	// of bounded length.
+	Name   string
+	Scopes []Scope
+	// Expires is the end of the token or key; zero: never.
+	Expires time.Time
+}
+
+// May reports whether the client may do what the scope says.
+func (c Client) May(s Scope) bool {
+	return slices.Contains(c.Scopes, s) || slices.Contains(c.Scopes, Admin)
+}
+
+type clientKey struct{}
+
+// WithClient returns a context that knows who asks.
+func WithClient(ctx context.Context, c Client) context.Context {
+	return context.WithValue(ctx, clientKey{}, c)
+}
+
+// ClientOf returns who asks, if the context knows.
+func ClientOf(ctx context.Context) (Client, bool) {
+	c, ok := ctx.Value(clientKey{}).(Client)
+	return c, ok
+}
+
+// nameMost is the greatest length of what a name takes from outside, in bytes.
+const nameMost = 128
+
+// named returns the text as it may stand in a name. What is too long or can't be
+// printed is cut and told apart by its hash: two clients must not share a bound.
+func named(text string) string {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+	if len(text) <= nameMost && !strings.ContainsFunc(text, unprintable) {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	clean := strings.Map(func(r rune) rune {
+		if unprintable(r) {
+			return -1
+		}
+		return r
+	}, text[:min(len(text), nameMost/2)])
+	return clean + "~" + hex.EncodeToString(sum[:16])
+}

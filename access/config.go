@@ -1,0 +1,190 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config says who is asked who they are, and by what they show it.
+type Config struct {
+	// Require is always, never or auto: if there is anything to show, or if the
+	// service listens beyond loopback.
+	Require Require `yaml:"require"`
+	// AdminTokenFile holds a token with every scope, for the first key and for a
+	// lockout: at least 32 characters, read again when it changes.
+	AdminTokenFile string `yaml:"adminTokenFile"`
+	// JWKSURL is where the keys are that sign JWTs; Issuer and Audience must be
+	// those of a token, and Algorithms are the only ones it may be signed by.
+	JWKSURL    string   `yaml:"jwksURL"`
+	Issuer     string   `yaml:"issuer"`
+	Audience   string   `yaml:"audience"`
+	Algorithms []string `yaml:"algorithms"`
+	// AllowedOrigins are those of pages that may call from a browser (CORS).
+	AllowedOrigins []string `yaml:"allowedOrigins"`
+	// TrustedProxies are the networks whose X-Forwarded-For is believed.
+	TrustedProxies []string `yaml:"trustedProxies"`
+	Limits         Limits   `yaml:"limits"`
+}
+
+// Require says whether anybody is asked who they are.
+type Require string
+
+// What Require may be.
+const (
+	Auto   Require = "auto"
+	Always Require = "always"
+	Never  Require = "never"
+)
+
+// Limits bound what one client may ask of one process.
+type Limits struct {
+	Requests Rate `yaml:"requests"`
+	UnderWay int  `yaml:"underWay"` // refreshes; 0: any number
+	NewKeys  Rate `yaml:"newKeys"`  // entities of which nothing is stored
+}
+
+// Rate is a number of calls in a second, minute or hour, as in 100/s; empty or 0:
+// any number. So many may also come at once.
+type Rate string
+
+var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// parse returns how many may come in which time; 0 for any number.
+func (r Rate) parse() (calls int, window time.Duration, err error) {
+	if r == "" || r == "0" {
+		return 0, 0, nil
+	}
+	number, unit, _ := strings.Cut(string(r), "/")
+	calls, err = strconv.Atoi(number)
+	window = rateUnits[unit]
+	if err != nil || calls < 1 || calls > math.MaxInt32 || window == 0 {
+		return 0, 0, fmt.Errorf("%q must be a whole number in a second, minute or hour, as in 100/s or 2000/m, or 0 for any number", string(r))
+	}
+	return calls, window, nil
+}
+
+// DefaultConfig returns the settings before any file.
+func DefaultConfig() Config {
+	return Config{
+		Require:    Auto,
+		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
+		Limits:     Limits{UnderWay: 2000, NewKeys: "2000/m"},
+	}
+}
+
+var asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+
+// Check returns all mistakes that can be seen without reading or asking anything.
+// Each begins with the setting's path below access.
+func (c Config) Check() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !slices.Contains([]Require{Auto, Always, Never}, c.Require) {
+		fail("require: %q must be auto, always or never", c.Require)
+	}
+	switch {
+	case c.JWKSURL == "" && (c.Issuer != "" || c.Audience != ""):
+		fail("jwksURL: issuer and audience are of tokens, and nobody could check one; say where the keys are that sign them")
+	case c.JWKSURL != "":
+		if !fetchable(c.JWKSURL) { // not the value: it may hold a password
+			fail("jwksURL: write it as https://host/path without user and password; http is for loopback alone, since whoever can change the keys can make tokens")
+		}
+		if c.Issuer == "" {
+			fail("issuer: a token must name who made it; write its iss")
+		}
+		if c.Audience == "" {
+			fail("audience: a token must be meant for this service; write its aud")
+		}
+		if len(c.Algorithms) == 0 {
+			fail("algorithms: name at least one of %s", strings.Join(asymmetric, ", "))
+		}
+	}
+	for i, a := range c.Algorithms {
+		switch {
+		case slices.Contains(asymmetric, a):
+		case strings.HasPrefix(a, "HS"):
+			fail("algorithms[%d]: %s is symmetric: whoever can check such a token can make one, and a public key must never be taken for its secret; use %s", i, a, strings.Join(asymmetric, ", "))
+		case strings.EqualFold(a, "none"):
+			fail("algorithms[%d]: none signs nothing, so that anybody could make a token; use %s", i, strings.Join(asymmetric, ", "))
+		default:
+			fail("algorithms[%d]: %q must be one of %s", i, a, strings.Join(asymmetric, ", "))
+		}
+	}
+	for i, origin := range c.AllowedOrigins {
+		if origin == "*" {
+			fail("allowedOrigins[%d]: * would let the pages of any site read what a browser here can reach, by its address alone where nobody is asked; name the origins, as in https://app.example", i)
+		} else if !isOrigin(origin) {
+			fail("allowedOrigins[%d]: %q must be scheme://host or scheme://host:port in lower case, as in https://app.example", i, origin)
+		}
+	}
+	for i, network := range c.TrustedProxies {
+		if _, err := netip.ParsePrefix(network); err != nil {
+			fail("trustedProxies[%d]: %q must be a network, as in 10.0.0.0/8 or 10.0.0.7/32", i, network)
+		}
+	}
+	for _, r := range []struct {
+		name string
+		rate Rate
+	}{{"requests", c.Limits.Requests}, {"newKeys", c.Limits.NewKeys}} {
+		if _, _, err := r.rate.parse(); err != nil {
+			fail("limits.%s: %w", r.name, err)
+		}
+	}
+	if c.Limits.UnderWay < 0 {
+		fail("limits.underWay: %d must not be negative; 0 is any number", c.Limits.UnderWay)
+	}
+	return errors.Join(errs...)
+}
+
+func fetchable(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return false
+	}
+	return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Host)
+}
+
+func isOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && text == strings.ToLower(u.Scheme+"://"+u.Host)
+}
+
+// Loopback reports whether only this machine reaches an address, given as host or
+// host:port.
+func Loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = strings.Trim(address, "[]")
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// asks says whether a service at the address asks who they are, given how many
+// keys hold. It refuses what would be open by mistake, or shut to everybody.
+func (c Config) asks(listen string, keys int) (bool, error) {
+	shown := c.JWKSURL != "" || c.AdminTokenFile != "" || keys > 0
+	local := Loopback(listen)
+	switch {
+	case c.Require == Never || c.Require == Auto && local && !shown:
+		return false, nil
+	case shown:
+		return true, nil
+	}
+	const means = "set access.adminTokenFile or access.jwksURL, or make a key first with `freshet keys create` while the service listens on loopback"
+	if local {
+		return false, fmt.Errorf("access.require: it is always, and nobody could ever call: %s", means)
+	}
+	return false, fmt.Errorf("access: the service would listen on %s, beyond loopback, and there is nothing to tell callers apart by: %s; if anybody who reaches it may read and administer, say access.require: never", listen, means)
+}

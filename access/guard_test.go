@@ -1,0 +1,282 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/store"
+)
+
+// makes makes a key of the store's own, past the guard.
+func (r *rig) makes(name string, expires time.Time, scopes ...string) (id, shown string) {
+	r.Helper()
+	id, hash, shown := makeKey()
+	k := store.APIKey{ID: id, Hash: hash, Name: name, Scopes: scopes, CreatedAt: now, CreatedBy: "a test", ExpiresAt: expires}
+	if err := r.db.AddKey(context.Background(), k, entry(actionCreate, "a test", now, nil, &k)); err != nil {
+		r.Fatal(err)
+	}
+	return id, shown
+}
+
+func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
+	r := newRig(t, nil)
+	id, key := r.makes("a dashboard", time.Time{}, "read", "refresh")
+	short, brief := r.makes("for a day", now.Add(24*time.Hour), "admin")
+	r.refused("before the next look", 401, codeInvalid, "Bearer "+key)
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.taken("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
+	if c := r.taken("one that expires", "key:"+short+" for a day", "Bearer "+brief, Admin); !c.Expires.Equal(now.Add(24*time.Hour)) || !c.May(Read) || !c.May(Refresh) {
+		t.Errorf("%+v", c)
+	}
+	r.at = now.Add(24 * time.Hour)
+	r.refused("expired", 401, codeExpired, "Bearer "+brief)
+	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
+	if err := r.db.RevokeKey(t.Context(), id, "a test", now, entry(actionRevoke, "a test", now, nil, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.refused("revoked", 401, codeInvalid, "Bearer "+key)
+}
+
+func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
+	r := newRig(t, nil)
+	_, expired := r.makes("expired", now.Add(-time.Hour), "admin")
+	id, key := r.makes("a dashboard", time.Time{}, "read")
+	_, other := r.makes("another", time.Time{}, "read")
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	secret := key[len(key)-keySecretLen:]
+	for what, token := range map[string]string{
+		"an unknown id":                   keyPrefix + "aaaaaaaaaaaa_" + secret,
+		"truncated":                       key[:len(key)-1],
+		"prolonged":                       key + "A",
+		"the secret of another":           key[:len(key)-keySecretLen] + other[len(other)-keySecretLen:],
+		"no secret":                       keyPrefix + id + "_",
+		"no id":                           keyPrefix + "_" + secret,
+		"the id in capitals":              keyPrefix + strings.ToUpper(id) + "_" + secret,
+		"the secret alone":                secret,
+		"the prefix alone":                keyPrefix,
+		"another prefix":                  "FSK_" + key[len(keyPrefix):],
+		"expired, with a forged secret":   expired[:len(expired)-keySecretLen] + secret,
+		"an unknown id, and nothing else": keyPrefix + "aaaaaaaaaaaa_" + strings.Repeat("A", keySecretLen),
+	} {
+		r.refused(what, 401, codeInvalid, "Bearer "+token)
+	}
+	r.refused("no header", 401, codeMissing)
+	r.refused("another scheme", 401, codeMissing, "Basic "+key)
+	r.refused("no scheme", 401, codeMissing, key)
+	r.refused("no token", 401, codeMissing, "Bearer  ")
+	r.refused("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
+	if strings.Contains(r.log.String(), secret) {
+		t.Error("a secret is in the log")
+	}
+}
+
+func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Require = Never })
+	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
+		if c, p := r.ask(headers...); p != nil || c.Name != "ip:192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
+			t.Errorf("%q: %+v, %v", headers, c, p)
+		}
+	}
+}
+
+func TestForbidNamesTheScope(t *testing.T) {
+	p := Forbid(Refresh)
+	if p.Status != 403 || p.Code != codeScope || !strings.Contains(p.Detail, "refresh") ||
+		p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="insufficient_scope", scope="refresh"` {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestTheAdminTokenFollowsItsFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
+		file := write(t, " "+one+"\n")
+		g, keys := fakeGuard(t, func(c *Config) { c.AdminTokenFile = file })
+		r := &rig{TB: t, Guard: g}
+		r.taken("the admin token", "admin-token", "Bearer "+one, Admin)
+		r.refused("another", 401, codeInvalid, "Bearer "+two)
+		for _, step := range []struct{ text, token string }{{two, two}, {"short", two}, {"", two}, {two + " " + two, two}, {one, one}} {
+			if err := os.WriteFile(file, []byte(step.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lookEvery)
+			synctest.Wait()
+			r.taken(step.text, "admin-token", "Bearer "+step.token, Admin)
+		}
+		r.refused("the one before", 401, codeInvalid, "Bearer "+two)
+		if keys.looks() != 6 {
+			t.Errorf("%d looks", keys.looks())
+		}
+	})
+}
+
+// fakeKeys is a database of keys that may be away.
+type fakeKeys struct {
+	mu   sync.Mutex
+	keys []store.APIKey
+	err  error
+	n    int
+}
+
+func (f *fakeKeys) Keys(context.Context, bool) ([]store.APIKey, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+	return f.keys, f.err
+}
+
+func (f *fakeKeys) set(err error, keys ...store.APIKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keys, f.err = keys, err
+}
+
+func (f *fakeKeys) looks() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.n
+}
+
+func (f *fakeKeys) AddKey(context.Context, store.APIKey, store.AuditEntry) error { return f.err }
+
+func (f *fakeKeys) RevokeKey(context.Context, string, string, time.Time, store.AuditEntry) error {
+	return f.err
+}
+
+// fakeGuard runs a guard in a bubble of time.
+func fakeGuard(t *testing.T, change func(*Config)) (*Guard, *fakeKeys) {
+	t.Helper()
+	c, keys := DefaultConfig(), &fakeKeys{}
+	change(&c)
+	g, err := New(c, keys, slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return g, keys
+}
+
+func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, keys := fakeGuard(t, func(*Config) {})
+		r := &rig{TB: t, Guard: g}
+		id, hash, shown := makeKey()
+		look := func(err error, k ...store.APIKey) {
+			keys.set(err, k...)
+			time.Sleep(lookEvery)
+			synctest.Wait()
+		}
+		look(nil, store.APIKey{ID: id, Hash: hash, Name: "a", Scopes: []string{"read"}})
+		r.taken("a key", "key:"+id+" a", "Bearer "+shown, Read)
+		for range 3 {
+			look(errors.New("away"))
+			r.taken("in an outage", "key:"+id+" a", "Bearer "+shown, Read)
+		}
+		look(nil)
+		r.refused("revoked", 401, codeInvalid, "Bearer "+shown)
+	})
+}
+
+func TestAGuardWithoutItsFirstLookFailsWithWhatToDo(t *testing.T) {
+	g, err := New(DefaultConfig(), &fakeKeys{err: errors.New("no table")}, slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "freshet migrate up") {
+		t.Errorf("%v", err)
+	}
+	for text, mention := range map[string]string{"too-short": "at least 32 characters", strings.Repeat("two ", 20): "one word"} {
+		c := DefaultConfig()
+		c.AdminTokenFile = write(t, text)
+		if _, err := New(c, &fakeKeys{}, nil, prometheus.NewPedanticRegistry()); err == nil || !strings.Contains(err.Error(), "access.adminTokenFile: ") ||
+			!strings.Contains(err.Error(), mention) || strings.Contains(err.Error(), strings.TrimSpace(text)) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
+	r := newRig(t, nil)
+	_, reader := r.makes("reader", time.Time{}, "read", "refresh")
+	id, admin := r.makes("on call", time.Time{}, "admin")
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen := ""
+	h := r.Admin(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c, _ := ClientOf(r.Context()); seen = c.Name }))
+	call := func(ctx context.Context, token string) int {
+		seen = ""
+		req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, req)
+		return rec.Code
+	}
+	known := WithClient(t.Context(), Client{Name: "jwt:x", Scopes: []Scope{Admin}})
+	lesser := WithClient(t.Context(), Client{Name: "jwt:y", Scopes: []Scope{Read}})
+	for i, c := range []struct {
+		ctx    context.Context
+		token  string
+		status int
+		name   string
+	}{
+		{t.Context(), "", 401, ""},
+		{t.Context(), reader, 403, ""},
+		{t.Context(), admin, 200, "key:" + id + " on call"},
+		{known, "", 200, "jwt:x"},
+		{lesser, admin, 403, ""},
+	} {
+		if status := call(c.ctx, c.token); status != c.status || seen != c.name {
+			t.Errorf("%d: %d as %q", i, status, seen)
+		}
+	}
+}
+
+func FuzzIdentify(f *testing.F) {
+	r := newRig(f, nil)
+	id, key := r.makes("a", time.Time{}, "read")
+	if err := r.look(f.Context()); err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{"", "Bearer", "Bearer " + key, "bearer " + key, "Bearer fsk_", "Bearer a.b.c", "Basic eDp5", "Bearer \x00", "Bearer " + key + " x"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		req := &http.Request{Header: http.Header{"Authorization": {header}}}
+		c, err := r.Identify(req, "192.0.2.7")
+		if held := strings.Contains(header, key); err == nil && (!held || c.Name != "key:"+id+" a") {
+			t.Errorf("%q is %+v", header, c)
+		}
+	})
+}

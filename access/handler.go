@@ -1,0 +1,290 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	bodyMost    = 64 << 10
+	keyNameMost = 64 // bytes
+	// patience bounds what the store may take for one request.
+	patience = 5 * time.Second
+	// lifeLeast and lifeMost bound how long a key that expires holds.
+	lifeLeast = time.Minute
+	lifeMost  = 10 * 365 * 24 * time.Hour
+
+	actionCreate = "key-create"
+	actionRevoke = "key-revoke"
+)
+
+// Key is an API key as it is told: its secret never is again. The json tags are
+// its form in the admin API and in the audit.
+type Key struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Scopes    []Scope    `json:"scopes"`
+	CreatedAt time.Time  `json:"createdAt"`
+	CreatedBy string     `json:"createdBy"`
+	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
+	RevokedAt *time.Time `json:"revokedAt"` // nil: it is not
+	RevokedBy *string    `json:"revokedBy"`
+}
+
+func keyOf(k store.APIKey) Key {
+	shown := Key{ID: k.ID, Name: k.Name, Scopes: []Scope{}, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
+	for _, s := range k.Scopes {
+		shown.Scopes = append(shown.Scopes, Scope(s))
+	}
+	if !k.ExpiresAt.IsZero() {
+		shown.ExpiresAt = &k.ExpiresAt
+	}
+	if !k.RevokedAt.IsZero() {
+		shown.RevokedAt, shown.RevokedBy = &k.RevokedAt, &k.RevokedBy
+	}
+	return shown
+}
+
+// Made is the answer to a key's making, the only one that has the key itself.
+type Made struct {
+	Key    Key    `json:"key"`
+	Secret string `json:"secret"`
+	// Required says whether this service asks for keys at present.
+	Required bool `json:"required"`
+}
+
+// keysAPI is the admin API of keys.
+type keysAPI struct {
+	guard *Guard
+	actor func(*http.Request) string
+}
+
+// Handler returns the admin API of keys, /admin/v1/keys and below, for those who
+// may administer; actor names who asks, for the audit. Browsers can't be made to
+// call it from another site.
+func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
+	a := &keysAPI{g, actor}
+	mux := http.NewServeMux()
+	for path, methods := range map[string]map[string]handle{
+		"/admin/v1/keys":      {http.MethodGet: a.list, http.MethodPost: a.create},
+		"/admin/v1/keys/{id}": {http.MethodDelete: a.revoke},
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, methods) })
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, problem.NoPath()) })
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, problem.New(http.StatusForbidden, "cross-site", "A page of another site may not make or revoke keys."))
+	}))
+	return foreign.Handler(g.Admin(mux))
+}
+
+// handle answers one request with a status and what is to be written as JSON.
+type handle func(r *http.Request) (int, any, error)
+
+func (a *keysAPI) serve(w http.ResponseWriter, r *http.Request, methods map[string]handle) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	h, known := methods[method]
+	if !known {
+		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+		a.fail(w, r, problem.NoMethod())
+		return
+	}
+	// What was ordered is done, also if who ordered it has hung up since.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
+	defer cancel()
+	r.Body = http.MaxBytesReader(w, r.Body, bodyMost)
+	status, answer, err := h(r.WithContext(ctx))
+	if err != nil {
+		a.fail(w, r, err)
+		return
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // the answers are of our own types
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	if _, err := w.Write(append(text, '\n')); err != nil {
+		a.guard.log.Debug("the client left before its answer", "err", err)
+	}
+}
+
+// fail answers with a problem. Whatever is not the caller's doing is for the log.
+func (a *keysAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p, known := errors.AsType[*problem.HTTPError](err)
+	if !known {
+		a.guard.log.Error("the admin API of keys failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
+		p = problem.New(http.StatusServiceUnavailable, "store-unavailable", "The API keys can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.")
+		p.After = time.Second
+	}
+	if err := p.Write(w, r); err != nil {
+		a.guard.log.Debug("the client left before its answer", "err", err)
+	}
+}
+
+func (a *keysAPI) list(r *http.Request) (int, any, error) {
+	all, err := a.guard.store.Keys(r.Context(), false)
+	shown := make([]Key, len(all))
+	for i, k := range all {
+		shown[i] = keyOf(k)
+	}
+	return http.StatusOK, map[string]any{"keys": shown}, err
+}
+
+// Order is what a new key is to be. The json tags are its form in the admin API.
+type Order struct {
+	Name   string  `json:"name"`
+	Scopes []Scope `json:"scopes"`
+	// ExpiresIn is how long it holds, as in 90d or 12h; empty: until it is revoked.
+	ExpiresIn string `json:"expiresIn,omitempty"`
+}
+
+func (a *keysAPI) create(r *http.Request) (int, any, error) {
+	order, life, err := readOrder(r.Body)
+	if err != nil {
+		return 0, nil, problem.Body(err)
+	}
+	if maker, known := ClientOf(r.Context()); known {
+		for _, s := range order.Scopes {
+			if !maker.May(s) {
+				return 0, nil, Forbid(s)
+			}
+		}
+	}
+	now := a.guard.now().UTC().Truncate(time.Microsecond)
+	key := store.APIKey{Name: order.Name, CreatedAt: now, CreatedBy: a.actor(r)}
+	for _, s := range order.Scopes {
+		key.Scopes = append(key.Scopes, string(s))
+	}
+	if life > 0 {
+		key.ExpiresAt = now.Add(life)
+	}
+	var shown string
+	key.ID, key.Hash, shown = makeKey()
+	if err := a.guard.store.AddKey(r.Context(), key, entry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
+		return 0, nil, err
+	}
+	a.guard.with(key)
+	return http.StatusCreated, Made{keyOf(key), shown, a.guard.Required()}, nil
+}
+
+func (a *keysAPI) revoke(r *http.Request) (int, any, error) {
+	id := r.PathValue("id")
+	key, err := a.find(r.Context(), id)
+	if err != nil {
+		return 0, nil, err
+	}
+	if key.RevokedAt.IsZero() {
+		before := key
+		key.RevokedAt, key.RevokedBy = a.guard.now().UTC().Truncate(time.Microsecond), a.actor(r)
+		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, entry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
+		if errors.Is(err, store.ErrNoKey) { // somebody else's revocation came between
+			key, err = a.find(r.Context(), id)
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+	a.guard.without(id)
+	return http.StatusOK, keyOf(key), nil
+}
+
+func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
+	all, err := a.guard.store.Keys(ctx, false)
+	if err != nil {
+		return store.APIKey{}, err
+	}
+	i := slices.IndexFunc(all, func(k store.APIKey) bool { return k.ID == id })
+	if i < 0 {
+		return store.APIKey{}, problem.New(http.StatusNotFound, "no-such-key", fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists them.", id))
+	}
+	return all[i], nil
+}
+
+// entry is what the audit says of a key.
+func entry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
+	text := func(k *store.APIKey) json.RawMessage {
+		if k == nil {
+			return json.RawMessage("{}")
+		}
+		text, err := json.Marshal(keyOf(*k))
+		if err != nil {
+			panic(err) // it is of our own type
+		}
+		return text
+	}
+	return store.AuditEntry{At: at, Actor: actor, Action: action, Before: text(before), After: text(after)}
+}
+
+func readOrder(body io.Reader) (o Order, life time.Duration, err error) {
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return o, 0, err
+	}
+	const form = `; the body is {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn may be left out`
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return o, 0, fmt.Errorf("%w%s", err, form)
+	}
+	if d.More() {
+		return o, 0, errors.New("something follows the object" + form)
+	}
+	return o, life, o.check(&life)
+}
+
+func (o *Order) check(life *time.Duration) (err error) {
+	if o.Name == "" || len(o.Name) > keyNameMost || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", keyNameMost)
+	}
+	if len(o.Scopes) == 0 {
+		return errors.New("name the scopes: read, refresh or admin, of which admin includes the other two")
+	}
+	for i, s := range o.Scopes {
+		if !slices.Contains(scopes, s) {
+			return fmt.Errorf("the scope %.40q must be read, refresh or admin", string(s))
+		}
+		if slices.Contains(o.Scopes[:i], s) {
+			return fmt.Errorf("the scope %s is named twice", s)
+		}
+	}
+	if o.ExpiresIn != "" {
+		*life, err = parseLife(o.ExpiresIn)
+	}
+	return err
+}
+
+// parseLife reads how long a key holds: days, or what time.ParseDuration takes.
+func parseLife(text string) (time.Duration, error) {
+	var life time.Duration
+	number, inDays := strings.CutSuffix(text, "d")
+	if days, err := strconv.Atoi(number); inDays && err == nil && days >= 0 && days <= int(lifeMost/(24*time.Hour)) {
+		life = time.Duration(days) * 24 * time.Hour
+	} else if life, err = time.ParseDuration(text); err != nil {
+		life = 0
+	}
+	if life < lifeLeast || life > lifeMost {
+		return 0, fmt.Errorf("expiresIn is %.20q; it must be from a minute to ten years, as in 90d or 12h", text)
+	}
+	return life, nil
+}

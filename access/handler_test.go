@@ -1,0 +1,207 @@
+package access
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+type answer struct {
+	*httptest.ResponseRecorder
+	Key
+	Made struct {
+		Key      Key
+		Secret   string
+		Required bool
+	}
+	Keys         []Key
+	Code, Detail string
+}
+
+// do calls the admin API as the holder of a key, and checks the answer against
+// the OpenAPI document.
+func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
+	r.Helper()
+	req := httptest.NewRequestWithContext(r.Context(), method, path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	a.ResponseRecorder = httptest.NewRecorder()
+	r.Handler(func(r *http.Request) string { c, _ := ClientOf(r.Context()); return c.Name }).ServeHTTP(a, req)
+	text := a.Body.String()
+	for _, into := range []any{&a.Made, &struct {
+		Keys         *[]Key
+		Code, Detail *string
+	}{&a.Keys, &a.Code, &a.Detail}} {
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			r.Fatalf("%s %s: %s: %v", method, path, text, err)
+		}
+	}
+	if method == http.MethodDelete && a.ResponseRecorder.Code == 200 {
+		_ = json.Unmarshal([]byte(text), &a.Key)
+	}
+	if a.Header().Get("Cache-Control") != "no-store" {
+		r.Errorf("%s %s: headers %v", method, path, a.Header())
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err != nil {
+		r.Fatal(err)
+	}
+	doc.Servers = nil
+	router, err := gorillamux.NewRouter(doc)
+	if err != nil {
+		r.Fatal(err)
+	}
+	route, params, err := router.FindRoute(req)
+	if err != nil {
+		return a
+	}
+	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
+	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
+	req.Body = io.NopCloser(strings.NewReader(body))
+	if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil && a.ResponseRecorder.Code < 300 {
+		r.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, path, err)
+	}
+	if err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: a.ResponseRecorder.Code, Header: a.Header(), Body: io.NopCloser(strings.NewReader(text)), Options: options,
+	}); err != nil {
+		r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, path, err, text)
+	}
+	return a
+}
+
+const keysPath = "/admin/v1/keys"
+
+// administered is a guard with an admin's key.
+func administered(t *testing.T) (r *rig, id, admin string) {
+	t.Helper()
+	r = newRig(t, nil)
+	id, admin = r.makes("on call", time.Time{}, "admin")
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r, id, admin
+}
+
+func TestAKeyIsMadeShownOnceListedAndRevoked(t *testing.T) {
+	r, id, admin := administered(t)
+	a := r.do(admin, "POST", keysPath, `{"name":"a dashboard","scopes":["read","refresh"],"expiresIn":"90d"}`)
+	made := a.Made.Key
+	if a.ResponseRecorder.Code != 201 || !a.Made.Required || made.Name != "a dashboard" || !slices.Equal(made.Scopes, []Scope{Read, Refresh}) ||
+		made.CreatedBy != "key:"+id+" on call" || !made.ExpiresAt.Equal(now.Add(90*24*time.Hour)) || !strings.HasPrefix(a.Made.Secret, "fsk_"+made.ID+"_") {
+		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
+	}
+	r.taken("at once", "key:"+made.ID+" a dashboard", "Bearer "+a.Made.Secret, Read, Refresh)
+
+	list := r.do(admin, "GET", keysPath, "")
+	if len(list.Keys) != 2 || strings.Contains(list.Body.String(), a.Made.Secret[20:]) || strings.Contains(list.Body.String(), "hash") {
+		t.Errorf("%s", list.Body)
+	}
+	for range 2 { // one that is revoked stays as it is
+		gone := r.do(admin, "DELETE", keysPath+"/"+made.ID, "")
+		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
+			t.Errorf("%d %s", gone.ResponseRecorder.Code, gone.Body)
+		}
+		r.refused("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
+		r.at = now.Add(time.Minute)
+	}
+	entries, err := r.db.Audit(t.Context(), 10)
+	if err != nil || len(entries) != 3 || entries[0].Action != "key-revoke" || entries[1].Action != "key-create" || entries[1].Actor != "key:"+id+" on call" ||
+		entries[1].Source != "" || !strings.Contains(string(entries[0].After), `"revokedBy":"key:`) || !strings.Contains(string(entries[0].Before), `"revokedBy":null`) {
+		t.Fatalf("%+v, %v", entries, err)
+	}
+	for _, e := range entries {
+		if strings.Contains(string(e.After), a.Made.Secret[20:]) {
+			t.Error("a secret is in the audit")
+		}
+	}
+	if a := r.do(admin, "DELETE", keysPath+"/aaaaaaaaaaaa", ""); a.ResponseRecorder.Code != 404 || a.Code != "no-such-key" {
+		t.Errorf("%s", a.Body)
+	}
+	if a := r.do(admin, "PUT", keysPath, ""); a.ResponseRecorder.Code != 405 || a.Header().Get("Allow") != "GET, POST" {
+		t.Errorf("%s", a.Body)
+	}
+}
+
+func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
+	r, _, admin := administered(t)
+	for body, words := range map[string]string{
+		``:   `{"name":"a-dashboard"`,
+		`[]`: `{"name":"a-dashboard"`,
+		`{"name":"a","scopes":["read"],"key":"x"}`:                     `unknown field "key"`,
+		`{"name":"a","scopes":["read"]} {}`:                            "something follows",
+		`{"scopes":["read"]}`:                                          "the name must be 1 to 64",
+		`{"name":"a\nb","scopes":["read"]}`:                            "printable",
+		`{"name":"` + strings.Repeat("a", 65) + `","scopes":["read"]}`: "1 to 64",
+		`{"name":"a"}`:                                                   "name the scopes",
+		`{"name":"a","scopes":["write"]}`:                                `"write" must be read, refresh or admin`,
+		`{"name":"a","scopes":["read","read"]}`:                          "named twice",
+		`{"name":"a","scopes":["read"],"expiresIn":"soon"}`:              "from a minute to ten years",
+		`{"name":"a","scopes":["read"],"expiresIn":"0d"}`:                "from a minute to ten years",
+		`{"name":"a","scopes":["read"],"expiresIn":"-5d"}`:               "from a minute to ten years",
+		`{"name":"a","scopes":["read"],"expiresIn":"99999999999999d"}`:   "from a minute to ten years",
+		`{"name":"a","scopes":["read"],"expiresIn":"30s"}`:               "from a minute to ten years",
+		`{"name":"a","scopes":["read"],"expiresIn":"2562047h47m16854s"}`: "from a minute to ten years",
+	} {
+		if a := r.do(admin, "POST", keysPath, body); a.ResponseRecorder.Code != 400 || a.Code != "bad-body" || !strings.Contains(a.Detail, words) {
+			t.Errorf("%s gave %d %s", body, a.ResponseRecorder.Code, a.Body)
+		}
+	}
+	if a := r.do(admin, "POST", keysPath, `{"name":"`+strings.Repeat("a", bodyMost)+`"}`); a.ResponseRecorder.Code != 413 {
+		t.Errorf("a large body: %d", a.ResponseRecorder.Code)
+	}
+	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
+	r, _, admin := administered(t)
+	reader := r.do(admin, "POST", keysPath, `{"name":"reader","scopes":["read","refresh"]}`).Made.Secret
+	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
+		if a := r.do("", method, path, ""); a.ResponseRecorder.Code != 401 || a.Code != codeMissing {
+			t.Errorf("%s by nobody: %s", method, a.Body)
+		}
+		if a := r.do(reader, method, path, ""); a.ResponseRecorder.Code != 403 || a.Code != codeScope {
+			t.Errorf("%s by a reader: %s", method, a.Body)
+		}
+	}
+	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["read"]}`, "Sec-Fetch-Site", "cross-site")
+	if a.ResponseRecorder.Code != 403 || a.Code != "cross-site" {
+		t.Errorf("from a page of another site: %s", a.Body)
+	}
+	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestWithoutItsDatabaseTheAPISaysSoAndNoMore(t *testing.T) {
+	r, _, admin := administered(t)
+	if err := r.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
+		a := r.do(admin, method, path, `{"name":"a","scopes":["read"]}`)
+		if a.ResponseRecorder.Code != 503 || a.Code != "store-unavailable" || a.Header().Get("Retry-After") != "1" || strings.Contains(a.Detail, "closed") {
+			t.Errorf("%s: %d %s", method, a.ResponseRecorder.Code, a.Body)
+		}
+	}
+	if !strings.Contains(r.log.String(), "closed") {
+		t.Error(r.log.String())
+	}
+}

@@ -1,0 +1,177 @@
+package access
+
+import (
+	"context"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+)
+
+const (
+	// keysAgain is how long after a failed fetch, with no keys at all, the next is
+	// made; keysEvery how often they are fetched when all is well.
+	keysAgain = 5 * time.Second
+	keysEvery = 10 * time.Minute
+	// unknownAgain bounds the fetches that tokens with an unknown kid cause: who
+	// makes kids up must not be able to flood the issuer.
+	unknownAgain  = 10 * time.Second
+	fetchPatience = 5 * time.Second
+	keySetMost    = 1 << 20 // bytes
+	rsaLeast      = 2048    // bits (NIST SP 800-131A)
+)
+
+// keySet holds the keys that sign JWTs. The library's own client is not used: it
+// has requests wait for its rate limit, and reads an answer of any length.
+type keySet struct {
+	*jwkset.MemoryJWKSet
+	url    string
+	client *http.Client
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu      sync.Mutex
+	under   chan struct{} // closed when the fetch under way has ended; nil: there is none
+	unknown time.Time     // when an unknown kid caused a fetch last
+	failed  bool
+}
+
+// ready reports whether there are any keys.
+func (s *keySet) ready(ctx context.Context) bool {
+	all, err := s.KeyReadAll(ctx)
+	return err == nil && len(all) > 0
+}
+
+// KeyRead returns the key of this id. One that is unknown may be new: then the
+// keys are fetched once, if that was not done a moment ago.
+func (s *keySet) KeyRead(ctx context.Context, kid string) (jwkset.JWK, error) {
+	key, err := s.MemoryJWKSet.KeyRead(ctx, kid)
+	if err == nil || !errors.Is(err, jwkset.ErrKeyNotFound) {
+		return key, err
+	}
+	s.mu.Lock()
+	under := s.under
+	if under == nil {
+		if s.now().Sub(s.unknown) < unknownAgain {
+			s.mu.Unlock()
+			return key, err
+		}
+		s.unknown = s.now()
+		under = s.begin(context.WithoutCancel(ctx)) // for all who wait, not for one
+	}
+	s.mu.Unlock()
+	select {
+	case <-under:
+		return s.MemoryJWKSet.KeyRead(ctx, kid)
+	case <-ctx.Done():
+		return key, ctx.Err()
+	}
+}
+
+// fetch fetches the keys, or waits for the fetch under way.
+func (s *keySet) fetch(ctx context.Context) {
+	s.mu.Lock()
+	under := s.under
+	if under == nil {
+		under = s.begin(ctx)
+	}
+	s.mu.Unlock()
+	<-under
+}
+
+// begin starts a fetch, under the lock.
+func (s *keySet) begin(ctx context.Context) chan struct{} {
+	done := make(chan struct{})
+	s.under = done
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, fetchPatience)
+		defer cancel()
+		keys, err := s.get(ctx)
+		if err == nil {
+			err = s.KeyReplaceAll(ctx, keys) // a key that is gone is revoked
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err != nil && !s.failed {
+			s.log.Warn("the keys that sign tokens can't be fetched; those known stay in force", "url", s.url, "err", err)
+		} else if err == nil && s.failed {
+			s.log.Info("the keys that sign tokens are fetched again", "url", s.url)
+		}
+		s.failed, s.under = err != nil, nil
+		close(done)
+	}()
+	return done
+}
+
+func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the answer is %s", resp.Status)
+	}
+	var set jwkset.JWKSMarshal
+	if err := json.NewDecoder(io.LimitReader(resp.Body, keySetMost)).Decode(&set); err != nil {
+		return nil, fmt.Errorf("the answer is no key set: %w", err)
+	}
+	var keys []jwkset.JWK
+	for _, k := range set.Keys {
+		if k.USE != "" && k.USE != jwkset.UseSig {
+			continue
+		}
+		// Without private members: a symmetric key is none of ours, and one that
+		// can't be read must not take the others along.
+		key, err := jwkset.NewJWKFromMarshal(k, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
+		if err != nil {
+			continue
+		}
+		if public, ok := key.Key().(*rsa.PublicKey); ok && public.N.BitLen() < rsaLeast {
+			continue
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("the key set has no public key that signs")
+	}
+	return keys, nil
+}
+
+// run fetches the keys again and again until ctx ends.
+func (s *keySet) run(ctx context.Context) {
+	for {
+		wait := keysEvery
+		if !s.ready(ctx) {
+			wait = keysAgain
+		}
+		select {
+		case <-ctx.Done():
+			s.end()
+			return
+		case <-time.After(wait):
+		}
+		s.fetch(ctx)
+	}
+}
+
+// end waits for the fetch under way.
+func (s *keySet) end() {
+	s.mu.Lock()
+	under := s.under
+	s.mu.Unlock()
+	if under != nil {
+		<-under
+	}
+}

@@ -1,0 +1,170 @@
+package access
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/golang-jwt/jwt/v5"
+)
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+func TestATokenOfTheIssuerTellsWhoAsksAndWhatFor(t *testing.T) {
+	r, _ := withIssuer(t, "one", "curve", "edwards")
+	c := r.taken("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()), Read, Refresh)
+	if !c.Expires.Equal(now.Add(time.Hour)) || !c.May(Read) || c.May(Admin) {
+		t.Errorf("%+v", c)
+	}
+	r.taken("PS256", "jwt:somebody", "bearer "+sign(t, jwt.SigningMethodPS256, "one", good()), Read, Refresh)
+	r.taken("ES256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodES256, "curve", good()), Read, Refresh)
+	r.taken("EdDSA", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodEdDSA, "edwards", good()), Read, Refresh)
+	r.taken("scp as a list", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil, "scp", []string{"admin", "x"})), Admin)
+	r.taken("scp as a text", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil, "scp", "read")), Read)
+	r.taken("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil)))
+	r.taken("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("aud", []string{"other", "freshet"})), Read, Refresh)
+	r.taken("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
+	if c, p := r.ask("Bearer " + sign(t, jwt.SigningMethodRS256, "one", good("sub", "a\nb"+strings.Repeat("x", 5000)))); p != nil || len(c.Name) > 200 || strings.Contains(c.Name, "\n") {
+		t.Errorf("a hostile subject: %q, %v", c.Name, p)
+	}
+}
+
+func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
+	r, _ := withIssuer(t, "one", "curve")
+	der, err := x509.MarshalPKIXPublicKey(signers()["one"].Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	rs := func(c jwt.MapClaims) string { return sign(t, jwt.SigningMethodRS256, "one", c) }
+	unsigned := jwt.NewWithClaims(jwt.SigningMethodNone, good())
+	unsigned.Header["kid"] = "one"
+	withPublic := jwt.NewWithClaims(jwt.SigningMethodHS256, good())
+	withPublic.Header["kid"] = "one"
+	symmetric := jwt.NewWithClaims(jwt.SigningMethodHS256, good())
+	symmetric.Header["kid"] = "symmetric"
+	secret, err := base64.RawURLEncoding.DecodeString("c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherKey := jwt.NewWithClaims(jwt.SigningMethodRS256, good())
+	otherKey.Header["kid"] = "one"
+	otherExpired := jwt.NewWithClaims(jwt.SigningMethodRS256, good("exp", now.Add(-time.Hour).Unix()))
+	otherExpired.Header["kid"] = "one"
+	parts := strings.Split(rs(good()), ".")
+	otherKind := jwt.NewWithClaims(jwt.SigningMethodES256, good())
+	otherKind.Header["kid"] = "one"
+	strange := jwt.NewWithClaims(jwt.SigningMethodRS256, good())
+	strange.Header["kid"] = 7
+	past := now.Add(-time.Hour).Unix()
+	for what, token := range map[string]string{
+		"alg none":                       signed(t, unsigned, jwt.UnsafeAllowNoneSignatureType),
+		"HS256 with the public key":      signed(t, withPublic, public),
+		"HS256 with the public key, raw": signed(t, withPublic, der),
+		"HS256 with a key of the set":    signed(t, symmetric, secret),
+		"an algorithm not listed":        sign(t, jwt.SigningMethodRS512, "one", good()),
+		"another issuer":                 rs(good("iss", "https://issuer.example.evil")),
+		"no issuer":                      rs(good("iss", nil)),
+		"another audience":               rs(good("aud", "freshet2")),
+		"no audience":                    rs(good("aud", nil)),
+		"not yet valid":                  rs(good("nbf", now.Add(time.Minute).Unix())),
+		"made in the future":             rs(good("iat", now.Add(time.Minute).Unix())),
+		"no exp":                         rs(good("exp", nil)),
+		"an exp that is no number":       rs(good("exp", "tomorrow")),
+		"no sub":                         rs(good("sub", nil)),
+		"scopes of another type":         rs(good("scope", 7)),
+		"an unknown kid":                 sign(t, jwt.SigningMethodRS256, "two", good()),
+		"a kid of another type":          signed(t, strange, signers()["one"]),
+		"a forged signature":             signed(t, otherKey, signers()["two"]),
+		"forged and expired":             signed(t, otherExpired, signers()["two"]),
+		"expired, of another issuer":     rs(good("exp", past, "iss", "x")),
+		"expired, for another audience":  rs(good("exp", past, "aud", "x")),
+		"a broken header":                strings.Replace(rs(good()), ".", "x.", 1),
+		"a key of another kind":          signed(t, otherKind, signers()["curve"]),
+		"no signature":                   parts[0] + "." + parts[1] + ".",
+		"claims of another":              parts[0] + "." + strings.Split(rs(good("sub", "x")), ".")[1] + "." + parts[2],
+		"two parts":                      parts[0] + "." + parts[1],
+		"nothing in it":                  "..",
+		"far too long":                   rs(good("x", strings.Repeat("x", tokenMost))),
+	} {
+		r.refused(what, 401, codeInvalid, "Bearer "+token)
+		if _, p := r.ask("Bearer " + token); p != nil && (p.Detail != invalid().Detail || p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="invalid_token"`) {
+			t.Errorf("%s: %s %v", what, p.Detail, p.Header)
+		}
+	}
+	r.refused("expired", 401, codeExpired, "Bearer "+rs(good("exp", past)))
+	r.refused("expired this moment", 401, codeExpired, "Bearer "+rs(good("exp", now.Unix())))
+	if strings.Contains(r.log.String(), parts[2]) {
+		t.Error("a token is in the log")
+	}
+}
+
+func TestAKidThatIsNewIsFetchedOnceInAWhile(t *testing.T) {
+	r, i := withIssuer(t, "one")
+	if i.asked.Load() != 1 {
+		t.Fatalf("%d fetches at the start", i.asked.Load())
+	}
+	i.serves("two")
+	r.taken("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", good()), Read, Refresh)
+	r.refused("the key that is gone", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()))
+	for range 50 {
+		r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", good()))
+	}
+	if i.asked.Load() != 2 {
+		t.Errorf("%d fetches", i.asked.Load())
+	}
+	r.at = r.at.Add(unknownAgain)
+	r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", good()))
+	if i.asked.Load() != 3 {
+		t.Errorf("%d fetches after a while", i.asked.Load())
+	}
+}
+
+func TestWithoutTheIssuersKeysTokensWaitAndKeysOfOursDoNot(t *testing.T) {
+	r, i := withIssuer(t)
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good())
+	r.refused("before there are keys", 503, codeNoKeys, token)
+	if _, p := r.ask(token); p.After != keysAgain {
+		t.Errorf("Retry-After %v", p.After)
+	}
+	r.refused("what is no token", 401, codeInvalid, "Bearer x")
+	if !strings.Contains(r.log.String(), "can't be fetched") {
+		t.Error(r.log.String())
+	}
+	i.serves("one")
+	r.issuer.fetch(t.Context())
+	r.taken("then", "jwt:somebody", token, Read, Refresh)
+	i.serves()
+	r.issuer.fetch(t.Context())
+	r.taken("in an outage", "jwt:somebody", token, Read, Refresh)
+}
+
+func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		s := &keySet{MemoryJWKSet: jwkset.NewMemoryStorage(), url: "https://issuer.example", log: slog.New(slog.DiscardHandler), now: time.Now, client: &http.Client{Transport: transport(func(*http.Request) (*http.Response, error) {
+			asked++
+			return nil, http.ErrServerClosed
+		})}}
+		done := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { s.run(ctx); close(done) }()
+		time.Sleep(keysAgain * 3)
+		synctest.Wait()
+		if asked != 3 {
+			t.Errorf("%d fetches", asked)
+		}
+		cancel()
+		<-done
+	})
+}

@@ -1,0 +1,82 @@
+package access
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"maps"
+	"strings"
+
+	"github.com/freshet/freshet/store"
+)
+
+// An API key is fsk_<id>_<secret>: the prefix lets scanners of leaked secrets
+// find it, the id is no secret and names the key in lists and audits.
+const (
+	keyPrefix    = "fsk_"
+	keyIDSize    = 12
+	keySecretLen = 43 // 32 bytes in base64url
+)
+
+// makeKey returns a new key's id, its secret's hash and the key as it is shown,
+// once, to who asked for it.
+func makeKey() (id string, hash [32]byte, shown string) {
+	var secret [32]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	text := base64.RawURLEncoding.EncodeToString(secret[:])
+	id = strings.ToLower(rand.Text()[:keyIDSize])
+	return id, sha256.Sum256([]byte(text)), keyPrefix + id + "_" + text
+}
+
+// splitKey returns the id and the secret of what may be a key.
+func splitKey(text string) (id, secret string, ok bool) {
+	rest, ok := strings.CutPrefix(text, keyPrefix)
+	if !ok || len(rest) != keyIDSize+1+keySecretLen || rest[keyIDSize] != '_' {
+		return "", "", false
+	}
+	return rest[:keyIDSize], rest[keyIDSize+1:], true
+}
+
+// byKey returns who shows this key. An unknown id takes the time of a known one.
+func (g *Guard) byKey(text string) (Client, error) {
+	id, secret, ok := splitKey(text)
+	key, known := (*g.keys.Load())[id]
+	sum := sha256.Sum256([]byte(secret))
+	same := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
+	if !ok || !known || !same {
+		return Client{}, invalid()
+	}
+	if !key.ExpiresAt.IsZero() && !g.now().Before(key.ExpiresAt) {
+		return Client{}, expired()
+	}
+	c := Client{Name: "key:" + key.ID + " " + named(key.Name), Expires: key.ExpiresAt}
+	for _, s := range key.Scopes {
+		c.Scopes = append(c.Scopes, Scope(s))
+	}
+	return c, nil
+}
+
+// holding counts the keys that may be used now.
+func (g *Guard) holding() (n int) {
+	for _, k := range *g.keys.Load() {
+		if k.ExpiresAt.IsZero() || g.now().Before(k.ExpiresAt) {
+			n++
+		}
+	}
+	return n
+}
+
+// with has a key hold in this process at once, and without has it hold no more.
+// The lock keeps a look that began before from undoing it.
+func (g *Guard) with(key store.APIKey) { g.change(func(m map[string]store.APIKey) { m[key.ID] = key }) }
+
+func (g *Guard) without(id string) { g.change(func(m map[string]store.APIKey) { delete(m, id) }) }
+
+func (g *Guard) change(do func(map[string]store.APIKey)) {
+	g.looking.Lock()
+	defer g.looking.Unlock()
+	next := maps.Clone(*g.keys.Load())
+	do(next)
+	g.know(next)
+}

@@ -1,0 +1,119 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/problem"
+)
+
+// metered is meters with a clock of the test's own.
+func metered(l Limits) (m *Meters, pass func(time.Duration)) {
+	at := now
+	m = NewMeters(l, prometheus.NewPedanticRegistry())
+	m.now = func() time.Time { return at }
+	return m, func(d time.Duration) { at = at.Add(d) }
+}
+
+// is expects nil, or a problem of this code after this wait.
+func is(t *testing.T, what string, err error, code string, after time.Duration) {
+	t.Helper()
+	p, refused := errors.AsType[*problem.HTTPError](err)
+	switch {
+	case code == "" && err != nil, code != "" && !refused:
+		t.Errorf("%s: %v", what, err)
+	case refused && (p.Status != 429 || p.Code != code || p.After.Round(time.Millisecond) != after):
+		t.Errorf("%s: %d %s after %v", what, p.Status, p.Code, p.After)
+	}
+}
+
+func TestABurstIsTakenAndThenTheRate(t *testing.T) {
+	m, pass := metered(Limits{Requests: "120/m"})
+	for range 120 {
+		is(t, "the burst", m.Request("a", 1), "", 0)
+	}
+	is(t, "one more", m.Request("a", 1), "too-many-requests", time.Second)
+	is(t, "ten more", m.Request("a", 10), "too-many-requests", 5*time.Second)
+	is(t, "of another client", m.Request("b", 120), "", 0)
+	pass(time.Second)
+	is(t, "a second later", m.Request("a", 2), "", 0)
+	is(t, "and one more", m.Request("a", 1), "too-many-requests", time.Second)
+	pass(time.Hour)
+	is(t, "an hour later", m.Request("a", 120), "", 0)
+	is(t, "it held no more than a minute's", m.Request("a", 1), "too-many-requests", time.Second)
+}
+
+func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T) {
+	m, pass := metered(Limits{NewKeys: "60/m"})
+	is(t, "five minutes' worth", m.NewKey("a", 300), "", 0)
+	is(t, "one more", m.NewKey("a", 1), "too-many-new-keys", 241*time.Second)
+	pass(241 * time.Second)
+	is(t, "when the debt is paid", m.NewKey("a", 1), "", 0)
+	is(t, "requests are not bounded here", m.Request("a", 1e6), "", 0)
+}
+
+func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
+	m, _ := metered(Limits{Requests: "100/s", UnderWay: 1})
+	is(t, "all", m.Request("a", 100), "", 0)
+	p, _ := errors.AsType[*problem.HTTPError](m.Request("a", 100))
+	if p.Header.Get("RateLimit-Policy") != `"requests";q=100;w=1` || p.Header.Get("RateLimit") != `"requests";r=0;t=1` {
+		t.Errorf("%v", p.Header)
+	}
+	is(t, "a refresh", m.Begin("a", "x"), "", 0)
+	p, _ = errors.AsType[*problem.HTTPError](m.Begin("a", "y"))
+	if p.Header.Get("RateLimit-Policy") != `"refreshes";q=1;qu="concurrent-requests"` || p.Header.Get("RateLimit") != `"refreshes";r=0;t=1` {
+		t.Errorf("%v", p.Header)
+	}
+}
+
+func TestARefreshUnderWayCountsOncePerClientUntilItEnds(t *testing.T) {
+	m, pass := metered(Limits{UnderWay: 2})
+	for range 3 {
+		is(t, "one entity", m.Begin("a", "x"), "", 0)
+	}
+	is(t, "a second", m.Begin("a", "y"), "", 0)
+	is(t, "a third", m.Begin("a", "z"), "too-many-refreshes", time.Second)
+	is(t, "one that is under way already", m.Begin("a", "y"), "", 0)
+	is(t, "of another client", m.Begin("b", "x"), "", 0)
+	m.Ended("x")
+	m.Ended("never begun")
+	is(t, "after one has ended", m.Begin("a", "z"), "", 0)
+	is(t, "and one more", m.Begin("a", "x"), "too-many-refreshes", time.Second)
+	is(t, "it ended for the other too", errors.Join(m.Begin("b", "1"), m.Begin("b", "2")), "", 0)
+	pass(flightLife - 1)
+	is(t, "just before two minutes", m.Begin("a", "x"), "too-many-refreshes", time.Second)
+	pass(1)
+	is(t, "after two minutes", errors.Join(m.Begin("a", "p"), m.Begin("a", "q")), "", 0)
+	m.Ended("p")
+	m.Ended("q")
+	if len(m.flights)+len(m.on)+len(m.flying)+m.begun.Len() != 0 {
+		t.Errorf("%v %v %v", m.flights, m.on, m.flying)
+	}
+}
+
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	m, _ := metered(Limits{Requests: "1/h", UnderWay: 5})
+	name := func(i int) string { return fmt.Sprint("ip:", i) }
+	for i := range clientsMost + 10 {
+		is(t, "a new client", errors.Join(m.Request(name(i), 1), m.Begin(name(i), "x"), m.Begin("one", name(i%5))), "", 0)
+	}
+	if len(m.clients) != clientsMost || m.recent.Len() != clientsMost || len(m.flights) > flightsMost || m.begun.Len() != len(m.flights) {
+		t.Errorf("%d clients, %d refreshes", len(m.clients), len(m.flights))
+	}
+	is(t, "the newest is known", m.Request(name(clientsMost+9), 1), "too-many-requests", time.Hour)
+	is(t, "the oldest is forgotten", m.Request(name(0), 1), "", 0)
+}
+
+func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
+	none, _ := metered(Limits{})
+	for _, m := range []*Meters{nil, none} {
+		for range 3000 {
+			is(t, "unbounded", errors.Join(m.Request("a", 1000), m.NewKey("a", 1000), m.Begin("a", "x")), "", 0)
+		}
+		m.Ended("x")
+	}
+}

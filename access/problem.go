@@ -1,0 +1,67 @@
+package access
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/freshet/freshet/problem"
+)
+
+// The codes of what a caller is told. Of a token that does not hold no more is
+// said than whether it has only expired: its holder can renew that one.
+const (
+	codeMissing = "TOKEN_MISSING"
+	codeInvalid = "INVALID_TOKEN"
+	codeExpired = "TOKEN_EXPIRED"
+	codeNoKeys  = "keys-unavailable"
+	codeScope   = "insufficient-scope"
+)
+
+// challenge is WWW-Authenticate as RFC 6750 has it.
+func challenge(p *problem.HTTPError, attributes string) *problem.HTTPError {
+	p.Header = http.Header{"Www-Authenticate": {`Bearer realm="freshet"` + attributes}}
+	return p
+}
+
+func missing() *problem.HTTPError {
+	return challenge(problem.New(http.StatusUnauthorized, codeMissing, "Send an API key or a token, as in Authorization: Bearer fsk_…"), "")
+}
+
+func invalid() *problem.HTTPError {
+	return challenge(problem.New(http.StatusUnauthorized, codeInvalid, "The API key or token does not hold. Get another one."), `, error="invalid_token"`)
+}
+
+func expired() *problem.HTTPError {
+	return challenge(problem.New(http.StatusUnauthorized, codeExpired, "The API key or token has expired. Renew it."),
+		`, error="invalid_token", error_description="expired"`)
+}
+
+// noKeys is the problem of a token that nobody can check now.
+func noKeys() *problem.HTTPError {
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the keys that sign them could not be read yet.")
+	p.After = keysAgain
+	return p
+}
+
+// Forbid returns the problem of a client that lacks the scope.
+func Forbid(s Scope) *problem.HTTPError {
+	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This needs the scope %s, which the API key or token does not have.", s)),
+		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))
+}
+
+// tooMany is the problem of a limit that is used up: RateLimit as
+// draft-ietf-httpapi-ratelimit-headers has it. No window: it is not of time.
+func tooMany(code, policy, detail string, quota int, window, after time.Duration) *problem.HTTPError {
+	p := problem.New(http.StatusTooManyRequests, code, detail)
+	p.After = max(after, time.Second)
+	declared := fmt.Sprintf(`"%s";q=%d;qu="concurrent-requests"`, policy, quota)
+	if window > 0 {
+		declared = fmt.Sprintf(`"%s";q=%d;w=%d`, policy, quota, problem.Seconds(window))
+	}
+	p.Header = http.Header{
+		"Ratelimit-Policy": {declared},
+		"Ratelimit":        {fmt.Sprintf(`"%s";r=0;t=%d`, policy, problem.Seconds(p.After))},
+	}
+	return p
+}

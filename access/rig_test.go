@@ -1,0 +1,229 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// signers are made once: an RSA key takes a while.
+var signers = sync.OnceValue(func() map[string]crypto.Signer {
+	one, err1 := rsa.GenerateKey(rand.Reader, 2048)
+	two, err2 := rsa.GenerateKey(rand.Reader, 2048)
+	curve, err3 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	_, edwards, err4 := ed25519.GenerateKey(rand.Reader)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		panic(err)
+	}
+	return map[string]crypto.Signer{"one": one, "two": two, "curve": curve, "edwards": edwards}
+})
+
+// issuing is an issuer of tokens with its key set.
+type issuing struct {
+	*testing.T
+	server *httptest.Server
+	asked  atomic.Int64
+	mu     sync.Mutex
+	serve  []string // names of signers; nil: it is away
+}
+
+func newIssuing(t *testing.T, serve ...string) *issuing {
+	t.Helper()
+	i := &issuing{T: t, serve: serve}
+	i.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		i.asked.Add(1)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if len(i.serve) == 0 {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		set := jwkset.JWKSMarshal{Keys: []jwkset.JWKMarshal{
+			{KTY: jwkset.KtyOct, KID: "symmetric", K: "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"},
+			{KTY: "strange", KID: "strange"},
+		}}
+		for _, name := range i.serve {
+			key, err := jwkset.NewJWKFromKey(signers()[name].Public(), jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: name}})
+			if err != nil {
+				t.Error(err)
+			}
+			set.Keys = append(set.Keys, key.Marshal())
+		}
+		if err := json.NewEncoder(w).Encode(set); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(i.server.Close)
+	return i
+}
+
+func (i *issuing) serves(names ...string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.serve = names
+}
+
+// now is what time it is in the tests.
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// good are the claims of a token that holds.
+func good(change ...any) jwt.MapClaims {
+	c := jwt.MapClaims{
+		"iss": "https://issuer.example", "aud": "freshet", "sub": "somebody", "scope": "read refresh unheard-of",
+		"iat": now.Add(-time.Minute).Unix(), "nbf": now.Add(-time.Minute).Unix(), "exp": now.Add(time.Hour).Unix(),
+	}
+	for i := 0; i < len(change); i += 2 {
+		if change[i+1] == nil {
+			delete(c, change[i].(string))
+		} else {
+			c[change[i].(string)] = change[i+1]
+		}
+	}
+	return c
+}
+
+// sign returns a token signed by a signer under its own kid.
+func sign(t testing.TB, method jwt.SigningMethod, name string, c jwt.MapClaims) string {
+	t.Helper()
+	token := jwt.NewWithClaims(method, c)
+	token.Header["kid"] = name
+	return signed(t, token, signers()[name])
+}
+
+func signed(t testing.TB, token *jwt.Token, key any) string {
+	t.Helper()
+	text, err := token.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// rig is a guard on a database in memory.
+type rig struct {
+	testing.TB
+	*Guard
+	db  *sqlite.Store
+	log bytes.Buffer
+	at  time.Time
+}
+
+func newRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r := &rig{TB: t, db: db, at: now}
+	c := DefaultConfig()
+	c.Require = Always
+	if change != nil {
+		change(&c)
+	}
+	if err := c.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Guard, err = New(c, db, slog.New(slog.NewTextHandler(&r.log, nil)), prometheus.NewPedanticRegistry()); err != nil {
+		t.Fatal(err)
+	}
+	r.now = func() time.Time { return r.at }
+	if r.issuer != nil {
+		r.issuer.now = r.now
+	}
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// withIssuer is a guard that takes the tokens of an issuer.
+func withIssuer(t *testing.T, serve ...string) (*rig, *issuing) {
+	t.Helper()
+	i := newIssuing(t, serve...)
+	return newRig(t, func(c *Config) {
+		c.JWKSURL, c.Issuer, c.Audience = i.server.URL, "https://issuer.example", "freshet"
+	}), i
+}
+
+func write(t testing.TB, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// ask identifies a request with these Authorization headers.
+func (r *rig) ask(headers ...string) (Client, *problem.HTTPError) {
+	r.Helper()
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/", http.NoBody)
+	for _, h := range headers {
+		req.Header.Add("Authorization", h)
+	}
+	c, err := r.Identify(req, "192.0.2.7")
+	if err == nil {
+		return c, nil
+	}
+	p, ok := errors.AsType[*problem.HTTPError](err)
+	if !ok || c.Name != "" || len(c.Scopes) > 0 {
+		r.Fatalf("%q gave %+v and %v", headers, c, err)
+	}
+	return c, p
+}
+
+// refused expects a refusal.
+func (r *rig) refused(what string, status int, code string, headers ...string) {
+	r.Helper()
+	c, p := r.ask(headers...)
+	if p == nil {
+		r.Errorf("%s: taken for %+v", what, c)
+		return
+	}
+	if p.Status != status || p.Code != code || (status == 401) != (p.Header.Get("WWW-Authenticate") != "") {
+		r.Errorf("%s: %d %s %v", what, p.Status, p.Code, p.Header)
+	}
+}
+
+func (r *rig) taken(what, name string, header string, scopes ...Scope) Client {
+	r.Helper()
+	c, p := r.ask(header)
+	if p != nil {
+		r.Errorf("%s: %v", what, p)
+		return c
+	}
+	if c.Name != name || len(c.Scopes) != len(scopes) {
+		r.Errorf("%s: %+v", what, c)
+		return c
+	}
+	for i, s := range scopes {
+		if c.Scopes[i] != s {
+			r.Errorf("%s: %+v", what, c)
+		}
+	}
+	return c
+}
