@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -36,13 +35,14 @@ type Look func(ctx context.Context, source string) (any, error)
 type admin struct {
 	settings *Settings
 	look     Look
+	actor    func(*http.Request) string
 	log      *slog.Logger
 }
 
 // Handler returns the admin API, below /admin/v1. A nil look answers that nobody
-// looks. Browsers can't be made to call it from another site.
-func (s *Settings) Handler(look Look, log *slog.Logger) http.Handler {
-	a := &admin{s, look, log}
+// looks; actor names who asks, for the audit. Browsers can't be made to call it from another site.
+func (s *Settings) Handler(look Look, actor func(*http.Request) string, log *slog.Logger) http.Handler {
+	a := &admin{s, look, actor, log}
 	mux := http.NewServeMux()
 	for path, methods := range map[string]map[string]handle{
 		"/admin/v1/settings":                {http.MethodGet: a.all},
@@ -107,7 +107,7 @@ func (a *admin) one(r *http.Request) (any, error) {
 }
 
 func (a *admin) patch(r *http.Request) (any, error) {
-	o, err := orderOf(r)
+	o, err := a.orderOf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(str
 // act returns the handler of what an order alone says.
 func (a *admin) act(do func(context.Context, Order) (State, error)) handle {
 	return func(r *http.Request) (any, error) {
-		o, err := orderOf(r)
+		o, err := a.orderOf(r)
 		if err != nil {
 			return nil, err
 		}
@@ -191,15 +191,9 @@ func (a *admin) limiter(r *http.Request) (any, error) {
 // who sends it had a revision in mind, and would overwrite whatever there is.
 var oneRevision = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
 
-// orderOf returns who wants what to be changed. Until there is access control
-// nobody proves who they are, and the audit must not look as if they had: it
-// gets the address of the connection, and no header is believed.
-func orderOf(r *http.Request) (Order, error) {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = "unknown"
-	}
-	o := Order{Source: r.PathValue("source"), Actor: "unauthenticated@" + host}
+// orderOf returns who wants what to be changed.
+func (a *admin) orderOf(r *http.Request) (Order, error) {
+	o := Order{Source: r.PathValue("source"), Actor: a.actor(r)}
 	tags := r.Header.Values("If-Match")
 	tag := strings.Join(tags, ", ")
 	if len(tags) == 0 || tag == "*" {

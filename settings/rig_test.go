@@ -74,7 +74,7 @@ func newRig(t *testing.T) *rig {
 	r.look = func(_ context.Context, source string) (any, error) {
 		return limiter.View{Source: source, State: "unused", Policies: []limiter.PolicyView{}, Processes: []limiter.ProcessView{}}, nil
 	}
-	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.look(ctx, source) }, slog.New(slog.NewTextHandler(&r.log, nil)))
+	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.look(ctx, source) }, func(*http.Request) string { return "somebody" }, slog.New(slog.NewTextHandler(&r.log, nil)))
 
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
 	if err != nil {

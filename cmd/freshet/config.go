@@ -14,6 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -27,7 +28,8 @@ type Config struct {
 	Redis    RedisConfig             `yaml:"redis"`
 	Database DatabaseConfig          `yaml:"database"`
 	Query    ListenConfig            `yaml:"query"`
-	Ops      ListenConfig            `yaml:"ops"`
+	Ops      OpsConfig               `yaml:"ops"`
+	Access   access.Config           `yaml:"access"`
 	Metrics  MetricsConfig           `yaml:"metrics"`
 	Log      LogConfig               `yaml:"log"`
 	Sources  map[string]SourceConfig `yaml:"sources"`
@@ -77,6 +79,21 @@ type DatabaseConfig struct {
 // ListenConfig is an address to listen on.
 type ListenConfig struct {
 	Listen string `yaml:"listen"`
+}
+
+// OpsConfig is where health and metrics are told, which have no access control:
+// beyond loopback only if that is meant.
+type OpsConfig struct {
+	Listen string `yaml:"listen"`
+	Open   bool   `yaml:"open"`
+}
+
+// admit returns an error if the address would be open by mistake.
+func (c OpsConfig) admit() error {
+	if c.Open || access.Loopback(c.Listen) {
+		return nil
+	}
+	return fmt.Errorf("ops.listen: %s is beyond loopback, and health and metrics have no access control; listen on loopback, or say ops.open: true if whoever reaches it may read them", c.Listen)
 }
 
 // MetricsConfig says what stands before every metric's name.
@@ -156,7 +173,8 @@ func defaultConfig() (Config, error) {
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
 		Query:    ListenConfig{"127.0.0.1:8080"},
-		Ops:      ListenConfig{"127.0.0.1:9464"},
+		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
+		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
 		Log:      LogConfig{Format: "text"},
 	}
@@ -244,6 +262,11 @@ func (c *Config) check() error {
 	for _, l := range []struct{ name, value string }{{"query.listen", c.Query.Listen}, {"ops.listen", c.Ops.Listen}} {
 		if _, _, err := net.SplitHostPort(l.value); err != nil {
 			fail("%s: %q must be host:port, as in 127.0.0.1:8080", l.name, l.value)
+		}
+	}
+	if err := c.Access.Check(); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			fail("access.%s", line)
 		}
 	}
 	if !namespacePattern.MatchString(c.Metrics.Namespace) {

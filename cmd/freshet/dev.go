@@ -65,7 +65,7 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 		return usageError{fmt.Errorf("--listen is %q; it must be host:port, as in 127.0.0.1:8080", o.listen)}
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return usageError{fmt.Errorf("--listen is %s; dev has no access control and listens on loopback only, as on 127.0.0.1:8080", o.listen)}
+		return usageError{fmt.Errorf("--listen is %s; dev is for this machine and listens on loopback only, as on 127.0.0.1:8080", o.listen)}
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
 	if err != nil {

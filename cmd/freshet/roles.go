@@ -25,6 +25,9 @@ that nothing is refreshed.`,
 			}
 			override(&config.Query.Listen, address)
 			override(&config.Ops.Listen, opsAddress)
+			if err := config.Ops.admit(); err != nil {
+				return err
+			}
 			l, err := listen(cmd.Context(), config.Query.Listen, "query.listen", "--listen")
 			if err != nil {
 				return err
@@ -69,6 +72,9 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 				return err
 			}
 			override(&config.Ops.Listen, opsAddress)
+			if err := config.Ops.admit(); err != nil {
+				return err
+			}
 			parts, closeAll, err := p.connect(cmd.Context(), config)
 			if err != nil {
 				return err

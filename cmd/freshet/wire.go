@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/producer"
@@ -36,6 +37,7 @@ type parts struct {
 		consumer.Store
 		settings.Store
 		retries.Store
+		access.KeyStore
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient
@@ -174,12 +176,18 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	for name, s := range sources {
 		known[name] = s
 	}
+	guard, _, err := p.guard(ctx, l.Addr().String())
+	if err != nil {
+		return err
+	}
 	server := query.New(p.store, known, wishes{p.producer}, p.lag, p.ops(map[string]check{
 		"database": {required: true, ask: p.store.Ping},
 		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
 		"kafka":    {ask: p.client.Ping},
-	}), p.settings().Handler(p.limiterView, p.log), p.log, p.reg)
-	return server.Serve(ctx, l)
+	}), p.admin(guard), p.log, p.reg)
+	behind := newGroup(context.WithoutCancel(ctx))
+	behind.run(guard.Run)
+	return errors.Join(server.Serve(ctx, l), behind.stop())
 }
 
 // wishes lets the query service ask the producer.

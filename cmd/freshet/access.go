@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/freshet/freshet/access"
+)
+
+// guard returns who knows whom a request is from, and what bounds them, of a
+// service that listens at the address. It fails if that would be open to everybody
+// by mistake. Where only this machine asks, and nobody is asked who they are,
+// nobody is bounded: the meters are nil.
+func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access.Meters, error) {
+	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := guard.Load(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := guard.Listen(listen); err != nil {
+		return nil, nil, err
+	}
+	if !guard.Required() && access.Loopback(listen) {
+		return guard, nil, nil
+	}
+	return guard, access.NewMeters(p.config.Access.Limits, p.reg), nil
+}
+
+// admin returns the admin API, for those who may administer.
+func (p parts) admin(guard *access.Guard) http.Handler {
+	keys := guard.Handler(actor)
+	mux := http.NewServeMux()
+	mux.Handle("/admin/v1/keys", keys)
+	mux.Handle("/admin/v1/keys/", keys)
+	mux.Handle("/", guard.Admin(p.settings().Handler(p.limiterView, actor, p.log)))
+	return mux
+}
+
+// actor names who asks, for the audit. Who was not asked who they are must not
+// look as if they had shown it: the audit gets the address of the connection, and
+// no header is believed.
+func actor(r *http.Request) string {
+	if c, known := access.ClientOf(r.Context()); known {
+		return c.Name
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = "unknown"
+	}
+	return "unauthenticated@" + host
+}
