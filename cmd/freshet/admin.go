@@ -114,7 +114,7 @@ func (a *admin) call(ctx context.Context, method, path string, body, answer any)
 	if err != nil {
 		return fmt.Errorf("read the answer of %s: %w", a.base, err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated {
 		return a.refused(resp, text)
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
@@ -129,8 +129,11 @@ func (a *admin) refused(resp *http.Response, text []byte) error {
 	if err := json.Unmarshal(text, &problem); err != nil || problem.Detail == "" || problem.Code == "no-such-path" {
 		return a.stranger(resp)
 	}
-	if problem.Code == "no-such-source" {
+	switch problem.Code {
+	case "no-such-source", "no-such-key":
 		return notFoundError{errors.New(problem.Detail)}
+	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
+		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope admin", a.base, problem.Detail)
 	}
 	return errors.New(problem.Detail)
 }

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// as runs a command against the running product with a token.
+func (d *dev) as(token string, args ...string) (code int, stdout, stderr string) {
+	d.Helper()
+	return command(d.T, []string{"FRESHET_ADDR=" + d.api, "FRESHET_TOKEN=" + token}, args...)
+}
+
+func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.until("a fresh answer", "somebody", isFresh) // a stop in the middle of a start is another test's
+	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
+	if code != 0 || !regexp.MustCompile(`^fsk_[0-9a-z]{12}_[0-9A-Za-z_-]{43}\n$`).MatchString(key) {
+		t.Fatalf("exit %d, %q, %q", code, key, notes)
+	}
+	for _, want := range []string{`"a dashboard" with read,refresh`, "not shown again", "asks nobody for keys at present", "access.require"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("%q does not mention %q", notes, want)
+		}
+	}
+	id := key[4:16]
+	if strings.Contains(notes, key[20:50]) {
+		t.Error("the key is on stderr too")
+	}
+	table := strings.Join(strings.Fields(d.said(0, nil, "keys", "list")), " ")
+	for _, want := range []string{"ID NAME SCOPES STATE CREATED BY", id + " a dashboard read,refresh until 20", "unauthenticated@127.0.0.1"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in %s", want, table)
+		}
+	}
+	d.said(2, []string{"give --yes"}, "keys", "revoke", id)
+	if text := d.said(2, []string{"by its id"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
+		t.Error("the key is shown")
+	}
+	d.said(0, []string{"key " + id + ` of "a dashboard" is revoked`}, "keys", "revoke", id, "--yes")
+	d.said(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
+	d.said(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
+	d.said(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
+	d.said(1, []string{"must be read, refresh or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
+	d.said(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
+	d.said(2, []string{"table, json or jsonl"}, "keys", "list", "-o", "xml")
+	d.said(0, []string{"key-create", "key-revoke", id}, "settings", "audit")
+	if code, stderr := d.stop(); code != 0 || stderr != "" {
+		t.Errorf("stopped with %d: %s", code, stderr)
+	}
+}
+
+func TestWhereKeysAreAskedForTheAdminAPITakesNoOthers(t *testing.T) {
+	token := strings.Repeat("0123456789abcdef", 4)
+	d := startDev(t, "--no-demo", "--config", write(t, "access: {adminTokenFile: "+write(t, token+"\n")+"}\n"))
+	for _, args := range [][]string{{"settings", "get"}, {"stop", "--yes"}, {"limiter"}, {"keys", "list"}, {"settings", "audit"}} {
+		for _, wrong := range []string{"", "x", "fsk_aaaaaaaaaaaa_" + strings.Repeat("A", 43)} {
+			code, stdout, stderr := d.as(wrong, args...)
+			if code != 1 || stdout != "" || !strings.Contains(stderr, "Set FRESHET_TOKEN to an API key or token that has the scope admin") {
+				t.Errorf("%q with %q: exit %d, %q, %q", args, wrong, code, stdout, stderr)
+			}
+		}
+	}
+	code, admin, notes := d.as(token, "keys", "create", "--name", "on-call", "--scopes", "admin")
+	if code != 0 || strings.Contains(notes, "nobody") {
+		t.Fatalf("exit %d: %s", code, notes)
+	}
+	admin = strings.TrimSpace(admin)
+	code, reader, _ := d.as(admin, "keys", "create", "--name", "reader", "--scopes", "read")
+	if code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	if code, _, stderr := d.as(strings.TrimSpace(reader), "keys", "list"); code != 1 || !strings.Contains(stderr, "needs the scope admin") || !strings.Contains(stderr, "FRESHET_TOKEN") {
+		t.Errorf("a reader: exit %d, %s", code, stderr)
+	}
+	if code, _, stderr := d.as(admin, "stop", "--yes"); code != 0 {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	_, text, _ := d.as(admin, "settings", "audit", "-o", "json")
+	var entries []settings.Entry
+	if err := json.Unmarshal([]byte(text), &entries); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"stop by key:" + admin[4:16] + " on-call", "key-create by key:" + admin[4:16] + " on-call", "key-create by admin-token"}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Action+" by "+e.Actor)
+	}
+	if !slices.Equal(got, want) || strings.Contains(text, token) || strings.Contains(text, admin[20:50]) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestKeysAreAskedForFromTheNextStartOn(t *testing.T) {
+	dir := t.TempDir()
+	d := startDev(t, "--no-demo", "--data-dir", dir)
+	_, key, _ := d.as("", "keys", "create", "--name", "on-call", "--scopes", "admin")
+	d.said(0, nil, "settings", "get")
+	d.stop()
+	d = startDev(t, "--no-demo", "--data-dir", dir)
+	if code, _, stderr := d.as("", "settings", "get"); code != 1 || !strings.Contains(stderr, "FRESHET_TOKEN") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if code, _, stderr := d.as(strings.TrimSpace(key), "settings", "get"); code != 0 {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+func TestAQueryServiceThatWouldBeOpenByMistakeDoesNotStart(t *testing.T) {
+	database := "FRESHET_DATABASE_URL=" + servicetest.Postgres(t)
+	query := []string{"query", "--listen", "0.0.0.0:0", "--ops-listen", "127.0.0.1:0"}
+	if code, _, stderr := command(t, []string{database}, query...); code != 1 || !strings.Contains(stderr, "freshet migrate up") {
+		t.Errorf("before its tables are there: exit %d, %s", code, stderr)
+	}
+	if code, _, stderr := command(t, []string{database}, "migrate", "up"); code != 0 {
+		t.Fatal(stderr)
+	}
+	for env, want := range map[string]string{
+		"":                              "beyond loopback, and there is nothing to tell callers apart by: set access.adminTokenFile",
+		"FRESHET_ACCESS_REQUIRE=always": "beyond loopback",
+		"FRESHET_ACCESS_ADMIN_TOKEN_FILE=" + write(t, "short"): "access.adminTokenFile: ",
+		"FRESHET_ACCESS_REQUIRE=yes":                           `access.require: "yes" must be auto, always or never`,
+		"FRESHET_ACCESS_ALGORITHMS=RS256, none":                "access.algorithms[1]: none signs nothing",
+		"FRESHET_ACCESS_LIMITS_NEW_KEYS=many":                  `access.limits.newKeys: "many" must be`,
+		"FRESHET_OPS_LISTEN=127.0.0.1":                         "ops.listen",
+	} {
+		code, stdout, stderr := command(t, []string{database, env}, query...)
+		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, %q, %q", env, code, stdout, stderr)
+		}
+	}
+}
+
+func TestHealthAndMetricsAreNotOpenByMistake(t *testing.T) {
+	for _, args := range [][]string{{"query", "--listen", "127.0.0.1:0"}, {"worker"}} {
+		for _, address := range []string{"0.0.0.0:0", ":9464", "10.0.0.1:9464"} {
+			code, stdout, stderr := command(t, nil, append(args, "--ops-listen", address)...)
+			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.open: true") {
+				t.Errorf("%q at %s: exit %d, %q", args, address, code, stderr)
+			}
+		}
+	}
+	if err := (OpsConfig{Listen: "0.0.0.0:1", Open: true}).admit(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	for _, c := range []struct {
+		require  access.Require
+		listen   string
+		required bool
+		meters   bool
+	}{{access.Auto, "127.0.0.1:1", false, false}, {access.Never, "127.0.0.1:1", false, false}, {access.Never, "0.0.0.0:1", false, true}} {
+		config, err := defaultConfig()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Access.Require = c.require
+		p := parts{config: config, store: db, log: (&program{stderr: t.Output()}).logger(config.Log), reg: prometheus.NewPedanticRegistry()}
+		guard, meters, err := p.guard(t.Context(), c.listen)
+		if err != nil || guard.Required() != c.required || (meters != nil) != c.meters {
+			t.Errorf("%+v: %v, %v", c, meters, err)
+		}
+	}
+}
+
+func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+	r.RemoteAddr = "192.0.2.7:1234"
+	r.Header.Set("X-Forwarded-For", "10.0.0.1")
+	r.Header.Set("Authorization", "Bearer x")
+	if got := actor(r); got != "unauthenticated@192.0.2.7" {
+		t.Error(got)
+	}
+	if got := actor(r.WithContext(access.WithClient(t.Context(), access.Client{Name: "jwt:somebody"}))); got != "jwt:somebody" {
+		t.Error(got)
+	}
+}
