@@ -28,7 +28,7 @@ var scopes = []Scope{Read, Refresh, Admin}
 // Client is who asks.
 type Client struct {
 	// Name stands in audits and bounds: "key:<id> <name>", "jwt:<sub>",
-	// "admin-token", or "ip:<address>" where nobody is asked. It is printable and
+	// "admin-token", or "unauthenticated@<address>" where nobody is asked. It is printable and
 	// of bounded length.
 	Name   string
 	Scopes []Scope

@@ -164,7 +164,7 @@ func Loopback(address string) bool {
 	if err != nil {
 		host = strings.Trim(address, "[]")
 	}
-	if host == "localhost" {
+	if strings.EqualFold(host, "localhost") {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)

@@ -180,13 +180,26 @@ func (f *failures) second(err error) bool {
 	return *f == 2
 }
 
+// unasked stands before the address of a client whom nobody asked who it is: in an
+// audit it must not look as if it had shown it.
+const unasked = "unauthenticated@"
+
+var everything = []Scope{Admin}
+
 // Identify returns who a request is from; address is the one it came from. Its
 // errors are *problem.HTTPError. A token is taken from Authorization alone: one
 // in a URL would stand in logs, histories and referrers. A page's EventSource
 // can't send the header; one that streams by fetch can.
+//
+// A service that asks nobody since only this machine reaches it answers to the
+// names of this machine alone: a page whose name was made to lead here (DNS
+// rebinding) is of one origin with it, and the browser would let it do all.
 func (g *Guard) Identify(r *http.Request, address string) (Client, error) {
 	if !g.Required() {
-		return Client{Name: "ip:" + named(address), Scopes: []Scope{Admin}}, nil
+		if g.config.Require == Auto && r.Host != "" && !Loopback(r.Host) {
+			return Client{}, misdirected()
+		}
+		return Client{Name: unasked + address, Scopes: everything}, nil
 	}
 	c, err := g.byToken(r.Context(), r.Header.Values("Authorization"))
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {

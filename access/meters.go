@@ -146,10 +146,11 @@ func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
 }
 
 // Begin counts a refresh that a client has asked for, once until it has Ended or
-// for two minutes. The error is as that of Request.
-func (m *Meters) Begin(client, entity string) error {
+// for two minutes; begun: it was not under way for this client. The error is as
+// that of Request.
+func (m *Meters) Begin(client, entity string) (begun bool, err error) {
 	if m == nil || m.underWay == 0 {
-		return nil
+		return true, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,11 +160,11 @@ func (m *Meters) Begin(client, entity string) error {
 	}
 	f := flight{client, entity}
 	if _, known := m.flights[f]; known {
-		return nil
+		return false, nil
 	}
 	if m.flying[client] >= m.underWay {
 		m.refused.WithLabelValues("refreshes").Inc()
-		return tooMany("too-many-refreshes", "refreshes", fmt.Sprintf("%d refreshes that you asked for are under way. Wait until some have ended.", m.underWay), m.underWay, 0, time.Second)
+		return false, tooMany("too-many-refreshes", "refreshes", fmt.Sprintf("%d refreshes that you asked for are under way. Wait until some have ended.", m.underWay), m.underWay, 0, time.Second)
 	}
 	m.flights[f] = m.begun.PushBack(&flightOf{f, now.Add(flightLife)})
 	if m.on[entity] == nil {
@@ -171,7 +172,7 @@ func (m *Meters) Begin(client, entity string) error {
 	}
 	m.on[entity][f] = struct{}{}
 	m.flying[client]++
-	return nil
+	return true, nil
 }
 
 // Ended says that the refresh of an entity is over, for whoever asked for it.

@@ -63,8 +63,8 @@ func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
 	if p.Header.Get("RateLimit-Policy") != `"requests";q=100;w=1` || p.Header.Get("RateLimit") != `"requests";r=0;t=1` {
 		t.Errorf("%v", p.Header)
 	}
-	is(t, "a refresh", m.Begin("a", "x"), "", 0)
-	p, _ = errors.AsType[*problem.HTTPError](m.Begin("a", "y"))
+	is(t, "a refresh", begin(m, "a", "x"), "", 0)
+	p, _ = errors.AsType[*problem.HTTPError](begin(m, "a", "y"))
 	if p.Header.Get("RateLimit-Policy") != `"refreshes";q=1;qu="concurrent-requests"` || p.Header.Get("RateLimit") != `"refreshes";r=0;t=1` {
 		t.Errorf("%v", p.Header)
 	}
@@ -73,21 +73,21 @@ func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
 func TestARefreshUnderWayCountsOncePerClientUntilItEnds(t *testing.T) {
 	m, pass := metered(Limits{UnderWay: 2})
 	for range 3 {
-		is(t, "one entity", m.Begin("a", "x"), "", 0)
+		is(t, "one entity", begin(m, "a", "x"), "", 0)
 	}
-	is(t, "a second", m.Begin("a", "y"), "", 0)
-	is(t, "a third", m.Begin("a", "z"), "too-many-refreshes", time.Second)
-	is(t, "one that is under way already", m.Begin("a", "y"), "", 0)
-	is(t, "of another client", m.Begin("b", "x"), "", 0)
+	is(t, "a second", begin(m, "a", "y"), "", 0)
+	is(t, "a third", begin(m, "a", "z"), "too-many-refreshes", time.Second)
+	is(t, "one that is under way already", begin(m, "a", "y"), "", 0)
+	is(t, "of another client", begin(m, "b", "x"), "", 0)
 	m.Ended("x")
 	m.Ended("never begun")
-	is(t, "after one has ended", m.Begin("a", "z"), "", 0)
-	is(t, "and one more", m.Begin("a", "x"), "too-many-refreshes", time.Second)
-	is(t, "it ended for the other too", errors.Join(m.Begin("b", "1"), m.Begin("b", "2")), "", 0)
+	is(t, "after one has ended", begin(m, "a", "z"), "", 0)
+	is(t, "and one more", begin(m, "a", "x"), "too-many-refreshes", time.Second)
+	is(t, "it ended for the other too", errors.Join(begin(m, "b", "1"), begin(m, "b", "2")), "", 0)
 	pass(flightLife - 1)
-	is(t, "just before two minutes", m.Begin("a", "x"), "too-many-refreshes", time.Second)
+	is(t, "just before two minutes", begin(m, "a", "x"), "too-many-refreshes", time.Second)
 	pass(1)
-	is(t, "after two minutes", errors.Join(m.Begin("a", "p"), m.Begin("a", "q")), "", 0)
+	is(t, "after two minutes", errors.Join(begin(m, "a", "p"), begin(m, "a", "q")), "", 0)
 	m.Ended("p")
 	m.Ended("q")
 	if len(m.flights)+len(m.on)+len(m.flying)+m.begun.Len() != 0 {
@@ -99,7 +99,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	m, _ := metered(Limits{Requests: "1/h", UnderWay: 5})
 	name := func(i int) string { return fmt.Sprint("ip:", i) }
 	for i := range clientsMost + 10 {
-		is(t, "a new client", errors.Join(m.Request(name(i), 1), m.Begin(name(i), "x"), m.Begin("one", name(i%5))), "", 0)
+		is(t, "a new client", errors.Join(m.Request(name(i), 1), begin(m, name(i), "x"), begin(m, "one", name(i%5))), "", 0)
 	}
 	if len(m.clients) != clientsMost || m.recent.Len() != clientsMost || len(m.flights) > flightsMost || m.begun.Len() != len(m.flights) {
 		t.Errorf("%d clients, %d refreshes", len(m.clients), len(m.flights))
@@ -112,8 +112,25 @@ func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
 	none, _ := metered(Limits{})
 	for _, m := range []*Meters{nil, none} {
 		for range 3000 {
-			is(t, "unbounded", errors.Join(m.Request("a", 1000), m.NewKey("a", 1000), m.Begin("a", "x")), "", 0)
+			is(t, "unbounded", errors.Join(m.Request("a", 1000), m.NewKey("a", 1000), begin(m, "a", "x")), "", 0)
 		}
 		m.Ended("x")
+	}
+}
+
+func begin(m *Meters, client, entity string) error {
+	_, err := m.Begin(client, entity)
+	return err
+}
+
+func TestARefreshBeginsOnceUntilItHasEnded(t *testing.T) {
+	m := NewMeters(Limits{UnderWay: 10}, prometheus.NewRegistry())
+	for i, want := range []bool{true, false, true} {
+		if begun, err := m.Begin("a", "x"); begun != want || err != nil {
+			t.Errorf("%d: %v, %v", i, begun, err)
+		}
+		if i == 1 {
+			m.Ended("x")
+		}
 	}
 }

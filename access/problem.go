@@ -16,6 +16,7 @@ const (
 	codeExpired = "TOKEN_EXPIRED"
 	codeNoKeys  = "keys-unavailable"
 	codeScope   = "insufficient-scope"
+	codeHost    = "misdirected"
 )
 
 // challenge is WWW-Authenticate as RFC 6750 has it.
@@ -35,6 +36,13 @@ func invalid() *problem.HTTPError {
 func expired() *problem.HTTPError {
 	return challenge(problem.New(http.StatusUnauthorized, codeExpired, "The API key or token has expired. Renew it."),
 		`, error="invalid_token", error_description="expired"`)
+}
+
+// misdirected is the problem of a name by which only a mistake, a proxy or a
+// malicious page leads to a service that asks nobody who they are.
+func misdirected() *problem.HTTPError {
+	return problem.New(http.StatusMisdirectedRequest, codeHost,
+		"This service asks nobody who they are, and so answers to localhost and 127.0.0.1 alone. Behind a proxy, set up access control, or say access.require: never.")
 }
 
 // noKeys is the problem of a token that nobody can check now.

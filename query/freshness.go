@@ -5,7 +5,6 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/store"
 )
 
 // Freshness is what a reader is told about a snapshot.
@@ -21,18 +20,21 @@ const (
 	NotFound Freshness = "NOT_FOUND"
 )
 
-// judge says how fresh a snapshot is and for which reason a refresh is wanted;
-// empty: none is. found is false if nothing is stored.
-func judge(s store.Snapshot, found bool, f source.Facet, now time.Time) (Freshness, schemas.Reason) {
-	age := now.Sub(s.CheckedAt)
-	switch {
-	case !found:
+// judge says how fresh what is stored is, nil for nothing, and for which reason a
+// refresh is wanted; empty: none is.
+func judge(e *entry, f source.Facet, now time.Time) (Freshness, schemas.Reason) {
+	if e == nil {
 		return Updating, schemas.CacheMiss
-	case s.Absent && age < f.AbsentFor:
+	}
+	age := now.Sub(e.CheckedAt)
+	switch {
+	case e.Absent && age < f.AbsentFor:
 		return NotFound, ""
-	case s.Absent:
+	case e.Absent:
 		return NotFound, schemas.Stale
-	case f.KeepFor > 0 && now.Sub(s.FetchedAt) >= f.KeepFor:
+	case !e.HasContent():
+		return Updating, schemas.CacheMiss
+	case f.KeepFor > 0 && now.Sub(e.FetchedAt) >= f.KeepFor:
 		return Updating, schemas.CacheMiss // kept too long to be served
 	case age < f.FreshFor:
 		return Fresh, ""

@@ -1,19 +1,31 @@
 package query
 
 import (
+	"maps"
+	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
 )
 
 type metrics struct {
 	requests *prometheus.HistogramVec
 	reads    *prometheus.CounterVec
 	age      *prometheus.HistogramVec
+	looks    *prometheus.CounterVec
+	breaker  prometheus.Gauge
+	line     prometheus.Gauge
+	waiters  prometheus.Gauge
+
+	byRoute memo[route, prometheus.Observer]
+	byRead  memo[readTo, readMetrics]
+
+	fromStore, fromMemory, fromOlder prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -31,21 +43,84 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets:                     []float64{1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800},
 			NativeHistogramBucketFactor: 1.1,
 		}, []string{"source", "facet"}),
+		looks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "snapshots_read_total", Help: "Where the snapshots of answers came from: store, memory, or older memory because the store did not answer.",
+		}, []string{"from"}),
+		breaker: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "reads_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
+		}),
+		line: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "settles_heard", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
+		}),
+		waiters: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
+		}),
 	}
-	reg.MustRegister(m.requests, m.reads, m.age)
+	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
+	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.waiters)
 	return m
 }
 
-func (m *metrics) answered(route, method string, status int, took time.Duration) {
-	if route == "" { // what a client makes up must not become a label
-		route, method = "none", "none"
+// route names a kind of answer, and readTo a kind of read.
+type (
+	route struct {
+		path, method string
+		status       int
 	}
-	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Observe(took.Seconds())
+	readTo struct {
+		source, facet string
+		freshness     Freshness
+	}
+	readMetrics struct {
+		count prometheus.Counter
+		age   prometheus.Observer
+	}
+)
+
+func (m *metrics) answered(path, method string, status int, took time.Duration) {
+	// What a client makes up must not become a label.
+	if path == "" {
+		path, method = "none", "none"
+	}
+	if status == http.StatusMethodNotAllowed {
+		method = "none"
+	}
+	m.byRoute.get(route{path, method, status}, func() prometheus.Observer {
+		return m.requests.WithLabelValues(path, method, strconv.Itoa(status))
+	}).Observe(took.Seconds())
 }
 
-func (m *metrics) read(e schemas.Entity, f Freshness, s store.Snapshot, now time.Time) {
-	m.reads.WithLabelValues(e.Source, e.Facet, string(f)).Inc()
-	if f == Fresh || f == Stale {
-		m.age.WithLabelValues(e.Source, e.Facet).Observe(now.Sub(s.CheckedAt).Seconds())
+func (m *metrics) read(e schemas.Entity, v view) {
+	of := m.byRead.get(readTo{e.Source, e.Facet, v.freshness}, func() readMetrics {
+		return readMetrics{m.reads.WithLabelValues(e.Source, e.Facet, string(v.freshness)), m.age.WithLabelValues(e.Source, e.Facet)}
+	})
+	of.count.Inc()
+	if v.freshness == Fresh || v.freshness == Stale {
+		of.age.Observe(v.at.Sub(v.CheckedAt).Seconds())
 	}
+}
+
+// memo remembers the metrics of a few labels: finding them by the labels themselves
+// allocates, for each answer.
+type memo[K comparable, V any] struct {
+	mu    sync.Mutex
+	known atomic.Pointer[map[K]V] // copied for each new one
+}
+
+func (m *memo[K, V]) get(k K, find func() V) V {
+	if known := m.known.Load(); known != nil {
+		if v, ok := (*known)[k]; ok {
+			return v
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	next := map[K]V{}
+	if known := m.known.Load(); known != nil {
+		maps.Copy(next, *known)
+	}
+	v := find()
+	next[k] = v
+	m.known.Store(&next)
+	return v
 }

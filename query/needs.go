@@ -2,17 +2,50 @@ package query
 
 import (
 	"context"
+	"log/slog"
+	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
+// Needs are what the query service works with.
+type Needs struct {
+	Store    Store
+	Sources  map[string]Source // by name
+	Requests Requester
+	Settles  Settles
+	Waits    Waits
+	Guard    Guard
+	Meters   Meters
+	Ops      http.Handler // answers for health and metrics
+	Admin    http.Handler // answers whatever lies below /admin/v1
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Config is what can be configured of the query service.
+type Config struct {
+	// Memory is how many bytes of snapshots are kept in front of the store.
+	Memory int64
+	// Origins are those whose pages may read answers in a browser.
+	Origins []string
+	// Proxies are the networks (CIDR) of proxies whose X-Forwarded-For is believed.
+	Proxies []string
+}
+
 // Store is where snapshots are read.
 type Store interface {
 	// Get returns an entity's snapshot, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
+	// GetAll returns the snapshots of the entities in their order, in one round
+	// trip; Version is 0 where nothing is stored.
+	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 }
 
 // Source knows an upstream's facets and which keys they take.
@@ -38,10 +71,15 @@ type Answer struct {
 	Queued bool
 	// Pending: somebody else's record is in the air; ask again for certainty.
 	Pending bool
+	// Number is that of the request which covers the wish; a fetch that begins
+	// after it has a higher one.
+	Number int64
 	// Reason says why it is not queued; Until is when asking again may help, if
 	// that is known.
 	Reason string
 	Until  time.Time
+
+	refused error // the problem, if this client has too much under way
 }
 
 // The reasons for which a wish is not queued, besides those of holds (HELD_…).
@@ -51,16 +89,44 @@ const (
 	ReasonBusy     = "BUSY"        // Kafka takes records more slowly than they come
 	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is away
 	reasonSlow     = "SLOW"        // it could not be said in time; it may be queued yet
+	reasonTooMany  = "TOO_MANY"    // this client has as many refreshes under way as it may
 )
 
 // Requester queues refreshes in the HIGH lane. It does not wait for Kafka, and
 // for nothing else for long.
 type Requester interface {
-	Request(ctx context.Context, w Wish) Answer
+	// Request answers each wish, in their order.
+	Request(ctx context.Context, wishes []Wish) []Answer
 }
 
-// Waits tells how long a request will wait in a lane, and whether that is known,
-// without asking anybody.
+// Settles tells of requests that were settled by any process.
+type Settles interface {
+	// Follow calls heard for each until ctx ends, and line(true) before the first
+	// and line(false) when nothing is heard any more, in order and from one
+	// goroutine. What is settled while the line is down is not told.
+	Follow(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error
+}
+
+// Waits tells how long a request will wait in a lane, when that was measured, and
+// whether it is known, without asking anybody.
 type Waits interface {
-	Wait(source string, lane schemas.Lane) (time.Duration, bool)
+	Wait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
+}
+
+// Guard knows who sends a request. Its errors are problems.
+type Guard interface {
+	Identify(r *http.Request, address string) (access.Client, error)
+}
+
+// Meters bound what one client may ask for. Their errors are problems.
+type Meters interface {
+	// Request counts n requests.
+	Request(client string, n int) error
+	// NewKey counts n entities of which nothing is stored yet.
+	NewKey(client string, n int) error
+	// Begin counts a refresh under way, once until it has ended; begun: it was not
+	// under way for this client.
+	Begin(client, entity string) (begun bool, err error)
+	// Ended notes that whatever was under way for an entity has ended.
+	Ended(entity string)
 }

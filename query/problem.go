@@ -18,12 +18,21 @@ type readError struct {
 
 func (p *readError) Unwrap() error { return p.HTTPError }
 
+// withBody adds what a read tells to a problem.
+func withBody(err error, body *readBody) error {
+	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+		return &readError{p, body}
+	}
+	return err
+}
+
 // handleError writes every error as a problem, the router's own included.
 func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
 	var body any
+	correlationOf(c)
 	p := s.problemOf(err, c)
 	if of, ok := errors.AsType[*readError](err); ok {
 		body = of
@@ -59,6 +68,6 @@ func (s *Server) problemOf(err error, c echo.Context) *problem.HTTPError {
 		}
 		return problem.New(own.Code, "refused", http.StatusText(own.Code))
 	}
-	s.log.Error("request failed", "path", c.Path(), "correlation_id", c.Get(correlationKey), "err", err)
+	s.log.Error("request failed", "path", c.Path(), "correlation_id", correlationOf(c), "err", err)
 	return problem.New(http.StatusInternalServerError, "internal", "Something went wrong here; the log has it under the correlation id.")
 }

@@ -2,252 +2,247 @@ package query
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/store"
 )
 
-// readBody is a read's answer but for the snapshot, which is spliced in as it is
-// stored.
-type readBody struct {
-	Freshness       Freshness  `json:"freshness"`
-	LastUpdatedAt   *time.Time `json:"lastUpdatedAt"`
-	LastCheckedAt   *time.Time `json:"lastCheckedAt"`
-	UpdateQueued    bool       `json:"updateQueued"`
-	EstimatedWaitMs *int64     `json:"estimatedWaitMs"`
-	// Why a refresh that is due is not queued, and when asking again may help.
-	NotQueuedReason *string    `json:"notQueuedReason"`
-	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
+// view is what one look at an entity found, and what became of the wish it led to.
+type view struct {
+	*entry    // nil: nothing is stored
+	freshness Freshness
+	reason    schemas.Reason // why a refresh is wanted; empty: none is
+	answer    Answer
+	at        time.Time
 }
 
-// entityOf returns the entity that the path names, and its facet.
-func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) {
-	var parts [3]string
-	for i, name := range []string{"source", "facet", "key"} {
-		var err error
-		if parts[i], err = url.PathUnescape(c.Param(name)); err != nil {
-			return schemas.Entity{}, source.Facet{}, problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s is not percent-encoded properly.", name))
-		}
+// look finds an entity and asks for a refresh if one is due.
+func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
+	found, err := s.memory.get(c.Request().Context(), e, f)
+	if err != nil {
+		return view{}, s.unreadable(c, e, err)
 	}
-	e := schemas.Entity{Source: parts[0], Facet: parts[1], Key: parts[2]}
-	src, known := s.sources[e.Source]
-	if !known {
-		return e, source.Facet{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
+	v := view{entry: found, at: time.Now()}
+	v.freshness, v.reason = judge(found, f, v.at)
+	if v.reason != "" {
+		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()})
 	}
-	f, known := src.Facet(e.Facet)
-	if !known {
-		return e, source.Facet{}, problem.New(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
-	}
-	if err := schemas.CheckKey(e.Key); err != nil {
-		return e, f, problem.New(http.StatusBadRequest, "bad-key", sentence(err))
-	}
-	if err := src.CheckKey(e.Facet, e.Key); err != nil {
-		return e, f, problem.New(http.StatusBadRequest, "bad-key", sentence(err))
-	}
-	return e, f, nil
+	return v, nil
 }
 
-// sentence writes an error as people read it.
-func sentence(err error) string {
-	text := err.Error()
-	return string(text[0]-'a'+'A') + text[1:] + "."
+// unreadable is the problem of a store that can't be read, where nothing is
+// remembered either.
+func (s *Server) unreadable(c echo.Context, e schemas.Entity, err error) error {
+	s.log.Warn("the store can't be read", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
+	p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "The snapshots can't be read at the moment.")
+	p.After = time.Second
+	return p
 }
 
-// get looks the entity up; found is false if nothing is stored of it.
-func (s *Server) get(ctx context.Context, e schemas.Entity) (snapshot store.Snapshot, found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	snapshot, err = s.store.Get(ctx, e)
-	if errors.Is(err, store.ErrNotFound) {
-		return snapshot, false, nil
+func (v view) version() int64 {
+	if v.entry == nil {
+		return 0
 	}
-	return snapshot, err == nil, err
+	return v.Version
 }
 
-func (s *Server) read(c echo.Context) error {
+// body returns the answer's members but for the snapshot.
+func (s *Server) body(v view, source string) readBody {
+	b := readBody{Freshness: v.freshness}
+	if v.entry != nil {
+		b.LastUpdatedAt, b.LastCheckedAt = whenSet(v.UpdatedAt), whenSet(v.CheckedAt)
+	}
+	if v.reason != "" {
+		b.tell(v.answer, func() queued { return s.wait(source) })
+	}
+	return b
+}
+
+func (s *Server) read(c echo.Context, who access.Client) error {
 	e, f, err := s.entityOf(c)
 	if err != nil {
 		return err
 	}
-	snapshot, found, err := s.get(c.Request().Context(), e)
+	patience, err := s.patience(c)
 	if err != nil {
-		s.log.Warn("the store can't be read", "entity", e.String(), "correlation_id", c.Get(correlationKey), "err", err)
-		p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "The snapshots can't be read at the moment.")
-		p.After = time.Second
-		return p
+		return err
 	}
-	now := time.Now()
-	freshness, reason := judge(snapshot, found, f, now)
-	body := readBody{Freshness: freshness}
-	if found {
-		body.LastUpdatedAt, body.LastCheckedAt = whenSet(snapshot.UpdatedAt), whenSet(snapshot.CheckedAt)
+	var v view
+	if patience == 0 {
+		v, err = s.look(c, who, e, f)
+	} else {
+		v, err = s.await(c, patience, e, func(*waiter) (view, bool, error) {
+			v, err := s.look(c, who, e, f)
+			return v, v.freshness != Fresh && v.answer.coming(), err
+		})
 	}
-	var a Answer
-	if reason != "" {
-		a = s.ask(c, Wish{Entity: e, Reason: reason, Floor: snapshot.Version})
-		s.tell(&body, e.Source, a)
+	if err != nil {
+		return err
 	}
-	s.metrics.read(e, freshness, snapshot, now)
-	switch freshness {
-	case Updating:
-		return s.updating(c, body, a, now)
-	case NotFound:
-		p := problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
-		return &readError{p, &body}
+	return s.answer(c, e, v)
+}
+
+// answer answers with what was found.
+func (s *Server) answer(c echo.Context, e schemas.Entity, v view) error {
+	s.metrics.read(e, v)
+	switch v.freshness {
 	case Fresh, Stale:
+		return s.serve(c, e, v)
+	case NotFound:
+		return notFound(s.body(v, e.Source))
+	case Updating:
 	}
-	return s.serve(c, snapshot, f, body, now)
+	return s.updating(c, e, v)
 }
 
-func whenSet(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
-// ask queues a refresh, for as long as a read can wait for that. What takes
-// longer goes on behind the reader's back, and is only not promised.
-func (s *Server) ask(c echo.Context, w Wish) Answer {
-	w.CorrelationID, _ = c.Get(correlationKey).(string)
-	w.TraceParent = c.Request().Header.Get(schemas.TraceParent)
-	select {
-	case s.room <- struct{}{}:
-	default:
-		return Answer{Reason: ReasonBusy}
-	}
-	answered := make(chan Answer, 1)
-	ctx := context.WithoutCancel(c.Request().Context())
-	go func() {
-		defer func() { <-s.room }()
-		answered <- s.wishes.Request(ctx, w)
-	}()
-	patience := time.NewTimer(readPatience)
-	defer patience.Stop()
-	select {
-	case a := <-answered:
-		return a
-	case <-patience.C:
-		return Answer{Reason: reasonSlow}
-	}
-}
-
-// tell writes into the answer what became of the wish.
-func (s *Server) tell(body *readBody, source string, a Answer) {
-	body.UpdateQueued = a.Queued
-	if a.Queued {
-		if wait, known := s.waits.Wait(source, schemas.High); known {
-			ms := wait.Milliseconds()
-			body.EstimatedWaitMs = &ms
-		}
-		return
-	}
-	if a.Pending {
-		a.Reason = reasonPending
-	}
-	body.NotQueuedReason, body.NotQueuedUntil = &a.Reason, whenSet(a.Until)
+func notFound(body readBody) error {
+	body.Freshness = NotFound
+	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity."), &body}
 }
 
 // updating answers a read of which nothing can be served: 202 if a copy is on its
-// way, 404 if the upstream denies the entity, 503 if nobody can fetch it now.
-func (s *Server) updating(c echo.Context, body readBody, a Answer, now time.Time) error {
-	after := time.Second
+// way, 404 if the upstream denies the entity, 429 if the client asks for too much,
+// 503 if nobody can fetch it now.
+func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
+	body, a := s.body(v, e.Source), v.answer
 	switch {
-	case a.Queued || a.Pending || a.Reason == reasonSlow:
+	case a.coming():
+		after := time.Second
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
 		}
-		c.Response().Header().Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
-		c.Response().Header().Set("Cache-Control", "no-store")
-		c.Response().Header().Set("Cache-Status", "freshet; fwd=miss")
-		return writeRead(c, http.StatusAccepted, []byte("null"), body)
+		h := c.Response().Header()
+		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
+		h.Set("Cache-Control", "no-store")
+		h.Set("Cache-Status", "freshet; fwd=miss")
+		return c.Blob(http.StatusAccepted, "application/json", []byte(opening+"null"+tailOf(body)))
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
-		body.Freshness = NotFound
-		p := problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity.")
-		return &readError{p, &body}
+		return notFound(body)
+	case a.refused != nil:
+		return withBody(a.refused, &body)
 	}
 	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now: "+a.Reason+".")
-	p.After = max(after, a.Until.Sub(now))
+	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }
 
-// serve answers with the snapshot, or with 304 if the reader has it.
-func (s *Server) serve(c echo.Context, snapshot store.Snapshot, f source.Facet, body readBody, now time.Time) error {
-	h := c.Response().Header()
-	age := now.Sub(snapshot.CheckedAt)
-	left := f.FreshFor - age
-	etag := fmt.Sprintf(`W/"%x-%x"`, snapshot.Hash[:12], uint32(snapshot.ExtractVersion)) //nolint:gosec // a part is enough
-	h.Set("ETag", etag)
-	h.Set("Last-Modified", snapshot.UpdatedAt.UTC().Format(http.TimeFormat))
-	h.Set("Age", strconv.Itoa(int(max(0, age).Seconds())))
-	h.Set("Cache-Control", fmt.Sprintf("private, max-age=%d, stale-while-revalidate=%d", max(0, int(left.Seconds())), int(f.FreshFor.Seconds())))
-	h.Set("Cache-Status", fmt.Sprintf("freshet; hit; ttl=%d", int(left.Seconds())))
-	if matches(c.Request().Header.Values("If-None-Match"), etag) {
-		return c.NoContent(http.StatusNotModified)
+// The headers of every snapshot, ready to be put into an answer.
+var (
+	jsonType       = []string{"application/json"}
+	varyByEncoding = []string{"Accept-Encoding"}
+)
+
+// serve answers with the snapshot, or with 304 if the reader has it. It is the hot
+// path: what two answers share is made once, in the entry.
+func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
+	r, h := c.Request(), c.Response().Header()
+	stamp := v.stamp(v.freshness, v.at)
+	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
+	h["Age"], h["Cache-Control"], h["Cache-Status"] = stamp.age, stamp.cacheControl, stamp.cacheStatus
+	if vary := h["Vary"]; len(vary) > 0 { // by origin, where pages of others may read
+		h["Vary"] = append(vary, varyByEncoding...)
+	} else {
+		h["Vary"] = varyByEncoding
 	}
-	text, err := snapshot.Decode(make([]byte, 0, snapshot.Size))
-	if err != nil {
-		return err
+	if none := r.Header["If-None-Match"]; len(none) > 0 && matches(none, v.etag[0]) {
+		c.Response().WriteHeader(http.StatusNotModified)
+		return nil
 	}
-	return writeRead(c, http.StatusOK, text, body)
+	as := accepted(r.Header["Accept-Encoding"])
+	var first, second []byte
+	if v.freshness == Fresh {
+		b, err := v.entry.body(as)
+		if err != nil {
+			return err
+		}
+		first, h["Content-Length"] = b.bytes, b.length
+	} else {
+		var err error
+		if first, second, err = v.parts(as, tailOf(s.body(v, e.Source))); err != nil {
+			return err
+		}
+		h.Set("Content-Length", strconv.Itoa(len(first)+len(second)))
+	}
+	h["Content-Type"] = jsonType
+	if as != identity {
+		h["Content-Encoding"] = contentEncoding[as]
+	}
+	w := c.Response()
+	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	for _, part := range [][]byte{first, second} {
+		if len(part) == 0 {
+			continue
+		}
+		if _, err := w.Write(part); err != nil {
+			s.log.Debug("the client left before its answer", "err", err)
+			return nil
+		}
+	}
+	return nil
 }
 
-// writeRead writes {"snapshot": …, …} with the snapshot's bytes as they are.
-func writeRead(c echo.Context, status int, snapshot []byte, body readBody) error {
-	rest, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	out := make([]byte, 0, len(snapshot)+len(rest)+16)
-	out = append(out, `{"snapshot":`...)
-	out = append(out, snapshot...)
-	out = append(out, ',')
-	out = append(out, rest[1:]...)
-	return c.Blob(status, "application/json", out)
-}
-
-func (s *Server) refresh(c echo.Context) error {
+// refresh asks for a refresh that begins after the request, and waits for it if
+// the client wants to.
+func (s *Server) refresh(c echo.Context, who access.Client) error {
 	e, f, err := s.entityOf(c)
 	if err != nil {
 		return err
 	}
-	// Without a store the floor is unknown, and numbers rise all the same.
-	snapshot, _, err := s.get(c.Request().Context(), e)
+	patience, err := s.patience(c)
 	if err != nil {
-		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
+		return err
 	}
-	w := Wish{Entity: e, Reason: schemas.UserRequest, Floor: snapshot.Version, Cooldown: f.Cooldown}
-	a := s.askForSure(c, w)
-	if a.Queued {
-		body := struct {
-			UpdateQueued    bool   `json:"updateQueued"`
-			EstimatedWaitMs *int64 `json:"estimatedWaitMs"`
-		}{UpdateQueued: true}
-		if wait, known := s.waits.Wait(e.Source, schemas.High); known {
-			ms := wait.Milliseconds()
-			body.EstimatedWaitMs = &ms
+	if patience == 0 {
+		_, err := s.insist(c, who, e, f)
+		if err != nil {
+			return err
 		}
-		return c.JSON(http.StatusAccepted, body)
+		return s.queued(c, e)
 	}
-	if a.Reason == ReasonCooldown {
-		p := problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
-		p.After = max(time.Second, time.Until(a.Until))
-		return p
+	var asked Answer
+	v, err := s.await(c, patience, e, func(w *waiter) (view, bool, error) {
+		if asked.Number == 0 {
+			asked, err = s.insist(c, who, e, f)
+			return view{}, err == nil, err
+		}
+		found, err := s.memory.get(c.Request().Context(), e, f)
+		if err != nil {
+			return view{}, false, s.unreadable(c, e, err)
+		}
+		v := view{entry: found}
+		if v.version() < asked.Number && w.settled.Load() < asked.Number {
+			return view{}, true, nil // what was settled is something from before
+		}
+		// It has ended: in a snapshot, or in a failure of which a read tells.
+		v, err = s.look(c, who, e, f)
+		return v, false, err
+	})
+	if err != nil {
+		return err
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
-	p.After = max(time.Second, time.Until(a.Until))
-	return p
+	if v.at.IsZero() {
+		return s.queued(c, e)
+	}
+	return s.answer(c, e, v)
+}
+
+// queued answers that a refresh is certain to come.
+func (s *Server) queued(c echo.Context, e schemas.Entity) error {
+	c.Response().Header().Set("Cache-Control", "no-store")
+	return c.JSON(http.StatusAccepted, struct {
+		UpdateQueued bool `json:"updateQueued"`
+		queued
+	}{true, s.wait(e.Source)})
 }
 
 const (
@@ -255,21 +250,44 @@ const (
 	sureEvery    = 50 * time.Millisecond
 )
 
-// askForSure asks until somebody's record is certain: a person who asks for a
-// refresh must not lose it to a publish that fails.
-func (s *Server) askForSure(c echo.Context, w Wish) Answer {
+// insist asks until somebody's record is certain: a person who asks for a refresh
+// must not lose it to a publish that fails.
+func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
+	// Without a store the floor is unknown, and numbers rise all the same.
+	known, err := s.memory.get(c.Request().Context(), e, f)
+	if err != nil {
+		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
+	}
+	w := traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
+	name := e.String()
+	if _, err := s.meters.Begin(who.Name, name); err != nil {
+		return Answer{}, err
+	}
+	a := s.untilSure(c, w)
+	if a.Queued {
+		return a, nil
+	}
+	s.meters.Ended(name)
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
+	if a.Reason == ReasonCooldown {
+		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
+	}
+	p.After = max(time.Second, time.Until(a.Until))
+	return a, p
+}
+
+func (s *Server) untilSure(c echo.Context, w Wish) Answer {
 	limit := time.NewTimer(surePatience)
 	defer limit.Stop()
 	again := time.NewTicker(sureEvery)
 	defer again.Stop()
+	ctx := context.WithoutCancel(c.Request().Context())
 	for {
-		a := s.ask(c, w)
-		if !a.Pending && a.Reason != reasonSlow {
+		a := s.request(ctx, []Wish{w})[0]
+		if !a.Pending {
 			return a
 		}
-		if a.Pending {
-			a.Reason = reasonPending
-		}
+		a.Reason = reasonPending
 		select {
 		case <-again.C:
 		case <-limit.C:

@@ -1,6 +1,6 @@
 // Package query is the HTTP service: it answers reads from what is stored,
 // within milliseconds whatever the upstream is doing, and asks for a refresh
-// where one is due. It waits for nobody else.
+// where one is due. It waits for nobody else, unless a client wants to wait.
 package query
 
 import (
@@ -10,13 +10,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
+	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/labstack/echo/v4/middleware"
+	"golang.org/x/sync/singleflight"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -29,60 +30,148 @@ const (
 	wishesMost = 1000
 	// shutdownPatience is how long a stop waits for answers under way.
 	shutdownPatience = 10 * time.Second
+	// headersMost and pathMost bound a request's head, and its path and query.
+	headersMost = 64 << 10
+	pathMost    = 32 << 10
 )
 
 // Server is the query service.
 type Server struct {
-	store   Store
-	sources map[string]Source
-	wishes  Requester
-	waits   Waits
-	log     *slog.Logger
-	metrics *metrics
-	echo    *echo.Echo
-	room    chan struct{} // a place for each wish under way
+	memory   *memory
+	bell     *bell
+	sources  map[string]Source
+	requests Requester
+	settles  Settles
+	waits    Waits
+	guard    Guard
+	meters   Meters
+	log      *slog.Logger
+	metrics  *metrics
+	echo     *echo.Echo
+	asks     singleflight.Group
+	room     chan struct{} // a place for each wish under way
+	waiters  atomic.Int64
+	stopping chan struct{} // closed when waiters are to be answered
 }
 
-// New returns the service for the sources by name. ops answers for health and
-// metrics, admin whatever lies below /admin/v1.
-func New(st Store, sources map[string]Source, wishes Requester, waits Waits, ops, admin http.Handler, log *slog.Logger, reg prometheus.Registerer) *Server {
+// New returns the service.
+func New(config Config, needs Needs) (*Server, error) {
+	m := newMetrics(needs.Metrics)
 	s := &Server{
-		store: st, sources: sources, wishes: wishes, waits: waits, log: log, metrics: newMetrics(reg),
-		echo: echo.New(), room: make(chan struct{}, wishesMost),
+		memory: newMemory(needs.Store, config.Memory, m), bell: newBell(),
+		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
+		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m,
+		echo: echo.New(), room: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
+	}
+	address, err := addressOf(config.Proxies)
+	if err != nil {
+		return nil, err
 	}
 	e := s.echo
 	e.HideBanner, e.HidePort = true, true
-	e.IPExtractor = echo.ExtractIPDirect() // no header is believed until a proxy is configured
+	e.IPExtractor = address
 	e.HTTPErrorHandler = s.handleError
-	e.Pre(escapedPath)
-	e.Use(s.observe, correlate, s.survive)
-	e.Match([]string{http.MethodGet, http.MethodHead}, "/v1/:source/:facet/:key", s.read)
-	e.POST("/v1/:source/:facet/:key/refresh", s.refresh)
-	e.GET("/openapi.yaml", func(c echo.Context) error { return c.Blob(http.StatusOK, "application/yaml", schemas.OpenAPI) })
-	for _, path := range []string{"/livez", "/readyz", "/healthz", "/metrics"} {
-		e.GET(path, echo.WrapHandler(ops))
+	e.Use(s.around)
+	if len(config.Origins) > 0 {
+		e.Use(middleware.CORSWithConfig(crossOrigin(config.Origins)))
 	}
-	e.Any("/admin/v1/*", echo.WrapHandler(admin))
-	return s
+	read := []string{http.MethodGet, http.MethodHead}
+	const entity = "/v1/:source/:facet/:key"
+	e.Match(read, "/v1/:source/:facet", s.guarded(access.Read, s.readMany))
+	e.Match(read, entity, s.guarded(access.Read, s.read))
+	e.Match(read, entity+"/events", s.guarded(access.Read, s.events))
+	e.POST(entity+"/refresh", s.guarded(access.Refresh, s.refresh))
+	s.document(read)
+	ops := echo.WrapHandler(needs.Ops)
+	e.Match(read, "/livez", ops)
+	e.Match(read, "/readyz", ops)
+	// Which dependency fails for which reason, and how much is read, is not for everybody.
+	inside := s.guarded(access.Admin, func(c echo.Context, _ access.Client) error { return ops(c) })
+	e.Match(read, "/healthz", func(c echo.Context) error {
+		if c.Request().URL.RawQuery == "" {
+			return ops(c)
+		}
+		return inside(c)
+	})
+	e.Match(read, "/metrics", inside)
+	e.Any("/admin/v1/*", s.guarded(access.Admin, func(c echo.Context, who access.Client) error {
+		correlationOf(c)
+		r := c.Request()
+		needs.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
+		return nil
+	}))
+	return s, nil
+}
+
+// document serves the contract, for programs and for people.
+func (s *Server) document(methods []string) {
+	s.echo.Match(methods, "/openapi.yaml", func(c echo.Context) error {
+		return c.Blob(http.StatusOK, "application/yaml", schemas.OpenAPI)
+	})
+	s.echo.Match(methods, "/docs", func(c echo.Context) error {
+		c.Response().Header().Set("Content-Security-Policy", schemas.OpenAPIPageCSP)
+		return c.HTMLBlob(http.StatusOK, schemas.OpenAPIPage)
+	})
+}
+
+// Ready returns nil while reads can be answered: from what is remembered, or else
+// from the database, if it answers the ping.
+func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) error {
+	if !s.memory.empty() {
+		return nil
+	}
+	return ping(ctx)
 }
 
 // ServeHTTP answers one request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	escape(r)
+	s.echo.ServeHTTP(w, r)
+}
+
+// Run hears of settles until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	return s.settles.Follow(ctx, s.heard, func(up bool) {
+		if ctx.Err() == nil { // a line that ends with the process is no news
+			s.line(up)
+		}
+	})
+}
+
+// heard notes a settle: first what is remembered, then who waits looks again.
+func (s *Server) heard(settled schemas.Settled) {
+	s.memory.heard(settled.Entity)
+	s.meters.Ended(settled.Entity.String())
+	s.bell.ring(settled)
+}
+
+func (s *Server) line(up bool) {
+	s.memory.line(up)
+	if !up {
+		s.metrics.line.Set(0)
+		s.log.Warn("Redis is not heard: what is remembered is believed for a second only, and who waits may wait in vain")
+		return
+	}
+	s.metrics.line.Set(1)
+	s.log.Info("Redis is heard: what is remembered is believed until it is settled")
+	s.bell.ringAll() // what was missed meanwhile is seen by looking
+}
 
 // Serve answers requests on the listener until ctx ends, and then finishes those
-// under way.
+// under way; who waits is answered with what there is.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
+		WriteTimeout:      writePatience,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10,
+		MaxHeaderBytes:    headersMost,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
+		close(s.stopping)
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownPatience)
 		defer cancel()
 		stopped <- server.Shutdown(limit)
@@ -95,76 +184,4 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("stop serving HTTP: %w", err)
 	}
 	return nil
-}
-
-// escapedPath has the router work on the path as it was sent: what is encoded
-// in a key must not become a separator before it is matched. The parts are
-// unescaped once, by whoever reads them.
-func escapedPath(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		u := c.Request().URL
-		u.RawPath = u.EscapedPath()
-		return next(c)
-	}
-}
-
-// survive turns a panic into a 500: one bad request must not take others along.
-func (s *Server) survive(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			}
-		}()
-		return next(c)
-	}
-}
-
-const (
-	correlationHeader  = "X-Correlation-Id"
-	correlationMaxSize = 128
-	correlationKey     = "correlation_id"
-)
-
-// correlate gives each request an id that follows it to the dead letter it may
-// cause: the caller's, if it sent one that can be written down.
-func correlate(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		id := c.Request().Header.Get(correlationHeader)
-		if !printable(id) {
-			made, err := uuid.NewV7()
-			if err != nil {
-				return fmt.Errorf("make a correlation id: %w", err)
-			}
-			id = made.String()
-		}
-		c.Set(correlationKey, id)
-		c.Response().Header().Set(correlationHeader, id)
-		return next(c)
-	}
-}
-
-func printable(s string) bool {
-	if s == "" || len(s) > correlationMaxSize {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] >= 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-// observe counts requests by route and status, never by key.
-func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		started := time.Now()
-		err := next(c)
-		if err != nil {
-			c.Error(err) // writes the answer, so that its status is known
-		}
-		s.metrics.answered(c.Path(), c.Request().Method, c.Response().Status, time.Since(started))
-		return nil
-	}
 }

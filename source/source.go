@@ -64,6 +64,10 @@ type Facet struct {
 	// document: an unchanged answer is then a 304 without a body.
 	Conditional bool `yaml:"conditional"`
 
+	// Public lets caches that many readers share keep what is answered
+	// (Cache-Control: public); otherwise only each reader's own may.
+	Public bool `yaml:"public"`
+
 	FreshFor  time.Duration `yaml:"freshFor"`  // a snapshot checked within it is FRESH
 	AbsentFor time.Duration `yaml:"absentFor"` // an absence is believed that long
 	FailedFor time.Duration `yaml:"failedFor"` // after a dead letter nobody asks again for that long

@@ -175,21 +175,21 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 }
 
 // Wait returns how long a record that is published now will wait behind others,
-// from the lag and the throughput of the last minute, and whether that is known:
-// not without a backlog, not before anything was worked, and not when the last
-// sample is old.
-func (s *Sampler) Wait(source string, l schemas.Lane) (time.Duration, bool) {
+// from the lag and the throughput of the last minute, when that was measured, and
+// whether it is known: not without a backlog, not before anything was worked, and
+// not when the last sample is old.
+func (s *Sampler) Wait(source string, l schemas.Lane) (wait time.Duration, measured time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.samples[lane{source, l}]
 	if len(all) < 2 {
-		return 0, false
+		return 0, time.Time{}, false
 	}
 	first, last := all[0], all[len(all)-1]
 	worked, span := last.committed-first.committed, last.at.Sub(first.at)
 	if time.Since(last.at) > sampleLife || last.records <= 0 || worked <= 0 || span <= 0 {
-		return 0, false
+		return 0, time.Time{}, false
 	}
-	wait := time.Duration(float64(last.records) / float64(worked) * float64(span))
-	return max(0, wait-time.Since(last.at)), true
+	wait = time.Duration(float64(last.records) / float64(worked) * float64(span))
+	return max(0, wait-time.Since(last.at)), last.at, true
 }

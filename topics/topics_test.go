@@ -165,7 +165,14 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		done := make(chan error)
 		set([]Lag{{Source: "nexon", Lane: schemas.High, Records: 500}}, nil)
 		go func() { done <- s.Run(ctx) }()
-		wait := func() (time.Duration, bool) { synctest.Wait(); return s.Wait("nexon", schemas.High) }
+		wait := func() (time.Duration, bool) {
+			synctest.Wait()
+			w, measured, known := s.Wait("nexon", schemas.High)
+			if since := time.Since(measured); known != (since <= sampleLife) {
+				t.Errorf("known %v, measured %v ago", known, since)
+			}
+			return w, known
+		}
 		next := func(records, committed int64) {
 			set([]Lag{{Source: "nexon", Lane: schemas.High, Records: records, Committed: committed}}, nil)
 			<-time.After(sampleEvery)
@@ -199,7 +206,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		if w, known := wait(); known {
 			t.Errorf("%v from an old sample", w)
 		}
-		if _, known := s.Wait("github", schemas.High); known {
+		if _, _, known := s.Wait("github", schemas.High); known {
 			t.Error("a wait for a source that is not sampled")
 		}
 		stop()

@@ -43,7 +43,10 @@ func declared(t *testing.T, dir string) (names []string, comment string) {
 				if star, ok := receiver.(*ast.StarExpr); ok {
 					receiver = star.X
 				}
-				if generic, ok := receiver.(*ast.IndexExpr); ok {
+				switch generic := receiver.(type) {
+				case *ast.IndexExpr:
+					receiver = generic.X
+				case *ast.IndexListExpr:
 					receiver = generic.X
 				}
 				name = receiver.(*ast.Ident).Name + "." + name

@@ -27,7 +27,7 @@ type Config struct {
 	Kafka    KafkaConfig             `yaml:"kafka"`
 	Redis    RedisConfig             `yaml:"redis"`
 	Database DatabaseConfig          `yaml:"database"`
-	Query    ListenConfig            `yaml:"query"`
+	Query    QueryConfig             `yaml:"query"`
 	Ops      OpsConfig               `yaml:"ops"`
 	Access   access.Config           `yaml:"access"`
 	Metrics  MetricsConfig           `yaml:"metrics"`
@@ -76,9 +76,11 @@ type DatabaseConfig struct {
 	DirectURL string `yaml:"directURL"`
 }
 
-// ListenConfig is an address to listen on.
-type ListenConfig struct {
-	Listen string `yaml:"listen"`
+// QueryConfig is where reads are answered, and how many bytes of snapshots are kept
+// in memory in front of the database.
+type QueryConfig struct {
+	Listen string       `yaml:"listen"`
+	Memory source.Bytes `yaml:"memory"`
 }
 
 // OpsConfig is where health and metrics are told, which have no access control:
@@ -172,7 +174,7 @@ func defaultConfig() (Config, error) {
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
-		Query:    ListenConfig{"127.0.0.1:8080"},
+		Query:    QueryConfig{"127.0.0.1:8080", 256 << 20},
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -183,14 +182,19 @@ func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
 }
 
 func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-	r.RemoteAddr = "192.0.2.7:1234"
-	r.Header.Set("X-Forwarded-For", "10.0.0.1")
-	r.Header.Set("Authorization", "Bearer x")
-	if got := actor(r); got != "unauthenticated@192.0.2.7" {
-		t.Error(got)
+	d := startDev(t, "--no-demo")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.api+"/admin/v1/sources/nexon/resume", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := actor(r.WithContext(access.WithClient(t.Context(), access.Client{Name: "jwt:somebody"}))); got != "jwt:somebody" {
-		t.Error(got)
+	req.Header.Set("X-Forwarded-For", "10.0.0.1")
+	req.Header.Set("Authorization", "Bearer x")
+	resp, err := d.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if _, text := d.do(http.MethodGet, d.api+"/admin/v1/settings"); !strings.Contains(string(text), `"changedBy":"unauthenticated@127.0.0.1"`) {
+		t.Errorf("%d %s", resp.StatusCode, text)
 	}
 }

@@ -117,13 +117,14 @@ func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
 		Reason string `json:"reason,omitempty"`
 	}
 	found := h.look(r.Context())
+	verbose := r.URL.Query().Has("verbose") // a reason may name what lies behind
 	answer := struct {
 		Ready        bool             `json:"ready"`
 		Dependencies map[string]state `json:"dependencies"`
 	}{Ready: len(h.missing(found)) == 0, Dependencies: map[string]state{}}
 	for name, err := range found {
 		s := state{OK: err == nil}
-		if err != nil {
+		if err != nil && verbose {
 			s.Reason = err.Error()
 		}
 		answer.Dependencies[name] = s

@@ -38,14 +38,9 @@ that nothing is refreshed.`,
 				return err
 			}
 			defer closeAll()
-			g := newGroup(cmd.Context())
-			g.run(func(ctx context.Context) error { return parts.run(ctx, serving(l)) })
-			g.run(func(ctx context.Context) error {
-				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{"database": {required: true, ask: parts.store.Ping}}))
-			})
+			parts.opsListen = config.Ops.Listen
 			parts.log.Info("query service is up", "listen", l.Addr().String(), "ops", config.Ops.Listen)
-			<-g.ctx.Done()
-			return g.stop()
+			return parts.run(cmd.Context(), serving(l))
 		},
 	}
 	c.Flags().StringVar(&address, "listen", "", "address to listen on (default from query.listen)")

@@ -53,6 +53,8 @@ type parts struct {
 	client   *kgo.Client
 	producer *producer.Producer
 	lag      *topics.Sampler
+
+	opsListen string // where the query service tells of its health besides; may be empty
 }
 
 // role is what a process does with the parts, until ctx ends.
@@ -176,41 +178,74 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	for name, s := range sources {
 		known[name] = s
 	}
-	guard, _, err := p.guard(ctx, l.Addr().String())
+	guard, meters, err := p.guard(ctx, l.Addr().String())
 	if err != nil {
 		return err
 	}
-	server := query.New(p.store, known, wishes{p.producer}, p.lag, p.ops(map[string]check{
-		"database": {required: true, ask: p.store.Ping},
+	var server *query.Server
+	ops := p.ops(map[string]check{
+		"reads":    {required: true, ask: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
+		"database": {ask: p.store.Ping},
 		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
 		"kafka":    {ask: p.client.Ping},
-	}), p.admin(guard), p.log, p.reg)
+	})
+	server, err = query.New(query.Config{
+		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
+	}, query.Needs{
+		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters,
+		Ops: ops, Admin: p.admin(guard), Log: p.log, Metrics: p.reg,
+	})
+	if err != nil {
+		return err
+	}
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
-	return errors.Join(server.Serve(ctx, l), behind.stop())
+	behind.run(server.Run)
+	front := newGroup(either(ctx, behind.ctx))
+	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
+	if p.opsListen != "" {
+		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListen, ops) })
+	}
+	<-front.ctx.Done()
+	return errors.Join(front.stop(), behind.stop())
+}
+
+// settles lets the query service hear of settled requests.
+type settles struct{ parts }
+
+// Follow tells of them until ctx ends.
+func (s settles) Follow(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error {
+	return producer.FollowSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
 }
 
 // wishes lets the query service ask the producer.
 type wishes struct{ *producer.Producer }
 
-// Request asks for a refresh in the HIGH lane: a person waits.
-func (w wishes) Request(ctx context.Context, wish query.Wish) query.Answer {
-	r := w.Producer.Request(ctx, producer.Wish{
-		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
-		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
-	})
-	a := query.Answer{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Until: r.Until}
-	switch {
-	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
-		a.Reason = query.ReasonBusy
-	case r.Err != nil:
-		a.Reason = query.ReasonDown
-	case r.Outcome == producer.Held:
-		a.Reason = "HELD_" + r.HoldReason
-	case r.Outcome == producer.Cooling:
-		a.Reason = query.ReasonCooldown
+// Request asks for refreshes in the HIGH lane: a person waits.
+func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
+	asked := make([]producer.Wish, len(all))
+	for i, wish := range all {
+		asked[i] = producer.Wish{
+			Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
+			CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
+		}
 	}
-	return a
+	answers := make([]query.Answer, len(all))
+	for i, r := range w.RequestAll(ctx, asked) {
+		a := query.Answer{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
+		switch {
+		case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
+			a.Reason = query.ReasonBusy
+		case r.Err != nil:
+			a.Reason = query.ReasonDown
+		case r.Outcome == producer.Held:
+			a.Reason = "HELD_" + r.HoldReason
+		case r.Outcome == producer.Cooling:
+			a.Reason = query.ReasonCooldown
+		}
+		answers[i] = a
+	}
+	return answers
 }
 
 // group runs parts side by side; the first error ends all of them.

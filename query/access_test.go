@@ -1,0 +1,187 @@
+package query
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+)
+
+// doors are all paths, by who may pass.
+var doors = map[access.Scope][]string{
+	access.Read:    {"GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
+	access.Refresh: {"POST /v1/nexon/character/a/refresh"},
+	access.Admin:   {"GET /admin/v1/x", "POST /admin/v1/x", "GET /metrics", "GET /healthz?verbose"},
+	"":             {"GET /livez", "GET /readyz", "GET /healthz", "GET /openapi.yaml", "GET /docs", "GET /nothing"},
+}
+
+func TestEachDoorOpensToItsScopeAlone(t *testing.T) {
+	for _, has := range []access.Scope{"", access.Read, access.Refresh, access.Admin} {
+		r := newRig(t)
+		r.client = access.Client{Name: "key:1", Scopes: []access.Scope{has}}
+		for needs, paths := range doors {
+			for _, door := range paths {
+				method, path, _ := strings.Cut(door, " ")
+				a := r.do(method, path)
+				passes := needs == "" || needs == has || has == access.Admin
+				if passes == (a.StatusCode == 403) {
+					t.Errorf("%s with %q: %d %s", door, has, a.StatusCode, a.text)
+				}
+				if !passes && method != http.MethodHead && (a.body.Code != "insufficient-scope" || a.Header.Get("WWW-Authenticate") == "") {
+					t.Errorf("%s: %s %v", door, a.text, a.Header)
+				}
+			}
+		}
+	}
+}
+
+func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
+	r := newRig(t)
+	p := problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "It has expired.")
+	p.Header = http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}}
+	r.refused = p
+	for needs, paths := range doors {
+		for _, door := range paths {
+			method, path, _ := strings.Cut(door, " ")
+			a := r.do(method, path)
+			if (a.StatusCode == 401) != (needs != "") {
+				t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
+			}
+			if a.StatusCode == 401 && (a.Header.Get("WWW-Authenticate") == "" || (method != http.MethodHead && a.body.Code != "TOKEN_EXPIRED")) {
+				t.Errorf("%s: %s %v", door, a.text, a.Header)
+			}
+		}
+	}
+	if n := len(r.asked()); n > 0 || r.looked() > 0 {
+		t.Errorf("%d wishes and %d looks for strangers", n, r.looked())
+	}
+}
+
+func TestAClientThatAsksForTooMuchIsToldSoAndStillReadsWhatIsStored(t *testing.T) {
+	for kind, code := range map[string]string{"begin": "too-many-begin", "keys": "too-many-keys"} {
+		r := newRig(t)
+		r.over[kind] = true
+		a := r.get("new")
+		if a.StatusCode != 429 || a.body.Code != code || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
+			a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
+			t.Errorf("%s, new: %d %s %v", kind, a.StatusCode, a.text, a.Header)
+		}
+		r.stored("stale", 2*time.Hour)
+		a = r.get("stale")
+		if queued := kind == "keys"; a.StatusCode != 200 || a.body.UpdateQueued != queued { // it is no new key
+			t.Errorf("%s, stale: %d %s", kind, a.StatusCode, a.text)
+		}
+		if a := r.do(http.MethodGet, "/v1/nexon/character?key=other"); a.StatusCode != 200 || a.body.Items[0].Status != 429 {
+			t.Errorf("%s, several: %d %s", kind, a.StatusCode, a.text)
+		}
+		if a := r.refresh("stale"); (a.StatusCode == 429) != (kind == "begin") {
+			t.Errorf("%s, refresh: %d %s", kind, a.StatusCode, a.text)
+		}
+		if n := len(r.asked()); (n > 0) != (kind == "keys") {
+			t.Errorf("%s: %d wishes", kind, n)
+		}
+	}
+	r := newRig(t)
+	r.over["requests"] = true
+	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
+		if a := r.do(http.MethodGet, path); a.StatusCode != 429 || a.body.Code != "too-many-requests" || a.Header.Get("RateLimit") == "" {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+		}
+	}
+	if a := r.do(http.MethodPost, "/admin/v1/x"); a.StatusCode != 200 {
+		t.Errorf("a stop must pass: %d", a.StatusCode)
+	}
+}
+
+func TestARefreshIsCountedUntilItIsSettledAndANewKeyOnce(t *testing.T) {
+	r := newRig(t)
+	r.get("a")
+	r.get("a")
+	r.heard("a", 101)
+	r.get("a?wait=1ms")
+	want := []string{
+		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1",
+		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a",
+		"ended nexon/character/a",
+		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1",
+	}
+	if !slices.Equal(r.counted, want) {
+		t.Errorf("counted %q", r.counted)
+	}
+	r.counted = nil
+	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_FAILED"} }
+	r.get("b") // what is held is not under way
+	if got := r.counted[len(r.counted)-1]; got != "ended nexon/character/b" {
+		t.Errorf("counted %q", r.counted)
+	}
+	r.get("c?wait=1ms")
+	r.do(http.MethodGet, "/v1/nexon/character?key=d&key=e&key=d")
+	if n := len(r.begun); n != 1 { // a alone is still under way
+		t.Errorf("%d are under way: %v", n, r.begun)
+	}
+}
+
+func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.Origins = []string{"https://site.example"} })
+	r.stored("a", time.Minute)
+	for origin, allowed := range map[string]string{"https://site.example": "https://site.example", "https://evil.example": "", "": ""} {
+		a := r.get("a", "Origin", origin)
+		vary := strings.Join(a.Header.Values("Vary"), ", ")
+		if a.StatusCode != 200 || a.Header.Get("Access-Control-Allow-Origin") != allowed || a.Header.Get("Access-Control-Allow-Credentials") != "" ||
+			!strings.Contains(vary, "Accept-Encoding") || !strings.Contains(vary, "Origin") {
+			t.Errorf("%q: %d %v", origin, a.StatusCode, a.Header)
+		}
+	}
+	r.refused = problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Send one.")
+	a := r.do(http.MethodOptions, "/v1/nexon/character/a", "Origin", "https://site.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")
+	if a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
+		t.Errorf("a preflight, which never has a token: %d %v", a.StatusCode, a.Header)
+	}
+	if a := r.get("a", "Origin", "https://site.example"); a.StatusCode != 401 || a.Header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("a page must be able to read why it is refused: %d %v", a.StatusCode, a.Header)
+	}
+}
+
+func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
+	for _, c := range []struct {
+		proxies    []string
+		from, xff  string
+		recognised string
+	}{
+		{nil, "10.0.0.1:1", "203.0.113.9", "10.0.0.1"},
+		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "203.0.113.9", "203.0.113.9"},
+		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "198.51.100.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"}, // what the client wrote itself is not believed
+		{[]string{"10.0.0.0/8"}, "192.0.2.7:1", "203.0.113.9", "192.0.2.7"},
+		{[]string{"10.0.0.0/8"}, "127.0.0.1:1", "203.0.113.9", "127.0.0.1"},
+		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "", "10.0.0.1"},
+	} {
+		address, err := addressOf(c.proxies)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		req.RemoteAddr = c.from
+		if c.xff != "" {
+			req.Header.Set("X-Forwarded-For", c.xff)
+		}
+		if got := address(req); got != c.recognised {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	if _, err := addressOf([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "access.trustedProxies") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAPathThatIsTooLongIsRefused(t *testing.T) {
+	r := newRig(t)
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key="+strings.Repeat("k", pathMost)); a.StatusCode != 414 || a.body.Code != "path-too-long" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}

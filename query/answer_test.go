@@ -1,0 +1,171 @@
+package query
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T) {
+	r := newRig(t)
+	r.wait = time.Second
+	for name, age := range map[string]time.Duration{"fresh": time.Minute, "stale": 2 * time.Hour} {
+		s := r.stored(name, age)
+		plain := r.get(name)
+		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
+			t.Errorf("%s: %v", name, plain.Header)
+		}
+		for _, as := range []string{"zstd", "gzip"} {
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/"+name, nil)
+			req.Header.Set("Accept-Encoding", as)
+			rec := httptest.NewRecorder()
+			r.server.ServeHTTP(rec, req)
+			raw := bytes.Clone(rec.Body.Bytes())
+			a := r.checked(req, rec)
+			if a.Header.Get("Content-Encoding") != as || a.text != plain.text || a.Header.Get("ETag") != plain.Header.Get("ETag") {
+				t.Errorf("%s, %s: %v\n%s", name, as, a.Header, a.text)
+			}
+			if n, _ := strconv.Atoi(a.Header.Get("Content-Length")); n != len(raw) {
+				t.Errorf("%s, %s: Content-Length %d, %d bytes", name, as, n, len(raw))
+			}
+			if as == "zstd" && !bytes.Contains(raw, s.Payload) {
+				t.Errorf("%s: the stored frame is not in the answer", name)
+			}
+		}
+	}
+}
+
+func TestAPayloadOfAnotherReleaseIsAProblemAndNotGarbage(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
+	for _, as := range []string{"zstd", "gzip", ""} {
+		if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 500 || a.body.Code != "internal" {
+			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
+		}
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a"); a.StatusCode != 500 {
+		t.Errorf("in a batch: %d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
+	r := newRig(t)
+	for facet, want := range map[string]string{"character": "private, max-age=3", "shared": "public, max-age=3"} {
+		r.stored("a", 0, func(s *store.Snapshot) { s.Entity.Facet = facet })
+		a := r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
+		if got := a.Header.Get("Cache-Control"); a.StatusCode != 200 || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %d %s", facet, a.StatusCode, got)
+		}
+	}
+}
+
+func TestTheAgeFollowsTheClock(t *testing.T) {
+	r := newRig(t)
+	s := r.stored("a", time.Minute)
+	e := newEntry(s, r.facet(), time.Now(), func(*entry) {})
+	for _, c := range []struct {
+		after            time.Duration
+		age, cacheStatus string
+	}{
+		{59*time.Second + 999*time.Millisecond, "59", "freshet; hit; ttl=3540"},
+		{60 * time.Second, "60", "freshet; hit; ttl=3540"},
+		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
+		{-time.Second, "0", "freshet; hit; ttl=3601"}, // clocks differ
+	} {
+		st := e.stamp(Fresh, s.CheckedAt.Add(c.after))
+		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
+			t.Errorf("after %v: %v %v", c.after, st.age, st.cacheStatus)
+		}
+	}
+}
+
+func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
+	r := newRig(t)
+	r.stored("fresh", time.Minute)
+	r.stored("stale", 2*time.Hour)
+	r.stored("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	before := r.looked()
+	for _, as := range []string{"", "gzip", "zstd"} {
+		a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=new&key=absent&key=stale&key=fresh&key=%EA%B0%80", "Accept-Encoding", as)
+		want := []struct {
+			status    int
+			freshness Freshness
+			queued    bool
+		}{{200, Fresh, false}, {202, Updating, true}, {404, NotFound, false}, {200, Stale, true}, {200, Fresh, false}, {202, Updating, true}}
+		if a.StatusCode != 200 || a.Header.Get("Content-Encoding") != as || len(a.body.Items) != len(want) {
+			t.Fatalf("%q: %d %s", as, a.StatusCode, a.text)
+		}
+		for i, w := range want {
+			it := a.body.Items[i]
+			has := string(it.Snapshot) == content
+			if it.Status != w.status || it.Freshness != w.freshness || it.UpdateQueued != w.queued || has != (w.status == 200) {
+				t.Errorf("%q: item %d: %+v", as, i, it)
+			}
+		}
+		if a.body.Items[5].Key != "가" {
+			t.Errorf("key %q", a.body.Items[5].Key)
+		}
+	}
+	if n := r.looked() - before; n != 3 {
+		t.Errorf("%d looks for three batches", n)
+	}
+	for query, code := range map[string]string{
+		"": "bad-keys", "?kay=a": "bad-keys", "?key=x": "bad-key", "?key=": "bad-key", "?key=a&key=..": "bad-key",
+		"?" + strings.Repeat("key=a&", 101): "bad-keys",
+	} {
+		if a := r.do(http.MethodGet, "/v1/nexon/character"+query); a.StatusCode != 400 || a.body.Code != code {
+			t.Errorf("%.30s: %d %s", query, a.StatusCode, a.text)
+		}
+	}
+}
+
+// sink is a connection that forgets what it is sent.
+type sink struct{ h http.Header }
+
+func (s *sink) Header() http.Header         { return s.h }
+func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
+func (s *sink) WriteHeader(int)             {}
+
+func hotHit(tb testing.TB, as string) func() {
+	r := newRig(tb)
+	r.stored("a", time.Minute)
+	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character/a", nil)
+	req.Header.Set("Accept-Encoding", as)
+	w := &sink{http.Header{}}
+	serve := func() {
+		clear(w.h)
+		r.server.ServeHTTP(w, req)
+	}
+	serve()
+	if w.h.Get("Etag") == "" {
+		tb.Fatalf("no answer: %v", w.h)
+	}
+	return serve
+}
+
+// The bar is five, beyond those of net/http itself.
+func TestAHotHitAllocatesAtMostFiveTimes(t *testing.T) {
+	for _, as := range []string{"zstd", "gzip", ""} {
+		if n := testing.AllocsPerRun(1000, hotHit(t, as)); n > 5 {
+			t.Errorf("%q: %v allocations", as, n)
+		}
+	}
+}
+
+func BenchmarkAHotHit(b *testing.B) {
+	for _, as := range []string{"zstd", "gzip", "identity"} {
+		b.Run(as, func(b *testing.B) {
+			serve := hotHit(b, as)
+			b.ReportAllocs()
+			for b.Loop() {
+				serve()
+			}
+		})
+	}
+}

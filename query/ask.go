@@ -1,0 +1,142 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+)
+
+// readBody is a read's answer but for the snapshot, which is spliced in as it is
+// stored.
+type readBody struct {
+	Freshness     Freshness  `json:"freshness"`
+	LastUpdatedAt *time.Time `json:"lastUpdatedAt"`
+	LastCheckedAt *time.Time `json:"lastCheckedAt"`
+	UpdateQueued  bool       `json:"updateQueued"`
+	queued
+	// Why a refresh that is due is not queued, and when asking again may help.
+	NotQueuedReason *string    `json:"notQueuedReason"`
+	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
+}
+
+// queued is how long a queued refresh will wait, and when that was measured.
+type queued struct {
+	EstimatedWaitMs *int64     `json:"estimatedWaitMs"`
+	EstimatedAt     *time.Time `json:"estimatedAt"`
+}
+
+func whenSet(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// wait returns what is known of how long a request will wait.
+func (s *Server) wait(source string) queued {
+	wait, measured, known := s.waits.Wait(source, schemas.High)
+	if !known {
+		return queued{}
+	}
+	ms := wait.Milliseconds()
+	return queued{&ms, whenSet(measured.UTC().Truncate(time.Millisecond))}
+}
+
+// tell writes into the answer what became of the wish.
+func (b *readBody) tell(a Answer, wait func() queued) {
+	b.UpdateQueued = a.Queued
+	switch {
+	case a.Queued:
+		b.queued = wait()
+		return
+	case a.Pending:
+		a.Reason = reasonPending
+	}
+	b.NotQueuedReason, b.NotQueuedUntil = &a.Reason, whenSet(a.Until)
+}
+
+// coming reports whether a refresh is on its way, as far as is known.
+func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
+
+// ask queues a refresh that a read wants, for as long as a read can wait for that.
+// What takes longer goes on behind the reader's back, and is only not promised. All
+// who read the entity at this moment ask as one.
+func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
+	name := w.Entity.String()
+	if a, refused := s.count(who, w, name); refused {
+		return a
+	}
+	w = traced(c, w)
+	ctx := context.WithoutCancel(c.Request().Context())
+	answered := s.asks.DoChan(name, surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
+	a := s.within(readPatience, answered)
+	if !a.coming() {
+		s.meters.Ended(name)
+	}
+	return a
+}
+
+// within waits for an answer so long.
+func (s *Server) within(patience time.Duration, answered <-chan singleflight.Result) Answer {
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case r := <-answered:
+		if a, ok := r.Val.(Answer); ok {
+			return a
+		}
+		s.log.Error("asking for a refresh failed", "err", r.Err)
+		return Answer{Reason: ReasonDown}
+	case <-limit.C:
+		return Answer{Reason: reasonSlow}
+	}
+}
+
+// traced writes into a wish what follows it to the dead letter it may become.
+func traced(c echo.Context, w Wish) Wish {
+	w.CorrelationID = correlationOf(c)
+	w.TraceParent = c.Request().Header.Get(schemas.TraceParent)
+	return w
+}
+
+// request asks for all, if there is room: what a dead Redis or Kafka keeps from
+// ending must not pile up without bound.
+func (s *Server) request(ctx context.Context, wishes []Wish) []Answer {
+	select {
+	case s.room <- struct{}{}:
+		defer func() { <-s.room }()
+		return s.requests.Request(ctx, wishes)
+	default:
+	}
+	busy := make([]Answer, len(wishes))
+	for i := range busy {
+		busy[i].Reason = ReasonBusy
+	}
+	return busy
+}
+
+// count counts a wish on its client's account, or says that it may not be made:
+// one that reads everything once must not fill the lane in which people wait.
+func (s *Server) count(who access.Client, w Wish, name string) (Answer, bool) {
+	begun, err := s.meters.Begin(who.Name, name)
+	if err == nil && begun && w.Reason == schemas.CacheMiss {
+		if err = s.meters.NewKey(who.Name, 1); err != nil {
+			s.meters.Ended(name)
+		}
+	}
+	if err == nil {
+		return Answer{}, false
+	}
+	a := Answer{Reason: reasonTooMany, refused: err}
+	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+		a.Until = time.Now().Add(p.After)
+	}
+	return a, true
+}

@@ -1,0 +1,61 @@
+package query
+
+import (
+	"errors"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	slowLook = time.Second     // a look that took longer counts as failed
+	restLook = 2 * time.Second // how long nobody looks once the breaker is open
+)
+
+// breaker keeps readers from waiting for a database that fails or hangs: what is
+// remembered is served meanwhile, and everything else is refused at once.
+type breaker struct {
+	gate *gobreaker.TwoStepCircuitBreaker[any]
+}
+
+var errSlow = errors.New("the look took too long")
+
+func newBreaker(show func(float64)) *breaker {
+	return &breaker{gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		Name: "store", MaxRequests: 3, Timeout: restLook, Interval: 10 * time.Second, BucketPeriod: time.Second,
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.ConsecutiveFailures >= 5 || (c.Requests >= 10 && 2*c.TotalFailures >= c.Requests)
+		},
+		OnStateChange: func(_ string, _, to gobreaker.State) { show(float64(to)) },
+	})}
+}
+
+func (b *breaker) get(look func() (store.Snapshot, error)) (s store.Snapshot, err error) {
+	err = b.run(func() error { s, err = look(); return err })
+	return s, err
+}
+
+func (b *breaker) getAll(look func() ([]store.Snapshot, error)) (all []store.Snapshot, err error) {
+	err = b.run(func() error { all, err = look(); return err })
+	return all, err
+}
+
+func (b *breaker) run(look func() error) error {
+	done, err := b.gate.Allow()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	verdict := errSlow // also for a look that panics
+	defer func() { done(verdict) }()
+	err = look()
+	switch {
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		verdict = err
+	case time.Since(began) < slowLook:
+		verdict = nil
+	}
+	return err
+}

@@ -1,0 +1,108 @@
+package query
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+func TestTheBestEncodingThatAClientTakesIsChosen(t *testing.T) {
+	for header, want := range map[string]encoding{
+		"":                          identity,
+		"zstd":                      zstandard,
+		"gzip":                      gzipped,
+		"x-gzip":                    gzipped,
+		"gzip, deflate, br, zstd":   zstandard,
+		"gzip, deflate, br":         gzipped,
+		"br":                        identity,
+		"GZIP;Q=0.5 , ZSTD ; q=0.4": gzipped,
+		"zstd;q=0, gzip":            gzipped,
+		"zstd;q=0":                  identity,
+		"*":                         zstandard,
+		"*;q=0.1, zstd;q=0":         gzipped,
+		"*;q=0":                     identity,
+		"identity, zstd;q=0.5":      identity,
+		"identity;q=0":              identity,
+		"zstd;q=x, gzip;q=2":        identity,
+		"zstd;q=NaN":                identity,
+		";q=1,,":                    identity,
+	} {
+		if got := accepted([]string{header}); got != want {
+			t.Errorf("%q: %d, want %d", header, got, want)
+		}
+	}
+	if got := accepted([]string{"gzip", "zstd"}); got != zstandard {
+		t.Errorf("two headers: %d", got)
+	}
+}
+
+// texts are of the lengths at which a format changes its shape, and of others.
+func texts(r *rand.Rand) []string {
+	var all []string
+	for _, n := range []int{0, 1, 255, 256, 65_535, 65_536, 128 << 10, 128<<10 + 1, r.IntN(300_000)} {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = "abcdefgh"[r.IntN(8)]
+		}
+		all = append(all, string(b))
+	}
+	return all
+}
+
+func TestFramesOfTextAroundAStoredOneAreOneZstdContent(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer decoder.Close()
+	for _, before := range texts(r) {
+		after := strings.ToUpper(before)
+		out := appendFrame(nil, before)
+		out = encoder.EncodeAll([]byte("stored"), out)
+		out = appendFrame(out, after)
+		got, err := decoder.DecodeAll(out, nil)
+		if err != nil || string(got) != before+"stored"+after {
+			t.Errorf("%d bytes: %v", len(before), err)
+		}
+	}
+}
+
+func TestAMemberThatWasBegunIsClosedByAnyText(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, body := range texts(r) {
+		begun, open := appendGzip(nil, []byte("{"), []byte(body))
+		for _, text := range texts(r) {
+			out := open.close(bytes.Clone(begun), text)
+			z, err := gzip.NewReader(bytes.NewReader(out))
+			if err != nil {
+				t.Fatal(err)
+			}
+			z.Multistream(false) // some clients read no second member
+			got, err := io.ReadAll(z)
+			if err != nil || string(got) != "{"+body+text {
+				t.Errorf("%d and %d bytes: %v", len(body), len(text), err)
+			}
+		}
+	}
+}
+
+func FuzzAccepted(f *testing.F) {
+	for _, h := range []string{"gzip, zstd;q=0.5", "*;q=0", ";;;,=", "zstd;q=1e400"} {
+		f.Add(h)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		if e := accepted([]string{header}); e < identity || e >= encodings {
+			t.Errorf("%q: %d", header, e)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+package query
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// entityOf returns the entity that the path names, and its facet.
+func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) {
+	e, f, src, err := s.facetOf(c)
+	if err != nil {
+		return e, f, err
+	}
+	if e.Key, err = part(c, "key"); err != nil {
+		return e, f, err
+	}
+	return e, f, checkKey(e, src)
+}
+
+// facetOf returns an entity without its key, its facet and its source.
+func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src Source, err error) {
+	if e.Source, err = part(c, "source"); err != nil {
+		return e, f, nil, err
+	}
+	if e.Facet, err = part(c, "facet"); err != nil {
+		return e, f, nil, err
+	}
+	src, known := s.sources[e.Source]
+	if !known {
+		return e, f, nil, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
+	}
+	if f, known = src.Facet(e.Facet); !known {
+		return e, f, nil, problem.New(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
+	}
+	return e, f, src, nil
+}
+
+// part returns a segment of the path. The router works on the path as it was
+// sent, so this is the one place where it is unescaped.
+func part(c echo.Context, name string) (string, error) {
+	text, err := url.PathUnescape(c.Param(name))
+	if err != nil {
+		return "", problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s is not percent-encoded properly.", name))
+	}
+	return text, nil
+}
+
+func checkKey(e schemas.Entity, src Source) error {
+	err := schemas.CheckKey(e.Key)
+	if err == nil {
+		err = src.CheckKey(e.Facet, e.Key)
+	}
+	if err != nil {
+		return problem.New(http.StatusBadRequest, "bad-key", sentence(err))
+	}
+	return nil
+}
+
+// sentence writes an error as people read it.
+func sentence(err error) string {
+	text := err.Error()
+	return string(text[0]-'a'+'A') + text[1:] + "."
+}

@@ -1,0 +1,184 @@
+package query
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// An answer is {"snapshot": …, …}: opening, the snapshot's bytes as they are
+// stored, and a tail with everything else.
+const opening = `{"snapshot":`
+
+// entry is a snapshot ready to be answered with. Everything that two answers
+// share is made once: the bodies in each encoding, which end in the tail of a FRESH
+// answer, and the headers, which change once a second.
+type entry struct {
+	store.State
+	payload []byte // as it is stored; lies within the body in zstd
+	facet   source.Facet
+	// readAt is when the look into the store began (nanoseconds since 1970); 0 once
+	// something was settled since.
+	readAt atomic.Int64
+
+	etag, lastModified []string
+	freshTail          string
+	bodies             [encodings]body
+	stamps             [2]atomic.Pointer[stamp] // FRESH, STALE
+	grown              func(*entry)             // told when a body was made
+	extra              atomic.Int64             // bytes of the other bodies
+}
+
+// body is a whole FRESH answer in one encoding, made when it is first wanted.
+type body struct {
+	once   sync.Once
+	bytes  []byte
+	err    error
+	tail   int // where the tail begins
+	open   gzipOpen
+	length []string
+}
+
+var errUnmade = errors.New("the answer could not be made")
+
+func newEntry(s store.Snapshot, f source.Facet, readAt time.Time, grown func(*entry)) *entry {
+	e := &entry{State: s.State, payload: s.Payload, facet: f, grown: grown}
+	e.readAt.Store(readAt.UnixNano())
+	if s.HasContent() {
+		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // a part is enough
+		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
+		e.freshTail = tailOf(readBody{Freshness: Fresh, LastUpdatedAt: whenSet(s.UpdatedAt), LastCheckedAt: whenSet(s.CheckedAt)})
+		e.bodies[zstandard].once.Do(func() { e.splice(&e.bodies[zstandard]) })
+	}
+	return e
+}
+
+// splice makes the answer in zstd: the stored frame, untouched, between two others.
+func (e *entry) splice(b *body) {
+	if e.Encoding != store.Zstd {
+		b.err = fmt.Errorf("payload of %s has encoding %q; this release serves %q", e.Entity, e.Encoding, store.Zstd)
+		return
+	}
+	b.bytes = appendFrame(make([]byte, 0, len(opening)+len(e.payload)+len(e.freshTail)+32), opening)
+	start := len(b.bytes)
+	b.bytes = append(b.bytes, e.payload...)
+	b.tail = len(b.bytes)
+	e.payload = b.bytes[start:b.tail:b.tail]
+	b.bytes = appendFrame(b.bytes, e.freshTail)
+	b.length = []string{strconv.Itoa(len(b.bytes))}
+}
+
+// weight is what the entry takes of memory, in bytes.
+func (e *entry) weight() int64 {
+	const fixed = 2 << 10
+	return fixed + int64(len(e.payload)) + e.extra.Load()
+}
+
+// tailOf is what stands behind the snapshot.
+func tailOf(b readBody) string {
+	text, err := json.Marshal(b)
+	if err != nil {
+		panic(err) // a struct of plain members
+	}
+	text[0] = ','
+	return string(text)
+}
+
+// body returns the FRESH answer in an encoding.
+func (e *entry) body(as encoding) (*body, error) {
+	b := &e.bodies[as]
+	b.once.Do(func() {
+		b.err = errUnmade // stands if making it panics
+		b.err = e.make(as, b)
+		b.length = []string{strconv.Itoa(len(b.bytes))}
+		e.extra.Add(int64(len(b.bytes)))
+		e.grown(e)
+	})
+	return b, b.err
+}
+
+// make makes the answer in another encoding.
+func (e *entry) make(as encoding, b *body) error {
+	text, err := e.appendText(make([]byte, 0, e.Size))
+	if err != nil {
+		return err
+	}
+	if as == gzipped {
+		b.bytes, b.open = appendGzip(make([]byte, 0, len(text)/6+512), []byte(opening), text)
+		b.tail = len(b.bytes)
+		b.bytes = b.open.close(b.bytes, e.freshTail)
+		return nil
+	}
+	b.bytes = append(make([]byte, 0, len(opening)+len(text)+len(e.freshTail)), opening...)
+	b.bytes = append(b.bytes, text...)
+	b.tail = len(b.bytes)
+	b.bytes = append(b.bytes, e.freshTail...)
+	return nil
+}
+
+// appendText appends the snapshot as JSON.
+func (e *entry) appendText(dst []byte) ([]byte, error) {
+	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
+}
+
+// parts returns an answer with this tail, in two pieces.
+func (e *entry) parts(as encoding, tail string) (first, second []byte, err error) {
+	b, err := e.body(as)
+	if err != nil {
+		return nil, nil, err
+	}
+	if tail == e.freshTail {
+		return b.bytes, nil, nil
+	}
+	first = b.bytes[:b.tail]
+	switch as {
+	case zstandard:
+		return first, appendFrame(nil, tail), nil
+	case gzipped:
+		return first, b.open.close(nil, tail), nil
+	default:
+		return first, []byte(tail), nil
+	}
+}
+
+// stamp is the headers of an answer that depend on the time.
+type stamp struct {
+	second                         int64
+	age, cacheControl, cacheStatus []string
+}
+
+// stamp returns the headers for now.
+func (e *entry) stamp(f Freshness, now time.Time) *stamp {
+	slot := &e.stamps[0]
+	if f == Stale {
+		slot = &e.stamps[1]
+	}
+	// Seconds are counted from the check, so that an age and its end change together.
+	age := now.Sub(e.CheckedAt)
+	second := int64(age / time.Second)
+	if s := slot.Load(); s != nil && s.second == second {
+		return s
+	}
+	left := int((e.facet.FreshFor - age) / time.Second)
+	who := "private"
+	if e.facet.Public {
+		who = "public"
+	}
+	s := &stamp{
+		second: second,
+		age:    []string{strconv.Itoa(int(max(0, second)))},
+		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d",
+			who, max(0, left), int(e.facet.FreshFor.Seconds()))},
+		cacheStatus: []string{fmt.Sprintf("freshet; hit; ttl=%d", left)},
+	}
+	slot.Store(s)
+	return s
+}

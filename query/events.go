@@ -1,0 +1,221 @@
+package query
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+const (
+	// heartbeat keeps a quiet stream from being taken for dead on its way.
+	heartbeat = 15 * time.Second
+	// reconnect is how long a client whose stream was cut waits.
+	reconnect = 2 * time.Second
+)
+
+// The events of a stream.
+const (
+	eventChanged = "changed" // other content than was told last
+	eventChecked = "checked" // the same content, looked at again
+	eventAbsent  = "absent"  // the upstream says that there is no such entity
+	eventState   = "state"   // nothing new is stored, but how fresh it is or what becomes of its refresh is
+)
+
+// told is what a stream has told last.
+type told struct {
+	version   int64
+	etag      string
+	absent    bool
+	freshness Freshness
+	reason    string
+}
+
+// stream is one client that follows an entity.
+type stream struct {
+	s      *Server
+	c      echo.Context
+	who    access.Client
+	entity schemas.Entity
+	facet  source.Facet
+	last   told
+}
+
+// events streams what happens to an entity (server-sent events), until the client
+// leaves, its permission ends or the process stops. A stream is a reader: it has a
+// refresh asked for whenever what it told last has become stale. Events carry no
+// content, so that a change costs each reader what it wants to pay: it reads with
+// If-None-Match. What changed several times while a client was away is told once.
+func (s *Server) events(c echo.Context, who access.Client) error {
+	e, f, err := s.entityOf(c)
+	if err != nil {
+		return err
+	}
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	w := s.bell.listen(e)
+	defer s.bell.leave(w)
+	v, err := s.look(c, who, e, f)
+	if err != nil {
+		return err // an answer as a read's, for there is no stream yet
+	}
+	h := c.Response().Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	c.Response().WriteHeader(http.StatusOK)
+	if c.Request().Method == http.MethodHead {
+		return nil
+	}
+	st := &stream{s: s, c: c, who: who, entity: e, facet: f, last: resumed(c.Request().Header.Get("Last-Event-Id"))}
+	if st.write(fmt.Sprintf("retry: %d\n\n", reconnect.Milliseconds())) {
+		st.follow(v, w)
+	}
+	return nil
+}
+
+// follow tells what is seen, beginning with v.
+func (st *stream) follow(v view, w *waiter) {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	due := time.NewTimer(st.nextLook(v))
+	defer due.Stop()
+	var expires <-chan time.Time
+	if !st.who.Expires.IsZero() {
+		end := time.NewTimer(time.Until(st.who.Expires))
+		defer end.Stop()
+		expires = end.C
+	}
+	for {
+		if !st.tell(v) {
+			return
+		}
+		select {
+		case <-w.rung:
+		case <-due.C:
+		case <-beat.C:
+			if !st.write(": alive\n\n") {
+				return
+			}
+			continue
+		case <-expires:
+			return
+		case <-st.s.stopping:
+			return
+		case <-st.c.Request().Context().Done():
+			return
+		}
+		if seen, err := st.s.look(st.c, st.who, st.entity, st.facet); err == nil {
+			v = seen
+		} // otherwise what was told last stands
+		due.Reset(st.nextLook(v))
+	}
+}
+
+// nextLook returns when something may have become different without a settle: what
+// is FRESH grows stale, and a refresh that was refused or never came is asked for
+// again.
+func (st *stream) nextLook(v view) time.Duration {
+	wait := heartbeat
+	switch {
+	case v.freshness == Fresh:
+		wait = time.Until(v.CheckedAt.Add(st.facet.FreshFor))
+	case v.freshness == NotFound && v.reason == "":
+		wait = time.Until(v.CheckedAt.Add(st.facet.AbsentFor))
+	case v.answer.Until.After(time.Now()):
+		wait = time.Until(v.answer.Until)
+	}
+	return max(time.Second, wait)
+}
+
+// tell sends an event if there is something new; it reports false if the client
+// has left.
+func (st *stream) tell(v view) bool {
+	now := told{version: v.version(), freshness: v.freshness, reason: v.answer.Reason}
+	if v.entry != nil {
+		now.absent = v.Absent
+		if v.HasContent() {
+			now.etag = v.etag[0]
+		}
+	}
+	var name string
+	switch was := st.last; {
+	case now.absent && !was.absent:
+		name = eventAbsent
+	case now.etag != was.etag && now.etag != "" || (was.absent && !now.absent):
+		name = eventChanged
+	case now.version != was.version:
+		name = eventChecked
+	case now.freshness != was.freshness || now.reason != was.reason:
+		name = eventState
+	default:
+		return true
+	}
+	st.last = now
+	data, err := json.Marshal(struct {
+		readBody
+		ETag *string `json:"etag"`
+	}{st.s.body(v, st.entity.Source), textSet(now.etag)})
+	if err != nil {
+		panic(err) // a struct of plain members
+	}
+	id := ""
+	if now.version > 0 {
+		id = "id: " + now.id() + "\n"
+	}
+	return st.write(id + "event: " + name + "\ndata: " + string(data) + "\n\n")
+}
+
+func textSet(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// write sends a piece at once; it reports false if the client has left.
+func (st *stream) write(text string) bool {
+	st.s.extend(st.c, 0)
+	if _, err := st.c.Response().Write([]byte(text)); err != nil {
+		return false
+	}
+	return http.NewResponseController(st.c.Response()).Flush() == nil
+}
+
+// id names what was told, for a client that comes back.
+func (t told) id() string {
+	absent := ""
+	if t.absent {
+		absent = ".absent"
+	}
+	return strconv.FormatInt(t.version, 10) + "." + strings.Trim(t.etag, `W/"`) + absent
+}
+
+// resumed returns what was told before, by its id; nothing if it can't be read.
+func resumed(id string) told {
+	version, rest, _ := strings.Cut(id, ".")
+	n, err := strconv.ParseInt(version, 10, 64)
+	if err != nil || n <= 0 {
+		return told{}
+	}
+	t := told{version: n, freshness: Fresh}
+	rest, t.absent = strings.CutSuffix(rest, ".absent")
+	if t.absent {
+		t.freshness = NotFound
+	}
+	if rest != "" {
+		t.etag = `W/"` + rest + `"`
+	}
+	return t
+}

@@ -1,0 +1,188 @@
+package query
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/store"
+)
+
+type event struct {
+	id, name string
+	data     struct {
+		answerBody
+		ETag *string `json:"etag"`
+	}
+}
+
+// follower reads a stream over a real connection.
+type follower struct {
+	*rig
+	events chan event
+	leave  func()
+}
+
+func (r *rig) follow(key, lastID string) *follower {
+	r.Helper()
+	server := httptest.NewServer(r.server)
+	ctx, cancel := context.WithCancel(context.Background())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/v1/nexon/character/"+key+"/events", nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if lastID != "" {
+		req.Header.Set("Last-Event-Id", lastID)
+	}
+	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // when the follower leaves
+	if err != nil {
+		r.Fatal(err)
+	}
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get("Cache-Control") != "no-store" {
+		r.Fatalf("%d %v", resp.StatusCode, resp.Header)
+	}
+	f := &follower{rig: r, events: make(chan event, 100)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(f.events)
+		var e event
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			field, value, _ := strings.Cut(lines.Text(), ": ")
+			switch field {
+			case "id":
+				e.id = value
+			case "event":
+				e.name = value
+			case "data":
+				if err := json.Unmarshal([]byte(value), &e.data); err != nil {
+					r.Errorf("%s: %v", value, err)
+				}
+			case "":
+				if lines.Text() == "" && e.name != "" {
+					f.events <- e
+					e = event{}
+				}
+			}
+		}
+	}()
+	f.leave = func() { cancel(); <-done; _ = resp.Body.Close(); server.Close() }
+	r.Cleanup(f.leave)
+	return f
+}
+
+func (f *follower) sees(name string, freshness Freshness) event {
+	f.Helper()
+	select {
+	case e, open := <-f.events:
+		if !open || e.name != name || e.data.Freshness != freshness {
+			f.Fatalf("event %+v, open %v; want %s %s", e, open, name, freshness)
+		}
+		return e
+	case <-time.After(patience):
+		f.Fatalf("no event %s within %v", name, patience)
+	}
+	return event{}
+}
+
+func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
+	r := newRig(t)
+	hash := func(version int64, b byte) func(*store.Snapshot) {
+		return func(s *store.Snapshot) { s.Version, s.Hash[0] = version, b }
+	}
+	f := r.follow("a", "")
+	if e := f.sees("state", Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
+		t.Errorf("%+v", e)
+	}
+	r.stored("a", 0, hash(7, 1))
+	first := f.sees("changed", Fresh)
+	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
+		t.Errorf("tag %s, and %s of a read", *first.data.ETag, a.Header.Get("ETag"))
+	}
+	r.heard("a", 8) // nothing came of it: no event
+	r.stored("a", 0, hash(9, 1))
+	checked := f.sees("checked", Fresh)
+	r.stored("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
+	gone := f.sees("absent", NotFound)
+	r.stored("a", 0, hash(11, 2))
+	f.sees("changed", Fresh)
+	r.stored("a", 2*time.Hour, hash(12, 2))
+	f.sees("checked", Stale)
+	f.leave()
+
+	r.stored("a", 0, hash(13, 2))
+	for id, want := range map[string]string{first.id: "changed", checked.id: "changed", gone.id: "changed", "": "changed", "garbage": "changed", "0.x": "changed"} {
+		f := r.follow("a", id)
+		if e := f.sees(want, Fresh); e.id == id {
+			t.Errorf("after %s: %+v", id, e)
+		}
+		f.leave()
+	}
+	// Whoever has it all hears the next event first.
+	f = r.follow("a", told{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
+	within(t, "the stream", func() bool { return r.server.waiters.Load() == 1 })
+	r.stored("a", 0, hash(14, 2))
+	f.sees("checked", Fresh)
+	f.leave()
+	r.nobodyWaits()
+}
+
+func TestAStreamOfNothingIsAProblemAndNoStream(t *testing.T) {
+	r := newRig(t)
+	for path, status := range map[string]int{"/v1/nexon/character/x/events": 400, "/v1/nexon/union/a/events": 404} {
+		if a := r.do(http.MethodGet, path); a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %d %v", path, a.StatusCode, a.Header)
+		}
+	}
+	if a := r.do(http.MethodHead, "/v1/nexon/character/a/events"); a.StatusCode != 200 || a.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("HEAD: %d %v", a.StatusCode, a.Header)
+	}
+	r.nobodyWaits()
+}
+
+// streamed runs a stream in a bubble for so long and returns what it sent.
+func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text string, wishes int, took time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		prepare(r)
+		ctx, cancel := context.WithTimeout(t.Context(), during)
+		defer cancel()
+		began := time.Now()
+		rec := httptest.NewRecorder()
+		r.server.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/nexon/character/a/events", nil))
+		text, wishes, took = rec.Body.String(), len(r.asked()), time.Since(began)
+	})
+	return text, wishes, took
+}
+
+func TestAQuietStreamBeats(t *testing.T) {
+	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.stored("a", 0) })
+	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 2000\n\n") || wishes != 0 {
+		t.Errorf("%d wishes, %s", wishes, text)
+	}
+}
+
+func TestWhoFollowsHasWhatGrowsStaleRefreshed(t *testing.T) {
+	text, wishes, _ := streamed(t, 10*time.Minute, func(r *rig) { r.stored("a", 55*time.Minute) })
+	if wishes < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
+		t.Errorf("%d wishes, %s", wishes, text)
+	}
+}
+
+func TestAStreamEndsWithItsToken(t *testing.T) {
+	_, _, took := streamed(t, time.Hour, func(r *rig) {
+		r.stored("a", 0)
+		r.client = access.Client{Name: "jwt:x", Scopes: everything.Scopes, Expires: time.Now().Add(90 * time.Second)}
+	})
+	if took != 90*time.Second {
+		t.Errorf("ended after %v", took)
+	}
+}

@@ -1,0 +1,226 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestAReadThatIsRememberedDoesNotAskTheStore(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute)
+	for range 5 {
+		if a := r.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
+			t.Errorf("%d %s", a.StatusCode, a.text)
+		}
+	}
+	if r.looked() != 1 {
+		t.Errorf("%d looks", r.looked())
+	}
+}
+
+func TestASettleOfAnyProcessIsSeenByTheNextRead(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour)
+	if a := r.get("a"); a.body.Freshness != Stale {
+		t.Fatalf("%s", a.text)
+	}
+	r.stored("a", 0)
+	if a := r.get("a"); a.body.Freshness != Fresh {
+		t.Errorf("%s", a.text)
+	}
+}
+
+func TestReadersOfOneEntityShareOneLook(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute)
+	hold := make(chan struct{})
+	r.hold = hold
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if a := r.get("a"); a.StatusCode != 200 {
+				t.Errorf("%d", a.StatusCode)
+			}
+		})
+	}
+	within(t, "the look", func() bool { return r.looked() == 1 })
+	close(hold)
+	wg.Wait()
+	if n := r.looked(); n > 3 { // some may have come when the first look was over
+		t.Errorf("%d looks", n)
+	}
+}
+
+// A look that began before a settle may bring what was stored before it.
+func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour)
+	hold := make(chan struct{})
+	r.mu.Lock()
+	r.hold = hold
+	r.mu.Unlock()
+	early := make(chan answer, 1)
+	go func() { early <- r.get("a") }()
+	within(t, "the early look", func() bool { return r.looked() == 1 })
+	r.mu.Lock()
+	r.hold = nil
+	r.mu.Unlock()
+	r.stored("a", 0)
+	if a := r.get("a"); a.body.Freshness != Fresh {
+		t.Errorf("after the settle: %s", a.text)
+	}
+	close(hold)
+	if a := <-early; a.body.Freshness != Stale { // it came before
+		t.Errorf("before the settle: %s", a.text)
+	}
+	if a := r.get("a"); a.body.Freshness != Fresh {
+		t.Errorf("the early look was remembered: %s", a.text)
+	}
+}
+
+func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 10*time.Minute)
+	r.get("a")
+	r.mu.Lock()
+	r.storeErr = errors.New("down")
+	r.mu.Unlock()
+	r.heard("a", 8) // it may be overtaken, but there is nothing better
+	for range 20 {
+		a := r.get("a")
+		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {
+			t.Errorf("%d %s", a.StatusCode, a.text)
+		}
+	}
+	if a := r.do("GET", "/v1/nexon/character?key=a&key=a"); a.StatusCode != 200 || len(a.body.Items) != 2 || a.body.Items[1].Freshness != Fresh {
+		t.Errorf("several: %d %s", a.StatusCode, a.text)
+	}
+	if a := r.do("GET", "/v1/nexon/character?key=a&key=b"); a.StatusCode != 503 {
+		t.Errorf("several, one unknown: %d %s", a.StatusCode, a.text)
+	}
+	if a := r.get("b"); a.StatusCode != 503 || a.Header.Get("Retry-After") != "1" {
+		t.Errorf("never seen: %d", a.StatusCode)
+	}
+	if n := r.looked(); n > 30 { // the breaker is open, nobody waits
+		t.Errorf("%d looks", n)
+	}
+	if got := testutil.ToFloat64(r.server.metrics.breaker); got == 0 {
+		t.Error("the breaker is not open")
+	}
+	r.mu.Lock()
+	r.storeErr = nil
+	r.mu.Unlock()
+	within(t, "the breaker's next try", func() bool { return r.get("b").StatusCode == 202 })
+}
+
+func TestWhileSettlesAreNotHeardTheStoreIsAskedAgainEverySecond(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour)
+	r.get("a")
+	r.server.line(false)
+	known, _ := r.server.memory.cache.GetIfPresent(entity("a"))
+	now := time.Now()
+	if !r.server.memory.believes(known, now) || r.server.memory.believes(known, now.Add(trustDeaf)) {
+		t.Error("without a line an entry must be believed for a second")
+	}
+	r.server.line(true)
+	if r.server.memory.believes(known, now) {
+		t.Error("what was read before the line was whole may be overtaken")
+	}
+	r.get("a")
+	known, _ = r.server.memory.cache.GetIfPresent(entity("a"))
+	if now = time.Now(); !r.server.memory.believes(known, now) || r.server.memory.believes(known, now.Add(trust)) {
+		t.Error("with a line an entry must be believed for half a minute")
+	}
+}
+
+func TestADatabaseThatHangsCostsAReaderLittleWhereSomethingIsRemembered(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute)
+	r.get("a")
+	hold := make(chan struct{})
+	defer close(hold)
+	r.mu.Lock()
+	r.hold = hold
+	r.mu.Unlock()
+	r.heard("a", 8)
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // would hang for ever
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 10 })
+	for i := range 500 {
+		key := fmt.Sprint(i)
+		r.stored(key, time.Minute)
+		r.get(key, "Accept-Encoding", "gzip") // and the answers that are made of it
+	}
+	r.server.memory.cache.CleanUp()
+	if n := r.server.memory.cache.WeightedSize(); n > 64<<10 || n == 0 {
+		t.Errorf("%d bytes are remembered", n)
+	}
+	big := r.server.memory
+	entry := newEntry(r.snapshots[entity("1")], r.facet(), time.Now(), big.weigh)
+	before := entry.weight()
+	if _, err := entry.body(identity); err != nil || entry.weight() <= before {
+		t.Errorf("weight %d after %d, %v", entry.weight(), before, err)
+	}
+}
+
+// Whatever happens in whichever order, no read may be answered with what was stored
+// before a settle that was heard before the read.
+func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
+	r := newRig(t)
+	const keys, writes = 3, 300
+	var floors [keys]atomic.Int64
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	for i := range keys {
+		wg.Go(func() {
+			key := fmt.Sprint(i)
+			for n := range int64(writes) {
+				r.stored(key, time.Minute, func(s *store.Snapshot) { s.Version = n + 1 })
+				floors[i].Store(n + 1)
+				if n%50 == 0 && i == 0 {
+					r.server.line(false)
+					r.server.line(true)
+				}
+			}
+			done.Store(true)
+		})
+	}
+	for reader := range 4 {
+		wg.Go(func() {
+			dice := rand.New(rand.NewPCG(1, uint64(reader)))
+			for !done.Load() {
+				i := dice.IntN(keys)
+				floor := floors[i].Load()
+				if floor == 0 {
+					continue
+				}
+				e, err := r.server.memory.get(t.Context(), entity(fmt.Sprint(i)), r.facet())
+				if err != nil || e.Version < floor {
+					t.Errorf("version %d after the settle of %d, %v", e.Version, floor, err)
+					return
+				}
+				all, err := r.server.memory.getAll(t.Context(), []schemas.Entity{entity(fmt.Sprint(i))}, r.facet())
+				if err != nil || all[0].Version < floor {
+					t.Errorf("version %d after the settle of %d, %v", all[0].Version, floor, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,180 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
+	r := newRig(t)
+	s := r.stored("a", 10*time.Minute)
+	a := r.get("a")
+	if a.StatusCode != 200 || a.body.Freshness != Fresh || string(a.body.Snapshot) != content || a.body.UpdateQueued || a.body.NotQueuedReason != nil {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	if !a.body.LastCheckedAt.Equal(s.CheckedAt) || !a.body.LastUpdatedAt.Equal(s.UpdatedAt) {
+		t.Errorf("times %v, %v", a.body.LastCheckedAt, a.body.LastUpdatedAt)
+	}
+	for name, want := range map[string]string{
+		"Age": "600", "Cache-Control": "private, max-age=2999, stale-while-revalidate=3600", "Cache-Status": "freshet; hit; ttl=2999",
+		"Content-Type": "application/json", "Last-Modified": s.UpdatedAt.Format(http.TimeFormat),
+	} {
+		if got := a.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if len(r.wishes) != 0 {
+		t.Errorf("wishes %+v", r.wishes)
+	}
+}
+
+func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour)
+	r.wait = 1500 * time.Millisecond
+	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", "00-t")
+	if a.StatusCode != 200 || a.body.Freshness != Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
+		t.Errorf("Cache-Control: %s", got)
+	}
+	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: "00-t"}
+	if len(r.wishes) != 1 || r.wishes[0] != want {
+		t.Errorf("wishes %+v", r.wishes)
+	}
+	if a.Header.Get("X-Correlation-Id") != "corr-1" {
+		t.Errorf("correlation id %q", a.Header.Get("X-Correlation-Id"))
+	}
+}
+
+func TestTheFirstReadIsUpdatingAndToldWhenToComeBack(t *testing.T) {
+	r := newRig(t)
+	a := r.get("a")
+	if a.StatusCode != 202 || a.body.Freshness != Updating || string(a.body.Snapshot) != "null" || !a.body.UpdateQueued ||
+		a.Header.Get("Retry-After") != "1" || a.body.LastCheckedAt != nil || a.body.EstimatedWaitMs != nil {
+		t.Errorf("%d %s %v", a.StatusCode, a.text, a.Header)
+	}
+	r.wait = 4200 * time.Millisecond
+	if a := r.get("a"); a.Header.Get("Retry-After") != "5" || *a.body.EstimatedWaitMs != 4200 {
+		t.Errorf("%s, Retry-After %s", a.text, a.Header.Get("Retry-After"))
+	}
+	if r.wishes[0].Reason != schemas.CacheMiss || r.wishes[0].Floor != 0 || len(r.wishes[0].CorrelationID) != 36 {
+		t.Errorf("wish %+v", r.wishes[0])
+	}
+}
+
+func TestWhatIsPendingIsNotPromised(t *testing.T) {
+	r := newRig(t)
+	r.answer = func(context.Context, Wish) Answer { return Answer{Pending: true} }
+	a := r.get("a")
+	if a.StatusCode != 202 || a.body.UpdateQueued || *a.body.NotQueuedReason != "PENDING" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestAnAbsenceIsNotFoundAndBelievedForAWhile(t *testing.T) {
+	r := newRig(t)
+	absent := func(s *store.Snapshot) { s.Absent = true }
+	r.stored("a", 10*time.Minute, absent)
+	a := r.get("a")
+	if a.StatusCode != 404 || a.body.Freshness != NotFound || a.body.Code != "not-found" || len(r.wishes) != 0 ||
+		a.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("%d %s, %d wishes", a.StatusCode, a.text, len(r.wishes))
+	}
+	r.stored("a", 2*time.Hour, absent)
+	if a := r.get("a"); a.StatusCode != 404 || !a.body.UpdateQueued || len(r.wishes) != 1 {
+		t.Errorf("%d %s, %d wishes", a.StatusCode, a.text, len(r.wishes))
+	}
+}
+
+func TestASnapshotThatMayNotBeKeptIsNotServed(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute, func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-101 * time.Hour) })
+	if a := r.get("a"); a.StatusCode != 202 || strings.Contains(a.text, "유") {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute)
+	etag := r.get("a").Header.Get("ETag")
+	if !strings.HasPrefix(etag, `W/"`) {
+		t.Fatalf("tag %s", etag)
+	}
+	for header, want := range map[string]int{
+		etag: 304, strings.TrimPrefix(etag, "W/"): 304, "*": 304, `"x", ` + etag + `, "y"`: 304, `W/"x",` + etag: 304,
+		`"x"`: 200, `"x`: 200, "x": 200, "": 200, etag[:len(etag)-2] + `"`: 200, "W/": 200, `"x" ` + etag: 304,
+	} {
+		a := r.get("a", "If-None-Match", header)
+		if a.StatusCode != want || (want == 304) != (a.text == "") {
+			t.Errorf("If-None-Match: %s gave %d", header, a.StatusCode)
+		}
+	}
+	r.stored("a", 2*time.Hour) // stale: the reader has it all the same, and a refresh is queued
+	if a := r.get("a", "If-None-Match", etag); a.StatusCode != 304 || len(r.wishes) != 1 {
+		t.Errorf("stale: %d, %d wishes", a.StatusCode, len(r.wishes))
+	}
+	if a := r.do(http.MethodHead, "/v1/nexon/character/a"); a.StatusCode != 200 || a.Header.Get("ETag") != etag {
+		t.Errorf("HEAD: %d", a.StatusCode)
+	}
+}
+
+func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour)
+	until := time.Now().Add(time.Hour)
+	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
+		r.answer = func(context.Context, Wish) Answer { return Answer{Reason: reason, Until: until} }
+		a := r.get("a")
+		if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
+			(a.body.NotQueuedUntil == nil) != until.IsZero() {
+			t.Errorf("%s: %d %s", reason, a.StatusCode, a.text)
+		}
+		a = r.get("never-seen")
+		if a.StatusCode != 503 || a.body.Freshness != Updating || *a.body.NotQueuedReason != reason || a.Header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", reason, a.StatusCode, a.text)
+		}
+	}
+	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_ABSENT", Until: until} }
+	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != NotFound {
+		t.Errorf("held absent: %d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestARequestThatHangsCostsAReadLittleAndIsNotCutOff(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour)
+	release := make(chan struct{})
+	ended := make(chan error, 1)
+	r.answer = func(ctx context.Context, _ Wish) Answer {
+		<-release
+		ended <- ctx.Err()
+		return Answer{Queued: true}
+	}
+	a := r.get("a") // returns although the request hangs
+	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	close(release)
+	if err := <-ended; err != nil {
+		t.Errorf("the request ended with its reader: %v", err)
+	}
+}
+
+func TestADatabaseThatCannotBeReadIsAProblemWithATime(t *testing.T) {
+	r := newRig(t)
+	r.storeErr = errors.New("connection refused to postgres://secret@db")
+	a := r.get("a")
+	if a.StatusCode != 503 || a.body.Code != "store-unavailable" || a.Header.Get("Retry-After") != "1" || strings.Contains(a.text, "secret") {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}

@@ -1,0 +1,376 @@
+package query
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = 20 * time.Second
+
+// rig is the service with everything behind it under the test's hand.
+type rig struct {
+	testing.TB
+	config Config
+	server *Server
+	router routers.Router
+	reg    *prometheus.Registry
+
+	mu        sync.Mutex // guards what follows while requests are under way
+	snapshots map[schemas.Entity]store.Snapshot
+	storeErr  error
+	looks     int           // into the store
+	hold      chan struct{} // if there, looks wait until it is closed
+	wishes    []Wish
+	answer    func(ctx context.Context, w Wish) Answer
+	wait      time.Duration
+	client    access.Client
+	refused   error           // by the guard
+	counted   []string        // by the meters
+	over      map[string]bool // what the meters refuse
+	begun     map[string]bool
+}
+
+var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func (r *rig) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+	all, err := r.GetAll(ctx, []schemas.Entity{e})
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	if all[0].Version == 0 {
+		return store.Snapshot{}, store.ErrNotFound
+	}
+	return all[0], nil
+}
+
+func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looks++
+	found := make([]store.Snapshot, len(of))
+	for i, e := range of {
+		found[i] = r.snapshots[e]
+		found[i].Entity = e
+	}
+	err, hold := r.storeErr, r.hold
+	if hold != nil {
+		r.mu.Unlock()
+		<-hold
+		r.mu.Lock()
+	}
+	return found, err
+}
+
+func (r *rig) Request(ctx context.Context, wishes []Wish) []Answer {
+	answers := make([]Answer, len(wishes))
+	for i, w := range wishes {
+		r.mu.Lock()
+		r.wishes = append(r.wishes, w)
+		answer := r.answer
+		r.mu.Unlock()
+		if answers[i] = (Answer{Queued: true, Number: 100}); answer != nil {
+			answers[i] = answer(ctx, w)
+		}
+	}
+	return answers
+}
+
+func (r *rig) asked() []Wish {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.wishes)
+}
+
+func (r *rig) looked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.looks
+}
+
+func (r *rig) Wait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+	return r.wait, measured, r.wait > 0
+}
+
+func (r *rig) Follow(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {
+	line(true)
+	<-ctx.Done()
+	return nil
+}
+
+func (r *rig) Identify(*http.Request, string) (access.Client, error) { return r.client, r.refused }
+
+func (r *rig) count(what string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counted = append(r.counted, what)
+	if kind, _, _ := strings.Cut(what, " "); r.over[kind] {
+		p := problem.New(http.StatusTooManyRequests, "too-many-"+kind, "Too many.")
+		p.After, p.Header = 7*time.Second, http.Header{"Ratelimit": {`"x";r=0;t=7`}}
+		return p
+	}
+	return nil
+}
+
+// bounds are the rig's meters.
+type bounds struct{ *rig }
+
+func (r bounds) Request(client string, n int) error {
+	return r.count(fmt.Sprintf("requests %s %d", client, n))
+}
+
+func (r bounds) NewKey(client string, n int) error {
+	return r.count(fmt.Sprintf("keys %s %d", client, n))
+}
+
+func (r bounds) Ended(entity string) {
+	_ = r.count("ended " + entity)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.begun, entity)
+}
+
+func (r bounds) Begin(client, entity string) (bool, error) {
+	err := r.count("begin " + client + " " + entity)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	begun := !r.begun[entity]
+	r.begun[entity] = true
+	return begun && err == nil, err
+}
+
+// heard tells the service of a settle.
+func (r *rig) heard(key string, number int64) {
+	r.server.heard(schemas.Settled{Entity: entity(key), Number: number})
+}
+
+func newRig(t testing.TB, change ...func(*rig)) *rig {
+	t.Helper()
+	r := &rig{
+		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, over: map[string]bool{}, begun: map[string]bool{},
+		config: Config{Memory: 1 << 20}, client: everything, reg: prometheus.NewRegistry(),
+	}
+	for _, c := range change {
+		c(r)
+	}
+	config := source.DefaultConfig()
+	config.BaseURL = "http://upstream.example"
+	f := source.DefaultFacet()
+	f.KeyPattern = "[^x]+"
+	f.KeepFor = 100 * time.Hour
+	f.Documents = map[string]source.Document{"d": {Path: "/{key}"}}
+	shared := f
+	shared.Public = true
+	config.Facets = map[string]source.Facet{"character": f, "shared": shared}
+	src, err := source.New("nexon", config, "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/healthz" {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"ready":true,"dependencies":{}}`)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "ok")
+	})
+	r.server, err = New(r.config, Needs{
+		Store: r, Sources: map[string]Source{"nexon": src}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r},
+		Ops: ops, Admin: http.HandlerFunc(echoed), Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server.line(true)
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	doc.Servers = nil
+	if r.router, err = gorillamux.NewRouter(doc); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func entity(key string) schemas.Entity {
+	return schemas.Entity{Source: "nexon", Facet: "character", Key: key}
+}
+
+const content = `{"d":{"name":"유"}}`
+
+// stored puts a snapshot that was checked so long ago, and tells of it.
+func (r *rig) stored(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
+	p := store.Encode([]byte(content))
+	at := time.Now().Add(-age).UTC().Truncate(time.Microsecond)
+	s := store.Snapshot{State: store.State{
+		Entity: entity(key), Version: 7, Hash: sha256.Sum256([]byte(content)), Encoding: p.Encoding, Size: p.Size,
+		FetchedAt: at, CheckedAt: at, UpdatedAt: at.Add(-time.Hour),
+	}, Payload: p.Bytes}
+	for _, c := range change {
+		c(&s)
+	}
+	r.mu.Lock()
+	r.snapshots[s.Entity] = s
+	r.mu.Unlock()
+	r.heard(key, s.Version)
+	return s
+}
+
+type answer struct {
+	*http.Response
+	text string
+	body answerBody
+}
+
+type answerBody struct {
+	Snapshot        json.RawMessage `json:"snapshot"`
+	Freshness       Freshness       `json:"freshness"`
+	LastUpdatedAt   *time.Time      `json:"lastUpdatedAt"`
+	LastCheckedAt   *time.Time      `json:"lastCheckedAt"`
+	UpdateQueued    bool            `json:"updateQueued"`
+	EstimatedWaitMs *int64          `json:"estimatedWaitMs"`
+	EstimatedAt     *time.Time      `json:"estimatedAt"`
+	NotQueuedReason *string         `json:"notQueuedReason"`
+	NotQueuedUntil  *time.Time      `json:"notQueuedUntil"`
+	Code            string          `json:"code"`
+	Status          int             `json:"status"`
+	Key             string          `json:"key"`
+	Items           []answerBody    `json:"items"`
+}
+
+// do sends a request and checks the answer against the OpenAPI document.
+func (r *rig) do(method, target string, headers ...string) answer {
+	r.Helper()
+	req := httptest.NewRequestWithContext(r.Context(), method, target, nil)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	rec := httptest.NewRecorder()
+	r.server.ServeHTTP(rec, req)
+	return r.checked(req, rec)
+}
+
+// checked reads an answer, and checks it against the OpenAPI document.
+func (r *rig) checked(req *http.Request, rec *httptest.ResponseRecorder) answer {
+	r.Helper()
+	a := answer{Response: rec.Result()}
+	plain := unpacked(r.TB, a.Header.Get("Content-Encoding"), rec.Body.Bytes())
+	a.text = string(plain)
+	if strings.Contains(a.Header.Get("Content-Type"), "json") && len(plain) > 0 {
+		if err := json.Unmarshal(plain, &a.body); err != nil {
+			r.Fatalf("%s %s: %s: %v", req.Method, req.URL, a.text, err)
+		}
+	}
+	if route, params, err := r.router.FindRoute(req); err == nil && req.URL.Path != "/openapi.yaml" && req.URL.Path != "/docs" && req.Method != http.MethodHead {
+		header := a.Header.Clone()
+		header.Del("Content-Encoding") // it is unpacked
+		err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
+			RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+			Status:                 a.StatusCode, Header: header,
+			Body:    io.NopCloser(bytes.NewReader(plain)),
+			Options: &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+		})
+		if err != nil {
+			r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", req.Method, req.URL, err, a.text)
+		}
+	}
+	return a
+}
+
+func (r *rig) get(key string, headers ...string) answer {
+	r.Helper()
+	return r.do(http.MethodGet, "/v1/nexon/character/"+key, headers...)
+}
+
+func (r *rig) refresh(key string) answer {
+	r.Helper()
+	return r.do(http.MethodPost, "/v1/nexon/character/"+key+"/refresh")
+}
+
+var everything = access.Client{Name: "ip:192.0.2.1", Scopes: []access.Scope{access.Read, access.Refresh, access.Admin}}
+
+// unpacked undoes a content encoding, as a client does that reads one frame after
+// another, but one gzip member only.
+func unpacked(t testing.TB, as string, body []byte) []byte {
+	t.Helper()
+	if len(body) == 0 {
+		return body
+	}
+	var r io.Reader = bytes.NewReader(body)
+	switch as {
+	case "":
+		return body
+	case "zstd":
+		z, err := zstd.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer z.Close()
+		r = z
+	case "gzip":
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z.Multistream(false)
+		r = z
+	default:
+		t.Fatalf("an answer is encoded as %q", as)
+	}
+	plain, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatalf("%s: %v", as, err)
+	}
+	return plain
+}
+
+func (r *rig) facet() source.Facet {
+	f, _ := r.server.sources["nexon"].Facet("character")
+	return f
+}
+
+// within waits until something holds.
+func within(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("%s did not happen within %v", what, patience)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
+	r := newRig(t)
+	for path, c := range map[string]struct {
+		status int
+		key    string
+	}{
+		"a":                       {202, "a"},
+		"%EA%B0%80":               {202, "가"},
+		"a%2Fb":                   {202, "a/b"},
+		"a%252Fb":                 {202, "a%2Fb"},
+		"%3Fb":                    {202, "?b"},
+		"a+b":                     {202, "a+b"},
+		"%25":                     {202, "%"},
+		"a%3Ab;c=d":               {202, "a:b;c=d"},
+		"...":                     {202, "..."},
+		"x":                       {400, ""},
+		"%78":                     {400, ""},
+		"..":                      {400, ""},
+		"%2E%2E":                  {400, ""},
+		"a%00b":                   {400, ""},
+		"a%0Ab":                   {400, ""},
+		"%FF":                     {400, ""},
+		strings.Repeat("k", 257):  {400, ""},
+		strings.Repeat("k", 9000): {400, ""},
+		"":                        {404, ""},
+		"a/b":                     {404, ""},
+		"a/":                      {404, ""},
+	} {
+		r.wishes = nil
+		a := r.get(path)
+		if a.StatusCode != c.status || (c.status >= 400) != (a.Header.Get("Content-Type") == "application/problem+json") {
+			t.Errorf("%.40q: %d %s", path, a.StatusCode, a.text)
+		}
+		if c.key != "" && (len(r.wishes) != 1 || r.wishes[0].Entity.Key != c.key) {
+			t.Errorf("%q was taken for %+v", path, r.wishes)
+		}
+		if c.key == "" && len(r.wishes) != 0 {
+			t.Errorf("%.40q made a wish: %+v", path, r.wishes)
+		}
+	}
+}
+
+func TestEveryErrorIsAProblem(t *testing.T) {
+	r := newRig(t)
+	r.answer = func(context.Context, Wish) Answer { panic("a bug") }
+	for _, c := range []struct {
+		method, path string
+		status       int
+		code         string
+	}{
+		{"GET", "/v1/github/character/a", 404, "no-such-source"},
+		{"GET", "/v1/nexon/union/a", 404, "no-such-facet"},
+		{"GET", "/nothing", 404, "no-such-path"},
+		{"DELETE", "/v1/nexon/character/a", 405, "method-not-allowed"},
+		{"GET", "/v1/nexon/character/a/refresh", 405, "method-not-allowed"},
+		{"POST", "/v1/nexon/character/x/refresh", 400, "bad-key"},
+	} {
+		a := r.do(c.method, c.path)
+		if a.StatusCode != c.status || a.body.Code != c.code || a.body.Status != c.status || a.Header.Get("Content-Type") != "application/problem+json" ||
+			a.Header.Get("X-Correlation-Id") == "" {
+			t.Errorf("%s %s: %d %s %v", c.method, c.path, a.StatusCode, a.text, a.Header)
+		}
+	}
+}
+
+func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // makes the handler panic
+	for range 2 {                                                       // what was begun when it panicked is not taken for made
+		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
+			t.Errorf("%d %s", a.StatusCode, a.text)
+		}
+	}
+	r.answer = func(context.Context, Wish) Answer { panic("another") } // in a goroutine of its own
+	if a := r.get("b"); a.StatusCode != 503 {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	r.answer = nil
+	if a := r.get("c"); a.StatusCode != 202 {
+		t.Errorf("afterwards: %d", a.StatusCode)
+	}
+}
+
+func TestACorrelationIdIsKeptIfItCanBeWrittenDown(t *testing.T) {
+	r := newRig(t)
+	for id, kept := range map[string]bool{"abc-123": true, "": false, "a b": false, "a\tb": false, strings.Repeat("x", 129): false, "é": false} {
+		if got := r.get("a", "X-Correlation-Id", id).Header.Get("X-Correlation-Id"); (got == id) != kept || got == "" {
+			t.Errorf("%q became %q", id, got)
+		}
+	}
+}
+
+func TestTheContractAndTheOperationsAreServed(t *testing.T) {
+	r := newRig(t)
+	if a := r.do(http.MethodGet, "/openapi.yaml"); a.StatusCode != 200 || a.text != string(schemas.OpenAPI) {
+		t.Errorf("/openapi.yaml: %d", a.StatusCode)
+	}
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		if a := r.do(http.MethodGet, path); a.StatusCode != 200 || a.text != "ok" {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+		}
+	}
+}
+
+func FuzzNoPathMakesAWishForAnotherEntity(f *testing.F) {
+	for _, p := range []string{"/v1/nexon/character/a", "/v1/nexon/character/..%2f..", "/v1/nexon/character/a/refresh", "/v1//character/a", "/v1/nexon/character/%", "//x/v1/nexon/character/a"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req.URL, err = req.URL.Parse(path); err != nil || !strings.HasPrefix(req.URL.Path, "/") {
+			return
+		}
+		r := newRig(t)
+		rec := httptest.NewRecorder()
+		r.server.ServeHTTP(rec, req)
+		if rec.Code >= 500 {
+			t.Fatalf("%q: %d %s", path, rec.Code, rec.Body)
+		}
+		for _, w := range r.wishes {
+			if err := w.Entity.Check(); err != nil || w.Entity.Source != "nexon" || w.Entity.Facet != "character" {
+				t.Fatalf("%q made the wish %+v", path, w)
+			}
+			escaped := strings.Split(req.URL.EscapedPath(), "/")
+			if len(escaped) != 5 {
+				t.Fatalf("%q has %d segments and made a wish", path, len(escaped))
+			}
+		}
+	})
+}
+
+func ExampleFreshness() {
+	fmt.Println(Fresh, Stale, Updating, NotFound)
+	// Output: FRESH STALE UPDATING NOT_FOUND
+}

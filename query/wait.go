@@ -1,0 +1,108 @@
+package query
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	// waitMost is how long an answer is held back at most; a longer wish is cut.
+	waitMost = 30 * time.Second
+	// waitersMost bounds those who wait or follow in one process.
+	waitersMost = 50_000
+	// writePatience is how long a client may take to read what it is sent.
+	writePatience = 30 * time.Second
+)
+
+// patience returns how long the client wants to wait for a refresh: ?wait=5s, or
+// Prefer: wait=5 (RFC 7240), which it is told was heard; 0 if it does not.
+func (s *Server) patience(c echo.Context) (time.Duration, error) {
+	r := c.Request()
+	if r.URL.RawQuery != "" {
+		if text := r.URL.Query().Get("wait"); text != "" {
+			wait, err := time.ParseDuration(text)
+			if seconds, plain := strconv.Atoi(text); plain == nil && seconds < int(waitMost) {
+				wait, err = time.Duration(seconds)*time.Second, nil
+			}
+			if err != nil || wait < 0 {
+				return 0, problem.New(http.StatusBadRequest, "bad-wait", "wait must be a duration, as in 5s or 500ms.")
+			}
+			return min(wait, waitMost), nil
+		}
+	}
+	for _, header := range r.Header["Prefer"] {
+		for preference := range strings.SplitSeq(header, ",") {
+			name, value, _ := strings.Cut(preference, "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+				continue
+			}
+			value, _, _ = strings.Cut(value, ";")
+			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
+			if err != nil || seconds < 0 {
+				return 0, nil // a preference that can't be read is ignored
+			}
+			wait := time.Duration(min(seconds, int(waitMost/time.Second))) * time.Second
+			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
+			return wait, nil
+		}
+	}
+	return 0, nil
+}
+
+// await looks until a look finds no reason to wait on, the time is up, or the
+// process stops; then it returns what the last look found. It listens before the
+// first look.
+func (s *Server) await(c echo.Context, patience time.Duration, e schemas.Entity, look func(*waiter) (view, bool, error)) (view, error) {
+	leave, err := s.enter()
+	if err != nil {
+		return view{}, err
+	}
+	defer leave()
+	w := s.bell.listen(e)
+	defer s.bell.leave(w)
+	s.extend(c, patience)
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		v, on, err := look(w)
+		if err != nil || !on {
+			return v, err
+		}
+		select {
+		case <-w.rung:
+		case <-limit.C:
+			return v, nil
+		case <-s.stopping:
+			return v, nil
+		case <-c.Request().Context().Done():
+			return v, nil
+		}
+	}
+}
+
+// enter takes a place among those who wait.
+func (s *Server) enter() (leave func(), err error) {
+	leave = func() { s.metrics.waiters.Set(float64(s.waiters.Add(-1))) }
+	n := s.waiters.Add(1)
+	s.metrics.waiters.Set(float64(n))
+	if n <= waitersMost {
+		return leave, nil
+	}
+	leave()
+	p := problem.New(http.StatusServiceUnavailable, "too-many-waiters", "As many clients wait for a refresh as this process holds; read without waiting.")
+	p.After = time.Second
+	return nil, p
+}
+
+// extend lets an answer be written although it is held back for so long.
+func (s *Server) extend(c echo.Context, patience time.Duration) {
+	// What has no deadline, as in a test, needs no other.
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(patience + writePatience))
+}
