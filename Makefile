@@ -46,6 +46,10 @@ bench: ## the figures of the README, as ratios within one run
 bench-limiter: ## every line of the limiter's bar beside its peers, on a real Redis; fails if one is missed
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_BAR=1 $(GO) test -count=1 -v -run '^TestTheBar$$' ./limiter
 
+bench-reads: ## fresh hits beside nginx' cache and a bare handler, in one run; fails if the bar is missed (ROUND=5s)
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_BAR=1 FRESHET_TEST_ROUND=$${ROUND:-5s} \
+		$(GO) test -count=1 -v -timeout 60m -run '^TestTheBarOfReads$$' ./cmd/freshet
+
 lint: $(LINT) ## linters and import fences
 	$(LINT) run ./...
 
@@ -69,4 +73,4 @@ $(VULN):
 	GOBIN=$(TOOLS) $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	mv $(TOOLS)/govulncheck $@
 
-.PHONY: help dev build test race seen seen-outage fuzz schemathesis bench bench-limiter lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down

@@ -17,7 +17,7 @@ type usage struct {
 }
 
 // used reads a process's usage from /proc.
-func used(b *testing.B, pid int) usage {
+func used(b testing.TB, pid int) usage {
 	b.Helper()
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))

@@ -43,6 +43,7 @@ type fleet struct {
 	client   *http.Client
 	admin    *kadm.Client
 	db       *pgx.Conn
+	muted    string // what is logged with it is not shown
 }
 
 var build = sync.OnceValues(func() (string, error) {
@@ -132,7 +133,7 @@ func (f *fleet) start(pattern string, args ...string) *process {
 			if m := want.FindStringSubmatch(lines.Text()); m != nil && p.found == "" {
 				p.found = m[len(m)-1]
 				found <- p.found
-			} else if !strings.Contains(lines.Text(), "level=INFO") {
+			} else if !strings.Contains(lines.Text(), "level=INFO") && (f.muted == "" || !strings.Contains(lines.Text(), f.muted)) {
 				fmt.Fprintf(os.Stderr, "%s: %s\n", args[0], lines.Text())
 			}
 		}

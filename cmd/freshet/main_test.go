@@ -20,7 +20,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(bareVariable); url != "" {
+		serveBare(url)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait for something that must happen.
 const patience = 30 * time.Second
