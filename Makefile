@@ -3,6 +3,7 @@ GO       ?= go
 TOOLS    := $(CURDIR)/bin
 LINT     := $(TOOLS)/golangci-lint-2.15.0
 VULN     := $(TOOLS)/govulncheck-1.9.0
+K6       := $(TOOLS)/k6-1.8.1
 # The real services' addresses, if they are up.
 SERVICES := eval "$$(scripts/services env 2>/dev/null)"
 
@@ -29,6 +30,9 @@ seen: ## the end-to-end tests on real services, judging the figures too
 seen-outage: ## a total outage at 350/s on real services, and its end, judged (OUTAGE=10m)
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 FRESHET_TEST_OUTAGE=$${OUTAGE:-10m} \
 		$(GO) test -count=1 -v -timeout 120m -run 'TotalOutage' ./cmd/freshet
+
+scenario-reads: $(K6) ## 3,000 users read during a flood, with a slow Kafka, and without Redis, judged (SECONDS_EACH=30)
+	@$(SERVICES); $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} reads
 
 fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
@@ -73,4 +77,11 @@ $(VULN):
 	GOBIN=$(TOOLS) $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	mv $(TOOLS)/govulncheck $@
 
-.PHONY: help dev build test race seen seen-outage fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down
+$(K6):
+	GOBIN=$(TOOLS) $(GO) install go.k6.io/k6@v1.8.1
+	mv $(TOOLS)/k6 $@
+
+k6: $(K6) # tells where it is, to scenarios that were started without make
+	@echo $(K6)
+
+.PHONY: help dev build test race seen seen-outage scenario-reads k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down

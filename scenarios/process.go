@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = 30 * time.Second
+
+// process is one that the scenario started.
+type process struct {
+	*exec.Cmd
+	name    string
+	found   string // what was looked for in what it printed
+	address string // a Redis'
+	done    chan struct{}
+}
+
+// start starts a role and waits until it prints what the pattern says. What it
+// prints is kept in a file.
+func (s *site) start(ctx context.Context, name, pattern string, env []string, args ...string) (*process, error) {
+	return s.startProgram(ctx, name, pattern, env, s.binary, args...)
+}
+
+func (s *site) startProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*process, error) {
+	log, err := os.Create(filepath.Join(s.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	// Not ended by ctx: an interrupted scenario stops them in order too.
+	p := &process{Cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...), name: name, done: make(chan struct{})}
+	p.Env = append(os.Environ(), env...)
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for the scenario
+	reader, writer := io.Pipe()
+	p.Stdout, p.Stderr = writer, writer
+	if err := p.Start(); err != nil {
+		_ = log.Close()
+		return nil, err
+	}
+	go func() { _ = p.Wait(); _ = writer.Close() }()
+	found := make(chan string, 1)
+	go func() {
+		defer close(p.done)
+		defer func() { _ = log.Close() }()
+		want := regexp.MustCompile(pattern)
+		seen := false
+		for lines := bufio.NewScanner(io.TeeReader(reader, log)); lines.Scan(); {
+			if m := want.FindStringSubmatch(lines.Text()); m != nil && !seen {
+				seen = true
+				found <- m[len(m)-1]
+			}
+		}
+		close(found)
+	}()
+	s.processes = append(s.processes, p)
+	s.later(p.stop)
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case text, ok := <-found:
+		if !ok {
+			return nil, fmt.Errorf("%s ended before it was ready", name)
+		}
+		p.found = text
+		return p, nil
+	case <-limit.C:
+		return nil, fmt.Errorf("%s is not ready within %v", name, patience)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// stop asks the process to end, and waits for it; one that leans on a Redis that was
+// killed may not be able to.
+func (p *process) stop() {
+	_ = p.Process.Signal(syscall.SIGTERM)
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case <-p.done:
+	case <-limit.C:
+		p.kill()
+	}
+}
+
+// kill ends it as a crash does.
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	<-p.done
+}
+
+// ownRedis starts a Redis that may be killed.
+func (s *site) ownRedis(ctx context.Context) (*process, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, errors.New("there is no redis-server, and the scenario kills one of its own; install it with: apt-get install -y --no-install-recommends redis-server")
+	}
+	port, err := freePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.startProgram(ctx, "redis", "Ready to accept connections", nil, path,
+		"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction")
+	if err != nil {
+		return nil, err
+	}
+	p.address = net.JoinHostPort("127.0.0.1", port)
+	return p, nil
+}
+
+// freePort returns one below those that the kernel gives to outgoing connections:
+// nobody must get it while the Redis is down.
+func freePort(ctx context.Context) (string, error) {
+	for port := 20_000; port < 30_000; port++ {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return strconv.Itoa(port), l.Close()
+		}
+	}
+	return "", errors.New("there is no free port between 20000 and 30000")
+}

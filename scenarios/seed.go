@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/nexon"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// contents is how many different ones are stored: more would only take longer to make.
+const contents = 128
+
+// stored are snapshots under prefix0, prefix1 and so on, checked at a time.
+type stored struct {
+	prefix  string
+	count   int
+	checked time.Time
+}
+
+// seed stores snapshots as a worker would, past the workers.
+func (s *site) seed(ctx context.Context, document string, all ...stored) error {
+	made, err := contentsOf(ctx, document)
+	if err != nil {
+		return fmt.Errorf("make the stored contents: %w", err)
+	}
+	db, err := postgres.Open(ctx, s.database)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for _, some := range all {
+		const most = 500
+		for from := 0; from < some.count; from += most {
+			var writes []store.Write
+			for i := from; i < min(from+most, some.count); i++ {
+				w := made[i%len(made)]
+				w.Entity = schemas.Entity{Source: s.source, Facet: "character", Key: fmt.Sprint(some.prefix, i)}
+				w.CheckedAt = some.checked
+				writes = append(writes, w)
+			}
+			if _, err := db.Write(ctx, writes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// contentsOf fetches and reads documents of the simulator's, without its quota.
+func contentsOf(ctx context.Context, document string) (all []store.Write, err error) {
+	upstream := simulator.New(simulator.Config{Seed: 1})
+	defer upstream.Close()
+	server := httptest.NewServer(upstream)
+	defer server.Close()
+	var config source.Config
+	preset := strings.NewReplacer("https://open.api.nexon.com", server.URL, "item-equipment", document).Replace(string(nexon.Config))
+	if err := yaml.Unmarshal([]byte(preset), &config); err != nil {
+		return nil, err
+	}
+	src, err := source.New("nexon", config, "a-key", 1)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	for i := range contents {
+		plan, err := src.Plan(source.Request{Facet: "character", Key: fmt.Sprint("content", i)})
+		if err != nil {
+			return nil, err
+		}
+		answers, err := src.Fetch(ctx, plan, freely{})
+		if err != nil {
+			return nil, err
+		}
+		outcome := src.Read(answers, time.Now())
+		if outcome.Class != source.OK {
+			return nil, fmt.Errorf("%s: %w", outcome.Class, outcome.Err)
+		}
+		payload := store.Encode(outcome.Content.JSON)
+		all = append(all, store.Write{
+			Version: 1, Hash: outcome.Content.Hash, ExtractVersion: outcome.Content.ExtractVersion,
+			Payload: func() (store.Payload, error) { return payload, nil },
+		})
+		outcome.Content.Release()
+	}
+	return all, nil
+}
+
+// freely gives every permit.
+type freely struct{}
+
+func (freely) Acquire(context.Context) (source.Permit, error) { return freely{}, nil }
+func (freely) Spend(context.Context) error                    { return nil }
+func (freely) Release()                                       {}
+func (freely) Written()                                       {}
+func (freely) Answered()                                      {}

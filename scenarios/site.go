@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/nexon"
+)
+
+// site is an installation of the scenario's own on the real services.
+type site struct {
+	out      io.Writer
+	dir      string // configurations and logs
+	binary   string
+	source   string
+	database string
+	broker   string
+	redis    *process
+	kafka    *slowKafka
+	upstream string // where the simulator is
+	// processes that run, or did.
+	processes []*process
+	closers   []func()
+}
+
+const upstreamReady = `upstream at (http://[0-9.:]+)`
+
+// newSite builds freshet and prepares a database, a Redis and the way to Kafka. What
+// it returns is to be closed also after an error.
+func newSite(ctx context.Context, out io.Writer) (*site, error) {
+	s := &site{out: out, source: "nexon-" + strings.ToLower(rand.Text()[:10])}
+	var err error
+	if s.dir, err = os.MkdirTemp("", "freshet-scenario-"); err != nil {
+		return s, err
+	}
+	if _, err := os.Stat("cmd/freshet"); err != nil {
+		return s, errors.New("run it in the repository's root: go run ./scenarios reads")
+	}
+	s.binary = filepath.Join(s.dir, "freshet")
+	if text, err := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "./cmd/freshet").CombinedOutput(); err != nil {
+		return s, fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	if err := s.ownDatabase(ctx); err != nil {
+		return s, err
+	}
+	if s.broker, err = service("FRESHET_TEST_KAFKA"); err != nil {
+		return s, err
+	}
+	if s.kafka, err = newSlowKafka(ctx, s.broker); err != nil {
+		return s, err
+	}
+	s.later(s.kafka.close)
+	if s.redis, err = s.ownRedis(ctx); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+// later has something done when the site is closed, the last first.
+func (s *site) later(f func()) { s.closers = append(s.closers, f) }
+
+// close ends everything; the logs stay if somebody will want to read them.
+func (s *site) close(keep bool) {
+	for _, f := range slices.Backward(s.closers) {
+		f()
+	}
+	if keep {
+		fmt.Fprintf(s.out, "the processes' logs are in %s\n", s.dir)
+		_ = os.Remove(s.binary)
+		return
+	}
+	_ = os.RemoveAll(s.dir)
+}
+
+// service returns the address of a service that must be there.
+func service(variable string) (string, error) {
+	if value := os.Getenv(variable); value != "" {
+		return value, nil
+	}
+	return "", fmt.Errorf(`%s is not set; start the services with: eval "$(scripts/services up)"`, variable)
+}
+
+func (s *site) ownDatabase(ctx context.Context) error {
+	admin, err := service("FRESHET_TEST_POSTGRES")
+	if err != nil {
+		return err
+	}
+	name := "freshet_" + strings.ToLower(rand.Text()[:10])
+	execute := func(ctx context.Context, sql string) error {
+		conn, err := pgx.Connect(ctx, admin)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.Exec(ctx, sql)
+		return err
+	}
+	if err := execute(ctx, "CREATE DATABASE "+name); err != nil {
+		return fmt.Errorf("make a database: %w", err)
+	}
+	s.later(func() { _ = execute(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)") })
+	u, err := url.Parse(admin)
+	if err != nil {
+		return fmt.Errorf("FRESHET_TEST_POSTGRES: %w", err)
+	}
+	u.Path = "/" + name
+	s.database = u.String()
+	return nil
+}
+
+// prepare starts the upstream, and makes tables and topics.
+func (s *site) prepare(ctx context.Context, document string, simulate ...string) error {
+	p, err := s.start(ctx, "simulate", upstreamReady, nil, append([]string{"simulate", "--listen", "127.0.0.1:0"}, simulate...)...)
+	if err != nil {
+		return err
+	}
+	s.upstream = p.found
+	env, err := s.configure("operator", s.broker, document, "")
+	if err != nil {
+		return err
+	}
+	for _, command := range [][]string{{"migrate", "up"}, {"topics", "ensure"}} {
+		c := exec.CommandContext(ctx, s.binary, command...)
+		c.Env = append(os.Environ(), env...)
+		if text, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("freshet %s: %w\n%s", strings.Join(command, " "), err, text)
+		}
+	}
+	s.later(s.deleteTopics)
+	return nil
+}
+
+func (s *site) deleteTopics() {
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.broker))
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for _, topic := range schemas.Topics(s.source) {
+		_, _ = kadm.NewClient(client).DeleteTopic(ctx, topic.Name)
+	}
+}
+
+// configure writes a configuration that reaches Kafka at an address, and returns what
+// a process with it has in its environment. freshFor is the source's own if empty.
+func (s *site) configure(name, broker, document, freshFor string) (env []string, err error) {
+	preset := strings.NewReplacer("https://open.api.nexon.com", s.upstream, "item-equipment", document).Replace(string(nexon.Config))
+	if freshFor != "" {
+		preset = strings.Replace(preset, "freshFor: 1h", "freshFor: "+freshFor, 1)
+	}
+	text := fmt.Sprintf("kafka: {brokers: [%q]}\nredis: {mode: single, addresses: [%q]}\nsources:\n  %s:\n    %s",
+		broker, s.redis.address, s.source, strings.ReplaceAll(preset, "\n", "\n    "))
+	file := filepath.Join(s.dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return []string{"NEXON_API_KEY=a-key", "FRESHET_DATABASE_URL=" + s.database, "FRESHET_CONFIG=" + file}, nil
+}
+
+// query starts a query service that reaches Kafka over the way that can be slowed.
+func (s *site) query(ctx context.Context, name, document, freshFor string) (api string, err error) {
+	env, err := s.configure(name, s.kafka.address(), document, freshFor)
+	if err != nil {
+		return "", err
+	}
+	p, err := s.start(ctx, name, `query service is up.* listen=([0-9.:]+)`, env, "query", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return "http://" + p.found, nil
+}
+
+func (s *site) worker(ctx context.Context, document string) error {
+	env, err := s.configure("worker", s.broker, document, "")
+	if err != nil {
+		return err
+	}
+	_, err = s.start(ctx, "worker", "worker is up", env, "worker", "--ops-listen", "127.0.0.1:0")
+	return err
+}
