@@ -31,7 +31,8 @@ import (
 // options are the flags.
 type options struct {
 	seconds, users int
-	document       string
+	document       string // of characters
+	flood          string // document of what the flood refreshes
 	k6             string
 }
 
@@ -56,7 +57,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.IntVar(&o.seconds, "seconds", 30, "length of each phase")
 	flags.IntVar(&o.users, "users", 3000, "users at the same time")
-	flags.StringVar(&o.document, "document", "item-equipment", "what is stored and fetched: item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
+	flags.StringVar(&o.document, "document", "item-equipment", "what users read: item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
+	flags.StringVar(&o.flood, "flood", "basic", "what the flood refreshes, of the same; item-equipment takes the worker a core")
 	flags.StringVar(&o.k6, "k6", "", "the k6 to use (default: make k6 gets one)")
 	flags.Usage = func() {
 		fmt.Fprintf(stderr, "go run ./scenarios [flags] %s\n", strings.Join(slices.Sorted(maps.Keys(scenarios)), "|"))

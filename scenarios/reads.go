@@ -41,26 +41,28 @@ func reads(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := s.prepare(ctx, o.document, "--latency", "30ms-1.7s"); err != nil {
+	if err := s.prepare(ctx, map[string]string{"character": o.document, "flooded": o.flood}, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
 	// Each is visited about once: those that were are fresh.
 	stale := min(characters/2, max(500, o.users*o.seconds*3/4*4/100))
 	now := time.Now()
-	err = s.seed(ctx, o.document,
-		stored{"stored-", characters - stale, now}, stored{"stale-", stale, now.Add(-2 * time.Hour)}, stored{"flood-", floodKeys, now.Add(-2 * time.Hour)})
+	err = s.seed(ctx,
+		stored{"character", "stored-", characters - stale, now},
+		stored{"character", "stale-", stale, now.Add(-2 * time.Hour)},
+		stored{"flooded", "flood-", floodKeys, now.Add(-2 * time.Hour)})
 	if err != nil {
 		return fmt.Errorf("store the characters: %w", err)
 	}
-	if err := s.worker(ctx, o.document); err != nil {
+	if err := s.worker(ctx); err != nil {
 		return err
 	}
-	api, err := s.query(ctx, "query", o.document, "")
+	api, err := s.query(ctx, "query", "")
 	if err != nil {
 		return err
 	}
 	// The flood comes in at a door of its own, to which everything is stale.
-	door, err := s.query(ctx, "query-of-the-flood", o.document, "1ms")
+	door, err := s.query(ctx, "query-of-the-flood", "1ms")
 	if err != nil {
 		return err
 	}
@@ -91,7 +93,8 @@ func reads(ctx context.Context, s *site, o options) error {
 	}
 	missed := false
 	for i, p := range phases {
-		fmt.Fprintf(s.out, "phase %d of %d: %s (%d users for %d s, %s, %d cores)\n", i+1, len(phases), p.name, o.users, o.seconds, o.document, runtime.NumCPU())
+		fmt.Fprintf(s.out, "phase %d of %d: %s (%d users for %d s read %s, the flood %s; %d cores)\n",
+			i+1, len(phases), p.name, o.users, o.seconds, o.document, o.flood, runtime.NumCPU())
 		t, err := s.play(ctx, k6, p, f, o, map[string]string{
 			"API": api, "SOURCE": s.source, "PHASE": strconv.Itoa(i + 1), "WITHOUT": p.without,
 			"USERS": strconv.Itoa(o.users), "SECONDS": strconv.Itoa(o.seconds),
@@ -256,7 +259,7 @@ func (s *site) flood(ctx context.Context, door string) *flood {
 	for range floodHands {
 		f.hands.Go(func() {
 			for i := range next {
-				if err := ask(ctx, client, fmt.Sprintf("%s/v1/%s/character/flood-%d", door, s.source, i)); err == nil {
+				if err := ask(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", door, s.source, i)); err == nil {
 					f.asked.Add(1)
 				}
 			}

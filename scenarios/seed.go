@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
-	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -12,7 +11,6 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/source/nexon"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
 )
@@ -20,31 +18,32 @@ import (
 // contents is how many different ones are stored: more would only take longer to make.
 const contents = 128
 
-// stored are snapshots under prefix0, prefix1 and so on, checked at a time.
+// stored are snapshots of a facet under prefix0, prefix1 and so on, checked at a time.
 type stored struct {
+	facet   string
 	prefix  string
 	count   int
 	checked time.Time
 }
 
 // seed stores snapshots as a worker would, past the workers.
-func (s *site) seed(ctx context.Context, document string, all ...stored) error {
-	made, err := contentsOf(ctx, document)
-	if err != nil {
-		return fmt.Errorf("make the stored contents: %w", err)
-	}
+func (s *site) seed(ctx context.Context, all ...stored) error {
 	db, err := postgres.Open(ctx, s.database)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	for _, some := range all {
+		made, err := contentsOf(ctx, some.facet, s.facets[some.facet])
+		if err != nil {
+			return fmt.Errorf("make the stored contents: %w", err)
+		}
 		const most = 500
 		for from := 0; from < some.count; from += most {
 			var writes []store.Write
 			for i := from; i < min(from+most, some.count); i++ {
 				w := made[i%len(made)]
-				w.Entity = schemas.Entity{Source: s.source, Facet: "character", Key: fmt.Sprint(some.prefix, i)}
+				w.Entity = schemas.Entity{Source: s.source, Facet: some.facet, Key: fmt.Sprint(some.prefix, i)}
 				w.CheckedAt = some.checked
 				writes = append(writes, w)
 			}
@@ -57,14 +56,13 @@ func (s *site) seed(ctx context.Context, document string, all ...stored) error {
 }
 
 // contentsOf fetches and reads documents of the simulator's, without its quota.
-func contentsOf(ctx context.Context, document string) (all []store.Write, err error) {
+func contentsOf(ctx context.Context, facet, document string) (all []store.Write, err error) {
 	upstream := simulator.New(simulator.Config{Seed: 1})
 	defer upstream.Close()
 	server := httptest.NewServer(upstream)
 	defer server.Close()
 	var config source.Config
-	preset := strings.NewReplacer("https://open.api.nexon.com", server.URL, "item-equipment", document).Replace(string(nexon.Config))
-	if err := yaml.Unmarshal([]byte(preset), &config); err != nil {
+	if err := yaml.Unmarshal([]byte(preset(server.URL, map[string]string{facet: document})), &config); err != nil {
 		return nil, err
 	}
 	src, err := source.New("nexon", config, "a-key", 1)
@@ -73,7 +71,7 @@ func contentsOf(ctx context.Context, document string) (all []store.Write, err er
 	}
 	defer src.Close()
 	for i := range contents {
-		plan, err := src.Plan(source.Request{Facet: "character", Key: fmt.Sprint("content", i)})
+		plan, err := src.Plan(source.Request{Facet: facet, Key: fmt.Sprint("content", i)})
 		if err != nil {
 			return nil, err
 		}

@@ -33,6 +33,7 @@ type site struct {
 	redis    *process
 	kafka    *slowKafka
 	upstream string // where the simulator is
+	facets   map[string]string
 	// processes that run, or did.
 	processes []*process
 	closers   []func()
@@ -123,14 +124,16 @@ func (s *site) ownDatabase(ctx context.Context) error {
 	return nil
 }
 
-// prepare starts the upstream, and makes tables and topics.
-func (s *site) prepare(ctx context.Context, document string, simulate ...string) error {
+// prepare starts the upstream, and makes tables and topics. facets says which of the
+// simulator's documents each facet has.
+func (s *site) prepare(ctx context.Context, facets map[string]string, simulate ...string) error {
+	s.facets = facets
 	p, err := s.start(ctx, "simulate", upstreamReady, nil, append([]string{"simulate", "--listen", "127.0.0.1:0"}, simulate...)...)
 	if err != nil {
 		return err
 	}
 	s.upstream = p.found
-	env, err := s.configure("operator", s.broker, document, "")
+	env, err := s.configure("operator", s.broker, "")
 	if err != nil {
 		return err
 	}
@@ -158,12 +161,24 @@ func (s *site) deleteTopics() {
 	}
 }
 
+// preset is the reference source at an upstream, its facet once for each of these.
+func preset(upstream string, facets map[string]string) string {
+	const name = "  character:\n"
+	text, facet, _ := strings.Cut(strings.Replace(string(nexon.Config), "https://open.api.nexon.com", upstream, 1), name)
+	var all strings.Builder
+	all.WriteString(text)
+	for name, document := range facets {
+		fmt.Fprintf(&all, "  %s:\n%s", name, strings.ReplaceAll(facet, "item-equipment", document))
+	}
+	return all.String()
+}
+
 // configure writes a configuration that reaches Kafka at an address, and returns what
 // a process with it has in its environment. freshFor is the source's own if empty.
-func (s *site) configure(name, broker, document, freshFor string) (env []string, err error) {
-	preset := strings.NewReplacer("https://open.api.nexon.com", s.upstream, "item-equipment", document).Replace(string(nexon.Config))
+func (s *site) configure(name, broker, freshFor string) (env []string, err error) {
+	preset := preset(s.upstream, s.facets)
 	if freshFor != "" {
-		preset = strings.Replace(preset, "freshFor: 1h", "freshFor: "+freshFor, 1)
+		preset = strings.ReplaceAll(preset, "freshFor: 1h", "freshFor: "+freshFor)
 	}
 	text := fmt.Sprintf("kafka: {brokers: [%q]}\nredis: {mode: single, addresses: [%q]}\nsources:\n  %s:\n    %s",
 		broker, s.redis.address, s.source, strings.ReplaceAll(preset, "\n", "\n    "))
@@ -175,8 +190,8 @@ func (s *site) configure(name, broker, document, freshFor string) (env []string,
 }
 
 // query starts a query service that reaches Kafka over the way that can be slowed.
-func (s *site) query(ctx context.Context, name, document, freshFor string) (api string, err error) {
-	env, err := s.configure(name, s.kafka.address(), document, freshFor)
+func (s *site) query(ctx context.Context, name, freshFor string) (api string, err error) {
+	env, err := s.configure(name, s.kafka.address(), freshFor)
 	if err != nil {
 		return "", err
 	}
@@ -187,8 +202,8 @@ func (s *site) query(ctx context.Context, name, document, freshFor string) (api 
 	return "http://" + p.found, nil
 }
 
-func (s *site) worker(ctx context.Context, document string) error {
-	env, err := s.configure("worker", s.broker, document, "")
+func (s *site) worker(ctx context.Context) error {
+	env, err := s.configure("worker", s.broker, "")
 	if err != nil {
 		return err
 	}
