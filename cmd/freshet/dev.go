@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/store/sqlite"
@@ -110,7 +109,6 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		}
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // the table is to be seen
-	config.Access.Require = access.Never                     // nobody but this machine reaches it, and the demo has no key
 	made := parts{config: config, log: p.logger(config.Log), secret: offerSecret}
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (parts, []address, func(), error) { return made, nil, closeAll, err }

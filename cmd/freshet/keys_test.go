@@ -183,7 +183,7 @@ func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
 
 func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.api+"/admin/v1/sources/nexon/resume", http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.api+"/admin/v1/sources/nexon/stop", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
