@@ -24,7 +24,7 @@ const (
 //
 // line(true) is called when the subscription is in force, before anything is heard
 // on it, and line(false) when it is lost, at the latest 2 s after Redis fell silent,
-// or when ctx has ended. What is settled before line(true) is not told: then the
+// or when ctx has ended. What is settled before line(true) may not be told: then the
 // caller must look again at all it remembers. All calls come from one goroutine, and
 // while one lasts nothing else is noticed. The ends of one entity are heard in their
 // order; those of two may change places where they lie on two nodes of a cluster.

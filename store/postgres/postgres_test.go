@@ -198,7 +198,7 @@ func TestOfManyEachIsLookedUpByItsKey(t *testing.T) {
 	if _, err := s.Write(t.Context(), benchWrites(2000, 5, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pool.Exec(t.Context(), "ANALYZE"); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "ANALYSE"); err != nil {
 		t.Fatal(err)
 	}
 	var of entities
