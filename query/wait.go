@@ -26,7 +26,8 @@ const (
 func (s *Server) patience(c echo.Context) (time.Duration, error) {
 	r := c.Request()
 	if r.URL.RawQuery != "" {
-		if text := r.URL.Query().Get("wait"); text != "" {
+		if query := r.URL.Query(); query.Has("wait") {
+			text := query.Get("wait")
 			wait, err := time.ParseDuration(text)
 			if seconds, plain := strconv.Atoi(text); plain == nil && seconds < int(waitMost) {
 				wait, err = time.Duration(seconds)*time.Second, nil

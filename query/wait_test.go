@@ -118,7 +118,7 @@ func TestWaitingEndsWithItsTimeAndIsCut(t *testing.T) {
 			}
 		})
 	}
-	for _, how := range []string{"?wait=soon", "?wait=-1", "?wait=-5s", "?wait=NaN"} {
+	for _, how := range []string{"?wait=soon", "?wait=-1", "?wait=-5s", "?wait=NaN", "?wait="} {
 		if a := r.get("a" + how); a.StatusCode != 400 || a.body.Code != "bad-wait" {
 			t.Errorf("%s: %d %s", how, a.StatusCode, a.text)
 		}
