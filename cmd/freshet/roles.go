@@ -39,7 +39,6 @@ that nothing is refreshed.`,
 			}
 			defer closeAll()
 			parts.opsListen = config.Ops.Listen
-			parts.log.Info("query service is up", "listen", l.Addr().String(), "ops", config.Ops.Listen)
 			return parts.run(cmd.Context(), serving(l))
 		},
 	}

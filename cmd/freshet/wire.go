@@ -198,6 +198,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	p.log.Info("query service is up", "listen", l.Addr().String(), "ops", p.opsListen, "access", guard.Required())
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
