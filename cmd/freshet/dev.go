@@ -266,7 +266,7 @@ func (p *program) welcome(base string, seen []address, o devOptions, config Conf
 	name := slices.Sorted(maps.Keys(config.Sources))[0]
 	facet := slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
 	rows := [][]string{
-		{"Query API", base + "/v1/" + name + "/" + facet + "/{key}", "contract: /openapi.yaml"},
+		{"Query API", base + "/v1/" + name + "/" + facet + "/{key}", "contract: " + base + "/docs"},
 		{"Metrics", base + "/metrics", "health: /healthz"},
 	}
 	for _, a := range seen {
