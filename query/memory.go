@@ -83,26 +83,25 @@ func (m *memory) get(ctx context.Context, e schemas.Entity, f source.Facet) (*en
 // lookOr looks into the store, and returns what was known if the store does not
 // answer soon.
 func (m *memory) lookOr(ctx context.Context, e schemas.Entity, f source.Facet, known *entry) (*entry, error) {
-	looked := m.looks.DoChan(e.String(), surviving(func() (any, error) { return m.look(ctx, e, f) }))
+	look := surviving(func() (any, error) { return m.look(ctx, e, f) })
 	if known == nil {
-		return result(<-looked)
+		v, err, _ := m.looks.Do(e.String(), look)
+		found, _ := v.(*entry)
+		return found, err
 	}
+	looked := m.looks.DoChan(e.String(), look)
 	patience := time.NewTimer(lookPatience)
 	defer patience.Stop()
 	select {
 	case r := <-looked:
 		if r.Err == nil {
-			return result(r)
+			found, _ := r.Val.(*entry)
+			return found, nil
 		}
 	case <-patience.C:
 	}
 	m.metrics.fromOlder.Inc()
 	return known, nil
-}
-
-func result(r singleflight.Result) (*entry, error) {
-	e, _ := r.Val.(*entry)
-	return e, r.Err
 }
 
 // believes reports whether an entry is known to be what is stored, or was read a
