@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +145,44 @@ func FuzzNoPathMakesAWishForAnotherEntity(f *testing.F) {
 			if len(escaped) != 5 {
 				t.Fatalf("%q has %d segments and made a wish", path, len(escaped))
 			}
+		}
+	})
+}
+
+// Whatever is asked, there is an answer, and it is one that the document knows.
+func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
+	f.Add("GET", "/v1/nexon/character/fresh", "W/\"x\"", "gzip, zstd;q=0.5", "wait=0", "7.abc-0")
+	f.Add("GET", "/v1/nexon/character/stale?wait=1ns", "*", "*;q=0", "wait=\"0\";x", "")
+	f.Add("HEAD", "/v1/nexon/character/absent/events", "", "", "respond-async", "-1.")
+	f.Add("GET", "/v1/nexon/character?key=fresh&key=%00&key=", "", "zstd", "", "")
+	f.Add("POST", "/v1/nexon/character/fresh/refresh?wait=1ns", "", "", "", "")
+	f.Add("DELETE", "/v1/nexon/%2e%2e/fresh", "\"", ";;", "wait=", "")
+	r := newRig(f)
+	r.stored("fresh", time.Minute)
+	r.stored("stale", 2*time.Hour)
+	r.stored("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	waits := regexp.MustCompile(`[0-9a-zA-Z.%+]*[1-9]`)
+	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
+		u, err := url.Parse("http://host" + target)
+		if err != nil || !strings.HasPrefix(u.Path, "/") || waits.MatchString(u.Query().Get("wait")) || waits.MatchString(prefer) {
+			return // what waits for long is tested elsewhere
+		}
+		if strings.HasSuffix(u.Path, "/events") && method != http.MethodHead {
+			return // so is what has no end
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, u.String(), nil)
+		if err != nil {
+			return
+		}
+		req.RequestURI = target
+		for name, value := range map[string]string{"If-None-Match": none, "Accept-Encoding": accept, "Prefer": prefer, "Last-Event-Id": last} {
+			req.Header.Set(name, value)
+		}
+		rec := httptest.NewRecorder()
+		r.server.ServeHTTP(rec, req)
+		seen := &rig{TB: t, router: r.router}
+		if a := seen.checked(req, rec); a.StatusCode >= 500 {
+			t.Errorf("%s %q: %d %s", method, target, a.StatusCode, a.text)
 		}
 	})
 }
