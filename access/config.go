@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +16,8 @@ import (
 
 // Config says who is asked who they are, and by what they show it.
 type Config struct {
-	// Require is always, never or auto: if there is anything to show, or if the
-	// service listens beyond loopback.
+	// Require is always, never or auto: if there is anything to show, if a key was
+	// ever made, or if the service listens beyond loopback.
 	Require Require `yaml:"require"`
 	// AdminTokenFile holds a token with every scope, for the first key and for a
 	// lockout: at least 32 characters, read again when it changes.
@@ -27,6 +28,9 @@ type Config struct {
 	Issuer     string   `yaml:"issuer"`
 	Audience   string   `yaml:"audience"`
 	Algorithms []string `yaml:"algorithms"`
+	// Hosts are the names, without port, that a service which asks nobody answers
+	// to besides those of loopback; * is any.
+	Hosts []string `yaml:"hosts"`
 	// AllowedOrigins are those of pages that may call from a browser (CORS).
 	AllowedOrigins []string `yaml:"allowedOrigins"`
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
@@ -48,6 +52,7 @@ const (
 type Limits struct {
 	Requests Rate `yaml:"requests"`
 	UnderWay int  `yaml:"underWay"` // refreshes; 0: any number
+	Waiting  int  `yaml:"waiting"`  // requests that wait or stream; 0: any number
 	NewKeys  Rate `yaml:"newKeys"`  // entities of which nothing is stored
 }
 
@@ -76,7 +81,7 @@ func DefaultConfig() Config {
 	return Config{
 		Require:    Auto,
 		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
-		Limits:     Limits{UnderWay: 2000, NewKeys: "2000/m"},
+		Limits:     Limits{UnderWay: 2000, Waiting: 1000, NewKeys: "2000/m"},
 	}
 }
 
@@ -118,6 +123,11 @@ func (c Config) Check() error {
 			fail("algorithms[%d]: %q must be one of %s", i, a, strings.Join(asymmetric, ", "))
 		}
 	}
+	for i, host := range c.Hosts {
+		if host != anyHost && !isHost(host) {
+			fail("hosts[%d]: %q must be a name or address in lower case without scheme and port, as in freshet.internal, or * for any", i, host)
+		}
+	}
 	for i, origin := range c.AllowedOrigins {
 		if origin == "*" {
 			fail("allowedOrigins[%d]: * would let the pages of any site read what a browser here can reach, by its address alone where nobody is asked; name the origins, as in https://app.example", i)
@@ -138,8 +148,13 @@ func (c Config) Check() error {
 			fail("limits.%s: %w", r.name, err)
 		}
 	}
-	if c.Limits.UnderWay < 0 {
-		fail("limits.underWay: %d must not be negative; 0 is any number", c.Limits.UnderWay)
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"underWay", c.Limits.UnderWay}, {"waiting", c.Limits.Waiting}} {
+		if n.value < 0 {
+			fail("limits.%s: %d must not be negative; 0 is any number", n.name, n.value)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -154,16 +169,39 @@ func fetchable(text string) bool {
 
 func isOrigin(text string) bool {
 	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && text == strings.ToLower(u.Scheme+"://"+u.Host)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && text == u.Scheme+"://"+u.Host && originHost.MatchString(u.Host)
+}
+
+var (
+	// originHost has no sign that would be read as a pattern where it is compared.
+	originHost = regexp.MustCompile(`^([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?$`)
+	// hostName takes underscores too: names of containers have them.
+	hostName = regexp.MustCompile(`^[a-z0-9._-]+$`)
+)
+
+// anyHost among the hosts is every name.
+const anyHost = "*"
+
+func isHost(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil || hostName.MatchString(text)
+}
+
+// hostOf returns the host of host or host:port.
+func hostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	if inner, bracketed := strings.CutPrefix(address, "["); bracketed {
+		return strings.TrimSuffix(inner, "]")
+	}
+	return address
 }
 
 // Loopback reports whether only this machine reaches an address, given as host or
 // host:port.
 func Loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		host = strings.Trim(address, "[]")
-	}
+	host := hostOf(address)
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}
@@ -171,10 +209,12 @@ func Loopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// asks says whether a service at the address asks who they are, given how many
-// keys hold. It refuses what would be open by mistake, or shut to everybody.
-func (c Config) asks(listen string, keys int) (bool, error) {
-	shown := c.JWKSURL != "" || c.AdminTokenFile != "" || keys > 0
+// asks says whether a service at the address asks who they are; made: keys were
+// made, though none of them may hold any more: that the last one expired must not
+// open the service to everybody. It refuses what would be open by mistake, or shut
+// to everybody.
+func (c Config) asks(listen string, made bool) (bool, error) {
+	shown := c.JWKSURL != "" || c.AdminTokenFile != "" || made
 	local := Loopback(listen)
 	switch {
 	case c.Require == Never || c.Require == Auto && local && !shown:

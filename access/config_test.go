@@ -18,7 +18,10 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 	for _, good := range []func(*Config){
 		issuer,
 		func(c *Config) { issuer(c); c.JWKSURL = "http://127.0.0.1:9000/keys" },
-		func(c *Config) { c.AllowedOrigins = []string{"https://app.example", "http://localhost:3000"} },
+		func(c *Config) {
+			c.AllowedOrigins = []string{"https://app.example", "http://localhost:3000", "http://[::1]:3000"}
+		},
+		func(c *Config) { c.Hosts = []string{"query", "my_query.internal", "10.0.0.7", "2001:db8::7", "*"} },
 		func(c *Config) { c.TrustedProxies = []string{"10.0.0.0/8", "::1/128"} },
 		func(c *Config) { c.Limits = Limits{Requests: "100/s", NewKeys: "0"} },
 	} {
@@ -45,6 +48,18 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		`trustedProxies[0]: "10.0.0.7" must be a network`:            func(c *Config) { c.TrustedProxies = []string{"10.0.0.7"} },
 		`limits.requests: "fast" must be a whole number in a second`: func(c *Config) { c.Limits.Requests = "fast" },
 		`limits.newKeys: "-5/m" must be`:                             func(c *Config) { c.Limits.NewKeys = "-5/m" },
+		`allowedOrigins[0]: "https://*" must be`:                     func(c *Config) { c.AllowedOrigins = []string{"https://*"} },
+		`allowedOrigins[0]: "https://*.example" must be`:             func(c *Config) { c.AllowedOrigins = []string{"https://*.example"} },
+		`allowedOrigins[0]: "https://app.example?" must be`:          func(c *Config) { c.AllowedOrigins = []string{"https://app.example?"} },
+		`allowedOrigins[0]: "https://app_x.example" must be`:         func(c *Config) { c.AllowedOrigins = []string{"https://app_x.example"} },
+		`allowedOrigins[0]: "https://[::1%25lo]" must be`:            func(c *Config) { c.AllowedOrigins = []string{"https://[::1%25lo]"} },
+		`hosts[0]: "query:8080" must be`:                             func(c *Config) { c.Hosts = []string{"query:8080"} },
+		`hosts[1]: "http://query" must be`:                           func(c *Config) { c.Hosts = []string{"query", "http://query"} },
+		`hosts[0]: "*.example" must be`:                              func(c *Config) { c.Hosts = []string{"*.example"} },
+		`hosts[0]: "Query" must be`:                                  func(c *Config) { c.Hosts = []string{"Query"} },
+		`hosts[0]: "" must be`:                                       func(c *Config) { c.Hosts = []string{""} },
+		`hosts[0]: "[::1]" must be`:                                  func(c *Config) { c.Hosts = []string{"[::1]"} },
+		"limits.waiting: -1 must not be negative":                    func(c *Config) { c.Limits.Waiting = -1 },
 		"limits.underWay: -1 must not be negative":                   func(c *Config) { c.Limits.UnderWay = -1 },
 	} {
 		c := DefaultConfig()
@@ -59,6 +74,7 @@ func TestAnAddressIsLoopbackOnlyIfThisMachineAloneReachesIt(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:8080": true, "127.9.9.9:1": true, "[::1]:8080": true, "localhost:8080": true, "[::ffff:127.0.0.1]:1": true, "::1": true, "localhost": true,
 		"0.0.0.0:8080": false, "[::]:8080": false, ":8080": false, "10.0.0.1:80": false, "freshet.example:80": false, "localhost.example:80": false, "": false,
+		"[[localhost]]": false, "[[127.0.0.1]]": false, "[[::1]]:80": false, "[::1]": true, "localhost.": false,
 	} {
 		if Loopback(address) != want {
 			t.Errorf("%q: %v", address, !want)
@@ -74,31 +90,31 @@ func TestWhatWouldBeOpenByMistakeOrShutToEverybodyDoesNotStart(t *testing.T) {
 	for _, c := range []struct {
 		require Require
 		means   func(*Config)
-		keys    int
+		made    bool
 		listen  string
 		asks    bool
 		refused string
 	}{
-		{Auto, nothing, 0, here, false, ""},
-		{Auto, token, 0, here, true, ""},
-		{Auto, issuer, 0, here, true, ""},
-		{Auto, nothing, 1, here, true, ""},
-		{Auto, nothing, 0, beyond, false, "beyond loopback"},
-		{Auto, token, 0, beyond, true, ""},
-		{Auto, issuer, 0, beyond, true, ""},
-		{Auto, nothing, 1, beyond, true, ""},
-		{Always, nothing, 0, here, false, "nobody could ever call"},
-		{Always, nothing, 0, beyond, false, "beyond loopback"},
-		{Always, nothing, 1, here, true, ""},
-		{Always, token, 0, beyond, true, ""},
-		{Never, nothing, 0, beyond, false, ""},
-		{Never, token, 1, beyond, false, ""},
-		{Never, nothing, 0, here, false, ""},
+		{Auto, nothing, false, here, false, ""},
+		{Auto, token, false, here, true, ""},
+		{Auto, issuer, false, here, true, ""},
+		{Auto, nothing, true, here, true, ""},
+		{Auto, nothing, false, beyond, false, "beyond loopback"},
+		{Auto, token, false, beyond, true, ""},
+		{Auto, issuer, false, beyond, true, ""},
+		{Auto, nothing, true, beyond, true, ""},
+		{Always, nothing, false, here, false, "nobody could ever call"},
+		{Always, nothing, false, beyond, false, "beyond loopback"},
+		{Always, nothing, true, here, true, ""},
+		{Always, token, false, beyond, true, ""},
+		{Never, nothing, false, beyond, false, ""},
+		{Never, token, true, beyond, false, ""},
+		{Never, nothing, false, here, false, ""},
 	} {
 		config := DefaultConfig()
 		config.Require = c.require
 		c.means(&config)
-		asks, err := config.asks(c.listen, c.keys)
+		asks, err := config.asks(c.listen, c.made)
 		if asks != c.asks || (err != nil) != (c.refused != "") {
 			t.Errorf("%+v: %v, %v", c, asks, err)
 			continue
@@ -114,16 +130,24 @@ func TestWhatWouldBeOpenByMistakeOrShutToEverybodyDoesNotStart(t *testing.T) {
 }
 
 func TestAnOpenServiceSaysSoInItsLog(t *testing.T) {
-	for listen, want := range map[string]bool{"0.0.0.0:80": true, "127.0.0.1:80": false} {
+	for _, c := range []struct {
+		require Require
+		listen  string
+		want    string
+	}{
+		{Never, "0.0.0.0:80", "level=WARN msg=\"access.require is never: whoever reaches the service"},
+		{Never, "127.0.0.1:80", `level=INFO msg="nobody is asked who they are" listen=127.0.0.1:80 why="access.require is never"`},
+		{Auto, "127.0.0.1:80", `level=INFO msg="nobody is asked who they are" listen=127.0.0.1:80 why="only this machine`},
+	} {
 		var log strings.Builder
-		c := DefaultConfig()
-		c.Require = Never
-		g, err := New(c, &fakeKeys{}, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewPedanticRegistry())
+		config := DefaultConfig()
+		config.Require = c.require
+		g, err := New(config, &fakeKeys{}, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewPedanticRegistry())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := g.Listen(listen); err != nil || g.Required() || strings.Contains(log.String(), "whoever reaches the service") != want {
-			t.Errorf("%s: %v, %s", listen, err, log.String())
+		if err := g.Listen(c.listen); err != nil || g.Required() || !strings.Contains(log.String(), c.want) || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("%+v: %v, %s", c, err, log.String())
 		}
 	}
 }

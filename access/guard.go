@@ -28,7 +28,7 @@ const (
 	// adminTokenLeast is in characters: 32 of hex are 128 bits.
 	adminTokenLeast = 32
 	// tokenMost is the length of the longest token that is looked at, in bytes.
-	tokenMost = 16 << 10
+	tokenMost = 8 << 10
 )
 
 // Guard knows who a request is from.
@@ -44,6 +44,7 @@ type Guard struct {
 	admin    atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
 	looking  sync.Mutex                        // serialises what replaces the keys
 	keys     atomic.Pointer[map[string]store.APIKey]
+	made     bool // Load saw a key, be it revoked or expired
 }
 
 // New returns a guard that has not looked at the keys yet. It fails if the admin
@@ -83,9 +84,11 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 // Load has the first look at the keys, and at those that sign JWTs; without the
 // latter the service starts all the same.
 func (g *Guard) Load(ctx context.Context) error {
-	if err := g.look(ctx); err != nil {
+	all, err := g.lookAt(ctx, false)
+	if err != nil {
 		return fmt.Errorf("%w; if the release is new, run `freshet migrate up`", err)
 	}
+	g.made = len(all) > 0
 	if g.issuer != nil {
 		g.issuer.fetch(ctx)
 	}
@@ -93,21 +96,30 @@ func (g *Guard) Load(ctx context.Context) error {
 }
 
 func (g *Guard) look(ctx context.Context) error {
+	_, err := g.lookAt(ctx, true)
+	return err
+}
+
+// lookAt reads all keys, or those that are not revoked, and takes the latter for
+// the ones that hold.
+func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	g.looking.Lock()
 	defer g.looking.Unlock()
-	all, err := g.store.Keys(ctx, true)
+	all, err := g.store.Keys(ctx, live)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	next := make(map[string]store.APIKey, len(all))
 	for _, k := range all {
-		next[k.ID] = k
+		if k.RevokedAt.IsZero() {
+			next[k.ID] = k
+		}
 	}
 	g.know(next)
 	g.metrics.lookedAt.SetToCurrentTime()
-	return nil
+	return all, nil
 }
 
 // know takes these for the keys that are not revoked.
@@ -119,13 +131,21 @@ func (g *Guard) know(keys map[string]store.APIKey) {
 // Listen tells the guard, after Load, at which address the service listens. It
 // fails if that would be open to everybody by mistake, or shut to everybody.
 func (g *Guard) Listen(address string) error {
-	asks, err := g.config.asks(address, g.holding())
+	asks, err := g.config.asks(address, g.made)
 	if err != nil {
 		return err
 	}
 	g.required.Store(asks)
-	if !asks && !Loopback(address) {
+	switch {
+	case asks && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.holding() == 0:
+		g.log.Warn("nobody can call: every API key has expired or was revoked; set access.adminTokenFile to make another")
+	case asks:
+	case !Loopback(address):
 		g.log.Warn("access.require is never: whoever reaches the service may read, refresh and administer", "listen", address)
+	case g.config.Require == Never:
+		g.log.Info("nobody is asked who they are", "listen", address, "why", "access.require is never")
+	default:
+		g.log.Info("nobody is asked who they are", "listen", address, "why", "only this machine reaches the service, and no API key, admin token or issuer was set up")
 	}
 	return nil
 }
@@ -180,28 +200,18 @@ func (f *failures) second(err error) bool {
 	return *f == 2
 }
 
-// unasked stands before the address of a client whom nobody asked who it is: in an
-// audit it must not look as if it had shown it.
-const unasked = "unauthenticated@"
-
 var everything = []Scope{Admin}
 
 // Identify returns who a request is from; address is the one it came from. Its
 // errors are *problem.HTTPError. A token is taken from Authorization alone: one
 // in a URL would stand in logs, histories and referrers. A page's EventSource
 // can't send the header; one that streams by fetch can.
-//
-// A service that asks nobody since only this machine reaches it answers to the
-// names of this machine alone: a page whose name was made to lead here (DNS
-// rebinding) is of one origin with it, and the browser would let it do all.
-func (g *Guard) Identify(r *http.Request, address string) (Client, error) {
-	if !g.Required() {
-		if g.config.Require == Auto && r.Host != "" && !Loopback(r.Host) {
-			return Client{}, misdirected()
-		}
-		return Client{Name: unasked + address, Scopes: everything}, nil
+func (g *Guard) Identify(r *http.Request, address string) (c Client, err error) {
+	if g.Required() {
+		c, err = g.byToken(r.Context(), r.Header.Values("Authorization"))
+	} else if err = g.config.admit(r); err == nil {
+		c = Client{Name: unasked + address, Scopes: everything}
 	}
-	c, err := g.byToken(r.Context(), r.Header.Values("Authorization"))
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		g.metrics.refused.WithLabelValues(p.Code).Inc()
 	}
@@ -236,23 +246,20 @@ func (g *Guard) byToken(ctx context.Context, headers []string) (Client, error) {
 // has been identified already, that holds.
 func (g *Guard) Admin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.Required() {
-			c, known := ClientOf(r.Context())
-			var err error
-			if !known {
-				c, err = g.Identify(r, r.RemoteAddr)
-			}
-			if err == nil && !c.May(Admin) {
-				err = Forbid(Admin)
-			}
-			if p, refused := errors.AsType[*problem.HTTPError](err); refused {
-				if err := p.Write(w, r); err != nil {
-					g.log.Debug("the client left before its answer", "err", err)
-				}
-				return
-			}
-			r = r.WithContext(WithClient(r.Context(), c))
+		c, known := ClientOf(r.Context())
+		var err error
+		if !known {
+			c, err = g.Identify(r, hostOf(r.RemoteAddr))
 		}
-		next.ServeHTTP(w, r)
+		if err == nil && !c.May(Admin) {
+			err = Forbid(Admin)
+		}
+		if p, refused := errors.AsType[*problem.HTTPError](err); refused {
+			if err := p.Write(w, r); err != nil {
+				g.log.Debug("the client left before its answer", "err", err)
+			}
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(WithClient(r.Context(), c)))
 	})
 }

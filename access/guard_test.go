@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/store"
 )
 
@@ -86,36 +85,6 @@ func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
 	r.refused("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
 	if strings.Contains(r.log.String(), secret) {
 		t.Error("a secret is in the log")
-	}
-}
-
-func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Require = Never })
-	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
-		if c, p := r.ask(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
-			t.Errorf("%q: %+v, %v", headers, c, p)
-		}
-	}
-}
-
-func TestAServiceThatAsksNobodyAnswersToTheNamesOfThisMachineAlone(t *testing.T) {
-	for _, require := range []Require{Auto, Never} {
-		r := newRig(t, func(c *Config) { c.Require = require })
-		if err := r.Listen("127.0.0.1:8080"); err != nil {
-			t.Fatal(err)
-		}
-		for host, ours := range map[string]bool{
-			"127.0.0.1:8080": true, "localhost:8080": true, "LocalHost": true, "[::1]:8080": true, "": true,
-			"evil.example:8080": false, "localhost.evil.example": false, "192.0.2.7:8080": false,
-		} {
-			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/admin/v1/keys", http.NoBody)
-			req.Host = host
-			_, err := r.Identify(req, "127.0.0.1")
-			p, refused := errors.AsType[*problem.HTTPError](err)
-			if refused == (ours || require == Never) || (refused && p.Status != http.StatusMisdirectedRequest) {
-				t.Errorf("%s, %q: %v", require, host, err)
-			}
-		}
 	}
 }
 

@@ -17,6 +17,7 @@ const (
 	codeNoKeys  = "keys-unavailable"
 	codeScope   = "insufficient-scope"
 	codeHost    = "misdirected"
+	codeSite    = "cross-site"
 )
 
 // challenge is WWW-Authenticate as RFC 6750 has it.
@@ -42,7 +43,13 @@ func expired() *problem.HTTPError {
 // malicious page leads to a service that asks nobody who they are.
 func misdirected() *problem.HTTPError {
 	return problem.New(http.StatusMisdirectedRequest, codeHost,
-		"This service asks nobody who they are, and so answers to localhost and 127.0.0.1 alone. Behind a proxy, set up access control, or say access.require: never.")
+		"This service asks nobody who they are, and so answers to localhost and 127.0.0.1 alone: set access.hosts to the names it is called by, or set up access control.")
+}
+
+// crossSite is the problem of a browser that calls on behalf of another site.
+func crossSite() *problem.HTTPError {
+	return problem.New(http.StatusForbidden, codeSite,
+		"This service asks nobody who they are, and so does not answer pages of other sites: add theirs to access.allowedOrigins, or set up access control.")
 }
 
 // noKeys is the problem of a token that nobody can check now.

@@ -181,7 +181,7 @@ func write(t testing.TB, text string) string {
 // ask identifies a request with these Authorization headers.
 func (r *rig) ask(headers ...string) (Client, *problem.HTTPError) {
 	r.Helper()
-	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/", http.NoBody)
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1:8080/", http.NoBody)
 	for _, h := range headers {
 		req.Header.Add("Authorization", h)
 	}

@@ -1,0 +1,164 @@
+package access
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/store"
+)
+
+func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Require = Never })
+	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
+		if c, p := r.ask(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
+			t.Errorf("%q: %+v, %v", headers, c, p)
+		}
+	}
+}
+
+// calls identifies a request by this name with these headers.
+func (r *rig) calls(host string, headers ...string) (status int, code string) {
+	r.Helper()
+	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/somebody", http.NoBody)
+	req.Host = host
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	c, err := r.Identify(req, "127.0.0.1")
+	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
+		if c.Name != "" || len(c.Scopes) > 0 {
+			r.Errorf("%s, %q: refused, and %+v", host, headers, c)
+		}
+		return p.Status, p.Code
+	}
+	return 200, ""
+}
+
+func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
+	hosts := map[string][]string{"127.0.0.1:8080": nil, "[::]:8080": {"query", "192.0.2.7", "2001:db8::7"}, "0.0.0.0:8080": {anyHost}}
+	for _, require := range []Require{Auto, Never} {
+		for listen, names := range hosts {
+			if require == Auto && !Loopback(listen) {
+				continue
+			}
+			r := newRig(t, func(c *Config) { c.Require, c.Hosts = require, names })
+			if err := r.Listen(listen); err != nil {
+				t.Fatal(err)
+			}
+			for host, among := range map[string]int{
+				"127.0.0.1:8080": 0, "localhost:8080": 0, "LocalHost": 0, "[::1]:8080": 0, "": 0,
+				"query:8080": 1, "Query": 1, "192.0.2.7:8080": 1, "[2001:DB8:0::7]:8080": 1, "[2001:db8::7]": 1,
+				"evil.example:8080": 2, "localhost.evil.example": 2, "query.evil.example": 2, "192.0.2.8": 2, "[[localhost]]": 2, "*": 2,
+			} {
+				ours := among == 0 || among == 1 && len(names) > 0 || len(names) == 1
+				status, code := r.calls(host)
+				if (status == 200) != ours || (!ours && (status != http.StatusMisdirectedRequest || code != codeHost)) {
+					t.Errorf("%s, %s, %q: %d %s", require, listen, host, status, code)
+				}
+			}
+		}
+	}
+}
+
+func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
+	for _, require := range []Require{Auto, Never} {
+		r := newRig(t, func(c *Config) { c.Require, c.AllowedOrigins = require, []string{"https://app.example"} })
+		if err := r.Listen("127.0.0.1:8080"); err != nil {
+			t.Fatal(err)
+		}
+		refused := 0.
+		for _, c := range []struct {
+			headers []string
+			passes  bool
+		}{
+			{nil, true}, // no browser
+			{[]string{"Sec-Fetch-Site", "none"}, true},
+			{[]string{"Sec-Fetch-Site", "same-origin"}, true},
+			{[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8080"}, true},
+			{[]string{"Sec-Fetch-Site", "cross-site", "Origin", "https://app.example"}, true},
+			{[]string{"Sec-Fetch-Site", "cross-site"}, false}, // an image
+			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // a page of another port
+			{[]string{"Sec-Fetch-Site", "same-site", "Origin", "https://127.0.0.1:8080"}, false},
+			{[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Site", "cross-site"}, false},
+			{[]string{"Origin", "http://127.0.0.1:3000"}, false},
+			{[]string{"Origin", "https://evil.example"}, false},
+			{[]string{"Origin", "https://app.example", "Origin", "https://evil.example"}, false},
+			{[]string{"Origin", "https://app.example.evil.example"}, false},
+			{[]string{"Origin", "null"}, false},
+			{[]string{"Origin", ""}, false},
+		} {
+			status, code := r.calls("127.0.0.1:8080", c.headers...)
+			if (status == 200) != c.passes || (!c.passes && (status != 403 || code != codeSite)) {
+				t.Errorf("%s, %q: %d %s", require, c.headers, status, code)
+			}
+			if !c.passes {
+				refused++
+			}
+		}
+		if n := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeSite)); n != refused {
+			t.Errorf("%v of %v are counted", n, refused)
+		}
+		if status, _ := r.calls("evil.example"); status != 421 || testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeHost)) != 1 {
+			t.Errorf("%d, and not counted", status)
+		}
+	}
+}
+
+func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
+	r := newRig(t, nil)
+	_, key := r.makes("a page", time.Time{}, "read")
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, code := r.calls("any.example", "Authorization", "Bearer "+key, "Origin", "https://other.example", "Sec-Fetch-Site", "cross-site"); status != 200 {
+		t.Errorf("%d %s", status, code)
+	}
+}
+
+func TestTheAdminAPIOfAServiceThatAsksNobodyTakesNoOtherNameEither(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Require = Never })
+	if err := r.Listen("[::]:8080"); err != nil {
+		t.Fatal(err)
+	}
+	for host, status := range map[string]int{"attacker.example": 421, "127.0.0.1:8080": 201} {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+host+keysPath, strings.NewReader(`{"name":"a","scopes":["admin"]}`))
+		req.Header.Set("Origin", "http://"+host)
+		w := httptest.NewRecorder()
+		r.Handler(func(r *http.Request) string { c, _ := ClientOf(r.Context()); return c.Name }).ServeHTTP(w, req)
+		if w.Code != status {
+			t.Errorf("%s: %d %s", host, w.Code, w.Body)
+		}
+	}
+}
+
+func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
+	gone := map[string]func(*rig, string){
+		"expired": func(r *rig, _ string) { r.at = now.Add(2 * time.Hour) },
+		"revoked": func(r *rig, id string) {
+			if err := r.db.RevokeKey(r.Context(), id, "a test", now, entry(actionRevoke, "a test", now, nil, &store.APIKey{})); err != nil {
+				r.Fatal(err)
+			}
+		},
+	}
+	for what, end := range gone {
+		r := newRig(t, func(c *Config) { c.Require = Auto })
+		id, key := r.makes("on call", now.Add(time.Hour), "admin")
+		end(r, id)
+		if err := r.Load(t.Context()); err != nil { // the next start
+			t.Fatal(err)
+		}
+		if err := r.Listen("127.0.0.1:8080"); err != nil || !r.Required() {
+			t.Errorf("%s: %v, and nobody is asked", what, err)
+		}
+		if _, p := r.ask("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
+			t.Errorf("%s: %v, %s", what, p, r.log.String())
+		}
+	}
+}
