@@ -20,7 +20,8 @@ type Config struct {
 	// ever made, or if the service listens beyond loopback.
 	Require Require `yaml:"require"`
 	// AdminTokenFile holds a token with every scope, for the first key and for a
-	// lockout: at least 32 characters, read again when it changes.
+	// lockout: at least 32 characters, read again when it changes and taken back
+	// when it is removed.
 	AdminTokenFile string `yaml:"adminTokenFile"`
 	// JWKSURL is where the keys are that sign JWTs; Issuer and Audience must be
 	// those of a token, and Algorithms are the only ones it may be signed by.

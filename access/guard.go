@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -44,13 +45,14 @@ type Guard struct {
 	admin    atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
 	looking  sync.Mutex                        // serialises what replaces the keys
 	keys     atomic.Pointer[map[string]store.APIKey]
-	made     bool // Load saw a key, be it revoked or expired
+	made     bool            // Load saw a key, be it revoked or expired
+	broken   map[string]bool // keys that were complained of; under looking
 }
 
 // New returns a guard that has not looked at the keys yet. It fails if the admin
 // token can't be read.
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
-	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now}
+	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, broken: map[string]bool{}}
 	g.required.Store(config.Require != Never)
 	g.keys.Store(&map[string]store.APIKey{})
 	if config.AdminTokenFile != "" {
@@ -113,8 +115,13 @@ func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
 	}
 	next := make(map[string]store.APIKey, len(all))
 	for _, k := range all {
-		if k.RevokedAt.IsZero() {
+		switch {
+		case !k.RevokedAt.IsZero():
+		case k.Hash != [32]byte{}:
 			next[k.ID] = k
+		case !g.broken[k.ID]:
+			g.broken[k.ID] = true
+			g.log.Error("an API key is stored without a hash of SHA-256 and holds for nobody; revoke it", "key", k.ID)
 		}
 	}
 	g.know(next)
@@ -165,7 +172,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var looks, reads failures
+	var looks, gone, reads failures
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,16 +182,31 @@ func (g *Guard) Run(ctx context.Context) error {
 		if err := g.look(ctx); looks.second(err) {
 			g.log.Warn("the API keys can't be read; those known stay in force", "err", err)
 		}
-		if g.config.AdminTokenFile == "" {
-			continue
+		if g.config.AdminTokenFile != "" {
+			g.followAdminToken(&gone, &reads)
 		}
-		sum, err := readAdminToken(g.config.AdminTokenFile)
-		if reads.second(err) {
-			g.log.Warn("the admin token's file can't be used; the token stays as it was", "err", err)
+	}
+}
+
+// followAdminToken looks at the file once. One that is removed takes the token with
+// it; one that can't be read may be in the middle of being written.
+func (g *Guard) followAdminToken(gone, reads *failures) {
+	sum, err := readAdminToken(g.config.AdminTokenFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		if gone.second(err) && g.admin.Swap(nil) != nil {
+			g.log.Warn("the admin token's file is gone; there is no admin token any more", "err", err)
 		}
-		if err == nil && sum != *g.admin.Swap(&sum) {
-			g.log.Info("the admin token was changed")
-		}
+		return
+	}
+	*gone = 0
+	if reads.second(err) {
+		g.log.Warn("the admin token's file can't be used; the token stays as it was", "err", err)
+	}
+	if err != nil {
+		return
+	}
+	if before := g.admin.Swap(&sum); before == nil || sum != *before {
+		g.log.Info("the admin token was changed")
 	}
 }
 

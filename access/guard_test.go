@@ -119,6 +119,44 @@ func TestTheAdminTokenFollowsItsFile(t *testing.T) {
 	})
 }
 
+func TestTheAdminTokenIsGoneWithItsFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
+		file := write(t, one)
+		g, _ := fakeGuard(t, func(c *Config) { c.AdminTokenFile = file })
+		r := &rig{TB: t, Guard: g}
+		look := func() { time.Sleep(lookEvery); synctest.Wait() }
+		remove := func() {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put := func(text string) {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		remove()
+		look()
+		r.taken("missing once: it may be being replaced", "admin-token", "Bearer "+one, Admin)
+		put(one)
+		look()
+		remove()
+		look()
+		r.taken("missing once more", "admin-token", "Bearer "+one, Admin)
+		for range 3 {
+			look()
+			r.refused("missing twice in a row", 401, codeInvalid, "Bearer "+one)
+		}
+		put("short")
+		look()
+		r.refused("a file that holds no token", 401, codeInvalid, "Bearer "+one)
+		put(two)
+		look()
+		r.taken("a new one", "admin-token", "Bearer "+two, Admin)
+	})
+}
+
 // fakeKeys is a database of keys that may be away.
 type fakeKeys struct {
 	mu   sync.Mutex
@@ -195,6 +233,24 @@ func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
 		look(nil)
 		r.refused("revoked", 401, codeInvalid, "Bearer "+shown)
 	})
+}
+
+func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
+	r := newRig(t, nil)
+	id, key := r.makes("a dashboard", time.Time{}, "read")
+	broken := store.APIKey{ID: "aaaaaaaaaaaa", Name: "broken", Scopes: []string{"admin"}, CreatedAt: now}
+	if err := r.db.AddKey(t.Context(), broken, entry(actionCreate, "a test", now, nil, &broken)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
+	if _, known := (*r.keys.Load())[broken.ID]; known || strings.Count(r.log.String(), broken.ID) != 1 {
+		t.Errorf("in force %v; %s", known, r.log.String())
+	}
 }
 
 func TestAGuardWithoutItsFirstLookFailsWithWhatToDo(t *testing.T) {

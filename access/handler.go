@@ -164,7 +164,8 @@ func (a *keysAPI) create(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, problem.Body(err)
 	}
-	if maker, known := ClientOf(r.Context()); known {
+	maker, known := ClientOf(r.Context())
+	if known {
 		for _, s := range order.Scopes {
 			if !maker.May(s) {
 				return 0, nil, Forbid(s)
@@ -179,12 +180,19 @@ func (a *keysAPI) create(r *http.Request) (int, any, error) {
 	if life > 0 {
 		key.ExpiresAt = now.Add(life)
 	}
+	// A key that outlived what its maker showed would make that hold for ever.
+	if end := maker.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
+		key.ExpiresAt = end.UTC().Truncate(time.Microsecond)
+	}
 	var shown string
 	key.ID, key.Hash, shown = makeKey()
 	if err := a.guard.store.AddKey(r.Context(), key, entry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return 0, nil, err
 	}
-	a.guard.with(key)
+	// Looked up rather than added: it may have been revoked since.
+	if err := a.guard.look(r.Context()); err != nil {
+		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
+	}
 	return http.StatusCreated, Made{keyOf(key), shown, a.guard.Required()}, nil
 }
 

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 type answer struct {
@@ -188,6 +190,49 @@ func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 2 {
 		t.Errorf("%+v", all)
 	}
+}
+
+func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
+	r, _, _ := administered(t)
+	end := now.Add(time.Hour)
+	_, brief := r.makes("for an hour", end, "admin")
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for body, want := range map[string]time.Time{
+		`{"name":"a","scopes":["admin"]}`:                  end,
+		`{"name":"b","scopes":["read"],"expiresIn":"90d"}`: end,
+		`{"name":"c","scopes":["read"],"expiresIn":"30m"}`: now.Add(30 * time.Minute),
+	} {
+		a := r.do(brief, "POST", keysPath, body)
+		if made := a.Made.Key; a.ResponseRecorder.Code != 201 || made.ExpiresAt == nil || !made.ExpiresAt.Equal(want) {
+			t.Errorf("%s: %d %s", body, a.ResponseRecorder.Code, a.Body)
+		}
+		entries, err := r.db.Audit(t.Context(), 1)
+		if err != nil || !strings.Contains(string(entries[0].After), `"expiresAt":"`+want.Format(time.RFC3339)) {
+			t.Errorf("%s: %+v, %v", body, entries, err)
+		}
+	}
+}
+
+// revoking has every key revoked by another process the moment that it is written.
+type revoking struct{ KeyStore }
+
+func (s revoking) AddKey(ctx context.Context, k store.APIKey, e store.AuditEntry) error {
+	if err := s.KeyStore.AddKey(ctx, k, e); err != nil {
+		return err
+	}
+	return s.RevokeKey(ctx, k.ID, "another", now, entry(actionRevoke, "another", now, nil, &k))
+}
+
+func TestAKeyThatIsRevokedWhileItIsMadeDoesNotHold(t *testing.T) {
+	r, _, admin := administered(t)
+	r.store = revoking{r.db}
+	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["admin"]}`)
+	if a.ResponseRecorder.Code != 201 {
+		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
+	}
+	r.refused("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
 }
 
 func TestWithoutItsDatabaseTheAPISaysSoAndNoMore(t *testing.T) {

@@ -7,8 +7,6 @@ import (
 	"encoding/base64"
 	"maps"
 	"strings"
-
-	"github.com/freshet/freshet/store"
 )
 
 // An API key is fsk_<id>_<secret>: the prefix lets scanners of leaked secrets
@@ -67,16 +65,12 @@ func (g *Guard) holding() (n int) {
 	return n
 }
 
-// with has a key hold in this process at once, and without has it hold no more.
-// The lock keeps a look that began before from undoing it.
-func (g *Guard) with(key store.APIKey) { g.change(func(m map[string]store.APIKey) { m[key.ID] = key }) }
-
-func (g *Guard) without(id string) { g.change(func(m map[string]store.APIKey) { delete(m, id) }) }
-
-func (g *Guard) change(do func(map[string]store.APIKey)) {
+// without has a key hold no more in this process, at once. The lock keeps a look
+// that began before from undoing it.
+func (g *Guard) without(id string) {
 	g.looking.Lock()
 	defer g.looking.Unlock()
 	next := maps.Clone(*g.keys.Load())
-	do(next)
+	delete(next, id)
 	g.know(next)
 }

@@ -10,7 +10,8 @@ import (
 type APIKey struct {
 	ID string
 	// Hash is the SHA-256 of the secret. The secret is random, so that a hash that
-	// is slow on purpose would protect nothing more.
+	// is slow on purpose would protect nothing more. Zero: what is stored is no
+	// hash, and the key holds for nobody.
 	Hash      [32]byte
 	Name      string
 	Scopes    []string
@@ -54,16 +55,17 @@ func (k APIKey) KeyArgs() []any {
 	return []any{k.ID, k.Hash[:], k.Name, strings.Join(k.Scopes, " "), k.CreatedAt.UnixMicro(), k.CreatedBy, toMicros(k.ExpiresAt)}
 }
 
-// ScanKey fills the key by scan, which is a row's Scan.
+// ScanKey fills the key by scan, which is a row's Scan. A hash that is none does not
+// fail it: one bad row must not keep a revocation of the others from being heard.
 func (k *APIKey) ScanKey(scan func(...any) error) error {
 	var hash []byte
 	var scopes string
 	var created, expires, revoked int64
 	err := scan(&k.ID, &hash, &k.Name, &scopes, &created, &k.CreatedBy, &expires, &revoked, &k.RevokedBy)
-	if err == nil && len(hash) != len(k.Hash) {
-		return errors.New("the hash of key " + k.ID + " is not one of SHA-256")
+	k.Hash = [32]byte{}
+	if len(hash) == len(k.Hash) {
+		copy(k.Hash[:], hash)
 	}
-	copy(k.Hash[:], hash)
 	k.Scopes = strings.Fields(scopes)
 	k.CreatedAt, k.ExpiresAt, k.RevokedAt = fromMicros(created), fromMicros(expires), fromMicros(revoked)
 	return err

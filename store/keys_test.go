@@ -1,0 +1,16 @@
+package store
+
+import "testing"
+
+func TestAKeyWithoutAHashIsReadAllTheSame(t *testing.T) {
+	for _, hash := range [][]byte{nil, []byte("short"), make([]byte, 33)} {
+		k := APIKey{Hash: [32]byte{1}}
+		err := k.ScanKey(func(into ...any) error {
+			*into[0].(*string), *into[1].(*[]byte), *into[3].(*string) = "id", hash, "read admin"
+			return nil
+		})
+		if err != nil || k.ID != "id" || k.Hash != [32]byte{} || len(k.Scopes) != 2 {
+			t.Errorf("%q: %+v, %v", hash, k, err)
+		}
+	}
+}
