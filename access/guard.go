@@ -63,10 +63,7 @@ func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Register
 		g.admin.Store(&sum)
 	}
 	if config.JWKSURL != "" {
-		var err error
-		if g.issuer, err = newIssuer(config, log); err != nil {
-			return nil, err
-		}
+		g.issuer = newIssuer(config, log)
 	}
 	return g, nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// keysAgain is how long after a failed fetch, with no keys at all, the next is
+	// keysAgain is how long after a failed fetch, before any succeeded, the next is
 	// made; keysEvery how often they are fetched when all is well.
 	keysAgain = 5 * time.Second
 	keysEvery = 10 * time.Minute
@@ -40,18 +40,51 @@ type keySet struct {
 	mu      sync.Mutex
 	under   chan struct{} // closed when the fetch under way has ended; nil: there is none
 	unknown time.Time     // when an unknown kid caused a fetch last
-	failed  bool
+	known   bool          // they were fetched once
+	failed  bool          // the last fetch was in vain
 }
 
-// ready reports whether there are any keys.
-func (s *keySet) ready(ctx context.Context) bool {
+var (
+	errKeysAway = errors.New("the key may be new, and the keys can't be fetched")
+	errNotOne   = errors.New("the token names no key, and there is not just one")
+)
+
+// ready reports whether it is known which keys there are.
+func (s *keySet) ready() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known
+}
+
+// only returns the one key, if there is one alone.
+func (s *keySet) only(ctx context.Context) (key jwkset.JWK, err error) {
 	all, err := s.KeyReadAll(ctx)
-	return err == nil && len(all) > 0
+	if err != nil {
+		return key, err
+	}
+	if len(all) != 1 {
+		return key, errNotOne
+	}
+	return all[0], nil
 }
 
 // KeyRead returns the key of this id. One that is unknown may be new: then the
-// keys are fetched once, if that was not done a moment ago.
+// keys are fetched once, if that was not done a moment ago. Whether it is new is
+// unknown, errKeysAway, while they can't be.
 func (s *keySet) KeyRead(ctx context.Context, kid string) (jwkset.JWK, error) {
+	key, err := s.fresh(ctx, kid)
+	if err == nil {
+		return key, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed || ctx.Err() != nil {
+		return key, errKeysAway
+	}
+	return key, err
+}
+
+func (s *keySet) fresh(ctx context.Context, kid string) (jwkset.JWK, error) {
 	key, err := s.MemoryJWKSet.KeyRead(ctx, kid)
 	if err == nil || !errors.Is(err, jwkset.ErrKeyNotFound) {
 		return key, err
@@ -105,6 +138,7 @@ func (s *keySet) begin(ctx context.Context) chan struct{} {
 			s.log.Info("the keys that sign tokens are fetched again", "url", s.url)
 		}
 		s.failed, s.under = err != nil, nil
+		s.known = s.known || err == nil
 		close(done)
 	}()
 	return done
@@ -127,6 +161,9 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 	if err := json.NewDecoder(io.LimitReader(resp.Body, keySetMost)).Decode(&set); err != nil {
 		return nil, fmt.Errorf("the answer is no key set: %w", err)
 	}
+	if set.Keys == nil {
+		return nil, errors.New("the answer is no key set: it has no keys")
+	}
 	var keys []jwkset.JWK
 	for _, k := range set.Keys {
 		if k.USE != "" && k.USE != jwkset.UseSig {
@@ -143,7 +180,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		}
 		keys = append(keys, key)
 	}
-	if len(keys) == 0 {
+	if len(keys) == 0 && len(set.Keys) > 0 { // an empty one withdraws all
 		return nil, errors.New("the key set has no public key that signs")
 	}
 	return keys, nil
@@ -153,7 +190,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 func (s *keySet) run(ctx context.Context) {
 	for {
 		wait := keysEvery
-		if !s.ready(ctx) {
+		if !s.ready() {
 			wait = keysAgain
 		}
 		select {

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/MicahParks/jwkset"
-	"github.com/MicahParks/keyfunc/v3"
 	"github.com/golang-jwt/jwt/v5"
 )
 
@@ -23,36 +23,101 @@ const clockLeeway = 30 * time.Second
 // issuer checks the JWTs of one issuer.
 type issuer struct {
 	*keySet
-	keys   keyfunc.Keyfunc
 	config Config
 }
 
-func newIssuer(config Config, log *slog.Logger) (*issuer, error) {
+func newIssuer(config Config, log *slog.Logger) *issuer {
 	set := &keySet{
 		MemoryJWKSet: jwkset.NewMemoryStorage(), url: config.JWKSURL, log: log, now: time.Now,
 		client: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > 3 || !fetchable(r.URL.String()) {
+				if len(via) > 3 || via[0].URL.Scheme != "https" || r.URL.Scheme != "https" || !fetchable(r.URL.String()) {
 					return http.ErrUseLastResponse
 				}
 				return nil
 			},
 		},
 	}
-	keys, err := keyfunc.New(keyfunc.Options{Storage: set})
-	if err != nil {
-		return nil, fmt.Errorf("access.jwksURL: %w", err)
+	return &issuer{keySet: set, config: config}
+}
+
+// key returns the public key that a token is to be signed by. One that names none is
+// judged by the only one there is: with several, whoever makes a token would choose.
+func (i *issuer) key(ctx context.Context) jwt.Keyfunc {
+	return func(token *jwt.Token) (any, error) {
+		var key jwkset.JWK
+		var err error
+		switch kid := token.Header["kid"].(type) {
+		case nil:
+			key, err = i.only(ctx)
+		case string:
+			key, err = i.KeyRead(ctx, kid)
+		default:
+			err = errors.New("the kid is no text")
+		}
+		if err != nil {
+			return nil, err
+		}
+		if alg := key.Marshal().ALG.String(); alg != "" && alg != token.Method.Alg() {
+			return nil, fmt.Errorf("the key is for %s", alg)
+		}
+		return key.Key(), nil
 	}
-	return &issuer{keySet: set, keys: keys, config: config}, nil
 }
 
 // claims are what is read of a token. RFC 8693 and 9068 have scope as one text,
 // some issuers have scp as a list.
 type claims struct {
 	jwt.RegisteredClaims
-	Scope string     `json:"scope"`
-	Scp   scopesList `json:"scp"`
+	scope string
+	scp   scopesList
+}
+
+// UnmarshalJSON reads members by their exact names. encoding/json would take SCOPE,
+// and even a long s, for the scope: an issuer may let its users name claims so.
+func (c *claims) UnmarshalJSON(text []byte) error {
+	all, err := members(text)
+	if err != nil {
+		return err
+	}
+	for name, into := range map[string]any{
+		"iss": &c.Issuer, "sub": &c.Subject, "aud": &c.Audience, "exp": &c.ExpiresAt, "nbf": &c.NotBefore, "iat": &c.IssuedAt,
+		"scope": &c.scope, "scp": &c.scp,
+	} {
+		if value, there := all[name]; there {
+			if err := json.Unmarshal(value, into); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// members returns an object's members, of which none may be there twice: who has
+// checked the token before may have taken the other.
+func members(text []byte) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return nil, errors.Join(err, errors.New("the claims are no object"))
+	}
+	all := map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, _ := token.(string)
+		if _, twice := all[name]; twice {
+			return nil, fmt.Errorf("%.40q is there twice", name)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, err
+		}
+		all[name] = value
+	}
+	return all, nil
 }
 
 // scopesList reads a list, or one text.
@@ -72,15 +137,17 @@ func (i *issuer) client(ctx context.Context, token string, now time.Time) (Clien
 	if strings.Count(token, ".") != 2 {
 		return Client{}, invalid() // no JWT, whatever the keys are
 	}
-	if !i.ready(ctx) {
+	if !i.ready() {
 		return Client{}, noKeys()
 	}
 	var c claims
 	_, err := jwt.NewParser(
 		jwt.WithValidMethods(i.config.Algorithms), jwt.WithIssuer(i.config.Issuer), jwt.WithAudience(i.config.Audience),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(clockLeeway), jwt.WithTimeFunc(func() time.Time { return now }),
-	).ParseWithClaims(token, &c, i.keys.KeyfuncCtx(ctx))
+	).ParseWithClaims(token, &c, i.key(ctx))
 	switch {
+	case errors.Is(err, errKeysAway):
+		return Client{}, noKeys()
 	case onlyExpired(err):
 		return Client{}, expired()
 	case err != nil:
@@ -91,7 +158,7 @@ func (i *issuer) client(ctx context.Context, token string, now time.Time) (Clien
 		return Client{}, invalid()
 	}
 	client := Client{Name: "jwt:" + named(c.Subject), Expires: c.ExpiresAt.Time}
-	for _, s := range append(strings.Fields(c.Scope), c.Scp...) {
+	for _, s := range append(strings.Fields(c.scope), c.scp...) {
 		if slices.Contains(scopes, Scope(s)) && !slices.Contains(client.Scopes, Scope(s)) {
 			client.Scopes = append(client.Scopes, Scope(s))
 		}

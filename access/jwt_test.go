@@ -5,8 +5,10 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -106,6 +108,120 @@ func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
 	r.refused("expired this moment", 401, codeExpired, "Bearer "+rs(good("exp", now.Unix())))
 	if strings.Contains(r.log.String(), parts[2]) {
 		t.Error("a token is in the log")
+	}
+}
+
+func TestClaimsAreReadByTheirExactNames(t *testing.T) {
+	r, _ := withIssuer(t, "one")
+	rs := func(c jwt.MapClaims) string { return "Bearer " + sign(t, jwt.SigningMethodRS256, "one", c) }
+	for _, name := range []string{"SCOPE", "scopE", "\u017fcope", "SCP", "\u017fcp"} {
+		r.taken(name, "jwt:somebody", rs(good("scope", "read", name, "admin")), Read)
+		r.taken(name+" alone", "jwt:somebody", rs(good("scope", nil, name, "admin")))
+	}
+	for _, name := range []string{"\u017fub", "SUB"} {
+		r.taken(name, "jwt:somebody", rs(good(name, "boss")), Read, Refresh)
+		r.refused(name+" alone", 401, codeInvalid, rs(good("sub", nil, name, "boss")))
+	}
+	r.refused("EXP alone", 401, codeInvalid, rs(good("exp", nil, "EXP", now.Add(time.Hour).Unix())))
+	r.refused("AUD alone", 401, codeInvalid, rs(good("aud", nil, "AUD", "freshet")))
+	r.refused("Iss alone", 401, codeInvalid, rs(good("iss", nil, "Iss", "https://issuer.example")))
+}
+
+// raw signs claims as they are written.
+func raw(t *testing.T, name, text string) string {
+	t.Helper()
+	head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"` + name + `"}`))
+	body := head + "." + base64.RawURLEncoding.EncodeToString([]byte(text))
+	sig, err := jwt.SigningMethodRS256.Sign(body, signers()[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body + "." + base64.RawURLEncoding.EncodeToString(sig)
+}
+
+func TestAClaimThatIsThereTwiceIsRefused(t *testing.T) {
+	r, _ := withIssuer(t, "one")
+	all := fmt.Sprintf(`"iss":"https://issuer.example","aud":"freshet","sub":"somebody","exp":%d`, now.Add(time.Hour).Unix())
+	r.taken("once", "jwt:somebody", "Bearer "+raw(t, "one", `{`+all+`,"scope":"read"}`), Read)
+	for _, claims := range []string{
+		`{` + all + `,"scope":"read","scope":"admin"}`, `{` + all + `,"scope":"read","\u0073cope":"admin"}`, `{"sub":"boss",` + all + `}`,
+		`[{` + all + `}]`, `null`, `"` + "x" + `"`, `{` + all + `} {}`, `{` + all, ``,
+	} {
+		r.refused(claims, 401, codeInvalid, "Bearer "+raw(t, "one", claims))
+	}
+}
+
+func TestATokenThatNamesNoKeyIsJudgedByTheOnlyOneOrByNone(t *testing.T) {
+	token := "Bearer " + signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, good()), signers()["two"])
+	r, i := withIssuer(t, "two")
+	r.taken("the only key", "jwt:somebody", token, Read, Refresh)
+	i.serves("one", "two")
+	r.issuer.fetch(t.Context())
+	r.refused("one of two keys", 401, codeInvalid, token)
+	i.serves("one")
+	r.issuer.fetch(t.Context())
+	r.refused("another key", 401, codeInvalid, token)
+}
+
+func TestAKeyIsForItsOwnAlgorithmAlone(t *testing.T) {
+	r, i := withIssuer(t, "one")
+	i.mu.Lock()
+	i.alg = "PS256"
+	i.mu.Unlock()
+	r.issuer.fetch(t.Context())
+	r.taken("its own", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodPS256, "one", good()), Read, Refresh)
+	r.refused("another", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()))
+	r.refused("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, good()), signers()["one"]))
+}
+
+func TestATokenOfAKeyThatMayBeNewWaitsWhileTheIssuerIsAway(t *testing.T) {
+	r, i := withIssuer(t, "one")
+	i.serves()
+	two := "Bearer " + sign(t, jwt.SigningMethodRS256, "two", good())
+	for range 3 {
+		r.refused("an unknown kid", 503, codeNoKeys, two)
+	}
+	r.taken("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()), Read, Refresh)
+	if i.asked.Load() != 2 {
+		t.Errorf("%d fetches", i.asked.Load())
+	}
+	i.serves("two")
+	r.at = r.at.Add(unknownAgain)
+	r.taken("when it is back", "jwt:somebody", two, Read, Refresh)
+}
+
+func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
+	r, i := withIssuer(t, "one")
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good())
+	for _, text := range []string{`{}`, `{"keys":null}`, `[]`, `{"keys":[{"kty":"strange"}]}`, `no JSON`} {
+		i.servesText(text)
+		r.issuer.fetch(t.Context())
+		r.taken("what is no key set changes nothing: "+text, "jwt:somebody", token, Read, Refresh)
+	}
+	i.servesText(`{"keys":[]}`)
+	r.issuer.fetch(t.Context())
+	r.refused("withdrawn", 401, codeInvalid, token)
+	r.refused("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, good()), signers()["one"]))
+}
+
+func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
+	check := newIssuer(Config{}, nil).keySet.client.CheckRedirect
+	for _, c := range []struct {
+		from, to string
+		follows  bool
+	}{
+		{"https://a.example/keys", "https://b.example/keys", true},
+		{"https://a.example/keys", "http://127.0.0.1/keys", false},
+		{"https://a.example/keys", "http://b.example/keys", false},
+		{"http://127.0.0.1/keys", "https://b.example/keys", false},
+		{"http://127.0.0.1/keys", "http://127.0.0.1/other", false},
+		{"https://a.example/keys", "https://u:p@b.example/keys", false},
+	} {
+		from := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.from, http.NoBody)
+		to := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.to, http.NoBody)
+		if err := check(to, []*http.Request{from}); (err == nil) != c.follows {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func crossSite() *problem.HTTPError {
 
 // noKeys is the problem of a token that nobody can check now.
 func noKeys() *problem.HTTPError {
-	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the keys that sign them could not be read yet.")
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the key that signs this one could not be read.")
 	p.After = keysAgain
 	return p
 }

@@ -48,6 +48,8 @@ type issuing struct {
 	asked  atomic.Int64
 	mu     sync.Mutex
 	serve  []string // names of signers; nil: it is away
+	alg    string   // of every key; empty: none is said
+	raw    string   // served instead, if there is any
 }
 
 func newIssuing(t *testing.T, serve ...string) *issuing {
@@ -57,6 +59,10 @@ func newIssuing(t *testing.T, serve ...string) *issuing {
 		i.asked.Add(1)
 		i.mu.Lock()
 		defer i.mu.Unlock()
+		if i.raw != "" {
+			_, _ = w.Write([]byte(i.raw))
+			return
+		}
 		if len(i.serve) == 0 {
 			w.WriteHeader(http.StatusBadGateway)
 			return
@@ -66,7 +72,7 @@ func newIssuing(t *testing.T, serve ...string) *issuing {
 			{KTY: "strange", KID: "strange"},
 		}}
 		for _, name := range i.serve {
-			key, err := jwkset.NewJWKFromKey(signers()[name].Public(), jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: name}})
+			key, err := jwkset.NewJWKFromKey(signers()[name].Public(), jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: name, ALG: jwkset.ALG(i.alg)}})
 			if err != nil {
 				t.Error(err)
 			}
@@ -84,6 +90,12 @@ func (i *issuing) serves(names ...string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.serve = names
+}
+
+func (i *issuing) servesText(text string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.raw = text
 }
 
 // now is what time it is in the tests.
