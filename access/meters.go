@@ -3,6 +3,8 @@ package access
 import (
 	"container/list"
 	"fmt"
+	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +24,7 @@ const (
 // Meters bound what each client may ask of this process. A nil one bounds nobody.
 type Meters struct {
 	requests, newKeys rate
-	underWay          int
+	underWay, waiting int
 	refused           *prometheus.CounterVec
 	now               func() time.Time
 
@@ -33,6 +35,7 @@ type Meters struct {
 	begun   *list.List                     // *flightOf; the oldest is in front
 	on      map[string]map[flight]struct{} // by entity
 	flying  map[string]int                 // by client
+	waits   map[string]int                 // by client
 }
 
 // rate is so many calls in a window; 0 calls: any number.
@@ -58,15 +61,15 @@ type flightOf struct {
 // NewMeters returns the meters of limits that have been checked.
 func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
 	m := &Meters{
-		underWay: l.UnderWay, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(),
-		flights: map[flight]*list.Element{}, begun: list.New(), on: map[string]map[flight]struct{}{}, flying: map[string]int{},
+		underWay: l.UnderWay, waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(),
+		flights: map[flight]*list.Element{}, begun: list.New(), on: map[string]map[flight]struct{}{}, flying: map[string]int{}, waits: map[string]int{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "access_limited_total", Help: "Requests that were refused since their client asked for too much, by limit.",
 		}, []string{"limit"}),
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
 	m.newKeys.calls, m.newKeys.window, _ = l.NewKeys.parse()
-	for _, limit := range []string{"requests", "new-keys", "refreshes"} {
+	for _, limit := range []string{"requests", "new-keys", "refreshes", "waiting"} {
 		m.refused.WithLabelValues(limit)
 	}
 	reg.MustRegister(m.refused)
@@ -107,8 +110,23 @@ func (r rate) String() string {
 	return fmt.Sprintf("%d in %v", r.calls, r.window)
 }
 
+// boundOf returns the name under which a client is bounded. Whoever has one address
+// of IPv6 has 2^64 of them, so that those of a /64 who are not asked share a bound.
+func boundOf(client string) string {
+	text, nameless := strings.CutPrefix(client, unasked)
+	if !nameless {
+		return client
+	}
+	ip, err := netip.ParseAddr(text)
+	if err != nil || !ip.Is6() || ip.Is4In6() {
+		return client
+	}
+	return unasked + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
+}
+
 // meter returns the client's meter, a new one if it was forgotten.
 func (m *Meters) meter(client string) *meter {
+	client = boundOf(client)
 	if e, known := m.clients[client]; known {
 		m.recent.MoveToFront(e)
 		return e.Value.(*meter)
@@ -145,13 +163,14 @@ func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Begin counts a refresh that a client has asked for, once until it has Ended or
-// for two minutes; begun: it was not under way for this client. The error is as
-// that of Request.
+// Begin counts a refresh that a client has asked for, once until it has Ended, is
+// abandoned or two minutes have passed; begun: it was not under way for this
+// client. The error is as that of Request.
 func (m *Meters) Begin(client, entity string) (begun bool, err error) {
-	if m == nil || m.underWay == 0 {
+	if m == nil {
 		return true, nil
 	}
+	client = boundOf(client)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -162,7 +181,7 @@ func (m *Meters) Begin(client, entity string) (begun bool, err error) {
 	if _, known := m.flights[f]; known {
 		return false, nil
 	}
-	if m.flying[client] >= m.underWay {
+	if m.underWay > 0 && m.flying[client] >= m.underWay {
 		m.refused.WithLabelValues("refreshes").Inc()
 		return false, tooMany("too-many-refreshes", "refreshes", fmt.Sprintf("%d refreshes that you asked for are under way. Wait until some have ended.", m.underWay), m.underWay, 0, time.Second)
 	}
@@ -175,9 +194,22 @@ func (m *Meters) Begin(client, entity string) (begun bool, err error) {
 	return true, nil
 }
 
+// Abandon says that the refresh of an entity that this client began came to nothing.
+// It may be under way for others all the same.
+func (m *Meters) Abandon(client, entity string) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e, known := m.flights[flight{boundOf(client), entity}]; known {
+		m.land(e)
+	}
+}
+
 // Ended says that the refresh of an entity is over, for whoever asked for it.
 func (m *Meters) Ended(entity string) {
-	if m == nil || m.underWay == 0 {
+	if m == nil {
 		return
 	}
 	m.mu.Lock()
@@ -197,4 +229,27 @@ func (m *Meters) land(e *list.Element) {
 	if m.flying[f.client]--; m.flying[f.client] == 0 {
 		delete(m.flying, f.client)
 	}
+}
+
+// Wait counts a request of a client that waits or streams, until leave is called,
+// which may be done again. The error is as that of Request.
+func (m *Meters) Wait(client string) (leave func(), err error) {
+	if m == nil || m.waiting == 0 {
+		return func() {}, nil
+	}
+	client = boundOf(client)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waits[client] >= m.waiting {
+		m.refused.WithLabelValues("waiting").Inc()
+		return func() {}, tooMany("too-many-waiting", "waiting", fmt.Sprintf("%d requests of yours wait or stream. Wait until some have ended, or read without waiting.", m.waiting), m.waiting, 0, time.Second)
+	}
+	m.waits[client]++
+	return sync.OnceFunc(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.waits[client]--; m.waits[client] == 0 {
+			delete(m.waits, client)
+		}
+	}), nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/freshet/freshet/problem"
 )
@@ -112,9 +113,11 @@ func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
 	none, _ := metered(Limits{})
 	for _, m := range []*Meters{nil, none} {
 		for range 3000 {
-			is(t, "unbounded", errors.Join(m.Request("a", 1000), m.NewKey("a", 1000), begin(m, "a", "x")), "", 0)
+			_, waits := m.Wait("a")
+			is(t, "unbounded", errors.Join(waits, m.Request("a", 1000), m.NewKey("a", 1000), begin(m, "a", "x")), "", 0)
 		}
 		m.Ended("x")
+		m.Abandon("a", "x")
 	}
 }
 
@@ -123,14 +126,97 @@ func begin(m *Meters, client, entity string) error {
 	return err
 }
 
-func TestARefreshBeginsOnceUntilItHasEnded(t *testing.T) {
-	m := NewMeters(Limits{UnderWay: 10}, prometheus.NewRegistry())
-	for i, want := range []bool{true, false, true} {
-		if begun, err := m.Begin("a", "x"); begun != want || err != nil {
-			t.Errorf("%d: %v, %v", i, begun, err)
-		}
-		if i == 1 {
-			m.Ended("x")
+func TestARefreshBeginsOnceUntilItHasEndedOrIsAbandoned(t *testing.T) {
+	for _, underWay := range []int{0, 10} {
+		for what, end := range map[string]func(*Meters){
+			"ended": func(m *Meters) { m.Ended("x") }, "abandoned": func(m *Meters) { m.Abandon("a", "x") },
+		} {
+			m, _ := metered(Limits{UnderWay: underWay})
+			for i, want := range []bool{true, false, true} {
+				if begun, err := m.Begin("a", "x"); begun != want || err != nil {
+					t.Errorf("%s, %d of %d: %v, %v", what, i, underWay, begun, err)
+				}
+				if i == 1 {
+					end(m)
+				}
+			}
 		}
 	}
+}
+
+func TestWhatOneClientAbandonsIsUnderWayForOthers(t *testing.T) {
+	m, _ := metered(Limits{UnderWay: 1})
+	is(t, "both", errors.Join(begin(m, "a", "x"), begin(m, "b", "x")), "", 0)
+	m.Abandon("a", "x")
+	m.Abandon("a", "x")
+	m.Abandon("a", "never begun")
+	m.Abandon("stranger", "x")
+	is(t, "who abandoned it has room", begin(m, "a", "y"), "", 0)
+	is(t, "the other has not", begin(m, "b", "y"), "too-many-refreshes", time.Second)
+}
+
+func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
+	m, _ := metered(Limits{Waiting: 2})
+	wait := func(client string) (func(), error) {
+		leave, err := m.Wait(client)
+		if leave == nil {
+			t.Fatal("no leave")
+		}
+		return leave, err
+	}
+	one, err1 := wait("a")
+	two, err2 := wait("a")
+	is(t, "two", errors.Join(err1, err2), "", 0)
+	none, err := wait("a")
+	is(t, "a third", err, "too-many-waiting", time.Second)
+	p, _ := errors.AsType[*problem.HTTPError](err)
+	if p.Header.Get("RateLimit-Policy") != `"waiting";q=2;qu="concurrent-requests"` || testutil.ToFloat64(m.refused.WithLabelValues("waiting")) != 1 {
+		t.Errorf("%v", p.Header)
+	}
+	other, err := wait("b")
+	is(t, "of another client", err, "", 0)
+	none()
+	one()
+	one() // leaves no other's place
+	three, err := wait("a")
+	is(t, "after one has left", err, "", 0)
+	_, err = wait("a")
+	is(t, "and one more", err, "too-many-waiting", time.Second)
+	for _, leave := range []func(){two, three, other} {
+		leave()
+	}
+	if len(m.waits) != 0 {
+		t.Errorf("%v", m.waits)
+	}
+}
+
+func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) {
+	m, _ := metered(Limits{Requests: "1/h", UnderWay: 1, Waiting: 1})
+	for _, c := range []struct {
+		client string
+		shares bool
+	}{
+		{"unauthenticated@2001:db8::1", false},
+		{"unauthenticated@2001:db8::2", true},
+		{"unauthenticated@2001:db8:0:0:ffff::", true},
+		{"unauthenticated@2001:db8::1%eth0", true},
+		{"unauthenticated@2001:db8:0:1::1", false},
+		{"unauthenticated@192.0.2.7", false},
+		{"unauthenticated@192.0.2.8", false},
+		{"unauthenticated@::ffff:192.0.2.7", false},
+		{"unauthenticated@::ffff:192.0.2.8", false},
+		{"unauthenticated@", false},
+		{"unauthenticated@x", false},
+		{"jwt:2001:db8::1", false},
+		{"jwt:2001:db8::2", false},
+	} {
+		_, waits := m.Wait(c.client)
+		for _, err := range []error{m.Request(c.client, 1), begin(m, c.client, "of "+c.client), waits} {
+			if (err != nil) != c.shares {
+				t.Errorf("%s: %v", c.client, err)
+			}
+		}
+	}
+	m.Abandon("unauthenticated@2001:db8::9", "of unauthenticated@2001:db8::1")
+	is(t, "its place is free", begin(m, "unauthenticated@2001:db8::2", "y"), "", 0)
 }
