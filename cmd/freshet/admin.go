@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -52,7 +53,11 @@ func (p *program) admin(addr string) (*admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &admin{base, strings.TrimSpace(lookup(p.env, "FRESHET_TOKEN")), &http.Client{
+	token := strings.TrimSpace(lookup(p.env, "FRESHET_TOKEN"))
+	if host, plain := inClear(base); plain && token != "" {
+		fmt.Fprintf(p.stderr, "warning: FRESHET_TOKEN travels in clear to %s, and whoever is on the way can read it; use https\n", host)
+	}
+	return &admin{base, token, &http.Client{
 		Timeout:   adminPatience,
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 		// The token is for this address and for no other.
@@ -79,6 +84,15 @@ func baseURL(addr string) (string, error) {
 		return "", wrong
 	}
 	return strings.TrimRight(addr, "/"), nil
+}
+
+// inClear reports whether what is sent there leaves this machine unencrypted.
+func inClear(base string) (host string, plain bool) {
+	u, err := url.Parse(base)
+	if err != nil {
+		return "", false // it was read before
+	}
+	return u.Host, u.Scheme == "http" && !access.Loopback(u.Host)
 }
 
 // call sends a request with a body, if there is one, and reads the answer.

@@ -102,6 +102,25 @@ func TestWhereKeysAreAskedForTheAdminAPITakesNoOthers(t *testing.T) {
 	}
 }
 
+func TestATokenThatWouldTravelInClearIsWarnedOf(t *testing.T) {
+	const warning = "warning: FRESHET_TOKEN travels in clear"
+	for addr, warned := range map[string]bool{
+		"http://freshet.invalid:8080": true, "HTTP://freshet.invalid/": true, "freshet.invalid:8080": true, "http://127.0.0.1@freshet.invalid/": true,
+		"https://freshet.invalid": false, "127.0.0.1:1": false, "http://localhost:1/": false, "http://[::1]:1": false, "0.0.0.0:1": false,
+	} {
+		for _, token := range []string{"", "a-token"} {
+			var stderr strings.Builder
+			p := &program{env: []string{"FRESHET_TOKEN=" + token}, stderr: &stderr}
+			if _, err := p.admin(addr); err != nil {
+				t.Errorf("%s: %v", addr, err)
+			}
+			if text := stderr.String(); strings.Contains(text, warning) != (warned && token != "") || strings.Contains(text, "a-token") {
+				t.Errorf("%s with %q: %q", addr, token, text)
+			}
+		}
+	}
+}
+
 func TestKeysAreAskedForFromTheNextStartOn(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, "--no-demo", "--data-dir", dir)
@@ -133,6 +152,8 @@ func TestAQueryServiceThatWouldBeOpenByMistakeDoesNotStart(t *testing.T) {
 		"FRESHET_ACCESS_REQUIRE=yes":                           `access.require: "yes" must be auto, always or never`,
 		"FRESHET_ACCESS_ALGORITHMS=RS256, none":                "access.algorithms[1]: none signs nothing",
 		"FRESHET_ACCESS_LIMITS_NEW_KEYS=many":                  `access.limits.newKeys: "many" must be`,
+		"FRESHET_ACCESS_HOSTS=query, query:8080":               `access.hosts[1]: "query:8080" must be`,
+		"FRESHET_ACCESS_LIMITS_WAITING=-1":                     "access.limits.waiting: -1 must not be negative",
 		"FRESHET_OPS_LISTEN=127.0.0.1":                         "ops.listen",
 	} {
 		code, stdout, stderr := command(t, []string{database, env}, query...)

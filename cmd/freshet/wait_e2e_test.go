@@ -22,7 +22,8 @@ func TestReadersOfTwoProcessesAreReleasedByTheWorkerOfAThird(t *testing.T) {
 	read := func(api, how string) (status int, body struct {
 		Freshness string
 		Checked   time.Time `json:"lastCheckedAt"`
-	}) {
+	},
+	) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s/v1/%s/character/%s", api, f.source, how), http.NoBody)
 		if err != nil {
 			t.Fatal(err)
