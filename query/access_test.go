@@ -109,7 +109,7 @@ func TestARefreshIsCountedUntilItIsSettledAndANewKeyOnce(t *testing.T) {
 		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1",
 		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a",
 		"ended nexon/character/a",
-		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1",
+		"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1", "left ip:192.0.2.1",
 	}
 	if !slices.Equal(r.counted, want) {
 		t.Errorf("counted %q", r.counted)
@@ -117,26 +117,68 @@ func TestARefreshIsCountedUntilItIsSettledAndANewKeyOnce(t *testing.T) {
 	r.counted = nil
 	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_FAILED"} }
 	r.get("b") // what is held is not under way
-	if got := r.counted[len(r.counted)-1]; got != "ended nexon/character/b" {
+	if got := r.counted[len(r.counted)-1]; got != "abandon ip:192.0.2.1 nexon/character/b" {
 		t.Errorf("counted %q", r.counted)
 	}
 	r.get("c?wait=1ms")
 	r.do(http.MethodGet, "/v1/nexon/character?key=d&key=e&key=d")
+	r.refresh("f")
 	if n := len(r.begun); n != 1 { // a alone is still under way
 		t.Errorf("%d are under way: %v", n, r.begun)
+	}
+}
+
+func TestARefreshOfWhatIsNotStoredCountsAsANewKey(t *testing.T) {
+	r := newRig(t)
+	r.over["keys"] = true
+	if a := r.refresh("new"); a.StatusCode != 429 || len(r.asked()) != 0 || len(r.begun) != 0 {
+		t.Errorf("%d %s, %d under way", a.StatusCode, a.text, len(r.begun))
+	}
+}
+
+func TestARefusedRefreshLeavesWhatIsUnderWayCounted(t *testing.T) {
+	r := newRig(t)
+	r.refresh("a")
+	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: ReasonCooldown} }
+	r.refresh("a")
+	r.get("a")
+	if !r.begun["nexon/character/a"] {
+		t.Errorf("counted %q", r.counted)
+	}
+}
+
+func TestAClientThatWaitsTooOftenIsToldSo(t *testing.T) {
+	r := newRig(t)
+	r.over["wait"] = true
+	for _, path := range []string{"a?wait=5s", "a/events"} {
+		if a := r.get(path); a.StatusCode != 429 || a.body.Code != "too-many-wait" {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+		}
+	}
+	r.nobodyWaits()
+}
+
+func TestWhatIsNoTraceContextTravelsNoFurther(t *testing.T) {
+	r := newRig(t)
+	r.get("a", "traceparent", strings.Repeat("x", 60_000))
+	if w := r.asked()[0]; w.TraceParent != "" {
+		t.Errorf("%d bytes", len(w.TraceParent))
 	}
 }
 
 func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Origins = []string{"https://site.example"} })
 	r.stored("a", time.Minute)
-	for origin, allowed := range map[string]string{"https://site.example": "https://site.example", "https://evil.example": "", "": ""} {
+	for origin, allowed := range map[string]string{"https://site.example": "https://site.example", "https://evil.example": "", "https://site.example.evil.example": "", "": ""} {
 		a := r.get("a", "Origin", origin)
 		vary := strings.Join(a.Header.Values("Vary"), ", ")
 		if a.StatusCode != 200 || a.Header.Get("Access-Control-Allow-Origin") != allowed || a.Header.Get("Access-Control-Allow-Credentials") != "" ||
 			!strings.Contains(vary, "Accept-Encoding") || !strings.Contains(vary, "Origin") {
 			t.Errorf("%q: %d %v", origin, a.StatusCode, a.Header)
 		}
+	}
+	if a := r.do(http.MethodGet, "/admin/v1/x", "Origin", "https://site.example"); a.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("no page administers: %v", a.Header)
 	}
 	r.refused = problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Send one.")
 	a := r.do(http.MethodOptions, "/v1/nexon/character/a", "Origin", "https://site.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")

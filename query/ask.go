@@ -69,42 +69,76 @@ func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reas
 // What takes longer goes on behind the reader's back, and is only not promised. All
 // who read the entity at this moment ask as one.
 func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
-	name := w.Entity.String()
-	if a, refused := s.count(who, w, name); refused {
-		return a
+	begun, err := s.begin(who, w.Entity, w.Reason == schemas.CacheMiss)
+	if err != nil {
+		return refusal(err)
 	}
 	w = traced(c, w)
 	ctx := context.WithoutCancel(c.Request().Context())
-	answered := s.asks.DoChan(name, surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
-	a := s.within(readPatience, answered)
-	if !a.coming() {
-		s.meters.Ended(name)
+	answered := s.asks.DoChan(w.Entity.String(), surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
+	account := func(a Answer) {
+		if begun && !a.coming() {
+			s.meters.Abandon(who.Name, w.Entity.String())
+		}
+	}
+	limit := time.NewTimer(readPatience)
+	defer limit.Stop()
+	select {
+	case r := <-answered:
+		a := s.answered(r)
+		account(a)
+		return a
+	case <-limit.C:
+		go func() { account(s.answered(<-answered)) }()
+		return Answer{Reason: reasonSlow}
+	}
+}
+
+// begin counts a refresh on its client's account, or says why it may not be: one
+// that reads everything once must not fill the lane in which people wait. begun: it
+// was not under way for this client.
+func (s *Server) begin(who access.Client, e schemas.Entity, unknown bool) (begun bool, err error) {
+	begun, err = s.meters.Begin(who.Name, e.String())
+	if err != nil || !begun || !unknown {
+		return begun, err
+	}
+	if err := s.meters.NewKey(who.Name, 1); err != nil {
+		s.meters.Abandon(who.Name, e.String())
+		return false, err
+	}
+	return true, nil
+}
+
+// refusal is the answer to a wish that its client may not make now.
+func refusal(err error) Answer {
+	a := Answer{Reason: reasonTooMany, refused: err}
+	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+		a.Until = time.Now().Add(p.After)
 	}
 	return a
 }
 
-// within waits for an answer so long.
-func (s *Server) within(patience time.Duration, answered <-chan singleflight.Result) Answer {
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	select {
-	case r := <-answered:
-		if a, ok := r.Val.(Answer); ok {
-			return a
-		}
-		s.log.Error("asking for a refresh failed", "err", r.Err)
-		return Answer{Reason: ReasonDown}
-	case <-limit.C:
-		return Answer{Reason: reasonSlow}
+// answered returns what was answered to all who asked as one.
+func (s *Server) answered(r singleflight.Result) Answer {
+	if a, ok := r.Val.(Answer); ok {
+		return a
 	}
+	s.log.Error("asking for a refresh failed", "err", r.Err)
+	return Answer{Reason: ReasonDown}
 }
 
 // traced writes into a wish what follows it to the dead letter it may become.
 func traced(c echo.Context, w Wish) Wish {
 	w.CorrelationID = correlationOf(c)
-	w.TraceParent = c.Request().Header.Get(schemas.TraceParent)
+	if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == traceParentSize && printable(parent) {
+		w.TraceParent = parent
+	}
 	return w
 }
+
+// traceParentSize is that of version 00 of W3C trace context. What is longer would
+// be written to Kafka once for each key of a batch.
+const traceParentSize = 55
 
 // request asks for all, if there is room: what a dead Redis or Kafka keeps from
 // ending must not pile up without bound.
@@ -120,23 +154,4 @@ func (s *Server) request(ctx context.Context, wishes []Wish) []Answer {
 		busy[i].Reason = ReasonBusy
 	}
 	return busy
-}
-
-// count counts a wish on its client's account, or says that it may not be made:
-// one that reads everything once must not fill the lane in which people wait.
-func (s *Server) count(who access.Client, w Wish, name string) (Answer, bool) {
-	begun, err := s.meters.Begin(who.Name, name)
-	if err == nil && begun && w.Reason == schemas.CacheMiss {
-		if err = s.meters.NewKey(who.Name, 1); err != nil {
-			s.meters.Ended(name)
-		}
-	}
-	if err == nil {
-		return Answer{}, false
-	}
-	a := Answer{Reason: reasonTooMany, refused: err}
-	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
-		a.Until = time.Now().Add(p.After)
-	}
-	return a, true
 }

@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/labstack/echo/v4"
 
 	"github.com/freshet/freshet/access"
@@ -35,7 +38,11 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	keys := c.QueryParams()["key"]
+	query, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return problem.New(http.StatusBadRequest, "bad-keys", "The query is not percent-encoded properly.")
+	}
+	keys := query["key"]
 	if len(keys) == 0 || len(keys) > keysMost {
 		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Name 1 to %d keys, as in ?key=a&key=b; there are %d.", keysMost, len(keys)))
 	}
@@ -60,50 +67,81 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 	return s.answerMany(c, all, views)
 }
 
-// lookAtMany is look for many entities.
+// lookAtMany is look for many entities. It fails if none of them can be seen.
 func (s *Server) lookAtMany(c echo.Context, who access.Client, all []schemas.Entity, f source.Facet) ([]view, error) {
-	found, err := s.memory.getAll(c.Request().Context(), all, f)
-	if err != nil {
-		return nil, s.unreadable(c, all[0], err)
-	}
-	now := time.Now()
 	views := make([]view, len(all))
+	begun := make([]bool, len(all))
 	var wishes []Wish
 	var wishing []int
-	for i, e := range all {
-		v := view{entry: found[i], at: now}
-		v.freshness, v.reason = judge(v.entry, f, now)
-		if v.reason != "" {
-			w := Wish{Entity: e, Reason: v.reason, Floor: v.version()}
-			a, refused := s.count(who, w, e.String())
-			if !refused {
-				wishes, wishing = append(wishes, traced(c, w)), append(wishing, i)
+	unseen := 0
+	for i, found := range s.memory.getAll(c.Request().Context(), all, f) {
+		v := judged(found.entry, found.older, f)
+		switch {
+		case found.err != nil:
+			if unseen++; unseen == len(all) {
+				return nil, s.unreadable(c, all[0], found.err)
 			}
-			v.answer = a
+			v.answer = Answer{Reason: ReasonDown}
+		case v.reason == "":
+		case v.older:
+			v.answer = Answer{Reason: ReasonDown}
+		default:
+			var err error
+			if begun[i], err = s.begin(who, all[i], v.reason == schemas.CacheMiss); err != nil {
+				v.answer = refusal(err)
+			} else {
+				wishes, wishing = append(wishes, traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()})), append(wishing, i)
+			}
 		}
 		views[i] = v
 	}
 	if len(wishes) == 0 {
 		return views, nil
 	}
+	for j, a := range s.askMany(c, wishes, func(j int, a Answer) {
+		if begun[wishing[j]] && !a.coming() {
+			s.meters.Abandon(who.Name, wishes[j].Entity.String())
+		}
+	}) {
+		views[wishing[j]].answer = a
+	}
+	return views, nil
+}
+
+// askMany is ask for many; account is told of each answer, also of those that come
+// too late.
+func (s *Server) askMany(c echo.Context, wishes []Wish, account func(int, Answer)) []Answer {
 	ctx := context.WithoutCancel(c.Request().Context())
 	answered := make(chan []Answer, 1)
-	go func() { answered <- s.request(ctx, wishes) }()
+	go func() {
+		v, err := surviving(func() (any, error) { return s.request(ctx, wishes), nil })()
+		answers, ok := v.([]Answer)
+		if !ok {
+			s.log.Error("asking for refreshes failed", "err", err)
+			answers = all(wishes, ReasonDown)
+		}
+		for j, a := range answers {
+			account(j, a)
+		}
+		answered <- answers
+	}()
 	patience := time.NewTimer(readPatience)
 	defer patience.Stop()
 	select {
 	case answers := <-answered:
-		for j, i := range wishing {
-			if views[i].answer = answers[j]; !answers[j].coming() {
-				s.meters.Ended(all[i].String())
-			}
-		}
+		return answers
 	case <-patience.C:
-		for _, i := range wishing {
-			views[i].answer = Answer{Reason: reasonSlow}
-		}
+		return all(wishes, reasonSlow)
 	}
-	return views, nil
+}
+
+// all returns the same answer to all wishes.
+func all(wishes []Wish, reason string) []Answer {
+	answers := make([]Answer, len(wishes))
+	for i := range answers {
+		answers[i].Reason = reason
+	}
+	return answers
 }
 
 // status is what a read of the key alone would have answered.
@@ -125,57 +163,100 @@ func (v view) status() (int, Freshness) {
 // go out as they are, between frames of what stands around them.
 func (s *Server) answerMany(c echo.Context, all []schemas.Entity, views []view) error {
 	as := accepted(c.Request().Header["Accept-Encoding"])
-	var out, text []byte
-	flush := func() {
-		if as == zstandard {
-			out = appendFrame(out, string(text))
-		} else {
-			out = append(out, text...)
-		}
-		text = text[:0]
-	}
-	text = append(text, `{"items":[`...)
+	m := &many{as: as, text: []byte(`{"items":[`)}
 	for i, v := range views {
 		s.metrics.read(all[i], v)
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, opening...)
 		it := item{Key: all[i].Key, readBody: s.body(v, all[i].Source)}
 		it.Status, it.Freshness = v.status()
-		if it.Status != http.StatusOK {
-			text = append(text, "null"...)
-		} else {
-			flush()
-			_, err := v.entry.body(zstandard)
-			if as == zstandard {
-				out = append(out, v.payload...)
-			} else if err == nil {
-				out, err = v.appendText(out)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		rest, err := json.Marshal(it)
-		if err != nil {
+		if err := m.add(v, it); err != nil {
 			return err
 		}
-		rest[0] = ','
-		text = append(text, rest...)
 	}
-	text = append(text, "]}"...)
-	flush()
+	m.text = append(m.text, "]}"...)
+	m.flush()
+	return s.send(c, m)
+}
+
+// many is an answer to a batch: pieces of memory that other answers share, and what
+// stands between them. Nothing that is large is copied.
+type many struct {
+	as     encoding
+	text   []byte // not among the pieces yet
+	pieces [][]byte
+	size   int
+}
+
+func (m *many) flush() {
+	piece := m.text
+	if m.as == zstandard {
+		piece = appendFrame(nil, string(m.text))
+	}
+	m.append(piece)
+	m.text = nil
+}
+
+func (m *many) append(piece []byte) {
+	m.pieces = append(m.pieces, piece)
+	m.size += len(piece)
+}
+
+// add adds an item. One whose payload can't be read fails alone.
+func (m *many) add(v view, it item) error {
+	if len(m.pieces) > 0 || len(m.text) > len(`{"items":[`) {
+		m.text = append(m.text, ',')
+	}
+	m.text = append(m.text, opening...)
+	snapshot, err := v.snapshot(m.as)
+	switch {
+	case it.Status != http.StatusOK:
+		snapshot = nil
+	case err != nil:
+		it.Status, snapshot = http.StatusInternalServerError, nil
+	}
+	if snapshot == nil {
+		m.text = append(m.text, "null"...)
+	} else {
+		m.flush()
+		m.append(snapshot)
+	}
+	rest, err := json.Marshal(it)
+	if err != nil {
+		return err
+	}
+	rest[0] = ','
+	m.text = append(m.text, rest...)
+	return nil
+}
+
+// send writes an answer to a batch piece by piece; for gzip it is compressed on its
+// way.
+func (s *Server) send(c echo.Context, m *many) error {
 	h := c.Response().Header()
 	h.Set("Cache-Control", "no-store")
 	h.Add("Vary", "Accept-Encoding")
-	if as == gzipped {
-		begun, open := appendGzip(nil, out)
-		out = open.close(begun, "")
+	h["Content-Type"] = jsonType
+	if m.as != identity {
+		h["Content-Encoding"] = contentEncoding[m.as]
 	}
-	if as != identity {
-		h["Content-Encoding"] = contentEncoding[as]
+	if m.as != gzipped {
+		h.Set("Content-Length", strconv.Itoa(m.size))
 	}
-	h.Set("Content-Length", strconv.Itoa(len(out)))
-	return c.Blob(http.StatusOK, "application/json", out)
+	s.extend(c, 0)
+	c.Response().WriteHeader(http.StatusOK)
+	if c.Request().Method == http.MethodHead {
+		return nil
+	}
+	var out io.Writer = c.Response()
+	if m.as == gzipped {
+		z := gzip.NewWriter(out)
+		defer func() { _ = z.Close() }() // the client has left otherwise
+		out = z
+	}
+	for _, piece := range m.pieces {
+		if _, err := out.Write(piece); err != nil {
+			s.log.Debug("the client left before its answer", "err", err)
+			return nil
+		}
+	}
+	return nil
 }

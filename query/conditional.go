@@ -1,6 +1,24 @@
 package query
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+// has reports whether a reader says that it has what an entry holds, by its tag or,
+// if it knows of none, by the time of its last change (RFC 9110 §13.2.2).
+func has(r *http.Request, e *entry) bool {
+	if none := r.Header["If-None-Match"]; len(none) > 0 {
+		return matches(none, e.etag[0])
+	}
+	since := r.Header["If-Modified-Since"]
+	if len(since) != 1 {
+		return false
+	}
+	at, err := http.ParseTime(since[0])
+	return err == nil && !e.UpdatedAt.Truncate(time.Second).After(at)
+}
 
 // matches reports whether one of the If-None-Match values names the tag, by the
 // weak comparison (RFC 9110 §8.8.3.2), or is *.

@@ -136,6 +136,7 @@ func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipOpen) {
 		open.size += uint32(len(p)) //nolint:gosec // modulo 2^32, as the format has it
 	}
 	_ = w.Flush()
+	w.Reset(nil) // the pool must not keep the answer
 	return out.bytes, open
 }
 

@@ -25,7 +25,7 @@ type entry struct {
 	store.State
 	payload []byte // as it is stored; lies within the body in zstd
 	facet   source.Facet
-	// readAt is when the look into the store began (nanoseconds since 1970); 0 once
+	// readAt is when the look into the store began, as the memory counts; 0 once
 	// something was settled since.
 	readAt atomic.Int64
 
@@ -49,9 +49,9 @@ type body struct {
 
 var errUnmade = errors.New("the answer could not be made")
 
-func newEntry(s store.Snapshot, f source.Facet, readAt time.Time, grown func(*entry)) *entry {
+func newEntry(s store.Snapshot, f source.Facet, readAt int64, grown func(*entry)) *entry {
 	e := &entry{State: s.State, payload: s.Payload, facet: f, grown: grown}
-	e.readAt.Store(readAt.UnixNano())
+	e.readAt.Store(readAt)
 	if s.HasContent() {
 		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // a part is enough
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
@@ -79,7 +79,7 @@ func (e *entry) splice(b *body) {
 // weight is what the entry takes of memory, in bytes.
 func (e *entry) weight() int64 {
 	const fixed = 2 << 10
-	return fixed + int64(len(e.payload)) + e.extra.Load()
+	return fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extra.Load()
 }
 
 // tailOf is what stands behind the snapshot.
@@ -99,7 +99,7 @@ func (e *entry) body(as encoding) (*body, error) {
 		b.err = errUnmade // stands if making it panics
 		b.err = e.make(as, b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
-		e.extra.Add(int64(len(b.bytes)))
+		e.extra.Add(int64(cap(b.bytes)))
 		e.grown(e)
 	})
 	return b, b.err
@@ -149,6 +149,22 @@ func (e *entry) parts(as encoding, tail string) (first, second []byte, err error
 	}
 }
 
+// snapshot returns the snapshot alone, as zstd stores it or as JSON; nil if there is
+// none.
+func (e *entry) snapshot(as encoding) ([]byte, error) {
+	if e == nil || !e.HasContent() {
+		return nil, nil
+	}
+	if as == zstandard {
+		return e.payload, e.bodies[zstandard].err
+	}
+	b, err := e.body(identity)
+	if err != nil {
+		return nil, err
+	}
+	return b.bytes[len(opening):b.tail], nil
+}
+
 // stamp is the headers of an answer that depend on the time.
 type stamp struct {
 	second                         int64
@@ -167,17 +183,20 @@ func (e *entry) stamp(f Freshness, now time.Time) *stamp {
 	if s := slot.Load(); s != nil && s.second == second {
 		return s
 	}
-	left := int((e.facet.FreshFor - age) / time.Second)
+	// A cache subtracts the Age from max-age by itself (RFC 9111 §4.2).
+	left, life := int((e.facet.FreshFor-age)/time.Second), 0
+	if f == Fresh {
+		life = int(e.facet.FreshFor / time.Second)
+	}
 	who := "private"
 	if e.facet.Public {
 		who = "public"
 	}
 	s := &stamp{
-		second: second,
-		age:    []string{strconv.Itoa(int(max(0, second)))},
-		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d",
-			who, max(0, left), int(e.facet.FreshFor.Seconds()))},
-		cacheStatus: []string{fmt.Sprintf("freshet; hit; ttl=%d", left)},
+		second:       second,
+		age:          []string{strconv.Itoa(int(max(0, second)))},
+		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", who, life, int(e.facet.FreshFor/time.Second))},
+		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", left)},
 	}
 	slot.Store(s)
 	return s

@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -18,8 +19,9 @@ import (
 const (
 	// heartbeat keeps a quiet stream from being taken for dead on its way.
 	heartbeat = 15 * time.Second
-	// reconnect is how long a client whose stream was cut waits.
-	reconnect = 2 * time.Second
+	// reconnect is how long a client whose stream was cut waits at least, and twice
+	// that at most: after a restart not all shall come at once.
+	reconnect = time.Second
 )
 
 // The events of a stream.
@@ -59,7 +61,7 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	leave, err := s.enter()
+	leave, err := s.enter(who)
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 		return nil
 	}
 	st := &stream{s: s, c: c, who: who, entity: e, facet: f, last: resumed(c.Request().Header.Get("Last-Event-Id"))}
-	if st.write(fmt.Sprintf("retry: %d\n\n", reconnect.Milliseconds())) {
+	if st.write(fmt.Sprintf("retry: %d\n\n", (reconnect + rand.N(reconnect)).Milliseconds())) { //nolint:gosec // spreads, and hides nothing
 		st.follow(v, w)
 	}
 	return nil
@@ -89,7 +91,7 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 func (st *stream) follow(v view, w *waiter) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	due := time.NewTimer(st.nextLook(v))
+	due := time.NewTimer(0)
 	defer due.Stop()
 	var expires <-chan time.Time
 	if !st.who.Expires.IsZero() {
@@ -98,14 +100,18 @@ func (st *stream) follow(v view, w *waiter) {
 		expires = end.C
 	}
 	for {
-		if !st.tell(v) {
-			return
+		if !v.at.IsZero() {
+			if !st.tell(v) {
+				return
+			}
+			due.Reset(st.nextLook(v))
+			v = view{} // told: a stream keeps nothing that memory has given up
 		}
 		select {
 		case <-w.rung:
 		case <-due.C:
 		case <-beat.C:
-			if !st.write(": alive\n\n") {
+			if !st.permitted() || !st.write(": alive\n\n") {
 				return
 			}
 			continue
@@ -116,11 +122,20 @@ func (st *stream) follow(v view, w *waiter) {
 		case <-st.c.Request().Context().Done():
 			return
 		}
-		if seen, err := st.s.look(st.c, st.who, st.entity, st.facet); err == nil {
-			v = seen
-		} // otherwise what was told last stands
-		due.Reset(st.nextLook(v))
+		seen, err := st.s.look(st.c, st.who, st.entity, st.facet)
+		if err != nil || seen.older {
+			// What was told last stands, and who rang does not ring again.
+			due.Reset(lookAgainMost)
+			continue
+		}
+		v = seen
 	}
+}
+
+// permitted reports whether the client may still read: a key can be revoked.
+func (st *stream) permitted() bool {
+	who, err := st.s.guard.Identify(st.c.Request(), st.c.RealIP())
+	return err == nil && who.May(access.Read)
 }
 
 // nextLook returns when something may have become different without a settle: what
@@ -129,6 +144,7 @@ func (st *stream) follow(v view, w *waiter) {
 func (st *stream) nextLook(v view) time.Duration {
 	wait := heartbeat
 	switch {
+	case st.s.memory.deaf():
 	case v.freshness == Fresh:
 		wait = time.Until(v.CheckedAt.Add(st.facet.FreshFor))
 	case v.freshness == NotFound && v.reason == "":
@@ -142,10 +158,11 @@ func (st *stream) nextLook(v view) time.Duration {
 // tell sends an event if there is something new; it reports false if the client
 // has left.
 func (st *stream) tell(v view) bool {
-	now := told{version: v.version(), freshness: v.freshness, reason: v.answer.Reason}
+	now := told{version: v.version(), reason: v.answer.Reason}
+	_, now.freshness = v.status()
 	if v.entry != nil {
 		now.absent = v.Absent
-		if v.HasContent() {
+		if v.HasContent() && now.freshness != Updating { // not if it is kept too long to be served
 			now.etag = v.etag[0]
 		}
 	}
@@ -155,18 +172,20 @@ func (st *stream) tell(v view) bool {
 		name = eventAbsent
 	case now.etag != was.etag && now.etag != "" || (was.absent && !now.absent):
 		name = eventChanged
-	case now.version != was.version:
+	case now.version != was.version && now.etag != "":
 		name = eventChecked
-	case now.freshness != was.freshness || now.reason != was.reason:
+	case now.version != was.version || now.freshness != was.freshness || now.reason != was.reason:
 		name = eventState
 	default:
 		return true
 	}
 	st.last = now
+	body := st.s.body(v, st.entity.Source)
+	body.Freshness = now.freshness
 	data, err := json.Marshal(struct {
 		readBody
 		ETag *string `json:"etag"`
-	}{st.s.body(v, st.entity.Source), textSet(now.etag)})
+	}{body, textSet(now.etag)})
 	if err != nil {
 		panic(err) // a struct of plain members
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -165,7 +166,7 @@ func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text stri
 
 func TestAQuietStreamBeats(t *testing.T) {
 	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.stored("a", 0) })
-	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 2000\n\n") || wishes != 0 {
+	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || wishes != 0 {
 		t.Errorf("%d wishes, %s", wishes, text)
 	}
 }
@@ -184,5 +185,19 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	})
 	if took != 90*time.Second {
 		t.Errorf("ended after %v", took)
+	}
+}
+
+func TestAStreamEndsWhenItsKeyIsRevoked(t *testing.T) {
+	text, _, took := streamed(t, time.Hour, func(r *rig) {
+		r.stored("a", 0)
+		time.AfterFunc(50*time.Second, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.refused = errors.New("revoked")
+		})
+	})
+	if took != time.Minute || strings.Count(text, ": alive") != 3 {
+		t.Errorf("ended after %v: %s", took, text)
 	}
 }

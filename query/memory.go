@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"math"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,20 +34,23 @@ const (
 // memory holds the snapshots that were read last, in front of the store.
 //
 // Invariants:
-//   - While settles are heard, an entry is answered with only if the look into the
-//     store that brought it began after the last settle of its entity that was
+//   - While settles are heard, an entry is answered with as what is stored only if
+//     the look that brought it began after the last settle of its entity that was
 //     heard, and after the line was last made whole.
-//   - What was overtaken is kept, and served when the store can't be read: an older
-//     answer with its age before none.
-//   - Readers of one entity share one look. A look that a settle overtakes is not
-//     shared with those who come after it.
+//   - What was overtaken is kept, and answered with as older when the store can't be
+//     read soon: an older answer with its age before none.
+//   - Readers of one entity share one look. A look that a settle overtakes, or that
+//     began on another line, is not shared with those who come after it.
 type memory struct {
-	store    Store
-	guard    *breaker
-	cache    *otter.Cache[schemas.Entity, *entry]
-	looks    singleflight.Group
-	heardAll atomic.Int64 // since when settles are heard (nanoseconds since 1970); 0: they are not
-	metrics  *metrics
+	store   Store
+	guard   *breaker
+	cache   *otter.Cache[schemas.Entity, *entry]
+	looks   singleflight.Group
+	metrics *metrics
+
+	started  time.Time    // what follows counts from it, past any step of the clock
+	heardAll atomic.Int64 // since when settles are heard; 0: they are not
+	lines    atomic.Int64 // how often the line was made whole
 
 	seed    maphash.Seed
 	stripes [256]stripe
@@ -59,7 +63,7 @@ type stripe struct {
 }
 
 func newMemory(st Store, most int64, m *metrics) *memory {
-	c := &memory{store: st, guard: newBreaker(m.breaker.Set), metrics: m, seed: maphash.MakeSeed()}
+	c := &memory{store: st, guard: newBreaker(m.breaker.Set), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, most)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {
@@ -69,49 +73,62 @@ func newMemory(st Store, most int64, m *metrics) *memory {
 	return c
 }
 
-// get returns what is stored of an entity, from memory or the store; nil if
-// nothing is. An error is the store's.
-func (m *memory) get(ctx context.Context, e schemas.Entity, f source.Facet) (*entry, error) {
-	known, found := m.cache.GetIfPresent(e)
-	if found && m.believes(known, time.Now()) {
+// now counts from the start; it is never 0.
+func (m *memory) now() int64 { return int64(time.Since(m.started)) + 1 }
+
+// get returns what is stored of an entity, nil if nothing is. older: it is what
+// was stored, since the store did not answer soon. An error is the store's, where
+// nothing is remembered.
+func (m *memory) get(ctx context.Context, e schemas.Entity, f source.Facet) (found *entry, older bool, err error) {
+	known, _ := m.cache.GetIfPresent(e)
+	if known != nil && m.believes(known, m.now()) {
 		m.metrics.fromMemory.Inc()
-		return known, nil
+		return known, false, nil
 	}
 	return m.lookOr(ctx, e, f, known)
 }
 
 // lookOr looks into the store, and returns what was known if the store does not
 // answer soon.
-func (m *memory) lookOr(ctx context.Context, e schemas.Entity, f source.Facet, known *entry) (*entry, error) {
+func (m *memory) lookOr(ctx context.Context, e schemas.Entity, f source.Facet, known *entry) (found *entry, older bool, err error) {
 	look := surviving(func() (any, error) { return m.look(ctx, e, f) })
 	if known == nil {
-		v, err, _ := m.looks.Do(e.String(), look)
+		v, err, _ := m.looks.Do(m.flight(e), look)
 		found, _ := v.(*entry)
-		return found, err
+		return found, false, err
 	}
-	looked := m.looks.DoChan(e.String(), look)
+	looked := m.looks.DoChan(m.flight(e), look)
 	patience := time.NewTimer(lookPatience)
 	defer patience.Stop()
 	select {
 	case r := <-looked:
 		if r.Err == nil {
 			found, _ := r.Val.(*entry)
-			return found, nil
+			return found, false, nil
 		}
 	case <-patience.C:
 	}
 	m.metrics.fromOlder.Inc()
-	return known, nil
+	return known, true, nil
+}
+
+// flight names the look that readers of an entity share. A look that began before
+// the line was made whole is not theirs.
+func (m *memory) flight(e schemas.Entity) string {
+	return strconv.FormatInt(m.lines.Load(), 36) + " " + e.String()
 }
 
 // believes reports whether an entry is known to be what is stored, or was read a
 // moment ago.
-func (m *memory) believes(e *entry, now time.Time) bool {
+func (m *memory) believes(e *entry, now int64) bool {
 	readAt, heard := e.readAt.Load(), m.heardAll.Load()
-	if heard == 0 {
-		return now.UnixNano()-readAt < int64(trustDeaf)
+	if readAt == 0 {
+		return false
 	}
-	return readAt >= heard && now.UnixNano()-readAt < int64(trust)
+	if heard == 0 {
+		return now-readAt < int64(trustDeaf)
+	}
+	return readAt >= heard && now-readAt < int64(trust)
 }
 
 // look reads the store. It goes on for all who wait, whoever began it.
@@ -119,10 +136,10 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	e = cloned(e)
-	began, settles := time.Now(), m.settles(e)
+	began, settles := m.now(), m.settles(e)
 	snapshot, err := m.guard.get(func() (store.Snapshot, error) { return m.store.Get(ctx, e) })
 	if errors.Is(err, store.ErrNotFound) {
-		m.keep(e, nil, settles)
+		m.forget(e, settles)
 		return nil, nil //nolint:nilnil // nothing is stored, and that is no error
 	}
 	if err != nil {
@@ -130,55 +147,7 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 	}
 	m.metrics.fromStore.Inc()
 	found := newEntry(snapshot, f, began, m.weigh)
-	m.keep(e, found, settles)
-	return found, nil
-}
-
-// getAll is get for many entities, which are all of one facet: one look for those
-// that are not remembered.
-func (m *memory) getAll(ctx context.Context, of []schemas.Entity, f source.Facet) ([]*entry, error) {
-	found := make([]*entry, len(of))
-	older := make([]*entry, len(of))
-	var missing []int
-	now := time.Now()
-	for i, e := range of {
-		known, ok := m.cache.GetIfPresent(e)
-		switch {
-		case ok && m.believes(known, now):
-			found[i] = known
-			m.metrics.fromMemory.Inc()
-			continue
-		case ok:
-			older[i] = known
-		}
-		missing = append(missing, i)
-	}
-	if len(missing) == 0 {
-		return found, nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-	defer cancel()
-	asked := make([]schemas.Entity, len(missing))
-	settles := make([]uint64, len(missing))
-	for j, i := range missing {
-		asked[j], settles[j] = cloned(of[i]), m.settles(of[i])
-	}
-	snapshots, err := m.guard.getAll(func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, asked) })
-	for j, i := range missing {
-		switch {
-		case err == nil && snapshots[j].Version > 0:
-			m.metrics.fromStore.Inc()
-			found[i] = newEntry(snapshots[j], f, now, m.weigh)
-			m.keep(of[i], found[i], settles[j])
-		case err == nil:
-			m.keep(of[i], nil, settles[j])
-		case older[i] != nil:
-			m.metrics.fromOlder.Inc()
-			found[i] = older[i]
-		default:
-			return nil, err
-		}
-	}
+	m.keep(found, settles)
 	return found, nil
 }
 
@@ -194,19 +163,29 @@ func (m *memory) settles(e schemas.Entity) uint64 {
 	return s.settles
 }
 
-// keep remembers what a look found, unless a settle was heard since it began.
-func (m *memory) keep(e schemas.Entity, found *entry, settles uint64) {
-	s := m.stripe(e)
+// keep remembers what a look found, unless a settle was heard since it began, or a
+// look that began later has been remembered.
+func (m *memory) keep(found *entry, settles uint64) {
+	s := m.stripe(found.Entity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.settles != settles {
 		return
 	}
-	if found == nil {
-		m.cache.Invalidate(e)
+	if known, ok := m.cache.GetEntryQuietly(found.Entity); ok && known.Value.readAt.Load() > found.readAt.Load() {
 		return
 	}
 	m.cache.Set(found.Entity, found)
+}
+
+// forget does the same for a look that found nothing.
+func (m *memory) forget(e schemas.Entity, settles uint64) {
+	s := m.stripe(e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settles == settles {
+		m.cache.Invalidate(e)
+	}
 }
 
 // cloned lets a remembered entity keep nothing of the request that named it.
@@ -231,7 +210,7 @@ func (m *memory) heard(e schemas.Entity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settles++
-	m.looks.Forget(e.String())
+	m.looks.Forget(m.flight(e))
 	if known, ok := m.cache.GetEntryQuietly(e); ok {
 		known.Value.readAt.Store(0)
 	}
@@ -239,12 +218,16 @@ func (m *memory) heard(e schemas.Entity) {
 
 // line notes that settles are heard from now on, or no more.
 func (m *memory) line(up bool) {
-	if up {
-		m.heardAll.Store(time.Now().UnixNano())
-	} else {
+	if !up {
 		m.heardAll.Store(0)
+		return
 	}
+	m.lines.Add(1) // first: who finds a look of before must not take it for one of now
+	m.heardAll.Store(m.now())
 }
+
+// deaf reports whether settles are not heard.
+func (m *memory) deaf() bool { return m.heardAll.Load() == 0 }
 
 // empty reports whether nothing is remembered.
 func (m *memory) empty() bool { return m.cache.EstimatedSize() == 0 }

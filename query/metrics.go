@@ -20,7 +20,6 @@ type metrics struct {
 	looks    *prometheus.CounterVec
 	breaker  prometheus.Gauge
 	line     prometheus.Gauge
-	waiters  prometheus.Gauge
 
 	byRoute memo[route, prometheus.Observer]
 	byRead  memo[readTo, readMetrics]
@@ -52,12 +51,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		line: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "settles_heard", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
 		}),
-		waiters: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
-		}),
 	}
 	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
-	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.waiters)
+	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line)
 	return m
 }
 

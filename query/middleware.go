@@ -1,10 +1,13 @@
 package query
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,13 +54,15 @@ func addressOf(proxies []string) (echo.IPExtractor, error) {
 	return echo.ExtractIPFromXFFHeader(options...), nil
 }
 
-// crossOrigin lets pages of these origins read answers. Tokens travel in a header
-// that a page must set itself; no cookie is ever asked for.
+// crossOrigin lets pages of these origins, and of none that only looks like one of
+// them, read snapshots. Tokens travel in a header that a page must set itself; no
+// cookie is ever asked for.
 func crossOrigin(origins []string) middleware.CORSConfig {
 	return middleware.CORSConfig{
-		AllowOrigins: origins,
-		AllowMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost},
-		AllowHeaders: []string{"Authorization", "If-None-Match", "Prefer", "Last-Event-ID", correlationHeader, "traceparent"},
+		Skipper:         func(c echo.Context) bool { return !strings.HasPrefix(c.Request().URL.Path, "/v1/") },
+		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
+		AllowMethods:    []string{http.MethodGet, http.MethodHead, http.MethodPost},
+		AllowHeaders:    []string{"Authorization", "If-None-Match", "Prefer", "Last-Event-ID", correlationHeader, "traceparent"},
 		ExposeHeaders: []string{
 			"ETag", "Age", "Cache-Status", "Retry-After", "RateLimit", "RateLimit-Policy", "Preference-Applied", "WWW-Authenticate", correlationHeader,
 		},
@@ -90,10 +95,15 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 		} else {
 			err = survive(next, c)
 		}
+		_, panicked := errors.AsType[*panicError](err)
+		begun := panicked && c.Response().Committed
 		if err != nil {
 			c.Error(err) // writes the answer, so that its status is known
 		}
 		s.metrics.answered(c.Path(), r.Method, c.Response().Status, time.Since(started))
+		if begun {
+			panic(http.ErrAbortHandler) // the client must not take what it has for the whole
+		}
 		return nil
 	}
 }
@@ -102,11 +112,21 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 func survive(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			err = newPanic(p)
 		}
 	}()
 	return next(c)
 }
+
+// panicError is a bug that was met on the way to an answer.
+type panicError struct {
+	what  any
+	stack []byte
+}
+
+func newPanic(what any) error { return &panicError{what, debug.Stack()} }
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", p.what, p.stack) }
 
 // surviving does the same for what several requests wait for: a panic in a goroutine
 // of its own would end the process.
@@ -114,7 +134,7 @@ func surviving(do func() (any, error)) func() (any, error) {
 	return func() (v any, err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				v, err = nil, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				v, err = nil, newPanic(p)
 			}
 		}()
 		return do()

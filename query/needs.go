@@ -127,6 +127,10 @@ type Meters interface {
 	// Begin counts a refresh under way, once until it has ended; begun: it was not
 	// under way for this client.
 	Begin(client, entity string) (begun bool, err error)
-	// Ended notes that whatever was under way for an entity has ended.
+	// Abandon notes that what this client has begun is not under way after all, and
+	// Ended that whatever was under way for an entity, for anybody, has ended.
+	Abandon(client, entity string)
 	Ended(entity string)
+	// Wait counts a client that waits, until it leaves.
+	Wait(client string) (leave func(), err error)
 }

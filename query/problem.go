@@ -29,7 +29,10 @@ func withBody(err error, body *readBody) error {
 // handleError writes every error as a problem, the router's own included.
 func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
-		return
+		if _, panicked := errors.AsType[*panicError](err); panicked {
+			s.log.Error("request failed after its answer had begun", "path", c.Path(), "err", err)
+		}
+		return // otherwise the client has left
 	}
 	var body any
 	correlationOf(c)

@@ -1,7 +1,6 @@
 package query
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -16,25 +15,53 @@ import (
 
 // view is what one look at an entity found, and what became of the wish it led to.
 type view struct {
-	*entry    // nil: nothing is stored
+	*entry         // nil: nothing is stored
+	older     bool // it may be overtaken: the store did not answer
 	freshness Freshness
 	reason    schemas.Reason // why a refresh is wanted; empty: none is
 	answer    Answer
 	at        time.Time
 }
 
-// look finds an entity and asks for a refresh if one is due.
-func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	found, err := s.memory.get(c.Request().Context(), e, f)
+// see finds an entity and judges it.
+func (s *Server) see(c echo.Context, e schemas.Entity, f source.Facet) (view, error) {
+	found, older, err := s.memory.get(c.Request().Context(), e, f)
 	if err != nil {
 		return view{}, s.unreadable(c, e, err)
 	}
-	v := view{entry: found, at: time.Now()}
+	return judged(found, older, f), nil
+}
+
+func judged(found *entry, older bool, f source.Facet) view {
+	v := view{entry: found, older: older, at: time.Now()}
 	v.freshness, v.reason = judge(found, f, v.at)
-	if v.reason != "" {
+	return v
+}
+
+// look sees an entity and asks for a refresh if one is due. Nothing is asked for on
+// behalf of what may be overtaken: while the store can't be read every settle would
+// lead to another fetch.
+func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
+	v, err := s.see(c, e, f)
+	switch {
+	case err != nil || v.reason == "":
+	case v.older:
+		v.answer = Answer{Reason: ReasonDown}
+	default:
 		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()})
 	}
-	return v, nil
+	return v, err
+}
+
+// lookLast sees an entity once more for one who has waited in vain: what was
+// settled may not have been told.
+func (s *Server) lookLast(c echo.Context, e schemas.Entity, f source.Facet, waited view) view {
+	v, err := s.see(c, e, f)
+	if err != nil {
+		return waited
+	}
+	v.answer = waited.answer
+	return v
 }
 
 // unreadable is the problem of a store that can't be read, where nothing is
@@ -74,17 +101,22 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	var v view
 	if patience == 0 {
-		v, err = s.look(c, who, e, f)
-	} else {
-		v, err = s.await(c, patience, e, func(*waiter) (view, bool, error) {
-			v, err := s.look(c, who, e, f)
-			return v, v.freshness != Fresh && v.answer.coming(), err
-		})
+		v, err := s.look(c, who, e, f)
+		if err != nil {
+			return err
+		}
+		return s.answer(c, e, v)
 	}
+	v, inVain, err := s.await(c, who, patience, e, func(*waiter) (view, bool, error) {
+		v, err := s.look(c, who, e, f)
+		return v, v.reason != "" && (v.older || v.answer.coming()), err
+	})
 	if err != nil {
 		return err
+	}
+	if inVain {
+		v = s.lookLast(c, e, f, v)
 	}
 	return s.answer(c, e, v)
 }
@@ -143,6 +175,25 @@ var (
 // path: what two answers share is made once, in the entry.
 func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
+	as := accepted(r.Header["Accept-Encoding"])
+	unchanged := has(r, v.entry)
+	var first, second []byte
+	var length []string
+	switch {
+	case unchanged:
+	case v.freshness == Fresh:
+		b, err := v.entry.body(as)
+		if err != nil {
+			return err
+		}
+		first, length = b.bytes, b.length
+	default:
+		var err error
+		if first, second, err = v.parts(as, tailOf(s.body(v, e.Source))); err != nil {
+			return err
+		}
+		length = []string{strconv.Itoa(len(first) + len(second))}
+	}
 	stamp := v.stamp(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
 	h["Age"], h["Cache-Control"], h["Cache-Status"] = stamp.age, stamp.cacheControl, stamp.cacheStatus
@@ -151,26 +202,11 @@ func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
 	} else {
 		h["Vary"] = varyByEncoding
 	}
-	if none := r.Header["If-None-Match"]; len(none) > 0 && matches(none, v.etag[0]) {
+	if unchanged {
 		c.Response().WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	as := accepted(r.Header["Accept-Encoding"])
-	var first, second []byte
-	if v.freshness == Fresh {
-		b, err := v.entry.body(as)
-		if err != nil {
-			return err
-		}
-		first, h["Content-Length"] = b.bytes, b.length
-	} else {
-		var err error
-		if first, second, err = v.parts(as, tailOf(s.body(v, e.Source))); err != nil {
-			return err
-		}
-		h.Set("Content-Length", strconv.Itoa(len(first)+len(second)))
-	}
-	h["Content-Type"] = jsonType
+	h["Content-Type"], h["Content-Length"] = jsonType, length
 	if as != identity {
 		h["Content-Encoding"] = contentEncoding[as]
 	}
@@ -189,111 +225,4 @@ func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
 		}
 	}
 	return nil
-}
-
-// refresh asks for a refresh that begins after the request, and waits for it if
-// the client wants to.
-func (s *Server) refresh(c echo.Context, who access.Client) error {
-	e, f, err := s.entityOf(c)
-	if err != nil {
-		return err
-	}
-	patience, err := s.patience(c)
-	if err != nil {
-		return err
-	}
-	if patience == 0 {
-		_, err := s.insist(c, who, e, f)
-		if err != nil {
-			return err
-		}
-		return s.queued(c, e)
-	}
-	var asked Answer
-	v, err := s.await(c, patience, e, func(w *waiter) (view, bool, error) {
-		if asked.Number == 0 {
-			asked, err = s.insist(c, who, e, f)
-			return view{}, err == nil, err
-		}
-		found, err := s.memory.get(c.Request().Context(), e, f)
-		if err != nil {
-			return view{}, false, s.unreadable(c, e, err)
-		}
-		v := view{entry: found}
-		if v.version() < asked.Number && w.settled.Load() < asked.Number {
-			return view{}, true, nil // what was settled is something from before
-		}
-		// It has ended: in a snapshot, or in a failure of which a read tells.
-		v, err = s.look(c, who, e, f)
-		return v, false, err
-	})
-	if err != nil {
-		return err
-	}
-	if v.at.IsZero() {
-		return s.queued(c, e)
-	}
-	return s.answer(c, e, v)
-}
-
-// queued answers that a refresh is certain to come.
-func (s *Server) queued(c echo.Context, e schemas.Entity) error {
-	c.Response().Header().Set("Cache-Control", "no-store")
-	return c.JSON(http.StatusAccepted, struct {
-		UpdateQueued bool `json:"updateQueued"`
-		queued
-	}{true, s.wait(e.Source)})
-}
-
-const (
-	surePatience = time.Second
-	sureEvery    = 50 * time.Millisecond
-)
-
-// insist asks until somebody's record is certain: a person who asks for a refresh
-// must not lose it to a publish that fails.
-func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
-	// Without a store the floor is unknown, and numbers rise all the same.
-	known, err := s.memory.get(c.Request().Context(), e, f)
-	if err != nil {
-		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
-	}
-	w := traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
-	name := e.String()
-	if _, err := s.meters.Begin(who.Name, name); err != nil {
-		return Answer{}, err
-	}
-	a := s.untilSure(c, w)
-	if a.Queued {
-		return a, nil
-	}
-	s.meters.Ended(name)
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
-	if a.Reason == ReasonCooldown {
-		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
-	}
-	p.After = max(time.Second, time.Until(a.Until))
-	return a, p
-}
-
-func (s *Server) untilSure(c echo.Context, w Wish) Answer {
-	limit := time.NewTimer(surePatience)
-	defer limit.Stop()
-	again := time.NewTicker(sureEvery)
-	defer again.Stop()
-	ctx := context.WithoutCancel(c.Request().Context())
-	for {
-		a := s.request(ctx, []Wish{w})[0]
-		if !a.Pending {
-			return a
-		}
-		a.Reason = reasonPending
-		select {
-		case <-again.C:
-		case <-limit.C:
-			return a
-		case <-c.Request().Context().Done():
-			return a
-		}
-	}
 }

@@ -23,7 +23,7 @@ func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
 		t.Errorf("times %v, %v", a.body.LastCheckedAt, a.body.LastUpdatedAt)
 	}
 	for name, want := range map[string]string{
-		"Age": "600", "Cache-Control": "private, max-age=2999, stale-while-revalidate=3600", "Cache-Status": "freshet; hit; ttl=2999",
+		"Age": "600", "Cache-Control": "private, max-age=3600, stale-while-revalidate=3600", "Cache-Status": "freshet; hit; ttl=2999",
 		"Content-Type": "application/json", "Last-Modified": s.UpdatedAt.Format(http.TimeFormat),
 	} {
 		if got := a.Header.Get(name); got != want {
@@ -36,17 +36,18 @@ func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
 }
 
 func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	r := newRig(t)
 	r.stored("a", 2*time.Hour)
 	r.wait = 1500 * time.Millisecond
-	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", "00-t")
+	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", trace)
 	if a.StatusCode != 200 || a.body.Freshness != Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
 		t.Errorf("Cache-Control: %s", got)
 	}
-	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: "00-t"}
+	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace}
 	if len(r.wishes) != 1 || r.wishes[0] != want {
 		t.Errorf("wishes %+v", r.wishes)
 	}

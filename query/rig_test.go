@@ -124,7 +124,11 @@ func (r *rig) Follow(ctx context.Context, _ func(schemas.Settled), line func(boo
 	return nil
 }
 
-func (r *rig) Identify(*http.Request, string) (access.Client, error) { return r.client, r.refused }
+func (r *rig) Identify(*http.Request, string) (access.Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.client, r.refused
+}
 
 func (r *rig) count(what string) error {
 	r.mu.Lock()
@@ -154,6 +158,17 @@ func (r bounds) Ended(entity string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.begun, entity)
+}
+
+func (r bounds) Abandon(client, entity string) {
+	_ = r.count("abandon " + client + " " + entity)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.begun, entity)
+}
+
+func (r bounds) Wait(client string) (func(), error) {
+	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
 }
 
 func (r bounds) Begin(client, entity string) (bool, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/freshet/freshet/access"
@@ -30,9 +31,11 @@ const (
 	wishesMost = 1000
 	// shutdownPatience is how long a stop waits for answers under way.
 	shutdownPatience = 10 * time.Second
-	// headersMost and pathMost bound a request's head, and its path and query.
+	// headersMost and pathMost bound a request's head, and its path and query;
+	// bodyMost a body that nobody asked for.
 	headersMost = 64 << 10
 	pathMost    = 32 << 10
+	bodyMost    = 64 << 10
 )
 
 // Server is the query service.
@@ -63,6 +66,9 @@ func New(config Config, needs Needs) (*Server, error) {
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m,
 		echo: echo.New(), room: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
 	}
+	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
+	}, func() float64 { return float64(s.waiters.Load()) }))
 	address, err := addressOf(config.Proxies)
 	if err != nil {
 		return nil, err
@@ -181,7 +187,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	if err := <-stopped; err != nil {
-		return fmt.Errorf("stop serving HTTP: %w", err)
+		s.log.Warn("clients that did not read their answers in time were cut off", "within", shutdownPatience)
+		return server.Close()
 	}
 	return nil
 }

@@ -92,6 +92,9 @@ func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
 	if a := r.get("b"); a.StatusCode != 503 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 503 {
+		t.Errorf("several: %d %s", a.StatusCode, a.text)
+	}
 	r.answer = nil
 	if a := r.get("c"); a.StatusCode != 202 {
 		t.Errorf("afterwards: %d", a.StatusCode)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 )
@@ -17,6 +18,10 @@ const (
 	waitMost = 30 * time.Second
 	// waitersMost bounds those who wait or follow in one process.
 	waitersMost = 50_000
+	// lookAgain doubles up to lookAgainMost while what was settled can't be read, or
+	// not be heard.
+	lookAgain     = lookPatience
+	lookAgainMost = time.Second
 	// writePatience is how long a client may take to read what it is sent.
 	writePatience = 30 * time.Second
 )
@@ -29,8 +34,8 @@ func (s *Server) patience(c echo.Context) (time.Duration, error) {
 		if query := r.URL.Query(); query.Has("wait") {
 			text := query.Get("wait")
 			wait, err := time.ParseDuration(text)
-			if seconds, plain := strconv.Atoi(text); plain == nil && seconds < int(waitMost) {
-				wait, err = time.Duration(seconds)*time.Second, nil
+			if seconds, plain := strconv.Atoi(text); plain == nil {
+				wait, err = time.Duration(min(seconds, int(waitMost/time.Second)))*time.Second, nil
 			}
 			if err != nil || wait < 0 {
 				return 0, problem.New(http.StatusBadRequest, "bad-wait", "wait must be a duration, as in 5s or 500ms.")
@@ -58,12 +63,12 @@ func (s *Server) patience(c echo.Context) (time.Duration, error) {
 }
 
 // await looks until a look finds no reason to wait on, the time is up, or the
-// process stops; then it returns what the last look found. It listens before the
-// first look.
-func (s *Server) await(c echo.Context, patience time.Duration, e schemas.Entity, look func(*waiter) (view, bool, error)) (view, error) {
-	leave, err := s.enter()
+// process stops; it returns what the last look found, and whether it waited in vain.
+// It listens before the first look.
+func (s *Server) await(c echo.Context, who access.Client, patience time.Duration, e schemas.Entity, look func(*waiter) (view, bool, error)) (v view, inVain bool, err error) {
+	leave, err := s.enter(who)
 	if err != nil {
-		return view{}, err
+		return view{}, false, err
 	}
 	defer leave()
 	w := s.bell.listen(e)
@@ -71,29 +76,43 @@ func (s *Server) await(c echo.Context, patience time.Duration, e schemas.Entity,
 	s.extend(c, patience)
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
-	for {
+	again := time.NewTimer(patience)
+	defer again.Stop()
+	for retry := lookAgain; ; {
 		v, on, err := look(w)
 		if err != nil || !on {
-			return v, err
+			return v, false, err
+		}
+		// What could not be read will not ring again, and a deaf process hears nothing.
+		if v.older || s.memory.deaf() {
+			again.Reset(retry)
+			retry = min(2*retry, lookAgainMost)
 		}
 		select {
 		case <-w.rung:
+			retry = lookAgain
+		case <-again.C:
 		case <-limit.C:
-			return v, nil
+			return v, true, nil
 		case <-s.stopping:
-			return v, nil
+			return v, true, nil
 		case <-c.Request().Context().Done():
-			return v, nil
+			return v, true, nil
 		}
 	}
 }
 
-// enter takes a place among those who wait.
-func (s *Server) enter() (leave func(), err error) {
-	leave = func() { s.metrics.waiters.Set(float64(s.waiters.Add(-1))) }
-	n := s.waiters.Add(1)
-	s.metrics.waiters.Set(float64(n))
-	if n <= waitersMost {
+// enter takes a place among those who wait, of the process and of the client.
+func (s *Server) enter(who access.Client) (leave func(), err error) {
+	done, err := s.meters.Wait(who.Name)
+	if err != nil {
+		return nil, err
+	}
+	leave = func() {
+		s.waiters.Add(-1)
+		done()
+	}
+	if s.waiters.Add(1) <= waitersMost {
 		return leave, nil
 	}
 	leave()

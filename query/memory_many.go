@@ -1,0 +1,101 @@
+package query
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// seen is what get finds of one of many.
+type seen struct {
+	*entry // nil: nothing is stored, or there was an error
+	older  bool
+	err    error
+}
+
+// getAll is get for many entities, which are all of one facet: one look for those
+// that are not believed.
+func (m *memory) getAll(ctx context.Context, of []schemas.Entity, f source.Facet) []seen {
+	found := make([]seen, len(of))
+	var missing []int
+	patience := lookPatience
+	now := m.now()
+	for i, e := range of {
+		found[i].entry, _ = m.cache.GetIfPresent(e)
+		if found[i].entry != nil && m.believes(found[i].entry, now) {
+			m.metrics.fromMemory.Inc()
+			continue
+		}
+		if found[i].entry == nil {
+			patience = storeTimeout
+		}
+		missing = append(missing, i)
+	}
+	if len(missing) == 0 {
+		return found
+	}
+	asked := make([]schemas.Entity, len(missing))
+	for j, i := range missing {
+		asked[j] = cloned(of[i])
+	}
+	looked := make(chan []*entry, 1)
+	var failed error
+	go func() {
+		defer close(looked)
+		all, err := surviving(func() (any, error) { return m.lookAll(ctx, asked, f) })()
+		if failed = err; err == nil {
+			looked <- all.([]*entry) //nolint:forcetypeassert // what lookAll returns
+		}
+	}()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	err := context.DeadlineExceeded
+	select {
+	case all, ok := <-looked:
+		if ok {
+			for j, i := range missing {
+				found[i].entry = all[j]
+			}
+			return found
+		}
+		err = failed
+	case <-limit.C:
+	}
+	for _, i := range missing {
+		if found[i].older = found[i].entry != nil; found[i].older {
+			m.metrics.fromOlder.Inc()
+		} else {
+			found[i].err = err
+		}
+	}
+	return found
+}
+
+// lookAll is look for many.
+func (m *memory) lookAll(ctx context.Context, of []schemas.Entity, f source.Facet) ([]*entry, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	began := m.now()
+	settles := make([]uint64, len(of))
+	for i, e := range of {
+		settles[i] = m.settles(e)
+	}
+	snapshots, err := m.guard.getAll(func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
+	if err != nil {
+		return nil, err
+	}
+	found := make([]*entry, len(of))
+	for i, s := range snapshots {
+		if s.Version == 0 {
+			m.forget(of[i], settles[i])
+			continue
+		}
+		m.metrics.fromStore.Inc()
+		found[i] = newEntry(s, f, began, m.weigh)
+		m.keep(found[i], settles[i])
+	}
+	return found, nil
+}

@@ -1,0 +1,138 @@
+package query
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// refresh asks for a refresh that begins after the request, and waits for it if
+// the client wants to.
+func (s *Server) refresh(c echo.Context, who access.Client) error {
+	e, f, err := s.entityOf(c)
+	if err != nil {
+		return err
+	}
+	patience, err := s.patience(c)
+	if err != nil {
+		return err
+	}
+	if patience == 0 {
+		if _, err := s.insist(c, who, e, f); err != nil {
+			return err
+		}
+		return s.queued(c, e)
+	}
+	if err := drain(c); err != nil {
+		return err
+	}
+	var asked Answer
+	begun := false
+	v, inVain, err := s.await(c, who, patience, e, func(w *waiter) (view, bool, error) {
+		var err error
+		if !begun {
+			begun = true
+			asked, err = s.insist(c, who, e, f)
+			return view{}, err == nil, err
+		}
+		v, err := s.see(c, e, f)
+		if err != nil || v.version() >= asked.Number || (!v.older && w.settled.Load() >= asked.Number) {
+			return v, false, err
+		}
+		return v, true, nil // what was settled is something from before, or is not seen yet
+	})
+	if err != nil {
+		return err
+	}
+	if inVain {
+		if v = s.lookLast(c, e, f, v); v.version() < asked.Number {
+			return s.queued(c, e)
+		}
+	}
+	// It has ended: in a snapshot, or in a failure of which a read tells.
+	if v, err = s.look(c, who, e, f); err != nil {
+		return err
+	}
+	return s.answer(c, e, v)
+}
+
+// drain reads a body that nobody asked for: that its client has left is noticed
+// only behind it.
+func drain(c echo.Context) error {
+	if _, err := io.Copy(io.Discard, http.MaxBytesReader(c.Response(), c.Request().Body, bodyMost)); err != nil {
+		return problem.Body(err)
+	}
+	return nil
+}
+
+// queued answers that a refresh is certain to come.
+func (s *Server) queued(c echo.Context, e schemas.Entity) error {
+	c.Response().Header().Set("Cache-Control", "no-store")
+	return c.JSON(http.StatusAccepted, struct {
+		UpdateQueued bool `json:"updateQueued"`
+		queued
+	}{true, s.wait(e.Source)})
+}
+
+const (
+	surePatience = time.Second
+	sureEvery    = 50 * time.Millisecond
+)
+
+// insist asks until somebody's record is certain: a person who asks for a refresh
+// must not lose it to a publish that fails.
+func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
+	// Without a store the floor is unknown, and numbers rise all the same.
+	known, _, err := s.memory.get(c.Request().Context(), e, f)
+	if err != nil {
+		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
+	}
+	w := traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
+	begun, err := s.begin(who, e, known == nil && err == nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	a := s.untilSure(c, w)
+	if a.Queued {
+		return a, nil
+	}
+	if begun {
+		s.meters.Abandon(who.Name, e.String())
+	}
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
+	if a.Reason == ReasonCooldown {
+		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
+	}
+	p.After = max(time.Second, time.Until(a.Until))
+	return a, p
+}
+
+func (s *Server) untilSure(c echo.Context, w Wish) Answer {
+	limit := time.NewTimer(surePatience)
+	defer limit.Stop()
+	again := time.NewTicker(sureEvery)
+	defer again.Stop()
+	ctx := context.WithoutCancel(c.Request().Context())
+	for {
+		a := s.request(ctx, []Wish{w})[0]
+		if !a.Pending {
+			return a
+		}
+		a.Reason = reasonPending
+		select {
+		case <-again.C:
+		case <-limit.C:
+			return a
+		case <-c.Request().Context().Done():
+			return a
+		}
+	}
+}

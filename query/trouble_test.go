@@ -1,0 +1,312 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func version(n int64, hash byte) func(*store.Snapshot) {
+	return func(s *store.Snapshot) { s.Version, s.Hash[0] = n, hash }
+}
+
+// slow has each look that begins from now on take until the returned function is
+// called, which lets those after it pass.
+func (r *rig) slow() (pass func()) {
+	hold := make(chan struct{})
+	r.set(func() { r.hold = hold })
+	return func() {
+		r.set(func() { r.hold = nil })
+		close(hold)
+	}
+}
+
+// set changes the rig while requests are under way.
+func (r *rig) set(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// written puts a snapshot into the store of which nobody is told.
+func (r *rig) written(key string, change func(*store.Snapshot)) {
+	r.set(func() {
+		s := r.snapshots[entity(key)]
+		s.CheckedAt, s.FetchedAt = time.Now().UTC(), time.Now().UTC()
+		change(&s)
+		r.snapshots[entity(key)] = s
+	})
+}
+
+func TestAStreamTellsAChangeThatCouldNotBeReadAtOnce(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 0, version(7, 1))
+	f := r.follow("a", "")
+	f.sees("changed", Fresh)
+	pass := r.slow()
+	n := r.looked()
+	r.stored("a", 0, version(9, 2))
+	within(t, "a look that takes longer than a reader's patience", func() bool { return r.looked() > n })
+	time.AfterFunc(3*lookPatience, pass)
+	f.sees("changed", Fresh)
+
+	r.set(func() { r.storeErr = errors.New("a hiccup") })
+	n = r.looked()
+	r.stored("a", 0, version(11, 3))
+	within(t, "a look that fails", func() bool { return r.looked() > n })
+	r.set(func() { r.storeErr = nil })
+	f.sees("changed", Fresh)
+}
+
+func TestWhoWaitsIsNotAnsweredWithWhatASettleOvertook(t *testing.T) {
+	for method, path := range map[string]string{http.MethodGet: "", http.MethodPost: "/refresh"} {
+		r := newRig(t)
+		r.stored("a", 2*time.Hour, version(7, 1))
+		r.get("a")
+		n := len(r.asked())
+		answered := make(chan answer, 1)
+		go func() { answered <- r.do(method, "/v1/nexon/character/a"+path+"?wait=20s") }()
+		within(t, "a wish", func() bool { return len(r.asked()) == n+1 })
+		pass := r.slow()
+		s := r.stored("a", 0, version(101, 2))
+		time.AfterFunc(3*lookPatience, pass)
+		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
+			t.Errorf("%s: %d %s", method, a.StatusCode, a.text)
+		}
+		if got := len(r.asked()); got != n+1 {
+			t.Errorf("%s: %d wishes for one refresh", method, got-n)
+		}
+	}
+}
+
+func TestAWaitInVainEndsWithALastLook(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour, version(7, 1))
+	answered := make(chan answer, 1)
+	go func() { answered <- r.get("a?wait=1s") }()
+	within(t, "a wish", func() bool { return len(r.asked()) > 0 })
+	r.written("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker died before it settled
+	r.server.memory.heard(entity("a"))                          // as when it is not believed any more
+	if a := <-answered; a.body.Freshness != Fresh {
+		t.Errorf("%s", a.text)
+	}
+}
+
+func TestADeafProcessLooksForThoseWhoWait(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour, version(7, 1))
+	answered := make(chan answer, 1)
+	r.server.line(false)
+	go func() { answered <- r.get("a?wait=20s") }()
+	within(t, "a wish", func() bool { return len(r.asked()) > 0 })
+	r.written("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, and not heard
+	if a := <-answered; a.body.Freshness != Fresh {
+		t.Errorf("%s", a.text)
+	}
+}
+
+func TestWhileReadsFailSettlesMakeNoFurtherRequests(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour, version(7, 1))
+	r.get("a")
+	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
+	for i := range int64(20) { // each refresh would be fetched, stored and settled
+		r.heard("a", 200+i)
+		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
+			t.Errorf("%d %s", a.StatusCode, a.text)
+		}
+	}
+	if n := len(r.asked()); n != 1 {
+		t.Errorf("%d wishes", n)
+	}
+}
+
+func TestALookFromBeforeTheLineStoodIsNotSharedAfterwards(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 2*time.Hour, version(7, 1))
+	r.server.line(false)
+	pass := r.slow()
+	early := make(chan answer, 1)
+	go func() { early <- r.get("a") }()
+	within(t, "the early look", func() bool { return r.looked() == 1 })
+	r.set(func() { r.hold = nil })
+	r.written("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while nobody heard
+	r.server.line(true)
+	if a := r.get("a"); a.body.Freshness != Fresh {
+		t.Errorf("after the line stood: %s", a.text)
+	}
+	pass()
+	<-early
+	if a := r.get("a"); a.body.Freshness != Fresh {
+		t.Errorf("the early look was remembered: %s", a.text)
+	}
+}
+
+func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute, version(7, 1))
+	pass := r.slow()
+	early := make(chan answer, 1)
+	go func() { early <- r.get("a") }()
+	within(t, "the early look", func() bool { return r.looked() == 1 })
+	r.set(func() { r.hold = nil })
+	r.written("a", func(s *store.Snapshot) { s.Version = 9 }) // written, not settled yet
+	r.server.memory.getAll(t.Context(), []schemas.Entity{entity("a")}, r.facet())
+	pass()
+	<-early
+	if e, _, err := r.server.memory.get(t.Context(), entity("a"), r.facet()); err != nil || e.Version != 9 {
+		t.Errorf("version %d, %v", e.Version, err)
+	}
+}
+
+func TestWhatIsAskedSlowlyAndRefusedIsNotUnderWay(t *testing.T) {
+	for _, path := range []string{"/a", "?key=a"} {
+		r := newRig(t)
+		r.stored("a", 2*time.Hour)
+		release := make(chan struct{})
+		r.answer = func(context.Context, Wish) Answer {
+			<-release
+			return Answer{Reason: ReasonDown}
+		}
+		r.do(http.MethodGet, "/v1/nexon/character"+path)
+		if !r.begun["nexon/character/a"] {
+			t.Errorf("%s: not counted while it may be under way", path)
+		}
+		close(release)
+		within(t, "the end of its account", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.begun) == 0
+		})
+	}
+}
+
+func TestOneClientsRefusalLeavesAnothersAccount(t *testing.T) {
+	r := newRig(t)
+	m := access.NewMeters(access.Limits{UnderWay: 1, NewKeys: "1/m"}, prometheus.NewRegistry())
+	r.server.meters = m
+	r.client.Name = "B"
+	r.get("e1") // all that B may have under way
+	r.client.Name = "A"
+	r.get("e2")
+	r.heard("e2", 1)
+	if a := r.get("e1"); a.StatusCode != 429 { // A is over its new keys
+		t.Fatalf("%d", a.StatusCode)
+	}
+	if _, err := m.Begin("B", "nexon/character/e3"); err == nil {
+		t.Error("B has two under way, since A was refused")
+	}
+}
+
+func TestABatchIsAsGoodAsItsItems(t *testing.T) {
+	r := newRig(t)
+	r.stored("good", time.Minute)
+	r.stored("bad", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
+	for _, as := range []string{"", "gzip", "zstd"} {
+		a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=bad&key=good", "Accept-Encoding", as)
+		if a.StatusCode != 200 || len(a.body.Items) != 3 || a.body.Items[1].Status != 500 || string(a.body.Items[2].Snapshot) != content {
+			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
+		}
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=%zz&key=c"); a.StatusCode != 400 {
+		t.Errorf("a key that is not well encoded: %d %s", a.StatusCode, a.text)
+	}
+	pass := r.slow()
+	defer pass()
+	r.heard("good", 9)
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // would hang
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestAnAnswerThatBreaksOffLeavesATraceAndNoDoubt(t *testing.T) {
+	r := newRig(t)
+	var log strings.Builder
+	r.server.log = slog.New(slog.NewTextHandler(&log, nil))
+	r.stored("a", 0)
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // as net/http compares it
+			t.Errorf("%v, log %s", p, log.String())
+		}
+	}()
+	r.server.ServeHTTP(&panicky{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a", nil))
+}
+
+type panicky struct{ *httptest.ResponseRecorder }
+
+func (p *panicky) Write([]byte) (int, error) { panic("boom") }
+
+func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
+	t.Parallel() // it takes as long as a stop may
+	r := newRig(t)
+	p := store.Encode([]byte(`{"d":"` + strings.Repeat("0123456789abcdef", 1<<21) + `"}`))
+	r.stored("a", 0, func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size })
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.server.Serve(ctx, l) }()
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Write([]byte("GET /v1/nexon/character/a HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the look", func() bool { return r.looked() == 1 })
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("a client that never reads fails the stop: %v", err)
+	}
+}
+
+func TestAClientThatLeavesIsNotWaitedForThoughItSentABody(t *testing.T) {
+	r := newRig(t)
+	server := httptest.NewServer(r.server)
+	defer server.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/v1/nexon/character/a/refresh?wait=30s", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	within(t, "it waits", func() bool { return r.server.waiters.Load() == 1 })
+	leave()
+	<-done
+	within(t, "it has left", func() bool { return r.server.waiters.Load() == 0 })
+}
+
+func TestAStreamTellsOfADeletionAndOfWhatIsKeptTooLong(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", 0, version(7, 1))
+	f := r.follow("a", "")
+	f.sees("changed", Fresh)
+	r.set(func() { delete(r.snapshots, entity("a")) })
+	r.heard("a", 8)
+	f.sees("state", Updating)
+	r.stored("k", 0, version(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
+	if e := r.follow("k", "").sees("state", Updating); e.data.ETag != nil {
+		t.Errorf("a tag that no read answers: %s", *e.data.ETag)
+	}
+}
