@@ -148,10 +148,15 @@ func (s *Server) request(ctx context.Context, wishes []Wish) []Answer {
 		defer func() { <-s.room }()
 		return s.requests.Request(ctx, wishes)
 	default:
+		return all(wishes, ReasonBusy)
 	}
-	busy := make([]Answer, len(wishes))
-	for i := range busy {
-		busy[i].Reason = ReasonBusy
+}
+
+// all returns the same answer to all wishes.
+func all(wishes []Wish, reason string) []Answer {
+	answers := make([]Answer, len(wishes))
+	for i := range answers {
+		answers[i].Reason = reason
 	}
-	return busy
+	return answers
 }

@@ -135,15 +135,6 @@ func (s *Server) askMany(c echo.Context, wishes []Wish, account func(int, Answer
 	}
 }
 
-// all returns the same answer to all wishes.
-func all(wishes []Wish, reason string) []Answer {
-	answers := make([]Answer, len(wishes))
-	for i := range answers {
-		answers[i].Reason = reason
-	}
-	return answers
-}
-
 // status is what a read of the key alone would have answered.
 func (v view) status() (int, Freshness) {
 	switch {

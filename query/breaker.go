@@ -2,6 +2,7 @@ package query
 
 import (
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -22,13 +23,21 @@ type breaker struct {
 
 var errSlow = errors.New("the look took too long")
 
-func newBreaker(show func(float64)) *breaker {
+func newBreaker(show func(float64), log *slog.Logger) *breaker {
 	return &breaker{gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Name: "store", MaxRequests: 3, Timeout: restLook, Interval: 10 * time.Second, BucketPeriod: time.Second,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.ConsecutiveFailures >= 5 || (c.Requests >= 10 && 2*c.TotalFailures >= c.Requests)
 		},
-		OnStateChange: func(_ string, _, to gobreaker.State) { show(float64(to)) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			show(float64(to))
+			switch {
+			case to == gobreaker.StateClosed:
+				log.Info("reads go on from the database")
+			case from == gobreaker.StateClosed:
+				log.Warn("reads go on from memory: the database fails or hangs, and is tried again every other second")
+			}
+		},
 	})}
 }
 

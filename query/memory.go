@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"log/slog"
 	"math"
 	"strconv"
 	"strings"
@@ -62,8 +63,8 @@ type stripe struct {
 	settles uint64
 }
 
-func newMemory(st Store, most int64, m *metrics) *memory {
-	c := &memory{store: st, guard: newBreaker(m.breaker.Set), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+func newMemory(st Store, most int64, m *metrics, log *slog.Logger) *memory {
+	c := &memory{store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, most)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -67,7 +68,11 @@ func (s *Server) lookLast(c echo.Context, e schemas.Entity, f source.Facet, wait
 // unreadable is the problem of a store that can't be read, where nothing is
 // remembered either.
 func (s *Server) unreadable(c echo.Context, e schemas.Entity, err error) error {
-	s.log.Warn("the store can't be read", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
+	level := slog.LevelDebug // once a second is enough: in an outage every reader comes here
+	if now, last := time.Now().UnixNano(), s.unreadAt.Load(); now-last >= int64(time.Second) && s.unreadAt.CompareAndSwap(last, now) {
+		level = slog.LevelWarn
+	}
+	s.log.Log(c.Request().Context(), level, "the store can't be read", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
 	p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "The snapshots can't be read at the moment.")
 	p.After = time.Second
 	return p

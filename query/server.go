@@ -54,6 +54,7 @@ type Server struct {
 	asks     singleflight.Group
 	room     chan struct{} // a place for each wish under way
 	waiters  atomic.Int64
+	unreadAt atomic.Int64  // when it was last logged that the store can't be read
 	stopping chan struct{} // closed when waiters are to be answered
 }
 
@@ -61,7 +62,7 @@ type Server struct {
 func New(config Config, needs Needs) (*Server, error) {
 	m := newMetrics(needs.Metrics)
 	s := &Server{
-		memory: newMemory(needs.Store, config.Memory, m), bell: newBell(),
+		memory: newMemory(needs.Store, config.Memory, m, needs.Log), bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m,
 		echo: echo.New(), room: make(chan struct{}, wishesMost), stopping: make(chan struct{}),

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -217,5 +218,17 @@ func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
 	_ = resp.Body.Close()
 	if _, text := d.do(http.MethodGet, d.api+"/admin/v1/settings"); !strings.Contains(string(text), `"changedBy":"unauthenticated@127.0.0.1"`) {
 		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+}
+
+func TestHealthAndMetricsAnswerToTheNamesOfThisMachineAlone(t *testing.T) {
+	ops := ownNames(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	for host, status := range map[string]int{"127.0.0.1:9464": 200, "localhost": 200, "": 200, "evil.example:9464": 421, "192.0.2.1": 421} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		r.Host = host
+		w := httptest.NewRecorder()
+		if ops.ServeHTTP(w, r); w.Code != status {
+			t.Errorf("%q: %d", host, w.Code)
+		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/freshet/freshet/access"
 )
 
 // check asks one dependency for its state; what is required makes the process
@@ -142,6 +144,9 @@ func serveOps(ctx context.Context, address string, handler http.Handler) error {
 	if err != nil {
 		return err
 	}
+	if access.Loopback(l.Addr().String()) {
+		handler = ownNames(handler)
+	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -149,6 +154,18 @@ func serveOps(ctx context.Context, address string, handler http.Handler) error {
 		return fmt.Errorf("serve health and metrics: %w", err)
 	}
 	return nil
+}
+
+// ownNames answers to the names of this machine alone: a page whose name was made
+// to lead here must not read what lies behind.
+func ownNames(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "" && !access.Loopback(r.Host) {
+			http.Error(w, "this answers to localhost and 127.0.0.1 alone", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // listen takes an address, or says how to choose another.
