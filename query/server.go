@@ -167,6 +167,10 @@ func (s *Server) line(up bool) {
 // Serve answers requests on the listener until ctx ends, and then finishes those
 // under way; who waits is answered with what there is.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return s.serveUntil(ctx, l, shutdownPatience)
+}
+
+func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.Duration) error {
 	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -179,7 +183,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		close(s.stopping)
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownPatience)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		stopped <- server.Shutdown(limit)
 	})
@@ -188,7 +192,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	if err := <-stopped; err != nil {
-		s.log.Warn("clients that did not read their answers in time were cut off", "within", shutdownPatience)
+		s.log.Warn("clients that did not read their answers in time were cut off", "within", patience)
 		return server.Close()
 	}
 	return nil
