@@ -151,14 +151,13 @@ func (s Status) StatusArgs() ([]any, error) {
 	}, nil
 }
 
-// ScanStatus fills the status by scan, which is a row's Scan; before are the
-// destinations of columns in front of StatusColumns.
-func (s *Status) ScanStatus(scan func(...any) error, before ...any) error {
+// ScanStatus fills the status by scan, which is a row's Scan.
+func (s *Status) ScanStatus(scan func(...any) error) error {
 	var params []byte
 	var until, since, updated int64
-	err := scan(append(before,
+	err := scan(
 		&s.Entity.Source, &s.Entity.Facet, &s.Entity.Key, &s.State, &s.Reason, &s.Error, &s.Rounds, &s.Failures, &s.Number,
-		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &since, &updated)...)
+		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &since, &updated)
 	if err != nil {
 		return err
 	}

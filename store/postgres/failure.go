@@ -46,25 +46,13 @@ SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
 // trip; State is empty where there is none.
 func (s *Store) Statuses(ctx context.Context, of []schemas.Entity) ([]store.Status, error) {
 	statuses := make([]store.Status, len(of))
-	var a entities
 	for i, e := range of {
 		statuses[i].Entity = e
-		a.add(e)
 	}
-	rows, err := s.pool.Query(ctx, selectStatuses, a.sources, a.facets, a.keys)
+	err := each(ctx, s.pool, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
+		return found.ScanStatus(scan)
+	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {
-		return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var n int
-		var status store.Status
-		if err := status.ScanStatus(rows.Scan, &n); err != nil {
-			return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
-		}
-		statuses[n-1] = status
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
 	}
 	return statuses, nil

@@ -27,15 +27,9 @@ func (s *Store) Keys(ctx context.Context, live bool) ([]store.APIKey, error) {
 
 // AddKey writes a key and the entry that says who made it, both or neither.
 func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, store.InsertKey, key.KeyArgs()...); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
+	err := s.audited(ctx, entry, store.ErrNoKey, store.InsertKey, key.KeyArgs()...)
 	if err != nil {
-		return fmt.Errorf("write the API key %s: %w", key.ID, marked(err))
+		return fmt.Errorf("write the API key %s: %w", key.ID, err)
 	}
 	return nil
 }
@@ -43,19 +37,9 @@ func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditE
 // RevokeKey revokes a key and writes the entry that says who did, both or
 // neither; store.ErrNoKey if there is none, or it is revoked.
 func (s *Store) RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, store.RevokeKey, id, at.UnixMicro(), by)
-		if err != nil {
-			return err
-		}
-		if tag.RowsAffected() == 0 {
-			return store.ErrNoKey
-		}
-		_, err = tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
+	err := s.audited(ctx, entry, store.ErrNoKey, store.RevokeKey, id, at.UnixMicro(), by)
 	if err != nil {
-		return fmt.Errorf("revoke the API key %s: %w", id, marked(err))
+		return fmt.Errorf("revoke the API key %s: %w", id, err)
 	}
 	return nil
 }

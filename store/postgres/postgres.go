@@ -75,27 +75,16 @@ LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
 // Version is 0 where nothing is stored.
 func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
 	snapshots := make([]store.Snapshot, len(of))
-	var a entities
 	for i, e := range of {
 		snapshots[i].Entity = e
-		a.add(e)
 	}
-	rows, err := s.pool.Query(ctx, selectSnapshots, a.sources, a.facets, a.keys)
+	err := each(ctx, s.pool, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+		return found.ScanState(scan, &found.Payload)
+	}, func(i int, found store.Snapshot) {
+		found.Entity = of[i]
+		snapshots[i] = found
+	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var n int
-		var snapshot store.Snapshot
-		scan := func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }
-		if err := snapshot.ScanState(scan, &snapshot.Payload); err != nil {
-			return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
-		}
-		snapshot.Entity = of[n-1]
-		snapshots[n-1] = snapshot
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
 	}
 	return snapshots, nil
@@ -105,29 +94,44 @@ func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapsh
 // Version is 0 where nothing is stored.
 func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
 	states := make([]store.State, len(of))
-	var a entities
 	for i, e := range of {
 		states[i].Entity = e
-		a.add(e)
 	}
-	rows, err := s.pool.Query(ctx, selectStates, a.sources, a.facets, a.keys)
+	err := each(ctx, s.pool, selectStates, of, func(found *store.State, scan func(...any) error) error {
+		return found.ScanState(scan)
+	}, func(i int, found store.State) {
+		found.Entity = of[i]
+		states[i] = found
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read %d states: %w", len(of), err)
+	}
+	return states, nil
+}
+
+// each runs a query whose first column is an entity's place among those asked for,
+// counted from 1, and hands on what was scanned from the others for that place.
+func each[T any](ctx context.Context, pool *pgxpool.Pool, query string, of []schemas.Entity,
+	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
+) error {
+	var a entities
+	for _, e := range of {
+		a.add(e)
+	}
+	rows, err := pool.Query(ctx, query, a.sources, a.facets, a.keys)
+	if err != nil {
+		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var n int
-		var state store.State
-		if err := state.ScanState(func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }); err != nil {
-			return nil, fmt.Errorf("read %d states: %w", len(of), err)
+		var found T
+		if err := scan(&found, func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }); err != nil {
+			return err
 		}
-		state.Entity = of[n-1]
-		states[n-1] = state
+		place(n-1, found)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read %d states: %w", len(of), err)
-	}
-	return states, nil
+	return rows.Err()
 }
 
 // Delete removes what is stored of an entity, if anything.

@@ -25,21 +25,27 @@ func (s *Store) Setting(ctx context.Context, source string) (store.Setting, erro
 // neither. Its revision must be the one above the stored one, or it is refused
 // with store.ErrConflict.
 func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, setting.WriteSetting(), setting.SettingArgs()...)
+	err := s.audited(ctx, entry, store.ErrConflict, setting.WriteSetting(), setting.SettingArgs()...)
+	if err != nil {
+		return fmt.Errorf("write the settings of %s: %w", setting.Source, err)
+	}
+	return nil
+}
+
+// audited runs a statement that writes one row, and writes the entry that says who
+// had it run, both or neither; refused is the error if it writes none.
+func (s *Store) audited(ctx context.Context, entry store.AuditEntry, refused error, statement string, args ...any) error {
+	return marked(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, statement, args...)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
-			return store.ErrConflict
+			return refused
 		}
 		_, err = tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
 		return err
-	})
-	if err != nil {
-		return fmt.Errorf("write the settings of %s: %w", setting.Source, marked(err))
-	}
-	return nil
+	}))
 }
 
 // Audit returns the newest entries, the newest first, limit of them at most.

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -29,13 +28,7 @@ func (s *Store) Keys(ctx context.Context, live bool) (all []store.APIKey, err er
 
 // AddKey writes a key and the entry that says who made it, both or neither.
 func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error {
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, store.InsertKey, key.KeyArgs()...); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
+	err := s.audited(ctx, entry, store.ErrNoKey, store.InsertKey, key.KeyArgs()...)
 	if err != nil {
 		return fmt.Errorf("write the API key %s: %w", key.ID, err)
 	}
@@ -45,17 +38,7 @@ func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditE
 // RevokeKey revokes a key and writes the entry that says who did, both or
 // neither; store.ErrNoKey if there is none, or it is revoked.
 func (s *Store) RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error {
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, store.RevokeKey, id, at.UnixMicro(), by)
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, store.ErrNoKey)
-		}
-		_, err = tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
+	err := s.audited(ctx, entry, store.ErrNoKey, store.RevokeKey, id, at.UnixMicro(), by)
 	if err != nil {
 		return fmt.Errorf("revoke the API key %s: %w", id, err)
 	}
