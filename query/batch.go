@@ -76,14 +76,14 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, all []schemas.Ent
 	unseen := 0
 	for i, found := range s.memory.getAll(c.Request().Context(), all, f) {
 		v := judged(found.entry, found.older, f)
-		switch {
-		case found.err != nil:
+		if found.err != nil {
 			if unseen++; unseen == len(all) {
 				return nil, s.unreadable(c, all[0], found.err)
 			}
-			v.answer = Answer{Reason: ReasonDown}
+		}
+		switch {
 		case v.reason == "":
-		case v.older:
+		case v.older || found.err != nil:
 			v.answer = Answer{Reason: ReasonDown}
 		default:
 			var err error

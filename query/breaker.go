@@ -41,30 +41,21 @@ func newBreaker(show func(float64), log *slog.Logger) *breaker {
 	})}
 }
 
-func (b *breaker) get(look func() (store.Snapshot, error)) (s store.Snapshot, err error) {
-	err = b.run(func() error { s, err = look(); return err })
-	return s, err
-}
-
-func (b *breaker) getAll(look func() ([]store.Snapshot, error)) (all []store.Snapshot, err error) {
-	err = b.run(func() error { all, err = look(); return err })
-	return all, err
-}
-
-func (b *breaker) run(look func() error) error {
+// guarded looks, unless the breaker is open.
+func guarded[T any](b *breaker, look func() (T, error)) (found T, err error) {
 	done, err := b.gate.Allow()
 	if err != nil {
-		return err
+		return found, err
 	}
 	began := time.Now()
 	verdict := errSlow // also for a look that panics
 	defer func() { done(verdict) }()
-	err = look()
+	found, err = look()
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		verdict = err
 	case time.Since(began) < slowLook:
 		verdict = nil
 	}
-	return err
+	return found, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -22,6 +23,14 @@ func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) 
 		return e, f, err
 	}
 	return e, f, checkKey(e, src)
+}
+
+// targetOf returns what entityOf does, and how long the client wants to wait for it.
+func (s *Server) targetOf(c echo.Context) (e schemas.Entity, f source.Facet, patience time.Duration, err error) {
+	if e, f, err = s.entityOf(c); err == nil {
+		patience, err = s.patience(c)
+	}
+	return e, f, patience, err
 }
 
 // facetOf returns an entity without its key, its facet and its source.

@@ -138,7 +138,7 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 	defer cancel()
 	e = cloned(e)
 	began, settles := m.now(), m.settles(e)
-	snapshot, err := m.guard.get(func() (store.Snapshot, error) { return m.store.Get(ctx, e) })
+	snapshot, err := guarded(m.guard, func() (store.Snapshot, error) { return m.store.Get(ctx, e) })
 	if errors.Is(err, store.ErrNotFound) {
 		m.forget(e, settles)
 		return nil, nil //nolint:nilnil // nothing is stored, and that is no error

@@ -83,7 +83,7 @@ func (m *memory) lookAll(ctx context.Context, of []schemas.Entity, f source.Face
 	for i, e := range of {
 		settles[i] = m.settles(e)
 	}
-	snapshots, err := m.guard.getAll(func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
+	snapshots, err := guarded(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
 	if err != nil {
 		return nil, err
 	}

@@ -98,11 +98,7 @@ func (s *Server) body(v view, source string) readBody {
 }
 
 func (s *Server) read(c echo.Context, who access.Client) error {
-	e, f, err := s.entityOf(c)
-	if err != nil {
-		return err
-	}
-	patience, err := s.patience(c)
+	e, f, patience, err := s.targetOf(c)
 	if err != nil {
 		return err
 	}

@@ -17,11 +17,7 @@ import (
 // refresh asks for a refresh that begins after the request, and waits for it if
 // the client wants to.
 func (s *Server) refresh(c echo.Context, who access.Client) error {
-	e, f, err := s.entityOf(c)
-	if err != nil {
-		return err
-	}
-	patience, err := s.patience(c)
+	e, f, patience, err := s.targetOf(c)
 	if err != nil {
 		return err
 	}
