@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,15 +15,13 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/store"
 )
 
 const (
-	bodyMost    = 64 << 10
 	keyNameMost = 64 // bytes
-	// patience bounds what the store may take for one request.
-	patience = 5 * time.Second
 	// lifeLeast and lifeMost bound how long a key that expires holds.
 	lifeLeast = time.Minute
 	lifeMost  = 10 * 365 * 24 * time.Hour
@@ -79,76 +76,25 @@ type keysAPI struct {
 // call it from another site.
 func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 	a := &keysAPI{g, actor}
-	mux := http.NewServeMux()
-	for path, methods := range map[string]map[string]handle{
-		"/admin/v1/keys":      {http.MethodGet: a.list, http.MethodPost: a.create},
-		"/admin/v1/keys/{id}": {http.MethodDelete: a.revoke},
-	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, methods) })
-	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, problem.NoPath()) })
-	foreign := http.NewCrossOriginProtection()
-	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, problem.New(http.StatusForbidden, "cross-site", "A page of another site may not make or revoke keys."))
-	}))
-	return foreign.Handler(g.Admin(mux))
+	return g.Admin(admin.API{
+		Paths: map[string]map[string]admin.Handle{
+			"/admin/v1/keys":      {http.MethodGet: a.list, http.MethodPost: a.create},
+			"/admin/v1/keys/{id}": {http.MethodDelete: a.revoke},
+		},
+		Explain:     func(error) *problem.HTTPError { return nil },
+		Unavailable: "The API keys can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
+		CrossSite:   "A page of another site may not make or revoke keys.",
+		Log:         g.log,
+	}.Handler())
 }
 
-// handle answers one request with a status and what is to be written as JSON.
-type handle func(r *http.Request) (int, any, error)
-
-func (a *keysAPI) serve(w http.ResponseWriter, r *http.Request, methods map[string]handle) {
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	h, known := methods[method]
-	if !known {
-		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
-		a.fail(w, r, problem.NoMethod())
-		return
-	}
-	// What was ordered is done, also if who ordered it has hung up since.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
-	defer cancel()
-	r.Body = http.MaxBytesReader(w, r.Body, bodyMost)
-	status, answer, err := h(r.WithContext(ctx))
-	if err != nil {
-		a.fail(w, r, err)
-		return
-	}
-	text, err := json.Marshal(answer)
-	if err != nil {
-		panic(err) // the answers are of our own types
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	if _, err := w.Write(append(text, '\n')); err != nil {
-		a.guard.log.Debug("the client left before its answer", "err", err)
-	}
-}
-
-// fail answers with a problem. Whatever is not the caller's doing is for the log.
-func (a *keysAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p, known := errors.AsType[*problem.HTTPError](err)
-	if !known {
-		a.guard.log.Error("the admin API of keys failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
-		p = problem.New(http.StatusServiceUnavailable, "store-unavailable", "The API keys can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.")
-		p.After = time.Second
-	}
-	if err := p.Write(w, r); err != nil {
-		a.guard.log.Debug("the client left before its answer", "err", err)
-	}
-}
-
-func (a *keysAPI) list(r *http.Request) (int, any, error) {
+func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	all, err := a.guard.store.Keys(r.Context(), false)
 	shown := make([]Key, len(all))
 	for i, k := range all {
 		shown[i] = keyOf(k)
 	}
-	return http.StatusOK, map[string]any{"keys": shown}, err
+	return admin.Answer{Body: map[string]any{"keys": shown}}, err
 }
 
 // Order is what a new key is to be. The json tags are its form in the admin API.
@@ -159,16 +105,16 @@ type Order struct {
 	ExpiresIn string `json:"expiresIn,omitempty"`
 }
 
-func (a *keysAPI) create(r *http.Request) (int, any, error) {
+func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	order, life, err := readOrder(r.Body)
 	if err != nil {
-		return 0, nil, problem.Body(err)
+		return admin.Answer{}, problem.Body(err)
 	}
 	maker, known := ClientOf(r.Context())
 	if known {
 		for _, s := range order.Scopes {
 			if !maker.May(s) {
-				return 0, nil, Forbid(s)
+				return admin.Answer{}, Forbid(s)
 			}
 		}
 	}
@@ -187,20 +133,20 @@ func (a *keysAPI) create(r *http.Request) (int, any, error) {
 	var shown string
 	key.ID, key.Hash, shown = makeKey()
 	if err := a.guard.store.AddKey(r.Context(), key, entry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
-		return 0, nil, err
+		return admin.Answer{}, err
 	}
 	// Looked up rather than added: it may have been revoked since.
 	if err := a.guard.look(r.Context()); err != nil {
 		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
 	}
-	return http.StatusCreated, Made{keyOf(key), shown, a.guard.Required()}, nil
+	return admin.Answer{Status: http.StatusCreated, Body: Made{keyOf(key), shown, a.guard.Required()}}, nil
 }
 
-func (a *keysAPI) revoke(r *http.Request) (int, any, error) {
+func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 	id := r.PathValue("id")
 	key, err := a.find(r.Context(), id)
 	if err != nil {
-		return 0, nil, err
+		return admin.Answer{}, err
 	}
 	if key.RevokedAt.IsZero() {
 		before := key
@@ -210,11 +156,11 @@ func (a *keysAPI) revoke(r *http.Request) (int, any, error) {
 			key, err = a.find(r.Context(), id)
 		}
 		if err != nil {
-			return 0, nil, err
+			return admin.Answer{}, err
 		}
 	}
 	a.guard.without(id)
-	return http.StatusOK, keyOf(key), nil
+	return admin.Answer{Body: keyOf(key)}, nil
 }
 
 func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
