@@ -44,7 +44,7 @@ type Guard struct {
 	required atomic.Bool
 	admin    atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
 	looking  sync.Mutex                        // serialises what replaces the keys
-	keys     atomic.Pointer[map[string]store.APIKey]
+	keys     atomic.Pointer[map[string]heldKey]
 	made     bool            // Load saw a key, be it revoked or expired
 	broken   map[string]bool // keys that were complained of; under looking
 }
@@ -54,7 +54,7 @@ type Guard struct {
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
 	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, broken: map[string]bool{}}
 	g.required.Store(config.Require != Never)
-	g.keys.Store(&map[string]store.APIKey{})
+	g.keys.Store(&map[string]heldKey{})
 	if config.AdminTokenFile != "" {
 		sum, err := readAdminToken(config.AdminTokenFile)
 		if err != nil {
@@ -110,12 +110,12 @@ func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := make(map[string]store.APIKey, len(all))
+	next := make(map[string]heldKey, len(all))
 	for _, k := range all {
 		switch {
 		case !k.RevokedAt.IsZero():
 		case k.Hash != [32]byte{}:
-			next[k.ID] = k
+			next[k.ID] = held(k)
 		case !g.broken[k.ID]:
 			g.broken[k.ID] = true
 			g.log.Error("an API key is stored without a hash of SHA-256 and holds for nobody; revoke it", "key", k.ID)
@@ -127,7 +127,7 @@ func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
 }
 
 // know takes these for the keys that are not revoked.
-func (g *Guard) know(keys map[string]store.APIKey) {
+func (g *Guard) know(keys map[string]heldKey) {
 	g.keys.Store(&keys)
 	g.metrics.keys.Set(float64(len(keys)))
 }

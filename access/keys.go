@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"maps"
 	"strings"
+
+	"github.com/freshet/freshet/store"
 )
 
 // An API key is fsk_<id>_<secret>: the prefix lets scanners of leaked secrets
@@ -48,11 +50,21 @@ func (g *Guard) byKey(text string) (Client, error) {
 	if !key.ExpiresAt.IsZero() && !g.now().Before(key.ExpiresAt) {
 		return Client{}, expired()
 	}
-	c := Client{Name: "key:" + key.ID + " " + named(key.Name), Expires: key.ExpiresAt}
-	for _, s := range key.Scopes {
+	return key.client, nil
+}
+
+// heldKey is a key with the client that shows it, made once and not for each request.
+type heldKey struct {
+	store.APIKey
+	client Client
+}
+
+func held(k store.APIKey) heldKey {
+	c := Client{Name: "key:" + k.ID + " " + named(k.Name), Expires: k.ExpiresAt}
+	for _, s := range k.Scopes {
 		c.Scopes = append(c.Scopes, Scope(s))
 	}
-	return c, nil
+	return heldKey{k, c}
 }
 
 // holding counts the keys that may be used now.
