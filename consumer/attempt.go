@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -22,6 +24,7 @@ type attempt struct {
 	sent    int
 	number  int64
 	began   time.Time
+	took    []time.Duration // each call that was finished
 	skipped schemas.Verdict
 
 	ended bool // the record has come to its end or was given up
@@ -43,17 +46,21 @@ func (a *attempt) Acquire(ctx context.Context) (source.Permit, error) {
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
+	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	p, err := a.w.permits.Acquire(ctx, a.w.lane)
+	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a, p}, nil
+	return &call{a: a, permit: p}, nil
 }
 
 // call is one call's permit.
 type call struct {
 	a      *attempt
 	permit Permit
+	sent   time.Time
+	span   trace.Span
 }
 
 // Release hands an unspent permit on.
@@ -65,12 +72,23 @@ func (c *call) Written() { c.permit.Written() }
 // Answered tells the limiter that the answer has begun.
 func (c *call) Answered() { c.permit.Answered() }
 
+// Finished notes how the call went.
+func (c *call) Finished(status int, err error) {
+	c.a.mu.Lock()
+	c.a.took = append(c.a.took, time.Since(c.sent))
+	c.a.mu.Unlock()
+	endCall(c.span, status, err)
+}
+
 // Spend begins the fetch with the permit in hand, directly before the first call
 // is sent, and again if the permit lapsed over it: numbers must rise in the
 // order in which calls start.
 func (c *call) Spend(ctx context.Context) error {
 	for range lapsesMost {
 		spent, err := c.spend(ctx)
+		if spent {
+			c.sent, c.span = time.Now(), c.a.w.startCall(c.a.t)
+		}
 		if spent || err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -106,7 +107,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 		b.Fatal(err)
 	}
 	defer client.Close()
-	prod := producer.New(rdb, client, benchEvents, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	prod := producer.New(rdb, client, benchEvents, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), observe.Tracer{})
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	produced := make(chan error, 1)
@@ -137,8 +138,9 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	st := &counting{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Needs{
 		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
-	},
-		[]kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		Kafka: func(string) []kgo.Opt { return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)} },
+		Log:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,15 +10,16 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sony/gobreaker/v2"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -75,6 +76,7 @@ type Worker struct {
 	health   *Health
 	log      *slog.Logger
 	metrics  *metrics
+	tracer   observe.Tracer
 
 	kafka      *kgo.Client
 	letters    *kgo.Client
@@ -94,16 +96,15 @@ type Worker struct {
 	opened  chan struct{}                       // it changed its state
 }
 
-// New returns a worker. kafka are the settings of the connection to the brokers;
-// a client of its own consumes, another one writes dead letters.
-func New(config Config, src *source.Source, lane schemas.Lane, needs Needs, kafka []kgo.Opt,
-	log *slog.Logger, reg prometheus.Registerer,
-) (*Worker, error) {
-	log = log.With("source", src.Name(), "lane", string(lane))
+// New returns a worker. A client of its own consumes, another one writes dead letters.
+func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Worker, error) {
+	log := needs.Log.With("source", src.Name(), "lane", string(lane))
+	client := src.Name() + "-" + strings.ToLower(string(lane))
 	w := &Worker{
 		config: config, source: src, lane: lane, store: needs.Store, requests: needs.Requests, permits: needs.Permits,
 		retries: needs.Retries, lag: needs.Lag, health: needs.Health, log: log,
-		metrics:    newMetrics(src.Name(), lane, reg),
+		metrics:    newMetrics(src.Name(), lane, needs.Metrics),
+		tracer:     needs.Trace,
 		assignment: newAssignment(log),
 		room:       semaphore.NewWeighted(int64(config.InFlight)),
 		bytes:      newBudget(config.Bytes),
@@ -129,11 +130,11 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs, kafk
 		kgo.RebalanceTimeout(time.Minute),
 		kgo.FetchMaxBytes(4 << 20),
 		kgo.FetchMaxPartitionBytes(1 << 20),
-	}, w.assignment.options()...), kafka...)...)
+	}, w.assignment.options()...), append(needs.Kafka(client), needs.Trace.Kafka()...)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make the consumer's client: %w", err)
 	}
-	w.letters, err = kgo.NewClient(append(letterOptions(), kafka...)...)
+	w.letters, err = kgo.NewClient(append(letterOptions(), needs.Kafka(client+"-letters")...)...)
 	if err != nil {
 		w.kafka.Close()
 		return nil, fmt.Errorf("make the dead letters' client: %w", err)

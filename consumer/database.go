@@ -74,7 +74,7 @@ func (w *Worker) watchDatabase(ctx context.Context) {
 		case <-w.opened:
 		}
 		for w.breaker.State() != gobreaker.StateClosed {
-			if !pause(ctx, reopenAfter) || w.persistDB(ctx, "reach the database", func(ctx context.Context) error {
+			if !pause(ctx, reopenAfter) || w.persistDB(ctx, doingReach, func(ctx context.Context) error {
 				_, err := w.store.States(ctx, nobody)
 				return err
 			}) != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -34,6 +35,7 @@ type task struct {
 	// refused says why the record can never be processed here.
 	refused error
 	reason  schemas.DeadLetterReason
+	span    trace.Span // what is done for it
 }
 
 // keyed keeps an entity's tasks in order: one at a time, the next when it has
@@ -154,7 +156,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		entities[i], requests[i] = t.request.Entity, t.request
 	}
 	var states []store.State
-	err := w.persistDB(ctx, "look up snapshots", func(ctx context.Context) (err error) {
+	err := w.persistDB(ctx, doingStates, func(ctx context.Context) (err error) {
 		states, err = w.store.States(ctx, entities)
 		return err
 	})
@@ -162,7 +164,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		return nil, err
 	}
 	var statuses []store.Status
-	err = w.persistDB(ctx, "look up failures", func(ctx context.Context) (err error) {
+	err = w.persistDB(ctx, doingStatus, func(ctx context.Context) (err error) {
 		statuses, err = w.store.Statuses(ctx, entities)
 		return err
 	})
@@ -173,7 +175,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		t.stored, versions[i] = states[i], states[i].Version
 	}
 	var verdicts []schemas.Verdict
-	err = w.persist(ctx, "peek at requests", func(ctx context.Context) (err error) {
+	err = w.persist(ctx, doingPeek, func(ctx context.Context) (err error) {
 		verdicts, err = w.requests.Peek(ctx, requests, versions)
 		return err
 	})
@@ -227,6 +229,7 @@ func (t *task) unfetched() int64 {
 
 func (w *Worker) skip(t *task, v schemas.Verdict) {
 	w.metrics.skipped(v)
+	t.ended(string(v))
 	t.ledger.finish(t.record.Offset)
 }
 

@@ -51,7 +51,7 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 		row.Rounds++
 	}
 	row.Until = time.Now().Add(wait)
-	if w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, nil) }) != nil {
+	if w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.Fail(ctx, row, nil) }) != nil {
 		return
 	}
 	end := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying, HoldFor: wait}
@@ -61,12 +61,13 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 	t.failed = f.number
 	t.ledger.finish(t.record.Offset)
 	w.retries.Scheduled(ctx, row.Until)
-	w.metrics.settled.WithLabelValues("retrying").Inc()
+	w.metrics.settled.WithLabelValues(endRetrying).Inc()
+	t.ended(endRetrying)
 	level := slog.LevelInfo
 	if f.reason == schemas.Outage { // of a whole endpoint: that is logged once
 		level = slog.LevelDebug
 	}
-	w.log.Log(ctx, level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
+	w.log.Log(t.traced(ctx), level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
 		"at", row.Until, "correlation_id", row.CorrelationID, "err", f.err)
 }
 
@@ -92,13 +93,13 @@ func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Statu
 	if w.owns(t) {
 		letter.Entity = t.request.Entity
 	}
-	if err := w.persistDB(ctx, "write down failures", func(ctx context.Context) error { return w.store.Fail(ctx, row, &letter) }); err != nil || !w.owns(t) {
+	if err := w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.Fail(ctx, row, &letter) }); err != nil || !w.owns(t) {
 		return err
 	}
 	err := w.settle(ctx, []schemas.End{holdOf(t.request.Entity, f.number, row, now)})
 	if err == nil && row.State == store.Suspended && before.State != store.Suspended {
 		w.metrics.suspended.Inc()
-		w.log.Error("entity suspended: nobody asks for it again until a refresh or a replay of it succeeds",
+		w.log.ErrorContext(t.traced(ctx), "entity suspended: nobody asks for it again until a refresh or a replay of it succeeds",
 			"entity", row.Entity.String(), "failures", row.Failures, "since", row.Since, "reason", row.Reason)
 	}
 	t.failed = f.number
@@ -122,18 +123,14 @@ func (w *Worker) row(t *task, f failed, before store.Status) store.Status {
 	if row.Since.IsZero() {
 		row.Since = now
 	}
-	for _, h := range t.record.Headers {
-		if h.Key == schemas.TraceParent {
-			row.TraceParent = string(h.Value)
-		}
-	}
+	row.TraceParent = t.traceParent()
 	return row
 }
 
 // status returns what is written down of an entity's failures.
 func (w *Worker) status(ctx context.Context, e schemas.Entity) (store.Status, error) {
 	var all []store.Status
-	err := w.persistDB(ctx, "look up failures", func(ctx context.Context) (err error) {
+	err := w.persistDB(ctx, doingStatus, func(ctx context.Context) (err error) {
 		all, err = w.store.Statuses(ctx, []schemas.Entity{e})
 		return err
 	})
@@ -144,7 +141,7 @@ func (w *Worker) status(ctx context.Context, e schemas.Entity) (store.Status, er
 }
 
 func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
-	return w.persist(ctx, "settle requests", func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
+	return w.persist(ctx, doingSettle, func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
 }
 
 // ofStatus reports whether the request has ended as what is written down of its

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -43,12 +42,12 @@ func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
 // worker makes a worker with settings of the test's own.
 func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, kafka ...kgo.Opt) *consumer.Worker {
 	r.Helper()
-	if len(kafka) == 0 {
-		kafka = r.brokers()
-	}
 	needs := r.needs()
 	needs.Store, needs.Permits = st, p
-	w, err := consumer.New(c, r.source, schemas.High, needs, kafka, r.log(), prometheus.NewRegistry())
+	if len(kafka) > 0 {
+		needs.Kafka = func(string) []kgo.Opt { return kafka }
+	}
+	w, err := consumer.New(c, r.source, schemas.High, needs)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 		d.Headers = append(d.Headers, schemas.Header{Key: h.Key, Value: h.Value})
 	}
 	var id store.LetterID
-	err := w.persist(ctx, "write dead letters", func(ctx context.Context) error {
+	err := w.persist(ctx, doingLetters, func(ctx context.Context) error {
 		put, err := w.letters.ProduceSync(ctx, d.record(w.source.Name())).First()
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
 			d = deadLetter{d.Cut()} // the next attempt
@@ -98,9 +98,10 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 		return // given up; the record is read again, and perhaps buried twice
 	}
 	t.ledger.finish(r.Offset)
-	w.metrics.settled.WithLabelValues("dead_letter").Inc()
+	w.metrics.settled.WithLabelValues(endLetter).Inc()
+	t.ended(endLetter)
 	w.metrics.errors.WithLabelValues(string(l.reason)).Inc()
-	w.log.Error("dead letter", "reason", string(l.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
+	w.log.ErrorContext(t.traced(ctx), "dead letter", "reason", string(l.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
 		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", l.err)
 }
 

@@ -5,81 +5,136 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
-// metrics are the worker's, by the names of adr-013 §12.
+// metrics are the worker's, by the names of adr-013 §12; docs/metrics.md says what
+// each is.
 type metrics struct {
 	took      prometheus.Observer
+	latency   prometheus.Observer
+	upstream  map[source.Class]prometheus.Observer
 	errors    *prometheus.CounterVec
 	obsolete  *prometheus.CounterVec
 	settled   *prometheus.CounterVec
 	held      *prometheus.CounterVec
 	inFlight  prometheus.Gauge
-	upsert    prometheus.Histogram
-	batch     prometheus.Histogram
+	upsert    prometheus.Observer
+	batch     prometheus.Observer
 	oldest    prometheus.Gauge
 	database  prometheus.Gauge
 	yielding  prometheus.Gauge
 	suspended prometheus.Counter
 }
 
-func newMetrics(source string, lane schemas.Lane, reg prometheus.Registerer) *metrics {
-	reg = prometheus.WrapRegistererWith(prometheus.Labels{"source": source, "priority": string(lane)}, reg)
-	took := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "update_process_duration_seconds", Help: "From a record's dispatch to its end.",
-		Buckets:                     []float64{.05, .1, .25, .5, 1, 2, 3, 5, 10, 30, 60, 300, 1800},
-		NativeHistogramBucketFactor: 1.1,
-	})
-	m := &metrics{
-		took: took,
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "update_process_error_total", Help: "Attempts that failed by class, and dead letters by reason.",
-		}, []string{"reason"}),
-		obsolete: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "obsolete_event_skipped_total", Help: "Requests that needed no fetch any more.",
-		}, []string{"verdict"}),
-		settled: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "settled_total", Help: "Requests by how they ended.",
-		}, []string{"end"}),
-		held: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "held_total", Help: "Failed attempts at the database, Redis or Kafka, which hold their records.",
-		}, []string{"doing"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "records_in_flight", Help: "Records between their dispatch and their end.",
-		}),
-		upsert: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "db_upsert_duration_seconds", Help: "One batch of results, with its retries.",
-			Buckets:                     []float64{.002, .005, .01, .025, .05, .1, .25, 1, 5, 30},
-			NativeHistogramBucketFactor: 1.1,
-		}),
-		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "db_batch_size", Help: "Results written together.", Buckets: []float64{1, 2, 5, 10, 20, 50, 100},
-		}),
+// The ends of requests that are no results of a write.
+const (
+	endRetrying = "retrying"
+	endLetter   = "dead_letter"
+	endSkipped  = "skipped"
+)
+
+func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metrics {
+	reg = prometheus.WrapRegistererWith(prometheus.Labels{"source": name, "priority": string(lane)}, reg)
+	histogram := func(o prometheus.HistogramOpts) prometheus.Observer {
+		h := prometheus.NewHistogram(o)
+		reg.MustRegister(h)
+		return h
+	}
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		reg.MustRegister(c)
+		return c
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		reg.MustRegister(g)
+		return g
 	}
-	m.oldest = gauge("oldest_uncommitted_seconds", "Age of the oldest record that is not committed.")
-	m.database = gauge("db_circuit_breaker_state", "0 closed, 1 half open, 2 open: then nothing is fetched.")
-	m.yielding = gauge("low_yielding", "1 while LOW stands back because HIGH is behind.")
+	seconds := []float64{.05, .1, .25, .5, 1, 2, 3, 5, 10, 30, 60, 300, 1800}
+	m := &metrics{
+		took: histogram(observe.Histogram("update_process_duration_seconds", "From a record's dispatch to its end.", seconds...)),
+		latency: histogram(observe.Histogram("update_latency_seconds",
+			"From when a refresh was asked for to its snapshot or absence; compares the clocks of two machines.", seconds...)),
+		errors:   counters("update_process_error_total", "Attempts that failed by class, and dead letters by reason.", "reason"),
+		obsolete: counters("obsolete_event_skipped_total", "Requests that needed no fetch any more.", "verdict"),
+		settled:  counters("settled_total", "Requests by how they ended.", "end"),
+		held:     counters("held_total", "Failed attempts at the database, Redis or Kafka, which hold their records.", "doing"),
+		inFlight: gauge("records_in_flight", "Records between their dispatch and their end."),
+		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
+			.002, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30)),
+		batch:    histogram(observe.Histogram("db_batch_size", "Results written together.", 1, 2, 5, 10, 20, 50, 100)),
+		database: gauge("db_circuit_breaker_state", "0 closed, 1 half open, 2 open: then nothing is fetched."),
+		yielding: gauge("low_yielding", "1 while LOW stands back because HIGH is behind."),
+		upstream: map[source.Class]prometheus.Observer{},
+	}
+	calls := prometheus.NewHistogramVec(observe.Histogram("upstream_duration_seconds",
+		"From the moment that a call was sent to the whole of its answer, by what the attempt's answers mean.",
+		.05, .1, .25, .5, 1, 2, 3, 5, 10, 30), []string{"class"})
+	m.oldest = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kafka_consumer_lag_seconds", Help: "Age of the oldest record that is not committed, of the partitions of this process; 0 if there is none.",
+		ConstLabels: prometheus.Labels{"topic": schemas.RequestTopic(name, lane), "group": schemas.Group(name, lane)},
+	})
 	m.suspended = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "entities_suspended_total", Help: "Entities that nobody asks for any more after repeated dead letters.",
 	})
-	reg.MustRegister(took, m.errors, m.obsolete, m.settled, m.held, m.inFlight, m.upsert, m.batch,
-		m.oldest, m.database, m.yielding, m.suspended)
+	reg.MustRegister(calls, m.oldest, m.suspended)
+	m.begin(calls)
 	return m
+}
+
+// begin has every label be there from the start: the first increment of a counter
+// that was not there is none to Prometheus.
+func (m *metrics) begin(calls *prometheus.HistogramVec) {
+	for _, class := range source.Classes {
+		m.upstream[class] = calls.WithLabelValues(string(class))
+		if class.Failed() {
+			m.errors.WithLabelValues(string(class))
+		}
+	}
+	for _, reason := range schemas.DeadLetterReasons {
+		m.errors.WithLabelValues(string(reason))
+	}
+	for _, verdict := range []schemas.Verdict{schemas.Satisfied, schemas.Superseded, schemas.Failed} {
+		m.obsolete.WithLabelValues(string(verdict))
+	}
+	for _, end := range []string{endRetrying, endLetter, endSkipped} {
+		m.settled.WithLabelValues(end)
+	}
+	for result := store.Touched; result < store.Lost; result++ {
+		m.settled.WithLabelValues(result.String())
+	}
+	for _, doing := range []string{doingReach, doingStates, doingStatus, doingPeek, doingWrite, doingFail, doingLetters, doingSettle} {
+		m.held.WithLabelValues(doing)
+	}
 }
 
 func (m *metrics) skipped(v schemas.Verdict) {
 	m.obsolete.WithLabelValues(string(v)).Inc()
-	m.settled.WithLabelValues("skipped").Inc()
+	m.settled.WithLabelValues(endSkipped).Inc()
 }
 
 func (m *metrics) wrote(n int, took time.Duration, results []store.Result) {
 	if results != nil {
 		m.upsert.Observe(took.Seconds())
 		m.batch.Observe(float64(n))
+	}
+}
+
+// stored counts a request that ended with what its fetch brought.
+func (m *metrics) stored(r store.Result, asked time.Time) {
+	m.settled.WithLabelValues(r.String()).Inc()
+	if !asked.IsZero() { // as in a record that somebody else has written
+		m.latency.Observe(max(0, time.Since(asked).Seconds()))
+	}
+}
+
+// called notes how long an attempt's calls took.
+func (m *metrics) called(class source.Class, took []time.Duration) {
+	for _, d := range took {
+		m.upstream[class].Observe(d.Seconds())
 	}
 }

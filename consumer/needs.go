@@ -2,8 +2,13 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -91,4 +96,10 @@ type Needs struct {
 	Retries  Retries
 	Lag      Lag
 	Health   *Health // of the source, one for the workers of both lanes
+	// Kafka returns the settings of the connection to the brokers for a client of this
+	// name, of which there is one.
+	Kafka   func(client string) []kgo.Opt
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	Trace   observe.Tracer
 }

@@ -24,6 +24,18 @@ const (
 	backoffMost  = 5 * time.Second
 )
 
+// What is done until it succeeds, as logs and metrics name it.
+const (
+	doingReach   = "reach the database"
+	doingStates  = "look up snapshots"
+	doingStatus  = "look up failures"
+	doingPeek    = "peek at requests"
+	doingWrite   = "write snapshots"
+	doingFail    = "write down failures"
+	doingLetters = "write dead letters"
+	doingSettle  = "settle requests"
+)
+
 // persist does something until it succeeds: a database, Redis or Kafka that is
 // away holds its records and loses none. It returns an error only when ctx ends.
 func (w *Worker) persist(ctx context.Context, what string, do func(context.Context) error) error {

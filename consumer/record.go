@@ -65,7 +65,9 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 		item.write.Hash, item.write.ExtractVersion = t.stored.Hash, t.stored.ExtractVersion
 		item.write.ETag, item.write.LastModified = t.stored.ETag, t.stored.LastModified
 	}
+	_, item.span = w.tracer.Start(hard, "store")
 	result := w.writer.submit(hard, item)
+	endStore(item.span, result)
 	if result != 0 && result != store.Lost && result != store.Refused {
 		t.stored.Version, t.stored.CheckedAt = a.number, a.began // for the entity's next record
 	}

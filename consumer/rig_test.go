@@ -20,6 +20,7 @@ import (
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -104,7 +105,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r.run(r.limiter.Run)
-	r.producer = producer.New(rdb, client, 1000, r.log(), prometheus.NewRegistry())
+	r.producer = producer.New(rdb, client, 1000, r.log(), prometheus.NewRegistry(), observe.Tracer{})
 	r.run(r.producer.Run)
 	return r
 }
@@ -202,6 +203,7 @@ func (r *rig) status(key string) store.Status {
 func (r *rig) needs() consumer.Needs {
 	return consumer.Needs{
 		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Lag: &r.behind, Health: r.health,
+		Kafka: func(string) []kgo.Opt { return r.brokers() }, Log: r.log(), Metrics: prometheus.NewRegistry(),
 	}
 }
 
@@ -226,7 +228,7 @@ func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop f
 	for _, change := range changes {
 		change(&config)
 	}
-	w, err := consumer.New(config, r.source, lane, r.needs(), r.brokers(), r.log(), prometheus.NewRegistry())
+	w, err := consumer.New(config, r.source, lane, r.needs())
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 // longer counts: what follows ends only with hard.
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
+	ctx, hard, span := w.follow(ctx, hard, t)
+	defer span.End()
 	if t.refused != nil {
 		w.bury(ctx, t, failed{reason: t.reason, err: t.refused, number: t.request.Version})
 		return
@@ -203,6 +205,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	w.cpu <- struct{}{}
 	defer func() { <-w.cpu }()
 	f.outcome = w.source.Read(answers, time.Now())
+	w.metrics.called(f.outcome.Class, a.took)
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}

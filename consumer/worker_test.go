@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -479,7 +478,7 @@ func TestAWorkerWhoseDrainTakesTooLongSaysSo(t *testing.T) {
 	r.db.down.Store(false)
 	config := consumer.DefaultConfig(schemas.High)
 	config.Drain = 10 * time.Millisecond
-	w, err := consumer.New(config, r.source, schemas.High, r.needs(), r.brokers(), r.log(), prometheus.NewRegistry())
+	w, err := consumer.New(config, r.source, schemas.High, r.needs())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -15,6 +17,7 @@ type item struct {
 	write    store.Write
 	rejected error             // set if the database refuses what it holds
 	written  chan store.Result // has room for one
+	span     trace.Span        // from its submission to its result
 }
 
 // writer writes results in batches, one batch at a time: while one is under way
@@ -79,8 +82,10 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	}
 	var results []store.Result
 	started := time.Now()
+	hard, span := w.startBatch(hard, batch)
+	defer span.End()
 	var rejected error
-	err := w.persistDB(hard, "write snapshots", func(ctx context.Context) (err error) {
+	err := w.persistDB(hard, doingWrite, func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
 		if errors.Is(err, store.ErrRejected) {
 			rejected, err = err, nil // trying again is no use
@@ -109,7 +114,8 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 			i.written <- store.Lost
 		default:
 			i.task.ledger.finish(i.task.record.Offset)
-			w.metrics.settled.WithLabelValues(results[n].String()).Inc()
+			w.metrics.stored(results[n], i.task.request.RequestedAt)
+			i.task.ended(results[n].String())
 			i.written <- results[n]
 		}
 	}

@@ -1,8 +1,12 @@
 package limiter
 
 import (
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -20,9 +24,15 @@ type metrics struct {
 	left     *prometheus.GaugeVec
 	limit    *prometheus.GaugeVec
 	rate     prometheus.Gauge
-	state    *prometheus.GaugeVec
+	used     *prometheus.GaugeVec
+	window   *prometheus.GaugeVec
+	state    map[string]prometheus.Gauge
 	probing  prometheus.Gauge
+	second   perSecond
 }
+
+// states are those that a View may show.
+var states = []string{"flowing", "ramping", "braked", probing, "stopped", startingQuiet, uncounted, unused}
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	reg = prometheus.WrapRegistererWith(prometheus.Labels{"source": source}, reg)
@@ -32,14 +42,14 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "rate_limiter_rejected_total", Help: "Permits asked for that lay beyond the horizon; their callers come back.",
 	}, []string{"priority"})
-	waited := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "rate_limiter_wait_seconds", Help: "How long a call waited for its permit.",
-		Buckets:                     []float64{.001, .005, .02, .1, .5, 2, 10, 60, 300, 1800},
-		NativeHistogramBucketFactor: 1.1,
-	}, []string{"priority"})
+	waited := prometheus.NewHistogramVec(observe.Histogram("rate_limiter_wait_seconds", "How long a call waited for its permit.",
+		.001, .005, .02, .1, .5, 2, 10, 60, 300, 1800), []string{"priority"})
 	waiting := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "rate_limiter_waiting", Help: "Calls that wait for their permit in this process.",
 	}, []string{"priority"})
+	state := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "rate_limiter_state", Help: "1 for the state that the source's limiter is in, 0 for the others.",
+	}, []string{"state"})
 	m := &metrics{
 		waiting: map[schemas.Lane]prometheus.Gauge{},
 		jitter: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -54,9 +64,13 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		rate: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_ramp_ratio", Help: "The part of the rate that is used: 1, or less after a brake.",
 		}),
-		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_state", Help: "1 for the state that the source's limiter is in.",
-		}, []string{"state"}),
+		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rate_limiter_used", Help: "Calls of a policy's window that are used; of a window kept by lanes, as of a second, nobody counts them.",
+		}, []string{"policy"}),
+		window: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rate_limiter_window_seconds", Help: "Length of a policy's window.",
+		}, []string{"policy"}),
+		state: map[string]prometheus.Gauge{},
 		probing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_probing", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
 		}),
@@ -82,17 +96,76 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		m.waiting[lane] = waiting.WithLabelValues(string(lane))
 		m.waited[lane] = waited.WithLabelValues(string(lane))
 	}
+	for _, name := range states {
+		m.state[name] = state.WithLabelValues(name)
+	}
 	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.brakes,
-		waiting, m.jitter, m.left, m.limit, m.rate, m.state, m.probing)
+		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, state, m.probing,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rate_limiter_rps", Help: "Calls sent in the last whole second of the clock; the sum over all processes is the source's.",
+		}, func() float64 { return float64(m.second.last(time.Now())) }))
 	return m
+}
+
+// spent counts a permit that was spent.
+func (m *metrics) spent(lane schemas.Lane, now time.Time) {
+	m.acquired[lane].Inc()
+	m.second.count(now)
+}
+
+// perSecond counts what happens in each second of the clock: of the same second, the
+// counts of all processes add up.
+type perSecond struct {
+	mu           sync.Mutex
+	at           int64 // Unix time of the second that is counted
+	calls, whole int64 // in it, and in the one before
+}
+
+func (s *perSecond) count(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn(now.Unix())
+	s.calls++
+}
+
+// last returns how many there were in the second before that of now.
+func (s *perSecond) last(now time.Time) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn(now.Unix())
+	return s.whole
+}
+
+// turn begins another second. The caller holds s.mu.
+func (s *perSecond) turn(to int64) {
+	switch to {
+	case s.at:
+		return
+	case s.at + 1:
+		s.whole = s.calls
+	default: // a while ago, or the clock was set
+		s.whole = 0
+	}
+	s.at, s.calls = to, 0
 }
 
 // show sets what the live view shows of the state in Redis.
 func (m *metrics) show(v View) {
 	m.rate.Set(v.Rate)
-	m.state.Reset()
-	m.state.WithLabelValues(v.State).Set(1)
+	for name, gauge := range m.state {
+		is := 0.0
+		if name == v.State {
+			is = 1
+		}
+		gauge.Set(is)
+	}
 	for _, p := range v.Policies {
+		m.window.WithLabelValues(p.Name).Set(p.length.Seconds())
+		if p.Used != nil {
+			m.used.WithLabelValues(p.Name).Set(float64(*p.Used))
+		} else {
+			m.used.DeleteLabelValues(p.Name) // it is not known
+		}
 		m.limit.WithLabelValues(p.Name).Set(float64(p.Limit))
 		m.left.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Left))
 		m.left.WithLabelValues(p.Name, string(schemas.Low)).Set(float64(p.LeftForLow))

@@ -46,7 +46,7 @@ func (p *Permit) Spend() bool {
 		return false
 	}
 	p.spent = now
-	l.metrics.acquired[p.queue.lane].Inc()
+	l.metrics.spent(p.queue.lane, now)
 	return true
 }
 

@@ -48,6 +48,8 @@ type PolicyView struct {
 	// LeftForLow is what of it LOW may use.
 	LeftForLow int64      `json:"leftForLow"`
 	ResetsAt   *time.Time `json:"resetsAt,omitempty"`
+
+	length time.Duration // of the window
 }
 
 // ProcessView is who waits in one process.
@@ -184,8 +186,14 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 	return v, nil
 }
 
-// uncounted is the state in which what the day has used is still to be told.
-const uncounted = "uncounted"
+const (
+	// uncounted is the state in which what the day has used is still to be told.
+	uncounted = "uncounted"
+	// startingQuiet is the state after all was lost.
+	startingQuiet = "starting quiet"
+	// unused is the state before the first call.
+	unused = "unused"
+)
 
 // probing is the state in which nothing is called but what probes the upstream.
 const probing = "probing"
@@ -206,7 +214,7 @@ func nextProbe(sections []int64) int64 {
 
 // look returns what the state in Redis shows.
 func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
-	v := View{Source: source, State: "unused", At: time.Now().UTC(), Rate: 1, Policies: []PolicyView{}}
+	v := View{Source: source, State: unused, At: time.Now().UTC(), Rate: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}
 	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args})
 	if err != nil {
@@ -235,7 +243,7 @@ func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Q
 		v.State = uncounted
 	case now < quiet:
 		until = utc(quiet)
-		v.State, v.Until = "starting quiet", &until
+		v.State, v.Until = startingQuiet, &until
 	case s[5] < 1000:
 		v.State = "ramping"
 	default:
@@ -298,6 +306,9 @@ func (v *View) policies(s []int64, quota Quota) error {
 // of fills in what the quota says of the policy; target is what 0 comes to.
 func (p *PolicyView) of(policy Policy, target int) {
 	p.Name, p.Window, p.Limit, p.Target = policy.Name, policy.Window.String(), policy.Limit, policy.Target
+	if p.length = time.Duration(policy.Window); policy.Window == Day {
+		p.length = 24 * time.Hour
+	}
 	if p.Target == 0 {
 		p.Target = target
 	}

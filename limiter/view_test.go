@@ -254,14 +254,24 @@ rate_limiter_limit{policy="second",source="%[1]s"} 500
 # HELP rate_limiter_ramp_ratio The part of the rate that is used: 1, or less after a brake.
 # TYPE rate_limiter_ramp_ratio gauge
 rate_limiter_ramp_ratio{source="%[1]s"} 0.5
-# HELP rate_limiter_state 1 for the state that the source's limiter is in.
+# HELP rate_limiter_state 1 for the state that the source's limiter is in, 0 for the others.
 # TYPE rate_limiter_state gauge
 rate_limiter_state{source="%[1]s",state="braked"} 1
+rate_limiter_state{source="%[1]s",state="flowing"} 0
+rate_limiter_state{source="%[1]s",state="probing"} 0
+rate_limiter_state{source="%[1]s",state="ramping"} 0
+rate_limiter_state{source="%[1]s",state="starting quiet"} 0
+rate_limiter_state{source="%[1]s",state="stopped"} 0
+rate_limiter_state{source="%[1]s",state="uncounted"} 0
+rate_limiter_state{source="%[1]s",state="unused"} 0
 # HELP rate_limiter_waiting Calls that wait for their permit in this process.
 # TYPE rate_limiter_waiting gauge
 rate_limiter_waiting{priority="HIGH",source="%[1]s"} 0
 rate_limiter_waiting{priority="LOW",source="%[1]s"} 3
-`, s.source)), "rate_limiter_left", "rate_limiter_limit", "rate_limiter_ramp_ratio", "rate_limiter_state", "rate_limiter_waiting")
+# HELP rate_limiter_window_seconds Length of a policy's window.
+# TYPE rate_limiter_window_seconds gauge
+rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
+`, s.source)), "rate_limiter_left", "rate_limiter_limit", "rate_limiter_ramp_ratio", "rate_limiter_state", "rate_limiter_waiting", "rate_limiter_window_seconds")
 		if err != nil {
 			t.Error(err)
 		}

@@ -61,3 +61,6 @@ var (
 	RequestSettle    = script("request_settle", requestSettle)
 	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots)
 )
+
+// All are all of them.
+var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}

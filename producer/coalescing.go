@@ -107,9 +107,9 @@ type ack struct {
 }
 
 // conclude confirms the locks of records that Kafka has acknowledged and rolls
-// back those of the others. It returns the first error; an unfinished lock ends
-// by itself within pendingLife.
-func (c *Coalescing) conclude(ctx context.Context, acks []ack) error {
+// back those of the others. It returns how many were no longer their record's, and
+// the first error; an unfinished lock ends by itself within pendingLife.
+func (c *Coalescing) conclude(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
 	for _, a := range acks {
 		switch {
@@ -121,7 +121,6 @@ func (c *Coalescing) conclude(ctx context.Context, acks []ack) error {
 			confirmed = append(confirmed, eval.Call{Key: key(a.entity), Args: []any{a.number, lowLockLife.Milliseconds()}})
 		}
 	}
-	var first error
 	for _, batch := range []struct {
 		script lua.Script
 		calls  []eval.Call
@@ -130,12 +129,16 @@ func (c *Coalescing) conclude(ctx context.Context, acks []ack) error {
 			continue
 		}
 		for _, cmd := range run(ctx, c.rdb, batch.script, batch.calls) {
-			if err := cmd.Err(); err != nil && first == nil {
-				first = fmt.Errorf("%s: %w", batch.script.Name, err)
+			its, failed := cmd.Int()
+			switch {
+			case failed == nil && its == 0:
+				conflicts++
+			case failed != nil && err == nil:
+				err = fmt.Errorf("%s: %w", batch.script.Name, failed)
 			}
 		}
 	}
-	return first
+	return conflicts, err
 }
 
 // Peek says of each request, in one round trip a cluster node, whether it is

@@ -7,6 +7,7 @@ type metrics struct {
 	outcomes   *prometheus.CounterVec
 	hits       prometheus.Counter
 	upgrades   prometheus.Counter
+	conflicts  prometheus.Counter
 	sendFailed prometheus.Counter
 	redis      prometheus.Gauge
 }
@@ -22,6 +23,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		upgrades: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "dedup_upgrade_total", Help: "LOW requests that a HIGH one overtook.",
 		}),
+		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "dedup_lock_conflict_total", Help: "Locks that were another's, or gone, when Kafka had answered for their record.",
+		}),
 		sendFailed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kafka_producer_send_failed_total", Help: "Records that Kafka did not acknowledge.",
 		}),
@@ -29,7 +33,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.redis = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "redis_circuit_breaker_state", Help: "0 closed, 1 half open, 2 open: then no refresh is asked for.",
 	})
-	reg.MustRegister(m.outcomes, m.hits, m.upgrades, m.sendFailed, m.redis)
+	reg.MustRegister(m.outcomes, m.hits, m.upgrades, m.conflicts, m.sendFailed, m.redis)
 	return m
 }
 

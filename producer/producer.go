@@ -20,6 +20,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -115,6 +116,7 @@ type Producer struct {
 	kafka       *kgo.Client
 	log         *slog.Logger
 	metrics     *metrics
+	tracer      observe.Tracer
 	maxBuffered int64
 	breaker     *gobreaker.CircuitBreaker[[]Result] // Redis'
 
@@ -128,12 +130,15 @@ type Producer struct {
 
 // New returns a producer. kafka must have been made with ClientOptions. Run must
 // run for locks to be confirmed.
-func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger, reg prometheus.Registerer) *Producer {
+func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger,
+	reg prometheus.Registerer, tracer observe.Tracer,
+) *Producer {
 	p := &Producer{
 		Coalescing:  NewCoalescing(rdb),
 		kafka:       kafka,
 		log:         log,
 		metrics:     newMetrics(reg),
+		tracer:      tracer,
 		maxBuffered: int64(maxBuffered),
 		acks:        make(chan ack, maxBuffered),
 	}
@@ -166,15 +171,17 @@ func (p *Producer) requestSome(ctx context.Context, wishes []Wish) []Result {
 	if err := p.reserve(n); err != nil {
 		return p.refuse(wishes, err)
 	}
+	spans := p.follow(wishes)
 	results := p.acquireGuarded(ctx, wishes)
 	for i, r := range results {
 		if r.Outcome != Published && r.Outcome != Upgraded {
 			p.buffered.Add(-1)
-		} else if err := p.publish(wishes[i], r.Number); err != nil {
+		} else if err := p.publish(spans.of(i), wishes[i], r.Number); err != nil {
 			results[i] = Result{Err: err}
 		}
 		p.metrics.observe(wishes[i], results[i])
 	}
+	spans.end(results)
 	return results
 }
 
@@ -202,7 +209,7 @@ func (p *Producer) refuse(wishes []Wish, err error) []Result {
 
 // publish hands the record to the client. Its place is freed and its lock
 // confirmed or rolled back when the promise is kept or broken.
-func (p *Producer) publish(w Wish, number int64) error {
+func (p *Producer) publish(traced context.Context, w Wish, number int64) error {
 	a := ack{entity: w.Entity, lane: w.Lane, number: number}
 	record, err := newRecord(w, number)
 	if err != nil {
@@ -210,7 +217,7 @@ func (p *Producer) publish(w Wish, number int64) error {
 		return err
 	}
 	// The reader may leave; the record it was promised still goes out.
-	p.kafka.TryProduce(context.Background(), record, func(_ *kgo.Record, err error) { p.done(a, err) })
+	p.kafka.TryProduce(traced, record, func(_ *kgo.Record, err error) { p.done(a, err) })
 	return nil
 }
 
@@ -295,7 +302,9 @@ func (p *Producer) concludeBatch(ctx context.Context, first ack) {
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), concludeTimeout)
 	defer cancel()
-	if err := p.conclude(limit, batch); err != nil {
+	conflicts, err := p.conclude(limit, batch)
+	p.metrics.conflicts.Add(float64(conflicts))
+	if err != nil {
 		p.log.Warn("locks were not concluded; each ends by itself", "locks", len(batch), "within", pendingLife, "err", err)
 	}
 }

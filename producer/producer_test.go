@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 )
@@ -49,7 +50,7 @@ func newRig(t *testing.T, rdb redis.UniversalClient, maxBuffered int) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	r.Producer = New(rdb, client, maxBuffered, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	r.Producer = New(rdb, client, maxBuffered, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), observe.Tracer{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Producer.Run(ctx) }()

@@ -73,7 +73,7 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
 	if err != nil {
 		return refusal(err)
 	}
-	w = traced(c, w)
+	w = s.traced(c, w)
 	ctx := context.WithoutCancel(c.Request().Context())
 	answered := s.asks.DoChan(w.Entity.String(), surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
 	account := func(a Answer) {
@@ -126,19 +126,6 @@ func (s *Server) answered(r singleflight.Result) Answer {
 	s.log.Error("asking for a refresh failed", "err", r.Err)
 	return Answer{Reason: ReasonDown}
 }
-
-// traced writes into a wish what follows it to the dead letter it may become.
-func traced(c echo.Context, w Wish) Wish {
-	w.CorrelationID = correlationOf(c)
-	if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == traceParentSize && printable(parent) {
-		w.TraceParent = parent
-	}
-	return w
-}
-
-// traceParentSize is that of version 00 of W3C trace context. What is longer would
-// be written to Kafka once for each key of a batch.
-const traceParentSize = 55
 
 // request asks for all, if there is room: what a dead Redis or Kafka keeps from
 // ending must not pile up without bound.

@@ -90,7 +90,7 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, all []schemas.Ent
 			if begun[i], err = s.begin(who, all[i], v.reason == schemas.CacheMiss); err != nil {
 				v.answer = refusal(err)
 			} else {
-				wishes, wishing = append(wishes, traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()})), append(wishing, i)
+				wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()})), append(wishing, i)
 			}
 		}
 		views[i] = v

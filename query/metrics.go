@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -29,19 +30,13 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "http_request_duration_seconds", Help: "Answers by route and status.",
-			Buckets:                     []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
-			NativeHistogramBucketFactor: 1.1,
-		}, []string{"route", "method", "status"}),
+		requests: prometheus.NewHistogramVec(observe.Histogram("http_request_duration_seconds", "Answers by route and status.",
+			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5), []string{"route", "method", "status"}),
 		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "reads_total", Help: "Reads by what the reader was told.",
 		}, []string{"source", "facet", "freshness"}),
-		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "snapshot_age_at_read_seconds", Help: "How long ago the snapshot that a reader got was checked.",
-			Buckets:                     []float64{1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800},
-			NativeHistogramBucketFactor: 1.1,
-		}, []string{"source", "facet"}),
+		age: prometheus.NewHistogramVec(observe.Histogram("snapshot_age_at_read_seconds", "How long ago the snapshot that a reader got was checked.",
+			1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800), []string{"source", "facet"}),
 		looks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "snapshots_read_total", Help: "Where the snapshots of answers came from: store, memory, or older memory because the store did not answer.",
 		}, []string{"from"}),

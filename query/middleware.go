@@ -89,6 +89,9 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 		if id := r.Header.Get(correlationHeader); printable(id) {
 			setCorrelation(c, id)
 		}
+		if s.tracer.On() {
+			defer s.follow(c)()
+		}
 		var err error
 		if n := len(r.RequestURI); n > pathMost {
 			err = problem.New(http.StatusRequestURITooLong, "path-too-long", fmt.Sprintf("The path and query have %d bytes; they may have %d.", n, pathMost))

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -27,6 +28,7 @@ type Needs struct {
 	Admin    http.Handler // answers whatever lies below /admin/v1
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
+	Trace    observe.Tracer
 }
 
 // Config is what can be configured of the query service.

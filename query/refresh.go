@@ -91,7 +91,7 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	if err != nil {
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
 	}
-	w := traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
+	w := s.traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
 	begun, err := s.begin(who, e, known == nil && err == nil)
 	if err != nil {
 		return Answer{}, err

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -50,6 +51,7 @@ type Server struct {
 	meters   Meters
 	log      *slog.Logger
 	metrics  *metrics
+	tracer   observe.Tracer
 	echo     *echo.Echo
 	asks     singleflight.Group
 	room     chan struct{} // a place for each wish under way
@@ -64,7 +66,7 @@ func New(config Config, needs Needs) (*Server, error) {
 	s := &Server{
 		memory: newMemory(needs.Store, config.Memory, m, needs.Log), bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
-		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m,
+		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
 		echo: echo.New(), room: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
 	}
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

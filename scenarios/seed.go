@@ -100,4 +100,5 @@ func (freely) Acquire(context.Context) (source.Permit, error) { return freely{},
 func (freely) Spend(context.Context) error                    { return nil }
 func (freely) Release()                                       {}
 func (freely) Written()                                       {}
+func (freely) Finished(int, error)                            {}
 func (freely) Answered()                                      {}

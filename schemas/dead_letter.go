@@ -62,6 +62,11 @@ const (
 	Outage DeadLetterReason = "UPSTREAM_OUTAGE"
 )
 
+// DeadLetterReasons are those that a letter may have.
+var DeadLetterReasons = []DeadLetterReason{
+	Undecodable, UnknownMajor, OversizedRecord, InvalidRequest, Upstream4xx, Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable,
+}
+
 const (
 	// MaxSampleBytes bounds the part of an upstream's answer that is kept.
 	MaxSampleBytes = 16 << 10

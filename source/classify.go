@@ -31,7 +31,11 @@ const (
 	OK          Class = "ok"
 )
 
-var classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK}
+// Classes are all of them, in that order.
+var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK}
+
+// Failed reports whether an answer of the class brought nothing that can be stored.
+func (c Class) Failed() bool { return c != OK && c != NotModified && c != Absent }
 
 // Rule gives a class to the answers that fit all of its conditions. A rule
 // without a status fits every status.
@@ -67,8 +71,8 @@ func compileRules(rules []Rule) ([]compiledRule, error) {
 	compiled := make([]compiledRule, len(rules))
 	for i, r := range rules {
 		compiled[i].Rule = r
-		if !slices.Contains(classes, r.Class) {
-			return nil, fmt.Errorf("rules[%d].class: %q is not one of %v", i, r.Class, classes)
+		if !slices.Contains(Classes, r.Class) {
+			return nil, fmt.Errorf("rules[%d].class: %q is not one of %v", i, r.Class, Classes)
 		}
 		if r.Class == OK || r.Class == NotModified {
 			return nil, fmt.Errorf("rules[%d].class: %s is decided by the status alone", i, r.Class)
@@ -157,5 +161,5 @@ func (s *Source) classify(status int, header http.Header, body []byte) Class {
 
 // worst returns the class that decides for an entity of several documents.
 func worst(a, b Class) Class {
-	return classes[min(slices.Index(classes, a), slices.Index(classes, b))]
+	return Classes[min(slices.Index(Classes, a), slices.Index(Classes, b))]
 }

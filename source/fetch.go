@@ -59,6 +59,9 @@ type Permit interface {
 	// written, and when the first byte of the answer has come.
 	Written()
 	Answered()
+	// Finished is told when the whole answer has been read, or why there is none:
+	// once for each permit that was spent.
+	Finished(status int, err error)
 }
 
 // Plan returns the calls for a request. An error means that no call could ever
@@ -237,6 +240,9 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 		waiting := ctx
 		if calls > 0 { // the transport sends it again: a second call, a second permit
 			waiting = call
+			if p := spent.Swap(nil); p != nil {
+				(*p).Finished(0, errUnanswered)
+			}
 			again, err := permits.Acquire(call)
 			if err != nil {
 				refuse(got.Conn, err)
@@ -275,6 +281,11 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 		return answer{}, 0, err
 	}
 	s.dress(req, p.validator)
+	defer func() {
+		if p := spent.Load(); p != nil {
+			(*p).Finished(one.status, one.err)
+		}
+	}()
 
 	// RoundTrip and not a Client: nothing here may send a request of its own.
 	resp, err := s.transport.RoundTrip(req)
@@ -298,6 +309,9 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 	}
 	return one, calls, nil
 }
+
+// errUnanswered ends a call that the transport sends again by itself.
+var errUnanswered = errors.New("the connection was closed before there was an answer")
 
 var errTimeout = errors.New("no whole answer within the source's timeout")
 

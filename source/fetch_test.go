@@ -18,6 +18,7 @@ import (
 // booth gives out permits and counts them.
 type booth struct {
 	acquired, spent, released atomic.Int64
+	unfinished                atomic.Int64                    // calls of which the end was not told
 	limit                     int64                           // permits in all; 0: no limit
 	onSpend                   func(ctx context.Context) error // nil: granted
 }
@@ -32,8 +33,9 @@ func (b *booth) Acquire(context.Context) (Permit, error) {
 }
 
 type ticket struct {
-	b    *booth
-	once sync.Once
+	b          *booth
+	once       sync.Once
+	unfinished atomic.Int32
 }
 
 func (t *ticket) Spend(ctx context.Context) error {
@@ -43,12 +45,23 @@ func (t *ticket) Spend(ctx context.Context) error {
 		}
 	}
 	t.once.Do(func() { t.b.spent.Add(1) })
+	t.unfinished.Add(1)
+	t.b.unfinished.Add(1)
 	return nil
 }
 
 func (t *ticket) Written()  {}
 func (t *ticket) Answered() {}
-func (t *ticket) Release()  { t.once.Do(func() { t.b.released.Add(1) }) }
+
+// Finished is told once of each permit that was spent.
+func (t *ticket) Finished(int, error) {
+	if t.unfinished.Add(-1) < 0 {
+		panic("a permit was finished that was not spent, or once more")
+	}
+	t.b.unfinished.Add(-1)
+}
+
+func (t *ticket) Release() { t.once.Do(func() { t.b.released.Add(1) }) }
 
 func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Answers, error) {
 	t.Helper()
@@ -56,7 +69,13 @@ func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Answ
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.Fetch(ctx, p, permits)
+	a, err := s.Fetch(ctx, p, permits)
+	if b, ok := permits.(*booth); ok {
+		if n := b.unfinished.Load(); n != 0 {
+			t.Errorf("the end of %d calls was not told", n)
+		}
+	}
+	return a, err
 }
 
 func serve(t *testing.T, h http.HandlerFunc) string {

@@ -139,7 +139,7 @@ func FuzzAWaitStaysWithinADay(f *testing.F) {
 			"X-RateLimit-Reset-Requests", "X-RateLimit-Reset-Tokens",
 		} {
 			h := header(name, text, "X-RateLimit-Remaining", remaining, "RateLimit-Remaining", remaining)
-			for _, class := range classes {
+			for _, class := range Classes {
 				if got := retryAfter(class, h, time.Unix(now, 0)); got < 0 || got > maxRetryAfter {
 					t.Fatalf("%s: %q is %v", name, text, got)
 				}

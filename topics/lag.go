@@ -32,19 +32,9 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 	var lags []Lag
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		l := Lag{Source: source, Lane: lane, Topic: schemas.RequestTopic(source, lane), Group: schemas.Group(source, lane)}
-		starts, err := admin.ListStartOffsets(ctx, l.Topic)
-		if err == nil {
-			err = starts.Error()
-		}
+		starts, ends, err := bounds(ctx, admin, l.Topic)
 		if err != nil {
-			return nil, fmt.Errorf("look at topic %s: %w", l.Topic, hint(err))
-		}
-		ends, err := admin.ListEndOffsets(ctx, l.Topic)
-		if err == nil {
-			err = ends.Error()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look at topic %s: %w", l.Topic, hint(err))
+			return nil, err
 		}
 		committed, err := admin.FetchOffsets(ctx, l.Group)
 		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // nobody has worked yet
@@ -62,6 +52,35 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 		lags = append(lags, l)
 	}
 	return lags, nil
+}
+
+// bounds returns where the partitions of a topic start and end.
+func bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
+	starts, err = admin.ListStartOffsets(ctx, topic)
+	if err == nil {
+		err = starts.Error()
+	}
+	if err == nil {
+		ends, err = admin.ListEndOffsets(ctx, topic)
+	}
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("look at topic %s: %w", topic, hint(err))
+	}
+	return starts, ends, nil
+}
+
+// countLetters returns how many records there are on a source's dead-letter topic.
+func countLetters(ctx context.Context, admin *kadm.Client, source string) (int64, error) {
+	starts, ends, err := bounds(ctx, admin, schemas.DeadLetterTopic(source))
+	n := int64(0)
+	ends.Each(func(end kadm.ListedOffset) {
+		start, _ := starts.Lookup(end.Topic, end.Partition)
+		n += end.Offset - start.Offset
+	})
+	return n, err
 }
 
 func hint(err error) error {
@@ -83,9 +102,11 @@ const (
 // Kafka on the path of a read.
 type Sampler struct {
 	measure func(ctx context.Context, source string) ([]Lag, error)
+	count   func(ctx context.Context, source string) (int64, error) // dead letters
 	sources []string
 	log     *slog.Logger
 	lag     *prometheus.GaugeVec
+	letters *prometheus.GaugeVec
 
 	mu      sync.Mutex
 	samples map[lane][]sample // the oldest first
@@ -105,12 +126,16 @@ type sample struct {
 func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prometheus.Registerer) *Sampler {
 	s := &Sampler{
 		measure: func(ctx context.Context, source string) ([]Lag, error) { return Measure(ctx, admin, source) },
+		count:   func(ctx context.Context, source string) (int64, error) { return countLetters(ctx, admin, source) },
 		sources: sources, log: log, samples: map[lane][]sample{},
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kafka_consumer_lag", Help: "Records that are not committed.",
 		}, []string{"topic", "group"}),
+		letters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "dlq_message_count", Help: "Records on the dead-letter topic.",
+		}, []string{"topic"}),
 	}
-	reg.MustRegister(s.lag)
+	reg.MustRegister(s.lag, s.letters)
 	return s
 }
 
@@ -138,14 +163,31 @@ func (s *Sampler) sample(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	for _, source := range s.sources { // one that can't be measured hides no other
-		lags, err := s.measure(ctx, source)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		letters, err := s.count(ctx, source)
+		if err == nil {
+			s.letters.WithLabelValues(schemas.DeadLetterTopic(source)).Set(float64(letters))
 		}
-		s.take(time.Now(), lags)
+		lags, unmeasured := s.measure(ctx, source)
+		if unmeasured == nil {
+			s.take(time.Now(), lags)
+		} else {
+			s.forget(time.Now(), source)
+		}
+		errs = append(errs, err, unmeasured)
 	}
 	return errors.Join(errs...)
+}
+
+// forget takes back what was told of a source's lag, once that is too old to go by.
+func (s *Sampler) forget(now time.Time, source string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range []schemas.Lane{schemas.High, schemas.Low} {
+		all := s.samples[lane{source, l}]
+		if len(all) > 0 && now.Sub(all[len(all)-1].at) > sampleLife {
+			s.lag.DeleteLabelValues(schemas.RequestTopic(source, l), schemas.Group(source, l))
+		}
+	}
 }
 
 func (s *Sampler) take(now time.Time, lags []Lag) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -142,6 +143,16 @@ func TestLagCountsWhatIsNotCommitted(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(3, 7)
+
+		letters := schemas.DeadLetterTopic(source)
+		for _, key := range []string{"a", "b", "c"} {
+			if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: letters, Key: []byte(key)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := countLetters(t.Context(), admin, source); err != nil || n != 3 {
+			t.Errorf("%d dead letters, %v; there are 3", n, err)
+		}
 	})
 }
 
@@ -155,15 +166,28 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 			defer mu.Unlock()
 			lag, fails = l, err
 		}
-		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		reg := prometheus.NewRegistry()
+		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), reg)
+		s.count = func(context.Context, string) (int64, error) { return 7, nil }
 		s.measure = func(context.Context, string) ([]Lag, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			return lag, fails
 		}
+		told := func(lags, letters int) {
+			t.Helper()
+			synctest.Wait()
+			for name, want := range map[string]int{"kafka_consumer_lag": lags, "dlq_message_count": letters} {
+				if n, err := testutil.GatherAndCount(reg, name); err != nil || n != want {
+					t.Errorf("%d series of %s, %v; want %d", n, name, err, want)
+				}
+			}
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
-		set([]Lag{{Source: "nexon", Lane: schemas.High, Records: 500}}, nil)
+		high := Lag{Source: "nexon", Lane: schemas.High, Topic: schemas.RequestTopic("nexon", schemas.High), Group: schemas.Group("nexon", schemas.High)}
+		high.Records = 500
+		set([]Lag{high}, nil)
 		go func() { done <- s.Run(ctx) }()
 		wait := func() (time.Duration, bool) {
 			synctest.Wait()
@@ -174,7 +198,8 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 			return w, known
 		}
 		next := func(records, committed int64) {
-			set([]Lag{{Source: "nexon", Lane: schemas.High, Records: records, Committed: committed}}, nil)
+			high.Records, high.Committed = records, committed
+			set([]Lag{high}, nil)
 			<-time.After(sampleEvery)
 		}
 
@@ -202,10 +227,12 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		if _, known := wait(); !known {
 			t.Error("one lost sample makes it unknown")
 		}
+		told(1, 1)
 		<-time.After(sampleLife)
 		if w, known := wait(); known {
 			t.Errorf("%v from an old sample", w)
 		}
+		told(0, 1) // nobody takes an old lag for the one of now
 		if _, _, known := s.Wait("github", schemas.High); known {
 			t.Error("a wait for a source that is not sampled")
 		}

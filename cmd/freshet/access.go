@@ -35,6 +35,7 @@ func (p parts) admin(guard *access.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
 	mux.Handle("/admin/v1/keys/", keys)
+	mux.Handle(levelPath, p.levels.handler(p.log))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }

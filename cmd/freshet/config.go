@@ -31,6 +31,7 @@ type Config struct {
 	Ops      OpsConfig               `yaml:"ops"`
 	Access   access.Config           `yaml:"access"`
 	Metrics  MetricsConfig           `yaml:"metrics"`
+	Tracing  TracingConfig           `yaml:"tracing"`
 	Log      LogConfig               `yaml:"log"`
 	Sources  map[string]SourceConfig `yaml:"sources"`
 }
@@ -178,6 +179,7 @@ func defaultConfig() (Config, error) {
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
+		Tracing:  TracingConfig{Sample: 0.01},
 		Log:      LogConfig{Format: "text"},
 	}
 	var s SourceConfig
@@ -273,6 +275,11 @@ func (c *Config) check() error {
 	}
 	if !namespacePattern.MatchString(c.Metrics.Namespace) {
 		fail("metrics.namespace: %q must be empty or letters, digits and underscores", c.Metrics.Namespace)
+	}
+	if err := c.Tracing.check(); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			fail("tracing.%s", line)
+		}
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		fail("log.format: %q must be text or json", c.Log.Format)

@@ -109,10 +109,16 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		}
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // the table is to be seen
-	made := parts{config: config, log: p.logger(config.Log), secret: offerSecret}
+	made := parts{config: config, secret: offerSecret}
+	made.log, made.levels = p.logger(config.Log)
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (parts, []address, func(), error) { return made, nil, closeAll, err }
 
+	tracer, flush, err := config.Tracing.tracer(ctx, made.log)
+	if err != nil {
+		return fail(err)
+	}
+	made.trace, closers = tracer, append(closers, flush)
 	names := slices.Sorted(maps.Keys(config.Sources))
 	opts := []kfake.Opt{kfake.NumBrokers(1)}
 	for _, name := range names {
@@ -151,6 +157,7 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		return fail(err)
 	}
 	closers = append(closers, func() { _ = made.rdb.Close() })
+	watchRedis(made.rdb, made.reg)
 
 	db, err := sqlite.Open(ctx, database)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -195,7 +196,7 @@ func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		config.Access.Require = c.require
-		p := parts{config: config, store: db, log: (&program{stderr: t.Output()}).logger(config.Log), reg: prometheus.NewPedanticRegistry()}
+		p := parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: prometheus.NewPedanticRegistry()}
 		guard, meters, err := p.guard(t.Context(), c.listen)
 		if err != nil || guard.Required() != c.required || (meters != nil) != c.meters {
 			t.Errorf("%+v: %v, %v", c, meters, err)

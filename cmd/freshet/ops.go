@@ -52,6 +52,7 @@ func (p parts) ops(checks map[string]check) http.Handler {
 	mux.HandleFunc("GET /readyz", h.ready)
 	mux.HandleFunc("GET /healthz", h.healthy)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.Handle(levelPath, fromHere(p.levels.handler(p.log)))
 	return mux
 }
 

@@ -74,7 +74,7 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 				return err
 			}
 			defer closeAll()
-			probe, err := kgo.NewClient(parts.kafka...)
+			probe, err := kgo.NewClient(parts.kafkaClient("probe")...)
 			if err != nil {
 				return fmt.Errorf("make a Kafka client: %w", err)
 			}

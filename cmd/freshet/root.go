@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/observe"
 )
 
 // usageError is a mistake in how the command was called.
@@ -50,7 +52,7 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); settings may also come from FRESHET_… variables")
-	root.AddCommand(p.dev(), p.query(), p.worker(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.simulate(), p.migrate(), p.topics(), p.config(),
+	root.AddCommand(p.dev(), p.query(), p.worker(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(), p.simulate(), p.migrate(), p.topics(), p.config(),
 		p.healthcheck(), p.version())
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -101,19 +103,21 @@ func lookup(env []string, name string) string {
 // load returns the configuration of a command.
 func (p *program) load() (Config, error) { return loadConfig(p.configFile, p.env) }
 
-func (p *program) logger(c LogConfig) *slog.Logger {
-	options := &slog.HandlerOptions{Level: c.Level}
+func (p *program) logger(c LogConfig) (*slog.Logger, *levels) {
+	l := newLevels(c.Level)
+	options := &slog.HandlerOptions{Level: &l.now}
+	var h slog.Handler = slog.NewTextHandler(p.stderr, options)
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(p.stderr, options))
+		h = slog.NewJSONHandler(p.stderr, options)
 	}
-	return slog.New(slog.NewTextHandler(p.stderr, options))
+	return slog.New(observe.LogTraces(h)), l
 }
 
 // connect returns the parts of a role on real services, and what closes them.
-func (p *program) connect(ctx context.Context, config Config) (parts, func(), error) {
-	parts := parts{config: config, log: p.logger(config.Log), secret: requireSecret}
+func (p *program) connect(ctx context.Context, config Config) (_ parts, closeAll func(), err error) {
+	parts := parts{config: config, secret: requireSecret}
+	parts.log, parts.levels = p.logger(config.Log)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
-	var err error
 	if parts.kafka, err = config.Kafka.kafkaOptions(); err != nil {
 		return parts, nil, err
 	}
@@ -126,7 +130,16 @@ func (p *program) connect(ctx context.Context, config Config) (parts, func(), er
 		return parts, nil, err
 	}
 	parts.store = db
-	return parts, func() { db.Close(); _ = parts.rdb.Close() }, nil
+	flush := func() {}
+	closeAll = func() { flush(); db.Close(); _ = parts.rdb.Close() }
+	if parts.trace, flush, err = config.Tracing.tracer(ctx, parts.log); err != nil {
+		flush = func() {}
+		closeAll()
+		return parts, nil, err
+	}
+	watchRedis(parts.rdb, parts.reg)
+	watchPool(db, parts.reg)
+	return parts, closeAll, nil
 }
 
 // version returns the module's version as the build knows it.

@@ -20,6 +20,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/retries"
@@ -43,6 +44,8 @@ type parts struct {
 	rdb      redis.UniversalClient
 	kafka    []kgo.Opt
 	log      *slog.Logger
+	levels   *levels
+	trace    observe.Tracer
 	registry *prometheus.Registry
 	reg      prometheus.Registerer // registers there, under the namespace
 	// secret returns the credential that is found under these settings.
@@ -64,12 +67,12 @@ type role func(ctx context.Context, p parts) error
 // all lean on.
 func (p parts) run(ctx context.Context, roles ...role) error {
 	var err error
-	p.client, err = kgo.NewClient(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafka...)...)
+	p.client, err = kgo.NewClient(append(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafkaClient("producer")...), p.trace.Kafka()...)...)
 	if err != nil {
 		return fmt.Errorf("make the producer's client: %w", err)
 	}
 	defer p.client.Close()
-	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg)
+	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg, p.trace)
 	p.lag = topics.NewSampler(kadm.NewClient(p.client), slices.Sorted(maps.Keys(p.config.Sources)), p.log, p.reg)
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(p.producer.Run)
@@ -193,7 +196,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters,
-		Ops: ops, Admin: p.admin(guard), Log: p.log, Metrics: p.reg,
+		Ops: ops, Admin: p.admin(guard), Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) e
 		front.run(again.Run)
 		needs := consumer.Needs{
 			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Lag: p.lag, Health: consumer.NewHealth(),
+			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Trace: p.trace,
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
@@ -63,7 +64,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) e
 			if lane == schemas.Low {
 				bounds.InFlight = c.Workers.Low.InFlight
 			}
-			w, err := consumer.New(bounds, s, lane, needs, p.kafka, p.log, p.reg)
+			w, err := consumer.New(bounds, s, lane, needs)
 			if err != nil {
 				return stop(err)
 			}

@@ -123,6 +123,8 @@ func (c *counter) Release()  {}
 func (c *counter) Written()  {}
 func (c *counter) Answered() {}
 
+func (c *counter) Finished(int, error) {}
+
 func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcome {
 	t.Helper()
 	plan, err := src.Plan(source.Request{Facet: s.Facet, Key: key})

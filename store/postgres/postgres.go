@@ -42,6 +42,9 @@ func Open(ctx context.Context, url string) (*Store, error) {
 // Close closes the connections.
 func (s *Store) Close() { s.pool.Close() }
 
+// Stat tells of the connections.
+func (s *Store) Stat() *pgxpool.Stat { return s.pool.Stat() }
+
 // Ping returns nil if the database answers.
 func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
 

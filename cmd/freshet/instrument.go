@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/IBM/pgxpoolprometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/extra/redisprometheus/v9"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/plugin/kprom"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/observe"
+)
+
+// kafkaClient returns the settings of a client, of which there is one of this name.
+func (p parts) kafkaClient(name string) []kgo.Opt {
+	return append(slices.Clone(p.kafka), kgo.ClientID("freshet-"+name), kgo.WithHooks(kprom.NewMetrics("kafka_client",
+		kprom.Registerer(p.reg), kprom.WithStaticLabel(prometheus.Labels{"client": name}))))
+}
+
+// watchPool tells of the connections to PostgreSQL.
+func watchPool(pool pgxpoolprometheus.Stater, reg prometheus.Registerer) {
+	reg.MustRegister(pgxpoolprometheus.NewCollector(pool, nil))
+}
+
+// watchRedis tells of the connections to Redis, and how long what is asked of it takes.
+func watchRedis(rdb redis.UniversalClient, reg prometheus.Registerer) {
+	times := &redisTimes{
+		took: prometheus.NewHistogramVec(observe.Histogram("redis_command_duration_seconds",
+			"Round trips to Redis: a script by its name, any other command by its own, several at once as pipeline.",
+			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1), []string{"command"}),
+		scripts: map[string]string{},
+	}
+	for _, s := range lua.All {
+		times.scripts[s.SHA1] = s.Name
+	}
+	reg.MustRegister(redisprometheus.NewCollector("", "redis", rdb), times.took)
+	rdb.AddHook(times)
+}
+
+// redisTimes is a hook that measures commands.
+type redisTimes struct {
+	took    *prometheus.HistogramVec
+	scripts map[string]string // names by SHA-1
+}
+
+// DialHook implements redis.Hook.
+func (*redisTimes) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return next(ctx, network, address)
+	}
+}
+
+// ProcessHook implements redis.Hook.
+func (t *redisTimes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		started := time.Now()
+		err := next(ctx, cmd)
+		t.took.WithLabelValues(t.name(cmd)).Observe(time.Since(started).Seconds())
+		return err
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (t *redisTimes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		started := time.Now()
+		err := next(ctx, cmds)
+		t.took.WithLabelValues("pipeline").Observe(time.Since(started).Seconds())
+		return err
+	}
+}
+
+// name returns a command's name, or that of its script.
+func (t *redisTimes) name(cmd redis.Cmder) string {
+	name := cmd.Name()
+	if name != "evalsha" {
+		return name
+	}
+	if args := cmd.Args(); len(args) > 1 {
+		if script, known := t.scripts[fmt.Sprint(args[1])]; known {
+			return script
+		}
+	}
+	return name
+}

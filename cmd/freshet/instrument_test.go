@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+)
+
+func TestCommandsOfRedisAreMeasuredByNameAndScriptsByTheirs(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	reg := prometheus.NewPedanticRegistry()
+	watchRedis(rdb, reg)
+	ctx := t.Context()
+	rdb.Set(ctx, "a secret key", 1, 0)
+	rdb.EvalSha(ctx, "another script", nil)
+	eval.Once(ctx, rdb, lua.CoalesceRollback, eval.Call{Key: "upd:{a}", Args: []any{1}})
+	eval.Once(ctx, rdb, lua.CoalesceRollback, eval.Call{Key: "upd:{a}", Args: []any{1}})
+	eval.Each(ctx, rdb, lua.CoalesceRollback, []eval.Call{{Key: "upd:{a}", Args: []any{1}}, {Key: "upd:{b}", Args: []any{1}}})
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]uint64{}
+	for _, family := range all {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "redis_command_duration_seconds" {
+				counts[m.GetLabel()[0].GetValue()] = m.GetHistogram().GetSampleCount()
+			} else if !strings.HasPrefix(family.GetName(), "redis_pool_") {
+				t.Errorf("there is %s", family.GetName())
+			}
+		}
+	}
+	// How the client says good day is measured too.
+	want := map[string]uint64{"set": 1, "coalesce_rollback": 2, "eval": 1, "evalsha": 1, "pipeline": max(1, counts["pipeline"])}
+	delete(counts, "hello")
+	delete(counts, "client")
+	if !maps.Equal(counts, want) {
+		t.Errorf("%v, want %v", counts, want)
+	}
+	if !slices.ContainsFunc(lua.All, func(s lua.Script) bool { return s == lua.LimiterAcquire }) {
+		t.Error("not all scripts are known by name")
+	}
+}
+
+func TestEveryHistogramHasBothKindsOfBuckets(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.until("a fresh answer", "somebody", isFresh)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.api+"/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+	resp, err := d.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	from := expfmt.NewDecoder(resp.Body, expfmt.ResponseFormat(resp.Header))
+	histograms := 0
+	for {
+		var family dto.MetricFamily
+		if err := from.Decode(&family); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if family.GetType() != dto.MetricType_HISTOGRAM || !strings.HasPrefix(family.GetName(), "freshet_") {
+			continue
+		}
+		histograms++
+		for _, m := range family.GetMetric() {
+			h := m.GetHistogram()
+			if len(h.GetBucket()) < 5 || h.Schema == nil || h.ZeroThreshold == nil {
+				t.Errorf("%s has %d classic buckets, and of native ones the schema %v", family.GetName(), len(h.GetBucket()), h.Schema)
+			}
+		}
+	}
+	if histograms < 9 {
+		t.Errorf("%d histograms", histograms)
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/freshet/freshet/observe"
+)
+
+// TracingConfig says where spans are sent: to an OpenTelemetry collector that speaks
+// OTLP over HTTP below this URL, as http://localhost:4318; empty: nothing is traced. Sample is the
+// part of traces begun here that are kept; one that a client has begun is kept if the
+// client keeps it. What the collector asks for (headers, certificates) is read from
+// the standard variables, OTEL_EXPORTER_OTLP_….
+type TracingConfig struct {
+	Endpoint string  `yaml:"endpoint"`
+	Sample   float64 `yaml:"sample"`
+}
+
+func (c TracingConfig) check() error {
+	var errs []error
+	if u, err := url.Parse(c.Endpoint); c.Endpoint != "" && (err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https")) {
+		errs = append(errs, fmt.Errorf("endpoint: %q must be the URL of a collector, as in http://localhost:4318, or empty", c.Endpoint))
+	}
+	if !(c.Sample > 0 && c.Sample <= 1) { // not a number is neither
+		errs = append(errs, fmt.Errorf("sample: %v must be above 0 and at most 1: the part of traces that are kept", c.Sample))
+	}
+	return errors.Join(errs...)
+}
+
+// flushPatience is how long a stop waits for the last spans to be taken.
+const flushPatience = 5 * time.Second
+
+// tracer returns what makes spans, and what sends the last of them.
+func (c TracingConfig) tracer(ctx context.Context, log *slog.Logger) (observe.Tracer, func(), error) {
+	if c.Endpoint == "" {
+		return observe.Tracer{}, func() {}, nil
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(c.Endpoint, "/")+"/v1/traces"))
+	if err != nil {
+		return observe.Tracer{}, nil, fmt.Errorf("tracing.endpoint: %w", err)
+	}
+	otel.SetErrorHandler(&tracingErrors{log: log})
+	provider := c.provider(sdk.WithBatcher(exporter))
+	return observe.NewTracer(provider), func() {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushPatience)
+		defer cancel()
+		if err := provider.Shutdown(limit); err != nil {
+			log.Warn("the last spans were not taken", "err", err)
+		}
+	}, nil
+}
+
+// provider returns a provider that keeps what Sample says.
+func (c TracingConfig) provider(options ...sdk.TracerProviderOption) *sdk.TracerProvider {
+	return sdk.NewTracerProvider(append(options,
+		sdk.WithSampler(sdk.ParentBased(linked{sdk.TraceIDRatioBased(c.Sample)})),
+		sdk.WithResource(resource.NewSchemaless(
+			semconv.ServiceName("freshet"), semconv.ServiceVersion(version()), semconv.ServiceInstanceID(workerName()),
+		)))...)
+}
+
+// linked keeps a new trace that leads back to one which is kept, as a retry's does:
+// half of a story is none.
+type linked struct{ sdk.Sampler }
+
+// ShouldSample implements trace.Sampler.
+func (l linked) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
+	for _, link := range p.Links {
+		if link.SpanContext.IsSampled() {
+			return sdk.SamplingResult{Decision: sdk.RecordAndSample, Tracestate: trace.SpanContextFromContext(p.ParentContext).TraceState()}
+		}
+	}
+	return l.Sampler.ShouldSample(p)
+}
+
+// tracingErrorsEvery is how often it is logged that spans are lost.
+const tracingErrorsEvery = time.Minute
+
+// tracingErrors logs what goes wrong with spans, now and then: they are lost, and
+// nothing else is.
+type tracingErrors struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	last time.Time
+}
+
+// Handle implements otel.ErrorHandler.
+func (t *tracingErrors) Handle(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.last) >= tracingErrorsEvery {
+		t.last = now
+		t.log.Warn("spans are lost: look at the collector and at tracing.endpoint", "err", err)
+	}
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+)
+
+// notes is where a process logs in memory.
+type notes struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notes) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+// lines returns what was logged with this message.
+func (n *notes) lines(t *testing.T, message string) (all []map[string]any) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for line := range strings.Lines(n.text.String()) {
+		var one map[string]any
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if one["msg"] == message {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// traced are a query process and a worker process that share nothing but Kafka, Redis
+// and the database: each has its own spans, metrics and log.
+type traced struct {
+	*testing.T
+	api          string
+	upstream     *simulator.Simulator
+	reads, works *tracetest.InMemoryExporter
+	notes        notes // of the worker
+}
+
+func newTraced(t *testing.T, sample float64) *traced {
+	t.Helper()
+	tr := &traced{T: t, reads: tracetest.NewInMemoryExporter(), works: tracetest.NewInMemoryExporter(), upstream: simulator.New(simulator.Config{})}
+	t.Cleanup(tr.upstream.Close)
+	server := httptest.NewServer(tr.upstream)
+	t.Cleanup(server.Close)
+	p := &program{stdout: t.Output(), stderr: t.Output()}
+	config, err := defaultConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facets := config.Sources["nexon"].Facets
+	character := facets["character"]
+	character.Retry = []time.Duration{50 * time.Millisecond}
+	facets["character"] = character
+	behind := newGroup(context.WithoutCancel(t.Context()))
+	made, _, closeAll, err := p.embed(t.Context(), devOptions{upstream: server.URL}, config, behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeAll)
+	t.Cleanup(func() {
+		if err := behind.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	process := func(spans *tracetest.InMemoryExporter, log *slog.Logger) parts {
+		own := made
+		own.registry, own.reg = newRegistry("freshet")
+		own.log, own.trace = log, observe.NewTracer(TracingConfig{Sample: sample}.provider(sdk.WithSyncer(spans)))
+		return own
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.api = "http://" + l.Addr().String()
+	both := newGroup(t.Context())
+	query := process(tr.reads, slog.New(slog.DiscardHandler))
+	worker := process(tr.works, slog.New(observe.LogTraces(slog.NewJSONHandler(&tr.notes, nil))))
+	both.run(func(ctx context.Context) error { return query.run(ctx, serving(l)) })
+	both.run(func(ctx context.Context) error { return worker.run(ctx, working([]schemas.Lane{schemas.High})) })
+	t.Cleanup(func() {
+		if err := both.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := answers(t.Context(), tr.api+"/readyz"); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// read asks for an entity as a client does that traces.
+func (tr *traced) read(method, path, parent string) (status int) {
+	tr.Helper()
+	req, err := http.NewRequestWithContext(tr.Context(), method, tr.api+path, http.NoBody)
+	if err != nil {
+		tr.Fatal(err)
+	}
+	req.Header.Set("traceparent", parent)
+	req.Header.Set("X-Correlation-Id", "the-correlation")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		tr.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// of returns the spans of a trace by their names, the last of each, and how many
+// there are.
+func of(id string, exporters ...*tracetest.InMemoryExporter) (all map[string]tracetest.SpanStub, n int) {
+	all = map[string]tracetest.SpanStub{}
+	for _, e := range exporters {
+		for _, s := range e.GetSpans() {
+			if s.SpanContext.TraceID().String() == id {
+				all[s.Name] = s
+				n++
+			}
+		}
+	}
+	return all, n
+}
+
+func attributeOf(s tracetest.SpanStub, name string) string {
+	for _, a := range s.Attributes {
+		if string(a.Key) == name {
+			return a.Value.String()
+		}
+	}
+	return ""
+}
+
+func TestOneTraceShowsTheWholeWayOfOneRequestAcrossProcesses(t *testing.T) {
+	tr := newTraced(t, 1e-9) // what the client keeps is kept, and nothing else
+	const id = "0af7651916cd43dd8448eb211c80319c"
+	key := "somebody"
+	if status := tr.read(http.MethodGet, "/v1/nexon/character/"+key, "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
+		t.Fatalf("status %d", status)
+	}
+	topic := schemas.RequestTopic("nexon", schemas.High)
+	below := map[string]string{
+		"GET /v1/:source/:facet/:key": "",
+		"ask for a refresh":           "GET /v1/:source/:facet/:key",
+		topic + " publish":            "ask for a refresh",
+		topic + " receive":            topic + " publish",
+		"refresh":                     topic + " receive",
+		"wait for a permit":           "refresh",
+		"call the upstream":           "refresh",
+		"store":                       "refresh",
+	}
+	within(t, patience, "all spans of the way", func() bool { all, _ := of(id, tr.reads, tr.works); return len(all) >= len(below) })
+	spans, n := of(id, tr.reads, tr.works)
+	for name, parent := range below {
+		s, found := spans[name]
+		if !found {
+			t.Errorf("there is no span %q; there are %v", name, slices.Sorted(maps.Keys(spans)))
+			continue
+		}
+		want := "b7ad6b7169203331" // the client's
+		if parent != "" {
+			want = spans[parent].SpanContext.SpanID().String()
+		}
+		if got := s.Parent.SpanID().String(); got != want {
+			t.Errorf("%q is not below %q", name, parent)
+		}
+	}
+	if n != len(below) {
+		t.Errorf("%d spans: %v", n, slices.Sorted(maps.Keys(spans)))
+	}
+	if s := spans["refresh"]; attributeOf(s, "freshet.entity") != "nexon/character/"+key || attributeOf(s, "freshet.correlation_id") != "the-correlation" || attributeOf(s, "freshet.end") != "changed" {
+		t.Errorf("the refresh says %v", s.Attributes)
+	}
+	if s := spans["call the upstream"]; attributeOf(s, "http.response.status_code") != "200" || s.SpanKind != trace.SpanKindClient {
+		t.Errorf("the call says %v", s.Attributes)
+	}
+	// The write of the batch leads there and back.
+	write := slices.IndexFunc(tr.works.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "write snapshots" })
+	store := spans["store"]
+	if write < 0 || len(store.Links) != 1 || len(tr.works.GetSpans()[write].Links) != 1 {
+		t.Fatalf("no write, or no link: %d, %v", write, store.Links)
+	}
+	if batch := tr.works.GetSpans()[write]; store.Links[0].SpanContext.SpanID() != batch.SpanContext.SpanID() ||
+		batch.Links[0].SpanContext.SpanID() != store.SpanContext.SpanID() || batch.Parent.IsValid() {
+		t.Errorf("the batch %v and its result %v are not linked", batch.Links, store.Links)
+	}
+	for _, s := range slices.Concat(tr.reads.GetSpans(), tr.works.GetSpans()) {
+		if text := fmt.Sprintf("%+v", s); strings.Contains(text, "http://") && strings.Contains(text, "ocid") {
+			t.Errorf("%q tells the upstream's URL: %s", s.Name, text)
+		}
+	}
+	// Another client's, who keeps none, leaves nothing.
+	tr.reads.Reset()
+	tr.works.Reset()
+	if status := tr.read(http.MethodPost, "/v1/nexon/character/"+key+"/refresh?wait=5s", "00-1af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+	if n := len(tr.reads.GetSpans()) + len(tr.works.GetSpans()); n != 0 {
+		t.Errorf("%d spans of a trace that its client does not keep", n)
+	}
+}
+
+func TestARetryBeginsATraceOfItsOwnThatLeadsBackAndItsLogLineNamesIt(t *testing.T) {
+	tr := newTraced(t, 1e-9)
+	const id = "2af7651916cd43dd8448eb211c80319e"
+	three := 3
+	faults := []simulator.Fault{{Key: "^unlucky$", Kind: simulator.InternalError, Count: &three}}
+	if err := tr.upstream.Control(simulator.Control{Faults: faults}); err != nil {
+		t.Fatal(err)
+	}
+	if status := tr.read(http.MethodGet, "/v1/nexon/character/unlucky", "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
+		t.Fatalf("status %d", status)
+	}
+	within(t, patience, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
+	line := tr.notes.lines(t, "retry scheduled")[0]
+	if line["trace_id"] != id || line["correlation_id"] != "the-correlation" || line["span_id"] == "" {
+		t.Errorf("the line names another trace: %v", line)
+	}
+	var retry tracetest.SpanStub
+	within(t, patience, "the retry's own trace", func() bool {
+		all := tr.works.GetSpans()
+		i := slices.IndexFunc(all, func(s tracetest.SpanStub) bool {
+			return s.Name == "ask for a refresh" && attributeOf(s, "freshet.reason") == "RETRY"
+		})
+		if i >= 0 {
+			retry = all[i]
+		}
+		return i >= 0
+	})
+	before, _ := of(id, tr.works)
+	failed := before["refresh"]
+	if attributeOf(failed, "freshet.end") != "retrying" {
+		t.Errorf("the refresh that failed says %v", failed.Attributes)
+	}
+	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
+		t.Errorf("the retry leads to %v, not to %v", retry.Links, failed.SpanContext)
+	}
+	within(t, patience, "the way of the retry", func() bool {
+		after, _ := of(retry.SpanContext.TraceID().String(), tr.works)
+		return attributeOf(after["refresh"], "freshet.end") == "changed"
+	})
+}
+
+func TestSpansGoToTheCollectorAndTheLastOfThemAtTheEnd(t *testing.T) {
+	var paths sync.Map
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths.Store(r.URL.Path, r.Header.Get("Content-Type"))
+		w.Header().Set("Content-Type", "application/x-protobuf")
+	}))
+	t.Cleanup(collector.Close)
+	tracer, flush, err := TracingConfig{Endpoint: collector.URL, Sample: 1}.tracer(t.Context(), slog.New(slog.DiscardHandler))
+	if err != nil || !tracer.On() {
+		t.Fatal(err)
+	}
+	_, span := tracer.Start(t.Context(), "x")
+	span.End()
+	flush()
+	if kind, found := paths.Load("/v1/traces"); !found || kind != "application/x-protobuf" {
+		t.Errorf("the collector was sent no spans: %v", kind)
+	}
+
+	off, flush, err := TracingConfig{Sample: 1}.tracer(t.Context(), slog.New(slog.DiscardHandler))
+	if err != nil || off.On() || off.Kafka() != nil {
+		t.Errorf("without an endpoint spans are made: %v", err)
+	}
+	flush()
+}
+
+func TestThatSpansAreLostIsLoggedNowAndThen(t *testing.T) {
+	var n notes
+	lost := &tracingErrors{log: slog.New(slog.NewJSONHandler(&n, nil))}
+	for range 3 {
+		lost.Handle(context.DeadlineExceeded)
+	}
+	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 1 {
+		t.Errorf("%d lines", len(all))
+	}
+	lost.last = lost.last.Add(-tracingErrorsEvery)
+	lost.Handle(context.DeadlineExceeded)
+	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 2 {
+		t.Errorf("%d lines after a minute", len(all))
+	}
+}

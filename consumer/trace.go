@@ -1,0 +1,119 @@
+package consumer
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// A record's span begins below the one of its receipt, which the client made, and is
+// of one trace with the read that asked for it. What is done for many records at
+// once has a trace of its own, and links lead there and back.
+
+// follow begins the span of what is done for a record, and returns both contexts in
+// it.
+func (w *Worker) follow(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
+	if !w.tracer.On() {
+		t.span = noop.Span{}
+		return ctx, hard, t.span
+	}
+	under := ctx
+	if t.record.Context != nil {
+		under = trace.ContextWithSpan(ctx, trace.SpanFromContext(t.record.Context))
+	}
+	ctx, t.span = w.tracer.Start(under, "refresh", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		attribute.String("freshet.entity", t.request.Entity.String()), attribute.String("freshet.lane", string(w.lane)),
+		attribute.String("freshet.reason", string(t.request.Reason)), attribute.String("freshet.correlation_id", t.request.CorrelationID),
+		attribute.Int64("freshet.version", t.request.Version),
+	))
+	return ctx, trace.ContextWithSpan(hard, t.span), t.span
+}
+
+// traceParent is what the record's retry or its status leads back to.
+func (t *task) traceParent() string {
+	if t.span != nil && t.span.SpanContext().IsValid() {
+		return observe.Parent(trace.ContextWithSpan(context.Background(), t.span))
+	}
+	for _, h := range t.record.Headers {
+		if h.Key == schemas.TraceParent {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// traced returns ctx in the record's trace, also where this process traces nothing: a
+// log line names the trace of whoever asked.
+func (t *task) traced(ctx context.Context) context.Context {
+	if trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx
+	}
+	return observe.WithParent(ctx, t.traceParent())
+}
+
+// ended notes in the record's span how it ended.
+func (t *task) ended(end string) {
+	if t.span != nil && t.span.IsRecording() {
+		t.span.SetAttributes(attribute.String("freshet.end", end))
+	}
+}
+
+// startCall begins the span of one upstream call. It names no URL, in which there may
+// be what is none of a collector's business; the upstream is sent no trace parent.
+func (w *Worker) startCall(t *task) trace.Span {
+	if !w.tracer.On() {
+		return noop.Span{}
+	}
+	_, span := w.tracer.Start(trace.ContextWithSpan(context.Background(), t.span), "call the upstream",
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("freshet.source", t.request.Source)))
+	return span
+}
+
+// endCall ends it with what was answered, or why nothing was.
+func endCall(span trace.Span, status int, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	if status != 0 {
+		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+	}
+	span.End()
+}
+
+// startBatch begins the span of a write of many results, linked with each of theirs.
+func (w *Worker) startBatch(ctx context.Context, batch []*item) (context.Context, trace.Span) {
+	if !w.tracer.On() {
+		return ctx, noop.Span{}
+	}
+	var links []trace.Link
+	for _, i := range batch {
+		if i.span.SpanContext().IsSampled() {
+			links = append(links, trace.Link{SpanContext: i.span.SpanContext()})
+		}
+	}
+	if len(links) == 0 { // nobody would come from there
+		return ctx, noop.Span{}
+	}
+	ctx, span := w.tracer.Start(ctx, doingWrite, trace.WithNewRoot(), trace.WithLinks(links...),
+		trace.WithAttributes(attribute.Int("freshet.results", len(batch))))
+	for _, i := range batch {
+		i.span.AddLink(trace.Link{SpanContext: span.SpanContext()})
+	}
+	return ctx, span
+}
+
+// endStore ends the span of one result's write.
+func endStore(span trace.Span, r store.Result) {
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("freshet.result", r.String()))
+	}
+	span.End()
+}

@@ -1,0 +1,35 @@
+package limiter
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
+	var s perSecond
+	at := time.Unix(1_000_000, 0)
+	for i := range 7 {
+		s.count(at.Add(time.Duration(i) * 100 * time.Millisecond))
+	}
+	if n := s.last(at.Add(900 * time.Millisecond)); n != 0 {
+		t.Errorf("%d calls in the second before the first one", n)
+	}
+	s.count(at.Add(1100 * time.Millisecond))
+	if n := s.last(at.Add(1900 * time.Millisecond)); n != 7 {
+		t.Errorf("%d calls in the last whole second, there were 7", n)
+	}
+	if n := s.last(at.Add(2500 * time.Millisecond)); n != 1 {
+		t.Errorf("%d calls in the last whole second, there was 1", n)
+	}
+	if n := s.last(at.Add(3 * time.Second)); n != 0 {
+		t.Errorf("%d calls in a second in which nobody called", n)
+	}
+	s.count(at.Add(4 * time.Second))
+	if n := s.last(at.Add(9 * time.Second)); n != 0 {
+		t.Errorf("%d calls: a second of long ago was told", n)
+	}
+	s.count(at) // the clock was set back
+	if n := s.last(at.Add(time.Second)); n != 1 {
+		t.Errorf("%d calls after the clock was set back, there was 1", n)
+	}
+}
