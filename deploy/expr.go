@@ -1,0 +1,106 @@
+package deploy
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// namespace begins the name of each metric of freshet in the dashboards and rules.
+const namespace = "freshet_"
+
+// Metrics returns the metrics of freshet that a PromQL expression names, without
+// what a histogram appends to its name, and the recording rules that it names.
+func Metrics(expr string) []string {
+	var names []string
+	for _, t := range tokens(expr) {
+		if t.kind != metric || !strings.HasPrefix(t.text, namespace) && !strings.Contains(t.text, ":") {
+			continue
+		}
+		if name := family(t.text); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ofHistogram knows the series of a histogram: its name ends in its unit, where
+// that of a counter or gauge may end in _count by itself.
+var ofHistogram = regexp.MustCompile(`^([^:]*_(?:seconds|size|bytes|ratio))_(?:bucket|sum|count)$`)
+
+func family(name string) string {
+	if m := ofHistogram.FindStringSubmatch(name); m != nil {
+		return m[1]
+	}
+	return name
+}
+
+type kind int
+
+const (
+	metric   kind = iota
+	label         // of a matcher, or in the list of by, on and the like
+	modifier      // by, on and the like, before their list
+	function      // or an aggregation
+	sign          // a parenthesis or brace
+)
+
+type token struct {
+	kind kind
+	text string
+	of   string // for a label: the metric whose matcher it stands in, or the modifier
+}
+
+var (
+	lexer     = regexp.MustCompile("(\"(?:[^\"\\\\]|\\\\.)*\"|'(?:[^'\\\\]|\\\\.)*'|`[^`]*`)|(\\[[^\\]]*\\])|(#[^\n]*)|([0-9][0-9a-zA-Z_.]*)|([a-zA-Z_:][a-zA-Z0-9_:]*)|([(){},])")
+	modifiers = []string{"by", "without", "on", "ignoring", "group_left", "group_right"}
+	words     = []string{"and", "or", "unless", "bool", "offset", "atan2", "inf", "nan", "start", "end"}
+)
+
+// tokens returns the names and parentheses of an expression. It is no parser:
+// promtool says whether an expression is one.
+func tokens(expr string) []token {
+	var found []token
+	matches := lexer.FindAllStringSubmatch(expr, -1)
+	last, list := "", "" // the metric before a brace, and whose labels are being read
+	for i, m := range matches {
+		name, mark := m[5], m[6]
+		next := ""
+		if i+1 < len(matches) {
+			next = matches[i+1][6]
+		}
+		switch {
+		case mark != "":
+			switch {
+			case mark == "{":
+				list = last
+			case mark == "(" && len(found) > 0 && found[len(found)-1].kind == modifier:
+				list = found[len(found)-1].text
+			case mark == "}" || mark == ")":
+				list = ""
+			}
+			if mark != "," {
+				found = append(found, token{kind: sign, text: mark})
+			}
+		case name == "":
+		case list != "":
+			found = append(found, token{label, name, list})
+		case slices.Contains(modifiers, strings.ToLower(name)):
+			found = append(found, token{kind: modifier, text: strings.ToLower(name)})
+		case slices.Contains(words, strings.ToLower(name)):
+		case next == "(" || i+1 < len(matches) && slices.Contains(modifiers, matches[i+1][5]) && aggregates(name):
+			found = append(found, token{kind: function, text: name})
+		default:
+			found = append(found, token{kind: metric, text: name})
+			last = name
+		}
+	}
+	return found
+}
+
+func aggregates(name string) bool {
+	return slices.Contains([]string{
+		"sum", "min", "max", "avg", "count", "group", "stddev", "stdvar",
+		"topk", "bottomk", "quantile", "count_values",
+	}, strings.ToLower(name))
+}

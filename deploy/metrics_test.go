@@ -1,0 +1,237 @@
+package deploy
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// told is what docs/metrics.md says of metrics: their labels by name. A name that
+// ends in an ellipsis there stands for all that begin so.
+type told struct {
+	labels   map[string][]string
+	kinds    map[string]string
+	families map[string][]string
+}
+
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+func readTold(t *testing.T) told {
+	t.Helper()
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := told{map[string][]string{}, map[string]string{}, map[string][]string{}}
+	var common []string
+	for line := range strings.Lines(string(text)) {
+		switch {
+		case strings.HasPrefix(line, "## "):
+			common = nil
+		case strings.HasPrefix(line, "All have the label"):
+			common = inner(line)
+		}
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if !strings.HasPrefix(line, "| `") || len(cells) != 6 {
+			continue
+		}
+		for _, name := range inner(cells[1]) {
+			labels := append(inner(cells[3]), common...)
+			if begins, is := strings.CutSuffix(name, "…"); is {
+				if begins != "go_" && begins != "process_" {
+					begins = namespace + begins
+				}
+				d.families[begins] = labels
+				continue
+			}
+			d.labels[namespace+name], d.kinds[namespace+name] = labels, strings.TrimSpace(cells[2])
+		}
+	}
+	return d
+}
+
+func inner(text string) []string {
+	var names []string
+	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// of returns a metric's labels.
+func (d told) of(name string) ([]string, bool) {
+	if labels, found := d.labels[name]; found {
+		return labels, true
+	}
+	for begins, labels := range d.families {
+		if strings.HasPrefix(name, begins) {
+			return labels, true
+		}
+	}
+	return nil, false
+}
+
+// everywhere are labels that Prometheus or a histogram adds.
+var everywhere = []string{"le", "job", "instance", "quantile", "alertname", "severity"}
+
+// faults returns what an expression names that does not exist. A name with a
+// colon must be recorded; its labels are what its rule leaves.
+func (d told) faults(expr string, recorded map[string]bool) []string {
+	var found []string
+	fault := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	has := func(name, label string) bool {
+		labels, _ := d.of(name)
+		return strings.Contains(name, ":") || slices.Contains(labels, label)
+	}
+	all := tokens(expr)
+	made := strings.Contains(expr, "label_replace(") || strings.Contains(expr, "label_join(") // by these a label comes from nowhere
+	for i, t := range all {
+		switch {
+		case t.kind == metric && strings.Contains(t.text, ":"):
+			if !recorded[t.text] {
+				fault("no rule records %s", t.text)
+			}
+		case t.kind == metric && t.text != "up" && t.text != "ALERTS":
+			if _, is := d.of(family(t.text)); !is {
+				fault("there is no metric %s", t.text)
+			} else if kind := d.kinds[family(t.text)]; (kind == "histogram") != (family(t.text) != t.text) && kind != "" {
+				fault("%s is read as if it were something else than a %s", t.text, kind)
+			}
+		case t.kind != label || slices.Contains(everywhere, t.text) || made:
+		case t.of == "by":
+			for _, name := range aggregated(all, i) {
+				if !has(name, t.text) {
+					fault("%s has no label %s to aggregate by", name, t.text)
+				}
+			}
+		case slices.Contains(modifiers, t.of):
+			if !slices.ContainsFunc(metricsOf(all), func(name string) bool { return has(name, t.text) }) {
+				fault("nothing has the label %s of %s", t.text, t.of)
+			}
+		case !has(family(t.of), t.text):
+			fault("%s has no label %s", t.of, t.text)
+		}
+	}
+	return found
+}
+
+func metricsOf(all []token) []string {
+	var names []string
+	for _, t := range all {
+		if t.kind == metric && t.text != "up" && t.text != "ALERTS" {
+			names = append(names, family(t.text))
+		}
+	}
+	return names
+}
+
+// aggregated returns the metrics in the parentheses that belong to a list of by:
+// those that follow it, or else those before it.
+func aggregated(all []token, at int) []string {
+	closed := at + slices.IndexFunc(all[at:], func(t token) bool { return t.kind == sign && t.text == ")" })
+	if next := closed + 1; next < len(all) && all[next].kind == sign && all[next].text == "(" {
+		return metricsOf(all[next:until(all, next, 1)])
+	}
+	opened := at
+	for all[opened].kind != modifier {
+		opened--
+	}
+	return metricsOf(all[until(all, opened-1, -1):opened])
+}
+
+// until returns where the parenthesis at a place is closed, or opened if step is -1.
+func until(all []token, at, step int) int {
+	depth := 0
+	for ; at >= 0 && at < len(all); at += step {
+		switch {
+		case all[at].kind != sign:
+		case all[at].text == "(":
+			depth++
+		case all[at].text == ")":
+			depth--
+		}
+		if depth == 0 {
+			return at
+		}
+	}
+	return max(0, min(at, len(all)))
+}
+
+func TestOnlyWhatIsToldIsAskedFor(t *testing.T) {
+	d := readTold(t)
+	if len(d.labels) < 50 || len(d.families) < 5 || !slices.Contains(d.labels["freshet_settled_total"], "source") {
+		t.Fatalf("docs/metrics.md has changed its form: %d metrics, %d families", len(d.labels), len(d.families))
+	}
+	panels, err := Panels("5m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := Rules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := map[string]bool{}
+	for _, r := range rules {
+		recorded[r.Record] = true
+	}
+	for _, p := range panels {
+		for _, expr := range p.Exprs {
+			for _, fault := range d.faults(expr, recorded) {
+				t.Errorf("%s, %s, %s: %s\n%s", p.Dashboard, p.Row, p.Title, fault, expr)
+			}
+		}
+	}
+	for _, r := range rules {
+		for _, fault := range d.faults(r.Expr, recorded) {
+			t.Errorf("rule %s%s: %s\n%s", r.Record, r.Alert, fault, r.Expr)
+		}
+	}
+}
+
+func TestWhatIsNotToldIsFound(t *testing.T) {
+	d := readTold(t)
+	recorded := map[string]bool{"a:b:c": true}
+	for expr, want := range map[string]string{
+		`sum by (priority) (rate(freshet_settled_total{end="x", source=~"a,b{"}[5m])) / on (priority) a:b:c > 1e3`: "",
+		`histogram_quantile(0.95, sum by (le) (rate(freshet_update_latency_seconds_bucket[5m])))`:                  "",
+		`sum(freshet_dlq_message_count offset 1h) by (topic) # (x`:                                                 "",
+		`freshet_kafka_client_connects_total{client="a"} and on () up{job="x"} == bool 1 or vector(0)`:             "",
+		`freshet_nothing`:                   "no metric freshet_nothing",
+		`settled_total`:                     "no metric settled_total",
+		`rate(freshet_settled[5m])`:         "no metric freshet_settled",
+		`freshet_update_latency_seconds`:    "something else than a histogram",
+		`freshet_reads_total{route="x"}`:    "freshet_reads_total has no label route",
+		`a:b:d`:                             "no rule records a:b:d",
+		`sum(freshet_low_yielding) by (to)`: "no label to to aggregate by",
+		`sum by (facet) (freshet_reads_total) / sum by (facet) (freshet_low_yielding)`: "freshet_low_yielding has no label facet",
+		`freshet_reads_total / on (end) freshet_low_yielding`:                          "nothing has the label end",
+		`freshet_kafka_client_connects_total{node_id="1"}`:                             "has no label node_id",
+	} {
+		faults := strings.Join(d.faults(expr, recorded), "; ")
+		if want == "" && faults != "" || !strings.Contains(faults, want) {
+			t.Errorf("%s: %q, want %q", expr, faults, want)
+		}
+	}
+}
+
+func TestAHistogramsNameEndsInItsUnit(t *testing.T) {
+	for name, kind := range readTold(t).kinds {
+		if is := family(name+"_sum") == name; kind == "histogram" && !is {
+			t.Errorf("Metrics does not know %s for a histogram", name)
+		}
+		if family(name) != name {
+			t.Errorf("Metrics takes %s for a series of %s", name, family(name))
+		}
+	}
+}
+
+func TestMetricsOfAnExpression(t *testing.T) {
+	got := Metrics(`histogram_quantile(0.5, sum by (le) (rate(freshet_db_batch_size_bucket{doing="freshet_no"}[5m]))) +
+		freshet_db_batch_size_sum > a:b:rate5m and freshet_dlq_message_count unless go_goroutines`)
+	if want := []string{"freshet_db_batch_size", "a:b:rate5m", "freshet_dlq_message_count"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
