@@ -71,15 +71,15 @@ var process = board{
 			{
 				title: "Connections", unit: number, wide: 8,
 				about: "Of the pool: all, and those idle. Normal: most are idle. None idle for long: Redis is slow.",
-				asks: all(one(pool("redis_pool_pool_conn_total_current"), "{{instance}} all"),
-					one(pool("redis_pool_pool_conn_idle_current"), "{{instance}} idle")),
+				asks: all(one(pool("redis_pool_conn_total_current"), "{{instance}} all"),
+					one(pool("redis_pool_conn_idle_current"), "{{instance}} idle")),
 			},
 			{
 				title: "Not found in the pool, timed out, stale", unit: perMin, wide: 8,
 				about: "Normal: some dials after a start. Timed out: nobody got a connection in time, so Redis is slow or the pool too small. Stale: connections were closed from outside.",
-				asks: all(one("60 * "+perInstance("redis_pool_pool_miss_total"), "{{instance}} dialled"),
-					one("60 * "+perInstance("redis_pool_pool_timeout_total"), "{{instance}} timed out"),
-					one("60 * "+perInstance("redis_pool_pool_conn_stale_total"), "{{instance}} stale")),
+				asks: all(one("60 * "+perInstance("redis_pool_miss_total"), "{{instance}} dialled"),
+					one("60 * "+perInstance("redis_pool_timeout_total"), "{{instance}} timed out"),
+					one("60 * "+perInstance("redis_pool_conn_stale_total"), "{{instance}} stale")),
 			},
 			{
 				title: "Commands, p95", unit: seconds, wide: 8, lines: []line{warn(.05)},
