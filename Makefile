@@ -34,6 +34,9 @@ seen-outage: ## a total outage at 350/s on real services, and its end, judged (O
 scenario-reads: $(K6) ## 3,000 users read during a flood, with a slow Kafka, and without Redis, judged (SECONDS_EACH=30)
 	@$(SERVICES); $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} reads
 
+observe: ## what operators see: panels, rules and alerts on a real Prometheus, judged (SECONDS_EACH=30)
+	@$(SERVICES); $(GO) run ./scenarios --seconds $${SECONDS_EACH:-30} observe
+
 fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
 		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \

@@ -1,17 +1,18 @@
 // Command scenarios plays what happens to a whole installation, with many users, and
 // judges it: processes of their own on the real services, an upstream with a real
-// quota, users by k6, and something that goes wrong.
+// quota, users, and something that goes wrong.
 //
 //	eval "$(scripts/services up)"
 //	go run ./scenarios reads               # or: make scenario-reads
 //	go run ./scenarios --seconds 300 reads
+//	go run ./scenarios observe             # or: make observe
 //
 // It prints figures beside their limits and a verdict for each phase, and exits with 1
-// if one is missed. What counts as success is said at the head of the scenario's
-// script (reads.js). PostgreSQL and Kafka are those that FRESHET_TEST_… name, with a
+// if one is missed. reads has users by k6, and what counts as success is said at the
+// head of its script (reads.js); observe has a Prometheus, and judges what it sees. PostgreSQL and Kafka are those that FRESHET_TEST_… name, with a
 // database and topics of the scenario's own; Redis is its own, for it is killed.
 //
-// A further scenario is a function in the table below, and a script beside reads.js.
+// A further scenario is a function in the table below.
 package main
 
 import (
@@ -34,11 +35,13 @@ type options struct {
 	document       string // of characters
 	flood          string // document of what the flood refreshes
 	k6             string
+	brief          bool
 }
 
 // scenarios by name. One returns errMissed when it ran and a limit was missed.
 var scenarios = map[string]func(ctx context.Context, s *site, o options) error{
-	"reads": reads,
+	"observe": observe,
+	"reads":   reads,
 }
 
 var errMissed = errors.New("a limit is missed")
@@ -56,10 +59,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("scenarios", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&o.seconds, "seconds", 30, "length of each phase")
-	flags.IntVar(&o.users, "users", 3000, "users at the same time")
-	flags.StringVar(&o.document, "document", "item-equipment", "what users read: item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
-	flags.StringVar(&o.flood, "flood", "basic", "what the flood refreshes, of the same; item-equipment takes the worker a core")
-	flags.StringVar(&o.k6, "k6", "", "the k6 to use (default: make k6 gets one)")
+	flags.IntVar(&o.users, "users", 3000, "users at the same time (reads)")
+	flags.StringVar(&o.document, "document", "item-equipment", "what users read (reads): item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
+	flags.StringVar(&o.flood, "flood", "basic", "what the flood refreshes (reads), of the same; item-equipment takes the worker a core")
+	flags.StringVar(&o.k6, "k6", "", "the k6 to use (reads; default: make k6 gets one)")
+	flags.BoolVar(&o.brief, "brief", false, "do not wait until the alerts of the last outage are gone, half a minute (observe)")
 	flags.Usage = func() {
 		fmt.Fprintf(stderr, "go run ./scenarios [flags] %s\n", strings.Join(slices.Sorted(maps.Keys(scenarios)), "|"))
 		flags.PrintDefaults()

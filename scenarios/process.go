@@ -35,7 +35,8 @@ func (s *site) start(ctx context.Context, name, pattern string, env []string, ar
 }
 
 func (s *site) startProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*process, error) {
-	log, err := os.Create(filepath.Join(s.dir, name+".log"))
+	// One that is started again goes on in the same file.
+	log, err := os.OpenFile(filepath.Join(s.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -103,30 +104,42 @@ func (p *process) kill() {
 
 // ownRedis starts a Redis that may be killed.
 func (s *site) ownRedis(ctx context.Context) (*process, error) {
+	port, err := s.freePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.redisAt(ctx, net.JoinHostPort("127.0.0.1", port))
+}
+
+// redisAt starts one at an address, where one may have been killed.
+func (s *site) redisAt(ctx context.Context, address string) (*process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, errors.New("there is no redis-server, and the scenario kills one of its own; install it with: apt-get install -y --no-install-recommends redis-server")
 	}
-	port, err := freePort(ctx)
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	p, err := s.startProgram(ctx, "redis", "Ready to accept connections", nil, path,
-		"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction")
+		"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction")
 	if err != nil {
 		return nil, err
 	}
-	p.address = net.JoinHostPort("127.0.0.1", port)
+	p.address = address
 	return p, nil
 }
 
 // freePort returns one below those that the kernel gives to outgoing connections:
-// nobody must get it while the Redis is down.
-func freePort(ctx context.Context) (string, error) {
-	for port := 20_000; port < 30_000; port++ {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+// nobody must get it while the Redis is down. None is returned twice, for a process
+// may take its own only after it has said that it is up.
+func (s *site) freePort(ctx context.Context) (string, error) {
+	for s.port = max(s.port, 20_000); s.port < 30_000; {
+		port := strconv.Itoa(s.port)
+		s.port++
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 		if err == nil {
-			return strconv.Itoa(port), l.Close()
+			return port, l.Close()
 		}
 	}
 	return "", errors.New("there is no free port between 20000 and 30000")

@@ -34,6 +34,9 @@ type site struct {
 	kafka    *slowKafka
 	upstream string // where the simulator is
 	facets   map[string]string
+	tuned    *strings.Replacer // what is said of facets otherwise, if it is not nil
+	token    string            // an administrator's; without one nobody is asked who they are
+	port     int               // that is tried next
 	// processes that run, or did.
 	processes []*process
 	closers   []func()
@@ -50,7 +53,7 @@ func newSite(ctx context.Context, out io.Writer) (*site, error) {
 		return s, err
 	}
 	if _, err := os.Stat("cmd/freshet"); err != nil {
-		return s, errors.New("run it in the repository's root: go run ./scenarios reads")
+		return s, errors.New("run it in the repository's root: go run ./scenarios SCENARIO")
 	}
 	s.binary = filepath.Join(s.dir, "freshet")
 	if text, err := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "./cmd/freshet").CombinedOutput(); err != nil {
@@ -180,8 +183,18 @@ func (s *site) configure(name, broker, freshFor string) (env []string, err error
 	if freshFor != "" {
 		preset = strings.ReplaceAll(preset, "freshFor: 1h", "freshFor: "+freshFor)
 	}
+	if s.tuned != nil {
+		preset = s.tuned.Replace(preset)
+	}
 	text := fmt.Sprintf("kafka: {brokers: [%q]}\nredis: {mode: single, addresses: [%q]}\nsources:\n  %s:\n    %s",
 		broker, s.redis.address, s.source, strings.ReplaceAll(preset, "\n", "\n    "))
+	if s.token != "" {
+		file := filepath.Join(s.dir, "token")
+		if err := os.WriteFile(file, []byte(s.token), 0o600); err != nil {
+			return nil, err
+		}
+		text = fmt.Sprintf("access: {adminTokenFile: %q}\n", file) + text
+	}
 	file := filepath.Join(s.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err

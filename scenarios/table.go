@@ -9,7 +9,7 @@ import (
 // table collects figures and whether their limits are held.
 type table struct {
 	lines  [][4]string // what, figure, limit, verdict
-	note   string      // below them
+	note   string      // below them, of one or more lines
 	missed bool
 }
 

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/simulator"
+)
+
+// outage is something that goes wrong.
+type outage struct {
+	name       string
+	begin, end func(ctx context.Context) error
+	seen       string   // a query that is answered when it has come about, if no alert tells of it
+	tell       []string // alerts that must tell of it, and end soon after it
+	stay       []string // alerts that must tell of it, and stay: they look back
+	may        []string // critical alerts that may tell of it, by how much else there was; they look back
+}
+
+// outages are all of them, in their order: after the last one nothing is refreshed for
+// half a minute.
+func (s *site) outages(stopped target) []outage {
+	faulty := func(first ...simulator.Fault) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return s.control(ctx, simulator.Control{Faults: append(first, faults()...)})
+		}
+	}
+	credential := func(key string) func(context.Context) error {
+		return func(ctx context.Context) error { return s.control(ctx, simulator.Control{APIKey: &key}) }
+	}
+	two := 2
+	return []outage{
+		{
+			name:  "the upstream refuses calls for a moment",
+			begin: faulty(simulator.Fault{Kind: simulator.TooManyRequests, Count: &two, RetryAfter: "1"}), end: faulty(),
+			seen: "sum(increase(freshet_rate_limiter_brakes_total[1m])) > 0",
+			may:  []string{"FreshetErrorBudgetBurnsFast"},
+		},
+		{
+			name:  "the upstream refuses the credential",
+			begin: credential("another-key"), end: credential(""),
+			tell: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
+		},
+		{
+			name:  "a worker is stopped",
+			begin: func(context.Context) error { s.latest(stopped.name).stop(); return nil },
+			end: func(ctx context.Context) error {
+				_, err := s.tell(ctx, stopped)
+				return err
+			},
+			tell: []string{"FreshetTargetDown"},
+		},
+		{
+			name:  "the database lets nobody in",
+			begin: func(ctx context.Context) error { return s.admit(ctx, false) },
+			end:   func(ctx context.Context) error { return s.admit(ctx, true) },
+			tell:  []string{"FreshetDatabaseBreakerOpen", "FreshetReadsBreakerOpen"},
+			stay:  []string{"FreshetRecordsHeld", "FreshetReadsFromOlder"},
+			may:   []string{"FreshetErrorBudgetBurnsFast"},
+		},
+		{
+			name:  "Redis is killed",
+			begin: func(context.Context) error { s.redis.kill(); return nil },
+			end: func(ctx context.Context) (err error) {
+				s.redis, err = s.redisAt(ctx, s.redis.address)
+				return err
+			},
+			tell: []string{"FreshetRedisBreakerOpen", "FreshetSettlesNotHeard"},
+			may:  []string{"FreshetNoPermits", "FreshetErrorBudgetBurnsFast"},
+		},
+	}
+}
+
+// admit opens the scenario's database, or shuts it and ends who is in it: the server
+// is everybody's, and goes on.
+func (s *site) admit(ctx context.Context, all bool) error {
+	admin, err := service("FRESHET_TEST_POSTGRES")
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	own, err := pgx.ParseConfig(s.database)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, fmt.Sprintf("ALTER DATABASE %s WITH ALLOW_CONNECTIONS %t", own.Database, all)); err != nil || all {
+		return err
+	}
+	_, err = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", own.Database)
+	return err
+}
+
+// outage has something go wrong until it is told of, and may then wait for the end of that.
+func (w *watch) outage(ctx context.Context, o outage, wait bool) error {
+	began, told, seen := time.Now(), map[string]alert{}, o.seen == ""
+	if err := o.begin(ctx); err != nil {
+		return err
+	}
+	must := slices.Concat(o.tell, o.stay)
+	err := within(ctx, 2*patience, func() (bool, error) {
+		found, err := w.alerts(ctx)
+		maps.Copy(told, found)
+		if !seen && err == nil {
+			var all []series
+			all, err = w.now(ctx, o.seen)
+			seen = len(all) > 0
+		}
+		return seen && len(those(told, must)) == len(must), err
+	})
+	if err != nil {
+		return err
+	}
+	if o.seen != "" {
+		w.table.judge("it is seen", strconv.FormatBool(seen), "true", seen)
+	}
+	for _, name := range must {
+		w.table.judge(name, told[name].state, "pending or firing", told[name] != alert{})
+	}
+	w.table.figure("  told after", "%v", time.Since(began).Round(time.Second))
+	if err := o.end(ctx); err != nil {
+		return err
+	}
+	if wait && len(o.tell) > 0 {
+		if err := w.ended(ctx, o); err != nil {
+			return err
+		}
+	}
+	found, err := w.alertsDuring(ctx, began, time.Now())
+	w.known = append(w.known, slices.Concat(o.stay, o.may)...)
+	w.silent(found, slices.Concat(o.tell, w.known))
+	return err
+}
+
+// ended waits until nothing tells of an outage any more that is over.
+func (w *watch) ended(ctx context.Context, o outage) error {
+	began := time.Now()
+	var left []string
+	err := within(ctx, 4*patience, func() (bool, error) {
+		found, err := w.alerts(ctx)
+		left = those(found, o.tell)
+		return len(left) == 0, err
+	})
+	w.table.judge("alerts that stay after its end", list(left), "none", len(left) == 0)
+	w.table.figure("  gone after", "%v", time.Since(began).Round(time.Second))
+	return err
+}
+
+// those returns which of these alerts were found.
+func those(found map[string]alert, names []string) (all []string) {
+	for _, name := range names {
+		if _, ok := found[name]; ok {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// target is a process that is scraped.
+type target struct{ name, role, ready, address string }
+
+// observed starts a query process and two workers, and returns where they tell of
+// themselves, and where the query process answers.
+func (s *site) observed(ctx context.Context) (all []target, api string, err error) {
+	all = []target{
+		{name: "query", role: "query", ready: `query service is up.* listen=([0-9.:]+)`},
+		{name: "worker-1", role: "worker", ready: "worker is up"},
+		{name: "worker-2", role: "worker", ready: "worker is up"},
+	}
+	for i, t := range all {
+		port, err := s.freePort(ctx)
+		if err != nil {
+			return nil, "", err
+		}
+		all[i].address = net.JoinHostPort("127.0.0.1", port)
+		found, err := s.tell(ctx, all[i])
+		if err != nil {
+			return nil, "", err
+		}
+		if t.role == "query" {
+			api = "http://" + found
+		}
+	}
+	return all, api, nil
+}
+
+// tell starts a process that tells of itself.
+func (s *site) tell(ctx context.Context, t target) (found string, err error) {
+	env, err := s.configure(t.name, s.broker, "")
+	if err != nil {
+		return "", err
+	}
+	args := []string{t.role, "--ops-listen", t.address}
+	if t.role == "query" {
+		args = append(args, "--listen", "127.0.0.1:0")
+	}
+	p, err := s.start(ctx, t.name, t.ready, env, args...)
+	if err != nil {
+		return "", err
+	}
+	return p.found, nil
+}
+
+// latest returns the process of a name that was started last.
+func (s *site) latest(name string) *process {
+	for _, p := range slices.Backward(s.processes) {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
