@@ -230,6 +230,7 @@ func (f *following) watchJitter() {
 	measured, known := f.l.jitter.measure()
 	f.l.metrics.jitter.Set(measured.Seconds())
 	configured := f.l.needs.config.Jitter
+	f.l.metrics.allowed.Set(configured.Seconds())
 	spread := time.Duration(0)
 	if known && measured > configured {
 		spread = min(measured.Truncate(jitterStep)+jitterStep, time.Second)

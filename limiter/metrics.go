@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +30,9 @@ type metrics struct {
 	state    map[string]prometheus.Gauge
 	probing  prometheus.Gauge
 	second   perSecond
+	allowed  prometheus.Gauge
+	quiet    prometheus.Counter
+	birth    atomic.Int64 // of the state that was shown last
 }
 
 // states are those that a View may show.
@@ -71,6 +75,12 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 			Name: "rate_limiter_window_seconds", Help: "Length of a policy's window.",
 		}, []string{"policy"}),
 		state: map[string]prometheus.Gauge{},
+		allowed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_jitter_allowed_seconds", Help: "By how much calls may be spread, as configured; above it the rate is lowered to fit.",
+		}),
+		quiet: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rate_limiter_quiet_starts_total", Help: "How often the limiter's state was lost and begun anew, as this process has seen.",
+		}),
 		probing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_probing", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
 		}),
@@ -100,7 +110,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		m.state[name] = state.WithLabelValues(name)
 	}
 	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.brakes,
-		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, state, m.probing,
+		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, state, m.probing, m.allowed, m.quiet,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rate_limiter_rps", Help: "Calls sent in the last whole second of the clock; the sum over all processes is the source's.",
 		}, func() float64 { return float64(m.second.last(time.Now())) }))
@@ -152,6 +162,9 @@ func (s *perSecond) turn(to int64) {
 // show sets what the live view shows of the state in Redis.
 func (m *metrics) show(v View) {
 	m.rate.Set(v.Rate)
+	if before := m.birth.Swap(v.birth); before != 0 && v.birth != before {
+		m.quiet.Inc()
+	}
 	for name, gauge := range m.state {
 		is := 0.0
 		if name == v.State {

@@ -33,6 +33,8 @@ type View struct {
 	Rate           float64       `json:"rate"`
 	Policies       []PolicyView  `json:"policies"`
 	Processes      []ProcessView `json:"processes"`
+
+	birth int64 // of the state, by Redis' clock in us; 0: there is none
 }
 
 // PolicyView is what one policy has left.
@@ -227,6 +229,7 @@ func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Q
 		return View{}, errUnreadable
 	}
 	now, birth, until := s[0], s[1], utc(s[4])
+	v.birth = birth
 	next := nextProbe(s[7:])
 	v.At, v.Revision, v.Rate = utc(now), s[2], float64(s[5])/1000
 	switch quiet := birth + quota.Quiet().Microseconds(); {

@@ -21,6 +21,7 @@ type metrics struct {
 	looks    *prometheus.CounterVec
 	breaker  prometheus.Gauge
 	line     prometheus.Gauge
+	held     prometheus.Counter
 
 	byRoute memo[route, prometheus.Observer]
 	byRead  memo[readTo, readMetrics]
@@ -47,8 +48,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "settles_heard", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
 		}),
 	}
+	m.held = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "reads_held_total", Help: "Reads answered 503 because nothing is stored and the upstream fails for this very entity.",
+	})
 	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
-	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line)
+	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held)
 	return m
 }
 

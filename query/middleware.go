@@ -103,7 +103,11 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			c.Error(err) // writes the answer, so that its status is known
 		}
-		s.metrics.answered(c.Path(), r.Method, c.Response().Status, time.Since(started))
+		path := c.Path()
+		if c.Get(waitedKey) != nil { // as long as it wanted to
+			path += "?wait"
+		}
+		s.metrics.answered(path, r.Method, c.Response().Status, time.Since(started))
 		if begun {
 			panic(http.ErrAbortHandler) // the client must not take what it has for the whole
 		}
@@ -148,6 +152,7 @@ const (
 	correlationHeader  = "X-Correlation-Id"
 	correlationMaxSize = 128
 	correlationKey     = "correlation_id"
+	waitedKey          = "waited"
 )
 
 // correlationOf returns the id that follows a request to the dead letter it may

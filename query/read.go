@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -160,6 +161,9 @@ func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 		return notFound(body)
 	case a.refused != nil:
 		return withBody(a.refused, &body)
+	}
+	if strings.HasPrefix(a.Reason, "HELD_") {
+		s.metrics.held.Inc() // no fault of ours, to those who watch
 	}
 	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now: "+a.Reason+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))

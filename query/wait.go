@@ -66,6 +66,7 @@ func (s *Server) patience(c echo.Context) (time.Duration, error) {
 // process stops; it returns what the last look found, and whether it waited in vain.
 // It listens before the first look.
 func (s *Server) await(c echo.Context, who access.Client, patience time.Duration, e schemas.Entity, look func(*waiter) (view, bool, error)) (v view, inVain bool, err error) {
+	c.Set(waitedKey, true)
 	leave, err := s.enter(who)
 	if err != nil {
 		return view{}, false, err
