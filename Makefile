@@ -87,4 +87,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test race seen seen-outage scenario-reads k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage scenario-reads observe k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down

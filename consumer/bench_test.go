@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/observe"
@@ -65,30 +68,10 @@ func document(key string) string {
 // from the topic to the committed offset, with the bare upsert of as many into
 // the same database: Redis and PostgreSQL are real, the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
-	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer kafka.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: servicetest.RedisAddress(b), MaxRetries: -1})
-	defer func() { _ = rdb.Close() }()
-	url := servicetest.Postgres(b)
-	if _, err := postgres.Migrate(b.Context(), url); err != nil {
-		b.Fatal(err)
-	}
-	pg, err := postgres.Open(b.Context(), url)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer pg.Close()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
-	}))
-	defer upstream.Close()
-
+	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
 	for n := 0; b.Loop(); n++ {
-		inWorker += throughWorker(b, kafka, rdb, pg, upstream.URL)
+		inWorker += through(observe.Tracer{})
 		bare += bareUpserts(b, pg, n)
 	}
 	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
@@ -98,16 +81,80 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkWorkerTraced compares the processor time of an event on its whole way
+// without spans, with all of them made and none kept, and with all kept, in rounds
+// that take turns. Of the process: the broker and the upstream are in it too.
+func BenchmarkWorkerTraced(b *testing.B) {
+	through, _ := throughReal(b)
+	ways := []struct {
+		name   string
+		tracer observe.Tracer
+		cpu    time.Duration
+	}{
+		{name: "off"},
+		{name: "not-kept", tracer: observe.NewTracer(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample())))},
+		{name: "kept", tracer: observe.NewTracer(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter())))},
+	}
+	for b.Loop() {
+		for i := range ways {
+			before := cpuTime(b)
+			through(ways[i].tracer)
+			ways[i].cpu += cpuTime(b) - before
+		}
+	}
+	for _, w := range ways {
+		b.ReportMetric(float64(w.cpu.Microseconds())/float64(benchEvents*b.N), "µs/event-"+w.name)
+		b.ReportMetric(w.cpu.Seconds()/ways[0].cpu.Seconds(), "×off-"+w.name)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// cpuTime is how much of the processors this process has used.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// throughReal returns what sends events through a worker on real services.
+func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
+	b.Helper()
+	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(kafka.Close)
+	rdb := redis.NewClient(&redis.Options{Addr: servicetest.RedisAddress(b), MaxRetries: -1})
+	b.Cleanup(func() { _ = rdb.Close() })
+	url := servicetest.Postgres(b)
+	if _, err := postgres.Migrate(b.Context(), url); err != nil {
+		b.Fatal(err)
+	}
+	pg, err = postgres.Open(b.Context(), url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pg.Close)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
+	}))
+	b.Cleanup(upstream.Close)
+	return func(t observe.Tracer) time.Duration { return throughWorker(b, kafka, rdb, pg, upstream.URL, t) }, pg
+}
+
 // throughWorker returns how long a worker takes from its first write to its last.
-func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string) time.Duration {
+func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, tracer observe.Tracer) time.Duration {
 	b.Helper()
 	name := servicetest.Name("bench")
-	client, err := kgo.NewClient(append(producer.ClientOptions(benchEvents), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.AllowAutoTopicCreation())...)
+	client, err := kgo.NewClient(append(append(producer.ClientOptions(benchEvents), tracer.Kafka()...), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.AllowAutoTopicCreation())...)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer client.Close()
-	prod := producer.New(rdb, client, benchEvents, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), observe.Tracer{})
+	prod := producer.New(rdb, client, benchEvents, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), tracer)
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	produced := make(chan error, 1)
@@ -139,7 +186,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Needs{
 		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
 		Kafka: func(string) []kgo.Opt { return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)} },
-		Log:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Log:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Trace: tracer,
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
@@ -22,7 +21,7 @@ import (
 // it.
 func (w *Worker) follow(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
 	if !w.tracer.On() {
-		t.span = noop.Span{}
+		t.span = observe.NoSpan
 		return ctx, hard, t.span
 	}
 	under := ctx
@@ -70,7 +69,7 @@ func (t *task) ended(end string) {
 // be what is none of a collector's business; the upstream is sent no trace parent.
 func (w *Worker) startCall(t *task) trace.Span {
 	if !w.tracer.On() {
-		return noop.Span{}
+		return observe.NoSpan
 	}
 	_, span := w.tracer.Start(trace.ContextWithSpan(context.Background(), t.span), "call the upstream",
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("freshet.source", t.request.Source)))
@@ -79,6 +78,10 @@ func (w *Worker) startCall(t *task) trace.Span {
 
 // endCall ends it with what was answered, or why nothing was.
 func endCall(span trace.Span, status int, err error) {
+	if !span.IsRecording() {
+		span.End()
+		return
+	}
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
@@ -91,7 +94,7 @@ func endCall(span trace.Span, status int, err error) {
 // startBatch begins the span of a write of many results, linked with each of theirs.
 func (w *Worker) startBatch(ctx context.Context, batch []*item) (context.Context, trace.Span) {
 	if !w.tracer.On() {
-		return ctx, noop.Span{}
+		return ctx, observe.NoSpan
 	}
 	var links []trace.Link
 	for _, i := range batch {
@@ -100,7 +103,7 @@ func (w *Worker) startBatch(ctx context.Context, batch []*item) (context.Context
 		}
 	}
 	if len(links) == 0 { // nobody would come from there
-		return ctx, noop.Span{}
+		return ctx, observe.NoSpan
 	}
 	ctx, span := w.tracer.Start(ctx, doingWrite, trace.WithNewRoot(), trace.WithLinks(links...),
 		trace.WithAttributes(attribute.Int("freshet.results", len(batch))))

@@ -9,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/store"
 )
 
@@ -129,8 +133,9 @@ func (s *sink) Header() http.Header         { return s.h }
 func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
 func (s *sink) WriteHeader(int)             {}
 
-func hotHit(tb testing.TB, as string) func() {
+func hotHit(tb testing.TB, as string, tracer observe.Tracer) func() {
 	r := newRig(tb)
+	r.server.tracer = tracer
 	r.stored("a", time.Minute)
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character/a", nil)
 	req.Header.Set("Accept-Encoding", as)
@@ -149,7 +154,7 @@ func hotHit(tb testing.TB, as string) func() {
 // The bar is five, beyond those of net/http itself.
 func TestAHotHitAllocatesAtMostFiveTimes(t *testing.T) {
 	for _, as := range []string{"zstd", "gzip", ""} {
-		if n := testing.AllocsPerRun(1000, hotHit(t, as)); n > 5 {
+		if n := testing.AllocsPerRun(1000, hotHit(t, as, observe.Tracer{})); n > 5 {
 			t.Errorf("%q: %v allocations", as, n)
 		}
 	}
@@ -158,7 +163,24 @@ func TestAHotHitAllocatesAtMostFiveTimes(t *testing.T) {
 func BenchmarkAHotHit(b *testing.B) {
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		b.Run(as, func(b *testing.B) {
-			serve := hotHit(b, as)
+			serve := hotHit(b, as, observe.Tracer{})
+			b.ReportAllocs()
+			for b.Loop() {
+				serve()
+			}
+		})
+	}
+}
+
+// BenchmarkAHotHitTraced is what spans cost the path on which they cost most.
+func BenchmarkAHotHitTraced(b *testing.B) {
+	for name, tracer := range map[string]observe.Tracer{
+		"off":      {},
+		"not-kept": observe.NewTracer(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample()))),
+		"kept":     observe.NewTracer(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter()))),
+	} {
+		b.Run(name, func(b *testing.B) {
+			serve := hotHit(b, "zstd", tracer)
 			b.ReportAllocs()
 			for b.Loop() {
 				serve()

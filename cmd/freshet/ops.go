@@ -139,12 +139,14 @@ func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer) // the client has left otherwise
 }
 
+// listenOps takes the address of health and metrics, before anything starts that
+// would be told of there.
+func (c OpsConfig) listenOps(ctx context.Context) (net.Listener, error) {
+	return listen(ctx, c.Listen, "ops.listen", "--ops-listen")
+}
+
 // serveOps answers on its own address until ctx ends.
-func serveOps(ctx context.Context, address string, handler http.Handler) error {
-	l, err := listen(ctx, address, "ops.listen", "--ops-listen")
-	if err != nil {
-		return err
-	}
+func serveOps(ctx context.Context, l net.Listener, handler http.Handler) error {
 	if access.Loopback(l.Addr().String()) {
 		handler = ownNames(handler)
 	}

@@ -33,12 +33,17 @@ that nothing is refreshed.`,
 				return err
 			}
 			defer func() { _ = l.Close() }()
+			ops, err := config.Ops.listenOps(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = ops.Close() }()
 			parts, closeAll, err := p.connect(cmd.Context(), config)
 			if err != nil {
 				return err
 			}
 			defer closeAll()
-			parts.opsListen = config.Ops.Listen
+			parts.opsListener = ops
 			return parts.run(cmd.Context(), serving(l))
 		},
 	}
@@ -69,6 +74,11 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 			if err := config.Ops.admit(); err != nil {
 				return err
 			}
+			ops, err := config.Ops.listenOps(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = ops.Close() }()
 			parts, closeAll, err := p.connect(cmd.Context(), config)
 			if err != nil {
 				return err
@@ -86,13 +96,13 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 			g := newGroup(cmd.Context())
 			g.run(func(ctx context.Context) error { return parts.run(ctx, working(lanes, names...)) })
 			g.run(func(ctx context.Context) error {
-				return serveOps(ctx, config.Ops.Listen, parts.ops(map[string]check{
+				return serveOps(ctx, ops, parts.ops(map[string]check{
 					"database": {required: true, ask: parts.store.Ping},
 					"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
 					"kafka":    {required: true, ask: probe.Ping},
 				}))
 			})
-			parts.log.Info("worker is up", "lane", lane, "ops", config.Ops.Listen)
+			parts.log.Info("worker is up", "lane", lane, "ops", ops.Addr().String())
 			<-g.ctx.Done()
 			return g.stop()
 		},

@@ -57,7 +57,7 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	opsListen string // where the query service tells of its health besides; may be empty
+	opsListener net.Listener // where the query service tells of its health besides; may be nil
 }
 
 // role is what a process does with the parts, until ctx ends.
@@ -201,17 +201,24 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	p.log.Info("query service is up", "listen", l.Addr().String(), "ops", p.opsListen, "access", guard.Required())
+	p.log.Info("query service is up", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.Required())
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
-	if p.opsListen != "" {
-		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListen, ops) })
+	if p.opsListener != nil {
+		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListener, ops) })
 	}
 	<-front.ctx.Done()
 	return errors.Join(front.stop(), behind.stop())
+}
+
+func (p parts) opsAddress() string {
+	if p.opsListener == nil {
+		return ""
+	}
+	return p.opsListener.Addr().String()
 }
 
 // settles lets the query service hear of settled requests.

@@ -1,0 +1,84 @@
+package consumer
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// BenchmarkSeen is what it costs a worker that one event can be seen: its metrics,
+// and its spans where they are off, made and not kept, and kept.
+func BenchmarkSeen(b *testing.B) {
+	b.Run("metrics", func(b *testing.B) {
+		m := newMetrics("nexon", schemas.High, prometheus.NewRegistry())
+		asked := time.Now()
+		took := []time.Duration{time.Millisecond}
+		b.ReportAllocs()
+		for b.Loop() {
+			m.inFlight.Inc()
+			m.called(source.OK, took)
+			m.wrote(20, time.Millisecond, []store.Result{})
+			m.stored(store.Touched, asked)
+			m.took.Observe(time.Since(asked).Seconds())
+			m.inFlight.Dec()
+		}
+	})
+	for name, tracer := range map[string]observe.Tracer{
+		"spans-off":      {},
+		"spans-not-kept": observe.NewTracer(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample()))),
+		"spans-kept":     observe.NewTracer(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter()))),
+	} {
+		b.Run(name, func(b *testing.B) {
+			w := &Worker{tracer: tracer, lane: schemas.High}
+			t := &task{record: &kgo.Record{Context: context.Background()}, request: schemas.UpdateRequest{
+				Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Reason: schemas.Stale, Version: 1,
+			}}
+			batch := []*item{{task: t}}
+			b.ReportAllocs()
+			for b.Loop() {
+				ctx, hard, span := w.follow(context.Background(), context.Background(), t)
+				_, wait := w.tracer.Start(ctx, "wait for a permit")
+				wait.End()
+				endCall(w.startCall(t), http.StatusOK, nil)
+				_, batch[0].span = w.tracer.Start(hard, "store")
+				_, write := w.startBatch(hard, batch)
+				write.End()
+				endStore(batch[0].span, store.Touched)
+				t.ended("touched")
+				span.End()
+			}
+		})
+	}
+}
+
+func TestWhatIsNotTracedCostsNoMemory(t *testing.T) {
+	w := &Worker{lane: schemas.High}
+	one := &task{record: &kgo.Record{Context: context.Background()}}
+	batch := []*item{{task: one}}
+	n := testing.AllocsPerRun(100, func() {
+		ctx, hard, span := w.follow(context.Background(), context.Background(), one)
+		_, wait := w.tracer.Start(ctx, "wait for a permit")
+		wait.End()
+		endCall(w.startCall(one), http.StatusOK, nil)
+		_, batch[0].span = w.tracer.Start(hard, "store")
+		_, write := w.startBatch(hard, batch)
+		write.End()
+		endStore(batch[0].span, store.Touched)
+		one.ended("touched")
+		span.End()
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
