@@ -134,6 +134,10 @@ type perSecond struct {
 func (s *perSecond) count(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if to := now.Unix(); to == s.at-1 { // it has waited for the lock over the turn
+		s.whole++
+		return
+	}
 	s.turn(now.Unix())
 	s.calls++
 }
@@ -142,7 +146,9 @@ func (s *perSecond) count(now time.Time) {
 func (s *perSecond) last(now time.Time) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turn(now.Unix())
+	if now.Unix() != s.at-1 {
+		s.turn(now.Unix())
+	}
 	return s.whole
 }
 

@@ -24,7 +24,16 @@ func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
 	if n := s.last(at.Add(3 * time.Second)); n != 0 {
 		t.Errorf("%d calls in a second in which nobody called", n)
 	}
+	s.count(at.Add(3 * time.Second))
 	s.count(at.Add(4 * time.Second))
+	s.count(at.Add(3999 * time.Millisecond)) // its goroutine was late
+	s.count(at.Add(4100 * time.Millisecond))
+	if n := s.last(at.Add(4200 * time.Millisecond)); n != 2 {
+		t.Errorf("%d calls in the last whole second, there were 2", n)
+	}
+	if n := s.last(at.Add(5 * time.Second)); n != 2 {
+		t.Errorf("%d calls in the second after, there were 2", n)
+	}
 	if n := s.last(at.Add(9 * time.Second)); n != 0 {
 		t.Errorf("%d calls: a second of long ago was told", n)
 	}

@@ -22,7 +22,11 @@ func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) 
 	if e.Key, err = part(c, "key"); err != nil {
 		return e, f, err
 	}
-	return e, f, checkKey(e, src)
+	if err := checkKey(e, src); err != nil {
+		return e, f, err
+	}
+	s.about(c, e)
+	return e, f, nil
 }
 
 // targetOf returns what entityOf does, and how long the client wants to wait for it.

@@ -74,11 +74,9 @@ type (
 
 func (m *metrics) answered(path, method string, status int, took time.Duration) {
 	// What a client makes up must not become a label.
+	method = knownMethod(method)
 	if path == "" {
 		path, method = "none", "none"
-	}
-	if status == http.StatusMethodNotAllowed {
-		method = "none"
 	}
 	m.byRoute.get(route{path, method, status}, func() prometheus.Observer {
 		return m.requests.WithLabelValues(path, method, strconv.Itoa(status))
@@ -93,6 +91,15 @@ func (m *metrics) read(e schemas.Entity, v view) {
 	if v.freshness == Fresh || v.freshness == Stale {
 		of.age.Observe(v.at.Sub(v.CheckedAt).Seconds())
 	}
+}
+
+// knownMethod returns a method that there is, or none.
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "none"
 }
 
 // memo remembers the metrics of a few labels: finding them by the labels themselves

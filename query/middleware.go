@@ -33,6 +33,9 @@ func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Cl
 				return err
 			}
 		}
+		if s.tracer.On() {
+			s.follow(c)
+		}
 		return handle(c, who)
 	}
 }
@@ -89,9 +92,6 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 		if id := r.Header.Get(correlationHeader); printable(id) {
 			setCorrelation(c, id)
 		}
-		if s.tracer.On() {
-			defer s.follow(c)()
-		}
 		var err error
 		if n := len(r.RequestURI); n > pathMost {
 			err = problem.New(http.StatusRequestURITooLong, "path-too-long", fmt.Sprintf("The path and query have %d bytes; they may have %d.", n, pathMost))
@@ -108,6 +108,9 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 			path += "?wait"
 		}
 		s.metrics.answered(path, r.Method, c.Response().Status, time.Since(started))
+		if s.tracer.On() {
+			s.endSpan(c)
+		}
 		if begun {
 			panic(http.ErrAbortHandler) // the client must not take what it has for the whole
 		}

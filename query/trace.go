@@ -13,33 +13,45 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// follow begins a request's span, in the trace of its client if it has one, and
-// returns what ends it.
-func (s *Server) follow(c echo.Context) (end func()) {
+// follow begins a request's span, in the trace of its client if it has one. It is
+// begun when it is known that the client may ask: nobody else decides what is kept.
+func (s *Server) follow(c echo.Context) {
 	r := c.Request()
-	method, route := r.Method, c.Path()
-	if route == "" { // what a client makes up must not become a name
-		method, route = "none", "none"
-	}
+	method, route := knownMethod(r.Method), c.Path()
 	ctx, span := s.tracer.Start(observe.WithParent(r.Context(), r.Header.Get(schemas.TraceParent)), method+" "+route,
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route)))
+	c.Set(spanKey, span)
 	c.SetRequest(r.WithContext(ctx))
-	return func() {
-		defer span.End()
-		if !span.IsRecording() {
-			return
-		}
-		status := c.Response().Status
-		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
-		if status >= http.StatusInternalServerError {
-			span.SetStatus(codes.Error, http.StatusText(status))
-		}
-		if key := c.Param("key"); key != "" {
-			span.SetAttributes(attribute.String("freshet.entity", c.Param("source")+"/"+c.Param("facet")+"/"+key))
-		}
-		if id, ok := c.Get(correlationKey).(string); ok {
-			span.SetAttributes(attribute.String("freshet.correlation_id", id))
-		}
+}
+
+// spanKey is where a request's span is kept.
+const spanKey = "span"
+
+// endSpan ends a request's span, if it has one, with what was answered.
+func (s *Server) endSpan(c echo.Context) {
+	span, begun := c.Get(spanKey).(trace.Span)
+	if !begun {
+		return
+	}
+	defer span.End()
+	if !span.IsRecording() {
+		return
+	}
+	status := c.Response().Status
+	span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+	if status >= http.StatusInternalServerError {
+		span.SetStatus(codes.Error, http.StatusText(status))
+	}
+	if id, ok := c.Get(correlationKey).(string); ok {
+		span.SetAttributes(attribute.String("freshet.correlation_id", id))
+	}
+}
+
+// about writes into a request's span which entity it is about, once that is known to
+// be one.
+func (s *Server) about(c echo.Context, e schemas.Entity) {
+	if s.tracer.On() {
+		trace.SpanFromContext(c.Request().Context()).SetAttributes(attribute.String("freshet.entity", e.String()))
 	}
 }
 

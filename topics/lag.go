@@ -108,6 +108,10 @@ type Sampler struct {
 	lag     *prometheus.GaugeVec
 	letters *prometheus.GaugeVec
 
+	// Of Run alone: what can't be measured, and when letters were counted last.
+	lagLost, lettersLost lost
+	counted              map[string]time.Time
+
 	mu      sync.Mutex
 	samples map[lane][]sample // the oldest first
 }
@@ -127,7 +131,7 @@ func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prom
 	s := &Sampler{
 		measure: func(ctx context.Context, source string) ([]Lag, error) { return Measure(ctx, admin, source) },
 		count:   func(ctx context.Context, source string) (int64, error) { return countLetters(ctx, admin, source) },
-		sources: sources, log: log, samples: map[lane][]sample{},
+		sources: sources, log: log, samples: map[lane][]sample{}, counted: map[string]time.Time{},
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kafka_consumer_lag", Help: "Records that are not committed.",
 		}, []string{"topic", "group"}),
@@ -143,13 +147,8 @@ func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prom
 func (s *Sampler) Run(ctx context.Context) error {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
-	failing := false
 	for {
-		err := s.sample(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			s.log.Warn("lag can't be measured; waiting times are not told until it can", "err", err)
-		}
-		failing = err != nil
+		s.sample(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -158,24 +157,51 @@ func (s *Sampler) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Sampler) sample(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
+func (s *Sampler) sample(ctx context.Context) {
+	limit, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
-	var errs []error
+	var lagErrs, letterErrs []error
 	for _, source := range s.sources { // one that can't be measured hides no other
-		letters, err := s.count(ctx, source)
+		lags, err := s.measure(limit, source)
 		if err == nil {
-			s.letters.WithLabelValues(schemas.DeadLetterTopic(source)).Set(float64(letters))
-		}
-		lags, unmeasured := s.measure(ctx, source)
-		if unmeasured == nil {
 			s.take(time.Now(), lags)
 		} else {
 			s.forget(time.Now(), source)
 		}
-		errs = append(errs, err, unmeasured)
+		lagErrs = append(lagErrs, err)
 	}
-	return errors.Join(errs...)
+	for _, source := range s.sources {
+		letters, err := s.count(limit, source)
+		s.tellLetters(time.Now(), source, letters, err)
+		letterErrs = append(letterErrs, err)
+	}
+	if ctx.Err() == nil {
+		s.lagLost.say(s.log, "lag can't be measured; waiting times are not told until it can", errors.Join(lagErrs...))
+		s.lettersLost.say(s.log, "dead letters can't be counted", errors.Join(letterErrs...))
+	}
+}
+
+// lost is something that can't be measured at the moment.
+type lost bool
+
+// say logs the first of a row of failures.
+func (l *lost) say(log *slog.Logger, what string, err error) {
+	if err != nil && !*l {
+		log.Warn(what, "err", err) //nolint:sloglint // of two messages, each a constant
+	}
+	*l = err != nil
+}
+
+// tellLetters tells how many dead letters a source has, and takes it back once that
+// is too old to go by.
+func (s *Sampler) tellLetters(now time.Time, source string, n int64, err error) {
+	topic := schemas.DeadLetterTopic(source)
+	if err == nil {
+		s.counted[source] = now
+		s.letters.WithLabelValues(topic).Set(float64(n))
+	} else if now.Sub(s.counted[source]) > sampleLife {
+		s.letters.DeleteLabelValues(topic)
+	}
 }
 
 // forget takes back what was told of a source's lag, once that is too old to go by.

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -240,5 +241,49 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		reg := prometheus.NewRegistry()
+		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.NewTextHandler(&text, nil)), reg)
+		var lettersFail, lagFails error
+		s.count = func(context.Context, string) (int64, error) { return 7, lettersFail }
+		s.measure = func(context.Context, string) ([]Lag, error) {
+			return []Lag{{Source: "nexon", Lane: schemas.High, Topic: "t", Group: "g"}}, lagFails
+		}
+		said := func(lag, letters int) {
+			t.Helper()
+			for what, want := range map[string]int{"lag can't be measured": lag, "dead letters can't be counted": letters} {
+				if n := strings.Count(text.String(), what); n != want {
+					t.Errorf("%q stands %d times, want %d", what, n, want)
+				}
+			}
+		}
+		s.sample(t.Context())
+		lettersFail = errors.New("there is no such topic")
+		for range 3 {
+			s.sample(t.Context())
+		}
+		said(0, 1)
+		if n, err := testutil.GatherAndCount(reg, "dlq_message_count"); n != 1 || err != nil {
+			t.Errorf("after a moment: %d, %v", n, err)
+		}
+		lagFails = errors.New("Kafka is away")
+		<-time.After(sampleLife + time.Second)
+		for range 3 {
+			s.sample(t.Context())
+		}
+		said(1, 1)
+		if n, err := testutil.GatherAndCount(reg, "dlq_message_count"); n != 0 || err != nil {
+			t.Errorf("an old count is told: %d, %v", n, err)
+		}
+		lagFails, lettersFail = nil, nil
+		s.sample(t.Context())
+		lagFails = errors.New("again")
+		s.sample(t.Context())
+		said(2, 1)
 	})
 }

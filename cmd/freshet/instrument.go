@@ -62,7 +62,9 @@ func (t *redisTimes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		started := time.Now()
 		err := next(ctx, cmd)
-		t.took.WithLabelValues(t.name(cmd)).Observe(time.Since(started).Seconds())
+		if !greets(cmd) {
+			t.took.WithLabelValues(t.name(cmd)).Observe(time.Since(started).Seconds())
+		}
 		return err
 	}
 }
@@ -72,9 +74,22 @@ func (t *redisTimes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		started := time.Now()
 		err := next(ctx, cmds)
+		if len(cmds) == 0 || greets(cmds[0]) {
+			return err
+		}
 		t.took.WithLabelValues("pipeline").Observe(time.Since(started).Seconds())
 		return err
 	}
+}
+
+// greets reports whether a command is how a connection begins, which is nobody's
+// request.
+func greets(cmd redis.Cmder) bool {
+	switch cmd.Name() {
+	case "hello", "client", "auth", "select", "readonly":
+		return true
+	}
+	return false
 }
 
 // name returns a command's name, or that of its script.

@@ -122,8 +122,18 @@ func (l *levels) handler(log *slog.Logger) http.Handler {
 				if err != nil {
 					return adminapi.Answer{}, problem.New(http.StatusBadRequest, "invalid-level", "The "+err.Error()+".")
 				}
+				by := actor(r)
+				if by == "" {
+					by = "ops.listen"
+				}
+				tell := func() { log.Warn("the level of logs was changed", "level", to.String(), "for", d, "by", by) }
+				if to > slog.LevelWarn { // afterwards nobody would see it
+					tell()
+				}
 				l.set(to, d)
-				log.Warn("the level of logs was changed", "level", to.String(), "for", d, "by", actor(r))
+				if to <= slog.LevelWarn {
+					tell()
+				}
 				return adminapi.Answer{Body: l.state()}, nil
 			},
 		}},
@@ -138,7 +148,12 @@ func (l *levels) handler(log *slog.Logger) http.Handler {
 // whole network, and what changes the process is not.
 func fromHere(next http.Handler) http.Handler {
 	return ownNames(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if host, _, err := net.SplitHostPort(r.RemoteAddr); err != nil || !net.ParseIP(host).IsLoopback() || !access.Loopback(r.Host) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		here := err == nil && net.ParseIP(host).IsLoopback() && access.Loopback(r.Host)
+		for _, forwarded := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} { // by a proxy on this machine
+			here = here && r.Header.Get(forwarded) == ""
+		}
+		if !here {
 			_ = problem.New(http.StatusForbidden, "not-from-here", "The level of logs is changed from this machine alone, at a loopback address.").Write(w, r)
 			return
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,8 +21,8 @@ import (
 
 // TracingConfig says where spans are sent: to an OpenTelemetry collector that speaks
 // OTLP over HTTP below this URL, as http://localhost:4318; empty: nothing is traced. Sample is the
-// part of traces begun here that are kept; one that a client has begun is kept if the
-// client keeps it. What the collector asks for (headers, certificates) is read from
+// part of traces begun here that are kept; one that a client who may ask has begun is kept if
+// the client keeps it. What the collector asks for (headers, certificates) is read from
 // the standard variables, OTEL_EXPORTER_OTLP_….
 type TracingConfig struct {
 	Endpoint string  `yaml:"endpoint"`
@@ -32,14 +31,23 @@ type TracingConfig struct {
 
 func (c TracingConfig) check() error {
 	var errs []error
-	if u, err := url.Parse(c.Endpoint); c.Endpoint != "" && (err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https")) {
-		errs = append(errs, fmt.Errorf("endpoint: %q must be the URL of a collector, as in http://localhost:4318, or empty", c.Endpoint))
+	u, err := url.Parse(c.Endpoint)
+	switch {
+	case c.Endpoint == "":
+	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
+		errs = append(errs, errors.New("endpoint: it must be the URL of a collector, as in http://localhost:4318, or empty")) // not the value: it may hold a password
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		errs = append(errs, errors.New("endpoint: it must have no user, query or fragment; what the collector asks for goes into OTEL_EXPORTER_OTLP_HEADERS"))
 	}
 	if !(c.Sample > 0 && c.Sample <= 1) { // not a number is neither
 		errs = append(errs, fmt.Errorf("sample: %v must be above 0 and at most 1: the part of traces that are kept", c.Sample))
 	}
 	return errors.Join(errs...)
 }
+
+// attributeMost bounds a span's attributes; a collector refuses what is too large, with
+// all that is sent beside it.
+const attributeMost = 1 << 10
 
 // flushPatience is how long a stop waits for the last spans to be taken.
 const flushPatience = 5 * time.Second
@@ -49,7 +57,11 @@ func (c TracingConfig) tracer(ctx context.Context, log *slog.Logger) (observe.Tr
 	if c.Endpoint == "" {
 		return observe.Tracer{}, func() {}, nil
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(c.Endpoint, "/")+"/v1/traces"))
+	to, err := url.JoinPath(c.Endpoint, "v1/traces")
+	if err != nil {
+		return observe.Tracer{}, nil, fmt.Errorf("tracing.endpoint: %w", err)
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to))
 	if err != nil {
 		return observe.Tracer{}, nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}
@@ -66,7 +78,9 @@ func (c TracingConfig) tracer(ctx context.Context, log *slog.Logger) (observe.Tr
 
 // provider returns a provider that keeps what Sample says.
 func (c TracingConfig) provider(options ...sdk.TracerProviderOption) *sdk.TracerProvider {
-	return sdk.NewTracerProvider(append(options,
+	limits := sdk.NewSpanLimits()
+	limits.AttributeValueLengthLimit = attributeMost
+	return sdk.NewTracerProvider(append(options, sdk.WithRawSpanLimits(limits),
 		sdk.WithSampler(sdk.ParentBased(linked{sdk.TraceIDRatioBased(c.Sample)})),
 		sdk.WithResource(resource.NewSchemaless(
 			semconv.ServiceName("freshet"), semconv.ServiceVersion(version()), semconv.ServiceInstanceID(workerName()),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -306,5 +307,23 @@ func TestThatSpansAreLostIsLoggedNowAndThen(t *testing.T) {
 	lost.Handle(context.DeadlineExceeded)
 	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 2 {
 		t.Errorf("%d lines after a minute", len(all))
+	}
+}
+
+func TestATracingEndpointThatWouldLeakOrLeadElsewhereIsRefusedAndNotRepeated(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"": "", "http://localhost:4318": "", "https://collector.example/otlp/": "",
+		"localhost:4318": "must be the URL", "ftp://x": "must be the URL", "https://": "must be the URL",
+		"https://user:s3cret@x": "no user", "https://x/?api-key=s3cret": "no user", "https://x/#s3cret": "no user",
+	} {
+		err := TracingConfig{Endpoint: endpoint, Sample: 0.5}.check()
+		if (err == nil) != (want == "") || (err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"))) {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+	}
+	for _, sample := range []float64{0, -1, 1.1, math.NaN(), math.Inf(1)} {
+		if err := (TracingConfig{Sample: sample}).check(); err == nil {
+			t.Errorf("%v is taken", sample)
+		}
 	}
 }
