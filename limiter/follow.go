@@ -207,6 +207,7 @@ func (f *following) report(now time.Time) {
 	}
 	l.mu.Lock()
 	waiting := l.high.length+l.low.length > 0
+	l.metrics.fade(now)
 	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
 	blocked := l.unset || l.uncount
 	l.shown = waiting

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,15 +23,18 @@ type metrics struct {
 	jitter   prometheus.Gauge
 	left     *prometheus.GaugeVec
 	limit    *prometheus.GaugeVec
-	rate     prometheus.Gauge
+	rate     *prometheus.GaugeVec
 	used     *prometheus.GaugeVec
 	window   *prometheus.GaugeVec
-	state    map[string]prometheus.Gauge
+	state    *prometheus.GaugeVec
 	probing  prometheus.Gauge
 	second   perSecond
 	allowed  prometheus.Gauge
 	quiet    prometheus.Counter
-	birth    atomic.Int64 // of the state that was shown last
+
+	mu    sync.Mutex // of what follows
+	birth int64      // of the state that was shown last
+	shown time.Time  // when; zero while nothing is shown
 }
 
 // states are those that a View may show.
@@ -51,9 +53,6 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	waiting := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "rate_limiter_waiting", Help: "Calls that wait for their permit in this process.",
 	}, []string{"priority"})
-	state := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "rate_limiter_state", Help: "1 for the state that the source's limiter is in, 0 for the others.",
-	}, []string{"state"})
 	m := &metrics{
 		waiting: map[schemas.Lane]prometheus.Gauge{},
 		jitter: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -65,16 +64,18 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		limit: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_limit", Help: "Calls that a policy allows in its window.",
 		}, []string{"policy"}),
-		rate: prometheus.NewGauge(prometheus.GaugeOpts{
+		rate: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_ramp_ratio", Help: "The part of the rate that is used: 1, or less after a brake.",
-		}),
+		}, nil),
 		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_used", Help: "Calls of a policy's window that are used; of a window kept by lanes, as of a second, nobody counts them.",
 		}, []string{"policy"}),
 		window: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_window_seconds", Help: "Length of a policy's window.",
 		}, []string{"policy"}),
-		state: map[string]prometheus.Gauge{},
+		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rate_limiter_state", Help: "1 for the state that the source's limiter is in, 0 for the others.",
+		}, []string{"state"}),
 		allowed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_jitter_allowed_seconds", Help: "By how much calls may be spread, as configured; above it the rate is lowered to fit.",
 		}),
@@ -106,11 +107,8 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		m.waiting[lane] = waiting.WithLabelValues(string(lane))
 		m.waited[lane] = waited.WithLabelValues(string(lane))
 	}
-	for _, name := range states {
-		m.state[name] = state.WithLabelValues(name)
-	}
 	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.brakes,
-		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, state, m.probing, m.allowed, m.quiet,
+		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, m.state, m.probing, m.allowed, m.quiet,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rate_limiter_rps", Help: "Calls sent in the last whole second of the clock; the sum over all processes is the source's.",
 		}, func() float64 { return float64(m.second.last(time.Now())) }))
@@ -167,16 +165,19 @@ func (s *perSecond) turn(to int64) {
 
 // show sets what the live view shows of the state in Redis.
 func (m *metrics) show(v View) {
-	m.rate.Set(v.Rate)
-	if before := m.birth.Swap(v.birth); before != 0 && v.birth != before {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.birth != 0 && v.birth != m.birth {
 		m.quiet.Inc()
 	}
-	for name, gauge := range m.state {
+	m.birth, m.shown = v.birth, time.Now()
+	m.rate.WithLabelValues().Set(v.Rate)
+	for _, name := range states {
 		is := 0.0
 		if name == v.State {
 			is = 1
 		}
-		gauge.Set(is)
+		m.state.WithLabelValues(name).Set(is)
 	}
 	for _, p := range v.Policies {
 		m.window.WithLabelValues(p.Name).Set(p.length.Seconds())
@@ -188,5 +189,23 @@ func (m *metrics) show(v View) {
 		m.limit.WithLabelValues(p.Name).Set(float64(p.Limit))
 		m.left.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Left))
 		m.left.WithLabelValues(p.Name, string(schemas.Low)).Set(float64(p.LeftForLow))
+	}
+}
+
+// shownLife is how long what was shown is told without a new look: three times as
+// long as an idle process takes from one to the next.
+const shownLife = 3 * idleReport
+
+// fade takes back what was shown, once that is too old to go by: other processes know
+// better.
+func (m *metrics) fade(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.shown.IsZero() || now.Sub(m.shown) <= shownLife {
+		return
+	}
+	m.shown = time.Time{}
+	for _, g := range []*prometheus.GaugeVec{m.rate, m.state, m.window, m.used, m.limit, m.left} {
+		g.Reset()
 	}
 }

@@ -3,6 +3,9 @@ package limiter
 import (
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
@@ -40,5 +43,32 @@ func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
 	s.count(at) // the clock was set back
 	if n := s.last(at.Add(time.Second)); n != 1 {
 		t.Errorf("%d calls after the clock was set back, there was 1", n)
+	}
+}
+
+func TestWhatIsShownIsTakenBackWhenItIsOld(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := newMetrics("nexon", reg)
+	used := int64(3)
+	m.show(View{State: probing, Rate: 0.5, birth: 1, Policies: []PolicyView{{Name: "day", Limit: 10, Used: &used, Left: 7, length: 24 * time.Hour}}})
+	count := func() (n int) {
+		for _, name := range []string{"state", "ramp_ratio", "limit", "left", "used", "window_seconds"} {
+			one, err := testutil.GatherAndCount(reg, "rate_limiter_"+name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += one
+		}
+		return n
+	}
+	all := len(states) + 6
+	if m.fade(time.Now().Add(shownLife - time.Second)); count() != all {
+		t.Errorf("%d series, want %d", count(), all)
+	}
+	if m.fade(time.Now().Add(shownLife + time.Second)); count() != 0 {
+		t.Errorf("%d series of long ago are told", count())
+	}
+	if m.show(View{State: "flowing", birth: 2}); testutil.ToFloat64(m.quiet) != 1 || testutil.ToFloat64(m.state.WithLabelValues("flowing")) != 1 {
+		t.Error("a state that was lost meanwhile is not counted, or the new one not told")
 	}
 }

@@ -159,9 +159,11 @@ func (s *site) deleteTopics() {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+	admin := kadm.NewClient(client)
 	for _, topic := range schemas.Topics(s.source) {
-		_, _ = kadm.NewClient(client).DeleteTopic(ctx, topic.Name)
+		_, _ = admin.DeleteTopic(ctx, topic.Name)
 	}
+	_, _ = admin.DeleteGroups(ctx, schemas.Group(s.source, schemas.High), schemas.Group(s.source, schemas.Low))
 }
 
 // preset is the reference source at an upstream, its facet once for each of these.
