@@ -27,7 +27,8 @@ const (
 // assignment is the partitions that this member owns, each with its ledger, and
 // the only place from which offsets are committed.
 type assignment struct {
-	log *slog.Logger
+	log      *slog.Logger
+	patience time.Duration
 
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
@@ -38,7 +39,7 @@ type assignment struct {
 }
 
 func newAssignment(log *slog.Logger) *assignment {
-	return &assignment{log: log, ledgers: map[string]map[int32]*ledger{}}
+	return &assignment{log: log, patience: revokePatience, ledgers: map[string]map[int32]*ledger{}}
 }
 
 // options are the client's settings that belong to the assignment. Rebalances
@@ -109,7 +110,7 @@ func (a *assignment) take(partitions map[string][]int32) map[string]map[int32]*l
 // what was sent, commit the unbroken prefix, and only then let go.
 func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
 	taken := a.take(removed)
-	limit, cancel := context.WithTimeout(ctx, revokePatience)
+	limit, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	var sent []<-chan struct{}
 	for _, l := range each(taken) { // all before any is waited for
@@ -120,6 +121,10 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 		case <-ended:
 		case <-limit.Done():
 		}
+	}
+	if n := underWay(taken); n > 0 {
+		a.log.Warn("calls were still under way when their partitions were given up; whoever reads their records next may send them again",
+			"calls", n, "waited", a.patience)
 	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
@@ -141,6 +146,14 @@ func (a *assignment) end(taken map[string]map[int32]*ledger) {
 	for _, l := range each(taken) {
 		l.revoke()
 	}
+}
+
+// underWay returns how many records' calls were sent and have not ended.
+func underWay(ledgers map[string]map[int32]*ledger) (n int) {
+	for _, l := range each(ledgers) {
+		n += l.underWay()
+	}
+	return n
 }
 
 func each(ledgers map[string]map[int32]*ledger) []*ledger {

@@ -140,6 +140,12 @@ func (l *ledger) leave() {
 	}
 }
 
+func (l *ledger) underWay() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent
+}
+
 // close lets nothing further be sent, and returns a channel that is closed when
 // what was sent has ended.
 func (l *ledger) close() <-chan struct{} {

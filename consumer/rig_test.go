@@ -53,12 +53,12 @@ type rig struct {
 	health   *consumer.Health
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	t.Helper()
 	t.Parallel()
 	r := &rig{T: t, health: consumer.NewHealth()}
 	var err error
-	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(4))
+	r.kafka, err = kfake.NewCluster(append(kafka, kfake.NumBrokers(1), kfake.DefaultNumPartitions(4))...)
 	if err != nil {
 		t.Fatal(err)
 	}

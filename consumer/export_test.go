@@ -1,0 +1,6 @@
+package consumer
+
+import "time"
+
+// SetPatience sets how long a revocation waits for what was sent, before Run.
+func (w *Worker) SetPatience(d time.Duration) { w.assignment.patience = d }

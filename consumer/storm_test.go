@@ -1,0 +1,265 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+)
+
+// slow is an upstream that takes its time, and knows how often each key was asked for.
+type slow struct {
+	mu       sync.Mutex
+	calls    map[string]int
+	n        atomic.Int64
+	min, max time.Duration
+}
+
+func (s *slow) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	key := req.URL.Query().Get("ocid")
+	s.n.Add(1)
+	s.mu.Lock()
+	s.calls[key]++
+	nth := s.calls[key]
+	s.mu.Unlock()
+	h := fnv.New32a()
+	_, _ = fmt.Fprint(h, key, nth)
+	select {
+	case <-time.After(s.min + (s.max-s.min)*time.Duration(h.Sum32()%1000)/1000):
+		_, _ = fmt.Fprintf(w, `{"character_name":%q}`, key)
+	case <-req.Context().Done():
+	}
+}
+
+// cable is what leads a member to the brokers, and can be cut.
+type cable struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func (c *cable) dial(ctx context.Context, network, host string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, host)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut {
+		return nil, errors.Join(errInjected, conn.Close())
+	}
+	c.conns = append(c.conns, conn)
+	return conn, nil
+}
+
+func (c *cable) set(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = cut
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+}
+
+// underWay counts the calls that workers say they have given up while they were under way.
+type underWay struct {
+	slog.Handler
+	calls *atomic.Int64
+}
+
+func (u underWay) Handle(ctx context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "calls" {
+			u.calls.Add(a.Value.Int64())
+		}
+		return true
+	})
+	return u.Handler.Handle(ctx, r)
+}
+
+func (u underWay) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return underWay{u.Handler.WithAttrs(attrs), u.calls}
+}
+
+// protocols are the ways in which a group can share out its partitions.
+var protocols = map[string][]kgo.Opt{
+	"classic":  nil,
+	"consumer": {kgo.ServerSideBalancer()},
+}
+
+// storm has members of one group come and go while the upstream is slow.
+type storm struct {
+	*rig
+	slow
+	rng      *rand.Rand
+	lane     schemas.Lane
+	group    []kgo.Opt
+	patience time.Duration // of a revocation
+	inFlight int
+	cuts     bool          // also cut members off
+	missed   time.Duration // after so long
+	members  []member
+	numbers  map[string]int64 // of each key's last request
+	givenUp  atomic.Int64     // calls under way at a revocation
+	cutOff   int
+}
+
+type member struct {
+	stop  func()
+	cable *cable
+}
+
+func newStorm(t *testing.T, lane schemas.Lane, group []kgo.Opt, cuts bool) *storm {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	s := &storm{
+		lane: lane, group: group, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, patience: patience, missed: 15 * time.Second,
+		slow: slow{calls: map[string]int{}, min: 20 * time.Millisecond, max: 600 * time.Millisecond}, numbers: map[string]int64{},
+	}
+	if cuts {
+		s.missed = 1500 * time.Millisecond
+	}
+	s.rig = newRig(t, kfake.GroupMinSessionTimeout(s.missed), kfake.BrokerConfigs(map[string]string{
+		"group.consumer.heartbeat.interval.ms": "200",
+		"group.consumer.session.timeout.ms":    strconv.FormatInt(s.missed.Milliseconds(), 10),
+	}))
+	s.upstreamOf(s.ServeHTTP)
+	return s
+}
+
+func (s *storm) join() {
+	s.Helper()
+	needs := s.needs()
+	m := member{cable: &cable{}}
+	needs.Kafka = func(string) []kgo.Opt {
+		session := []kgo.Opt{kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200 * time.Millisecond), kgo.Dialer(m.cable.dial)}
+		return append(append(s.brokers(), session...), s.group...)
+	}
+	needs.Log = slog.New(underWay{needs.Log.Handler(), &s.givenUp})
+	c := consumer.DefaultConfig(s.lane)
+	c.InFlight, c.Drain = s.inFlight, patience
+	w, err := consumer.New(c, s.source, s.lane, needs)
+	if err != nil {
+		s.Fatal(err)
+	}
+	w.SetPatience(s.patience)
+	m.stop = s.run(w.Run)
+	s.members = append(s.members, m)
+}
+
+// leave has some member leave in order.
+func (s *storm) leave() (left <-chan struct{}) {
+	i := s.rng.IntN(len(s.members))
+	m := s.members[i]
+	m.cable.set(false)
+	s.members = append(s.members[:i], s.members[i+1:]...)
+	done := make(chan struct{})
+	go func() { defer close(done); m.stop() }()
+	return done
+}
+
+// ask asks for new entities, and once more for some that were asked for before.
+func (s *storm) ask() {
+	s.Helper()
+	wishes := map[string]producer.Wish{}
+	for range 20 {
+		key := fmt.Sprint("k", len(s.numbers)+len(wishes))
+		wishes[key] = producer.Wish{Entity: entity(key), Lane: s.lane, Reason: schemas.CacheMiss}
+	}
+	for key := range s.numbers {
+		if len(wishes) < 25 {
+			wishes[key] = producer.Wish{Entity: entity(key), Lane: s.lane, Reason: schemas.Trigger}
+		}
+	}
+	for key, wish := range wishes {
+		switch result := s.producer.Request(s.Context(), wish); {
+		case result.Queued():
+			s.numbers[key] = max(s.numbers[key], result.Number)
+		case result.Outcome != producer.Pending: // on an earlier one's publish
+			s.Fatalf("wish for %s: %+v", key, result)
+		}
+	}
+}
+
+// blow has members come and go, and then checks that nothing was lost.
+func (s *storm) blow(steps int) {
+	s.Helper()
+	s.join()
+	for range steps {
+		s.ask()
+		if s.lane == schemas.Low {
+			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // HIGH is behind, now and then
+		}
+		before := s.n.Load()
+		switch n := len(s.members); {
+		case n < 2 || n < 4 && s.rng.IntN(2) == 0:
+			s.join()
+		case s.cuts && s.rng.IntN(3) == 0:
+			s.cutOff++
+			m := s.members[s.rng.IntN(n)]
+			m.cable.set(true)
+			time.AfterFunc(time.Duration(s.rng.IntN(4000))*time.Millisecond, func() { m.cable.set(false) })
+		case s.rng.IntN(3) == 0:
+			<-s.leave()
+		default:
+			s.leave()
+		}
+		if some := before + int64(s.rng.IntN(20)); s.behind.records.Load() == 0 {
+			s.until("some calls", func() bool { return s.n.Load() >= some || s.lag(s.lane) == 0 })
+		}
+	}
+	s.behind.records.Store(0)
+	s.until("the commit of everything", func() bool { return s.lag(s.lane) == 0 })
+	for key, number := range s.numbers {
+		if snap, ok := s.snapshot(key); !ok || snap.Version < number {
+			s.Errorf("%s: a snapshot of number %d, requested was %d", key, snap.Version, number)
+		}
+	}
+	calls, requests := s.n.Load(), s.produced(s.lane)
+	// A member that was cut off does not know, and goes on with what it has read.
+	most := s.givenUp.Load() + int64(s.cutOff*(s.inFlight+256))
+	s.Logf("%d calls for %d requests for %d entities; %d under way at a revocation, %d times cut off",
+		calls, requests, len(s.numbers), s.givenUp.Load(), s.cutOff)
+	if calls > requests+most {
+		s.Errorf("%d calls too many", calls-requests-most)
+	}
+	if n := len(s.letters()); n > 0 {
+		s.Errorf("%d dead letters", n)
+	}
+}
+
+func TestMembersComeAndGoInAStorm(t *testing.T) {
+	for name, group := range protocols {
+		t.Run(name, func(t *testing.T) {
+			t.Run("in order, and LOW stands back now and then", func(t *testing.T) {
+				newStorm(t, schemas.Low, group, false).blow(8)
+			})
+			t.Run("answers take longer than a revocation waits", func(t *testing.T) {
+				s := newStorm(t, schemas.High, group, false)
+				s.patience = 100 * time.Millisecond
+				s.blow(8)
+			})
+			t.Run("and some are cut off from Kafka", func(t *testing.T) {
+				newStorm(t, schemas.High, group, true).blow(8)
+			})
+		})
+	}
+}
