@@ -63,6 +63,9 @@ func (a *assignment) assigned(added map[string][]int32) {
 			a.ledgers[topic] = map[int32]*ledger{}
 		}
 		for _, p := range partitions {
+			if former := a.ledgers[topic][p]; former != nil { // its topic was deleted and made again
+				former.revoke()
+			}
 			a.ledgers[topic][p] = newLedger()
 		}
 	}
@@ -137,6 +140,9 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 // lost gives up partitions that another member may own already.
 func (a *assignment) lost(removed map[string][]int32) {
 	taken := a.take(removed)
+	for _, l := range each(taken) { // at once, however long a commit is under way
+		l.close()
+	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
 	a.end(taken)

@@ -61,3 +61,44 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 		}
 	}
 }
+
+func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
+	a := newAssignment(slog.New(slog.DiscardHandler))
+	of := map[string][]int32{"t": {0}}
+	a.assigned(of)
+	l := a.of("t", 0)
+	a.committing.Lock() // a commit that the broker does not answer
+	done := make(chan struct{})
+	go func() { defer close(done); a.lost(of) }()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	limit := time.After(5 * time.Second)
+	for l.is(open) {
+		select {
+		case <-look.C:
+		case <-limit:
+			t.Error("a partition that was lost may still send while a commit is under way")
+			l.revoke()
+		}
+	}
+	a.committing.Unlock()
+	<-done
+	if !l.is(revoked) {
+		t.Error("the ledger outlived its assignment")
+	}
+}
+
+func TestAPartitionThatIsAssignedAnewEndsItsFormerAssignment(t *testing.T) {
+	a := newAssignment(slog.New(slog.DiscardHandler))
+	of := map[string][]int32{"t": {0}}
+	a.assigned(of)
+	former := a.of("t", 0)
+	former.add(0, 0, time.Time{})
+	a.assigned(of) // as when its topic was deleted and made again
+	if former.enter() {
+		t.Error("a record of the former assignment may still be sent")
+	}
+	if _, due := former.commitPoint(); due {
+		t.Error("and committed")
+	}
+}
