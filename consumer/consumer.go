@@ -162,11 +162,22 @@ func (w *Worker) Run(ctx context.Context) error {
 		background.Go(func() { w.yield(ctx) })
 	}
 
+	drained := make(chan struct{})
+	background.Go(func() {
+		<-ctx.Done() // and not the end of the reading: a revocation that waits holds it up
+		limit := time.NewTimer(w.config.Drain)
+		defer limit.Stop()
+		select {
+		case <-limit.C:
+			cut(errDrain)
+		case <-drained:
+		}
+	})
+
 	w.pollLoop(ctx, hard)
 
-	drained := time.AfterFunc(w.config.Drain, func() { cut(errDrain) })
 	w.tasks.Wait()
-	drained.Stop()
+	close(drained)
 	w.writer.stop()
 	close(stopCommits)
 	stopWatching()
