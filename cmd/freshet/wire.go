@@ -275,7 +275,11 @@ func newGroup(ctx context.Context) *group {
 
 func (g *group) run(part func(context.Context) error) {
 	g.wg.Go(func() {
-		if err := part(g.ctx); err != nil {
+		err := part(g.ctx)
+		if g.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return // it was stopped as it started
+		}
+		if err != nil {
 			g.mu.Lock()
 			g.errs = append(g.errs, err)
 			g.mu.Unlock()
