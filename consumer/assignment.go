@@ -45,14 +45,18 @@ func newAssignment(log *slog.Logger) *assignment {
 // options are the client's settings that belong to the assignment. Rebalances
 // are blocked from a poll until what it returned is in the ledgers: a record
 // read under one assignment must never enter the ledger of the next.
-func (a *assignment) options() []kgo.Opt {
-	return []kgo.Opt{
+func (a *assignment) options(brokerAssigns bool) []kgo.Opt {
+	opts := []kgo.Opt{
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) { a.assigned(added) }),
 		kgo.OnPartitionsRevoked(func(ctx context.Context, c *kgo.Client, removed map[string][]int32) { a.revoked(ctx, c, removed) }),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, removed map[string][]int32) { a.lost(removed) }),
 	}
+	if brokerAssigns {
+		opts = append(opts, kgo.ServerSideBalancer())
+	}
+	return opts
 }
 
 func (a *assignment) assigned(added map[string][]int32) {

@@ -42,6 +42,8 @@ type Config struct {
 	Drain time.Duration
 	// Name identifies the worker in dead letters.
 	Name string
+	// BrokerAssigns has the broker share out the partitions (KIP-848), if it can.
+	BrokerAssigns bool
 }
 
 // DefaultConfig returns the bounds of a lane's worker: HIGH writes small batches
@@ -130,7 +132,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		kgo.RebalanceTimeout(time.Minute),
 		kgo.FetchMaxBytes(4 << 20),
 		kgo.FetchMaxPartitionBytes(1 << 20),
-	}, w.assignment.options()...), append(needs.Kafka(client), needs.Trace.Kafka()...)...)...)
+	}, w.assignment.options(config.BrokerAssigns)...), append(needs.Kafka(client), needs.Trace.Kafka()...)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make the consumer's client: %w", err)
 	}

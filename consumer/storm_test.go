@@ -98,19 +98,13 @@ func (u underWay) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return underWay{u.Handler.WithAttrs(attrs), u.calls}
 }
 
-// protocols are the ways in which a group can share out its partitions.
-var protocols = map[string][]kgo.Opt{
-	"classic":  nil,
-	"consumer": {kgo.ServerSideBalancer()},
-}
-
 // storm has members of one group come and go while the upstream is slow.
 type storm struct {
 	*rig
 	slow
 	rng      *rand.Rand
 	lane     schemas.Lane
-	group    []kgo.Opt
+	broker   bool          // shares out the partitions
 	patience time.Duration // of a revocation
 	inFlight int
 	cuts     bool          // also cut members off
@@ -126,12 +120,12 @@ type member struct {
 	cable *cable
 }
 
-func newStorm(t *testing.T, lane schemas.Lane, group []kgo.Opt, cuts bool) *storm {
+func newStorm(t *testing.T, lane schemas.Lane, broker, cuts bool) *storm {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	s := &storm{
-		lane: lane, group: group, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, patience: patience, missed: 15 * time.Second,
+		lane: lane, broker: broker, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, patience: patience, missed: 15 * time.Second,
 		slow: slow{calls: map[string]int{}, min: 20 * time.Millisecond, max: 600 * time.Millisecond}, numbers: map[string]int64{},
 	}
 	if cuts {
@@ -150,12 +144,11 @@ func (s *storm) join() {
 	needs := s.needs()
 	m := member{cable: &cable{}}
 	needs.Kafka = func(string) []kgo.Opt {
-		session := []kgo.Opt{kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200 * time.Millisecond), kgo.Dialer(m.cable.dial)}
-		return append(append(s.brokers(), session...), s.group...)
+		return append(s.brokers(), kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200*time.Millisecond), kgo.Dialer(m.cable.dial))
 	}
 	needs.Log = slog.New(underWay{needs.Log.Handler(), &s.givenUp})
 	c := consumer.DefaultConfig(s.lane)
-	c.InFlight, c.Drain = s.inFlight, patience
+	c.InFlight, c.Drain, c.BrokerAssigns = s.inFlight, patience, s.broker
 	w, err := consumer.New(c, s.source, s.lane, needs)
 	if err != nil {
 		s.Fatal(err)
@@ -247,18 +240,18 @@ func (s *storm) blow(steps int) {
 }
 
 func TestMembersComeAndGoInAStorm(t *testing.T) {
-	for name, group := range protocols {
-		t.Run(name, func(t *testing.T) {
+	for _, broker := range []bool{false, true} {
+		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
 			t.Run("in order, and LOW stands back now and then", func(t *testing.T) {
-				newStorm(t, schemas.Low, group, false).blow(8)
+				newStorm(t, schemas.Low, broker, false).blow(5)
 			})
 			t.Run("answers take longer than a revocation waits", func(t *testing.T) {
-				s := newStorm(t, schemas.High, group, false)
+				s := newStorm(t, schemas.High, broker, false)
 				s.patience = 100 * time.Millisecond
-				s.blow(8)
+				s.blow(5)
 			})
 			t.Run("and some are cut off from Kafka", func(t *testing.T) {
-				newStorm(t, schemas.High, group, true).blow(8)
+				newStorm(t, schemas.High, broker, true).blow(5)
 			})
 		})
 	}

@@ -37,13 +37,15 @@ type Config struct {
 }
 
 // KafkaConfig leads to the brokers. Replication 0 is auto: min(3, brokers), of
-// which one may be out of sync.
+// which one may be out of sync. The group protocol is classic, or consumer, with
+// which the broker shares out the partitions (KIP-848), if it can.
 type KafkaConfig struct {
 	Brokers           []string   `yaml:"brokers"`
 	TLS               TLSConfig  `yaml:"tls"`
 	SASL              SASLConfig `yaml:"sasl"`
 	ReplicationFactor Auto       `yaml:"replicationFactor"`
 	MinInsync         Auto       `yaml:"minInsync"`
+	GroupProtocol     string     `yaml:"groupProtocol"`
 }
 
 // SASLConfig is how a client proves who it is; no mechanism: it does not.
@@ -172,7 +174,7 @@ func (a Auto) MarshalYAML() (any, error) {
 // and the Nexon Open API as the only source.
 func defaultConfig() (Config, error) {
 	c := Config{
-		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}},
+		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
 		Query:    QueryConfig{"127.0.0.1:8080", 256 << 20},
@@ -246,6 +248,9 @@ func (c *Config) check() error {
 	case "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 	default:
 		fail("kafka.sasl.mechanism: %q must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", c.Kafka.SASL.Mechanism)
+	}
+	if p := c.Kafka.GroupProtocol; p != "classic" && p != "consumer" {
+		fail("kafka.groupProtocol: %q must be classic or consumer", p)
 	}
 	switch {
 	case len(c.Redis.Addresses) == 0:

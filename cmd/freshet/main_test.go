@@ -332,6 +332,7 @@ func TestAMistakeIsOneClearErrorWithWhatToDo(t *testing.T) {
 			nil, 1,
 			[]string{"sources.mine.quota.policies[0]", "up to 131 calls could reach the upstream", ">  5 |", "baseURL", "facets: a source needs at least one"},
 		},
+		{[]string{"config", "check"}, []string{"FRESHET_KAFKA_GROUP_PROTOCOL=eager"}, 1, []string{"kafka.groupProtocol", "classic or consumer"}},
 		{[]string{"config", "check"}, []string{"FRESHET_DATABASE_ULR=x"}, 1, []string{"FRESHET_DATABASE_ULR", "did you mean FRESHET_DATABASE_"}},
 		{[]string{"config", "check"}, []string{"FRESHET_SOURCES_NEXON_TIMEOUT=soon"}, 1, []string{"FRESHET_SOURCES_NEXON_TIMEOUT", "soon"}},
 		{[]string{"config", "check"}, []string{"FRESHET_DATABASE_URL=mysql://u:hunter2@h/x"}, 1, []string{"database.url", "postgres://user:password@host:port/name"}},

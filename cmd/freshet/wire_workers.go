@@ -61,6 +61,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) e
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
 			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			bounds.BrokerAssigns = p.config.Kafka.GroupProtocol == "consumer"
 			if lane == schemas.Low {
 				bounds.InFlight = c.Workers.Low.InFlight
 			}
