@@ -147,6 +147,9 @@ func (a *assignment) lost(removed map[string][]int32) {
 	for _, l := range each(taken) { // at once, however long a commit is under way
 		l.close()
 	}
+	if n := len(each(taken)); n > 0 {
+		a.log.Warn("partitions were lost with the session; whoever reads what was read of them and not committed may send it again", "partitions", n)
+	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
 	a.end(taken)
