@@ -3,71 +3,80 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 )
 
-// TestWorkersComeAndGoOnKafkaWhileTheUpstreamIsSlow has processes join and leave, and at last
-// all end at once, as when a release is rolled out.
-func TestWorkersComeAndGoOnKafkaWhileTheUpstreamIsSlow(t *testing.T) {
-	for _, protocol := range []string{"classic", "consumer", "both"} {
-		t.Run(protocol, func(t *testing.T) {
-			t.Parallel() // they mostly wait
-			f := newFleet(t, false, "--latency", "500ms-4s")
-			started := 0
-			start := func() *process {
-				name := protocol
-				if started++; protocol == "both" {
-					name = []string{"classic", "consumer"}[started%2]
-				}
-				f.env = append(f.env, "FRESHET_KAFKA_GROUP_PROTOCOL="+name)
-				return f.worker()
+// TestWorkersComeAndGo plays what the processes of workers are told to do, all at once, for
+// they mostly wait.
+func TestWorkersComeAndGo(t *testing.T) {
+	t.Parallel()
+	var tests sync.WaitGroup
+	for name, test := range map[string]func(*testing.T){
+		"consumer":      func(t *testing.T) { workersComeAndGo(t, "consumer", "consumer") },
+		"both":          func(t *testing.T) { workersComeAndGo(t, "classic", "consumer") },
+		"one signal":    aStopWaitsForTheAnswersAndLeavesNothingToRepeat,
+		"second signal": aSecondSignalEndsAtOnceAndItsRecordsAreReadAgain,
+	} {
+		tests.Go(func() { t.Run(name, test) })
+	}
+	tests.Wait()
+}
+
+// workersComeAndGo has workers of these group protocols, in turn, join and leave while
+// the upstream is slow, and at last all end at once, as when a release is rolled out.
+func workersComeAndGo(t *testing.T, protocols ...string) {
+	f := newFleet(t, false, "--latency", "500ms-4s")
+	started := 0
+	start := func() *process {
+		started++
+		f.env = append(f.env, "FRESHET_KAFKA_GROUP_PROTOCOL="+protocols[started%len(protocols)])
+		return f.worker()
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	api := f.query()
+	workers := []*process{start(), start()}
+	var keys []string
+	for step := range 2 {
+		more := characters(fmt.Sprintf("k%d-", step), 100)
+		keys = append(keys, more...)
+		f.ask(api, more, 20)
+		f.until(patience, "some calls", func() bool { return f.stats().Arrivals > len(keys)-80 })
+		if before := f.stats().Arrivals; len(workers) < 3 && rng.IntN(3) > 0 {
+			workers = append(workers, start())
+		} else {
+			i := rng.IntN(len(workers))
+			took, code := workers[i].asked(t, false)
+			t.Logf("one of %d left after %v, %d calls meanwhile", len(workers), took.Round(10*time.Millisecond), f.stats().Arrivals-before)
+			if code != 0 {
+				t.Errorf("it ended with %d", code)
 			}
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
-			rng := rand.New(rand.NewPCG(seed, 0))
-			api := f.query()
-			workers := []*process{start(), start()}
-			var keys []string
-			for step := range 2 {
-				more := characters(fmt.Sprintf("k%d-", step), 100)
-				keys = append(keys, more...)
-				f.ask(api, more, 20)
-				f.until(patience, "some calls", func() bool { return f.stats().Arrivals > len(keys)-80 })
-				if before := f.stats().Arrivals; len(workers) < 3 && rng.IntN(3) > 0 {
-					workers = append(workers, start())
-				} else {
-					i := rng.IntN(len(workers))
-					took, code := workers[i].asked(t, false)
-					t.Logf("one of %d left after %v, %d calls meanwhile", len(workers), took.Round(10*time.Millisecond), f.stats().Arrivals-before)
-					if code != 0 {
-						t.Errorf("it ended with %d", code)
-					}
-					workers[i] = start()
-				}
-			}
-			groups, err := f.admin.ListGroupsByType(t.Context(), []string{protocol})
-			if _, listed := groups[f.source+".high-worker"]; protocol != "both" && (err != nil || !listed) {
-				t.Errorf("the group is none of type %s, %v", protocol, err)
-			}
-			ended := make(chan int, len(workers))
-			for _, w := range workers { // all at once
-				go func() { _, code := w.asked(t, false); ended <- code }()
-			}
-			for range workers {
-				if code := <-ended; code != 0 {
-					t.Errorf("one of those that were ended at once ended with %d", code)
-				}
-			}
-			t.Logf("after all have ended %d records are not committed, and %d of %d stored", f.behind(), f.one(storedPayloads), len(keys))
-			start()
-			f.until(2*time.Minute, "a snapshot of each", func() bool { return f.one(storedPayloads) == int64(len(keys)) })
-			f.until(patience, "the commit of every offset", func() bool { return f.behind() == 0 })
-			s := f.stats()
-			t.Logf("%d calls for %d entities", s.Arrivals, len(keys))
-			if s.Arrivals > len(keys) || f.letters() > 0 {
-				t.Errorf("%d calls for %d entities, %d letters", s.Arrivals, len(keys), f.letters())
-			}
-		})
+			workers[i] = start()
+		}
+	}
+	groups, err := f.admin.ListGroupsByType(t.Context(), []string{"consumer"})
+	if _, listed := groups[f.source+".high-worker"]; err != nil || !listed {
+		t.Errorf("the broker does not share out the partitions, %v", err)
+	}
+	ended := make(chan int, len(workers))
+	for _, w := range workers { // all at once
+		go func() { _, code := w.asked(t, false); ended <- code }()
+	}
+	for range workers {
+		if code := <-ended; code != 0 {
+			t.Errorf("one of those that were ended at once ended with %d", code)
+		}
+	}
+	t.Logf("after all have ended %d records are not committed, and %d of %d stored", f.behind(), f.one(storedPayloads), len(keys))
+	start()
+	f.until(2*time.Minute, "a snapshot of each", func() bool { return f.one(storedPayloads) == int64(len(keys)) })
+	f.until(patience, "the commit of every offset", func() bool { return f.behind() == 0 })
+	s := f.stats()
+	t.Logf("%d calls for %d entities", s.Arrivals, len(keys))
+	if s.Arrivals > len(keys) || f.letters() > 0 {
+		t.Errorf("%d calls for %d entities, %d letters", s.Arrivals, len(keys), f.letters())
 	}
 }

