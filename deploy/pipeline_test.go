@@ -136,8 +136,8 @@ var deadLetters = row{"Dead letters", []panel{
 	{
 		title: "Growth in an hour", unit: number, wide: 8, lines: []line{critical(100)},
 		about: "By how much the topic has grown since its lowest of the last hour, as the alert counts it. Normal: 0 to a few. Above 100, the line: the upstream has changed its answers, or some program writes records that are no requests.",
-		asks: one(highest("topic", `dlq_message_count{topic=~"${source}[.]update-dlq"}`)+
-			" - min by (topic) (min_over_time("+name(`dlq_message_count{topic=~"${source}[.]update-dlq"}`)+"[1h]))", "{{topic}}"),
+		asks: one("max by (topic) ("+name(`dlq_message_count{topic=~"${source}[.]update-dlq"}`)+
+			" - min_over_time("+name(`dlq_message_count{topic=~"${source}[.]update-dlq"}`)+"[1h]))", "{{topic}}"),
 	},
 	{
 		title: "Reasons, of the time shown", unit: number, wide: 8, kind: bars,
