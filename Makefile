@@ -31,6 +31,9 @@ seen-outage: ## a total outage at 350/s on real services, and its end, judged (O
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 FRESHET_TEST_OUTAGE=$${OUTAGE:-10m} \
 		$(GO) test -count=1 -v -timeout 120m -run 'TotalOutage' ./cmd/freshet
 
+scenarios: $(K6) ## the scenarios and targets of adr-013 on real services, judged (ONLY=herd SECONDS_EACH=30)
+	@$(SERVICES); $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} --results scenarios/RESULTS.md $${ONLY:-all}
+
 scenario-reads: $(K6) ## 3,000 users read during a flood, with a slow Kafka, and without Redis, judged (SECONDS_EACH=30)
 	@$(SERVICES); $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} reads
 
@@ -87,4 +90,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test race seen seen-outage scenario-reads observe k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down

@@ -63,7 +63,7 @@ func (w *watch) panels(ctx context.Context) error {
 		w.table.note = "nothing came of:\n    " + strings.Join(nothing, "\n    ")
 	}
 	if len(excused) > 0 {
-		w.table.figure("queries for what did not happen", "%s", list(slices.Compact(slices.Sorted(slices.Values(excused)))))
+		w.table.figure("queries for what did not happen", "%s", listed(slices.Compact(slices.Sorted(slices.Values(excused)))))
 	}
 	w.table.judge("panels", strconv.Itoa(len(all)), "some", len(all) > 0)
 	return nil

@@ -1,18 +1,20 @@
-// Command scenarios plays what happens to a whole installation, with many users, and
-// judges it: processes of their own on the real services, an upstream with a real
-// quota, users, and something that goes wrong.
+// Command scenarios plays what happens to a whole installation and judges it: processes
+// of their own on the real services, an upstream with a real quota, users, and something
+// that goes wrong.
 //
 //	eval "$(scripts/services up)"
-//	go run ./scenarios reads               # or: make scenario-reads
+//	go run ./scenarios --list
+//	go run ./scenarios herd killed        # or: make scenarios ONLY="herd killed"
+//	go run ./scenarios all                # or: make scenarios
 //	go run ./scenarios --seconds 300 reads
-//	go run ./scenarios observe             # or: make observe
 //
-// It prints figures beside their limits and a verdict for each phase, and exits with 1
-// if one is missed. reads has users by k6, and what counts as success is said at the
-// head of its script (reads.js); observe has a Prometheus, and judges what it sees. PostgreSQL and Kafka are those that FRESHET_TEST_… name, with a
-// database and topics of the scenario's own; Redis is its own, for it is killed.
+// It prints figures beside their limits and a verdict for each scenario. PostgreSQL and
+// Kafka are those that FRESHET_TEST_… name, with a database and topics of each
+// scenario's own; Redis is its own, for it may be killed. What is judged is read from
+// Kafka, the database and the upstream's own record wherever they know it, and not from
+// what freshet says of itself.
 //
-// A further scenario is a function in the table below.
+// A further scenario is a function in the table of scenarios.go.
 package main
 
 import (
@@ -21,10 +23,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"os"
+	"os/exec"
 	"os/signal"
-	"slices"
+	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -36,15 +38,9 @@ type options struct {
 	flood          string // document of what the flood refreshes
 	k6             string
 	brief          bool
+	results        string // the file that keeps what was shown
+	list           bool
 }
-
-// scenarios by name. One returns errMissed when it ran and a limit was missed.
-var scenarios = map[string]func(ctx context.Context, s *site, o options) error{
-	"observe": observe,
-	"reads":   reads,
-}
-
-var errMissed = errors.New("a limit is missed")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -58,33 +54,98 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	flags := flag.NewFlagSet("scenarios", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&o.seconds, "seconds", 30, "length of each phase")
+	flags.IntVar(&o.seconds, "seconds", 30, "length of each phase that has one")
 	flags.IntVar(&o.users, "users", 3000, "users at the same time (reads)")
-	flags.StringVar(&o.document, "document", "item-equipment", "what users read (reads): item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
+	flags.StringVar(&o.document, "document", "item-equipment", "what users read (reads, normal): item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
 	flags.StringVar(&o.flood, "flood", "basic", "what the flood refreshes (reads), of the same; item-equipment takes the worker a core")
 	flags.StringVar(&o.k6, "k6", "", "the k6 to use (reads; default: make k6 gets one)")
 	flags.BoolVar(&o.brief, "brief", false, "do not wait until the alerts of the last outage are gone, half a minute (observe)")
+	flags.StringVar(&o.results, "results", "", "a file that keeps the figures, as scenarios/RESULTS.md; written if all ran that were asked for")
+	flags.BoolVar(&o.list, "list", false, "list the scenarios and play none")
 	flags.Usage = func() {
-		fmt.Fprintf(stderr, "go run ./scenarios [flags] %s\n", strings.Join(slices.Sorted(maps.Keys(scenarios)), "|"))
+		fmt.Fprintln(stderr, "go run ./scenarios [flags] all|SCENARIO...")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	play, known := scenarios[flags.Arg(0)]
-	if !known || flags.NArg() != 1 || o.seconds < 6 || o.users < 1 {
-		fmt.Fprintln(stderr, "scenarios: name one of those below; a phase has at least 6 seconds, and one user")
+	if o.list {
+		list(stdout)
+		return 0
+	}
+	chosen, err := choose(flags.Args())
+	if err == nil && (o.seconds < 6 || o.users < 1) {
+		err = errors.New("a phase has at least 6 seconds, and one user")
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "scenarios: "+err.Error())
 		flags.Usage()
 		return 2
 	}
-	s, err := newSite(ctx, stdout)
-	if err == nil {
-		err = play(ctx, s, o)
+	all, err := playAll(ctx, chosen, o, stdout)
+	if err == nil && o.results != "" {
+		err = keep(o.results, all)
 	}
-	s.close(err != nil && ctx.Err() == nil)
 	if err != nil {
 		fmt.Fprintln(stderr, "scenarios: "+err.Error())
 		return 1
 	}
+	var missed []string
+	for _, r := range all.results {
+		if r.missed {
+			missed = append(missed, r.name)
+		}
+	}
+	if len(missed) > 0 {
+		fmt.Fprintf(stderr, "scenarios: a limit is missed in: %s\n", strings.Join(missed, ", "))
+		return 1
+	}
 	return 0
+}
+
+// playAll plays one after the other, also after one that could not be played: the
+// others are not its fault.
+func playAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (all outcome, err error) {
+	dir, err := os.MkdirTemp("", "freshet-build-")
+	if err != nil {
+		return all, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary := filepath.Join(dir, "freshet")
+	if all.stamp, err = build(ctx, binary); err != nil {
+		return all, err
+	}
+	var failed []error
+	for _, sc := range chosen {
+		if ctx.Err() != nil {
+			return all, ctx.Err()
+		}
+		s, err := newSite(ctx, out, binary)
+		if err == nil {
+			fmt.Fprintf(out, "%s: %s\n", sc.title(), sc.what)
+			err = sc.play(ctx, s, o)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", sc.name, err))
+			fmt.Fprintf(out, "%s could not be played: %v\n\n", sc.name, err)
+		}
+		s.close((err != nil || s.missed()) && ctx.Err() == nil)
+		all.results = append(all.results, s.results...)
+	}
+	return all, errors.Join(failed...)
+}
+
+// build builds freshet, and says of which release it is and where it runs.
+func build(ctx context.Context, binary string) (stamp, error) {
+	if _, err := os.Stat("cmd/freshet"); err != nil {
+		return stamp{}, errors.New("run it in the repository's root: go run ./scenarios SCENARIO")
+	}
+	if text, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/freshet").CombinedOutput(); err != nil {
+		return stamp{}, fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	release, err := exec.CommandContext(ctx, binary, "version").Output()
+	if err != nil {
+		return stamp{}, fmt.Errorf("freshet version: %w", err)
+	}
+	return newStamp(strings.TrimSpace(string(release))), nil
 }

@@ -70,22 +70,13 @@ func observe(ctx context.Context, s *site, o options) error {
 		part{"docs/metrics.md", func(ctx context.Context) error { return w.document(ctx, said) }},
 		part{"native histograms", func(ctx context.Context) error { return w.native(ctx, said, targets) }},
 	)
-	missed := false
 	for _, p := range parts {
 		fmt.Fprintln(s.out, p.name)
 		w.table = &table{}
 		if err := p.judge(ctx); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		w.table.print(s.out)
-		verdict := "held"
-		if w.table.missed {
-			verdict, missed = "MISSED", true
-		}
-		fmt.Fprintf(s.out, "VERDICT of %s: %s\n\n", p.name, verdict)
-	}
-	if missed {
-		return errMissed
+		s.judged(p.name, w.table)
 	}
 	return nil
 }
@@ -148,8 +139,8 @@ func (w *watch) silent(found map[string]alert, but []string) {
 			others = append(others, name)
 		}
 	}
-	w.table.judge("critical alerts for nothing", list(wrong), "none", len(wrong) == 0)
-	w.table.figure("other alerts", "%s", list(others))
+	w.table.judge("critical alerts for nothing", listed(wrong), "none", len(wrong) == 0)
+	w.table.figure("other alerts", "%s", listed(others))
 }
 
 // within asks twice a second whether something has come about, for some time.
@@ -174,7 +165,7 @@ func pause(ctx context.Context, length time.Duration) error {
 	}
 }
 
-func list(names []string) string {
+func listed(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}

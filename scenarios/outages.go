@@ -151,7 +151,7 @@ func (w *watch) ended(ctx context.Context, o outage) error {
 		left = those(found, o.tell)
 		return len(left) == 0, err
 	})
-	w.table.judge("alerts that stay after its end", list(left), "none", len(left) == 0)
+	w.table.judge("alerts that stay after its end", listed(left), "none", len(left) == 0)
 	w.table.figure("  gone after", "%v", time.Since(began).Round(time.Second))
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,17 +27,29 @@ const (
 
 // phase is something that happens to the site while it is read.
 type phase struct {
-	name    string
-	without string                    // what the script is told is not there
-	begin   func(ctx context.Context) // when all users are there
-	end     func()
-	flooded bool // the upstream's budget is to be used up
+	scenario string // its name where it is played alone
+	name     string
+	without  string                    // what the script is told is not there
+	begin    func(ctx context.Context) // when all users are there
+	end      func()
+	flooded  bool // the upstream's budget is to be used up
 }
+
+// The phases of reads by their names as scenarios.
+const (
+	phaseFlood = "flood"
+	phaseKafka = "slow-kafka"
+	phaseRedis = "dead-redis"
+)
 
 // reads judges whether what is stored is served at once whatever else happens: while
 // all of the upstream's budget goes into refreshes, while Kafka takes a second for a
 // record, and while there is no Redis.
-func reads(ctx context.Context, s *site, o options) error {
+func reads(only ...string) func(context.Context, *site, options) error {
+	return func(ctx context.Context, s *site, o options) error { return playReads(ctx, s, o, only) }
+}
+
+func playReads(ctx context.Context, s *site, o options, only []string) error {
 	k6, err := findK6(ctx, o.k6)
 	if err != nil {
 		return err
@@ -54,7 +67,7 @@ func reads(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return fmt.Errorf("store the characters: %w", err)
 	}
-	if err := s.worker(ctx); err != nil {
+	if _, err := s.worker(ctx, "worker"); err != nil {
 		return err
 	}
 	api, err := s.query(ctx, "query", "")
@@ -73,14 +86,14 @@ func reads(ctx context.Context, s *site, o options) error {
 	}
 
 	phases := []phase{
-		{name: "a refresh flood", flooded: true},
+		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
-			name:  "and a produce to Kafka takes 1 s",
-			begin: func(ctx context.Context) { s.slowKafka(ctx) },
+			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
+			begin: func(ctx context.Context) { s.slowDown(ctx) },
 			end:   func() { s.kafka.slow(0) },
 		},
 		{
-			name: "and Redis is killed", without: "redis",
+			scenario: phaseRedis, name: "and Redis is killed", without: "redis",
 			begin: func(ctx context.Context) {
 				select {
 				case <-time.After(time.Duration(o.seconds) * time.Second / 6):
@@ -91,7 +104,7 @@ func reads(ctx context.Context, s *site, o options) error {
 			},
 		},
 	}
-	missed := false
+	phases = slices.DeleteFunc(phases, func(p phase) bool { return !slices.Contains(only, p.scenario) })
 	for i, p := range phases {
 		fmt.Fprintf(s.out, "phase %d of %d: %s (%d users for %d s read %s, the flood %s; %d cores)\n",
 			i+1, len(phases), p.name, o.users, o.seconds, o.document, o.flood, runtime.NumCPU())
@@ -103,21 +116,13 @@ func reads(ctx context.Context, s *site, o options) error {
 		if err != nil {
 			return err
 		}
-		t.print(s.out)
-		verdict := "held"
-		if t.missed {
-			verdict, missed = "MISSED", true
-		}
-		fmt.Fprintf(s.out, "VERDICT of phase %d, %s: %s\n\n", i+1, p.name, verdict)
-	}
-	if missed {
-		return errMissed
+		s.judged(p.scenario, t)
 	}
 	return nil
 }
 
-// slowKafka slows the way to Kafka and says how slow it is.
-func (s *site) slowKafka(ctx context.Context) {
+// slowDown slows the way to Kafka and says how slow it is.
+func (s *site) slowDown(ctx context.Context) {
 	s.kafka.slow(kafkaDelay)
 	took, err := s.kafka.roundTrip(ctx)
 	if err != nil {
@@ -170,6 +175,9 @@ func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options
 	}
 	const stored = "http_req_duration{stored:yes}"
 	t.limits(sum, stored, "p95 of reads of stored keys", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
+	if p.flooded {
+		t.target(readP95)
+	}
 	t.figure("  median, p99, longest", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
 	for _, kind := range []string{"new", "refresh", "unknown"} {
 		t.figure("  p95 of "+kind, "%.1f ms", value("took_"+kind, "p(95)"))

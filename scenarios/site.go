@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -37,6 +36,8 @@ type site struct {
 	tuned    *strings.Replacer // what is said of facets otherwise, if it is not nil
 	token    string            // an administrator's; without one nobody is asked who they are
 	port     int               // that is tried next
+	cluster  []string          // addresses of a Redis Cluster, instead of the Redis of its own
+	results  []result
 	// processes that run, or did.
 	processes []*process
 	closers   []func()
@@ -44,20 +45,13 @@ type site struct {
 
 const upstreamReady = `upstream at (http://[0-9.:]+)`
 
-// newSite builds freshet and prepares a database, a Redis and the way to Kafka. What
-// it returns is to be closed also after an error.
-func newSite(ctx context.Context, out io.Writer) (*site, error) {
-	s := &site{out: out, source: "nexon-" + strings.ToLower(rand.Text()[:10])}
+// newSite prepares a database, a Redis and the way to Kafka. What it returns is to be
+// closed also after an error.
+func newSite(ctx context.Context, out io.Writer, binary string) (*site, error) {
+	s := &site{out: out, source: "nexon-" + strings.ToLower(rand.Text()[:10]), binary: binary}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "freshet-scenario-"); err != nil {
 		return s, err
-	}
-	if _, err := os.Stat("cmd/freshet"); err != nil {
-		return s, errors.New("run it in the repository's root: go run ./scenarios SCENARIO")
-	}
-	s.binary = filepath.Join(s.dir, "freshet")
-	if text, err := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "./cmd/freshet").CombinedOutput(); err != nil {
-		return s, fmt.Errorf("go build: %w\n%s", err, text)
 	}
 	if err := s.ownDatabase(ctx); err != nil {
 		return s, err
@@ -85,7 +79,6 @@ func (s *site) close(keep bool) {
 	}
 	if keep {
 		fmt.Fprintf(s.out, "the processes' logs are in %s\n", s.dir)
-		_ = os.Remove(s.binary)
 		return
 	}
 	_ = os.RemoveAll(s.dir)
@@ -188,8 +181,12 @@ func (s *site) configure(name, broker, freshFor string) (env []string, err error
 	if s.tuned != nil {
 		preset = s.tuned.Replace(preset)
 	}
-	text := fmt.Sprintf("kafka: {brokers: [%q]}\nredis: {mode: single, addresses: [%q]}\nsources:\n  %s:\n    %s",
-		broker, s.redis.address, s.source, strings.ReplaceAll(preset, "\n", "\n    "))
+	redis := fmt.Sprintf("{mode: single, addresses: [%q]}", s.redis.address)
+	if len(s.cluster) > 0 {
+		redis = fmt.Sprintf(`{mode: cluster, addresses: ["%s"]}`, strings.Join(s.cluster, `", "`))
+	}
+	text := fmt.Sprintf("kafka: {brokers: [%q]}\nredis: %s\nsources:\n  %s:\n    %s",
+		broker, redis, s.source, strings.ReplaceAll(preset, "\n", "\n    "))
 	if s.token != "" {
 		file := filepath.Join(s.dir, "token")
 		if err := os.WriteFile(file, []byte(s.token), 0o600); err != nil {
@@ -217,11 +214,10 @@ func (s *site) query(ctx context.Context, name, freshFor string) (api string, er
 	return "http://" + p.found, nil
 }
 
-func (s *site) worker(ctx context.Context) error {
-	env, err := s.configure("worker", s.broker, "")
+func (s *site) worker(ctx context.Context, name string) (*process, error) {
+	env, err := s.configure(name, s.broker, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = s.start(ctx, "worker", "worker is up", env, "worker", "--ops-listen", "127.0.0.1:0")
-	return err
+	return s.start(ctx, name, "worker is up", env, "worker", "--ops-listen", "127.0.0.1:0")
 }

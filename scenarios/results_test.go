@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func shown(name string, day, figure string, held bool) outcome {
+	t := &table{}
+	t.figure("told", "%s", "only")
+	t.judge("it | took\nthis", figure, "<3", held)
+	t.target(highP95)
+	return outcome{stamp{day, "2 cores", "v1"}, []result{{name, t}, {"a part of observe", t}}}
+}
+
+func TestResultsReplaceTheirOwnRowsAndKeepTheOthers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.md")
+	for _, o := range []outcome{
+		shown(phaseRedis, "2020-01-01", "1", true), shown(phaseKafka, "2020-01-02", "2", true), shown(phaseRedis, "2020-01-03", "5", false),
+	} {
+		if err := keep(file, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []string{
+		"| " + highP95 + " | <3 s | it / took this: 5 | dead-redis | MISSED | 2020-01-03, 2 cores, v1 |\n",
+		"| 9 | slow-kafka | the same, and a produce to Kafka takes a second | it / took this: 2 | <3 | held | 2020-01-02, 2 cores, v1 |\n",
+		"| it / took this: 5 | <3 | MISSED | 2020-01-03, 2 cores, v1 |\n",
+	} {
+		if !strings.Contains(string(text), row) {
+			t.Errorf("there is no %q in:\n%s", row, text)
+		}
+	}
+	if strings.Contains(string(text), "2020-01-01") || strings.Contains(string(text), "a part of") || strings.Index(string(text), "| 9 |") > strings.Index(string(text), "| 10 |") {
+		t.Errorf("rows of an earlier run, of no scenario, or out of order:\n%s", text)
+	}
+	if again := merge(string(text), outcome{}); again != string(text) {
+		t.Errorf("nothing new changes it:\n%s", again)
+	}
+}
+
+func TestScenariosAreChosenOnceAndWithTheirParts(t *testing.T) {
+	for _, c := range []struct{ names, want string }{
+		{"flood reads", "reads"}, {"flood dead-redis flood", "flood dead-redis"}, {"nobody", ""}, {"nobody all", ""}, {"", ""},
+	} {
+		chosen, err := choose(strings.Fields(c.names))
+		var names []string
+		for _, sc := range chosen {
+			names = append(names, sc.name)
+		}
+		if got := strings.Join(names, " "); got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%q chooses %q, %v; want %q", c.names, got, err, c.want)
+		}
+	}
+	all, err := choose([]string{"all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, sc := range all {
+		if sc.own {
+			t.Errorf("all plays %s", sc.name)
+		}
+		seen[sc.adr] = true
+		for _, part := range sc.of {
+			p, _ := find(part)
+			seen[p.adr] = true
+		}
+	}
+	for _, sc := range scenarios {
+		if sc.adr > 0 && !seen[sc.adr] {
+			t.Errorf("all leaves out %s", sc.title())
+		}
+		if sc.what == "" || sc.play == nil {
+			t.Errorf("%s plays nothing", sc.name)
+		}
+	}
+}
+
+func TestWrongUsageEndsWithTwo(t *testing.T) {
+	for _, args := range [][]string{{}, {"nobody"}, {"--seconds", "1", "all"}, {"--nothing"}} {
+		var out bytes.Buffer
+		if code := run(t.Context(), args, &out, &out); code != 2 {
+			t.Errorf("%q ends with %d", args, code)
+		}
+	}
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"--list"}, &out, &out); code != 0 || !strings.Contains(out.String(), "dead-redis") {
+		t.Errorf("--list ends with %d: %s", code, out.String())
+	}
+}
+
+func TestAFigureThatMissesItsLimitMissesTheTable(t *testing.T) {
+	held := &table{}
+	held.count("calls", 1, 1)
+	held.under("took", 999*time.Millisecond, time.Second)
+	if held.missed {
+		t.Error("what is held is missed")
+	}
+	for _, judge := range []func(*table){
+		func(t *table) { t.count("calls", 2, 1) },
+		func(t *table) { t.under("took", time.Second, time.Second) },
+		func(t *table) { t.under("took", p95(nil), time.Second) },
+	} {
+		missed := &table{}
+		judge(missed)
+		if !missed.missed {
+			t.Errorf("%+v is held", missed.lines)
+		}
+	}
+	if got := p95([]time.Duration{5, 1, 2, 3, 4}); got != 5 {
+		t.Errorf("p95 of five is %d", got)
+	}
+	hundred := make([]time.Duration, 100)
+	for i := range hundred {
+		hundred[i] = time.Duration(100 - i)
+	}
+	if got := p95(hundred); got != 95 {
+		t.Errorf("p95 of 1 to 100 is %d", got)
+	}
+}

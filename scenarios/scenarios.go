@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// scenario is one that can be named.
+type scenario struct {
+	name string
+	adr  int      // its number in the verification plan of adr-013; 0: it has none
+	what string   // it plays, in a sentence
+	of   []string // scenarios that it plays one after the other on one site
+	play func(ctx context.Context, s *site, o options) error
+	own  bool // all leaves it out: it judges something else, and has a target of its own
+}
+
+// scenarios are all of them. One judges by site.judged; an error means that it could
+// not be played.
+var scenarios = []scenario{
+	{name: "reads", what: "3,000 users read through a refresh flood, and then also with a slow Kafka and without Redis", of: []string{phaseFlood, phaseKafka, phaseRedis}, play: reads(phaseFlood, phaseKafka, phaseRedis)},
+	{name: phaseFlood, what: "3,000 users read while refreshes use the whole budget of the upstream", play: reads(phaseFlood)},
+	{name: phaseKafka, adr: 9, what: "the same, and a produce to Kafka takes a second", play: reads(phaseKafka)},
+	{name: phaseRedis, adr: 10, what: "the same, and Redis is killed: reads go on from the database, refreshes are refused", play: reads(phaseRedis)},
+	{name: "herd", adr: 3, what: "1,000 identical requests at once over four query processes", play: herd},
+	{name: "killed", adr: 4, what: "one of two workers is killed (SIGKILL) half-way through 2,000 refreshes", play: killed},
+	{name: "dedup", adr: 12, what: "ten query processes are asked for the same keys at the same moment, five times", play: dedup},
+	{name: "observe", what: "operators see what happens, through five outages", play: observe, own: true},
+}
+
+func (sc scenario) title() string {
+	if sc.adr == 0 {
+		return sc.name
+	}
+	return fmt.Sprintf("%d %s", sc.adr, sc.name)
+}
+
+// find returns the scenario of a name.
+func find(name string) (scenario, bool) {
+	i := slices.IndexFunc(scenarios, func(sc scenario) bool { return sc.name == name })
+	if i < 0 {
+		return scenario{}, false
+	}
+	return scenarios[i], true
+}
+
+// choose returns the scenarios that were named, each once, and none that another of
+// them plays.
+func choose(names []string) ([]scenario, error) {
+	var chosen []scenario
+	for _, sc := range scenarios {
+		if slices.Contains(names, sc.name) || slices.Contains(names, "all") && !sc.own {
+			chosen = append(chosen, sc)
+		}
+	}
+	for _, name := range names {
+		if _, known := find(name); !known && name != "all" {
+			return nil, fmt.Errorf("there is no scenario %q; --list tells of all", name)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, errors.New("name a scenario or several, or all; --list tells of them")
+	}
+	return slices.DeleteFunc(slices.Clone(chosen), func(sc scenario) bool {
+		return slices.ContainsFunc(chosen, func(other scenario) bool { return slices.Contains(other.of, sc.name) })
+	}), nil
+}
+
+func list(out io.Writer) {
+	for _, sc := range sorted() {
+		number := ""
+		if sc.adr > 0 {
+			number = strconv.Itoa(sc.adr)
+		}
+		fmt.Fprintf(out, "%3s  %-*s  %s\n", number, longestName(), sc.name, sc.what)
+	}
+}
+
+// sorted are the scenarios by their numbers, and then those that have none.
+func sorted() []scenario {
+	return slices.SortedStableFunc(slices.Values(scenarios), func(a, b scenario) int {
+		return (a.adr+99)%100 - (b.adr+99)%100
+	})
+}
+
+func longestName() (n int) {
+	for _, sc := range scenarios {
+		n = max(n, len(sc.name))
+	}
+	return n
+}
+
+// The seven targets of the verification plan.
+const (
+	highP95    = "a HIGH request is stored, 95 of 100"
+	readP95    = "a read is answered in a refresh flood, 95 of 100"
+	contract   = "calls in any second"
+	lowLag     = "LOW is behind"
+	duplicates = "duplicates removed"
+	light      = "unchanged answers written without their payload"
+	staleLoops = "stale loops"
+)
+
+// targets with their limits, in the plan's order.
+var targets = [][2]string{
+	{highP95, "<3 s"},
+	{readP95, "<100 ms"},
+	{contract, "<=500"},
+	{lowLag, "<30 min"},
+	{duplicates, ">99.9 %"},
+	{light, "100 %"},
+	{staleLoops, "0"},
+}
+
+func oneLine(text string) string {
+	return strings.Join(strings.Fields(strings.ReplaceAll(text, "|", "/")), " ")
+}
