@@ -31,8 +31,8 @@ seen-outage: ## a total outage at 350/s on real services, and its end, judged (O
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_TIMED=1 FRESHET_TEST_OUTAGE=$${OUTAGE:-10m} \
 		$(GO) test -count=1 -v -timeout 120m -run 'TotalOutage' ./cmd/freshet
 
-scenarios: $(K6) ## the scenarios and targets of adr-013 on real services, judged (ONLY=herd SECONDS_EACH=30)
-	@$(SERVICES); $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} --results scenarios/RESULTS.md $${ONLY:-all}
+scenarios: ## the scenarios and targets of adr-013 on real services, judged (ONLY=herd SECONDS_EACH=30)
+	@$(SERVICES); $(GO) run ./scenarios --seconds $${SECONDS_EACH:-30} --results scenarios/RESULTS.md $${ONLY:-all}
 
 scenario-reads: $(K6) ## 3,000 users read during a flood, with a slow Kafka, and without Redis, judged (SECONDS_EACH=30)
 	@$(SERVICES); $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} reads

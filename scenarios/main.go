@@ -147,5 +147,10 @@ func build(ctx context.Context, binary string) (stamp, error) {
 	if err != nil {
 		return stamp{}, fmt.Errorf("freshet version: %w", err)
 	}
-	return newStamp(strings.TrimSpace(string(release))), nil
+	// Between releases the version says little.
+	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output()
+	if err == nil {
+		release = append(append(release, " at "...), commit...)
+	}
+	return newStamp(oneLine(string(release))), nil
 }

@@ -127,3 +127,14 @@ func TestAFigureThatMissesItsLimitMissesTheTable(t *testing.T) {
 		t.Errorf("p95 of 1 to 100 is %d", got)
 	}
 }
+
+func TestNumbersThatComeTwiceOrGoBackAreCounted(t *testing.T) {
+	of := func(key string, version int64) (r record) {
+		r.Key, r.Version = key, version
+		return r
+	}
+	twice, back := disorder([]record{of("a", 5), of("b", 5), of("a", 7), of("a", 6), of("b", 6), of("a", 7), of("a", 8)})
+	if twice != 1 || back != 1 {
+		t.Errorf("%d twice, %d back", twice, back)
+	}
+}

@@ -30,6 +30,9 @@ var scenarios = []scenario{
 	{name: "herd", adr: 3, what: "1,000 identical requests at once over four query processes", play: herd},
 	{name: "killed", adr: 4, what: "one of two workers is killed (SIGKILL) half-way through 2,000 refreshes", play: killed},
 	{name: "dedup", adr: 12, what: "ten query processes are asked for the same keys at the same moment, five times", play: dedup},
+	{name: "versions", adr: 13, what: "five query processes are asked to refresh the same ten entities, and Redis is killed half-way and comes back empty", play: versions},
+	{name: "cluster", adr: 14, what: "2,000 refreshes on a Redis Cluster of three nodes", play: cluster},
+	{name: "release", adr: 15, what: "twenty release each of 300 locks at the same moment, by the scripts of the product", play: release},
 	{name: "observe", what: "operators see what happens, through five outages", play: observe, own: true},
 }
 

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+	"github.com/freshet/freshet/schemas"
+)
+
+// versions: five processes ask for the same entities again and again, each time anew,
+// and Redis forgets everything half-way; no number comes twice, and none goes back.
+func versions(ctx context.Context, s *site, o options) error {
+	const processes, different, rate = 5, 10, 100
+	// A person may ask again at once, and a fetch begins after each wish.
+	s.tuned = strings.NewReplacer("cooldown: 1m", "cooldown: 1ms", "freshFor: 1h", "freshFor: 1ms")
+	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "1ms-30ms"); err != nil {
+		return err
+	}
+	for _, name := range []string{"worker-1", "worker-2"} {
+		if _, err := s.worker(ctx, name); err != nil {
+			return err
+		}
+	}
+	readers, err := s.readers(ctx, processes, "")
+	if err != nil {
+		return err
+	}
+	var accepted atomic.Int64
+	ask := func(int) {
+		status, err := readers[rand.IntN(processes)].refresh(ctx, fmt.Sprint("key-", rand.IntN(different)))
+		if err == nil && status == http.StatusAccepted {
+			accepted.Add(1)
+		}
+	}
+	half := time.Duration(o.seconds) * time.Second / 2
+	if err := steadily(ctx, rate, half, ask); err != nil {
+		return err
+	}
+	before, err := s.records(ctx, schemas.High)
+	if err != nil {
+		return err
+	}
+	s.redis.kill()
+	if s.redis, err = s.redisAt(ctx, s.redis.address); err != nil {
+		return err
+	}
+	if err := steadily(ctx, rate, half, ask); err != nil {
+		return err
+	}
+	if err := s.untilCommitted(ctx, 2*patience); err != nil {
+		return err
+	}
+	all, err := s.records(ctx, schemas.High)
+	if err != nil {
+		return err
+	}
+	twice, back := disorder(all)
+	t := &table{}
+	t.figure("wishes accepted", "%d", accepted.Load())
+	t.judge("numbers given, before and after Redis forgot", fmt.Sprintf("%d, %d", len(before), len(all)-len(before)),
+		fmt.Sprintf(">=%d each", 10*different), len(before) >= 10*different && len(all)-len(before) >= 10*different)
+	t.count("numbers that an entity got twice", twice, 0)
+	t.count("numbers that went back", back, 0)
+	// The fetch that answers a request has a number above its own.
+	older := 0
+	for key := range perKey(all) {
+		stored, err := s.number(ctx, "SELECT version FROM snapshot_state WHERE key = $1", key)
+		if err != nil {
+			return err
+		}
+		for _, r := range all {
+			if r.Key == key && r.Version >= int64(stored) {
+				older++
+			}
+		}
+	}
+	t.count("requests with a number that no stored fetch is above", older, 0)
+	s.judged("versions", t)
+	return nil
+}
+
+// disorder counts the numbers of an entity that come twice, and those that are below
+// an earlier record's. An entity's records lie in one partition.
+func disorder(all []record) (twice, back int) {
+	last, seen := map[string]int64{}, map[string]bool{}
+	for _, r := range all {
+		if id := r.Key + " " + strconv.FormatInt(r.Version, 10); seen[id] {
+			twice++
+		} else {
+			seen[id] = true
+		}
+		if r.Version < last[r.Key] {
+			back++
+		}
+		last[r.Key] = max(last[r.Key], r.Version)
+	}
+	return twice, back
+}
+
+// release: a lock is released by many at the same time; one of them does it, and none
+// takes away a lock that came later.
+func release(ctx context.Context, s *site, _ options) error {
+	const entities, racers, connections = 300, 20, 20
+	rdb := redis.NewClient(&redis.Options{Addr: s.redis.address, PoolSize: connections, MinIdleConns: connections})
+	defer func() { _ = rdb.Close() }()
+	var wins [2][]int // of the rollbacks and settles of each entity
+	lost, stolen := 0, 0
+	for i := range entities {
+		e := lock{rdb, schemas.Entity{Source: s.source, Facet: small, Key: fmt.Sprint("key-", i)}}
+		first, err := e.acquire(ctx, schemas.High)
+		if err != nil {
+			return err
+		}
+		won, err := atOnce(racers, func(int) (bool, error) { return e.one(ctx, lua.CoalesceRollback, first) })
+		if err != nil {
+			return err
+		}
+		wins[0] = append(wins[0], won)
+
+		second, err := e.acquire(ctx, schemas.Low)
+		if err != nil {
+			return err
+		}
+		if _, err := e.one(ctx, lua.CoalesceConfirm, second, time.Minute.Milliseconds()); err != nil {
+			return err
+		}
+		won, err = atOnce(racers, func(int) (bool, error) { return e.settle(ctx, second) })
+		if err != nil {
+			return err
+		}
+		wins[1] = append(wins[1], won)
+
+		// Now one takes the lock while others release the one before it.
+		third, err := e.acquire(ctx, schemas.Low)
+		if err != nil {
+			return err
+		}
+		var fourth int64
+		_, err = atOnce(racers, func(n int) (ok bool, err error) {
+			switch {
+			case n == racers/2:
+				fourth, err = e.acquire(ctx, schemas.High)
+			case n%2 == 0:
+				ok, err = e.one(ctx, lua.CoalesceRollback, third)
+			default:
+				ok, err = e.settle(ctx, third)
+			}
+			return ok, err
+		})
+		if err != nil {
+			return err
+		}
+		if fourth <= third {
+			lost++ // a lock that was held and free again gives a later number
+		}
+		if held, err := rdb.HGet(ctx, e.key(), "lock").Result(); err != nil || !strings.HasPrefix(held, fmt.Sprintf("HIGH %d ", fourth)) {
+			stolen++
+		}
+	}
+	t := &table{}
+	for i, name := range []string{"rolled back", "settled"} {
+		exact := 0
+		for _, n := range wins[i] {
+			if n == 1 {
+				exact++
+			}
+		}
+		t.count(fmt.Sprintf("locks %s by exactly one of %d", name, racers), exact, entities)
+	}
+	t.count("later locks that did not get a later number", lost, 0)
+	t.count("later locks that the release of an earlier took away", stolen, 0)
+	s.judged("release", t)
+	return nil
+}
+
+// lock is an entity's, by the scripts as the producer and the worker run them.
+type lock struct {
+	rdb    redis.UniversalClient
+	entity schemas.Entity
+}
+
+func (l lock) key() string { return "upd:{" + l.entity.String() + "}" }
+
+// acquire returns the number of a lock that was free or LOW's.
+func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
+	answer, err := eval.Once(ctx, l.rdb, lua.CoalesceAcquire, eval.Call{
+		Key: l.key(), Args: []any{string(lane), 0, 0, 0, 0, patience.Milliseconds(), time.Hour.Milliseconds()},
+	}).Slice()
+	if err != nil {
+		return 0, err
+	}
+	number, _ := answer[1].(int64)
+	if answer[0] != "PUBLISHED" && answer[0] != "UPGRADED" {
+		return 0, fmt.Errorf("a lock that was to be had is %v", answer)
+	}
+	return number, nil
+}
+
+// one runs a script that returns 1 to who did it.
+func (l lock) one(ctx context.Context, script lua.Script, args ...any) (bool, error) {
+	n, err := eval.Once(ctx, l.rdb, script, eval.Call{Key: l.key(), Args: args}).Int()
+	return n == 1, err
+}
+
+func (l lock) settle(ctx context.Context, number int64) (bool, error) {
+	return l.one(ctx, lua.RequestSettle, number, 1, "", 0, time.Hour.Milliseconds(),
+		schemas.SettledChannel(l.entity.Source), schemas.Settled{Entity: l.entity, Number: number}.Encode())
+}
+
+// cluster: the whole pipeline on a Redis Cluster.
+func cluster(ctx context.Context, s *site, _ options) error {
+	addresses, err := service("FRESHET_TEST_REDIS_CLUSTER")
+	if err != nil {
+		return err
+	}
+	s.cluster = strings.Split(addresses, ",")
+	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "30ms-1.7s"); err != nil {
+		return err
+	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.cluster})
+	s.later(func() {
+		s.forget(rdb) // the cluster is everybody's
+		_ = rdb.Close()
+	})
+	return s.pipeline(ctx, "cluster", 2000, false, func(t *table) error {
+		var nodes, used, entities atomic.Int64
+		err := rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+			n, err := scan(ctx, node, "upd:{"+s.source+"/*")
+			nodes.Add(1)
+			entities.Add(int64(len(n)))
+			if len(n) > 0 {
+				used.Add(1)
+			}
+			return err
+		})
+		t.judge("nodes, of them used by entities", fmt.Sprintf("%d, %d", nodes.Load(), used.Load()), ">=3, all",
+			nodes.Load() >= 3 && used.Load() == nodes.Load())
+		t.count("entities whose state is there", int(entities.Load()), 2000)
+		return err
+	})
+}
+
+// scan returns the keys of a node that match.
+func scan(ctx context.Context, node *redis.Client, pattern string) (all []string, err error) {
+	for i := node.Scan(ctx, 0, pattern, 1000).Iterator(); ; {
+		if !i.Next(ctx) {
+			return all, i.Err()
+		}
+		all = append(all, i.Val())
+	}
+}
+
+// forget removes what the scenario left in a cluster.
+func (s *site) forget(rdb *redis.ClusterClient) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		all, err := scan(ctx, node, "*{"+s.source+"*")
+		for _, key := range all {
+			err = node.Del(ctx, key).Err()
+		}
+		return err
+	})
+}
