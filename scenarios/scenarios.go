@@ -33,6 +33,10 @@ var scenarios = []scenario{
 	{name: "versions", adr: 13, what: "five query processes are asked to refresh the same ten entities, and Redis is killed half-way and comes back empty", play: versions},
 	{name: "cluster", adr: 14, what: "2,000 refreshes on a Redis Cluster of three nodes", play: cluster},
 	{name: "release", adr: 15, what: "twenty release each of 300 locks at the same moment, by the scripts of the product", play: release},
+	{name: "peak", adr: 2, what: "HIGH asks for 200 a second and LOW for 300", play: peak},
+	{name: "two-buckets", adr: 8, what: "LOW is at its cap with thousands waiting, and HIGH asks for the 100 a second that are left", play: bothBuckets},
+	{name: "low-alone", adr: 11, what: "nobody but LOW asks, for more than it may have", play: lowAlone},
+	{name: "isolation", adr: 16, what: "HIGH falls 10,000 requests behind while LOW has a backlog of 20,000", play: isolation},
 	{name: "observe", what: "operators see what happens, through five outages", play: observe, own: true},
 }
 

@@ -49,7 +49,7 @@ func (t *table) count(what string, n, want int) {
 
 // under judges a time.
 func (t *table) under(what string, took, limit time.Duration) {
-	t.judge(what, short(took), "<"+limit.String(), took < limit)
+	t.judge(what, short(took), "<"+limit.Round(10*time.Millisecond).String(), took < limit)
 }
 
 // target says that the line added last is the figure of one of the seven targets.
