@@ -15,7 +15,7 @@ import (
 // and one call.
 func herd(ctx context.Context, s *site, _ options) error {
 	const processes, crowd, key = 4, 1000, "the-one"
-	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "1s"); err != nil {
+	if err := s.prepare(ctx, onlySmall, "--latency", "1s"); err != nil {
 		return err
 	}
 	if _, err := s.worker(ctx, "worker"); err != nil {
@@ -84,7 +84,7 @@ func atOnce(times int, do func(n int) (bool, error)) (well int, err error) {
 // one record. No worker runs: what is judged is what was published.
 func dedup(ctx context.Context, s *site, _ options) error {
 	const processes, different, rounds = 10, 100, 5
-	if err := s.prepare(ctx, map[string]string{small: "basic"}); err != nil {
+	if err := s.prepare(ctx, onlySmall); err != nil {
 		return err
 	}
 	readers, err := s.readers(ctx, processes, "")

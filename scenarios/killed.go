@@ -10,7 +10,7 @@ const inFlight = 512
 
 // killed: one of two workers is killed half-way; nothing is lost.
 func killed(ctx context.Context, s *site, _ options) error {
-	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "30ms-1.7s"); err != nil {
+	if err := s.prepare(ctx, onlySmall, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
 	return s.pipeline(ctx, "killed", 2000, true, nil)

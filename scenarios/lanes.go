@@ -35,14 +35,20 @@ type lanes struct {
 	failed error
 }
 
-func (s *site) lanes(ctx context.Context) (*lanes, error) {
+func (s *site) lanes(ctx context.Context, facets map[string]string) (*lanes, error) {
+	l, err := s.lanesWithout(ctx, facets)
+	if err == nil {
+		_, err = s.worker(ctx, "worker")
+	}
+	return l, err
+}
+
+// lanesWithout is lanes without the worker.
+func (s *site) lanesWithout(ctx context.Context, facets map[string]string) (*lanes, error) {
 	// At 350 a second a day's 20 million last for 16 hours, so the day holds LOW below
 	// that for most of its time. Here the second is judged.
 	s.tuned = strings.NewReplacer("limit: 20000000,", "limit: 200000000,")
-	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "30ms-1.7s"); err != nil {
-		return nil, err
-	}
-	if _, err := s.worker(ctx, "worker"); err != nil {
+	if err := s.prepare(ctx, facets, "--latency", "30ms-1.7s"); err != nil {
 		return nil, err
 	}
 	readers, err := s.readers(ctx, 1, "")
@@ -161,7 +167,7 @@ func (l *lanes) finish(ctx context.Context, t *table) ([]arrival, error) {
 // lowAlone: however much LOW asks for, and nobody else anything, it stays at its rate.
 func lowAlone(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second
-	l, err := s.lanes(ctx)
+	l, err := s.lanes(ctx, onlySmall)
 	if err != nil {
 		return err
 	}
@@ -194,7 +200,7 @@ func lowAlone(ctx context.Context, s *site, o options) error {
 func peak(ctx context.Context, s *site, o options) error {
 	const high, low = 200, 300
 	length := time.Duration(o.seconds) * time.Second
-	l, err := s.lanes(ctx)
+	l, err := s.lanes(ctx, onlySmall)
 	if err != nil {
 		return err
 	}
@@ -228,7 +234,7 @@ func peak(ctx context.Context, s *site, o options) error {
 // lost on it: HIGH gets all that LOW may not have.
 func bothBuckets(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second / 2
-	l, err := s.lanes(ctx)
+	l, err := s.lanes(ctx, onlySmall)
 	if err != nil {
 		return err
 	}
@@ -269,7 +275,7 @@ func isolation(ctx context.Context, s *site, _ options) error {
 		burst = 10_000
 		seen  = 8 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
 	)
-	l, err := s.lanes(ctx)
+	l, err := s.lanes(ctx, onlySmall)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ import (
 // read.
 const small = "small"
 
+var onlySmall = map[string]string{small: "basic"}
+
 // reader reads through one query process.
 type reader struct {
 	api    string // of the source

@@ -23,7 +23,7 @@ func versions(ctx context.Context, s *site, o options) error {
 	const processes, different, rate = 5, 10, 100
 	// A person may ask again at once, and a fetch begins after each wish.
 	s.tuned = strings.NewReplacer("cooldown: 1m", "cooldown: 1ms", "freshFor: 1h", "freshFor: 1ms")
-	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "1ms-30ms"); err != nil {
+	if err := s.prepare(ctx, onlySmall, "--latency", "1ms-30ms"); err != nil {
 		return err
 	}
 	for _, name := range []string{"worker-1", "worker-2"} {
@@ -224,7 +224,7 @@ func cluster(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	s.cluster = strings.Split(addresses, ",")
-	if err := s.prepare(ctx, map[string]string{small: "basic"}, "--latency", "30ms-1.7s"); err != nil {
+	if err := s.prepare(ctx, onlySmall, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.cluster})

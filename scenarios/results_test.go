@@ -138,3 +138,25 @@ func TestNumbersThatComeTwiceOrGoBackAreCounted(t *testing.T) {
 		t.Errorf("%d twice, %d back", twice, back)
 	}
 }
+
+func TestACallForWhatWasJustFetchedIsALoop(t *testing.T) {
+	began := time.Now()
+	at := func(key string, seconds float64) arrival {
+		return arrival{began.Add(time.Duration(seconds * float64(time.Second))), key}
+	}
+	most, least, loops := perEntity([]arrival{at("a", 0), at("b", 1), at("a", 2), at("a", 3), at("b", 3.1)}, 2*time.Second)
+	if most != 3 || least != 2 || loops != 1 {
+		t.Errorf("%d at most, %d at least, %d loops", most, least, loops)
+	}
+	all := []arrival{at("low-1", 0), at("high-1", 1), at("low-2", 1.5), at("low-3", 6), at("low-4", 6.2)}
+	from, to := stillness(all, "low-", began.Add(time.Second), began.Add(9*time.Second))
+	if from != all[2].at || to != all[3].at {
+		t.Errorf("still from %v to %v", from.Sub(began), to.Sub(began))
+	}
+	if n := mostInASecond(all, began.Add(time.Second), began.Add(9*time.Second)); n != 2 {
+		t.Errorf("%d in a second", n)
+	}
+	if n := calls(all, "low-", began, began.Add(6*time.Second)); n != 2 {
+		t.Errorf("%d calls", n)
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// normal: what is asked for on a usual evening. A HIGH request is over when its reader
+// has the snapshot; a read of what is stored is timed to its last byte.
+func normal(ctx context.Context, s *site, o options) error {
+	const high, low, read, known = 50, 200, 100, 1000
+	length := time.Duration(o.seconds) * time.Second
+	l, err := s.lanes(ctx, map[string]string{small: "basic", facet: o.document})
+	if err != nil {
+		return err
+	}
+	if err := s.seed(ctx, stored{facet, "stored-", known, time.Now()}); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var reads, highs []time.Duration
+	note := func(to *[]time.Duration, took time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		*to = append(*to, took)
+	}
+	var askedHigh, wrong atomic.Int64
+	var last atomic.Pointer[error]
+	fail := func(err error) {
+		wrong.Add(1)
+		last.Store(&err)
+	}
+	began := time.Now()
+	counts := func() bool { return time.Since(began) > warming } // who asks before counts for nothing
+	jobs := []struct {
+		rate int
+		do   func(n int)
+	}{
+		{read, func(n int) {
+			asked, count := time.Now(), counts()
+			_, status, err := l.reader.do(ctx, http.MethodGet, fmt.Sprint(l.reader.api, "/", facet, "/stored-", n%known), "zstd")
+			if err != nil || status != http.StatusOK {
+				fail(fmt.Errorf("a read: %d, %w", status, err))
+			} else if count {
+				note(&reads, time.Since(asked))
+			}
+		}},
+		{high, func(n int) {
+			asked, count := time.Now(), counts()
+			a, err := l.reader.read(ctx, fmt.Sprint("high-", n), "?wait=20s")
+			if count {
+				askedHigh.Add(1)
+			}
+			if err != nil || a.Freshness != "FRESH" {
+				fail(fmt.Errorf("a HIGH request: %d %s, %w", a.status, a.Freshness, err))
+			} else if count {
+				note(&highs, time.Since(asked))
+			}
+		}},
+		{low / 20, func(n int) { l.low(ctx, keys(fmt.Sprint("low-", n, "-"), 20)...) }},
+	}
+	var under sync.WaitGroup
+	for _, j := range jobs {
+		under.Go(func() { _ = steadily(ctx, j.rate, warming+length, j.do) })
+	}
+	under.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	from, to := began.Add(warming), began.Add(warming+length)
+	t := &table{}
+	t.count("reads and HIGH requests that fail", int(wrong.Load()), 0)
+	if e := last.Load(); e != nil {
+		t.figure("  the last of them", "%v", *e)
+	}
+	t.count("HIGH requests that end with their snapshot", len(highs), int(askedHigh.Load()))
+	t.under("  from asked to stored and read, 95 of 100", p95(highs), 3*time.Second)
+	t.target(highP95)
+	t.under(fmt.Sprintf("%d reads of stored %s, 95 of 100", len(reads), o.document), p95(reads), 50*time.Millisecond)
+	all, err := l.finish(ctx, t)
+	if err != nil {
+		return err
+	}
+	t.judgeRate("calls of LOW, which asks for 200/s", all, "low-", from, to, enough*low, 0)
+	t.under("LOW is behind at the end", p95(l.waits(all, "low-", to.Add(-5*time.Second), to)), 30*time.Second)
+	if err := s.untilCommitted(ctx, 2*patience); err != nil {
+		return err
+	}
+	if err := s.judgeLoss(ctx, t); err != nil {
+		return err
+	}
+	if l.failed != nil {
+		return l.failed
+	}
+	s.judged("normal", t)
+	return nil
+}

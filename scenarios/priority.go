@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	metrics "github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	tracing "github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+)
+
+// priority: LOW holds the locks, and its records lie behind thousands; then readers ask
+// in HIGH. They are upgraded, and fetched once.
+func priority(ctx context.Context, s *site, _ options) error {
+	const different, before = 50, 5000
+	l, err := s.lanesWithout(ctx, onlySmall)
+	if err != nil {
+		return err
+	}
+	l.low(ctx, keys("low-", before)...)
+	if l.failed != nil {
+		return l.failed
+	}
+	wanted := keys("key-", different)
+	if err := s.prefetch(ctx, wanted); err != nil {
+		return err
+	}
+	upgraded, wrong := atOnce(different, func(n int) (bool, error) {
+		a, err := l.reader.read(ctx, wanted[n], "")
+		return a.Queued, err
+	})
+	if wrong != nil {
+		return wrong
+	}
+	// LOW's records are skipped for as long as HIGH's are certainly on their topic, or
+	// when they are done.
+	if err := s.until(ctx, patience, "the HIGH requests are on their topic", func() (bool, error) {
+		records, err := s.records(ctx, schemas.High)
+		return len(records) >= different, err
+	}); err != nil {
+		return err
+	}
+	if _, err := s.worker(ctx, "worker"); err != nil {
+		return err
+	}
+	if err := s.untilCommitted(ctx, 4*patience); err != nil {
+		return err
+	}
+	high, err := s.records(ctx, schemas.High)
+	if err != nil {
+		return err
+	}
+	low, err := s.records(ctx, schemas.Low)
+	if err != nil {
+		return err
+	}
+	all, err := s.arrivals(ctx)
+	if err != nil {
+		return err
+	}
+	number, above := map[string]int64{}, 0
+	for _, r := range low {
+		number[r.Key] = r.Version
+	}
+	for _, r := range high {
+		if r.Version > number[r.Key] && number[r.Key] > 0 {
+			above++
+		}
+	}
+	ahead, called := 0, 0
+	for _, a := range all {
+		if strings.HasPrefix(a.key, "key-") {
+			if called++; called == different {
+				ahead = calls(all, "low-", time.Time{}, a.at)
+			}
+		}
+	}
+	t := &table{}
+	t.count("reads whose refresh is queued while LOW has the lock", upgraded, different)
+	t.count("HIGH records, with a number above LOW's", above, different)
+	t.count("HIGH records, LOW records", len(high)*10_000+len(low), different*10_000+different+before)
+	t.lines[len(t.lines)-1].figure = fmt.Sprintf("%d, %d", len(high), len(low))
+	t.lines[len(t.lines)-1].limit = fmt.Sprintf("=%d, =%d", different, different+before)
+	t.count(fmt.Sprintf("calls for these %d keys, LOW's records skipped", different), called, different)
+	t.judge(fmt.Sprintf("calls for the %d of LOW before the last of them", before), fmt.Sprint(ahead), fmt.Sprintf("<%d", before/2), ahead < before/2)
+	s.judged("priority", t)
+	return nil
+}
+
+// prefetch asks in the LOW lane at the producer's door, as a scheduler does, and waits
+// until Kafka has acknowledged all.
+func (s *site) prefetch(ctx context.Context, keys []string) error {
+	rdb := redis.NewClient(&redis.Options{Addr: s.redis.address})
+	defer func() { _ = rdb.Close() }()
+	client, err := s.connectKafka(producer.ClientOptions(len(keys))...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	p := producer.New(rdb, client, len(keys), slog.New(slog.DiscardHandler), metrics.NewRegistry(), tracing.Tracer{})
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- p.Run(running) }()
+	var wishes []producer.Wish
+	for _, key := range keys {
+		wishes = append(wishes, producer.Wish{
+			Entity: schemas.Entity{Source: s.source, Facet: small, Key: key}, Lane: schemas.Low, Reason: schemas.Prefetch,
+		})
+	}
+	for i, r := range p.RequestAll(ctx, wishes) {
+		if r.Outcome != producer.Published {
+			err = fmt.Errorf("%s is not published: %s, %w", keys[i], r.Outcome, r.Err)
+		}
+	}
+	stop()
+	if stopped := <-done; err == nil { // it has confirmed or rolled back all
+		err = stopped
+	}
+	return err
+}
