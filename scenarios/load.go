@@ -112,9 +112,10 @@ func steadily(ctx context.Context, rate int, length time.Duration, do func(n int
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	began := time.Now()
-	for n := 0; ; {
+	for next := 0; ; {
 		passed := min(time.Since(began), length)
-		for ; n < int(passed.Seconds()*float64(rate)); n++ {
+		for due := int(passed.Seconds() * float64(rate)); next < due; next++ {
+			n := next
 			under.Go(func() { do(n) })
 		}
 		if passed == length {

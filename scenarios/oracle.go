@@ -153,10 +153,15 @@ func (s *site) number(ctx context.Context, sql string, args ...any) (n int, err 
 
 // untilStored waits until so many snapshots of keys that begin so are stored.
 func (s *site) untilStored(ctx context.Context, limit time.Duration, prefix string, want int) error {
-	return s.until(ctx, limit, fmt.Sprintf("%d snapshots of %s… are stored", want, prefix), func() (bool, error) {
-		n, err := s.number(ctx, storedOf, prefix)
+	n := 0
+	err := s.until(ctx, limit, fmt.Sprintf("%d snapshots of %s… are stored", want, prefix), func() (done bool, err error) {
+		n, err = s.number(ctx, storedOf, prefix)
 		return n >= want, err
 	})
+	if err != nil {
+		err = fmt.Errorf("%w; there are %d", err, n)
+	}
+	return err
 }
 
 // arrival is a call as the upstream wrote it down.

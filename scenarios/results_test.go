@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -159,4 +161,21 @@ func TestACallForWhatWasJustFetchedIsALoop(t *testing.T) {
 	if n := calls(all, "low-", began, began.Add(6*time.Second)); n != 2 {
 		t.Errorf("%d calls", n)
 	}
+}
+
+func TestEachIsDoneOnceAtASteadyRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		count := map[int]int{}
+		began := time.Now()
+		err := steadily(t.Context(), 300, 2*time.Second, func(n int) {
+			<-time.After(time.Millisecond) // so that the next may come first
+			mu.Lock()
+			defer mu.Unlock()
+			count[n]++
+		})
+		if took := time.Since(began).Round(100 * time.Millisecond); err != nil || took != 2*time.Second || len(count) != 600 {
+			t.Errorf("%d of 600 in %v, %v", len(count), took, err)
+		}
+	})
 }

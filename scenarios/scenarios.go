@@ -28,6 +28,7 @@ var scenarios = []scenario{
 	{name: phaseKafka, adr: 9, what: "the same, and a produce to Kafka takes a second", play: reads(phaseKafka)},
 	{name: phaseRedis, adr: 10, what: "the same, and Redis is killed: reads go on from the database, refreshes are refused", play: reads(phaseRedis)},
 	{name: "normal", adr: 1, what: "HIGH asks for 50 a second and LOW for 200, and 100 reads a second of what is stored", play: normal},
+	{name: "slow-database", adr: 5, what: "the database answers nothing for 10 s (a lock on its tables) while HIGH asks for 50 a second", play: slowDatabase},
 	{name: "stale-loop", adr: 6, what: "twenty entities that never change are read on and on, and are stale after 2 s", play: loop},
 	{name: "priority", adr: 7, what: "LOW holds the locks of fifty entities behind a backlog of 5,000, and readers ask for them", play: priority},
 	{name: "herd", adr: 3, what: "1,000 identical requests at once over four query processes", play: herd},

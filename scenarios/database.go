@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// slowDatabase: for ten seconds the database answers nothing that reads or writes
+// snapshots. What is asked for meanwhile is held, nothing is lost or counted as a
+// failure, and afterwards HIGH is as quick as before.
+func slowDatabase(ctx context.Context, s *site, _ options) error {
+	const rate, slow, known = 50, 10 * time.Second, 20
+	l, err := s.lanesWithout(ctx, onlySmall)
+	if err != nil {
+		return err
+	}
+	worker := target{name: "worker", role: "worker", ready: "worker is up"}
+	port, err := s.freePort(ctx)
+	if err != nil {
+		return err
+	}
+	worker.address = net.JoinHostPort("127.0.0.1", port)
+	if _, err := s.tell(ctx, worker); err != nil {
+		return err
+	}
+	before, err := l.timed(ctx, "before", rate, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	if err := s.untilCommitted(ctx, patience); err != nil {
+		return err
+	}
+
+	// Some are on their way when it begins: they have been looked up, and are called.
+	const under = 100
+	st, err := s.stats(ctx)
+	if err != nil {
+		return err
+	}
+	calledBefore := st.Arrivals
+	if err := s.publish(ctx, l.client, schemas.High, keys("under-", under)...); err != nil {
+		return err
+	}
+	if err := s.until(ctx, patience, "they are called", func() (bool, error) {
+		st, err := s.stats(ctx)
+		return st.Arrivals > calledBefore, err
+	}); err != nil {
+		return err
+	}
+	w := &whileSlow{worker: worker.address}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	var watched sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watched.Go(func() { w.watch(watching) })
+	// Past the query service, which accepts nothing that it can't look up.
+	err = steadily(ctx, rate, slow, func(n int) {
+		l.note(nil, s.publish(ctx, l.client, schemas.High, fmt.Sprint("held-", n)))
+		if n%10 == 0 { // what is in memory is served
+			began := time.Now()
+			a, err := l.reader.read(ctx, fmt.Sprint("before-", n/10%known), "")
+			w.read(a, err, time.Since(began))
+		}
+	})
+	if err != nil {
+		return errors.Join(err, unlock())
+	}
+	waiting, err := s.behind(ctx, schemas.High)
+	if err = errors.Join(err, l.failed, unlock()); err != nil {
+		return err
+	}
+	unlocked := time.Now()
+	asked := rate * int(slow.Seconds())
+	for prefix, n := range map[string]int{"held-": asked, "under-": under} {
+		if err := s.untilStored(ctx, 2*patience, prefix, n); err != nil {
+			return err
+		}
+	}
+	if err := s.untilCommitted(ctx, patience); err != nil {
+		return err
+	}
+	caught := time.Since(unlocked)
+	stop()
+	watched.Wait()
+	after, err := l.timed(ctx, "after", rate, 5*time.Second)
+	if err != nil {
+		return err
+	}
+
+	all, err := s.arrivals(ctx)
+	if err != nil {
+		return err
+	}
+	t := &table{}
+	t.figure("the database did not answer for", "%s", short(unlocked.Sub(began)))
+	// It judges calls that have ended, and five in a row at least; what is held without
+	// it is judged below.
+	t.figure("  the worker's breaker opened", "%s", w.breaker(began))
+	t.judge(fmt.Sprintf("requests of the %d that are not committed at its end", asked+under), strconv.FormatInt(waiting, 10), fmt.Sprintf(">=%d", asked), waiting >= int64(asked))
+	t.count("  calls for them until then", calls(all, "held-", began, unlocked), 0)
+	t.judge("reads of what is in memory, failed", fmt.Sprintf("%d, %d", w.reads, w.failed), "some, 0", w.reads > 0 && w.failed == 0)
+	if w.err != nil {
+		t.figure("  the last of them", "%v", w.err)
+	}
+	t.under("  95 of 100", p95(w.took), 100*time.Millisecond)
+	t.under("all stored and committed after its end in", caught, 10*time.Second)
+	again := calls(all, "held-", began, time.Now()) - asked + calls(all, "under-", time.Time{}, time.Now()) - under
+	t.count("calls made twice", again, 0)
+	t.under("HIGH before it, from asked to stored, 95 of 100", p95(before), 3*time.Second)
+	t.under("HIGH after it", p95(after), 3*time.Second)
+	if err := s.judgeLoss(ctx, t); err != nil {
+		return err
+	}
+	s.judged("slow-database", t)
+	return nil
+}
+
+// timed asks in HIGH at a rate, and returns how long each took until it was stored.
+func (l *lanes) timed(ctx context.Context, prefix string, rate int, length time.Duration) (took []time.Duration, err error) {
+	var mu sync.Mutex
+	err = steadily(ctx, rate, length, func(n int) {
+		asked := time.Now()
+		a, failed := l.reader.read(ctx, fmt.Sprint(prefix, "-", n), "?wait=20s")
+		mu.Lock()
+		defer mu.Unlock()
+		if failed == nil && a.Freshness != "FRESH" {
+			failed = fmt.Errorf("HIGH is not stored: %d %s", a.status, a.Freshness)
+		}
+		if took = append(took, time.Since(asked)); failed != nil {
+			l.failed = failed
+		}
+	})
+	return took, errors.Join(err, l.failed)
+}
+
+// lock has everybody who reads or writes snapshots wait, until unlock.
+func (s *site) lock(ctx context.Context) (unlock func() error, err error) {
+	conn, err := pgx.Connect(ctx, s.database)
+	if err != nil {
+		return nil, err
+	}
+	s.later(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(ctx, "BEGIN; LOCK TABLE snapshot_state, snapshot_payload, update_status IN ACCESS EXCLUSIVE MODE")
+	return func() error {
+		_, err := conn.Exec(context.WithoutCancel(ctx), "ROLLBACK")
+		return err
+	}, err
+}
+
+// whileSlow is what is seen meanwhile.
+type whileSlow struct {
+	worker        string    // where it tells of itself
+	opened        time.Time // its breaker
+	mu            sync.Mutex
+	reads, failed int
+	err           error
+	took          []time.Duration
+}
+
+func (w *whileSlow) breaker(began time.Time) string {
+	if w.opened.IsZero() {
+		return "not at all"
+	}
+	return "after " + short(w.opened.Sub(began))
+}
+
+func (w *whileSlow) read(a reply, err error, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reads++
+	w.took = append(w.took, took)
+	if err == nil && a.status != http.StatusOK {
+		err = fmt.Errorf("%d %s", a.status, a.Freshness)
+	}
+	if err != nil {
+		w.failed++
+		w.err = err
+	}
+}
+
+// watch asks the worker for the state of its breaker, which nobody else knows.
+func (w *whileSlow) watch(ctx context.Context) {
+	_ = within(ctx, time.Hour, func() (bool, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.worker+"/metrics", http.NoBody)
+		if err != nil {
+			return false, err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false, nil //nolint:nilerr // the next look tells
+		}
+		defer func() { _ = resp.Body.Close() }()
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			l := lines.Text()
+			if strings.HasPrefix(l, "freshet_db_circuit_breaker_state{") && strings.Contains(l, `"HIGH"`) && !strings.HasSuffix(l, " 0") {
+				w.opened = time.Now()
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+}
