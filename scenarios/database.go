@@ -203,7 +203,7 @@ func (w *whileSlow) watch(ctx context.Context) {
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
-			return false, nil //nolint:nilerr // the next look tells
+			return false, nil // the next look tells
 		}
 		defer func() { _ = resp.Body.Close() }()
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {

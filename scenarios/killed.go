@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 )
 
 // inFlight is what one worker's HIGH lane may have under way, and so repeat.
@@ -59,7 +60,7 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 	if kill {
 		most = inFlight
 	}
-	t.judge("calls made twice", fmt.Sprint(again), fmt.Sprintf("<=%d", most), again >= 0 && again <= most)
+	t.judge("calls made twice", strconv.Itoa(again), fmt.Sprintf("<=%d", most), again >= 0 && again <= most)
 	t.judgeContract(st)
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -183,14 +184,14 @@ func lowAlone(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	t.judge("LOW requests that wait at the end", fmt.Sprint(left), "some", left > 0)
+	t.judge("LOW requests that wait at the end", strconv.FormatInt(left, 10), "some", left > 0)
 	all, err := l.finish(ctx, t)
 	if err != nil {
 		return err
 	}
 	t.judgeRate("calls of LOW alone", all, "low-", from, to, enough*lowRate, 1.01*lowRate)
 	most := mostInASecond(all, from, to)
-	t.judge("  most in a sliding second", fmt.Sprint(most), "<=400, 100 are kept for HIGH", most <= 400)
+	t.judge("  most in a sliding second", strconv.Itoa(most), "<=400, 100 are kept for HIGH", most <= 400)
 	s.judged("low-alone", t)
 	return nil
 }
@@ -254,7 +255,7 @@ func bothBuckets(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	t.judge("LOW requests that wait at the end", fmt.Sprint(left), "some", left > 0)
+	t.judge("LOW requests that wait at the end", strconv.FormatInt(left, 10), "some", left > 0)
 	all, err := l.finish(ctx, t)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -88,7 +89,7 @@ func priority(ctx context.Context, s *site, _ options) error {
 	t.lines[len(t.lines)-1].figure = fmt.Sprintf("%d, %d", len(high), len(low))
 	t.lines[len(t.lines)-1].limit = fmt.Sprintf("=%d, =%d", different, different+before)
 	t.count(fmt.Sprintf("calls for these %d keys, LOW's records skipped", different), called, different)
-	t.judge(fmt.Sprintf("calls for the %d of LOW before the last of them", before), fmt.Sprint(ahead), fmt.Sprintf("<%d", before/2), ahead < before/2)
+	t.judge(fmt.Sprintf("calls for the %d of LOW before the last of them", before), strconv.Itoa(ahead), fmt.Sprintf("<%d", before/2), ahead < before/2)
 	s.judged("priority", t)
 	return nil
 }
