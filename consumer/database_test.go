@@ -1,0 +1,105 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+func withBreaker() *Worker {
+	w := &Worker{
+		gates: newGates(), metrics: newMetrics("nexon", schemas.High, prometheus.NewRegistry()),
+		opened: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+	}
+	w.breaker = newBreaker(w)
+	return w
+}
+
+// A worker has one look-up and one write under way at most: their ends alone would come
+// too seldom for the breaker to open.
+func TestADatabaseThatHangsOpensTheBreakerWhileItHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker()
+		woken, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- w.persistDB(t.Context(), doingWrite, func(context.Context) error {
+				<-woken
+				return nil
+			})
+		}()
+		<-time.After(4*slowAfter + slowAfter/2)
+		if s := w.breaker.State(); s != gobreaker.StateClosed {
+			t.Errorf("%s by four", s)
+		}
+		<-time.After(slowAfter)
+		if s := w.breaker.State(); s != gobreaker.StateOpen {
+			t.Errorf("%s by five", s)
+		}
+		close(woken)
+		if err := <-done; err != nil {
+			t.Errorf("what is done is done: %v", err)
+		}
+		<-time.After(2 * reopenAfter)
+		if err := w.persistDB(t.Context(), doingReach, func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if s := w.breaker.State(); s != gobreaker.StateClosed {
+			t.Errorf("%s after a call that was quick", s)
+		}
+	})
+}
+
+func TestASlowCallCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker()
+		for range 3 {
+			err := w.persistDB(t.Context(), doingWrite, func(context.Context) error {
+				<-time.After(slowAfter + time.Millisecond)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c := w.breaker.Counts(); c.TotalFailures != 3 || c.TotalSuccesses != 0 {
+			t.Errorf("%+v", c)
+		}
+		<-time.After(10 * slowAfter)
+		if c := w.breaker.Counts(); c.TotalFailures > 3 {
+			t.Errorf("what has ended counts on: %+v", c)
+		}
+	})
+}
+
+func TestAProbeThatIsSlowKeepsTheBreakerOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		tries := 0
+		go func() {
+			_ = w.persistDB(ctx, doingWrite, func(context.Context) error {
+				if tries++; tries <= 5 {
+					return errors.New("it is down")
+				}
+				<-time.After(3 * slowAfter)
+				return nil
+			})
+		}()
+		for w.breaker.State() != gobreaker.StateHalfOpen || tries < 6 {
+			<-time.After(10 * time.Millisecond)
+		}
+		<-time.After(3*slowAfter + time.Millisecond)
+		if s := w.breaker.State(); s != gobreaker.StateOpen {
+			t.Errorf("%s after a slow probe", s)
+		}
+	})
+}
