@@ -109,9 +109,7 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	}
 	t := &table{}
 	t.figure("the database did not answer for", "%s", short(unlocked.Sub(began)))
-	// It judges calls that have ended, and five in a row at least; what is held without
-	// it is judged below.
-	t.figure("  the worker's breaker opened", "%s", w.breaker(began))
+	t.judge("the worker's breaker opens after", w.breaker(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
 	t.judge(fmt.Sprintf("requests of the %d that are not committed at its end", asked+under), strconv.FormatInt(waiting, 10), fmt.Sprintf(">=%d", asked), waiting >= int64(asked))
 	t.count("  calls for them until then", calls(all, "held-", began, unlocked), 0)
 	t.judge("reads of what is in memory, failed", fmt.Sprintf("%d, %d", w.reads, w.failed), "some, 0", w.reads > 0 && w.failed == 0)
@@ -177,7 +175,7 @@ func (w *whileSlow) breaker(began time.Time) string {
 	if w.opened.IsZero() {
 		return "not at all"
 	}
-	return "after " + short(w.opened.Sub(began))
+	return short(w.opened.Sub(began))
 }
 
 func (w *whileSlow) read(a reply, err error, took time.Duration) {

@@ -73,13 +73,7 @@ func (l *lanes) low(ctx context.Context, keys ...string) {
 // high asks for one in the HIGH lane, as a reader of what is missing does.
 func (l *lanes) high(ctx context.Context, key string) {
 	now := time.Now()
-	var a reply
-	var err error
-	for range 5 { // where coalescing takes too long a read goes out without it
-		if a, err = l.reader.read(ctx, key, ""); err != nil || a.Queued || a.Freshness == "FRESH" {
-			break
-		}
-	}
+	_, err := l.reader.queue(ctx, key)
 	l.note(nil, err)
 	l.mu.Lock()
 	defer l.mu.Unlock()

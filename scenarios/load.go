@@ -63,6 +63,18 @@ func (r reader) read(ctx context.Context, key, query string) (reply, error) {
 	return a, nil
 }
 
+// queue reads until a refresh is queued or no longer needed, a few times: where
+// coalescing takes too long a read goes out without it.
+func (r reader) queue(ctx context.Context, key string) (queued bool, err error) {
+	for range 10 {
+		a, err := r.read(ctx, key, "")
+		if err != nil || a.Queued || a.Freshness == "FRESH" {
+			return a.Queued, err
+		}
+	}
+	return false, nil
+}
+
 // many reads up to a hundred at once.
 func (r reader) many(ctx context.Context, keys []string) error {
 	text, status, err := r.do(ctx, http.MethodGet, r.api+"/"+small+"?"+url.Values{"key": keys}.Encode(), "")

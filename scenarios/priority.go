@@ -32,10 +32,7 @@ func priority(ctx context.Context, s *site, _ options) error {
 	if err := s.prefetch(ctx, wanted); err != nil {
 		return err
 	}
-	upgraded, wrong := atOnce(different, func(n int) (bool, error) {
-		a, err := l.reader.read(ctx, wanted[n], "")
-		return a.Queued, err
-	})
+	upgraded, wrong := atOnce(different, func(n int) (bool, error) { return l.reader.queue(ctx, wanted[n]) })
 	if wrong != nil {
 		return wrong
 	}
