@@ -268,7 +268,7 @@ func bothBuckets(ctx context.Context, s *site, o options) error {
 func isolation(ctx context.Context, s *site, _ options) error {
 	const (
 		burst = 10_000
-		seen  = 8 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
+		seen  = 12 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
 	)
 	l, err := s.lanes(ctx, onlySmall)
 	if err != nil {
