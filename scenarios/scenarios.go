@@ -23,8 +23,8 @@ type scenario struct {
 // scenarios are all of them. One judges by site.judged; an error means that it could
 // not be played.
 var scenarios = []scenario{
-	{name: "reads", what: "3,000 users read through a refresh flood, and then also with a slow Kafka and without Redis", of: []string{phaseFlood, phaseKafka, phaseRedis}, play: reads(phaseFlood, phaseKafka, phaseRedis)},
-	{name: phaseFlood, what: "3,000 users read while refreshes use the whole budget of the upstream", play: reads(phaseFlood)},
+	{name: "reads", what: "many users (k6) read through a refresh flood, and then also with a slow Kafka and without Redis", of: []string{phaseFlood, phaseKafka, phaseRedis}, play: reads(phaseFlood, phaseKafka, phaseRedis)},
+	{name: phaseFlood, what: "many users (k6) read while refreshes use the whole budget of the upstream", play: reads(phaseFlood)},
 	{name: phaseKafka, adr: 9, what: "the same, and a produce to Kafka takes a second", play: reads(phaseKafka)},
 	{name: phaseRedis, adr: 10, what: "the same, and Redis is killed: reads go on from the database, refreshes are refused", play: reads(phaseRedis)},
 	{name: "normal", adr: 1, what: "HIGH asks for 50 a second and LOW for 200, and 100 reads a second of what is stored", play: normal},
