@@ -40,6 +40,9 @@ scenario-reads: $(K6) ## 3,000 users read during a flood, with a slow Kafka, and
 observe: ## what operators see: panels, rules and alerts on a real Prometheus, judged (SECONDS_EACH=30)
 	@$(SERVICES); $(GO) run ./scenarios --seconds $${SECONDS_EACH:-30} observe
 
+torture: ## faults at random under load, judged by Kafka, the database and the upstream's log (SEED= for a run again, FAULTS=12)
+	@$(SERVICES); $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} torture
+
 fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
 		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \
@@ -90,4 +93,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe torture k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down

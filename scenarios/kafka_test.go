@@ -20,7 +20,7 @@ func address(port uint32) string {
 
 func TestEveryFrameComesLateAndManyAreUnderWayAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &slowKafka{}
+		k := &proxy{piece: readFrame}
 		k.slow(500 * time.Millisecond)
 		client, from := net.Pipe()
 		to, broker := net.Pipe()

@@ -317,7 +317,7 @@ func isolation(ctx context.Context, s *site, _ options) error {
 // begin so.
 func stillness(all []arrival, prefix string, from, to time.Time) (begins, ends time.Time) {
 	last := from
-	for _, a := range append(all, arrival{to, prefix}) {
+	for _, a := range append(all, arrival{at: to, key: prefix}) {
 		if !strings.HasPrefix(a.key, prefix) || a.at.Before(from) || a.at.After(to) {
 			continue
 		}

@@ -7,6 +7,8 @@
 //	go run ./scenarios herd killed        # or: make scenarios ONLY="herd killed"
 //	go run ./scenarios all                # or: make scenarios
 //	go run ./scenarios --seconds 300 reads
+//	go run ./scenarios observe             # or: make observe
+//	go run ./scenarios --seed 7 --faults 200 torture   # or: make torture
 //
 // It prints figures beside their limits and a verdict for each scenario. PostgreSQL and
 // Kafka are those that FRESHET_TEST_… name, with a database and topics of each
@@ -40,6 +42,8 @@ type options struct {
 	brief          bool
 	results        string // the file that keeps what was shown
 	list           bool
+	seed           uint64
+	faults         int
 }
 
 func main() {
@@ -62,6 +66,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&o.brief, "brief", false, "do not wait until the alerts of the last outage are gone, half a minute (observe)")
 	flags.StringVar(&o.results, "results", "", "a file that keeps the figures, as scenarios/RESULTS.md; written if all ran that were asked for")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and play none")
+	flags.Uint64Var(&o.seed, "seed", 0, "of which the faults are made (torture; default: another one each time)")
+	flags.IntVar(&o.faults, "faults", 12, "how many there are (torture)")
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "go run ./scenarios [flags] all|SCENARIO...")
 		flags.PrintDefaults()

@@ -166,8 +166,10 @@ func (s *site) untilStored(ctx context.Context, limit time.Duration, prefix stri
 
 // arrival is a call as the upstream wrote it down.
 type arrival struct {
-	at  time.Time
-	key string
+	at     time.Time
+	key    string
+	status int
+	fault  simulator.Kind
 }
 
 // arrivals returns all calls, in their order.
@@ -188,8 +190,10 @@ func (s *site) arrivals(ctx context.Context) (all []arrival, err error) {
 	var start time.Time
 	for lines := json.NewDecoder(resp.Body); lines.More(); {
 		var l struct {
-			At  int64 // microseconds since the upstream's start
-			Key string
+			At     int64 // microseconds since the upstream's start
+			Key    string
+			Status int
+			Fault  simulator.Kind
 		}
 		if err := lines.Decode(&l); err != nil {
 			return nil, err
@@ -198,7 +202,7 @@ func (s *site) arrivals(ctx context.Context) (all []arrival, err error) {
 		if start.IsZero() {
 			start = st.FirstArrival.Add(-at)
 		}
-		all = append(all, arrival{start.Add(at), l.Key})
+		all = append(all, arrival{start.Add(at), l.Key, l.Status, l.Fault})
 	}
 	return all, nil
 }

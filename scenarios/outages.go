@@ -49,6 +49,12 @@ func (s *site) outages(stopped target) []outage {
 			tell: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
+			name:  "the upstream is closed for maintenance", // after the one that is no maintenance, which it would explain
+			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
+			tell: []string{"FreshetUpstreamMaintenance"},
+			may:  []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // of which the last one was, a moment ago
+		},
+		{
 			name:  "a worker is stopped",
 			begin: func(context.Context) error { s.latest(stopped.name).stop(); return nil },
 			end: func(ctx context.Context) error {
@@ -213,6 +219,8 @@ func (s *site) tell(ctx context.Context, t target) (found string, err error) {
 
 // latest returns the process of a name that was started last.
 func (s *site) latest(name string) *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, p := range slices.Backward(s.processes) {
 		if p.name == name {
 			return p

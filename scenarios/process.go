@@ -65,7 +65,9 @@ func (s *site) startProgram(ctx context.Context, name, pattern string, env []str
 		}
 		close(found)
 	}()
+	s.mu.Lock()
 	s.processes = append(s.processes, p)
+	s.mu.Unlock()
 	s.later(p.stop)
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
@@ -112,7 +114,7 @@ func (s *site) ownRedis(ctx context.Context) (*process, error) {
 }
 
 // redisAt starts one at an address, where one may have been killed.
-func (s *site) redisAt(ctx context.Context, address string) (*process, error) {
+func (s *site) redisAt(ctx context.Context, address string, more ...string) (*process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, errors.New("there is no redis-server, and the scenario kills one of its own; install it with: apt-get install -y --no-install-recommends redis-server")
@@ -121,8 +123,8 @@ func (s *site) redisAt(ctx context.Context, address string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.startProgram(ctx, "redis", "Ready to accept connections", nil, path,
-		"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction")
+	args := append([]string{"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction"}, more...)
+	p, err := s.startProgram(ctx, "redis", "Ready to accept connections", nil, path, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func TestNumbersThatComeTwiceOrGoBackAreCounted(t *testing.T) {
 func TestACallForWhatWasJustFetchedIsALoop(t *testing.T) {
 	began := time.Now()
 	at := func(key string, seconds float64) arrival {
-		return arrival{began.Add(time.Duration(seconds * float64(time.Second))), key}
+		return arrival{at: began.Add(time.Duration(seconds * float64(time.Second))), key: key}
 	}
 	most, least, loops := perEntity([]arrival{at("a", 0), at("b", 1), at("a", 2), at("a", 3), at("b", 3.1)}, 2*time.Second)
 	if most != 3 || least != 2 || loops != 1 {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,13 +32,15 @@ type site struct {
 	broker   string
 	redis    *process
 	kafka    *slowKafka
-	upstream string // where the simulator is
+	ways     struct{ redis, database *proxy } // over which processes are led, if they are not nil
+	upstream string                           // where the simulator is
 	facets   map[string]string
 	tuned    *strings.Replacer // what is said of facets otherwise, if it is not nil
 	token    string            // an administrator's; without one nobody is asked who they are
 	port     int               // that is tried next
 	cluster  []string          // addresses of a Redis Cluster, instead of the Redis of its own
 	results  []result
+	mu       sync.Mutex // of what follows: several may be started at once
 	// processes that run, or did.
 	processes []*process
 	closers   []func()
@@ -70,7 +73,11 @@ func newSite(ctx context.Context, out io.Writer, binary string) (*site, error) {
 }
 
 // later has something done when the site is closed, the last first.
-func (s *site) later(f func()) { s.closers = append(s.closers, f) }
+func (s *site) later(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, f)
+}
 
 // close ends everything; the logs stay if somebody will want to read them.
 func (s *site) close(keep bool) {
@@ -181,9 +188,19 @@ func (s *site) configure(name, broker, freshFor string) (env []string, err error
 	if s.tuned != nil {
 		preset = s.tuned.Replace(preset)
 	}
-	redis := fmt.Sprintf("{mode: single, addresses: [%q]}", s.redis.address)
+	at := s.redis.address
+	if s.ways.redis != nil {
+		at = s.ways.redis.address()
+	}
+	redis := fmt.Sprintf("{mode: single, addresses: [%q]}", at)
 	if len(s.cluster) > 0 {
 		redis = fmt.Sprintf(`{mode: cluster, addresses: ["%s"]}`, strings.Join(s.cluster, `", "`))
+	}
+	database := s.database
+	if s.ways.database != nil {
+		if database, err = led(database, s.ways.database.address()); err != nil {
+			return nil, err
+		}
 	}
 	text := fmt.Sprintf("kafka: {brokers: [%q]}\nredis: %s\nsources:\n  %s:\n    %s",
 		broker, redis, s.source, strings.ReplaceAll(preset, "\n", "\n    "))
@@ -198,7 +215,35 @@ func (s *site) configure(name, broker, freshFor string) (env []string, err error
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	return []string{"NEXON_API_KEY=a-key", "FRESHET_DATABASE_URL=" + s.database, "FRESHET_CONFIG=" + file}, nil
+	return []string{"NEXON_API_KEY=a-key", "FRESHET_DATABASE_URL=" + database, "FRESHET_CONFIG=" + file}, nil
+}
+
+// lead has all that is configured from now on reach Redis and the database over ways
+// that can be made bad; the way to Kafka is there for whom it is configured.
+func (s *site) lead(ctx context.Context) (err error) {
+	if s.ways.redis, err = newProxy(ctx, s.redis.address); err != nil {
+		return err
+	}
+	s.later(s.ways.redis.close)
+	u, err := url.Parse(s.database)
+	if err != nil {
+		return err
+	}
+	if s.ways.database, err = newProxy(ctx, u.Host); err != nil {
+		return err
+	}
+	s.later(s.ways.database.close)
+	return nil
+}
+
+// led is a database's URL with another address.
+func led(database, address string) (string, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", err
+	}
+	u.Host = address
+	return u.String(), nil
 }
 
 // query starts a query service that reaches Kafka over the way that can be slowed.

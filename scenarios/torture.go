@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// drainPatience is how long it may take until everything has ended after the last
+// fault: breakers rest for half a minute, stops are probed after pauses that double,
+// and what had piled up goes out at the rate that the upstream allows.
+const drainPatience = 4 * time.Minute
+
+// tortured is what became of a run.
+type tortured struct {
+	seed       uint64
+	faults     int
+	kinds      map[string]int
+	duplicates int
+	took       time.Duration
+	table      table
+}
+
+// rows is the run in a few lines: what it was, and how it is judged.
+func (r *tortured) rows() []line {
+	rows := []line{{what: "seed, faults, length", figure: fmt.Sprintf("%d, %d, %v", r.seed, r.faults, r.took.Round(time.Second))}}
+	for _, name := range slices.Sorted(maps.Keys(r.kinds)) {
+		rows = append(rows, line{what: "  " + name, figure: strconv.Itoa(r.kinds[name])})
+	}
+	return append(rows, r.table.lines...)
+}
+
+// torture hurts an installation in all ways at random, under load, and judges it by
+// Kafka, the database and the upstream's own log: never by what its processes say.
+func torture(ctx context.Context, s *site, o options) error {
+	for o.seed == 0 {
+		o.seed = rand.Uint64N(1_000_000)
+	}
+	r, err := s.torture(ctx, o.seed, plan(o.seed, o.faults))
+	if err != nil {
+		return err
+	}
+	s.judged("torture", &table{lines: r.rows(), note: r.table.note, missed: r.table.missed})
+	return nil
+}
+
+func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tortured, error) {
+	began := time.Now()
+	// So that everything happens within seconds, and what piles up meets the limit.
+	s.tuned = strings.NewReplacer("freshFor: 1h", "freshFor: 10s", "absentFor: 1h", "absentFor: 5s", "failedFor: 6h", "failedFor: 10m",
+		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "timeout: 10s", "timeout: 3s",
+		"limit: 500, window: 1s, target: 450, highReserve: 100", fmt.Sprintf("limit: %d, window: 1s, target: %d, highReserve: %d",
+			tortureLimit, tortureLimit*9/10, tortureLimit/4))
+	if err := s.prepare(ctx, map[string]string{facet: "basic"}, "--limit", fmt.Sprint(tortureLimit, "/1s")); err != nil {
+		return nil, err
+	}
+	t := &torturer{s: s}
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	w, err := s.witness(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.load(ctx, seed, t.cast)
+	if err != nil {
+		return nil, err
+	}
+	stop := sync.OnceFunc(l.stop)
+	defer stop()
+	tending, leave := context.WithCancel(ctx)
+	defer leave()
+	tended := make(chan error, 1)
+	go func() { tended <- t.tend(tending) }()
+	if err := s.inflict(ctx, t, seed, strikes); err != nil {
+		return nil, err
+	}
+	stop()
+	r := &tortured{seed: seed, faults: len(t.done), kinds: tally(t.done)}
+	r.table.judge("processes that did not end when they were told", listed(t.slow), "none", len(t.slow) == 0)
+	if err := r.drained(ctx, s); err != nil {
+		return nil, err
+	}
+	leave()
+	if err := <-tended; err != nil {
+		return nil, err
+	}
+	r.table.judge("processes that ended by themselves", listed(t.fell), "none", len(t.fell) == 0)
+	r.table.figure("  at their start, without what they need", "%d", t.gone)
+	if err := errors.Join(w.stop(ctx), l.err); err != nil {
+		return nil, err
+	}
+	if err := r.judge(ctx, s, t, w, l); err != nil {
+		return nil, err
+	}
+	if err := r.afterwards(ctx, s, w, l); err != nil {
+		return nil, err
+	}
+	r.took = time.Since(began)
+	return r, nil
+}
+
+// begin starts all that is needed, healthy.
+func (t *torturer) begin(ctx context.Context) (err error) {
+	t.s.redis.kill()
+	if t.s.redis, err = t.s.redisAt(ctx, t.s.redis.address, keeping...); err != nil {
+		return err
+	}
+	if err := t.hurtUpstream(ctx, hurt{}); err != nil { // and well again: with what lasts
+		return err
+	}
+	t.cast, err = t.s.cast(ctx)
+	return err
+}
+
+// inflict does the whole plan. It tells each fault before it does it.
+func (s *site) inflict(ctx context.Context, t *torturer, seed uint64, strikes []strike) error {
+	err := within(ctx, 2*patience, func() (bool, error) {
+		st, err := s.stats(ctx)
+		return st.Arrivals > tortureLimit, err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "torture of seed %d: %d strikes\n", seed, len(strikes))
+	began := time.Now()
+	for i, strike := range strikes {
+		if err := pause(ctx, strike.pause); err != nil {
+			return err
+		}
+		var all []string
+		for _, h := range strike.hurts {
+			all = append(all, h.String())
+		}
+		fmt.Fprintf(s.out, "  %d after %v, at %v  %s\n", i+1, strike.pause, time.Since(began).Round(time.Second), strings.Join(all, "  +  "))
+		if err := t.strike(ctx, strike); err != nil {
+			return err
+		}
+	}
+	return pause(ctx, time.Second)
+}
+
+// drained waits until all is committed and no retry is to come.
+func (r *tortured) drained(ctx context.Context, s *site) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.broker))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	began := time.Now()
+	behind, retrying := int64(-1), int64(-1)
+	err = within(ctx, drainPatience, func() (bool, error) {
+		var err error
+		if behind, err = lag(ctx, admin, s.source); err != nil || behind > 0 {
+			return false, err
+		}
+		retrying, err = s.count(ctx, "SELECT count(*) FROM update_status WHERE source = $1 AND state = 'RETRYING'", s.source)
+		return retrying == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	r.table.judge("records not committed, entities to be retried", fmt.Sprintf("%d, %d after %v", behind, retrying, time.Since(began).Round(time.Second)),
+		fmt.Sprintf("0, 0 within %v", drainPatience), behind == 0 && retrying == 0)
+	return nil
+}
+
+func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, l *load) error {
+	requests, letters, err := s.requestsAndLetters(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := s.arrivals(ctx)
+	if err != nil || len(all) == 0 {
+		return errors.Join(err, errors.New("nothing has arrived"))
+	}
+	st, err := s.stats(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := s.ends(ctx, w, letters, all)
+	if err != nil {
+		return err
+	}
+	r.table.figure("reads, of them without a good answer; LOW records", "%d, %d; %d", l.reads.Load(), l.unheard.Load(), l.low.Load())
+	r.table.nothingLost(e, requests, l, t.doubtful)
+	r.table.figure("dead letters", "%d", len(letters))
+	r.table.contract(st)
+	r.table.none("entities that went back, in so many looks", w.looks, w.wrong)
+	r.table.figure("  only the time, within "+crossing.String(), "%d", w.passed)
+	payloads, err := s.payloads(ctx, e.stored)
+	if err != nil {
+		return err
+	}
+	if err := r.table.contents(ctx, s, e.stored, payloads, l.changes); err != nil {
+		return err
+	}
+	r.duplicates = r.table.duplicates(all, requests, r.faults)
+	return nil
+}
+
+// lockLife is that of the longest lock.
+const lockLife = time.Minute
+
+// afterwards judges that nothing is left that would keep anybody from asking.
+func (r *tortured) afterwards(ctx context.Context, s *site, w *witness, l *load) error {
+	began := time.Now()
+	var live []string
+	err := within(ctx, lockLife+5*time.Second, func() (bool, error) {
+		var err error
+		live, err = s.locks(ctx)
+		return len(live) == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	r.table.judge("locks that are left", fmt.Sprintf("%d after %v", len(live), time.Since(began).Round(time.Second)), fmt.Sprintf("0 within %v", lockLife), len(live) == 0)
+	r.table.some("left", live)
+
+	// Those that readers insisted on, of which most locks and cool-downs were.
+	began = time.Now()
+	refused, since := map[string]bool{}, map[string]time.Time{}
+	for i := range refreshedKeys {
+		refused[fmt.Sprint("k", i)] = true
+	}
+	err = within(ctx, 2*patience, func() (bool, error) { // a reader's breaker of Redis rests for half a minute
+		for key := range refused {
+			now := time.Now()
+			if l.refresh(ctx, l.cast[len(key)%len(l.cast)], key) {
+				delete(refused, key)
+				since[key] = now
+			}
+		}
+		return len(refused) == 0, nil
+	})
+	if err != nil {
+		return err
+	}
+	stale := refreshedKeys
+	err = within(ctx, 2*patience, func() (bool, error) {
+		err := w.look(ctx)
+		maps.DeleteFunc(since, func(key string, at time.Time) bool { return w.last[key].checked >= at.UnixMicro() })
+		stale = len(refused) + len(since)
+		return stale == 0, err
+	})
+	r.table.judge("asked again and not fresh", fmt.Sprintf("%d of %d after %v", stale, refreshedKeys, time.Since(began).Round(time.Second)), "0", stale == 0)
+	return err
+}

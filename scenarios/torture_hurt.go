@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/simulator"
+)
+
+// actor is a role that is played by one process after the other, each over ways of its
+// own, so that one can be hurt alone.
+type actor struct {
+	target          // its address is where a query process answers
+	env             []string
+	kafka           *slowKafka
+	redis, database *proxy
+	mu              sync.Mutex // held by who hurts it, or starts it again
+	entered         time.Time
+}
+
+// cast starts who is tortured.
+func (s *site) cast(ctx context.Context) (all []*actor, err error) {
+	for _, name := range processes {
+		a := &actor{target: target{name: name, role: "worker", ready: "worker is up"}}
+		if slices.Contains(queries, name) {
+			port, err := s.freePort(ctx) // the same after each restart, for those who ask
+			if err != nil {
+				return nil, err
+			}
+			a.target = target{name: name, role: "query", ready: "query service is up", address: net.JoinHostPort("127.0.0.1", port)}
+		}
+		if a.kafka, err = newSlowKafka(ctx, s.broker); err != nil {
+			return nil, err
+		}
+		s.later(a.kafka.close)
+		if err := s.lead(ctx); err != nil {
+			return nil, err
+		}
+		a.redis, a.database = s.ways.redis, s.ways.database
+		if a.env, err = s.configure(name, a.kafka.address(), ""); err != nil {
+			return nil, err
+		}
+		if err := s.enter(ctx, a); err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// enter starts a process of a role, as often as it takes while something else is hurt.
+func (s *site) enter(ctx context.Context, a *actor) error {
+	args := []string{a.role, "--ops-listen", "127.0.0.1:0"}
+	if a.role == "query" {
+		args = append(args, "--listen", a.address)
+	}
+	for began := time.Now(); ; {
+		_, err := s.start(ctx, a.name, a.ready, a.env, args...)
+		if err == nil || time.Since(began) > 2*patience {
+			a.entered = time.Now()
+			return err
+		}
+		s.latest(a.name).kill()
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// torturer does what a plan says.
+type torturer struct {
+	s    *site
+	cast []*actor
+	mu   sync.Mutex
+	done []doneHurt
+	slow []string // those that did not end when they were told to
+	fell []string // those that ended by themselves
+	gone int      // those that ended soon after their start, for what they need was away
+}
+
+// doneHurt is a fault that was done. Its traces may last for a while after its end.
+type doneHurt struct {
+	hurt
+	began, ended time.Time
+}
+
+// strike does one or two faults, to their ends.
+func (t *torturer) strike(ctx context.Context, s strike) error {
+	errs := make([]error, len(s.hurts))
+	var all sync.WaitGroup
+	for i, h := range s.hurts {
+		all.Go(func() {
+			began := time.Now()
+			if err := t.hurt(ctx, h); err != nil {
+				errs[i] = fmt.Errorf("%v: %w", h, err)
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.done = append(t.done, doneHurt{h, began, time.Now()})
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// met are those whom a fault meets.
+func (t *torturer) met(h hurt) (all []*actor) {
+	for _, a := range t.cast {
+		if h.victim == everyone || h.victim == a.name {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// hurt does a fault, waits, and ends it.
+func (t *torturer) hurt(ctx context.Context, h hurt) error {
+	switch h.part {
+	case "process":
+		return t.hurtProcess(ctx, h)
+	case "upstream":
+		return t.hurtUpstream(ctx, h)
+	}
+	if redis, ok := strings.CutPrefix(h.name, "Redis "); ok && !strings.HasPrefix(redis, "cut") && !strings.HasPrefix(redis, "stalled") {
+		return t.hurtRedis(ctx, h)
+	}
+	if h.name == "tables locked" {
+		return t.lock(ctx, h.length)
+	}
+	for _, a := range t.met(h) {
+		way := map[string]*proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.proxy}[h.part]
+		switch {
+		case strings.HasSuffix(h.name, " cut") && !strings.Contains(h.name, "stalled"):
+			way.refuse(true)
+			way.cut()
+			defer way.refuse(false)
+		case strings.Contains(h.name, "slow"):
+			way.slow(700 * time.Millisecond)
+			defer way.slow(0)
+		default:
+			way.stall(true)
+			defer way.stall(false)
+			if strings.HasSuffix(h.name, "then cut") {
+				defer way.cut()
+			}
+		}
+	}
+	return pause(ctx, h.length)
+}
+
+func (t *torturer) hurtProcess(ctx context.Context, h hurt) error {
+	a := t.met(h)[0]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := t.fallen(ctx, a); err != nil {
+		return err
+	}
+	p := t.s.latest(a.name)
+	switch h.name {
+	case "killed":
+		p.kill()
+	case "told to end":
+		began := time.Now()
+		p.stop()
+		if took := time.Since(began); took >= patience {
+			t.mu.Lock()
+			t.slow = append(t.slow, a.name)
+			t.mu.Unlock()
+		}
+	default:
+		return stopped(ctx, p, h.length)
+	}
+	if err := pause(ctx, h.length); err != nil {
+		return err
+	}
+	return t.s.enter(ctx, a)
+}
+
+// starting is how long a process looks for what it needs, and ends if it is not there:
+// whatever runs it starts it again.
+const starting = 15 * time.Second
+
+// fallen starts a process again that has ended though nobody told it to.
+func (t *torturer) fallen(ctx context.Context, a *actor) error {
+	select {
+	case <-t.s.latest(a.name).done:
+	default:
+		return nil
+	}
+	t.mu.Lock()
+	if time.Since(a.entered) < starting {
+		t.gone++
+	} else {
+		t.fell = append(t.fell, a.name)
+	}
+	t.mu.Unlock()
+	return t.s.enter(ctx, a)
+}
+
+// tend looks after the processes until ctx ends.
+func (t *torturer) tend(ctx context.Context) error {
+	for pause(ctx, 500*time.Millisecond) == nil {
+		for _, a := range t.cast {
+			if !a.mu.TryLock() {
+				continue // it is hurt
+			}
+			err := t.fallen(context.WithoutCancel(ctx), a)
+			a.mu.Unlock()
+			if err != nil {
+				return fmt.Errorf("%s does not start again: %w", a.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// stopped has a process stand still for a while.
+func stopped(ctx context.Context, p *process, length time.Duration) error {
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := pause(ctx, length)
+	return errors.Join(err, p.Process.Signal(syscall.SIGCONT))
+}
+
+// keeping has a Redis write down all that it holds before it answers.
+var keeping = []string{"--appendonly", "yes", "--appendfsync", "no", "--appenddirname", "redis"}
+
+func (t *torturer) hurtRedis(ctx context.Context, h hurt) (err error) {
+	if h.name == "Redis stopped" {
+		return stopped(ctx, t.s.redis, h.length)
+	}
+	t.s.redis.kill()
+	if strings.HasSuffix(h.name, "its data lost") {
+		if err := os.RemoveAll(filepath.Join(t.s.dir, "redis")); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, h.length); err != nil {
+		return err
+	}
+	t.s.redis, err = t.s.redisAt(ctx, t.s.redis.address, keeping...)
+	return err
+}
+
+// lock keeps everybody from the tables that are written to.
+func (t *torturer) lock(ctx context.Context, length time.Duration) error {
+	conn, err := pgx.Connect(ctx, t.s.database)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	limit, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err := tx.Exec(limit, "LOCK TABLE snapshot_state, update_status IN ACCESS EXCLUSIVE MODE"); err != nil {
+		return err
+	}
+	return pause(ctx, length)
+}
+
+// lasting are the upstream's faults of the whole run.
+func lasting() []simulator.Fault {
+	return []simulator.Fault{{Key: "^refused", Kind: simulator.BadParameter}, {Key: "^broken", Kind: simulator.InternalError}}
+}
+
+// usual is the latency of the upstream's answers when it is well: so long that a fault
+// finds many calls under way.
+var usual = simulator.Range{Min: 100 * time.Millisecond, Max: 1500 * time.Millisecond}
+
+func (t *torturer) hurtUpstream(ctx context.Context, h hurt) error {
+	half := 50.0
+	f := map[string]simulator.Fault{
+		"500":                       {Kind: simulator.InternalError},
+		"a reset of half the calls": {Kind: simulator.Reset, Percent: &half},
+		"hangs":                     {Kind: simulator.Hang},
+		"429 with Retry-After":      {Kind: simulator.TooManyRequests, RetryAfter: "2"},
+	}
+	ill, well := simulator.Control{Faults: lasting()}, simulator.Control{Faults: lasting(), Latency: &usual}
+	if fault, ok := f[h.name]; ok {
+		ill.Faults = append([]simulator.Fault{fault}, ill.Faults...)
+	} else {
+		ill.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some longer than is waited for
+	}
+	if err := t.s.control(ctx, ill); err != nil {
+		return err
+	}
+	err := pause(ctx, h.length)
+	return errors.Join(err, t.s.control(context.WithoutCancel(ctx), well))
+}
+
+// doubtful says whether a promise of a query process in this span of time may have been
+// lost with its buffer: the process died, or could not reach Kafka. A record is given up
+// after ten seconds.
+func (t *torturer) doubtful(query string, from time.Time) bool {
+	const delivery = 15 * time.Second
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.done, func(d doneHurt) bool {
+		met := d.part == "kafka" && d.victim == everyone || d.victim == query && (d.part == "kafka" || d.name == "killed")
+		return met && d.began.Before(from.Add(delivery)) && d.ended.After(from)
+	})
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/simulator"
+)
+
+// some shows the first of what is wrong, below the table.
+func (t *table) some(what string, all []string) {
+	for _, text := range all[:min(3, len(all))] {
+		t.note = strings.TrimPrefix(t.note+"\n  "+what+": "+text, "\n  ")
+	}
+}
+
+// none judges that nothing is wrong.
+func (t *table) none(what string, of int, wrong []string) {
+	t.judge(what, fmt.Sprintf("%d of %d", len(wrong), of), "0, of some", len(wrong) == 0 && of > 0)
+	t.some(what, wrong)
+}
+
+// nothingLost judges that what was accepted has ended. A promise is made when the
+// record lies in the buffer of a process: it may be lost with that, and is counted.
+func (t *table) nothingLost(e *ends, requests []asked, l *load, doubtful func(query string, from time.Time) bool) {
+	var lost []string
+	garbled := 0
+	for _, a := range requests {
+		if a.garbled {
+			garbled++
+		}
+		if !e.ended(a) {
+			lost = append(lost, fmt.Sprintf("%s of %s, version %d, %s, at %s in %v; stored %+v, failed %+v, called at %s", a.Key, a.Lane, a.Version, a.Reason,
+				a.RequestedAt.Format(time.StampMicro), a.place, e.stored[a.Key], e.failed[a.Key], e.called[a.Key].Format(time.StampMicro)))
+		}
+	}
+	t.none("records without an end", len(requests), lost)
+	t.figure("  of them no requests", "%d", garbled)
+	var broken []string
+	excused := 0
+	for _, p := range l.insisted {
+		if e.after(p.key, p.asked) {
+			continue
+		}
+		if doubtful(p.query, p.asked) {
+			excused++
+			continue
+		}
+		broken = append(broken, fmt.Sprintf("%s by %s at %s; stored %+v", p.key, p.query, p.asked.Format(time.StampMicro), e.stored[p.key]))
+	}
+	t.none("refreshes promised to readers and not made", len(l.insisted), broken)
+	t.figure("  lost with a process or its way to Kafka", "%d", excused)
+	var unmet []string
+	excused = 0
+	for _, p := range l.told {
+		const life = time.Minute // of a lock that covers a read
+		switch {
+		case e.after(p.key, p.asked.Add(-life)), e.stoodFor(p.key, p.asked, life):
+		case doubtful(p.query, p.asked):
+			excused++
+		default:
+			unmet = append(unmet, fmt.Sprintf("%s by %s at %s", p.key, p.query, p.asked.Format(time.StampMicro)))
+		}
+	}
+	t.none("keys of which readers were told so, and none was made", len(l.told), unmet)
+	t.figure("  lost with a process or its way to Kafka", "%d", excused)
+}
+
+// contract judges by the upstream's own log.
+func (t *table) contract(st simulator.Stats) {
+	t.judge("most calls in a sliding second", strconv.Itoa(st.MaxInSlidingSecond), fmt.Sprint("<=", tortureLimit), st.MaxInSlidingSecond <= tortureLimit && st.Arrivals > 0)
+	t.judge("refused by the upstream's quota", strconv.Itoa(st.Refused), "0", st.Refused == 0)
+}
+
+// perFault is how many calls a fault may have repeated: what was in flight in one
+// process, and what had come and was not stored.
+const perFault = 10
+
+// duplicates judges how many calls nobody needed: since the last that was answered
+// well, nothing had been asked for. Without any fault there are some, for an entity
+// may be in both lanes at once. A record without a number has a call of its own.
+func (t *table) duplicates(all []arrival, requests []asked, faults int) (repeated int) {
+	wanted, own := map[string][]time.Time{}, map[string][]time.Time{}
+	for _, a := range requests {
+		if a.Version > 0 {
+			wanted[a.Key] = append(wanted[a.Key], a.RequestedAt)
+		} else {
+			own[a.Key] = append(own[a.Key], a.RequestedAt)
+		}
+	}
+	for key := range wanted {
+		slices.SortFunc(wanted[key], time.Time.Compare)
+	}
+	for key := range own {
+		slices.SortFunc(own[key], time.Time.Compare)
+	}
+	due := func(times []time.Time, at time.Time) bool { return len(times) > 0 && !times[0].After(at) }
+	good, unanswered := 0, 0
+	for _, a := range all {
+		switch {
+		case a.fault == "" && (a.status == http.StatusOK || a.status == http.StatusBadRequest):
+			good++
+			at := a.at
+			switch {
+			case due(wanted[a.key], at):
+			case due(own[a.key], at):
+				own[a.key] = own[a.key][1:]
+			default:
+				repeated++
+			}
+			for due(wanted[a.key], at) {
+				wanted[a.key] = wanted[a.key][1:]
+			}
+		case a.status == 0:
+			unanswered++
+		}
+	}
+	t.figure("calls, answered, unanswered; records", "%d, %d, %d; %d", len(all), good, unanswered, len(requests))
+	t.judge("calls that nobody needed", strconv.Itoa(repeated), fmt.Sprintf("<=%d for each of %d faults", perFault, faults), repeated <= perFault*faults)
+	return repeated
+}
+
+// liveLocks asks Redis for the locks whose lives have not ended.
+const liveLocks = `local t = redis.call('TIME')
+local now, live = t[1] * 1000 + math.floor(t[2] / 1000), {}
+for _, key in ipairs(redis.call('KEYS', 'upd:*')) do
+  local lock = redis.call('HGET', key, 'lock')
+  local till = lock and string.match(lock, '^%S+ %d+ (%d+) ')
+  if till and tonumber(till) > now then live[#live + 1] = key .. ' ' .. lock end
+end
+return live`
+
+// locks returns the live ones, past the way that is hurt.
+func (s *site) locks(ctx context.Context) (live []string, err error) {
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", s.redis.address)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := fmt.Fprintf(conn, "*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n", len(liveLocks), liveLocks); err != nil {
+		return nil, err
+	}
+	answer := bufio.NewReader(conn)
+	number := func(kind byte) (int, error) {
+		line, err := answer.ReadString('\n')
+		if err != nil {
+			return 0, err
+		}
+		if line[0] != kind {
+			return 0, fmt.Errorf("Redis says %q", line) //nolint:staticcheck // it is a name
+		}
+		return strconv.Atoi(strings.TrimSpace(line[1:]))
+	}
+	n, err := number('*')
+	for ; err == nil && n > 0; n-- {
+		var size int
+		if size, err = number('$'); err == nil {
+			text := make([]byte, size+2)
+			_, err = io.ReadFull(answer, text)
+			live = append(live, string(text[:size]))
+		}
+	}
+	return live, err
+}
