@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,17 +85,17 @@ func TestAProbeThatIsSlowKeepsTheBreakerOpen(t *testing.T) {
 		w := withBreaker()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		tries := 0
+		var tries atomic.Int32
 		go func() {
 			_ = w.persistDB(ctx, doingWrite, func(context.Context) error {
-				if tries++; tries <= 5 {
+				if tries.Add(1) <= 5 {
 					return errors.New("it is down")
 				}
 				<-time.After(3 * slowAfter)
 				return nil
 			})
 		}()
-		for w.breaker.State() != gobreaker.StateHalfOpen || tries < 6 {
+		for w.breaker.State() != gobreaker.StateHalfOpen || tries.Load() < 6 {
 			<-time.After(10 * time.Millisecond)
 		}
 		<-time.After(3*slowAfter + time.Millisecond)
