@@ -31,12 +31,12 @@ type record struct {
 	offset    int64
 }
 
-// records returns all that lie on a lane's topic now, each partition's in order.
-func (s *site) records(ctx context.Context, lane schemas.Lane) (all []record, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// everything returns all that lies on a topic, from its start to its present end, each
+// partition's in order.
+func (s *site) everything(ctx context.Context, topic string) (all []*kgo.Record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	topic := schemas.RequestTopic(s.source, lane)
-	client, err := s.connectKafka()
+	client, err := s.connectKafka(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
 		return nil, err
 	}
@@ -45,23 +45,36 @@ func (s *site) records(ctx context.Context, lane schemas.Lane) (all []record, er
 	if err = errors.Join(err, ends.Error()); err != nil {
 		return nil, err
 	}
-	left, from := int64(0), map[int32]kgo.Offset{}
-	ends.Each(func(o kadm.ListedOffset) {
-		left += o.Offset
-		from[o.Partition] = kgo.NewOffset().AtStart()
+	left := map[int32]int64{}
+	ends.Each(func(end kadm.ListedOffset) {
+		if end.Offset > 0 {
+			left[end.Partition] = end.Offset
+		}
 	})
-	client.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: from})
-	for left > 0 {
+	for len(left) > 0 {
 		fetches := client.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			return nil, fmt.Errorf("read %s, of which %d records are left: %w", topic, left, err)
+			return nil, fmt.Errorf("read %s, of which %d partitions are left: %w", topic, len(left), err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			left--
-			request, bad := schemas.DecodeUpdateRequest(r.Value)
-			err = errors.Join(err, bad)
-			all = append(all, record{request, r.Partition, r.Offset})
+			all = append(all, r)
+			if r.Offset+1 >= left[r.Partition] {
+				delete(left, r.Partition)
+			}
 		})
+	}
+	return all, nil
+}
+
+// records returns all that lie on a lane's topic now, each partition's in order.
+func (s *site) records(ctx context.Context, lane schemas.Lane) (all []record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	raw, err := s.everything(ctx, schemas.RequestTopic(s.source, lane))
+	for _, r := range raw {
+		request, bad := schemas.DecodeUpdateRequest(r.Value)
+		err = errors.Join(err, bad)
+		all = append(all, record{request, r.Partition, r.Offset})
 	}
 	return all, err
 }
@@ -75,38 +88,40 @@ func perKey(all []record) map[string]int {
 	return count
 }
 
-// behind returns how many records of a lane are not committed.
-func (s *site) behind(ctx context.Context, lane schemas.Lane) (n int64, err error) {
+// behind returns how many records of the lanes are not committed.
+func (s *site) behind(ctx context.Context, lanes ...schemas.Lane) (n int64, err error) {
 	client, err := s.connectKafka()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	admin, topic := kadm.NewClient(client), schemas.RequestTopic(s.source, lane)
-	ends, err := admin.ListEndOffsets(ctx, topic)
-	if err = errors.Join(err, ends.Error()); err != nil {
-		return 0, err
-	}
-	committed, err := admin.FetchOffsets(ctx, schemas.Group(s.source, lane))
-	if err != nil {
-		return 0, err
-	}
-	ends.Each(func(o kadm.ListedOffset) {
-		n += o.Offset
-		if c, ok := committed.Lookup(topic, o.Partition); ok && c.At > 0 {
-			n -= c.At
+	admin := kadm.NewClient(client)
+	for _, lane := range lanes {
+		topic := schemas.RequestTopic(s.source, lane)
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err = errors.Join(err, ends.Error()); err != nil {
+			return 0, err
 		}
-	})
+		committed, err := admin.FetchOffsets(ctx, schemas.Group(s.source, lane))
+		if err != nil {
+			return 0, err
+		}
+		ends.Each(func(o kadm.ListedOffset) {
+			n += o.Offset
+			if c, ok := committed.Lookup(topic, o.Partition); ok && c.At > 0 {
+				n -= c.At
+			}
+		})
+	}
 	return n, nil
 }
 
 // untilCommitted waits until nothing of both lanes is left to do.
 func (s *site) untilCommitted(ctx context.Context, limit time.Duration) error {
 	return s.until(ctx, limit, "every offset is committed", func() (bool, error) {
-		high, err := s.behind(ctx, schemas.High)
-		low, errLow := s.behind(ctx, schemas.Low)
+		n, err := s.behind(ctx, schemas.High, schemas.Low)
 		// A coordinator that moves answers with an error; the next look tells.
-		return err == nil && errLow == nil && high+low == 0, nil
+		return err == nil && n == 0, nil
 	})
 }
 

@@ -12,8 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/freshet/freshet/schemas"
 )
 
 // drainPatience is how long it may take until everything has ended after the last
@@ -152,20 +151,14 @@ func (s *site) inflict(ctx context.Context, t *torturer, seed uint64, strikes []
 
 // drained waits until all is committed and no retry is to come.
 func (r *tortured) drained(ctx context.Context, s *site) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.broker))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	admin := kadm.NewClient(client)
 	began := time.Now()
-	behind, retrying := int64(-1), int64(-1)
-	err = within(ctx, drainPatience, func() (bool, error) {
+	behind, retrying := int64(-1), -1
+	err := within(ctx, drainPatience, func() (bool, error) {
 		var err error
-		if behind, err = lag(ctx, admin, s.source); err != nil || behind > 0 {
+		if behind, err = s.behind(ctx, schemas.High, schemas.Low); err != nil || behind > 0 {
 			return false, err
 		}
-		retrying, err = s.count(ctx, "SELECT count(*) FROM update_status WHERE source = $1 AND state = 'RETRYING'", s.source)
+		retrying, err = s.number(ctx, "SELECT count(*) FROM update_status WHERE source = $1 AND state = 'RETRYING'", s.source)
 		return retrying == 0, err
 	})
 	if err != nil {

@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
 )
@@ -30,65 +26,6 @@ type letter struct {
 	of  place
 	key string
 	at  time.Time
-}
-
-// lag is how many records are not committed, in both lanes.
-func lag(ctx context.Context, admin *kadm.Client, source string) (behind int64, err error) {
-	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
-		ends, err := admin.ListEndOffsets(ctx, schemas.RequestTopic(source, lane))
-		if err != nil {
-			return 0, err
-		}
-		if err := ends.Error(); err != nil {
-			return 0, err
-		}
-		done, err := admin.FetchOffsets(ctx, schemas.Group(source, lane))
-		if err != nil {
-			return 0, err
-		}
-		ends.Each(func(end kadm.ListedOffset) {
-			if committed, ok := done.Lookup(end.Topic, end.Partition); ok {
-				behind += end.Offset - max(0, committed.At)
-			} else {
-				behind += end.Offset
-			}
-		})
-	}
-	return behind, nil
-}
-
-// everything returns all that lies on a topic, from its start to its present end.
-func (s *site) everything(ctx context.Context, topic string) (all []*kgo.Record, err error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.broker), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
-	defer cancel()
-	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
-	if err != nil {
-		return nil, err
-	}
-	left := map[int32]int64{}
-	ends.Each(func(end kadm.ListedOffset) {
-		if end.Offset > 0 {
-			left[end.Partition] = end.Offset
-		}
-	})
-	for len(left) > 0 {
-		fetches := client.PollFetches(ctx)
-		if err := fetches.Err0(); err != nil {
-			return nil, fmt.Errorf("read %s: %w", topic, err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			all = append(all, r)
-			if r.Offset+1 >= left[r.Partition] {
-				delete(left, r.Partition)
-			}
-		})
-	}
-	return all, nil
 }
 
 // requestsAndLetters reads what was asked for, and what became a dead letter.

@@ -99,13 +99,3 @@ func (w *witness) look(ctx context.Context) error {
 	}
 	return rows.Err()
 }
-
-// count returns the number that a query gives.
-func (s *site) count(ctx context.Context, query string, args ...any) (n int64, err error) {
-	conn, err := pgx.Connect(ctx, s.database)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	return n, conn.QueryRow(ctx, query, args...).Scan(&n)
-}

@@ -241,6 +241,14 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	failEach := func(of string, err error) { // each line of it is one mistake
+		if err == nil {
+			return
+		}
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			fail("%s.%s", of, line)
+		}
+	}
 	if len(c.Kafka.Brokers) == 0 {
 		fail("kafka.brokers: name at least one, as in localhost:9092")
 	}
@@ -273,19 +281,11 @@ func (c *Config) check() error {
 			fail("%s: %q must be host:port, as in 127.0.0.1:8080", l.name, l.value)
 		}
 	}
-	if err := c.Access.Check(); err != nil {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			fail("access.%s", line)
-		}
-	}
+	failEach("access", c.Access.Check())
 	if !namespacePattern.MatchString(c.Metrics.Namespace) {
 		fail("metrics.namespace: %q must be empty or letters, digits and underscores", c.Metrics.Namespace)
 	}
-	if err := c.Tracing.check(); err != nil {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			fail("tracing.%s", line)
-		}
-	}
+	failEach("tracing", c.Tracing.check())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		fail("log.format: %q must be text or json", c.Log.Format)
 	}
@@ -293,11 +293,7 @@ func (c *Config) check() error {
 		fail("sources: there must be at least one")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
-		if err := c.Sources[name].check(name); err != nil {
-			for line := range strings.SplitSeq(err.Error(), "\n") {
-				fail("sources.%s.%s", name, line)
-			}
-		}
+		failEach("sources."+name, c.Sources[name].check(name))
 	}
 	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -99,7 +98,8 @@ func (t *redisTimes) name(cmd redis.Cmder) string {
 		return name
 	}
 	if args := cmd.Args(); len(args) > 1 {
-		if script, known := t.scripts[fmt.Sprint(args[1])]; known {
+		sha, _ := args[1].(string)
+		if script, known := t.scripts[sha]; known {
 			return script
 		}
 	}

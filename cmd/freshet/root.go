@@ -130,16 +130,16 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, closeAll
 		return parts, nil, err
 	}
 	parts.store = db
-	flush := func() {}
-	closeAll = func() { flush(); db.Close(); _ = parts.rdb.Close() }
-	if parts.trace, flush, err = config.Tracing.tracer(ctx, parts.log); err != nil {
-		flush = func() {}
+	closeAll = func() { db.Close(); _ = parts.rdb.Close() }
+	tracer, flush, err := config.Tracing.tracer(ctx, parts.log)
+	if err != nil {
 		closeAll()
 		return parts, nil, err
 	}
+	parts.trace = tracer
 	watchRedis(parts.rdb, parts.reg)
 	watchPool(db, parts.reg)
-	return parts, closeAll, nil
+	return parts, func() { flush(); closeAll() }, nil
 }
 
 // version returns the module's version as the build knows it.
