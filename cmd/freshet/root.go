@@ -114,7 +114,7 @@ func (p *program) logger(c LogConfig) (*slog.Logger, *levels) {
 }
 
 // connect returns the parts of a role on real services, and what closes them.
-func (p *program) connect(ctx context.Context, config Config) (_ parts, closeAll func(), err error) {
+func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: requireSecret}
 	parts.log, parts.levels = p.logger(config.Log)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
@@ -130,7 +130,7 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, closeAll
 		return parts, nil, err
 	}
 	parts.store = db
-	closeAll = func() { db.Close(); _ = parts.rdb.Close() }
+	closeAll := func() { db.Close(); _ = parts.rdb.Close() }
 	tracer, flush, err := config.Tracing.tracer(ctx, parts.log)
 	if err != nil {
 		closeAll()
