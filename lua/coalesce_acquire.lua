@@ -8,7 +8,9 @@
 -- ARGV[3]  floor: version of the snapshot that the caller has read, 0 for none
 -- ARGV[4]  1 if the request passes a hold; else 0
 -- ARGV[5]  cool-down that publishing this request starts, in ms; 0 for none.
---          A request that has one is refused while an earlier one's lasts
+--          A request that has one is refused while an earlier one's lasts. Until
+--          coalesce_confirm it lasts no longer than the pending lock: what is lost
+--          with its producer must not be refused when it is asked for again
 -- ARGV[6]  life of the pending lock in ms: a little above the delivery timeout
 -- ARGV[7]  how long the hash outlives its last use, in ms
 --
@@ -23,7 +25,7 @@
 --
 -- The hash: lock = "LANE number until STATE" (PENDING or CONFIRMED), ver = last
 -- number issued, done = last number satisfied, hold = "REASON until number",
--- cooldown = "until number". Times are Redis' own. Whatever lies past its until
+-- cooldown = "until number until-if-confirmed". Times are Redis' own. Whatever lies past its until
 -- counts as absent, and so does what is garbled. It lives for ARGV[7] after its
 -- last use, and longer if a hold or a cool-down does.
 
@@ -75,7 +77,8 @@ redis.call('HSET', KEYS[1], 'ver', text,
   'lock', lane .. ' ' .. text .. ' ' .. string.format('%.0f', now + ARGV[6]) .. ' PENDING')
 if done > 0 then redis.call('HSET', KEYS[1], 'done', string.format('%.0f', done)) end
 if cooldown > 0 then
-  redis.call('HSET', KEYS[1], 'cooldown', string.format('%.0f', now + cooldown) .. ' ' .. text)
+  redis.call('HSET', KEYS[1], 'cooldown',
+    string.format('%.0f %s %.0f', now + math.min(cooldown, ARGV[6]), text, now + cooldown))
   keep = math.max(keep, cooldown)
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', keep))

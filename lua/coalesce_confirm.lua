@@ -1,5 +1,5 @@
 -- coalesce_confirm: Kafka has acknowledged the record, so its lock may cover
--- other requests and supersede a LOW twin.
+-- other requests and supersede a LOW twin, and the cool-down it started is whole.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number that coalesce_acquire issued
@@ -8,12 +8,18 @@
 -- Returns 1 if the lock was still this number's, else 0: a worker has settled it
 -- already, or a later request has replaced it. Both are as good.
 --
--- Atomic.
+-- Atomic, and harmless to repeat.
 
-local lock = redis.call('HGET', KEYS[1], 'lock')
-local lane, number = string.match(lock or '', '^(%S+) (%d+) ')
-if number ~= ARGV[1] then return 0 end
+local f = redis.call('HMGET', KEYS[1], 'lock', 'cooldown')
 local t = redis.call('TIME')
-local till = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2]
-redis.call('HSET', KEYS[1], 'lock', lane .. ' ' .. number .. ' ' .. string.format('%.0f', till) .. ' CONFIRMED')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+-- The cool-down first: a worker may have settled the lock already.
+local starter, whole = string.match(f[2] or '', '^%d+ (%d+) (%d+)$')
+if starter == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'cooldown', whole .. ' ' .. starter .. ' ' .. whole)
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), whole - now)))
+end
+local lane, number = string.match(f[1] or '', '^(%S+) (%d+) ')
+if number ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'lock', lane .. ' ' .. number .. ' ' .. string.format('%.0f', now + ARGV[2]) .. ' CONFIRMED')
 return 1

@@ -10,7 +10,7 @@
 -- Atomic compare and delete.
 
 local f = redis.call('HMGET', KEYS[1], 'lock', 'cooldown')
-if f[2] and string.match(f[2], ' (%d+)$') == ARGV[1] then redis.call('HDEL', KEYS[1], 'cooldown') end
+if string.match(f[2] or '', '^%d+ (%d+)') == ARGV[1] then redis.call('HDEL', KEYS[1], 'cooldown') end
 local number, state = string.match(f[1] or '', '^%S+ (%d+) %d+ (%S+)$')
 if number ~= ARGV[1] or state ~= 'PENDING' then return 0 end
 redis.call('HDEL', KEYS[1], 'lock')

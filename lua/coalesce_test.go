@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -215,6 +216,48 @@ func TestACoolDownRefusesOnlyWhatWouldBePublished(t *testing.T) {
 			e.t.Errorf("a second refresh: %+v", v)
 		}
 		e.mustAcquire(high, "PUBLISHED") // a reader has no cool-down
+	})
+}
+
+// A producer that dies with a request takes it along: whoever asks for it again, as
+// soon as its lock has ended, must not be told that it was made.
+func TestACoolDownIsWholeOnlyOnceItsRequestIsConfirmed(t *testing.T) {
+	eachRedis(t, func(e entity) {
+		refresh := wish{lane: "HIGH", strict: true, cooldown: 6 * hour, life: minute}
+		lasts := func(when string, want int) {
+			e.t.Helper()
+			text, err := e.rdb.HGet(e.t.Context(), e.key, "cooldown").Result()
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			var until, number, whole int
+			if _, err := fmt.Sscanf(text, "%d %d %d", &until, &number, &whole); err != nil {
+				e.t.Fatal(text, err)
+			}
+			if got := until - (whole - 6*hour); got != want {
+				e.t.Errorf("%s, a cool-down of %d ms, not %d", when, got, want)
+			}
+		}
+		n := e.mustAcquire(refresh, "PUBLISHED")
+		lasts("pending", minute)
+		e.settle(e.mustBegin(n, "HIGH"), true, "", 0) // a worker may be faster than its acknowledgement
+		for range 2 {
+			if e.confirm(n, minute) {
+				e.t.Error("a settled lock was confirmed")
+			}
+			lasts("confirmed", 6*hour)
+		}
+		if left := e.lifetime(); left < 6*hour-minute {
+			e.t.Errorf("the hash ends in %d ms, before its cool-down", left)
+		}
+		if v := e.acquire(refresh); v.outcome != "COOLING" {
+			e.t.Errorf("asked again: %+v", v)
+		}
+
+		e.forget()
+		refresh.life = -1 // its lock ends at once, and its producer is gone
+		e.mustAcquire(refresh, "PUBLISHED")
+		e.mustAcquire(refresh, "PUBLISHED")
 	})
 }
 

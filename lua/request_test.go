@@ -125,7 +125,7 @@ func TestAVersionFarAheadOfTheClockPushesNoNumbers(t *testing.T) {
 
 func TestACoolDownOutlivesTheSettleHoweverLongItIs(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		n := e.mustAcquire(wish{lane: "HIGH", strict: true, cooldown: 6 * hour}, "PUBLISHED")
+		n := e.published(wish{lane: "HIGH", strict: true, cooldown: 6 * hour})
 		e.settle(e.begin(n, "HIGH", 0).number, true, "", 0)
 		if got := e.lifetime(); got < 6*hour-minute {
 			e.t.Errorf("the hash lives for %d ms", got)

@@ -103,6 +103,7 @@ type ack struct {
 	entity schemas.Entity
 	lane   schemas.Lane
 	number int64
+	sent   chan<- error // nil: nobody waits for it
 	err    error
 }
 

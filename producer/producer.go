@@ -36,6 +36,8 @@ type Wish struct {
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string // W3C trace context; empty: none
+
+	sent chan<- error // is told whether Kafka has the record, if there is to be one; has room for that
 }
 
 // Outcome is what coalescing decided about a wish.
@@ -65,8 +67,8 @@ type Result struct {
 	Err error
 }
 
-// Queued reports whether a record is on its way: in the producer's buffer or
-// acknowledged.
+// Queued reports whether a record is on its way: in the producer's buffer, with
+// which it may be lost, or acknowledged.
 func (r Result) Queued() bool {
 	return r.Outcome == Published || r.Outcome == Upgraded || r.Outcome == AlreadyProcessing
 }
@@ -78,6 +80,8 @@ var (
 	ErrRedis = errors.New("refreshes are refused until Redis answers again, which is tried within 30 s")
 	// ErrStopped says that the producer is shutting down.
 	ErrStopped = errors.New("the producer has been stopped")
+	// ErrNotSent says that Kafka did not take the record.
+	ErrNotSent = errors.New("the request was not taken by Kafka")
 )
 
 const (
@@ -85,6 +89,8 @@ const (
 	wishesAtOnce = 512
 	// acquireTimeout bounds its round trip.
 	acquireTimeout = 5 * time.Second
+	// insistEvery is how often Insist looks whether somebody else's record has arrived.
+	insistEvery = 50 * time.Millisecond
 )
 
 // DefaultMaxBuffered is how many records may wait for Kafka at once.
@@ -162,6 +168,40 @@ func (p *Producer) RequestAll(ctx context.Context, wishes []Wish) []Result {
 	return results
 }
 
+// Insist requests a refresh that must not be lost, and returns when a record that
+// covers it is in Kafka, or why none is. Outcome is Pending if that was not known
+// when ctx ended: the record may yet arrive, and asking again will tell.
+func (p *Producer) Insist(ctx context.Context, w Wish) Result {
+	sent := make(chan error, 1)
+	w.sent = sent
+	again := time.NewTicker(insistEvery)
+	defer again.Stop()
+	for {
+		r := p.Request(ctx, w)
+		switch r.Outcome {
+		case Published, Upgraded:
+			select {
+			case err := <-sent:
+				if err != nil {
+					return Result{Err: fmt.Errorf("%w: %w", ErrNotSent, err)}
+				}
+			case <-ctx.Done():
+				r.Outcome = Pending
+			}
+			return r
+		case Pending:
+			select {
+			case <-again.C:
+				continue
+			case <-ctx.Done():
+			}
+			return r
+		case AlreadyProcessing, Held, Cooling:
+		}
+		return r
+	}
+}
+
 func (p *Producer) requestSome(ctx context.Context, wishes []Wish) []Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acquireTimeout)
 	defer cancel()
@@ -210,7 +250,7 @@ func (p *Producer) refuse(wishes []Wish, err error) []Result {
 // publish hands the record to the client. Its place is freed and its lock
 // confirmed or rolled back when the promise is kept or broken.
 func (p *Producer) publish(traced context.Context, w Wish, number int64) error {
-	a := ack{entity: w.Entity, lane: w.Lane, number: number}
+	a := ack{entity: w.Entity, lane: w.Lane, number: number, sent: w.sent}
 	record, err := newRecord(w, number)
 	if err != nil {
 		p.done(a, err)
@@ -225,6 +265,9 @@ func (p *Producer) done(a ack, err error) {
 	a.err = err
 	if err != nil {
 		p.metrics.sendFailed.Inc()
+	}
+	if a.sent != nil {
+		a.sent <- err
 	}
 	p.acks <- a
 }

@@ -69,9 +69,10 @@ type Wish struct {
 // Answer is what became of a Wish.
 type Answer struct {
 	// Queued: a record that covers the wish is in the producer's buffer or in
-	// Kafka.
+	// Kafka; in Kafka, if it was insisted on.
 	Queued bool
-	// Pending: somebody else's record is in the air; ask again for certainty.
+	// Pending: a record that would cover the wish is in the air; ask again for
+	// certainty.
 	Pending bool
 	// Number is that of the request which covers the wish; a fetch that begins
 	// after it has a higher one.
@@ -89,16 +90,19 @@ const (
 	reasonPending  = "PENDING"
 	ReasonCooldown = "COOLDOWN"
 	ReasonBusy     = "BUSY"        // Kafka takes records more slowly than they come
-	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is away
+	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is away, or refuses
 	reasonSlow     = "SLOW"        // it could not be said in time; it may be queued yet
 	reasonTooMany  = "TOO_MANY"    // this client has as many refreshes under way as it may
 )
 
-// Requester queues refreshes in the HIGH lane. It does not wait for Kafka, and
-// for nothing else for long.
+// Requester queues refreshes in the HIGH lane.
 type Requester interface {
-	// Request answers each wish, in their order.
+	// Request answers each wish, in their order. It does not wait for Kafka, and
+	// for nothing else for long.
 	Request(ctx context.Context, wishes []Wish) []Answer
+	// Insist answers a wish that must not be lost when Kafka has a record that
+	// covers it, or none is to come, or with Pending when ctx has ended.
+	Insist(ctx context.Context, w Wish) Answer
 }
 
 // Settles tells of requests that were settled by any process.

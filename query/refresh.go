@@ -69,7 +69,7 @@ func drain(c echo.Context) error {
 	return nil
 }
 
-// queued answers that a refresh is certain to come.
+// queued answers that Kafka has the request.
 func (s *Server) queued(c echo.Context, e schemas.Entity) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
@@ -78,13 +78,12 @@ func (s *Server) queued(c echo.Context, e schemas.Entity) error {
 	}{true, s.wait(e.Source)})
 }
 
-const (
-	surePatience = time.Second
-	sureEvery    = 50 * time.Millisecond
-)
+// surePatience is how long a refresh may wait for Kafka before it is answered that
+// it is not certain.
+const surePatience = 5 * time.Second
 
-// insist asks until somebody's record is certain: a person who asks for a refresh
-// must not lose it to a publish that fails.
+// insist asks until Kafka has somebody's record: a person who asks for a refresh must
+// not lose it to a publish that fails, or to the end of this process.
 func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
 	// Without a store the floor is unknown, and numbers rise all the same.
 	known, _, err := s.memory.get(c.Request().Context(), e, f)
@@ -96,11 +95,11 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	if err != nil {
 		return Answer{}, err
 	}
-	a := s.untilSure(c, w)
+	a := s.untilSure(c.Request().Context(), w)
 	if a.Queued {
 		return a, nil
 	}
-	if begun {
+	if begun && !a.coming() {
 		s.meters.Abandon(who.Name, e.String())
 	}
 	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
@@ -111,24 +110,20 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	return a, p
 }
 
-func (s *Server) untilSure(c echo.Context, w Wish) Answer {
-	limit := time.NewTimer(surePatience)
-	defer limit.Stop()
-	again := time.NewTicker(sureEvery)
-	defer again.Stop()
-	ctx := context.WithoutCancel(c.Request().Context())
-	for {
-		a := s.request(ctx, []Wish{w})[0]
-		if !a.Pending {
-			return a
-		}
-		a.Reason = reasonPending
-		select {
-		case <-again.C:
-		case <-limit.C:
-			return a
-		case <-c.Request().Context().Done():
-			return a
-		}
+// untilSure waits for certainty, in a room of its own: those who wait for a slow Kafka
+// must not keep reads from asking.
+func (s *Server) untilSure(ctx context.Context, w Wish) Answer {
+	select {
+	case s.waiting <- struct{}{}:
+		defer func() { <-s.waiting }()
+	default:
+		return Answer{Reason: ReasonBusy}
 	}
+	limit, cancel := context.WithTimeout(ctx, surePatience)
+	defer cancel()
+	a := s.requests.Insist(limit, w)
+	if a.Pending {
+		a.Reason = reasonPending
+	}
+	return a
 }

@@ -3,7 +3,9 @@ package query
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,19 +38,46 @@ func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 	}
 }
 
-func TestAnExplicitRefreshIsAskedAgainUntilItIsCertain(t *testing.T) {
+func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, Wish) Answer {
-		if len(r.wishes) < 3 {
-			return Answer{Pending: true}
+	insisted := 0
+	r.insist = func(ctx context.Context, _ Wish) Answer {
+		insisted++
+		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > surePatience {
+			t.Errorf("a limit at %v", limit)
 		}
 		return Answer{Queued: true}
 	}
-	if a := r.refresh("a"); a.StatusCode != 202 || len(r.wishes) != 3 {
-		t.Errorf("%d %s after %d wishes", a.StatusCode, a.text, len(r.wishes))
+	if a := r.refresh("a"); a.StatusCode != 202 || insisted != 1 {
+		t.Errorf("%d %s, insisted %d times", a.StatusCode, a.text, insisted)
 	}
-	r.answer = func(context.Context, Wish) Answer { return Answer{Pending: true} }
-	if a := r.refresh("a"); a.StatusCode != 503 || !strings.Contains(a.text, "PENDING") {
+	if a := r.get("b"); !a.body.UpdateQueued || insisted != 1 {
+		t.Errorf("%d %s, insisted %d times", a.StatusCode, a.text, insisted)
+	}
+	r.insist = func(context.Context, Wish) Answer { return Answer{Pending: true} }
+	if a := r.refresh("a"); a.StatusCode != 503 || !strings.Contains(a.text, "PENDING") || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("never certain: %d %s", a.StatusCode, a.text)
 	}
+}
+
+// Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
+func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
+	r := newRig(t)
+	in, out := make(chan struct{}, wishesMost), make(chan struct{})
+	r.insist = func(context.Context, Wish) Answer { in <- struct{}{}; <-out; return Answer{Queued: true} }
+	var all sync.WaitGroup
+	for i := range wishesMost {
+		all.Go(func() { r.refresh(strconv.Itoa(i)) })
+	}
+	for range wishesMost {
+		<-in
+	}
+	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	if a := r.get("b"); !a.body.UpdateQueued {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	close(out)
+	all.Wait()
 }

@@ -49,6 +49,7 @@ type rig struct {
 	hold      chan struct{} // if there, looks wait until it is closed
 	wishes    []Wish
 	answer    func(ctx context.Context, w Wish) Answer
+	insist    func(ctx context.Context, w Wish) Answer // nil: as answer
 	wait      time.Duration
 	client    access.Client
 	refused   error           // by the guard
@@ -100,6 +101,16 @@ func (r *rig) Request(ctx context.Context, wishes []Wish) []Answer {
 		}
 	}
 	return answers
+}
+
+func (r *rig) Insist(ctx context.Context, w Wish) Answer {
+	r.mu.Lock()
+	insist := r.insist
+	r.mu.Unlock()
+	if insist != nil {
+		return insist(ctx, w)
+	}
+	return r.Request(ctx, []Wish{w})[0]
 }
 
 func (r *rig) asked() []Wish {

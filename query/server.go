@@ -55,6 +55,7 @@ type Server struct {
 	echo     *echo.Echo
 	asks     singleflight.Group
 	room     chan struct{} // a place for each wish under way
+	waiting  chan struct{} // a place for each refresh that waits for Kafka
 	waiters  atomic.Int64
 	unreadAt atomic.Int64  // when it was last logged that the store can't be read
 	stopping chan struct{} // closed when waiters are to be answered
@@ -67,7 +68,7 @@ func New(config Config, needs Needs) (*Server, error) {
 		memory: newMemory(needs.Store, config.Memory, m, needs.Log), bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
-		echo: echo.New(), room: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
+		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
 	}
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",

@@ -108,17 +108,19 @@ func TestTheJudgeSeesWhatIsLost(t *testing.T) {
 	never := func(string, time.Time) bool { return false }
 	always := func(string, time.Time) bool { return true }
 	for name, c := range map[string]struct {
-		promised int
-		doubtful func(string, time.Time) bool
-		missed   bool
+		promised       int
+		doubtful       func(string, time.Time) bool
+		refresh, reads bool // missed
 	}{
-		"kept": {9, never, false}, "broken": {11, never, true}, "lost with its process": {11, always, false},
+		"kept": {9, never, false, false}, "broken": {11, never, true, true}, "lost with its process": {11, always, true, false},
 	} {
-		var judged table
-		l := &load{insisted: []promise{{"k", "query-1", at(c.promised)}}, told: map[string]promise{"k": {"k", "query-1", at(c.promised)}}}
-		judged.nothingLost(e, []asked{record("k", 9, at(1))}, l, c.doubtful)
-		if judged.missed != c.missed {
-			t.Errorf("a promise that is %s: missed is %t", name, judged.missed)
+		var refresh, reads table
+		p := promise{"k", "query-1", at(c.promised)}
+		late := promise{"k", "query-1", at(c.promised).Add(time.Minute)} // a lock covers a read for so long
+		refresh.nothingLost(e, []asked{record("k", 9, at(1))}, &load{insisted: []promise{p}, told: map[string]promise{"k": {"k", "query-1", at(9)}}}, c.doubtful)
+		reads.nothingLost(e, []asked{record("k", 9, at(1))}, &load{insisted: []promise{{"k", "query-1", at(9)}}, told: map[string]promise{"k": late}}, c.doubtful)
+		if refresh.missed != c.refresh || reads.missed != c.reads {
+			t.Errorf("a promise that is %s: missed of a refresh is %t, of a read %t", name, refresh.missed, reads.missed)
 		}
 	}
 	var lost table

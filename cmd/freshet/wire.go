@@ -236,27 +236,40 @@ type wishes struct{ *producer.Producer }
 func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
 	asked := make([]producer.Wish, len(all))
 	for i, wish := range all {
-		asked[i] = producer.Wish{
-			Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
-			CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
-		}
+		asked[i] = wanted(wish)
 	}
 	answers := make([]query.Answer, len(all))
 	for i, r := range w.RequestAll(ctx, asked) {
-		a := query.Answer{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
-		switch {
-		case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
-			a.Reason = query.ReasonBusy
-		case r.Err != nil:
-			a.Reason = query.ReasonDown
-		case r.Outcome == producer.Held:
-			a.Reason = "HELD_" + r.HoldReason
-		case r.Outcome == producer.Cooling:
-			a.Reason = query.ReasonCooldown
-		}
-		answers[i] = a
+		answers[i] = told(r)
 	}
 	return answers
+}
+
+// Insist asks for a refresh that must not be lost.
+func (w wishes) Insist(ctx context.Context, wish query.Wish) query.Answer {
+	return told(w.Producer.Insist(ctx, wanted(wish)))
+}
+
+func wanted(wish query.Wish) producer.Wish {
+	return producer.Wish{
+		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
+		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
+	}
+}
+
+func told(r producer.Result) query.Answer {
+	a := query.Answer{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
+	switch {
+	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
+		a.Reason = query.ReasonBusy
+	case r.Err != nil:
+		a.Reason = query.ReasonDown
+	case r.Outcome == producer.Held:
+		a.Reason = "HELD_" + r.HoldReason
+	case r.Outcome == producer.Cooling:
+		a.Reason = query.ReasonCooldown
+	}
+	return a
 }
 
 // group runs parts side by side; the first error ends all of them.

@@ -1,0 +1,97 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// hold keeps Kafka from answering what is produced, until it is released, and tells of
+// the first that it holds.
+func (r *rig) hold() (held <-chan struct{}, release func()) {
+	in, out := make(chan struct{}, 1), make(chan struct{})
+	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		select {
+		case in <- struct{}{}:
+		default:
+		}
+		r.kafka.SleepControl(func() { <-out })
+		return nil, nil, false
+	})
+	return in, func() { close(out) }
+}
+
+func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		held, release := r.hold()
+		w := r.wish("a", schemas.High, schemas.UserRequest)
+		w.Cooldown = time.Hour
+		own, other := make(chan Result, 1), make(chan Result, 1)
+		go func() { own <- r.Insist(r.Context(), w) }()
+		<-held
+		go func() { other <- r.Insist(r.Context(), w) }() // covered by that of the first
+
+		gone, leave := context.WithCancel(r.Context())
+		leave()
+		if got := r.Insist(gone, w); got.Outcome != Pending || got.Queued() || got.Err != nil {
+			r.Errorf("one who did not wait was told %+v", got)
+		}
+		select {
+		case got := <-own:
+			r.Errorf("before Kafka had it: %+v", got)
+		case got := <-other:
+			r.Errorf("the other, before Kafka had it: %+v", got)
+		default:
+		}
+		release()
+		if got := <-own; got.Outcome != Published || got.Err != nil {
+			r.Errorf("%+v", got)
+		}
+		if got := <-other; got.Outcome != AlreadyProcessing || got.Err != nil {
+			r.Errorf("the other: %+v", got)
+		}
+		if n := len(r.records(schemas.High, 1)); n != 1 {
+			r.Errorf("%d records", n)
+		}
+	})
+}
+
+func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		held, release := r.hold()
+		w := r.wish("a", schemas.High, schemas.UserRequest)
+		w.Cooldown = time.Hour
+		ctx, leave := context.WithCancel(r.Context())
+		answered := make(chan Result, 1)
+		go func() { answered <- r.Insist(ctx, w) }()
+		<-held
+		leave()
+		if got := <-answered; got.Outcome != Pending || got.Queued() {
+			r.Errorf("%+v", got)
+		}
+		release() // it arrives all the same
+		if got := r.Insist(r.Context(), w); got.Outcome != AlreadyProcessing {
+			r.Errorf("asked again: %+v", got)
+		}
+	})
+}
+
+func TestWhatKafkaRefusesIsNotPromised(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.refuse(kerr.TopicAuthorizationFailed.Code)
+		w := r.wish("a", schemas.High, schemas.UserRequest)
+		w.Cooldown = time.Hour
+		for range 2 { // the failed one started no cool-down
+			if got := r.Insist(r.Context(), w); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
+				r.Errorf("%+v", got)
+			}
+			r.concluded()
+		}
+	})
+}
