@@ -40,6 +40,28 @@ var (
 // answers too slowly for any to be spent, and asking on would burn the budget.
 const lapsesMost = 5
 
+// whileWanted returns a context for an attempt, which ends with its assignment unless a
+// call is sent by then: what waits leaves its places, and the line for permits, to others.
+func (a *attempt) whileWanted(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(a.t.ledger.given, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if !a.entered {
+			cancel(errRevoked)
+		}
+	})
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// enter counts the record as one whose call is sent; false: its assignment has ended.
+func (a *attempt) enter() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.entered = a.entered || a.t.ledger.enter()
+	return a.entered
+}
+
 // Acquire waits for a permit in the worker's lane.
 func (a *attempt) Acquire(ctx context.Context) (source.Permit, error) {
 	// What can't be written need not be fetched, and LOW stands back for HIGH.
@@ -114,6 +136,9 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		if a.sent == 0 { // while it waits for another, a revocation need not wait for it
 			a.entered = false
 			a.t.ledger.leave()
+			if !a.t.ledger.is(open) {
+				return false, errRevoked
+			}
 		}
 		return false, nil
 	}

@@ -81,6 +81,8 @@ type Worker struct {
 	tracer   observe.Tracer
 
 	kafka      *kgo.Client
+	hangUp     context.CancelFunc // ends whatever kafka still waits for
+	leave      time.Duration      // bounds the last commit and the good-bye
 	letters    *kgo.Client
 	assignment *assignment
 	writer     *writer
@@ -115,11 +117,15 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		keyed:      keyed{lines: map[schemas.Entity]*line{}},
 		gates:      newGates(),
 		opened:     make(chan struct{}, 1),
+		leave:      leaveTimeout,
 	}
 	w.breaker = newBreaker(w)
 	w.writer = newWriter(w)
 	var err error
+	var line context.Context
+	line, w.hangUp = context.WithCancel(context.Background())
 	w.kafka, err = kgo.NewClient(append(append([]kgo.Opt{
+		kgo.WithContext(line),
 		kgo.ConsumerGroup(schemas.Group(src.Name(), lane)),
 		kgo.ConsumeTopics(schemas.RequestTopic(src.Name(), lane)),
 		// Also where the committed offset is gone with the log that had it: what is
@@ -134,11 +140,13 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		kgo.FetchMaxPartitionBytes(1 << 20),
 	}, w.assignment.options(config.BrokerAssigns)...), append(needs.Kafka(client), needs.Trace.Kafka()...)...)...)
 	if err != nil {
+		w.hangUp()
 		return nil, fmt.Errorf("make the consumer's client: %w", err)
 	}
 	w.letters, err = kgo.NewClient(append(letterOptions(), needs.Kafka(client+"-letters")...)...)
 	if err != nil {
 		w.kafka.Close()
+		w.hangUp()
 		return nil, fmt.Errorf("make the dead letters' client: %w", err)
 	}
 	return w, nil
@@ -184,13 +192,20 @@ func (w *Worker) Run(ctx context.Context) error {
 	close(stopCommits)
 	stopWatching()
 	background.Wait()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leave)
 	defer cancel()
 	err := w.assignment.commitAll(last, w.kafka)
+	if err != nil {
+		err = fmt.Errorf("the last commit: %w; what it would have covered is read again", err)
+	}
 	w.kafka.AllowRebalance()
 	if left := w.kafka.LeaveGroupContext(last); left != nil {
 		w.log.Warn("could not leave the group in order; its partitions move when the session ends", "err", left)
 	}
+	// A broker that hangs is left without a word: the client waits for it, whatever its
+	// contexts say.
+	defer w.hangUp()
+	defer context.AfterFunc(last, w.hangUp)()
 	w.kafka.CloseAllowingRebalance()
 	w.letters.Close()
 	if cause := context.Cause(hard); errors.Is(cause, errDrain) {
@@ -249,18 +264,28 @@ func (w *Worker) pollLoop(ctx, hard context.Context) {
 			tasks = append(tasks, &task{record: r, ledger: l})
 		})
 		w.kafka.AllowRebalance()
-		fetches.EachError(func(topic string, partition int32, err error) { w.pollFailed(ctx, topic, partition, err) })
+		w.polled(ctx, fetches)
 		w.dispatch(ctx, hard, tasks)
 	}
 }
 
-func (w *Worker) pollFailed(ctx context.Context, topic string, partition int32, err error) {
-	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
-		return
+// polled says once what keeps records from being read, and once that it is over.
+func (w *Worker) polled(ctx context.Context, fetches kgo.Fetches) {
+	const doing = "reading from Kafka"
+	failed := false
+	fetches.EachError(func(topic string, partition int32, err error) {
+		failed = true
+		switch {
+		case ctx.Err() != nil || errors.Is(err, context.Canceled):
+			return
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			err = fmt.Errorf("there is no topic %s; create it with `freshet topics ensure`", topic)
+		case topic != "":
+			err = fmt.Errorf("partition %d of %s: %w", partition, topic, err)
+		}
+		w.trouble.Shout(w.log, doing, err)
+	})
+	if !failed {
+		w.trouble.Over(w.log, doing)
 	}
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		w.log.Error("the topic does not exist; create it with `freshet topics ensure`", "topic", topic)
-		return
-	}
-	w.log.Error("read from Kafka", "topic", topic, "partition", partition, "err", err)
 }

@@ -38,6 +38,9 @@ type task struct {
 	span    trace.Span // what is done for it
 }
 
+// finish marks the record as done in its ledger.
+func (t *task) finish() { t.ledger.finish(t.record.Offset, t.record.LeaderEpoch) }
+
 // keyed keeps an entity's tasks in order: one at a time, the next when it has
 // ended. Different entities, also of one partition, are worked at once.
 type keyed struct {
@@ -230,7 +233,7 @@ func (t *task) unfetched() int64 {
 func (w *Worker) skip(t *task, v schemas.Verdict) {
 	w.metrics.skipped(v)
 	t.ended(string(v))
-	t.ledger.finish(t.record.Offset)
+	t.finish()
 }
 
 // start waits for room and starts the task, or queues it behind its entity's.

@@ -59,7 +59,7 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 		return
 	}
 	t.failed = f.number
-	t.ledger.finish(t.record.Offset)
+	t.finish()
 	w.retries.Scheduled(ctx, row.Until)
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.ended(endRetrying)

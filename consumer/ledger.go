@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -27,14 +28,22 @@ type ledger struct {
 	committed int64   // the commit point that Kafka has; -1 if unknown
 	state     ledgerState
 
+	given  context.Context // ends when it is no longer open
+	giveUp context.CancelCauseFunc
+
 	sent  int           // records whose upstream call was sent and that have not ended
 	quiet chan struct{} // closed when sent falls to 0 after close
 }
 
-func newLedger() *ledger { return &ledger{committed: -1} }
+func newLedger() *ledger {
+	l := &ledger{committed: -1}
+	l.given, l.giveUp = context.WithCancelCause(context.Background())
+	return l
+}
 
 type entry struct {
 	offset int64
+	epoch  int32     // leader epoch
 	at     time.Time // when the record was written
 	done   bool
 }
@@ -61,17 +70,18 @@ func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 		i, _ := l.find(offset)
 		l.window = l.window[:i]
 	}
-	l.window = append(l.window, entry{offset: offset, at: at})
+	l.window = append(l.window, entry{offset: offset, epoch: epoch, at: at})
 	l.next, l.epoch, l.read = offset+1, epoch, true
 	return true
 }
 
-// finish marks a record as done.
-func (l *ledger) finish(offset int64) {
+// finish marks a record as done. The end of one that was cut off the log says nothing
+// of its successor, which has the same offset and a later epoch.
+func (l *ledger) finish(offset int64, epoch int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i, found := l.find(offset)
-	if !found {
+	if !found || l.window[i].epoch != epoch {
 		return
 	}
 	l.window[i].done = true
@@ -152,6 +162,7 @@ func (l *ledger) close() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = max(l.state, closing)
+	l.giveUp(errRevoked)
 	quiet := make(chan struct{})
 	if l.sent == 0 {
 		close(quiet)
@@ -165,6 +176,14 @@ func (l *ledger) revoke() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = revoked
+	l.giveUp(errRevoked)
+}
+
+// within returns a context that ends with ctx, and when the ledger is no longer open.
+func (l *ledger) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.given, func() { cancel(errRevoked) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 func (l *ledger) is(s ledgerState) bool {

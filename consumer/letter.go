@@ -97,7 +97,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 	if err != nil {
 		return // given up; the record is read again, and perhaps buried twice
 	}
-	t.ledger.finish(r.Offset)
+	t.finish()
 	w.metrics.settled.WithLabelValues(endLetter).Inc()
 	t.ended(endLetter)
 	w.metrics.errors.WithLabelValues(string(l.reason)).Inc()

@@ -3,8 +3,13 @@ package consumer_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/schemas"
@@ -44,19 +49,140 @@ func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
 	r.untilCommitted(schemas.High)
 }
 
+// waiters are permits that do not come, and who waits for them.
+type waiters struct {
+	permits
+	n atomic.Int64
+}
+
+func (w *waiters) Acquire(ctx context.Context, _ schemas.Lane) (consumer.Permit, error) {
+	w.n.Add(1)
+	defer w.n.Add(-1)
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A member loses its session while the upstream is stopped, as when its network is away.
+// What it has read is given up: its records must leave the line for permits, where one a
+// pause is given out, and their places, to those who read them next.
+func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
+	r := newRig(t, kfake.GroupMinSessionTimeout(1500*time.Millisecond))
+	const room = 20
+	c := consumer.DefaultConfig(schemas.High)
+	c.InFlight = room
+	line, p := &cable{}, &waiters{permits: permits{r.limiter}}
+	w := r.worker(c, r.db, p, append(r.brokers(), kgo.SessionTimeout(1500*time.Millisecond),
+		kgo.HeartbeatInterval(200*time.Millisecond), kgo.Dialer(line.dial))...)
+	r.run(w.Run)
+	r.untilJoined(1, 4)
+	var keys []string
+	for i := range room {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.until("all places to be taken", func() bool { return p.n.Load() == room })
+	line.set(true)
+	r.until("all places to be given back", func() bool { return p.n.Load() == 0 })
+	line.set(false)
+	r.until("them to be read again", func() bool { return p.n.Load() == room })
+}
+
+// A record that is no request is being buried while its partition is given up in order:
+// that is waited for as a call is, or the next owner buries it again.
+func TestARevocationWaitsForALetter(t *testing.T) {
+	r := newRig(t)
+	release, held := make(chan struct{}), make(chan struct{}, 16)
+	dlq := [16]byte(r.topicID(schemas.DeadLetterTopic("nexon")))
+	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.KeepControl()
+		for _, topic := range req.(*kmsg.ProduceRequest).Topics { //nolint:forcetypeassert // by its key
+			if topic.TopicID == dlq || topic.Topic == schemas.DeadLetterTopic("nexon") {
+				held <- struct{}{}
+				r.kafka.SleepControl(func() { <-release })
+			}
+		}
+		return nil, nil, false
+	})
+	worker := func() { r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run) }
+	worker()
+	r.untilJoined(1, 4)
+	for p := range int32(4) {
+		r.produce(schemas.High, kgo.Record{Value: []byte("no request"), Key: []byte(fmt.Sprint("key", p))})
+	}
+	<-held
+	worker()
+	r.untilJoined(2, 2) // the first is told to give two of its four up
+	r.stays(time.Second, "the two partitions given up", func() bool { return r.joined(2, 4) })
+	close(release)
+	r.untilJoined(2, 4)
+	r.untilCommitted(schemas.High)
+	if n := len(r.letters()); n != 4 {
+		t.Errorf("%d letters for 4 records", n)
+	}
+}
+
+// stays looks for a while that something does not happen.
+func (r *rig) stays(d time.Duration, what string, happened func() bool) {
+	r.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(d); ; {
+		select {
+		case <-end:
+			return
+		case <-tick.C:
+			if happened() {
+				r.Errorf("too early: %s", what)
+				return
+			}
+		}
+	}
+}
+
+// joined reports whether the group has so many members with so many partitions.
+func (r *rig) joined(members, partitions int) bool {
+	r.Helper()
+	group := schemas.Group("nexon", schemas.High)
+	groups, err := r.admin.DescribeGroups(r.Context(), group)
+	if err != nil {
+		r.Fatal(err)
+	}
+	g, has := groups[group], 0
+	for _, topic := range g.AssignedPartitions() {
+		has += len(topic)
+	}
+	return len(g.Members) == members && has == partitions
+}
+
+// The client waits for a broker that hangs, whatever its contexts say: it is hung up.
+func TestAStopLeavesABrokerThatHangsWithoutAWord(t *testing.T) {
+	r := newRig(t)
+	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
+	w.SetLeave(time.Second)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	r.untilJoined(1, 4)
+	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+	release := make(chan struct{})
+	r.kafka.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.KeepControl()
+		r.kafka.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	defer close(release)
+	stop()
+	select {
+	case err := <-ended:
+		t.Logf("stopped with %v", err)
+	case <-time.After(10 * time.Second):
+		t.Error("not stopped within 10 s, of which one is for the good-bye")
+	}
+}
+
 // untilJoined waits until the group has so many members with so many partitions.
 func (r *rig) untilJoined(members, partitions int) {
 	r.Helper()
-	group := schemas.Group("nexon", schemas.High)
-	r.until("the assignment", func() bool {
-		groups, err := r.admin.DescribeGroups(r.Context(), group)
-		if err != nil {
-			r.Fatal(err)
-		}
-		g, has := groups[group], 0
-		for _, topic := range g.AssignedPartitions() {
-			has += len(topic)
-		}
-		return len(g.Members) == members && has == partitions
-	})
+	r.until("the assignment", func() bool { return r.joined(members, partitions) })
 }

@@ -19,6 +19,10 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 	ctx, hard, span := w.follow(ctx, hard, t)
 	defer span.End()
 	if t.refused != nil {
+		if !t.ledger.enter() { // a revocation waits for its letter, or the next owner writes another
+			return
+		}
+		defer t.ledger.leave()
 		w.bury(ctx, t, failed{reason: t.reason, err: t.refused, number: t.request.Version})
 		return
 	}
@@ -30,9 +34,13 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		w.skip(t, schemas.Failed) // what that one wrote down ended this one too
 		return
 	}
+	waiting, done := t.ledger.within(ctx)
+	defer done()
 	for t.ledger.is(open) {
 		a := &attempt{w: w, t: t}
-		d := w.try(ctx, hard, a)
+		wanted, over := a.whileWanted(ctx)
+		d := w.try(wanted, hard, a)
+		over()
 		if a.entered {
 			t.ledger.leave()
 		}
@@ -44,10 +52,10 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			// Nothing is under way meanwhile, so a revocation need not wait for it. Then it
 			// is asked once more: that others are answered well tells that the upstream is
 			// well now, and not that it was.
-			w.health.awaitGood(ctx, t.request.Entity, time.Now(), w.config.Doubt)
+			w.health.awaitGood(waiting, t.request.Entity, time.Now(), w.config.Doubt)
 			t.doubted = !w.permits.Probed(a.began)
 		}
-		if !pause(ctx, jittered(d.wait)) {
+		if !pause(waiting, jittered(d.wait)) {
 			return
 		}
 	}
@@ -59,7 +67,7 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
 	if !w.health.admits(t.request.Facet) {
-		if a.entered = t.ledger.enter(); a.entered {
+		if a.enter() {
 			d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
 			w.schedule(ctx, t, d, failed{reason: d.reason, err: errSickEndpoint, number: t.unfetched()})
 		}

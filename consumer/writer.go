@@ -113,7 +113,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 		case results[n] == store.Lost:
 			i.written <- store.Lost
 		default:
-			i.task.ledger.finish(i.task.record.Offset)
+			i.task.finish()
 			w.metrics.stored(results[n], i.task.request.RequestedAt)
 			i.task.ended(results[n].String())
 			i.written <- results[n]

@@ -265,9 +265,12 @@ func (l *Limiter) take(a answer) {
 	}
 }
 
-// CheckRedis returns an error if Redis may throw the lanes' state away to make
-// room: then the limit would hold no longer. A server that does not tell its
-// policy is taken at its word.
+// ErrEvicts says that Redis may throw the lanes' state away to make room: then the
+// limit would hold no longer.
+var ErrEvicts = errors.New("redis may evict keys, and with them the count of the calls made; set maxmemory-policy noeviction")
+
+// CheckRedis returns ErrEvicts, or why Redis did not answer. A server that does not
+// tell its policy is taken at its word.
 func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
 	check := func(ctx context.Context, rdb redis.Cmdable) error {
 		memory, err := rdb.Info(ctx, "memory").Result()
@@ -280,7 +283,7 @@ func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
 		for line := range strings.Lines(memory) {
 			policy, found := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:")
 			if found && policy != "noeviction" {
-				return fmt.Errorf("with maxmemory-policy %s Redis may evict keys, and with them the count of the calls made; set maxmemory-policy noeviction", policy)
+				return fmt.Errorf("maxmemory-policy %s: %w", policy, ErrEvicts)
 			}
 		}
 		return nil

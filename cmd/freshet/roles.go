@@ -93,8 +93,9 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 			if name != "" {
 				names = []string{name}
 			}
+			up := func() { parts.log.Info("worker is up", "lane", lane, "ops", ops.Addr().String()) }
 			g := newGroup(cmd.Context())
-			g.run(func(ctx context.Context) error { return parts.run(ctx, working(lanes, names...)) })
+			g.run(func(ctx context.Context) error { return parts.run(ctx, working(lanes, up, names...)) })
 			g.run(func(ctx context.Context) error {
 				return serveOps(ctx, ops, parts.ops(map[string]check{
 					"database": {required: true, ask: parts.store.Ping},
@@ -102,7 +103,6 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 					"kafka":    {required: true, ask: probe.Ping},
 				}))
 			})
-			parts.log.Info("worker is up", "lane", lane, "ops", ops.Addr().String())
 			<-g.ctx.Done()
 			return g.stop()
 		},

@@ -106,7 +106,9 @@ func newTraced(t *testing.T, sample float64) *traced {
 	query := process(tr.reads, slog.New(slog.DiscardHandler))
 	worker := process(tr.works, slog.New(observe.LogTraces(slog.NewJSONHandler(&tr.notes, nil))))
 	both.run(func(ctx context.Context) error { return query.run(ctx, serving(l)) })
-	both.run(func(ctx context.Context) error { return worker.run(ctx, working([]schemas.Lane{schemas.High})) })
+	both.run(func(ctx context.Context) error {
+		return worker.run(ctx, working([]schemas.Lane{schemas.High}, func() {}))
+	})
 	t.Cleanup(func() {
 		if err := both.stop(); err != nil {
 			t.Error(err)

@@ -18,13 +18,42 @@ import (
 )
 
 // working works the lanes of the named sources, or of all, until ctx ends.
-// Permits flow until the last worker has stopped.
-func working(lanes []schemas.Lane, names ...string) role {
-	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, names) }
+// Permits flow until the last worker has stopped. up is called once they work.
+func working(lanes []schemas.Lane, up func(), names ...string) role {
+	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
 }
 
-func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) error {
-	if err := limiter.CheckRedis(ctx, p.rdb); err != nil {
+// untilRedis waits for Redis, as workers do that lose it later: a deployment in the
+// midst of its outage must not have to be repeated.
+func (p parts) untilRedis(ctx context.Context) error {
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for n := 0; ; n++ {
+		err := limiter.CheckRedis(ctx, p.rdb)
+		switch {
+		case errors.Is(err, limiter.ErrEvicts):
+			return err
+		case err == nil && n > 0:
+			p.log.Info("Redis answers", "tries", n)
+			return nil
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case n == 0:
+			p.log.Warn("the worker waits for Redis before it begins; look at redis.addresses if it is not away", "err", err)
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// drainRoom is what a stop allows, beyond the longest call, for writing what it brought.
+const drainRoom = 5 * time.Second
+
+func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
+	if err := p.untilRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	if _, err := p.store.Statuses(ctx, []schemas.Entity{{}}); err != nil {
@@ -61,6 +90,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) e
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
 			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			bounds.Drain = max(bounds.Drain, c.Timeout+drainRoom)
 			bounds.BrokerAssigns = p.config.Kafka.GroupProtocol == "consumer"
 			if lane == schemas.Low {
 				bounds.InFlight = c.Workers.Low.InFlight
@@ -72,6 +102,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, names []string) e
 			front.run(w.Run)
 		}
 	}
+	up()
 	<-front.ctx.Done()
 	return stop(nil)
 }
