@@ -178,6 +178,16 @@ func (e entity) lifetime() int64 {
 	return d.Milliseconds()
 }
 
+func (e entity) set(fields map[string]string) {
+	e.t.Helper()
+	if len(fields) == 0 {
+		return // there is no empty hash
+	}
+	if err := e.rdb.HSet(e.t.Context(), e.key, fields).Err(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
 func (e entity) forget() {
 	e.t.Helper()
 	if err := e.rdb.Del(e.t.Context(), e.key).Err(); err != nil {

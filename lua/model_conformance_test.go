@@ -3,6 +3,7 @@ package lua_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,9 +15,10 @@ import (
 func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		verdicts := map[string]int{}
-		for seed := range uint64(60) {
+		for seed := range uint64(80) {
 			e.forget()
-			w := walk{e, model{rules: rules{noRows: true}, most: mostOutstanding}, state{}, map[number]int64{}, nil}
+			m := model{rules: rules{noRows: seed&1 == 0}, most: mostOutstanding, forgets: uint8(seed >> 1 & 3)}
+			w := walk{e: e, m: m, real: map[number]int64{}}
 			w.run(rand.New(rand.NewPCG(seed, 2)), 100, verdicts)
 		}
 		e.t.Log(verdicts)
@@ -24,6 +26,7 @@ func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
 			"PUBLISHED", "UPGRADED", "PENDING", "ALREADY_PROCESSING",
 			"peek PROCEED", "peek SATISFIED", "peek SUPERSEDED", "begin PROCEED", "begin SATISFIED", "begin SUPERSEDED",
 			"confirm true", "confirm false", "rollback true", "rollback false", "settle true", "settle false",
+			"covered by a row", "failover", "failover, a lock is back", "failover, a begin is forgotten",
 		} {
 			if verdicts[v] == 0 {
 				e.t.Errorf("no walk came to %s, so nothing was compared there", v)
@@ -32,12 +35,52 @@ func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
 	})
 }
 
+// What a failover costs is not only the model's: the scripts go the same way to it.
+func TestTheScriptsLoseByAFailoverWhatTheModelSays(t *testing.T) {
+	for name, r := range map[string]rules{
+		"a settled lock comes back": {noRows: true, noneBack: true},
+		"a begin is forgotten":      {noRows: true, noneUnbegun: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := model{rules: r, most: 1, forgets: 1}
+			found := searched(t, m)
+			if found == nil {
+				t.Fatal("nothing is lost")
+			}
+			eachRedis(t, func(e entity) {
+				w := walk{e: e, m: m, real: map[number]int64{}}
+				var last string
+				for _, st := range found.steps {
+					v, ok := w.take(st)
+					if !ok {
+						w.fatal("%v can't happen", st)
+					}
+					if st.kind == ask {
+						last = v
+					}
+				}
+				if last != "ALREADY_PROCESSING" || !w.s.quiet() || w.s.owed == 0 {
+					w.fatal("the last request got %s", last)
+				}
+				// It is over with the lock.
+				if _, ok := w.take(step{kind: outlive}); ok != w.m.noneBack {
+					w.fatal("a lock is there, or is not: %v", ok)
+				}
+				if v, _ := w.take(step{kind: ask, lane: lowLane}); v != "PUBLISHED" {
+					w.fatal("the next request gets %s", v)
+				}
+			})
+		})
+	}
+}
+
 type walk struct {
 	e     entity
 	m     model
 	s     state
 	real  map[number]int64 // the scripts' number for each of the model's
 	steps []string
+	knew  map[string]string // the hash, as a replica has it that lacks the last writes
 }
 
 func (w *walk) fatal(format string, args ...any) {
@@ -46,28 +89,38 @@ func (w *walk) fatal(format string, args ...any) {
 }
 
 func (w *walk) run(rng *rand.Rand, steps int, verdicts map[string]int) {
+	all := w.m.steps()
 	for len(w.steps) < steps {
-		st := every[rng.IntN(len(every))]
-		switch st.kind {
-		case outlive, loseHash, crash, rebalance, loseFormer, loseProducer, failPublish:
-			if rng.IntN(4) != 0 {
-				continue // else little else happens
-			}
-		default:
+		st := all[rng.IntN(len(all))]
+		if st.unheard && rng.IntN(2) != 0 || slices.Contains(faults, st.kind) && rng.IntN(4) != 0 {
+			continue // else little else happens
 		}
-		before := w.s
-		r, ok := w.m.apply(&w.s, st)
-		if !ok {
-			w.s = before
-			continue
+		if v, ok := w.take(st); ok {
+			verdicts[v]++
 		}
-		w.steps = append(w.steps, fmt.Sprintf("%v: %s %d", st, r.verdict, r.n))
-		if r.wrong != "" {
-			w.fatal("%s", r.wrong)
-		}
-		verdicts[w.script(st, before, r)]++
-		w.compare()
 	}
+}
+
+var faults = []kind{outlive, loseHash, crash, rebalance, loseFormer, loseProducer, failPublish, failEarly, ackUnconfirmed}
+
+// take has a step happen in the model and on the scripts, if it can.
+func (w *walk) take(st step) (verdict string, ok bool) {
+	before := w.s
+	r, ok := w.m.apply(&w.s, st)
+	if !ok {
+		w.s = before
+		return "", false
+	}
+	w.steps = append(w.steps, fmt.Sprintf("%v: %s %d", st, r.verdict, r.n))
+	if r.wrong != "" {
+		w.fatal("%s", r.wrong)
+	}
+	if st.unheard {
+		w.knew = w.e.rdb.HGetAll(w.e.t.Context(), w.e.key).Val()
+	}
+	verdict = w.script(st, before, r)
+	w.compare()
+	return verdict, true
 }
 
 // script does on the scripts what the step did in the model, and compares their
@@ -77,10 +130,13 @@ func (w *walk) script(st step, before state, r reply) string {
 	var got string
 	var n int64
 	switch st.kind {
-	case ask:
+	case ask, due:
 		var floor int64
 		if st.floor {
 			floor = w.real[before.stored]
+		}
+		if st.kind == due {
+			st.lane, st.strict = lowLane, true
 		}
 		v := e.acquire(wish{lane: st.lane.String(), strict: st.strict, floor: floor})
 		got, n = v.outcome, v.number
@@ -90,35 +146,43 @@ func (w *walk) script(st step, before state, r reply) string {
 	case ack:
 		n := before.air[st.i].n
 		return w.same("confirm", e.confirm(w.real[n], minute), before.lock.n == n)
-	case failPublish:
+	case failPublish, failEarly:
 		n := before.air[st.i].n
 		return w.same("rollback", e.rollback(w.real[n]), before.lock.n == n && before.lock.state != confirmed)
 	case settle:
-		own := before.work[st.i].own
+		own, satisfied := before.work[st.i].own, before.work[st.i].at == written
 		// A confirmed lock past its life is none in the model; the script may still
 		// find and delete it.
-		return w.same("settle", e.settle(w.real[own], true, "", 0) && before.lock.n != 0, before.lock.n != 0 && before.lock.n <= own)
+		return w.same("settle", e.settle(w.real[own], satisfied, "", 0) && before.lock.n != 0, before.lock.n != 0 && before.lock.n <= own)
 	case outlive:
-		f := strings.Fields(e.field("lock"))
-		if len(f) != 4 {
-			w.fatal("the lock is %q", f)
-		}
-		if err := e.rdb.HSet(e.t.Context(), e.key, "lock", f[0]+" "+f[1]+" 1 "+f[3]).Err(); err != nil {
-			w.fatal("%v", err)
+		e.set(map[string]string{"lock": w.pastItsLife(e.field("lock"))})
+		if before.replica.lock.n == before.lock.n {
+			w.knew["lock"] = w.pastItsLife(w.knew["lock"])
 		}
 		return ""
-	case loseHash:
-		var last int64
-		for _, n := range w.real {
-			last = max(last, n)
+	case failover:
+		e.loseData(w.last())
+		e.set(w.knew)
+		switch l := w.s.lock; {
+		case l.back:
+			return "failover, a lock is back"
+		case l.unbegun:
+			return "failover, a begin is forgotten"
 		}
-		e.loseData(last)
+		return "failover"
+	case loseHash:
+		e.loseData(w.last())
 		return ""
 	case peek:
 		l := laneID(st.i)
-		got = e.peek(w.real[before.topic(l)[before.first(l)].n], l.String(), w.real[before.stored])
+		n := w.real[before.topic(l)[before.first(l)].n]
+		got = e.peek(n, l.String(), w.real[before.stored])
 		if got != r.verdict {
 			w.fatal("the script peeked %s, the model %s", got, r.verdict)
+		}
+		if got == "PROCEED" && w.s.work[st.i].at == idle {
+			e.settle(n, false, "", 0)
+			return "covered by a row"
 		}
 		return "peek " + got
 	case begin:
@@ -138,6 +202,22 @@ func (w *walk) script(st step, before state, r reply) string {
 		w.fatal("the script said %s %d, the model %s %d", got, n, r.verdict, w.real[r.n])
 	}
 	return got
+}
+
+// last returns the highest number that the scripts have given.
+func (w *walk) last() (n int64) {
+	for _, given := range w.real {
+		n = max(n, given)
+	}
+	return n
+}
+
+func (w *walk) pastItsLife(lock string) string {
+	f := strings.Fields(lock)
+	if len(f) != 4 {
+		w.fatal("the lock is %q", lock)
+	}
+	return f[0] + " " + f[1] + " 1 " + f[3]
 }
 
 func (w *walk) same(what string, script, model bool) string {

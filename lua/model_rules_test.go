@@ -15,6 +15,9 @@ type rules struct {
 	noGuard             bool // a write is not guarded by the number
 	noStrict            bool // all are content with a fetch under way
 	counts              bool // numbers by INCR
+	confirmsAny         bool // an acknowledgement confirms the lock, whosever it is
+	supersedesLater     bool // a HIGH lock supersedes a LOW record of a higher number, too
+	noClock             bool // numbers that need not be above Redis' time
 	skipsOlder          bool // whatever is older than the newest issued is skipped
 	eventNumber         bool // the snapshot's version is the event's
 	settlesFirst        bool // settled before it is written
@@ -24,7 +27,14 @@ type rules struct {
 	rowGoesWhenQueued bool // a row is deleted when Kafka has acknowledged its retry
 	rowKeepsLock      bool // a failure leaves the lock
 	rowGoesUnguarded  bool // any stored snapshot deletes the row
+
+	// Nothing of this can be kept: see model_failover_test.go.
+	noneBack    bool // what a lock covers that a failover has brought back is owed all the same
+	noneUnbegun bool // a strict request is, too, where a failover has forgotten that a fetch began
 }
+
+// exact reports whether numbers' values matter, and not only their order.
+func (r rules) exact() bool { return r.counts || r.noClock }
 
 // adr is what adr-013 §1, §2 and §5 say.
 var adr = rules{
@@ -51,6 +61,9 @@ const (
 	rebalance
 	loseFormer
 	due
+	ackUnconfirmed
+	failEarly
+	failover
 )
 
 // step is one thing that happens.
@@ -60,9 +73,15 @@ type step struct {
 	strict bool
 	floor  bool // the caller has read the snapshot
 	i      int  // which flight or worker
+	// The replica does not hear of what it writes, nor of what follows.
+	unheard bool
 }
 
 func (st step) String() string {
+	if st.unheard {
+		st.unheard = false
+		return st.String() + ", and the replica does not hear of it"
+	}
 	who := [...]string{"the former owner", "LOW's worker", "HIGH's worker"}
 	switch st.kind {
 	case ask:
@@ -80,8 +99,14 @@ func (st step) String() string {
 		return "its acknowledgement arrives"
 	case failPublish:
 		return "the publish fails"
+	case ackUnconfirmed:
+		return "its acknowledgement arrives, its confirm does not"
+	case failEarly:
+		return "the publish fails, and the record is still on its way"
+	case failover:
+		return "the replica takes over"
 	case loseProducer:
-		return "the producer dies"
+		return "the producer dies, or the record with it"
 	case outlive:
 		return "the lock's life ends"
 	case loseHash:
@@ -117,7 +142,7 @@ type reply struct {
 	wrong   string
 }
 
-// every lists the steps that could be possible in any state.
+// every lists the steps that could be possible in any state without a failover.
 var every = func() (all []step) {
 	for _, l := range []laneID{lowLane, highLane} {
 		for i := range 4 {
@@ -128,7 +153,7 @@ var every = func() (all []step) {
 		}
 	}
 	for i := range mostOutstanding {
-		for _, k := range []kind{land, ack, failPublish, loseProducer} {
+		for _, k := range []kind{land, ack, ackUnconfirmed, failPublish, failEarly, loseProducer} {
 			all = append(all, step{kind: k, i: i})
 		}
 	}

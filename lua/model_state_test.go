@@ -3,13 +3,14 @@ package lua_test
 // An exhaustive model of one entity: every order in which requests, publishes,
 // workers and faults can follow each other, with up to a few requests
 // outstanding. model_state_test.go is what there is, model_steps_test.go what can
-// happen, model_rules_test.go which rules can be broken, model_search_test.go the
-// search, model_conformance_test.go what ties the model to the scripts,
-// model_test.go what is asked of it.
+// happen, model_failover_test.go what a failover of Redis does, model_rules_test.go
+// which rules can be broken, model_search_test.go the search,
+// model_conformance_test.go what ties the model to the scripts, model_test.go what
+// is asked of it.
 //
-// What it leaves out: holds (who is refused was not accepted), a Redis that brings
-// back what it had forgotten, and hosts' clocks that differ; Redis' time is above
-// all numbers whenever the hash is lost.
+// What it leaves out: holds and cool-downs (who is refused was not accepted), and
+// hosts' clocks that differ; Redis' time is above all numbers whenever the hash, or
+// a part of it, is lost.
 
 import "math/bits"
 
@@ -49,7 +50,11 @@ type modelLock struct {
 	upgraded  bool
 	prevN     number
 	prevState lockState
+	// What a failover may have done to it: model_failover_test.go.
+	back, unbegun bool
 }
+
+func (l *modelLock) below(n number) bool { return l.n != 0 && l.n <= n }
 
 // flight is a publish whose outcome the producer does not know yet.
 type flight struct {
@@ -59,6 +64,8 @@ type flight struct {
 	strict bool
 	retry  bool // a scheduled retry's
 	landed bool // in its topic; the acknowledgement is on its way
+	// Its producer has given it up and rolled it back; it may arrive all the same.
+	disowned bool
 }
 
 // queued is a record in a topic that is not committed.
@@ -98,6 +105,7 @@ type state struct {
 	lock      modelLock
 	ver, done number
 	issued    number // the last by acquire; only a broken rule looks at it
+	replica   replica
 
 	air    [mostOutstanding]flight // in order of their numbers, none last
 	topics [2][mostOutstanding]queued
@@ -113,9 +121,10 @@ type state struct {
 	owed moment
 }
 
-func (s *state) numbers() [25]*number {
+func (s *state) numbers() [29]*number {
 	a, t, w := &s.air, &s.topics, &s.work
 	return [...]*number{
+		&s.replica.lock.n, &s.replica.lock.prevN, &s.replica.ver, &s.replica.done,
 		&s.lock.n, &s.lock.prevN, &s.ver, &s.done, &s.issued, &s.stored, &s.row,
 		&a[0].n, &a[1].n, &a[2].n,
 		&t[0][0].n, &t[0][1].n, &t[0][2].n, &t[1][0].n, &t[1][1].n, &t[1][2].n,
@@ -201,15 +210,17 @@ func (s *state) addFlight(f flight) {
 
 // reduce forgets what can't matter any more, and gives numbers and moments their
 // ranks, so that states that will behave alike are one. Where numbers are counted
-// (a broken rule), their values matter and stay.
-func (s *state) reduce(counts bool) {
-	if s.lock.state == outlived && !s.inAir(s.lock.n) {
-		s.lock = modelLock{}
+// (broken rules), their values matter and stay.
+func (s *state) reduce(exact bool) {
+	for _, l := range []*modelLock{&s.lock, &s.replica.lock} {
+		if l.state == outlived && !s.inAir(l.n) {
+			*l = modelLock{}
+		}
 	}
 	if s.seen > s.owed {
 		s.owed = 0
 	}
-	if s.lock.n == 0 || s.lock.n > s.stored {
+	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
 		s.ended = true // only a lock below asks
 	}
 	waits := false
@@ -224,30 +235,43 @@ func (s *state) reduce(counts bool) {
 		case idle:
 		}
 	}
-	if counts {
+	s.lock.simplify(s.ver)
+	s.replica.simplify()
+	if exact {
 		return
 	}
 	// Whether there is a hash at all matters, and whether a fetch has begun behind
 	// the lock; for what is issued next, all numbers count.
-	known := s.known()
-	begun := s.ver > s.lock.n
-	s.ver = 0
+	r := &s.replica
+	known, knew := s.known(), r.lock.n != 0 || r.ver != 0 || r.done != 0
+	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
+	s.ver, r.ver = 0, 0
 	if !waits && s.done <= s.stored {
 		s.done = 0 // the next peek takes the stored version instead
 	}
-	rank(s.numbers())
-	if s.lock.n != 0 {
-		s.ver = s.lock.n
-		if begun {
-			s.ver = max(s.highest(), s.lock.n+1)
-		}
-	} else if known {
-		s.ver = 1
+	if !waits && r.done <= s.stored {
+		r.done = 0
 	}
+	rank(s.numbers())
+	s.ver = s.verFor(s.lock, known, begun)
+	r.ver = s.verFor(r.lock, knew, began)
 	rankMoments(s.moments())
 }
 
-func rank(numbers [25]*number) {
+// verFor returns the least that a hash's ver could be.
+func (s *state) verFor(l modelLock, known, begun bool) number {
+	switch {
+	case l.n != 0 && begun:
+		return max(s.highest(), l.n+1)
+	case l.n != 0:
+		return l.n
+	case known:
+		return 1
+	}
+	return 0
+}
+
+func rank(numbers [29]*number) {
 	var used uint64
 	for _, n := range numbers {
 		used |= 1 << *n

@@ -1,13 +1,18 @@
 package lua_test
 
-// model is the rules and how many requests may be outstanding.
+// model is the rules and what is explored.
 type model struct {
 	rules
-	most int
+	most    int   // requests that may be outstanding
+	forgets uint8 // writes that a failover of Redis may forget; 0 for no failover
+	keeps   bool  // the hash is not lost otherwise
+	calm    bool  // workers, their partitions and the hash are not lost; only producers, publishes and writes to Redis are
+	reads   bool  // whoever asks has read what is stored
+	saw     func(before *state, st step)
 }
 
-// apply has a step happen; it reports false if it can't in this state.
-func (m *model) apply(s *state, st step) (r reply, ok bool) {
+// happen has a step happen; it reports false if it can't in this state.
+func (m *model) happen(s *state, st step) (r reply, ok bool) {
 	w := &s.work[min(st.i, 2)]
 	f := &s.air[st.i]
 	switch st.kind {
@@ -21,12 +26,15 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 		}
 		f.landed = true
 		s.land(f.lane, queued{n: f.n, strict: f.strict})
+		if f.disowned {
+			s.dropFlight(st.i)
+		}
 		return r, true
-	case ack:
+	case ack, ackUnconfirmed:
 		if f.n == 0 || !f.landed {
 			return r, false
 		}
-		if s.lock.n == f.n {
+		if st.kind == ack && (s.lock.n == f.n || m.confirmsAny && s.lock.n != 0) {
 			s.lock.state = confirmed
 		}
 		s.owed = max(s.owed, f.asked)
@@ -36,11 +44,18 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 		s.dropFlight(st.i)
 		return r, true
 	case failPublish: // the record may be in its topic all the same
-		if f.n == 0 {
+		if f.n == 0 || f.disowned {
 			return r, false
 		}
 		m.rollback(s, f.n)
 		s.dropFlight(st.i)
+		return r, true
+	case failEarly:
+		if f.n == 0 || f.disowned || f.landed {
+			return r, false
+		}
+		m.rollback(s, f.n)
+		*f = flight{lane: f.lane, n: f.n, strict: f.strict, disowned: true}
 		return r, true
 	case loseProducer:
 		if f.n == 0 {
@@ -52,15 +67,10 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 		if s.lock.n == 0 || s.lock.state == outlived {
 			return r, false
 		}
-		// A confirmed lock past its life is as good as none.
-		if s.lock.state == confirmed {
-			s.lock = modelLock{}
-		} else {
-			s.lock.state = outlived
-		}
+		s.lock = s.lock.pastItsLife()
 		return r, true
 	case loseHash:
-		if s.lock.n == 0 && s.ver == 0 && s.done == 0 {
+		if !s.known() || m.keeps {
 			return r, false
 		}
 		s.lock, s.ver, s.done, s.issued = modelLock{}, 0, 0, 0
@@ -118,14 +128,19 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 		}
 		s.work[former] = worker{}
 		return r, true
+	case failover: // apply does
 	}
 	return r, false
 }
 
-// issue returns the next number; Redis' clock is above all there were.
-func (m *model) issue(s *state) number {
+// issue returns the next number, which is above what the caller knows of; Redis'
+// clock is above all there were.
+func (m *model) issue(s *state, known number) number {
 	if m.counts {
 		return s.ver + 1
+	}
+	if m.noClock {
+		return max(s.ver, s.done, known) + 1
 	}
 	return s.highest() + 1
 }
@@ -140,6 +155,8 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 			return reply{}, false // as without
 		}
 		floor = s.stored
+	} else if m.reads && s.stored > 0 {
+		return reply{}, false
 	}
 	asked := s.now()
 	done := s.done
@@ -155,7 +172,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 		case l.state == pending && !m.noPending:
 			return reply{verdict: "PENDING", n: l.n}, true
 		default:
-			s.owed = max(s.owed, m.promised(s, st.strict, asked, l.n))
+			s.owed = max(s.owed, m.covered(s, l, st.strict, asked))
 			if retry && m.rowGoesWhenQueued {
 				s.row = 0
 			}
@@ -165,7 +182,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	if s.outstanding() >= m.most {
 		return reply{}, false
 	}
-	n := m.issue(s)
+	n := m.issue(s, done)
 	if !m.noRows {
 		asked = m.promised(s, st.strict, asked, 0) // the row of a failure may stand for a relaxed one
 	}
@@ -225,7 +242,7 @@ func (m *model) verdict(s *state, l laneID, n, read number) string {
 		return "SATISFIED"
 	}
 	supersedes := s.lock.state == confirmed || (m.upgradesOnlyPending && s.lock.state == pending && !s.lock.upgraded)
-	if l == lowLane && s.lock.lane == highLane && supersedes && s.lock.n > n {
+	if l == lowLane && s.lock.lane == highLane && supersedes && (s.lock.n > n || m.supersedesLater) {
 		return "SUPERSEDED"
 	}
 	return "PROCEED"
@@ -246,6 +263,7 @@ func (m *model) satisfied(s *state, read number, writesDone bool) {
 	if s.lock.n <= done {
 		s.lock = modelLock{}
 	}
+	s.replica.missSettle(done)
 }
 
 // known reports whether the entity has a hash.
@@ -282,13 +300,14 @@ func (m *model) peek(s *state, who int) (reply, bool) {
 		// The row stands for it: the fetch that failed began after it.
 		if s.lock.n <= q.n && !m.rowKeepsLock {
 			s.lock = modelLock{}
+			s.replica.missSettle(q.n)
 		}
 		q.done = true
 		return reply{verdict: v}, true
 	default:
 		w := worker{at: waiting, lane: lane, n: q.n, read: s.stored}
 		if m.numberAtWait {
-			w.own = m.issue(s)
+			w.own = m.issue(s, max(w.n, w.read))
 			s.ver = w.own
 		}
 		if m.commitsFirst {
@@ -315,10 +334,11 @@ func (m *model) begin(s *state, w *worker, who int) (reply, bool) {
 	case m.eventNumber:
 		w.own = w.n
 	default:
-		w.own = m.issue(s)
+		w.own = m.issue(s, max(w.n, w.read))
 		s.ver = w.own
 	}
 	w.at, w.began = sent, s.now()
+	s.replica.missBegin()
 	if m.settlesFirst {
 		m.settle(s, w, true)
 	}
@@ -358,6 +378,7 @@ func (m *model) settle(s *state, w *worker, satisfied bool) {
 	if s.lock.n <= w.own {
 		s.lock = modelLock{}
 	}
+	s.replica.missSettle(w.own)
 }
 
 // finish ends a worker's record; a former owner can't commit.
