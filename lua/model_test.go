@@ -7,7 +7,7 @@ import (
 )
 
 // With 2, all that a change of the rules has ever broken was found; 3 has some
-// hundred times as many states, and wants an hour and 20 GB.
+// hundred times as many states, and wants an hour.
 var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
 
 // A failover multiplies the states by some ten for each write that it may forget.
