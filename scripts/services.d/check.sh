@@ -18,6 +18,7 @@ check() {
   expect "redis sets and gets, and evicts nothing" check_redis
   expect "the cluster sets and gets keys on all three nodes" check_cluster
   expect "kafka creates a topic, takes records and gives them back" check_kafka
+  expect "signal stops one, and has it go on" check_signal
   expect "a second up changes nothing" check_up_again
   expect "env leaves out what was killed with -9" check_kill
   expect "up mends it" check_up
@@ -62,6 +63,10 @@ check_up_again() {
   local before
   before=$("$SELF" status)
   check_up && [[ $("$SELF" status) == "$before" ]]
+}
+
+check_signal() {
+  "$SELF" signal redis STOP && ! redis_answers && "$SELF" signal redis CONT && redis_answers
 }
 
 check_kill() {
