@@ -12,9 +12,9 @@
 //
 // It prints figures beside their limits and a verdict for each scenario. PostgreSQL and
 // Kafka are those that FRESHET_TEST_… name, with a database and topics of each
-// scenario's own; Redis is its own, for it may be killed. What is judged is read from
-// Kafka, the database and the upstream's own record wherever they know it, and not from
-// what freshet says of itself.
+// scenario's own; Redis is its own, for it may be killed, and so is the torture's Kafka.
+// What is judged is read from Kafka, the database and the upstream's own record wherever
+// they know it, and not from what freshet says of itself.
 //
 // A further scenario is a function in the table of scenarios.go.
 package main

@@ -15,7 +15,6 @@ import (
 // the services are everybody's. There may be many, one for each who shall be hurt alone.
 type proxy struct {
 	listener net.Listener
-	service  string
 	// piece reads what is carried at once, and answer changes an answer.
 	piece   func(io.Reader) ([]byte, error)
 	answer  func([]byte)
@@ -24,6 +23,7 @@ type proxy struct {
 	carried atomic.Int64
 	refuses atomic.Bool
 	mu      sync.Mutex
+	service string        // where it leads
 	stalled chan struct{} // closed when it goes on; nil if it does
 	open    map[net.Conn]bool
 	closed  bool
@@ -41,6 +41,13 @@ func newProxy(ctx context.Context, service string) (*proxy, error) {
 }
 
 func (p *proxy) address() string { return p.listener.Addr().String() }
+
+// lead has connections that are made from now on lead elsewhere.
+func (p *proxy) lead(to string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.service = to
+}
 
 // slow has each direction take so much longer.
 func (p *proxy) slow(by time.Duration) { p.delay.Store(int64(by)) }
@@ -103,7 +110,10 @@ func (p *proxy) serve() {
 // carry carries all of a connection.
 func (p *proxy) carry(from net.Conn) {
 	defer func() { _ = from.Close() }()
-	to, err := (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", p.service)
+	p.mu.Lock()
+	service := p.service
+	p.mu.Unlock()
+	to, err := (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", service)
 	if err != nil {
 		return
 	}

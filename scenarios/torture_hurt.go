@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -87,6 +85,11 @@ type torturer struct {
 	slow []string // those that did not end when they were told to
 	fell []string // those that ended by themselves
 	gone int      // those that ended soon after their start, for what they need was away
+	// A replica of the Redis, the way on which it follows, and how many bytes of writes
+	// each failover forgot.
+	replica *process
+	link    *proxy
+	forgot  []int
 }
 
 // doneHurt is a fault that was done. Its traces may last for a while after its end.
@@ -134,6 +137,9 @@ func (t *torturer) hurt(ctx context.Context, h hurt) error {
 	}
 	if redis, ok := strings.CutPrefix(h.name, "Redis "); ok && !strings.HasPrefix(redis, "cut") && !strings.HasPrefix(redis, "stalled") {
 		return t.hurtRedis(ctx, h)
+	}
+	if strings.HasPrefix(h.name, "broker ") {
+		return t.hurtBroker(ctx, h)
 	}
 	if h.name == "tables locked" {
 		return t.lock(ctx, h.length)
@@ -234,26 +240,6 @@ func stopped(ctx context.Context, p *process, length time.Duration) error {
 	return errors.Join(err, p.Process.Signal(syscall.SIGCONT))
 }
 
-// keeping has a Redis write down all that it holds before it answers.
-var keeping = []string{"--appendonly", "yes", "--appendfsync", "no", "--appenddirname", "redis"}
-
-func (t *torturer) hurtRedis(ctx context.Context, h hurt) (err error) {
-	if h.name == "Redis stopped" {
-		return stopped(ctx, t.s.redis, h.length)
-	}
-	t.s.redis.kill()
-	if strings.HasSuffix(h.name, "its data lost") {
-		if err := os.RemoveAll(filepath.Join(t.s.dir, "redis")); err != nil {
-			return err
-		}
-	}
-	if err := pause(ctx, h.length); err != nil {
-		return err
-	}
-	t.s.redis, err = t.s.redisAt(ctx, t.s.redis.address, keeping...)
-	return err
-}
-
 // lock keeps everybody from the tables that are written to.
 func (t *torturer) lock(ctx context.Context, length time.Duration) error {
 	conn, err := pgx.Connect(ctx, t.s.database)
@@ -306,13 +292,18 @@ func (t *torturer) hurtUpstream(ctx context.Context, h hurt) error {
 
 // doubtful says whether a promise of a query process in this span of time may have been
 // lost with its buffer: the process died, or could not reach Kafka. A record is given up
-// after ten seconds.
+// after ten seconds, and with it all that its partition's buffer holds behind it: also
+// what came when Kafka was back, and the client not yet.
 func (t *torturer) doubtful(query string, from time.Time) bool {
 	const delivery = 15 * time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.done, func(d doneHurt) bool {
+		ended := d.ended
+		if d.part == "kafka" {
+			ended = ended.Add(delivery)
+		}
 		met := d.part == "kafka" && d.victim == everyone || d.victim == query && (d.part == "kafka" || d.name == "killed")
-		return met && d.began.Before(from.Add(delivery)) && d.ended.After(from)
+		return met && d.began.Before(from.Add(delivery)) && ended.After(from)
 	})
 }

@@ -78,7 +78,7 @@ func keyOf(rng *mathrand.Rand) string {
 	}
 }
 
-// load begins, on the same way to Kafka as everybody outside.
+// load begins, on the same way to Kafka as everybody outside: it fails only with the broker.
 func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, error) {
 	kafka, err := kgo.NewClient(kgo.SeedBrokers(s.broker), kgo.RecordDeliveryTimeout(answerPatience))
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 		if poison := rng.IntN(10*torturedLow) == 0; poison || err != nil {
 			record.Value = []byte("no request")
 		}
-		hand(func() { l.publish(ctx, record) })
+		l.publish(ctx, record)
 	})
 	every(changeEvery, 4, func(*mathrand.Rand) { l.change(ctx) })
 	return l, nil
@@ -160,6 +160,7 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 func (l *load) stop() {
 	l.cancel()
 	l.hands.Wait()
+	_ = l.kafka.Flush(context.Background()) // each record ends in answerPatience
 	l.kafka.Close()
 }
 
@@ -210,11 +211,14 @@ func (l *load) refresh(ctx context.Context, a *actor, key string) bool {
 	return true
 }
 
-// publish asks in the LOW lane as a scheduler does, or sends what is no request.
+// publish asks in the LOW lane as a scheduler does, or sends what is no request. It does
+// not wait: no reader shall have to leave because the broker is away.
 func (l *load) publish(ctx context.Context, record *kgo.Record) {
-	if l.kafka.ProduceSync(context.WithoutCancel(ctx), record).FirstErr() == nil {
-		l.low.Add(1)
-	}
+	l.kafka.TryProduce(context.WithoutCancel(ctx), record, func(_ *kgo.Record, err error) {
+		if err == nil {
+			l.low.Add(1)
+		}
+	})
 }
 
 // change has a part of all entities be something else from now on.

@@ -15,6 +15,10 @@ type harm struct {
 	least, most time.Duration
 }
 
+// failover is the fault after which the last writes that were acknowledged are forgotten.
+// It is as long as that was.
+const failover = "Redis fails over to its replica"
+
 // everyone is who is met by a fault of a way that all processes have.
 const everyone = "all"
 
@@ -39,6 +43,7 @@ var harms = []harm{
 	{"Redis killed, its data lost", "redis", []string{everyone}, 0, 3 * time.Second},
 	{"Redis killed, its data kept", "redis", []string{everyone}, 0, 3 * time.Second},
 	{"Redis stopped", "redis", []string{everyone}, time.Second, 4 * time.Second},
+	{failover, "redis", []string{everyone}, 200 * time.Millisecond, time.Second},
 	{"Redis cut", "redis", anyWay, 0, 2 * time.Second},
 	{"Redis stalled", "redis", anyWay, time.Second, 4 * time.Second},
 	{"Redis stalled, then cut", "redis", anyWay, time.Second, 4 * time.Second},
@@ -51,6 +56,9 @@ var harms = []harm{
 	{"Kafka stalled, then cut", "kafka", anyWay, time.Second, 4 * time.Second},
 	{"Kafka stalled for longer than a delivery", "kafka", append([]string{everyone}, queries...), 11 * time.Second, 13 * time.Second},
 	{"Kafka slow by 0.7 s", "kafka", anyWay, time.Second, 4 * time.Second},
+	{"broker stopped", "kafka", []string{everyone}, time.Second, 4 * time.Second},
+	{"broker stopped for longer than a session", "kafka", []string{everyone}, 11 * time.Second, 14 * time.Second},
+	{"broker killed", "kafka", []string{everyone}, 0, 2 * time.Second}, // and as long as it takes to start
 	{"500", "upstream", []string{everyone}, time.Second, 3 * time.Second},
 	{"a reset of half the calls", "upstream", []string{everyone}, time.Second, 3 * time.Second},
 	{"hangs", "upstream", []string{everyone}, time.Second, 3 * time.Second},
