@@ -14,12 +14,17 @@ processes() {
 # that a caller waits for. COMMAND must name $STATE/PROCESS/ in an argument: by
 # that pid_of knows it again, and does when this returns, if it still runs.
 launch() {
-  local process=$1
+  local process=$1 deadline=$((SECONDS + 5))
   shift
-  if taken "$(port "$process")"; then
-    echo "port $(port "$process") of 127.0.0.1 is taken by another program"
-    return 1
-  fi
+  # Who was killed lets go of its memory first, and is not seen any more, and then of
+  # its port.
+  while taken "$(port "$process")"; do
+    if ((SECONDS >= deadline)); then
+      echo "port $(port "$process") of 127.0.0.1 is taken by another program"
+      return 1
+    fi
+    sleep 0.05
+  done
   (
     exec </dev/null 3>&- 4>&- 9>&-
     echo "$BASHPID" >"$STATE/$process/pid"
