@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -134,9 +135,13 @@ func (s *site) redisAt(ctx context.Context, address string, more ...string) (*pr
 
 // freePort returns one below those that the kernel gives to outgoing connections:
 // nobody must get it while the Redis is down. None is returned twice, for a process
-// may take its own only after it has said that it is up.
+// may take its own only after it has said that it is up. Each site begins elsewhere: it
+// would else take the port of another's Redis, while that is down.
 func (s *site) freePort(ctx context.Context) (string, error) {
-	for s.port = max(s.port, 20_000); s.port < 30_000; {
+	if s.port == 0 {
+		s.port = 20_000 + rand.IntN(9_000)
+	}
+	for s.port < 30_000 {
 		port := strconv.Itoa(s.port)
 		s.port++
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
