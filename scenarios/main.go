@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.flood, "flood", "basic", "what the flood refreshes (reads), of the same; item-equipment takes the worker a core")
 	flags.StringVar(&o.k6, "k6", "", "the k6 to use (reads; default: make k6 gets one)")
 	flags.BoolVar(&o.brief, "brief", false, "do not wait until the alerts of the last outage are gone, half a minute (observe)")
-	flags.StringVar(&o.results, "results", "", "a file that keeps the figures, as scenarios/RESULTS.md; written if all ran that were asked for")
+	flags.StringVar(&o.results, "results", "", "a file that keeps the figures, as scenarios/RESULTS.md")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and play none")
 	flags.Uint64Var(&o.seed, "seed", 0, "of which the faults are made (torture; default: another one each time)")
 	flags.IntVar(&o.faults, "faults", 12, "how many there are (torture)")
@@ -89,8 +89,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	all, err := playAll(ctx, chosen, o, stdout)
-	if err == nil && o.results != "" {
-		err = keep(o.results, all)
+	if o.results != "" && ctx.Err() == nil && len(all.results) > 0 {
+		err = errors.Join(err, keep(o.results, all))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "scenarios: "+err.Error())
@@ -98,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	var missed []string
 	for _, r := range all.results {
-		if r.missed {
+		if r.table != nil && r.missed {
 			missed = append(missed, r.name)
 		}
 	}
@@ -118,7 +118,7 @@ func playAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary := filepath.Join(dir, "freshet")
-	if all.stamp, err = build(ctx, binary); err != nil {
+	if all.stamp, err = build(ctx, binary, o.seconds); err != nil {
 		return all, err
 	}
 	var failed []error
@@ -133,7 +133,8 @@ func playAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", sc.name, err))
-			fmt.Fprintf(out, "%s could not be played: %v\n\n", sc.name, err)
+			fmt.Fprintf(out, "%s %s: %v\n\n", sc.name, notPlayed, err)
+			s.results = append(s.results, sc.unplayed(s.results)...)
 		}
 		s.close((err != nil || s.missed()) && ctx.Err() == nil)
 		all.results = append(all.results, s.results...)
@@ -142,7 +143,7 @@ func playAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (
 }
 
 // build builds freshet, and says of which release it is and where it runs.
-func build(ctx context.Context, binary string) (stamp, error) {
+func build(ctx context.Context, binary string, seconds int) (stamp, error) {
 	if _, err := os.Stat("cmd/freshet"); err != nil {
 		return stamp{}, errors.New("run it in the repository's root: go run ./scenarios SCENARIO")
 	}
@@ -154,9 +155,14 @@ func build(ctx context.Context, binary string) (stamp, error) {
 		return stamp{}, fmt.Errorf("freshet version: %w", err)
 	}
 	// Between releases the version says little.
-	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output()
+	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*").Output()
 	if err == nil {
 		release = append(append(release, " at "...), commit...)
 	}
-	return newStamp(oneLine(string(release))), nil
+	// The file with the results may be another: that of the run before.
+	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", ".", ":(exclude)scenarios/RESULTS.md").Output()
+	if err == nil && len(changed) > 0 {
+		release = append(release, " WITH UNCOMMITTED CHANGES"...)
+	}
+	return newStamp(oneLine(string(release)), seconds), nil
 }

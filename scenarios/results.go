@@ -15,11 +15,16 @@ import (
 
 // stamp says when, where and of which release something was shown. Each row has its
 // own, for rows of other runs stay.
-type stamp struct{ day, machine, release string }
+type stamp struct {
+	day, machine, release string
+	seconds               int // of a phase
+}
 
-func (s stamp) String() string { return fmt.Sprintf("%s, %s, %s", s.day, s.machine, s.release) }
+func (s stamp) String() string {
+	return fmt.Sprintf("%s, %s, %s, --seconds %d", s.day, s.machine, s.release, s.seconds)
+}
 
-func newStamp(release string) stamp {
+func newStamp(release string, seconds int) stamp {
 	machine := fmt.Sprintf("%d cores", runtime.NumCPU())
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		if m := regexp.MustCompile(`MemTotal:\s+(\d+) kB`).FindSubmatch(text); m != nil {
@@ -27,7 +32,7 @@ func newStamp(release string) stamp {
 			machine += fmt.Sprintf(" and %d GB", (kilobytes+1<<19)>>20)
 		}
 	}
-	return stamp{time.Now().UTC().Format(time.DateOnly), machine, strings.TrimPrefix(release, "freshet ")}
+	return stamp{time.Now().UTC().Format(time.DateOnly), machine, strings.TrimPrefix(release, "freshet "), seconds}
 }
 
 // outcome is what was shown in one run of the program.
@@ -40,9 +45,11 @@ const (
 	resultsHead = `# What the scenarios showed
 
 Written by ` + "`make scenarios`" + ` (` + "`go run ./scenarios --results scenarios/RESULTS.md …`" + `), and not to be edited. A row is of the
-last run of its scenario. Numbers are those of the verification plan of adr-013. Users, the upstream and the services
-share the machine with what is judged.
+last run of its scenario, and says of which release and for how many seconds a phase lasted. Numbers are those of the
+verification plan of adr-013. Users, the upstream and the services share the machine with what is judged.
 `
+	notShown    = "not shown yet"
+	notPlayed   = "could not be played"
 	targetsHead = `
 ## Targets
 
@@ -71,38 +78,64 @@ func keep(file string, all outcome) error {
 func merge(before string, all outcome) string {
 	rows := readRows(before)
 	for _, r := range all.results {
-		sc, known := find(r.name)
-		if !known { // a part of one that judges something else
-			continue
+		if sc, known := find(r.name); known { // otherwise a part of one that judges something else
+			rows.put(sc, r, all.stamp.String())
 		}
-		verdict := "held"
-		if r.missed {
-			verdict = isMissed
-		}
-		number, figures, limits := "", []string{}, []string{}
-		if sc.adr > 0 {
-			number = strconv.Itoa(sc.adr)
-		}
-		for _, l := range r.lines {
-			if l.target != "" {
-				rows[l.target] = row(l.target, limitOf(l.target), l.what+": "+l.figure, r.name, l.verdict, all.stamp.String())
-			}
-			if l.limit != "" {
-				figures, limits = append(figures, oneLine(l.what)+": "+oneLine(l.figure)), append(limits, oneLine(l.limit))
-			}
-		}
-		rows[r.name] = row(number, r.name, sc.what, strings.Join(figures, "<br>"), strings.Join(limits, "<br>"), verdict, all.stamp.String())
 	}
 	var text strings.Builder
 	text.WriteString(resultsHead + targetsHead)
 	for _, t := range targets {
-		text.WriteString(rows[t[0]])
+		shown := false
+		for _, sc := range sorted() {
+			some := rows[t[0]+"/"+sc.name]
+			text.WriteString(some)
+			shown = shown || some != ""
+		}
+		if !shown {
+			text.WriteString(row(t[0], t[1], notShown, "", "", ""))
+		}
 	}
 	text.WriteString(scenariosHead)
 	for _, sc := range sorted() {
-		text.WriteString(rows[sc.name])
+		if some := rows[sc.name]; some != "" {
+			text.WriteString(some)
+		} else if !sc.own && len(sc.of) == 0 {
+			text.WriteString(row(sc.number(), sc.name, sc.what, notShown, "", "", ""))
+		}
 	}
 	return text.String()
+}
+
+// rows are those of each scenario by its name, and of each target by its name, a slash
+// and that of the scenario that showed it.
+type rows map[string]string
+
+// put has the rows of a scenario be those of its last run.
+func (all rows) put(sc scenario, r result, run string) {
+	for _, t := range targets {
+		delete(all, t[0]+"/"+sc.name)
+	}
+	if r.table == nil {
+		all[sc.name] = row(sc.number(), sc.name, sc.what, notPlayed, "", notPlayed, run)
+		return
+	}
+	verdict, what := "held", sc.what
+	if r.missed {
+		verdict = isMissed
+	}
+	if r.latency != "" {
+		what += "; a call takes " + r.latency
+	}
+	var figures, limits []string
+	for _, l := range r.lines {
+		if l.target != "" {
+			all[l.target+"/"+sc.name] += row(l.target, limitOf(l.target), strings.TrimSpace(l.what)+": "+l.figure, r.name, l.verdict, run)
+		}
+		if l.limit != "" {
+			figures, limits = append(figures, oneLine(l.what)+": "+oneLine(l.figure)), append(limits, oneLine(l.limit))
+		}
+	}
+	all[sc.name] = row(sc.number(), r.name, what, strings.Join(figures, "<br>"), strings.Join(limits, "<br>"), verdict, run)
 }
 
 func row(cells ...string) string {
@@ -112,19 +145,22 @@ func row(cells ...string) string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// readRows returns the rows by their target or scenario.
-func readRows(text string) map[string]string {
-	rows := map[string]string{}
+func readRows(text string) rows {
+	all := rows{}
 	for line := range strings.Lines(text) {
 		cells := strings.Split(strings.TrimSpace(line), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
 		switch {
+		case slices.Contains(cells, notShown):
 		case len(cells) == 8: // with what is before the first and behind the last
-			rows[strings.TrimSpace(cells[1])] = line
+			all[cells[1]+"/"+cells[4]] += line
 		case len(cells) == 9:
-			rows[strings.TrimSpace(cells[2])] = line
+			all[cells[2]] = line
 		}
 	}
-	return rows
+	return all
 }
 
 func limitOf(target string) string {

@@ -16,7 +16,7 @@ func shown(name string, day, figure string, held bool) outcome {
 	t.figure("told", "%s", "only")
 	t.judge("it | took\nthis", figure, "<3", held)
 	t.target(highP95)
-	return outcome{stamp{day, "2 cores", "v1"}, []result{{name, t}, {"a part of observe", t}}}
+	return outcome{stamp{day, "2 cores", "v1", 30}, []result{{name: name, table: t, latency: "1s"}, {name: "a part of observe", table: t}}}
 }
 
 func TestResultsReplaceTheirOwnRowsAndKeepTheOthers(t *testing.T) {
@@ -33,9 +33,9 @@ func TestResultsReplaceTheirOwnRowsAndKeepTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range []string{
-		"| " + highP95 + " | <3 s | it / took this: 5 | dead-redis | MISSED | 2020-01-03, 2 cores, v1 |\n",
-		"| 9 | slow-kafka | the same, and a produce to Kafka takes a second | it / took this: 2 | <3 | held | 2020-01-02, 2 cores, v1 |\n",
-		"| it / took this: 5 | <3 | MISSED | 2020-01-03, 2 cores, v1 |\n",
+		"| " + highP95 + " | <3 s | it / took this: 5 | dead-redis | MISSED | 2020-01-03, 2 cores, v1, --seconds 30 |\n",
+		"| 9 | slow-kafka | the same, and a produce to Kafka takes a second; a call takes 1s | it / took this: 2 | <3 | held | 2020-01-02, 2 cores, v1, --seconds 30 |\n",
+		"| it / took this: 5 | <3 | MISSED | 2020-01-03, 2 cores, v1, --seconds 30 |\n",
 	} {
 		if !strings.Contains(string(text), row) {
 			t.Errorf("there is no %q in:\n%s", row, text)
@@ -45,6 +45,44 @@ func TestResultsReplaceTheirOwnRowsAndKeepTheOthers(t *testing.T) {
 		t.Errorf("rows of an earlier run, of no scenario, or out of order:\n%s", text)
 	}
 	if again := merge(string(text), outcome{}); again != string(text) {
+		t.Errorf("nothing new changes it:\n%s", again)
+	}
+}
+
+// What was never shown must not be silently absent.
+func TestResultsNameWhatWasNotShown(t *testing.T) {
+	text := merge("", shown("normal", "2020-01-01", "1", true))
+	for _, target := range targets {
+		if !strings.Contains(text, "| "+target[0]+" |") {
+			t.Errorf("nothing says that there is no figure of %q", target[0])
+		}
+	}
+	for _, sc := range scenarios {
+		if sc.adr > 0 && !strings.Contains(text, "| "+sc.name+" |") {
+			t.Errorf("nothing says that %s was not played", sc.title())
+		}
+	}
+	if strings.Contains(text, "| "+highP95+" | <3 s | "+notShown) || !strings.Contains(text, "| "+readP95+" | <100 ms | "+notShown) {
+		t.Errorf("what was shown and what was not is mistaken:\n%s", text)
+	}
+	text = merge(text, shown("peak", "2020-01-02", "2", true))
+	if n := strings.Count(text, "| "+highP95+" |"); n != 2 {
+		t.Errorf("%d rows of a target that two have shown:\n%s", n, text)
+	}
+}
+
+func TestARunThatCouldNotBePlayedTakesThePlaceOfAnEarlierOne(t *testing.T) {
+	reads, _ := find("reads")
+	unplayed := reads.unplayed([]result{{name: phaseFlood}})
+	if len(unplayed) != 2 || unplayed[0].name != phaseKafka || unplayed[1].name != phaseRedis {
+		t.Errorf("%+v were not played", unplayed)
+	}
+	before := merge("", shown(phaseKafka, "2020-01-01", "1", true))
+	text := merge(before, outcome{stamp{"2020-01-02", "2 cores", "v1", 30}, unplayed})
+	if strings.Contains(text, "2020-01-01") || strings.Count(text, notPlayed) != 4 {
+		t.Errorf("an earlier row is left, or it is not said what could not be played:\n%s", text)
+	}
+	if again := merge(text, outcome{}); again != text {
 		t.Errorf("nothing new changes it:\n%s", again)
 	}
 }

@@ -28,13 +28,13 @@ var scenarios = []scenario{
 	{name: phaseKafka, adr: 9, what: "the same, and a produce to Kafka takes a second", play: reads(phaseKafka)},
 	{name: phaseRedis, adr: 10, what: "the same, and Redis is killed: reads go on from the database, refreshes are refused", play: reads(phaseRedis)},
 	{name: "normal", adr: 1, what: "HIGH asks for 50 a second and LOW for 200, and 100 reads a second of what is stored", play: normal},
-	{name: "slow-database", adr: 5, what: "the database answers nothing for 10 s (a lock on its tables) while HIGH asks for 50 a second", play: slowDatabase},
+	{name: "slow-database", adr: 5, what: "the database answers nothing for 10 s (a lock on its tables) while HIGH asks for 50 a second: that is held, and served afterwards", play: slowDatabase},
 	{name: "stale-loop", adr: 6, what: "twenty entities that never change are read on and on, and are stale after 2 s", play: loop},
-	{name: "priority", adr: 7, what: "LOW holds the locks of fifty entities behind a backlog of 5,000, and readers ask for them", play: priority},
+	{name: "priority", adr: 7, what: "LOW holds the locks of fifty entities behind a backlog of 5,000, and readers ask for them; then the same without a backlog", play: priority},
 	{name: "herd", adr: 3, what: "1,000 identical requests at once over four query processes", play: herd},
 	{name: "killed", adr: 4, what: "one of two workers is killed (SIGKILL) half-way through 2,000 refreshes", play: killed},
 	{name: "dedup", adr: 12, what: "ten query processes are asked for the same keys at the same moment, five times", play: dedup},
-	{name: "versions", adr: 13, what: "five query processes are asked to refresh the same ten entities, and Redis is killed half-way and comes back empty", play: versions},
+	{name: "versions", adr: 13, what: "five query processes are asked to refresh the same fifty entities, and Redis is killed half-way and comes back empty", play: versions},
 	{name: "cluster", adr: 14, what: "2,000 refreshes on a Redis Cluster of three nodes", play: cluster},
 	{name: "release", adr: 15, what: "twenty release each of 300 locks at the same moment, by the scripts of the product", play: release},
 	{name: "peak", adr: 2, what: "HIGH asks for 200 a second and LOW for 300", play: peak},
@@ -83,13 +83,31 @@ func choose(names []string) ([]scenario, error) {
 	}), nil
 }
 
+// unplayed are the results of what it should have played and has not.
+func (sc scenario) unplayed(played []result) (all []result) {
+	names := sc.of
+	if len(names) == 0 {
+		names = []string{sc.name}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(played, func(r result) bool { return r.name == name }) {
+			all = append(all, result{name: name})
+		}
+	}
+	return all
+}
+
+// number is the plan's, or empty.
+func (sc scenario) number() string {
+	if sc.adr == 0 {
+		return ""
+	}
+	return strconv.Itoa(sc.adr)
+}
+
 func list(out io.Writer) {
 	for _, sc := range sorted() {
-		number := ""
-		if sc.adr > 0 {
-			number = strconv.Itoa(sc.adr)
-		}
-		fmt.Fprintf(out, "%3s  %-*s  %s\n", number, longestName(), sc.name, sc.what)
+		fmt.Fprintf(out, "%3s  %-*s  %s\n", sc.number(), longestName(), sc.name, sc.what)
 	}
 }
 

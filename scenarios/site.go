@@ -34,6 +34,7 @@ type site struct {
 	kafka    *slowKafka
 	ways     struct{ redis, database *proxy } // over which processes are led, if they are not nil
 	upstream string                           // where the simulator is
+	latency  string                           // of its answers, as it was started
 	facets   map[string]string
 	tuned    *strings.Replacer // what is said of facets otherwise, if it is not nil
 	token    string            // an administrator's; without one nobody is asked who they are
@@ -130,7 +131,10 @@ func (s *site) ownDatabase(ctx context.Context) error {
 // prepare starts the upstream, and makes tables and topics. facets says which of the
 // simulator's documents each facet has.
 func (s *site) prepare(ctx context.Context, facets map[string]string, simulate ...string) error {
-	s.facets = facets
+	s.facets, s.latency = facets, "30ms-1.7s" // the simulator's own
+	if i := slices.Index(simulate, "--latency"); i >= 0 {
+		s.latency = simulate[i+1]
+	}
 	p, err := s.start(ctx, "simulate", upstreamReady, nil, append([]string{"simulate", "--listen", "127.0.0.1:0"}, simulate...)...)
 	if err != nil {
 		return err

@@ -85,10 +85,12 @@ func (t *table) print(to io.Writer) {
 	}
 }
 
-// result is the table of a scenario that was played.
+// result is the table of a scenario that was played; of one that could not be there is
+// none.
 type result struct {
 	name string
 	*table
+	latency string // of the upstream
 }
 
 // judged prints a table with its verdict, and keeps it.
@@ -99,12 +101,12 @@ func (s *site) judged(name string, t *table) {
 		verdict = isMissed
 	}
 	fmt.Fprintf(s.out, "VERDICT of %s: %s\n\n", name, verdict)
-	s.results = append(s.results, result{name, t})
+	s.results = append(s.results, result{name, t, s.latency})
 }
 
 // missed says whether any limit was.
 func (s *site) missed() bool {
-	return slices.ContainsFunc(s.results, func(r result) bool { return r.missed })
+	return slices.ContainsFunc(s.results, func(r result) bool { return r.table != nil && r.missed })
 }
 
 func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
