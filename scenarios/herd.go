@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/schemas"
 )
@@ -25,11 +28,37 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
+	// Each process has another one's document in its memory.
+	if err := s.seed(ctx, stored{small, "another-", 1, time.Now()}); err != nil {
+		return err
+	}
+	for _, r := range readers {
+		if _, err := r.read(ctx, "another-0", ""); err != nil {
+			return err
+		}
+	}
+	x, err := s.expect()
+	if err != nil {
+		return err
+	}
+	want, err := x.document(ctx, small, key)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
 	answered, wrong := atOnce(crowd, func(n int) (bool, error) {
 		a, err := readers[n%processes].read(ctx, key, "?wait=20s")
+		if err == nil && a.Freshness == "FRESH" && !bytes.Equal(a.Snapshot, want) {
+			err = errAnother
+		}
 		return a.status == http.StatusOK && a.Freshness == "FRESH", err
 	})
+	took := time.Since(began)
 	if err := s.untilCommitted(ctx, patience); err != nil {
+		return err
+	}
+	left, err := s.untilUnlocked(ctx, key)
+	if err != nil {
 		return err
 	}
 	records, err := s.records(ctx, schemas.High)
@@ -45,10 +74,32 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if wrong != nil {
 		t.figure("  one that does not", "%v", wrong)
 	}
+	// Those who are told wait as long as the call takes; who is not waits his 20 s.
+	t.under("all of them within, of which the call takes 1 s", took, 10*time.Second)
+	t.judge("the lock is left "+settleTime.String()+" later", left, "no", left == "no")
 	t.count("records on the topic", len(records), 1)
 	t.count("calls to the upstream", st.Arrivals, 1)
 	s.judged("herd", t)
 	return nil
+}
+
+// settleTime is how long a lock may outlast the commit of its record. A lock that
+// nobody gives back goes by itself after a minute.
+const settleTime = 2 * time.Second
+
+// untilUnlocked says whether an entity's lock is left soon after its record is done.
+func (s *site) untilUnlocked(ctx context.Context, key string) (left string, err error) {
+	rdb := redis.NewClient(&redis.Options{Addr: s.redis.address})
+	defer func() { _ = rdb.Close() }()
+	of := lock{rdb, schemas.Entity{Source: s.source, Facet: small, Key: key}}
+	err = within(ctx, settleTime, func() (bool, error) {
+		held, err := rdb.HExists(ctx, of.key(), "lock").Result()
+		if left = "no"; held {
+			left = "yes"
+		}
+		return !held, err
+	})
+	return left, err
 }
 
 // atOnce does something so many times at the same time, and counts how often it went
@@ -81,7 +132,7 @@ func atOnce(times int, do func(n int) (bool, error)) (well int, err error) {
 }
 
 // dedup: ten processes are asked for the same keys at the same moment; each key has
-// one record. No worker runs: what is judged is what was published.
+// one record. No worker runs meanwhile: what is judged is what was published.
 func dedup(ctx context.Context, s *site, _ options) error {
 	const processes, different, rounds = 10, 100, 5
 	if err := s.prepare(ctx, onlySmall); err != nil {
@@ -125,6 +176,18 @@ func dedup(ctx context.Context, s *site, _ options) error {
 	removed := 1 - float64(len(records)-different)/float64(superfluous)
 	t.judge(fmt.Sprintf("of %d duplicates are removed", superfluous), percent(removed), ">99.9 %", removed > 0.999)
 	t.target(duplicates)
+	// And what was published is fetched once.
+	if _, err := s.worker(ctx, "worker"); err != nil {
+		return err
+	}
+	if err := s.untilCommitted(ctx, 2*patience); err != nil {
+		return err
+	}
+	st, err := s.stats(ctx)
+	if err != nil {
+		return err
+	}
+	t.count("calls of a worker that begins then", st.Arrivals, different)
 	s.judged("dedup", t)
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
@@ -33,6 +32,8 @@ type lanes struct {
 	client *kgo.Client
 	mu     sync.Mutex
 	asked  map[string]time.Time // when each key was
+	ask    func(ctx context.Context, key string)
+	highs  []time.Duration // until each was stored and read, of those that were awaited
 	failed error
 }
 
@@ -61,7 +62,9 @@ func (s *site) lanesWithout(ctx context.Context, facets map[string]string) (*lan
 		return nil, err
 	}
 	s.later(client.Close)
-	return &lanes{site: s, reader: readers[0], client: client, asked: map[string]time.Time{}}, nil
+	l := &lanes{site: s, reader: readers[0], client: client, asked: map[string]time.Time{}}
+	l.ask = l.high
+	return l, nil
 }
 
 // low asks for keys in the LOW lane.
@@ -78,6 +81,22 @@ func (l *lanes) high(ctx context.Context, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked[key] = now
+}
+
+// await is high, and waits for the snapshot; how long counts from a time on.
+func (l *lanes) await(ctx context.Context, key string, from time.Time) {
+	now := time.Now()
+	l.note([]string{key}, nil)
+	a, err := l.reader.read(ctx, key, "?wait=20s")
+	if err == nil && a.Freshness != "FRESH" {
+		err = fmt.Errorf("HIGH is not stored: %s is %d %s", key, a.status, a.Freshness)
+	}
+	l.note(nil, err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.After(from) {
+		l.highs = append(l.highs, time.Since(now))
+	}
 }
 
 func (l *lanes) note(keys []string, err error) {
@@ -101,7 +120,7 @@ func (l *lanes) both(ctx context.Context, phase string, high, low int, length ti
 		const atOnce = 20 // as a scheduler asks, which has many to ask for
 		errLow = steadily(ctx, low/atOnce, length, func(n int) { l.low(ctx, keys(fmt.Sprint("low-", phase, "-", n, "-"), atOnce)...) })
 	})
-	err := steadily(ctx, high, length, func(n int) { l.high(ctx, fmt.Sprint("high-", phase, "-", n)) })
+	err := steadily(ctx, high, length, func(n int) { l.ask(ctx, fmt.Sprint("high-", phase, "-", n)) })
 	under.Wait()
 	if err == nil {
 		err = errLow
@@ -121,6 +140,24 @@ func (l *lanes) waits(all []arrival, prefix string, from, to time.Time) (took []
 		}
 	}
 	return took
+}
+
+// behindAt is how far a lane is behind at a moment: how long 95 of 100 of its last
+// calls have waited, or the longest wait of a request that has not been called.
+func (l *lanes) behindAt(all []arrival, prefix string, at time.Time) time.Duration {
+	called := map[string]bool{}
+	for _, a := range all {
+		if a.at.Before(at) {
+			called[a.key] = true
+		}
+	}
+	longest := p95(l.waits(all, prefix, at.Add(-2*time.Second), at))
+	for key, asked := range l.asked {
+		if strings.HasPrefix(key, prefix) && !called[key] {
+			longest = max(longest, at.Sub(asked))
+		}
+	}
+	return longest
 }
 
 // flowing waits until a backlog of LOW is called as often as it may be.
@@ -190,7 +227,8 @@ func lowAlone(ctx context.Context, s *site, o options) error {
 	}
 	t.judgeRate("calls of LOW alone", all, "low-", from, to, enough*lowRate, 1.01*lowRate)
 	most := mostInASecond(all, from, to)
-	t.judge("  most in a sliding second", strconv.Itoa(most), "<=400, 100 are kept for HIGH", most <= 400)
+	// The rate is 350 in the long run; a second may begin with what the one before has left.
+	t.judge("  most in a sliding second", strconv.Itoa(most), "<=385, a tenth above the 350", most <= 385)
 	s.judged("low-alone", t)
 	return nil
 }
@@ -205,6 +243,7 @@ func peak(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	began := time.Now()
+	l.ask = func(ctx context.Context, key string) { l.await(ctx, key, began.Add(warming)) }
 	if err := l.both(ctx, "peak", high, low, warming+length); err != nil {
 		return err
 	}
@@ -215,16 +254,17 @@ func peak(ctx context.Context, s *site, o options) error {
 	}
 	t.target(contract)
 	t.judgeRate("calls", all, "", from, to, enough*allRate, 1.01*allRate)
-	t.judgeRate("  of HIGH, which asks for 200/s", all, "high-", from, to, enough*high, 0)
-	t.judgeRate("  of LOW, which asks for 300/s", all, "low-", from, to, 0, lowRate)
-	// With the upstream's own 1.7 s at most it stays within the target of 3 s.
+	// Who was behind when it began makes up for it, at the other's cost.
+	t.judgeRate("  of HIGH, which asks for 200/s", all, "high-", from, to, enough*high, 1.1*high)
+	t.judgeRate("  of LOW, which asks for 300/s and gets what is left", all, "low-", from, to, 0.9*(allRate-high), 1.1*(allRate-high))
 	t.under("HIGH waits for its call, 95 of 100", p95(l.waits(all, "high-", from, to)), time.Second)
+	t.under("HIGH at the peak, from asked to stored and read, 95 of 100", p95(l.highs), 3*time.Second)
+	t.target(highP95)
 	// LOW gets what HIGH leaves, so it falls behind for as long as the peak lasts.
-	lag := p95(l.waits(all, "low-", to.Add(-2*time.Second), to))
-	const aim = 30 * time.Minute
-	bearable := time.Duration(float64(aim) / lag.Seconds() * (warming + length).Seconds())
-	t.judge("LOW is behind at the end", fmt.Sprintf("%s after %v; 30 min after %.1f h of it", short(lag), warming+length, bearable.Hours()),
-		"<30 min after an hour", bearable > time.Hour)
+	lag := l.behindAt(all, "low-", to)
+	minutes := lag.Minutes() * time.Hour.Seconds() / (warming + length).Seconds()
+	t.judge("LOW is behind", fmt.Sprintf("%s at the end, so %.0f min after an hour of peak, extrapolated from %v", short(lag), minutes, warming+length),
+		"<30 min after an hour of peak", minutes < 30)
 	t.target(lowLag)
 	s.judged("peak", t)
 	return nil
@@ -261,95 +301,4 @@ func bothBuckets(ctx context.Context, s *site, o options) error {
 	t.under("HIGH waits for its call, 95 of 100", p95(l.waits(all, "high-", from, end)), time.Second)
 	s.judged("two-buckets", t)
 	return nil
-}
-
-// isolation: HIGH falls behind while LOW has a backlog; LOW stands back until HIGH has
-// caught up, and their consumers are not the same.
-func isolation(ctx context.Context, s *site, _ options) error {
-	const (
-		burst = 10_000
-		seen  = 12 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
-	)
-	l, err := s.lanes(ctx, onlySmall)
-	if err != nil {
-		return err
-	}
-	if err := l.flowing(ctx, 20_000); err != nil {
-		return err
-	}
-	members, err := s.members(ctx)
-	if err != nil {
-		return err
-	}
-	all := keys("high-burst-", burst)
-	began := time.Now()
-	for i := 0; i < burst; i += 100 {
-		if err := l.reader.many(ctx, all[i:i+100]); err != nil {
-			return err
-		}
-	}
-	asked := time.Now()
-	if err := s.untilStored(ctx, 4*patience, "high-burst-", burst); err != nil {
-		return err
-	}
-	end := time.Now()
-	if err := pause(ctx, seen+warming); err != nil {
-		return err
-	}
-	t := &table{}
-	t.judge("members of HIGH's group, of LOW's, of both", fmt.Sprintf("%d, %d, %d", members[0], members[1], members[2]), ">=1, >=1, 0",
-		members[0] > 0 && members[1] > 0 && members[2] == 0)
-	arrivals, err := l.finish(ctx, t)
-	if err != nil {
-		return err
-	}
-	from, to := stillness(arrivals, "low-", asked, end.Add(seen))
-	t.judge("LOW stands still for, after", short(to.Sub(from))+", "+short(from.Sub(asked)), ">=5 s, <"+seen.String(),
-		to.Sub(from) >= 5*time.Second && from.Sub(asked) < seen)
-	t.judgeRate("calls of HIGH meanwhile", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), enough*allRate, 1.01*allRate)
-	t.figure(fmt.Sprintf("all %d of HIGH are asked for, stored", burst), "in %s, %s", short(asked.Sub(began)), short(end.Sub(began)))
-	t.judgeRate("calls of LOW afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warming), 0.8*lowRate, 1.02*lowRate)
-	s.judged("isolation", t)
-	return nil
-}
-
-// stillness is the longest time within another in which no call is made for keys that
-// begin so.
-func stillness(all []arrival, prefix string, from, to time.Time) (begins, ends time.Time) {
-	last := from
-	for _, a := range append(all, arrival{at: to, key: prefix}) {
-		if !strings.HasPrefix(a.key, prefix) || a.at.Before(from) || a.at.After(to) {
-			continue
-		}
-		if a.at.Sub(last) > ends.Sub(begins) {
-			begins, ends = last, a.at
-		}
-		last = a.at
-	}
-	return begins, ends
-}
-
-// members counts the members of the two groups, and those that are in both.
-func (s *site) members(ctx context.Context) (n [3]int, err error) {
-	client, err := s.connectKafka()
-	if err != nil {
-		return n, err
-	}
-	defer client.Close()
-	high, low := schemas.Group(s.source, schemas.High), schemas.Group(s.source, schemas.Low)
-	groups, err := kadm.NewClient(client).DescribeGroups(ctx, high, low)
-	if err != nil {
-		return n, err
-	}
-	seen := map[string]bool{}
-	for i, name := range []string{high, low} {
-		for _, m := range groups[name].Members {
-			n[i]++
-			if seen[m.MemberID] {
-				n[2]++
-			}
-			seen[m.MemberID] = true
-		}
-	}
-	return n, nil
 }

@@ -46,6 +46,7 @@ func (s *site) readers(ctx context.Context, n int, freshFor string) (all []reade
 // reply is what a reader got.
 type reply struct {
 	status    int
+	Snapshot  json.RawMessage
 	Freshness string
 	Queued    bool `json:"updateQueued"`
 }

@@ -21,6 +21,11 @@ func normal(ctx context.Context, s *site, o options) error {
 	if err := s.seed(ctx, stored{facet, "stored-", known, time.Now()}); err != nil {
 		return err
 	}
+	x, err := s.expect()
+	if err != nil {
+		return err
+	}
+	got := bodies{}
 	var mu sync.Mutex
 	var reads, highs []time.Duration
 	note := func(to *[]time.Duration, took time.Duration) {
@@ -42,23 +47,34 @@ func normal(ctx context.Context, s *site, o options) error {
 	}{
 		{read, func(n int) {
 			asked, count := time.Now(), counts()
-			_, status, err := l.reader.do(ctx, http.MethodGet, fmt.Sprint(l.reader.api, "/", facet, "/stored-", n%known), "zstd")
+			text, status, err := l.reader.do(ctx, http.MethodGet, fmt.Sprint(l.reader.api, "/", facet, "/stored-", n%known), "zstd")
+			took := time.Since(asked)
 			if err != nil || status != http.StatusOK {
 				fail(fmt.Errorf("a read: %d, %w", status, err))
-			} else if count {
-				note(&reads, time.Since(asked))
+				return
 			}
+			if count {
+				note(&reads, took)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got.add(n%known, text)
 		}},
 		{high, func(n int) {
 			asked, count := time.Now(), counts()
-			a, err := l.reader.read(ctx, fmt.Sprint("high-", n), "?wait=20s")
+			key := fmt.Sprint("high-", n)
+			a, err := l.reader.read(ctx, key, "?wait=20s")
+			took := time.Since(asked)
+			if err == nil && a.Freshness == "FRESH" {
+				err = x.is(ctx, a, key)
+			}
 			if count {
 				askedHigh.Add(1)
 			}
 			if err != nil || a.Freshness != "FRESH" {
 				fail(fmt.Errorf("a HIGH request: %d %s, %w", a.status, a.Freshness, err))
 			} else if count {
-				note(&highs, time.Since(asked))
+				note(&highs, took)
 			}
 		}},
 		{low / 20, func(n int) { l.low(ctx, keys(fmt.Sprint("low-", n, "-"), 20)...) }},
@@ -73,7 +89,7 @@ func normal(ctx context.Context, s *site, o options) error {
 	}
 	from, to := began.Add(warming), began.Add(warming+length)
 	t := &table{}
-	t.count("reads and HIGH requests that fail", int(wrong.Load()), 0)
+	t.count("reads and HIGH requests that fail, or have another key's document", int(wrong.Load()), 0)
 	if e := last.Load(); e != nil {
 		t.figure("  the last of them", "%v", *e)
 	}
@@ -81,15 +97,22 @@ func normal(ctx context.Context, s *site, o options) error {
 	t.under("  from asked to stored and read, 95 of 100", p95(highs), 3*time.Second)
 	t.target(highP95)
 	t.under(fmt.Sprintf("%d reads of stored %s, 95 of 100", len(reads), o.document), p95(reads), 50*time.Millisecond)
+	another, err := got.another(ctx, x)
+	if err != nil {
+		return err
+	}
+	t.judge("  those with another key's document", fmt.Sprintf("%d of %d different", another, got.count()), "0, some", another == 0 && got.count() > 0)
+	if err := s.untilCommitted(ctx, 2*patience); err != nil {
+		return err
+	}
 	all, err := l.finish(ctx, t)
 	if err != nil {
 		return err
 	}
-	t.judgeRate("calls of LOW, which asks for 200/s", all, "low-", from, to, enough*low, 0)
-	t.under("LOW is behind at the end", p95(l.waits(all, "low-", to.Add(-5*time.Second), to)), 30*time.Second)
-	if err := s.untilCommitted(ctx, 2*patience); err != nil {
-		return err
-	}
+	// On a busy machine it makes up for what it was behind, within its cap.
+	t.judgeRate("calls of LOW, which asks for 200/s", all, "low-", from, to, enough*low, 1.01*lowRate)
+	t.count("calls made twice", len(all)-different(all), 0)
+	t.under("LOW is behind at the end", l.behindAt(all, "low-", to), 30*time.Second)
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}

@@ -262,3 +262,12 @@ func (s *site) judgeLoss(ctx context.Context, t *table) error {
 	t.judge("dead letters, failures written down", fmt.Sprintf("%d, %d", letters, failed), "0, 0", letters+failed == 0)
 	return err
 }
+
+// different counts the keys that were called.
+func different(all []arrival) int {
+	keys := map[string]bool{}
+	for _, a := range all {
+		keys[a.key] = true
+	}
+	return len(keys)
+}

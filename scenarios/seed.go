@@ -3,13 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
@@ -57,41 +53,28 @@ func (s *site) seed(ctx context.Context, all ...stored) error {
 
 // contentsOf fetches and reads documents of the simulator's, without its quota.
 func contentsOf(ctx context.Context, facet, document string) (all []store.Write, err error) {
-	upstream := simulator.New(simulator.Config{Seed: 1})
-	defer upstream.Close()
-	server := httptest.NewServer(upstream)
-	defer server.Close()
-	var config source.Config
-	if err := yaml.Unmarshal([]byte(preset(server.URL, map[string]string{facet: document})), &config); err != nil {
-		return nil, err
-	}
-	src, err := source.New("nexon", config, "a-key", 1)
+	src, end, err := anotherUpstream(map[string]string{facet: document})
 	if err != nil {
 		return nil, err
 	}
-	defer src.Close()
+	defer end()
 	for i := range contents {
-		plan, err := src.Plan(source.Request{Facet: facet, Key: fmt.Sprint("content", i)})
+		c, err := content(ctx, src, facet, contentOf(i))
 		if err != nil {
 			return nil, err
 		}
-		answers, err := src.Fetch(ctx, plan, freely{})
-		if err != nil {
-			return nil, err
-		}
-		outcome := src.Read(answers, time.Now())
-		if outcome.Class != source.OK {
-			return nil, fmt.Errorf("%s: %w", outcome.Class, outcome.Err)
-		}
-		payload := store.Encode(outcome.Content.JSON)
+		payload := store.Encode(c.JSON)
 		all = append(all, store.Write{
-			Version: 1, Hash: outcome.Content.Hash, ExtractVersion: outcome.Content.ExtractVersion,
+			Version: 1, Hash: c.Hash, ExtractVersion: c.ExtractVersion,
 			Payload: func() (store.Payload, error) { return payload, nil },
 		})
-		outcome.Content.Release()
+		c.Release()
 	}
 	return all, nil
 }
+
+// contentOf is the key whose document is stored under a prefix and this number.
+func contentOf(n int) string { return fmt.Sprint("content", n%contents) }
 
 // freely gives every permit.
 type freely struct{}
