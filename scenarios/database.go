@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
 )
 
 // slowDatabase: for ten seconds the database answers nothing that reads or writes
@@ -43,27 +44,12 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 
-	// Some are on their way when it begins: they have been looked up, and are called.
 	const under = 100
-	st, err := s.stats(ctx)
+	stored, unlock, err := l.lockUnderWay(ctx, "under-", under)
 	if err != nil {
-		return err
-	}
-	calledBefore := st.Arrivals
-	if err := s.publish(ctx, l.client, schemas.High, keys("under-", under)...); err != nil {
-		return err
-	}
-	if err := s.until(ctx, patience, "they are called", func() (bool, error) {
-		st, err := s.stats(ctx)
-		return st.Arrivals > calledBefore, err
-	}); err != nil {
 		return err
 	}
 	w := &whileSlow{worker: worker.address}
-	unlock, err := s.lock(ctx)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
 	var watched sync.WaitGroup
 	watching, stop := context.WithCancel(ctx)
@@ -109,24 +95,91 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	}
 	t := &table{}
 	t.figure("the database did not answer for", "%s", short(unlocked.Sub(began)))
-	t.judge("the worker's breaker opens after", w.breaker(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
-	t.judge(fmt.Sprintf("requests of the %d that are not committed at its end", asked+under), strconv.FormatInt(waiting, 10), fmt.Sprintf(">=%d", asked), waiting >= int64(asked))
-	t.count("  calls for them until then", calls(all, "held-", began, unlocked), 0)
+	t.judge("the worker's breaker opens, as it says itself, after", w.breaker(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
+	t.count("calls for the "+strconv.Itoa(asked)+" requests of that time, while it lasts: HIGH is held", calls(all, "held-", began, unlocked), 0)
+	t.judge(fmt.Sprintf("of %d requests that are called when it begins, stored", under), strconv.Itoa(stored), fmt.Sprintf("<%d", under/2), stored < under/2)
+	unwritten := asked + under - stored
+	t.judge("requests that are not written and not committed at its end", strconv.FormatInt(waiting, 10), fmt.Sprintf(">=%d", unwritten), waiting >= int64(unwritten))
 	t.judge("reads of what is in memory, failed", fmt.Sprintf("%d, %d", w.reads, w.failed), "some, 0", w.reads > 0 && w.failed == 0)
 	if w.err != nil {
 		t.figure("  the last of them", "%v", w.err)
 	}
 	t.under("  95 of 100, none of which waits for the database", p95(w.took), time.Second)
-	t.under("all stored and committed after its end in", caught, 10*time.Second)
+	t.under("all "+strconv.Itoa(asked+under)+" stored and committed after its end in", caught, 10*time.Second)
 	again := calls(all, "held-", began, time.Now()) - asked + calls(all, "under-", time.Time{}, time.Now()) - under
 	t.count("calls made twice", again, 0)
-	t.under("HIGH before it, from asked to stored, 95 of 100", p95(before), 3*time.Second)
-	t.under("HIGH after it", p95(after), 3*time.Second)
+	t.under("HIGH before the outage, from asked to stored, 95 of 100", p95(before), 3*time.Second)
+	t.target(highP95)
+	t.under("HIGH after the outage, from asked to stored, 95 of 100", p95(after), 3*time.Second)
+	t.target(highP95)
+	if err := l.crashWhileSlow(ctx, worker, t); err != nil {
+		return err
+	}
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}
 	s.judged("slow-database", t)
 	return nil
+}
+
+// lockUnderWay has the database answer nothing while requests are called: they have
+// been looked up and are not written. It says how many of them were nevertheless.
+func (l *lanes) lockUnderWay(ctx context.Context, prefix string, n int) (stored int, unlock func() error, err error) {
+	st, err := l.stats(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	before := st.Arrivals
+	// They take so long that they are under way when it begins.
+	if err := l.takes(ctx, 2*time.Second, 3*time.Second); err != nil {
+		return 0, nil, err
+	}
+	if err := l.publish(ctx, l.client, schemas.High, keys(prefix, n)...); err != nil {
+		return 0, nil, err
+	}
+	if err := l.until(ctx, patience, "they are called", func() (bool, error) {
+		st, err := l.stats(ctx)
+		return st.Arrivals > before, err
+	}); err != nil {
+		return 0, nil, err
+	}
+	if stored, unlock, err = l.lock(ctx, prefix); err != nil {
+		return 0, nil, err
+	}
+	return stored, unlock, l.takes(ctx, 30*time.Millisecond, 1700*time.Millisecond)
+}
+
+// takes says how long calls take from now on.
+func (s *site) takes(ctx context.Context, least, most time.Duration) error {
+	return s.control(ctx, simulator.Control{Latency: &simulator.Range{Min: least, Max: most}})
+}
+
+// crashWhileSlow: the worker is killed (SIGKILL) while it can't write what it has
+// fetched. Its successor does it all.
+func (l *lanes) crashWhileSlow(ctx context.Context, worker target, t *table) error {
+	const under, commits = 100, 5 * time.Second // in which a worker commits many times, and all are answered
+	stored, unlock, err := l.lockUnderWay(ctx, "crash-", under)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, commits); err != nil {
+		return errors.Join(err, unlock())
+	}
+	l.latest(worker.name).kill()
+	if err := unlock(); err != nil {
+		return err
+	}
+	if _, err := l.tell(ctx, worker); err != nil {
+		return err
+	}
+	lost := l.untilStored(ctx, patience, "crash-", under)
+	n, err := l.number(ctx, storedOf, "crash-")
+	if err != nil {
+		return err
+	}
+	t.judge("stored before another outage, of as many, and after it and a SIGKILL in it", fmt.Sprintf("%d, %d", stored, n),
+		fmt.Sprintf("<%d, =%d", under/2, under), lost == nil && stored < under/2)
+	return l.untilCommitted(ctx, patience)
 }
 
 // timed asks in HIGH at a rate, and returns how long each took until it was stored.
@@ -147,15 +200,19 @@ func (l *lanes) timed(ctx context.Context, prefix string, rate int, length time.
 	return took, errors.Join(err, l.failed)
 }
 
-// lock has everybody who reads or writes snapshots wait, until unlock.
-func (s *site) lock(ctx context.Context) (unlock func() error, err error) {
+// lock has everybody who reads or writes snapshots wait, until unlock. It says how many
+// are stored then of keys that begin so.
+func (s *site) lock(ctx context.Context, prefix string) (stored int, unlock func() error, err error) {
 	conn, err := pgx.Connect(ctx, s.database)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	s.later(func() { _ = conn.Close(context.Background()) })
 	_, err = conn.Exec(ctx, "BEGIN; LOCK TABLE snapshot_state, snapshot_payload, update_status IN ACCESS EXCLUSIVE MODE")
-	return func() error {
+	if err == nil { // a statement of its own sees what was committed while it waited
+		err = conn.QueryRow(ctx, storedOf, prefix).Scan(&stored)
+	}
+	return stored, func() error {
 		_, err := conn.Exec(context.WithoutCancel(ctx), "ROLLBACK")
 		return err
 	}, err
