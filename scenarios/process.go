@@ -111,7 +111,19 @@ func (s *site) ownRedis(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.redisAt(ctx, net.JoinHostPort("127.0.0.1", port))
+	return s.redisAt(ctx, net.JoinHostPort(ownHost(ctx), port))
+}
+
+// ownHost returns a loopback address that other runs do not use, where the machine has
+// more than one: nobody else can then take a killed Redis' place.
+func ownHost(ctx context.Context) string {
+	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), 1+rand.IntN(254), 1+rand.IntN(254))
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return "127.0.0.1"
+	}
+	_ = l.Close()
+	return host
 }
 
 // redisAt starts one at an address, where one may have been killed.
