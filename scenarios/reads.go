@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/freshet/freshet/simulator"
@@ -22,6 +20,7 @@ const (
 	floodLeast = 400    // calls in a second, or there was no flood
 	floodKeys  = 9_000  // visited in 20 s
 	floodHands = 32
+	coldKeys   = 2_000                  // that nobody reads before Redis is dead
 	kafkaDelay = 500 * time.Millisecond // each way: a produce takes a second
 )
 
@@ -32,7 +31,8 @@ type phase struct {
 	without  string                    // what the script is told is not there
 	begin    func(ctx context.Context) // when all users are there
 	end      func()
-	flooded  bool // the upstream's budget is to be used up
+	after    func(ctx context.Context, t *table) error // judges more
+	flooded  bool                                      // the upstream's budget is to be used up
 }
 
 // The phases of reads by their names as scenarios.
@@ -63,6 +63,7 @@ func playReads(ctx context.Context, s *site, o options, only []string) error {
 	err = s.seed(ctx,
 		stored{"character", "stored-", characters - stale, now},
 		stored{"character", "stale-", stale, now.Add(-2 * time.Hour)},
+		stored{"character", "cold-", coldKeys, now},
 		stored{"flooded", "flood-", floodKeys, now.Add(-2 * time.Hour)})
 	if err != nil {
 		return fmt.Errorf("store the characters: %w", err)
@@ -85,23 +86,33 @@ func playReads(ctx context.Context, s *site, o options, only []string) error {
 		return err
 	}
 
+	x, err := s.expect()
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: patience}
+	r := reader{api + "/v1/" + s.source, client}
+	var slow slowed
+	kill := time.Duration(o.seconds) * time.Second / 6
 	phases := []phase{
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(ctx context.Context) { s.slowDown(ctx) },
+			begin: func(context.Context) { slow = s.slowDown(ctx, r) }, // to its end, also if that is after the users'
 			end:   func() { s.kafka.slow(0) },
+			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},
 		{
 			scenario: phaseRedis, name: "and Redis is killed", without: "redis",
 			begin: func(ctx context.Context) {
 				select {
-				case <-time.After(time.Duration(o.seconds) * time.Second / 6):
+				case <-time.After(kill):
 					s.redis.kill()
 					fmt.Fprintf(s.out, "  Redis is dead\n")
 				case <-ctx.Done():
 				}
 			},
+			after: func(ctx context.Context, t *table) error { return s.revived(ctx, r, t) },
 		},
 	}
 	phases = slices.DeleteFunc(phases, func(p phase) bool { return !slices.Contains(only, p.scenario) })
@@ -111,25 +122,23 @@ func playReads(ctx context.Context, s *site, o options, only []string) error {
 		t, err := s.play(ctx, k6, p, f, o, map[string]string{
 			"API": api, "SOURCE": s.source, "PHASE": strconv.Itoa(i + 1), "WITHOUT": p.without,
 			"USERS": strconv.Itoa(o.users), "SECONDS": strconv.Itoa(o.seconds),
-			"STORED": strconv.Itoa(characters - stale), "STALE": strconv.Itoa(stale),
+			"STORED": strconv.Itoa(characters - stale), "STALE": strconv.Itoa(stale), "COLD": strconv.Itoa(coldKeys),
+			"KILLED": strconv.FormatFloat(kill.Seconds(), 'f', 3, 64),
 		})
 		if err != nil {
 			return err
 		}
+		if err := s.judgeDocuments(ctx, x, strconv.Itoa(i+1), t); err != nil {
+			return err
+		}
+		if p.after != nil {
+			if err := p.after(ctx, t); err != nil {
+				return err
+			}
+		}
 		s.judged(p.scenario, t)
 	}
 	return nil
-}
-
-// slowDown slows the way to Kafka and says how slow it is.
-func (s *site) slowDown(ctx context.Context) {
-	s.kafka.slow(kafkaDelay)
-	took, err := s.kafka.roundTrip(ctx)
-	if err != nil {
-		fmt.Fprintf(s.out, "  Kafka does not answer: %v\n", err)
-		return
-	}
-	fmt.Fprintf(s.out, "  a question to Kafka takes %v\n", took.Round(time.Millisecond))
 }
 
 // play has the users come, and judges what they and the upstream saw.
@@ -169,15 +178,23 @@ func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options
 	t := &table{}
 	t.figure("requests", "%.0f, %.0f/s", value("http_reqs", "count"), value("http_reqs", "count")/float64(o.seconds))
 	t.limits(sum, "checks", "answered as they should be", percent(value("checks", "rate")))
-	for _, kind := range []string{"stored", "stale", "new", "refresh", "unknown"} {
+	kinds := []string{"stored", "stale", "new", "refresh", "unknown"}
+	if p.without != "" {
+		kinds = append(kinds, "cold")
+		refused := value("refused", "count")
+		t.judge("what is to be queued without Redis is refused (503)", fmt.Sprintf("%.0f", refused), "some", refused > 0)
+	}
+	for _, kind := range kinds {
 		n := value("success_"+kind, "passes") + value("success_"+kind, "fails")
+		if n == 0 {
+			t.judge("  "+kind+" keys", "none", "some", false)
+			continue
+		}
 		t.limits(sum, "success_"+kind, "  "+kind+" keys", fmt.Sprintf("%s of %.0f", percent(value("success_"+kind, "rate")), n))
 	}
-	const stored = "http_req_duration{stored:yes}"
-	t.limits(sum, stored, "p95 of reads of stored keys", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
-	if p.flooded {
-		t.target(readP95)
-	}
+	const stored = "took_whole"
+	t.limits(sum, stored, "p95 of reads of stored keys, but for those that are told nothing is new", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
+	t.target(readP95)
 	t.figure("  median, p99, longest", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
 	for _, kind := range []string{"new", "refresh", "unknown"} {
 		t.figure("  p95 of "+kind, "%.1f ms", value("took_"+kind, "p(95)"))
@@ -206,92 +223,4 @@ func (s *site) stats(ctx context.Context) (st simulator.Stats, err error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return st, json.NewDecoder(resp.Body).Decode(&st)
-}
-
-// untilFlooded waits until the upstream is called as often as it may be; on a machine
-// that is too busy for that it goes on, and the phases judge what was reached.
-func (s *site) untilFlooded(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	last, most, began := 0, 0, time.Now()
-	for most < floodLeast && time.Since(began) < patience {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		st, err := s.stats(ctx)
-		if err != nil {
-			return err
-		}
-		most = max(most, st.Arrivals-last)
-		last = st.Arrivals
-	}
-	fmt.Fprintf(s.out, "the flood is there, after %v: %d calls a second\n\n", time.Since(began).Round(time.Second), most)
-	return nil
-}
-
-// flood reads stale keys at a rate, by readers that have them already: each read asks
-// for a refresh, and costs no body.
-type flood struct {
-	asked  atomic.Int64
-	cancel context.CancelFunc
-	hands  sync.WaitGroup
-}
-
-func (s *site) flood(ctx context.Context, door string) *flood {
-	f := &flood{}
-	ctx, f.cancel = context.WithCancel(ctx)
-	next := make(chan int, floodHands)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: floodHands}, Timeout: patience}
-	f.hands.Go(func() {
-		defer close(next)
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		began := time.Now()
-		for n := 0; ; {
-			for ; n < int(time.Since(began).Seconds()*floodRate); n++ {
-				select {
-				case next <- n % floodKeys:
-				case <-ctx.Done():
-					return
-				}
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	for range floodHands {
-		f.hands.Go(func() {
-			for i := range next {
-				if err := ask(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", door, s.source, i)); err == nil {
-					f.asked.Add(1)
-				}
-			}
-		})
-	}
-	return f
-}
-
-func ask(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("If-None-Match", "*")
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
-}
-
-func (f *flood) stop() {
-	f.cancel()
-	f.hands.Wait()
 }
