@@ -193,7 +193,7 @@ func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options
 		t.limits(sum, "success_"+kind, "  "+kind+" keys", fmt.Sprintf("%s of %.0f", percent(value("success_"+kind, "rate")), n))
 	}
 	const stored = "took_whole"
-	t.limits(sum, stored, "p95 of reads of stored keys, but for those that are told nothing is new", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
+	t.limits(sum, stored, "p95 of reads of stored keys that bring a body", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
 	t.target(readP95)
 	t.figure("  median, p99, longest", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
 	for _, kind := range []string{"new", "refresh", "unknown"} {
