@@ -55,7 +55,7 @@ func isolation(ctx context.Context, s *site, _ options) error {
 	t.under("LOW stands still after", from.Sub(asked), seen)
 	// It goes on when HIGH is less than a thousand behind, which take as long as this to be stored.
 	const rest = 5 * time.Second
-	t.judge("  and until, after the last of HIGH is stored", short(to.Sub(end)), ">=-"+rest.String(), to.Sub(end) >= -rest)
+	t.judge("  and for", short(to.Sub(from)), ">="+short(end.Sub(from)-rest)+", until HIGH is nearly done", to.Sub(end) >= -rest)
 	t.judgeRate("calls of HIGH meanwhile", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), enough*allRate, 1.01*allRate)
 	t.figure(fmt.Sprintf("all %d of HIGH are asked for, stored", burst), "in %s, %s", short(asked.Sub(began)), short(end.Sub(began)))
 	t.judgeRate("calls of LOW afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warming), 0.8*lowRate, 1.02*lowRate)

@@ -78,7 +78,7 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 	}
 	t := &table{}
 	t.count("snapshots that are fresh, each with its key's document", fresh, many)
-	t.judge("offsets are all committed", said(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
+	t.judge("all are stored, committed and read", said(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
 	again := st.Arrivals - many
 	if kill {
 		// What is stored is not fetched again, whoever fetched it. Half were, at the least.
