@@ -28,6 +28,7 @@ type tortured struct {
 	kinds      map[string]int
 	duplicates int
 	took       time.Duration
+	ends       *ends
 	table      table
 }
 
@@ -98,15 +99,16 @@ func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tor
 	if err := <-tended; err != nil {
 		return nil, err
 	}
-	r.table.judge("processes that ended by themselves", listed(t.fell), "none", len(t.fell) == 0)
-	r.table.figure("  at their start, without what they need", "%d", t.gone)
+	if err := t.unasked(&r.table); err != nil {
+		return nil, err
+	}
 	if err := errors.Join(w.stop(ctx), l.err); err != nil {
 		return nil, err
 	}
 	if err := r.judge(ctx, s, t, w, l); err != nil {
 		return nil, err
 	}
-	if err := r.afterwards(ctx, s, w, l); err != nil {
+	if err := r.afterwards(ctx, s, t, w, l); err != nil {
 		return nil, err
 	}
 	r.took = time.Since(began)
@@ -203,7 +205,9 @@ func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, 
 	if err != nil {
 		return err
 	}
-	r.table.figure("reads, of them without a good answer; LOW records", "%d, %d; %d", l.reads.Load(), l.unheard.Load(), l.low.Load())
+	r.ends = e
+	r.table.figure("reads, of them without a good answer, not made; LOW records", "%d, %d, %d; %d", l.reads.Load(), len(l.refused), l.left.Load(), l.low.Load())
+	t.refusals(&r.table, l)
 	if len(t.forgot) > 0 {
 		r.table.judge("bytes of acknowledged writes to Redis that failovers forgot", fmt.Sprint(t.forgot), ">0 each", slices.Min(t.forgot) > 0)
 	}
@@ -211,7 +215,9 @@ func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, 
 	l.insisted, covered = t.uncovered(e, l.insisted)
 	r.table.nothingLost(e, requests, l, t.doubtful)
 	r.table.figure("refreshes that a lock covered which a failover brought back", "%d", covered)
-	r.table.figure("dead letters", "%d", len(letters))
+	failures, unburied := e.unburied(requests)
+	r.table.none("failures without their letters", failures, unburied)
+	r.table.figure("  dead letters", "%d", len(letters))
 	r.table.contract(st)
 	r.table.none("entities that went back, in so many looks", w.looks, w.wrong)
 	r.table.figure("  only the time, within "+crossing.String(), "%d", w.passed)
@@ -222,54 +228,9 @@ func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, 
 	if err := r.table.contents(ctx, s, e.stored, payloads, l.changes); err != nil {
 		return err
 	}
-	r.duplicates = r.table.duplicates(all, requests, r.faults)
+	if err := r.table.answers(ctx, s, l); err != nil {
+		return err
+	}
+	r.duplicates = r.table.duplicates(all, requests, t.done)
 	return nil
-}
-
-// lockLife is that of the longest lock.
-const lockLife = time.Minute
-
-// afterwards judges that nothing is left that would keep anybody from asking.
-func (r *tortured) afterwards(ctx context.Context, s *site, w *witness, l *load) error {
-	began := time.Now()
-	var live []string
-	err := within(ctx, lockLife+5*time.Second, func() (bool, error) {
-		var err error
-		live, err = s.locks(ctx)
-		return len(live) == 0, err
-	})
-	if err != nil {
-		return err
-	}
-	r.table.judge("locks that are left", fmt.Sprintf("%d after %v", len(live), time.Since(began).Round(time.Second)), fmt.Sprintf("0 within %v", lockLife), len(live) == 0)
-	r.table.some("left", live)
-
-	// Those that readers insisted on, of which most locks and cool-downs were.
-	began = time.Now()
-	refused, since := map[string]bool{}, map[string]time.Time{}
-	for i := range refreshedKeys {
-		refused[fmt.Sprint("k", i)] = true
-	}
-	err = within(ctx, 2*patience, func() (bool, error) { // a reader's breaker of Redis rests for half a minute
-		for key := range refused {
-			now := time.Now()
-			if l.refresh(ctx, l.cast[len(key)%len(l.cast)], key) {
-				delete(refused, key)
-				since[key] = now
-			}
-		}
-		return len(refused) == 0, nil
-	})
-	if err != nil {
-		return err
-	}
-	stale := refreshedKeys
-	err = within(ctx, 2*patience, func() (bool, error) {
-		err := w.look(ctx)
-		maps.DeleteFunc(since, func(key string, at time.Time) bool { return w.last[key].checked >= at.UnixMicro() })
-		stale = len(refused) + len(since)
-		return stale == 0, err
-	})
-	r.table.judge("asked again and not fresh", fmt.Sprintf("%d of %d after %v", stale, refreshedKeys, time.Since(began).Round(time.Second)), "0", stale == 0)
-	return err
 }

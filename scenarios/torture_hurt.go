@@ -25,6 +25,7 @@ type actor struct {
 	redis, database *proxy
 	mu              sync.Mutex // held by who hurts it, or starts it again
 	entered         time.Time
+	missed          []fall // starts that came to nothing
 }
 
 // cast starts who is tortured.
@@ -64,11 +65,13 @@ func (s *site) enter(ctx context.Context, a *actor) error {
 		args = append(args, "--listen", a.address)
 	}
 	for began := time.Now(); ; {
+		from := time.Now()
 		_, err := s.start(ctx, a.name, a.ready, a.env, args...)
 		if err == nil || time.Since(began) > 2*patience {
 			a.entered = time.Now()
 			return err
 		}
+		a.missed = append(a.missed, fall{a.name, from, time.Now()})
 		s.latest(a.name).kill()
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -83,8 +86,7 @@ type torturer struct {
 	mu   sync.Mutex
 	done []doneHurt
 	slow []string // those that did not end when they were told to
-	fell []string // those that ended by themselves
-	gone int      // those that ended soon after their start, for what they need was away
+	fell []fall   // those that ended by themselves
 	// A replica of the Redis, the way on which it follows, and how many bytes of writes
 	// each failover forgot.
 	replica *process
@@ -193,10 +195,6 @@ func (t *torturer) hurtProcess(ctx context.Context, h hurt) error {
 	return t.s.enter(ctx, a)
 }
 
-// starting is how long a process looks for what it needs, and ends if it is not there:
-// whatever runs it starts it again.
-const starting = 15 * time.Second
-
 // fallen starts a process again that has ended though nobody told it to.
 func (t *torturer) fallen(ctx context.Context, a *actor) error {
 	select {
@@ -205,11 +203,7 @@ func (t *torturer) fallen(ctx context.Context, a *actor) error {
 		return nil
 	}
 	t.mu.Lock()
-	if time.Since(a.entered) < starting {
-		t.gone++
-	} else {
-		t.fell = append(t.fell, a.name)
-	}
+	t.fell = append(t.fell, fall{a.name, a.entered, time.Now()})
 	t.mu.Unlock()
 	return t.s.enter(ctx, a)
 }
@@ -293,17 +287,22 @@ func (t *torturer) hurtUpstream(ctx context.Context, h hurt) error {
 // doubtful says whether a promise of a query process in this span of time may have been
 // lost with its buffer: the process died, or could not reach Kafka. A record is given up
 // after ten seconds, and with it all that its partition's buffer holds behind it: also
-// what came when Kafka was back, and the client not yet.
-func (t *torturer) doubtful(query string, from time.Time) bool {
-	const delivery = 15 * time.Second
+// what came when Kafka was back, and the client not yet. long: Kafka was away for so long
+// that all was.
+func (t *torturer) doubtful(query string, from time.Time) (doubt, long bool) {
+	const delivery, longer = 10 * time.Second, 15 * time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.done, func(d doneHurt) bool {
+	for _, d := range t.done {
 		ended := d.ended
 		if d.part == "kafka" {
-			ended = ended.Add(delivery)
+			ended = ended.Add(longer)
 		}
 		met := d.part == "kafka" && d.victim == everyone || d.victim == query && (d.part == "kafka" || d.name == "killed")
-		return met && d.began.Before(from.Add(delivery)) && ended.After(from)
-	})
+		if met && d.began.Before(from.Add(longer)) && ended.After(from) {
+			doubt = true
+			long = long || d.part == "kafka" && d.ended.Sub(d.began) > delivery
+		}
+	}
+	return doubt, long
 }

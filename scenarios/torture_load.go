@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +44,27 @@ type promise struct {
 	asked      time.Time // before it was sent: the fetch must begin after it
 }
 
+// told is what a reader was told beside what is stored: a refresh, unless it is lost.
+type told struct {
+	promise
+	checked int64 // when what the reader got had been checked; 0: he got nothing
+}
+
+// served is what readers got: contents, and when they are said to have been checked.
+type served struct {
+	key     string
+	checked int64
+	sum     [sha256.Size]byte
+}
+
+// refusal is a read without a good answer.
+type refusal struct {
+	promise
+	ended  time.Time
+	status int    // 0: there was none
+	reason string // why nobody fetches it, or what the client says
+}
+
 // load does what clients do, and remembers what they were promised.
 type load struct {
 	s        *site
@@ -53,11 +75,14 @@ type load struct {
 	hands    sync.WaitGroup
 	mu       sync.Mutex
 	insisted []promise          // answered 202
-	told     map[string]promise // the last read of each key that said updateQueued
-	changes  []time.Time        // when each change of the contents had been made
-	err      error              // of a change: nobody knows then what there is
+	told     map[string]told    // the last read of each key that said updateQueued
+	served   map[served]promise // by whom first
+	denied   []promise          // of what there is, answered 404
+	refused  []refusal
+	changes  []time.Time // when each change of the contents had been made
+	err      error       // of a change: nobody knows then what there is
 	reads    atomic.Int64
-	unheard  atomic.Int64 // no answer, or a 5xx
+	left     atomic.Int64 // while all hands waited
 	low      atomic.Int64 // acknowledged
 }
 
@@ -85,8 +110,8 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 		return nil, err
 	}
 	l := &load{
-		s: s, kafka: kafka, told: map[string]promise{},
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: tortureHands}, Timeout: answerPatience},
+		s: s, kafka: kafka, told: map[string]told{}, served: map[served]promise{},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: tortureHands}},
 	}
 	for _, a := range cast {
 		if a.role == "query" {
@@ -126,21 +151,34 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 		select {
 		case jobs <- do:
 		default:
-			l.unheard.Add(1)
+			l.left.Add(1)
 		}
 	}
+	// What is asked for once has no end but its own: no later one of its key hides that it
+	// was lost.
+	var keys atomic.Int64
+	once := func(by string) string { return fmt.Sprintf("once-%s-%d", by, keys.Add(1)) }
 	every(time.Second/readRate, 1, func(rng *mathrand.Rand) {
 		a, key := l.cast[rng.IntN(len(l.cast))], keyOf(rng)
+		if n := rng.IntN(10); n == 0 {
+			key = once("read")
+		}
 		hand(func() { l.read(ctx, a, key) })
 	})
 	every(time.Second/refreshRate, 2, func(rng *mathrand.Rand) {
 		a, key := l.cast[rng.IntN(len(l.cast))], fmt.Sprint("k", rng.IntN(refreshedKeys))
+		if n := rng.IntN(10); n < 3 {
+			key = once("refresh")
+		}
 		hand(func() { l.refresh(ctx, a, key) })
 	})
 	every(time.Second/torturedLow, 3, func(rng *mathrand.Rand) {
 		r := schemas.UpdateRequest{
 			EventID: rand.Text(), Entity: schemas.Entity{Source: s.source, Facet: facet, Key: fmt.Sprint("k", rng.IntN(tortureKeys))},
 			Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), CorrelationID: strings.ToLower(rand.Text()),
+		}
+		if n := rng.IntN(10); n == 0 {
+			r.Key = once("low")
 		}
 		if rng.IntN(10) > 0 { // the others are as records of v1.1 are
 			r.Version = r.RequestedAt.UnixMilli() // as it would be issued at this moment
@@ -164,45 +202,72 @@ func (l *load) stop() {
 	l.kafka.Close()
 }
 
-// call asks a query process.
-func (l *load) call(ctx context.Context, a *actor, method, path string) (status int, queued bool) {
-	req, err := http.NewRequestWithContext(context.WithoutCancel(ctx), method, fmt.Sprint("http://", a.address, "/v1/", l.s.source, "/", facet, "/", path), http.NoBody)
+// heard is what a query process answers.
+type heard struct {
+	status   int
+	Snapshot json.RawMessage
+	Checked  time.Time `json:"lastCheckedAt"`
+	Queued   bool      `json:"updateQueued"`
+	Reason   string    `json:"notQueuedReason"`
+}
+
+// checked is when that was, in microseconds since 1970, as it is stored; 0 if never.
+func (r heard) checked() int64 {
+	if r.Checked.IsZero() {
+		return 0
+	}
+	return r.Checked.UnixMicro()
+}
+
+// call asks a query process, which has so much longer than answerPatience.
+func (l *load) call(ctx context.Context, a *actor, method, path string, longer time.Duration) heard {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience+longer)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprint("http://", a.address, "/v1/", l.s.source, "/", facet, "/", path), http.NoBody)
 	if err != nil {
-		return 0, false
+		return heard{Reason: err.Error()}
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return 0, false
+		return heard{Reason: err.Error()}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, false
+		return heard{Reason: err.Error()}
 	}
-	var body struct {
-		UpdateQueued bool `json:"updateQueued"`
+	var r heard
+	if err := json.Unmarshal(text, &r); err != nil {
+		return heard{status: http.StatusInternalServerError, Reason: err.Error()} // of whatever status: it is no answer
 	}
-	_ = json.Unmarshal(text, &body)
-	return resp.StatusCode, body.UpdateQueued
+	r.status = resp.StatusCode
+	return r
 }
 
 func (l *load) read(ctx context.Context, a *actor, key string) {
 	p := promise{key, a.name, time.Now()}
-	status, queued := l.call(ctx, a, http.MethodGet, key)
+	r := l.call(ctx, a, http.MethodGet, key, 0)
 	l.reads.Add(1)
-	if status == 0 || status >= http.StatusInternalServerError {
-		l.unheard.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch of := (served{key, r.checked(), sha256.Sum256(r.Snapshot)}); {
+	case r.status == http.StatusOK:
+		if _, known := l.served[of]; !known {
+			l.served[of] = p
+		}
+	case r.status == http.StatusNotFound && !strings.HasPrefix(key, "absent"):
+		l.denied = append(l.denied, p)
+	case r.status != http.StatusAccepted && r.status != http.StatusNotFound:
+		l.refused = append(l.refused, refusal{p, time.Now(), r.status, r.Reason})
 	}
-	if queued {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.told[key] = p
+	if r.Queued {
+		l.told[key] = told{p, r.checked()}
 	}
 }
 
 func (l *load) refresh(ctx context.Context, a *actor, key string) bool {
 	p := promise{key, a.name, time.Now()}
-	if status, queued := l.call(ctx, a, http.MethodPost, key+"/refresh"); status != http.StatusAccepted || !queued {
+	if r := l.call(ctx, a, http.MethodPost, key+"/refresh", 0); r.status != http.StatusAccepted || !r.Queued {
 		return false
 	}
 	l.mu.Lock()

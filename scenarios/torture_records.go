@@ -2,6 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -69,6 +73,7 @@ func (s *site) requestsAndLetters(ctx context.Context) (requests []asked, letter
 type failure struct {
 	state                  string
 	number, updated, until int64 // times in microseconds since 1970
+	times                  int   // that it failed since it was well
 }
 
 // stands says whether it held the entity at a moment, so that it stands for whatever
@@ -82,24 +87,27 @@ type ends struct {
 	stored  map[string]seen
 	failed  map[string]failure
 	letters map[string]time.Time // the last one of each key
+	written map[string]int       // how many each has
 	buried  map[place]bool
 	called  map[string]time.Time // when each key was called for last, by the upstream's log
 }
 
 func (s *site) ends(ctx context.Context, w *witness, letters []letter, calls []arrival) (*ends, error) {
 	e := &ends{
-		stored: w.last, failed: map[string]failure{}, letters: map[string]time.Time{}, buried: map[place]bool{}, called: map[string]time.Time{},
+		stored: w.last, failed: map[string]failure{}, letters: map[string]time.Time{}, written: map[string]int{},
+		buried: map[place]bool{}, called: map[string]time.Time{},
 	}
 	for _, c := range calls {
 		e.called[c.key] = c.at
 	}
 	for _, l := range letters {
 		e.buried[l.of] = true
+		e.written[l.key]++
 		if l.key != "" && l.at.After(e.letters[l.key]) {
 			e.letters[l.key] = l.at
 		}
 	}
-	rows, err := w.conn.Query(ctx, "SELECT key, state, number, updated_at, next_retry_at FROM update_status WHERE source = $1 AND facet = $2", s.source, facet)
+	rows, err := w.conn.Query(ctx, "SELECT key, state, number, updated_at, next_retry_at, failures FROM update_status WHERE source = $1 AND facet = $2", s.source, facet)
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +115,40 @@ func (s *site) ends(ctx context.Context, w *witness, letters []letter, calls []a
 	for rows.Next() {
 		var key string
 		var f failure
-		if err := rows.Scan(&key, &f.state, &f.number, &f.updated, &f.until); err != nil {
+		if err := rows.Scan(&key, &f.state, &f.number, &f.updated, &f.until, &f.times); err != nil {
 			return nil, err
 		}
 		e.failed[key] = f
 	}
 	return e, rows.Err()
+}
+
+// final says whether it is over, for now or until somebody insists.
+func (f failure) final() bool { return f.state == "FAILED" || f.state == "SUSPENDED" }
+
+// unburied are the failures that have no letter each, and the entities that can only
+// fail, were asked for, and are not said to have failed.
+func (e *ends) unburied(requests []asked) (of int, wrong []string) {
+	for _, key := range slices.Sorted(maps.Keys(e.failed)) {
+		f := e.failed[key]
+		if !f.final() {
+			continue
+		}
+		of++
+		if e.written[key] < max(1, f.times) {
+			wrong = append(wrong, fmt.Sprintf("%s: %+v, %d letters", key, f, e.written[key]))
+		}
+	}
+	spared := map[string]bool{}
+	for _, a := range requests {
+		if can := strings.HasPrefix(a.Key, "refused") || strings.HasPrefix(a.Key, "broken"); can && !e.failed[a.Key].final() {
+			spared[a.Key] = true
+		}
+	}
+	for key := range spared {
+		wrong = append(wrong, key+" has not failed")
+	}
+	return of, wrong
 }
 
 // stoodFor says whether an entity's failure from before stands for one that was found
@@ -143,8 +179,11 @@ func (e *ends) ended(a asked) bool {
 
 // after says whether an entity was fetched after a moment, or found to fail.
 func (e *ends) after(key string, moment time.Time) bool {
-	at := moment.UnixMicro()
-	return e.stored[key].checked >= at || e.failed[key].updated >= at || !e.letters[key].Before(moment)
+	return e.stored[key].checked >= moment.UnixMicro() || e.failedSince(key, moment)
+}
+
+func (e *ends) failedSince(key string, moment time.Time) bool {
+	return e.failed[key].updated >= moment.UnixMicro() || !e.letters[key].Before(moment)
 }
 
 // tally counts faults by kind.

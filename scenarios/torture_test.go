@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,7 +13,6 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
-	"github.com/freshet/freshet/store"
 )
 
 func hurtsOf(strikes []strike) (all []hurt) {
@@ -79,7 +77,7 @@ func TestTheJudgeSeesWhatIsLost(t *testing.T) {
 	}
 	e := &ends{
 		stored: map[string]seen{"k": {version: 10, checked: at(10).UnixMicro()}},
-		failed: map[string]failure{"held": {"FAILED", 10, at(10).UnixMicro(), at(60).UnixMicro()}},
+		failed: map[string]failure{"held": {"FAILED", 10, at(10).UnixMicro(), at(60).UnixMicro(), 1}},
 		buried: map[place]bool{{"high", 1, 99}: true},
 		called: map[string]time.Time{"held": at(20)},
 	}
@@ -105,22 +103,13 @@ func TestTheJudgeSeesWhatIsLost(t *testing.T) {
 		}
 	}
 
-	never := func(string, time.Time) bool { return false }
-	always := func(string, time.Time) bool { return true }
-	for name, c := range map[string]struct {
-		promised       int
-		doubtful       func(string, time.Time) bool
-		refresh, reads bool // missed
-	}{
-		"kept": {9, never, false, false}, "broken": {11, never, true, true}, "lost with its process": {11, always, true, false},
-	} {
-		var refresh, reads table
-		p := promise{"k", "query-1", at(c.promised)}
-		late := promise{"k", "query-1", at(c.promised).Add(time.Minute)} // a lock covers a read for so long
-		refresh.nothingLost(e, []asked{record("k", 9, at(1))}, &load{insisted: []promise{p}, told: map[string]promise{"k": {"k", "query-1", at(9)}}}, c.doubtful)
-		reads.nothingLost(e, []asked{record("k", 9, at(1))}, &load{insisted: []promise{{"k", "query-1", at(9)}}, told: map[string]promise{"k": late}}, c.doubtful)
-		if refresh.missed != c.refresh || reads.missed != c.reads {
-			t.Errorf("a promise that is %s: missed of a refresh is %t, of a read %t", name, refresh.missed, reads.missed)
+	never := func(string, time.Time) (bool, bool) { return false, false }
+	for name, promised := range map[string]int{"kept": 9, "broken": 11} {
+		var judged table
+		l := &load{insisted: []promise{{"k", "query-1", at(promised)}}, told: map[string]told{"k": {promise{"k", "query-1", at(9)}, at(1).UnixMicro()}}}
+		judged.nothingLost(e, []asked{record("k", 9, at(1))}, l, never)
+		if missed := name == "broken"; judged.missed != missed {
+			t.Errorf("a promise that is %s: missed is %t", name, judged.missed)
 		}
 	}
 	var lost table
@@ -140,11 +129,69 @@ func TestTheJudgeSeesWhatIsLost(t *testing.T) {
 		{at(8), "other", 400, ""},
 	}
 	needs := []asked{record("k", 1, at(1)), record("k", 2, at(4)), record("k", 3, at(4))}
-	if n := twice.duplicates(calls, needs, 1); n != 2 || twice.missed || !broken.missed {
+	hurts := func(part string) []doneHurt {
+		return []doneHurt{{hurt{harm: harm{part: part}, victim: everyone}, at(0), at(1)}}
+	}
+	if n := twice.duplicates(calls, needs, hurts("redis")); n != 2 || twice.missed || !broken.missed {
 		t.Errorf("%d calls that nobody needed; missed is %t, and of too many in a second %t", n, twice.missed, broken.missed)
 	}
-	if twice.duplicates(slices.Repeat(calls, perFault), needs, 1); !twice.missed {
+	var many, without table
+	if many.duplicates(slices.Repeat(calls, perFault), needs, hurts("redis")); !many.missed {
 		t.Error("too many calls are not seen")
+	}
+	if without.duplicates(calls, needs, hurts("upstream")); !without.missed {
+		t.Error("calls that no fault explains are not seen")
+	}
+}
+
+// What a reader was told is kept by what was stored after what he got, and by nothing
+// before it, however soon before.
+func TestTheJudgeSeesAReaderWhoWasToldInVain(t *testing.T) {
+	began := time.Now()
+	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)
+	e := &ends{
+		stored: map[string]seen{"k": {version: 10, checked: checked.UnixMicro()}},
+		failed: map[string]failure{"failed": {state: "FAILED", updated: read.Add(time.Second).UnixMicro()}},
+	}
+	for name, c := range map[string]struct {
+		key   string
+		got   int64
+		doubt bool
+		long  bool
+		of    int
+		want  bool // missed
+	}{
+		"fetched since":                 {"k", checked.Add(-time.Minute).UnixMicro(), false, false, 1, false},
+		"nothing since":                 {"k", checked.UnixMicro(), false, false, 1, true},
+		"nothing stored":                {"other", 0, false, false, 1, true},
+		"failed since":                  {"failed", 0, false, false, 1, false},
+		"all lost with their process":   {"k", checked.UnixMicro(), true, false, 500, true},
+		"all lost in a long time alone": {"k", checked.UnixMicro(), true, true, 500, false},
+	} {
+		l := &load{told: map[string]told{}}
+		for i := range c.of {
+			l.told[fmt.Sprint(i)] = told{promise{c.key, "query-1", read}, c.got}
+		}
+		var judged table
+		judged.kept(e, l, func(string, time.Time) (bool, bool) { return c.doubt, c.long })
+		if judged.missed != c.want {
+			t.Errorf("%s: missed is %t", name, judged.missed)
+		}
+	}
+}
+
+func TestTheJudgeSeesAFailureWithoutItsLetter(t *testing.T) {
+	e := &ends{
+		failed:  map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
+		written: map[string]int{"one": 1, "two": 2},
+	}
+	refused := asked{UpdateRequest: schemas.UpdateRequest{Entity: schemas.Entity{Key: "refused1"}}}
+	if of, wrong := e.unburied([]asked{refused, refused}); of != 2 || len(wrong) != 2 {
+		t.Errorf("%d failures; want one without a letter, and one that was spared: %q", of, wrong)
+	}
+	e.written["two"], e.failed["refused1"], e.written["refused1"] = 3, failure{state: "FAILED"}, 1
+	if of, wrong := e.unburied([]asked{refused}); of != 3 || len(wrong) > 0 {
+		t.Errorf("%d failures; %q", of, wrong)
 	}
 }
 
@@ -190,7 +237,7 @@ func TestAPromiseIsInDoubtWhileItsProcessCouldNotKeepIt(t *testing.T) {
 		{done("Kafka cut", "kafka", "worker-1"), 7 * time.Second, false},
 		{done("Redis cut", "redis", everyone), 7 * time.Second, false},
 	} {
-		if got := c.t.doubtful("query-1", began.Add(c.from)); got != c.want {
+		if got, long := c.t.doubtful("query-1", began.Add(c.from)); got != c.want || long {
 			t.Errorf("%v, a promise %v before or after: %t", c.t.done[0].hurt, c.from, got)
 		}
 	}
@@ -212,51 +259,6 @@ func TestTortureShort(t *testing.T) {
 	var out bytes.Buffer
 	if code := run(t.Context(), []string{"--seed", "833", "--faults", "10", "torture"}, &out, &out); code != 0 {
 		t.Errorf("it ended with %d:\n%s", code, out.Bytes())
-	}
-}
-
-func TestTheJudgeSeesOldContents(t *testing.T) {
-	s := &site{facets: map[string]string{facet: "basic"}}
-	changed := time.Now()
-	stored, payloads := map[string]seen{}, map[string]string{}
-	made, err := contentsOf(t.Context(), facet, "basic") // before any change
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 40 {
-		key := fmt.Sprint("content", i)
-		stored[key] = seen{hash: hex.EncodeToString(made[i].Hash[:])}
-		payload, err := made[i].Payload()
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := store.Snapshot{State: store.State{Encoding: payload.Encoding}, Payload: payload.Bytes}.Decode(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		payloads[key] = string(text)
-	}
-	for name, c := range map[string]struct {
-		checked time.Time
-		missed  bool
-	}{"checked before the change": {changed.Add(-time.Second), false}, "checked after it": {changed.Add(time.Second), true}} {
-		var judged table
-		for key, now := range stored {
-			now.checked = c.checked.UnixMicro()
-			stored[key] = now
-		}
-		if err := judged.contents(t.Context(), s, stored, payloads, []time.Time{changed}); err != nil || judged.missed != c.missed {
-			t.Errorf("%s: missed is %t, %v", name, judged.missed, err)
-		}
-	}
-	payloads["content7"] = payloads["content8"]
-	var judged table
-	for key, now := range stored {
-		now.checked = changed.Add(-time.Second).UnixMicro()
-		stored[key] = now
-	}
-	if err := judged.contents(t.Context(), s, stored, payloads, []time.Time{changed}); err != nil || !judged.missed {
-		t.Errorf("a payload of another: missed is %t, %v", judged.missed, err)
 	}
 }
 
