@@ -100,12 +100,18 @@ type doneHurt struct {
 	began, ended time.Time
 }
 
-// strike does one or two faults, to their ends.
+// strike does one or two faults, to their ends. A process is hurt in the midst of the
+// other, when it has work that waits for what is away.
 func (t *torturer) strike(ctx context.Context, s strike) error {
 	errs := make([]error, len(s.hurts))
 	var all sync.WaitGroup
 	for i, h := range s.hurts {
 		all.Go(func() {
+			if h.part == "process" && len(s.hurts) > 1 {
+				if errs[i] = pause(ctx, s.hurts[1-i].length*3/4); errs[i] != nil {
+					return
+				}
+			}
 			began := time.Now()
 			if err := t.hurt(ctx, h); err != nil {
 				errs[i] = fmt.Errorf("%v: %w", h, err)

@@ -254,10 +254,11 @@ func TestTortureShort(t *testing.T) {
 		end("there is no redis-server, and %s kills one: apt-get install -y --no-install-recommends redis-server", t.Name())
 	}
 	t.Chdir("..")
-	// A seed whose first ten faults are of all parts, with a failover of Redis and a broker
-	// that is stopped among them, and short: it has a broker of its own to start.
+	// A seed whose first ten faults are of all parts, and short: it has a broker of its own
+	// to start. A worker is killed while the tables are locked, Redis fails over and loses
+	// its data, the broker is stopped.
 	var out bytes.Buffer
-	if code := run(t.Context(), []string{"--seed", "833", "--faults", "10", "torture"}, &out, &out); code != 0 {
+	if code := run(t.Context(), []string{"--seed", "155752", "--faults", "10", "torture"}, &out, &out); code != 0 {
 		t.Errorf("it ended with %d:\n%s", code, out.Bytes())
 	}
 }
