@@ -19,6 +19,7 @@ import (
 type fall struct {
 	who      string
 	from, at time.Time // when it was up, or began to start; when it was found
+	back     time.Time // when another was up
 }
 
 // starting is how long a process looks for what it needs, and ends if it is not there:
@@ -120,7 +121,9 @@ func (t *torturer) refusals(judged *table, l *load) {
 	for _, r := range l.refused {
 		text := fmt.Sprintf("%s by %s at %s: %d %s", r.key, r.query, r.asked.Format(time.StampMicro), r.status, r.reason)
 		switch {
-		case r.status == 0 && !t.hurtIn(r.query, r.asked, r.ended, 0, "process"):
+		case r.status == 0 && !t.hurtIn(r.query, r.asked, r.ended, 0, "process") && !slices.ContainsFunc(t.fell, func(f fall) bool {
+			return f.who == r.query && r.asked.Before(f.back) && r.ended.After(f.at.Add(-lookAfter)) // it is found some time after its end
+		}):
 			unheard = append(unheard, text)
 		case r.status == 0 || strings.HasPrefix(r.reason, "HELD_"):
 		case r.status != http.StatusServiceUnavailable || !t.hurtIn(r.query, r.asked, r.ended, resting, needed...):

@@ -71,7 +71,7 @@ func (s *site) enter(ctx context.Context, a *actor) error {
 			a.entered = time.Now()
 			return err
 		}
-		a.missed = append(a.missed, fall{a.name, from, time.Now()})
+		a.missed = append(a.missed, fall{who: a.name, from: from, at: time.Now()})
 		s.latest(a.name).kill()
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -208,15 +208,21 @@ func (t *torturer) fallen(ctx context.Context, a *actor) error {
 	default:
 		return nil
 	}
+	f := fall{who: a.name, from: a.entered, at: time.Now()}
+	err := t.s.enter(ctx, a)
+	f.back = time.Now()
 	t.mu.Lock()
-	t.fell = append(t.fell, fall{a.name, a.entered, time.Now()})
-	t.mu.Unlock()
-	return t.s.enter(ctx, a)
+	defer t.mu.Unlock()
+	t.fell = append(t.fell, f)
+	return err
 }
+
+// lookAfter is how often it is looked who has ended.
+const lookAfter = 500 * time.Millisecond
 
 // tend looks after the processes until ctx ends.
 func (t *torturer) tend(ctx context.Context) error {
-	for pause(ctx, 500*time.Millisecond) == nil {
+	for pause(ctx, lookAfter) == nil {
 		for _, a := range t.cast {
 			if !a.mu.TryLock() {
 				continue // it is hurt
