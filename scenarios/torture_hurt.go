@@ -299,10 +299,10 @@ func (t *torturer) hurtUpstream(ctx context.Context, h hurt) error {
 // doubtful says whether a promise of a query process in this span of time may have been
 // lost with its buffer: the process died, or could not reach Kafka. A record is given up
 // after ten seconds, and with it all that its partition's buffer holds behind it: also
-// what came when Kafka was back, and the client not yet. long: Kafka was away for so long
-// that all was.
+// what came when Kafka was back, and the client not yet. long: Kafka was away for about
+// so long, with what it takes to come back, and all may have been given up.
 func (t *torturer) doubtful(query string, from time.Time) (doubt, long bool) {
-	const delivery, longer = 10 * time.Second, 15 * time.Second
+	const about, longer = 5 * time.Second, 15 * time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range t.done {
@@ -313,7 +313,7 @@ func (t *torturer) doubtful(query string, from time.Time) (doubt, long bool) {
 		met := d.part == "kafka" && d.victim == everyone || d.victim == query && (d.part == "kafka" || d.name == "killed")
 		if met && d.began.Before(from.Add(longer)) && ended.After(from) {
 			doubt = true
-			long = long || d.part == "kafka" && d.ended.Sub(d.began) > delivery
+			long = long || d.part == "kafka" && d.ended.Sub(d.began) > about
 		}
 	}
 	return doubt, long

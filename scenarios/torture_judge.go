@@ -62,7 +62,7 @@ func (t *table) nothingLost(e *ends, requests []asked, l *load, doubtful func(qu
 }
 
 // excusedMost of a hundred promises to readers may be lost, beside those that were made
-// while Kafka was away for longer than a delivery, when all are.
+// while Kafka was away for about as long as a delivery, when all may be.
 const excusedMost = 10
 
 // kept judges that each reader who was told of a refresh has got something else since.
@@ -86,7 +86,7 @@ func (t *table) kept(e *ends, l *load, doubtful func(query string, from time.Tim
 	t.none("keys of which readers were told so, and none was made", len(l.told), unmet)
 	t.judge("  lost with a process or its way to Kafka", fmt.Sprintf("%d of %d", excused, len(l.told)), fmt.Sprintf("<=%d %%", excusedMost),
 		100*excused <= excusedMost*len(l.told))
-	t.figure("  lost while Kafka was away for longer than a delivery", "%d", lost)
+	t.figure("  lost while Kafka was away for about as long as a delivery", "%d", lost)
 }
 
 // contract judges by the upstream's own log.
