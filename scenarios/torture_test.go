@@ -144,6 +144,17 @@ func TestTheJudgeSeesWhatIsLost(t *testing.T) {
 	}
 }
 
+func TestAWorkerThatDiesWhileNothingIsWrittenRepeatsMore(t *testing.T) {
+	began := time.Now()
+	of := func(part, victim string, from, to int) doneHurt {
+		return doneHurt{hurt{harm: harm{part: part}, victim: victim}, began.Add(time.Duration(from) * time.Second), began.Add(time.Duration(to) * time.Second)}
+	}
+	done := []doneHurt{of("database", everyone, 0, 3), of("process", "worker-1", 2, 3), of("process", "query-1", 2, 3), of("upstream", everyone, 0, 1)}
+	if faults, most := repeatable(done); faults != 2 || most != 2*perFault+2*tortureLimit {
+		t.Errorf("%d of %d faults", most, faults)
+	}
+}
+
 // What a reader was told is kept by what was stored after what he got, and by nothing
 // before it, however soon before.
 func TestTheJudgeSeesAReaderWhoWasToldInVain(t *testing.T) {
