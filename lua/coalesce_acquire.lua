@@ -25,15 +25,22 @@
 --
 -- The hash: lock = "LANE number until STATE" (PENDING or CONFIRMED), ver = last
 -- number issued, done = last number satisfied, hold = "REASON until number",
--- cooldown = "until number until-if-confirmed". Times are Redis' own. Whatever lies past its until
--- counts as absent, and so does what is garbled. It lives for ARGV[7] after its
--- last use, and longer if a hold or a cool-down does.
+-- cooldown = "until number until-if-confirmed", server = "ID PROCESS" that set the
+-- lock. Times are Redis' own. Whatever lies past its until counts as absent, and
+-- so does what is garbled. It lives for ARGV[7] after its last use, and longer if a
+-- hold or a cool-down does.
+--
+-- A lock that another server set counts as absent: before this one took over it
+-- may have been settled, or a fetch have begun behind it, and this one never have
+-- heard of it. What tells a server from what it was before a restart, and from its
+-- replica, is its replication id. A hash without one, of an older release, is
+-- this server's; and one that does not tell its id can't be told from others.
 
 local lane, strict, floor = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
-local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown')
+local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown', 'server')
 if f.err then -- something else lies where the hash belongs
   redis.call('DEL', KEYS[1])
   f = {}
@@ -47,11 +54,29 @@ if till and tonumber(till) > now then
   keep = math.max(keep, till - now)
 end
 
+-- INFO is a third of an acquire's time: it is asked for where it matters, and not
+-- of a lock that this very process set a moment ago. No server starts, and no
+-- caller finds another one, as fast as that.
+local SAME = 5000
+local process = string.sub(tostring(redis), -14)
+local server
+local function id()
+  if not server then
+    local info = redis.pcall('INFO', 'replication')
+    local at = type(info) == 'string' and string.find(info, 'master_replid:', 1, true)
+    server = at and string.match(string.sub(info, at + 14, at + 29), '^%x*') or ''
+  end
+  return server
+end
+local function ours(by, ago)
+  return not by or (ago >= 0 and ago < SAME and string.sub(by, -14) == process) or string.match(by, '^%x*') == id()
+end
+
 local outcome = 'PUBLISHED'
 local held, number, life, state = string.match(f[1] or '', '^(%S+) (%d+) (%d+) (%S+)$')
 if number then
   number = tonumber(number)
-  if tonumber(life) > now and number > floor then
+  if tonumber(life) > now and number > floor and ours(f[6], now - number) then
     if held == 'LOW' and lane == 'HIGH' then
       outcome = 'UPGRADED'
     elseif not (strict and ver > number) then
@@ -73,7 +98,7 @@ end
 -- when the hash is gone: then Redis' time is above the numbers it once held.
 number = math.max(math.max(ver, done) + 1, now)
 local text = string.format('%.0f', number)
-redis.call('HSET', KEYS[1], 'ver', text,
+redis.call('HSET', KEYS[1], 'ver', text, 'server', id() .. ' ' .. process,
   'lock', lane .. ' ' .. text .. ' ' .. string.format('%.0f', now + ARGV[6]) .. ' PENDING')
 if done > 0 then redis.call('HSET', KEYS[1], 'done', string.format('%.0f', done)) end
 if cooldown > 0 then

@@ -26,7 +26,8 @@ func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
 			"PUBLISHED", "UPGRADED", "PENDING", "ALREADY_PROCESSING",
 			"peek PROCEED", "peek SATISFIED", "peek SUPERSEDED", "begin PROCEED", "begin SATISFIED", "begin SUPERSEDED",
 			"confirm true", "confirm false", "rollback true", "rollback false", "settle true", "settle false",
-			"covered by a row", "failover", "failover, a lock is back", "failover, a begin is forgotten",
+			"covered by a row", "failover", "failover, a lock of another server",
+			"PUBLISHED beside a lock of another server", "SUPERSEDED by a lock of another server",
 		} {
 			if verdicts[v] == 0 {
 				e.t.Errorf("no walk came to %s, so nothing was compared there", v)
@@ -34,6 +35,9 @@ func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
 		}
 	})
 }
+
+// elsewhere is what coalesce_acquire writes down of another server.
+const elsewhere = "0123456789abcdef 0x7f0123456789"
 
 type walk struct {
 	e     entity
@@ -44,7 +48,7 @@ type walk struct {
 	knew  map[string]string // the hash, as a replica has it that lacks the last writes
 
 	// A replica that is cut off, and that takes over; nil where the hash is put back
-	// by hand.
+	// by hand, as another server has left it.
 	cutOff, promote func()
 }
 
@@ -110,6 +114,9 @@ func (w *walk) script(st step, before state, r reply) string {
 		got, n = v.outcome, v.number
 		if got == "PUBLISHED" || got == "UPGRADED" {
 			w.issued(r.n, n)
+			if before.lock.foreign && before.lock.state != outlived && got == r.verdict {
+				return got + " beside a lock of another server"
+			}
 		}
 	case ack:
 		n := before.air[st.i].n
@@ -132,14 +139,17 @@ func (w *walk) script(st step, before state, r reply) string {
 		if w.promote != nil {
 			w.promote()
 		} else {
+			if before.replica.behind == 0 {
+				w.knew = e.rdb.HGetAll(e.t.Context(), e.key).Val()
+			}
+			if w.knew["lock"] != "" {
+				w.knew["server"] = elsewhere
+			}
 			e.loseData(w.last())
 			e.set(w.knew)
 		}
-		switch l := w.s.lock; {
-		case l.back:
-			return "failover, a lock is back"
-		case l.unbegun:
-			return "failover, a begin is forgotten"
+		if w.s.lock.n != 0 {
+			return "failover, a lock of another server"
 		}
 		return "failover"
 	case loseHash:
@@ -155,6 +165,9 @@ func (w *walk) script(st step, before state, r reply) string {
 		if got == "PROCEED" && w.s.work[st.i].at == idle {
 			e.settle(n, false, "", 0)
 			return "covered by a row"
+		}
+		if before.lock.foreign && got == "SUPERSEDED" {
+			return "SUPERSEDED by a lock of another server"
 		}
 		return "peek " + got
 	case begin:
@@ -212,6 +225,9 @@ func (w *walk) issued(model number, script int64) {
 // compare looks at what the scripts have written down.
 func (w *walk) compare() {
 	e, l := w.e, w.s.lock
+	if w.promote == nil && l.n != 0 && l.foreign != (e.field("server") == elsewhere) {
+		w.fatal("the lock is of %q, in the model of another server: %v", e.field("server"), l.foreign)
+	}
 	for name, want := range map[string]number{"ver": w.s.ver, "done": w.s.done} {
 		got, _ := strconv.ParseInt(e.field(name), 10, 64) // absent is 0
 		if got != w.real[want] {

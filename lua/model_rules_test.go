@@ -28,9 +28,7 @@ type rules struct {
 	rowKeepsLock      bool // a failure leaves the lock
 	rowGoesUnguarded  bool // any stored snapshot deletes the row
 
-	// Nothing of this can be kept: see model_failover_test.go.
-	noneBack    bool // what a lock covers that a failover has brought back is owed all the same
-	noneUnbegun bool // a strict request is, too, where a failover has forgotten that a fetch began
+	noServer bool // a lock covers whichever server set it
 }
 
 // exact reports whether numbers' values matter, and not only their order.

@@ -50,8 +50,7 @@ type modelLock struct {
 	upgraded  bool
 	prevN     number
 	prevState lockState
-	// What a failover may have done to it: model_failover_test.go.
-	back, unbegun bool
+	foreign   bool // another server set it: model_failover_test.go
 }
 
 func (l *modelLock) below(n number) bool { return l.n != 0 && l.n <= n }
@@ -235,8 +234,6 @@ func (s *state) reduce(exact bool) {
 		case idle:
 		}
 	}
-	s.lock.simplify(s.ver)
-	s.replica.simplify()
 	if exact {
 		return
 	}

@@ -164,7 +164,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 		done = max(done, floor)
 	}
 	verdict := "PUBLISHED"
-	if l := s.lock; l.n != 0 && l.state != outlived && (l.n > floor || m.counts) {
+	if l := s.lock; l.n != 0 && l.state != outlived && (l.n > floor || m.counts) && (!l.foreign || m.noServer) {
 		switch {
 		case l.lane == lowLane && st.lane == highLane:
 			verdict = "UPGRADED"
@@ -172,7 +172,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 		case l.state == pending && !m.noPending:
 			return reply{verdict: "PENDING", n: l.n}, true
 		default:
-			s.owed = max(s.owed, m.covered(s, l, st.strict, asked))
+			s.owed = max(s.owed, m.promised(s, st.strict, asked, l.n))
 			if retry && m.rowGoesWhenQueued {
 				s.row = 0
 			}
@@ -263,7 +263,6 @@ func (m *model) satisfied(s *state, read number, writesDone bool) {
 	if s.lock.n <= done {
 		s.lock = modelLock{}
 	}
-	s.replica.missSettle(done)
 }
 
 // known reports whether the entity has a hash.
@@ -300,7 +299,6 @@ func (m *model) peek(s *state, who int) (reply, bool) {
 		// The row stands for it: the fetch that failed began after it.
 		if s.lock.n <= q.n && !m.rowKeepsLock {
 			s.lock = modelLock{}
-			s.replica.missSettle(q.n)
 		}
 		q.done = true
 		return reply{verdict: v}, true
@@ -338,7 +336,6 @@ func (m *model) begin(s *state, w *worker, who int) (reply, bool) {
 		s.ver = w.own
 	}
 	w.at, w.began = sent, s.now()
-	s.replica.missBegin()
 	if m.settlesFirst {
 		m.settle(s, w, true)
 	}
@@ -378,7 +375,6 @@ func (m *model) settle(s *state, w *worker, satisfied bool) {
 	if s.lock.n <= w.own {
 		s.lock = modelLock{}
 	}
-	s.replica.missSettle(w.own)
 }
 
 // finish ends a worker's record; a former owner can't commit.

@@ -43,7 +43,7 @@ func TestNoOrderOfEventsWithFailuresLosesARequest(t *testing.T) {
 	}
 }
 
-func TestNoFailoverLosesMoreThanWhatALockCoversThatItBroughtBack(t *testing.T) {
+func TestNoFailoverLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: *failoverDepth, forgets: uint8(*forgotten)}); found != nil {
 		t.Error(found)
 	}
@@ -51,13 +51,13 @@ func TestNoFailoverLosesMoreThanWhatALockCoversThatItBroughtBack(t *testing.T) {
 
 // With two outstanding there is LOW beside HIGH; workers that die beside a failover
 // are for one alone, above.
-func TestNoFailoverLosesMoreWhereLOWAndHIGHMeet(t *testing.T) {
+func TestNoFailoverLosesARequestWhereLOWAndHIGHMeet(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: 2, forgets: uint8(*failoverDepth), calm: true}); found != nil {
 		t.Error(found)
 	}
 }
 
-func TestNoFailoverWithFailuresLosesMore(t *testing.T) {
+func TestNoFailoverWithFailuresLosesARequest(t *testing.T) {
 	if *failoverDepth < 2 {
 		t.Skip("there are some millions of states; to explore them: -model.failover 2")
 	}
@@ -202,18 +202,14 @@ func TestIfALaterRecordIsSupersededItIsLostByAFailover(t *testing.T) {
 	brokenByFailover(t, rules{supersedesLater: true}, lost, 14)
 }
 
-// What no rule of the scripts can prevent.
-func TestWhatALockCoversThatAFailoverBroughtBackIsLost(t *testing.T) {
-	brokenByFailover(t, rules{noneBack: true}, lost, 10)
+// The lock comes back whose request was settled: what it covers gets no fetch.
+func TestIfALockOfAnotherServerCoversARequestIsLostByAFailover(t *testing.T) {
+	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
-func TestAStrictRequestIsLostToAFetchThatAFailoverForgot(t *testing.T) {
-	brokenByFailover(t, rules{noneUnbegun: true}, lost, 10)
-}
-
-func TestWhoHasReadTheSnapshotIsNotCoveredByALockThatIsBack(t *testing.T) {
-	r := rules{noRows: true, noneBack: true}
-	if found := searched(t, model{rules: r, most: *failoverDepth, forgets: uint8(*forgotten), reads: true}); found != nil {
-		t.Error(found)
-	}
+// Who has read the snapshot is not covered by a lock at or below it. But a lock may
+// stand, and that a fetch has begun behind it be forgotten: a strict request that
+// it covers gets that fetch.
+func TestIfALockOfAnotherServerCoversAStrictRequestIsLostByAFailover(t *testing.T) {
+	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)
 }

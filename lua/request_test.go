@@ -153,7 +153,7 @@ func TestWhatIsGarbledCountsAsAbsentAndBlocksNobody(t *testing.T) {
 		}
 		for _, garbage := range []string{"", "x", "HIGH", "HIGH 1 2", "HIGH a b CONFIRMED", "1e400 nan inf -"} {
 			e.forget()
-			if err := e.rdb.HSet(ctx, e.key, "lock", garbage, "ver", garbage, "done", garbage, "hold", garbage, "cooldown", garbage).Err(); err != nil {
+			if err := e.rdb.HSet(ctx, e.key, "lock", garbage, "ver", garbage, "done", garbage, "hold", garbage, "cooldown", garbage, "server", garbage).Err(); err != nil {
 				e.t.Fatal(err)
 			}
 			everything()

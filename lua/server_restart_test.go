@@ -1,0 +1,68 @@
+//go:build unix
+
+package lua_test
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+// A restart gives a server another id, also where it keeps its data.
+func TestARestartThatKeepsTheLocksAsksOnceMoreAtMost(t *testing.T) {
+	for name, c := range map[string]struct {
+		options []string
+		keep    func(e entity)
+	}{
+		"RDB": {nil, func(e entity) {
+			if err := e.rdb.(*redis.Client).Save(e.t.Context()).Err(); err != nil {
+				e.t.Fatal(err)
+			}
+		}},
+		"AOF": {[]string{"--appendonly", "yes", "--appendfsync", "always"}, func(entity) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := servicetest.PrivateRedis(t, c.options...)
+			e := newEntity(t, s.Client)
+			first := e.published(high)
+			e.mustAcquire(high, "ALREADY_PROCESSING")
+			c.keep(e)
+			s.Kill()
+			s.Start()
+			if lock := e.field("lock"); lock == "" {
+				t.Fatal("the lock was not kept")
+			}
+			again := e.published(high)
+			for range 3 {
+				if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != again {
+					t.Errorf("after the restart and a request: %+v, want what %d covers", v, again)
+				}
+			}
+			// The first record's fetch does for both.
+			own := e.mustBegin(first, "HIGH")
+			if !e.settle(own, true, "", 0) || e.peek(again, "HIGH", 0) != "SATISFIED" {
+				t.Errorf("a fetch %d leaves the request %d unsatisfied", own, again)
+			}
+		})
+	}
+}
+
+// A server that does not tell its id is taken for the one there always was.
+func TestAServerThatDoesNotTellItsIDCoalesces(t *testing.T) {
+	s := servicetest.PrivateRedis(t)
+	e := newEntity(t, s.Client)
+	if err := s.Client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	n := e.published(high)
+	if server := e.field("server"); server == "" || serverID(server) != "" {
+		t.Fatalf("it has told an id, %q", server)
+	}
+	e.set(map[string]string{"server": " 0x7f0123456789"})
+	if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != n {
+		t.Errorf("%+v", v)
+	}
+}
