@@ -54,7 +54,7 @@ if till and tonumber(till) > now then
   keep = math.max(keep, till - now)
 end
 
--- INFO is a third of an acquire's time: it is asked for where it matters, and not
+-- INFO is up to a fifth of an acquire's time: it is asked where it matters, and not
 -- of a lock that this very process set a moment ago. No server starts, and no
 -- caller finds another one, as fast as that.
 local SAME = 5000
