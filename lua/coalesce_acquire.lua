@@ -25,7 +25,7 @@
 --
 -- The hash: lock = "LANE number until STATE" (PENDING or CONFIRMED), ver = last
 -- number issued, done = last number satisfied, hold = "REASON until number",
--- cooldown = "until number until-if-confirmed", server = "ID PROCESS" that set the
+-- cooldown = "until number until-if-confirmed", server = the one that set the
 -- lock. Times are Redis' own. Whatever lies past its until counts as absent, and
 -- so does what is garbled. It lives for ARGV[7] after its last use, and longer if a
 -- hold or a cool-down does.
@@ -54,11 +54,7 @@ if till and tonumber(till) > now then
   keep = math.max(keep, till - now)
 end
 
--- INFO is up to a fifth of an acquire's time: it is asked where it matters, and not
--- of a lock that this very process set a moment ago. No server starts, and no
--- caller finds another one, as fast as that.
-local SAME = 5000
-local process = string.sub(tostring(redis), -14)
+-- INFO is up to a fifth of an acquire's time, so it is asked where it matters.
 local server
 local function id()
   if not server then
@@ -68,15 +64,12 @@ local function id()
   end
   return server
 end
-local function ours(by, ago)
-  return not by or (ago >= 0 and ago < SAME and string.sub(by, -14) == process) or string.match(by, '^%x*') == id()
-end
 
 local outcome = 'PUBLISHED'
 local held, number, life, state = string.match(f[1] or '', '^(%S+) (%d+) (%d+) (%S+)$')
 if number then
   number = tonumber(number)
-  if tonumber(life) > now and number > floor and ours(f[6], now - number) then
+  if tonumber(life) > now and number > floor and (f[6] or id()) == id() then
     if held == 'LOW' and lane == 'HIGH' then
       outcome = 'UPGRADED'
     elseif not (strict and ver > number) then
@@ -98,7 +91,7 @@ end
 -- when the hash is gone: then Redis' time is above the numbers it once held.
 number = math.max(math.max(ver, done) + 1, now)
 local text = string.format('%.0f', number)
-redis.call('HSET', KEYS[1], 'ver', text, 'server', id() .. ' ' .. process,
+redis.call('HSET', KEYS[1], 'ver', text, 'server', id(),
   'lock', lane .. ' ' .. text .. ' ' .. string.format('%.0f', now + ARGV[6]) .. ' PENDING')
 if done > 0 then redis.call('HSET', KEYS[1], 'done', string.format('%.0f', done)) end
 if cooldown > 0 then
