@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -58,6 +59,25 @@ func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
 		}
 		if n := len(r.records(schemas.High, 1)); n != 1 {
 			r.Errorf("%d records", n)
+		}
+	})
+}
+
+func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		wishes := make([]Wish, 700) // of 600 entities, in more than one pipeline
+		for i := range wishes {
+			wishes[i] = r.wish(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
+		}
+		outcomes := map[Outcome]int{}
+		for _, got := range r.InsistAll(r.Context(), wishes) {
+			if got.Err != nil {
+				r.Fatal(got.Err)
+			}
+			outcomes[got.Outcome]++
+		}
+		if outcomes[Published] != 600 || outcomes[AlreadyProcessing] != 100 || len(r.records(schemas.Low, 600)) != 600 {
+			r.Errorf("%v", outcomes)
 		}
 	})
 }

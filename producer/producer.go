@@ -172,33 +172,53 @@ func (p *Producer) RequestAll(ctx context.Context, wishes []Wish) []Result {
 // covers it is in Kafka, or why none is. Outcome is Pending if that was not known
 // when ctx ended: the record may yet arrive, and asking again will tell.
 func (p *Producer) Insist(ctx context.Context, w Wish) Result {
-	sent := make(chan error, 1)
-	w.sent = sent
+	return p.InsistAll(ctx, []Wish{w})[0]
+}
+
+// InsistAll is Insist for many wishes, and returns when all are answered.
+func (p *Producer) InsistAll(ctx context.Context, wishes []Wish) []Result {
+	results := make([]Result, len(wishes))
+	left := make([]int, len(wishes)) // of the wishes, those of which nothing is certain
+	for i := range wishes {
+		left[i] = i
+	}
 	again := time.NewTicker(insistEvery)
 	defer again.Stop()
 	for {
-		r := p.Request(ctx, w)
-		switch r.Outcome {
-		case Published, Upgraded:
+		p.insistOnce(ctx, wishes, left, results)
+		left = slices.DeleteFunc(left, func(i int) bool { return results[i].Outcome != Pending })
+		if len(left) == 0 {
+			return results
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return results
+		}
+	}
+}
+
+// insistOnce asks for some of the wishes, and waits for Kafka to have their own records.
+func (p *Producer) insistOnce(ctx context.Context, wishes []Wish, some []int, results []Result) {
+	asked := make([]Wish, len(some))
+	sent := make([]chan error, len(some))
+	for n, i := range some {
+		sent[n] = make(chan error, 1)
+		asked[n] = wishes[i]
+		asked[n].sent = sent[n]
+	}
+	for n, r := range p.RequestAll(ctx, asked) {
+		if r.Outcome == Published || r.Outcome == Upgraded {
 			select {
-			case err := <-sent:
+			case err := <-sent[n]:
 				if err != nil {
-					return Result{Err: fmt.Errorf("%w: %w", ErrNotSent, err)}
+					r = Result{Err: fmt.Errorf("%w: %w", ErrNotSent, err)}
 				}
 			case <-ctx.Done():
 				r.Outcome = Pending
 			}
-			return r
-		case Pending:
-			select {
-			case <-again.C:
-				continue
-			case <-ctx.Done():
-			}
-			return r
-		case AlreadyProcessing, Held, Cooling:
 		}
-		return r
+		results[some[n]] = r
 	}
 }
 
