@@ -28,7 +28,6 @@ type tortured struct {
 	kinds      map[string]int
 	duplicates int
 	took       time.Duration
-	ends       *ends
 	table      table
 }
 
@@ -92,7 +91,7 @@ func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tor
 	stop()
 	r := &tortured{seed: seed, faults: len(t.done), kinds: tally(t.done)}
 	r.table.judge("processes that did not end when they were told", listed(t.slow), "none", len(t.slow) == 0)
-	if err := r.drained(ctx, s, len(t.forgot) > 0); err != nil {
+	if err := r.drained(ctx, s); err != nil {
 		return nil, err
 	}
 	leave()
@@ -108,7 +107,7 @@ func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tor
 	if err := r.judge(ctx, s, t, w, l); err != nil {
 		return nil, err
 	}
-	if err := r.afterwards(ctx, s, t, w, l); err != nil {
+	if err := r.afterwards(ctx, s, w, l); err != nil {
 		return nil, err
 	}
 	r.took = time.Since(began)
@@ -162,20 +161,20 @@ func (s *site) inflict(ctx context.Context, t *torturer, seed uint64, strikes []
 	return pause(ctx, time.Second)
 }
 
-// drained waits until all is committed and no retry is to come. A retry that was covered
-// by a lock that a failover had brought back comes round when its claim ends: that is
-// made to be now, for it is minutes later than any other end.
-func (r *tortured) drained(ctx context.Context, s *site, forgetful bool) error {
+// drained waits until all is committed and no retry is to come. A retry that was claimed
+// by a process that was killed before it had asked comes round when its claim ends: that
+// is made to be now, for it is minutes later than any other end.
+func (r *tortured) drained(ctx context.Context, s *site) error {
 	began := time.Now()
-	behind, retrying, covered := int64(-1), -1, 0
+	behind, retrying, claimed := int64(-1), -1, 0
 	err := within(ctx, drainPatience, func() (bool, error) {
 		var err error
 		if behind, err = s.behind(ctx, schemas.High, schemas.Low); err != nil || behind > 0 {
 			return false, err
 		}
 		retrying, err = s.number(ctx, "SELECT count(*) FROM update_status WHERE source = $1 AND state = 'RETRYING'", s.source)
-		if err == nil && retrying > 0 && forgetful && covered == 0 && time.Since(began) > lockLife+5*time.Second {
-			covered, err = s.endClaims(ctx)
+		if err == nil && retrying > 0 && claimed == 0 && time.Since(began) > lockLife+5*time.Second {
+			claimed, err = s.endClaims(ctx)
 		}
 		return retrying == 0, err
 	})
@@ -184,7 +183,7 @@ func (r *tortured) drained(ctx context.Context, s *site, forgetful bool) error {
 	}
 	r.table.judge("records not committed, entities to be retried", fmt.Sprintf("%d, %d after %v", behind, retrying, time.Since(began).Round(time.Second)),
 		fmt.Sprintf("0, 0 within %v", drainPatience), behind == 0 && retrying == 0)
-	r.table.figure("  retried when a claim ended, for a failover brought a lock back", "%d", covered)
+	r.table.figure("  retried when a claim ended, for its process was killed", "%d", claimed)
 	return nil
 }
 
@@ -205,16 +204,12 @@ func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, 
 	if err != nil {
 		return err
 	}
-	r.ends = e
 	r.table.figure("reads, of them without a good answer, not made; LOW records", "%d, %d, %d; %d", l.reads.Load(), len(l.refused), l.left.Load(), l.low.Load())
 	t.refusals(&r.table, l)
 	if len(t.forgot) > 0 {
 		r.table.judge("bytes of acknowledged writes to Redis that failovers forgot", fmt.Sprint(t.forgot), ">0 each", slices.Min(t.forgot) > 0)
 	}
-	var covered int
-	l.insisted, covered = t.uncovered(e, l.insisted)
 	r.table.nothingLost(e, requests, l, t.doubtful)
-	r.table.figure("refreshes that a lock covered which a failover brought back", "%d", covered)
 	failures, unburied := e.unburied(requests)
 	r.table.none("failures without their letters", failures, unburied)
 	r.table.figure("  dead letters", "%d", len(letters))

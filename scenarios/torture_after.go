@@ -21,16 +21,13 @@ const lockLife = time.Minute
 
 // afterwards judges that nothing is left that would keep anybody from asking, and that
 // all do what they did before.
-func (r *tortured) afterwards(ctx context.Context, s *site, t *torturer, w *witness, l *load) error {
+func (r *tortured) afterwards(ctx context.Context, s *site, w *witness, l *load) error {
 	began := time.Now()
 	left, err := s.unsettled(ctx)
 	if err != nil {
 		return err
 	}
-	all := len(left)
-	left = slices.DeleteFunc(left, func(lock string) bool { return t.back(lock, r.ends) })
 	r.table.nothing("locks that are left of what is committed", left)
-	r.table.figure("  of them brought back by a failover", "%d", all-len(left))
 	var live []string
 	err = within(ctx, lockLife+5*time.Second, func() (bool, error) {
 		var err error
@@ -68,23 +65,6 @@ func (s *site) unsettled(ctx context.Context) ([]string, error) {
 		return err == nil, err
 	})
 	return left, err
-}
-
-// back says whether a failover may have brought a lock back: it was set before that, its
-// entity has come to an end, and was not called for again, which would have taken the
-// lock away.
-func (t *torturer) back(lock string, e *ends) bool {
-	name, rest, _ := strings.Cut(lock, "} ")
-	key := name[strings.LastIndex(name, "/")+1:]
-	var lane string
-	var number int64
-	if _, err := fmt.Sscan(rest, &lane, &number); err != nil {
-		return false
-	}
-	ended := e.stored[key].version > number || e.failed[key].number >= number || e.failed[key].final()
-	return ended && slices.ContainsFunc(t.done, func(d doneHurt) bool {
-		return d.name == failover && number < d.ended.UnixMilli() && e.called[key].Before(d.ended)
-	})
 }
 
 // again refreshes those that readers insisted on, of which most locks and cool-downs

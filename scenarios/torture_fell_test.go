@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -69,28 +68,5 @@ func TestTheJudgeSeesReadsThatFailWithoutNeed(t *testing.T) {
 		if judged.missed != c.missed {
 			t.Errorf("%s: missed is %t", name, judged.missed)
 		}
-	}
-}
-
-func TestALockIsBackOnlyOfWhatEndedBeforeTheFailover(t *testing.T) {
-	began := time.Now()
-	of := &torturer{done: []doneHurt{{hurt{harm: harm{name: failover}}, began.Add(-time.Second), began}}}
-	for name, c := range map[string]struct {
-		number time.Time
-		called time.Time
-		want   bool
-	}{
-		"ended in the gap": {began.Add(-2 * time.Second), began.Add(-time.Second), true},
-		"ended after it":   {began.Add(-2 * time.Second), began.Add(time.Second), false},
-		"set after it":     {began.Add(time.Second), began.Add(-time.Second), false},
-		"never ended":      {began.Add(-time.Second), began.Add(-2 * time.Second), false},
-	} {
-		lock := fmt.Sprintf("upd:{s/character/k1} HIGH %d %d CONFIRMED", c.number.UnixMilli(), began.Add(time.Minute).UnixMilli())
-		if got := of.back(lock, &ends{stored: map[string]seen{"k1": {version: c.called.UnixMilli()}}, called: map[string]time.Time{"k1": c.called}}); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
-	}
-	if of.back("upd:{s/character/k1} garbled", &ends{}) {
-		t.Error("what is no lock is back")
 	}
 }

@@ -1,16 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/simulator"
 )
@@ -176,46 +175,21 @@ func (t *table) duplicates(all []arrival, requests []asked, done []doneHurt) (re
 	return repeated
 }
 
-// liveLocks asks Redis for the locks whose lives have not ended.
+// liveLocks asks Redis for the locks whose lives have not ended. One that another server
+// set, before a failover or a restart, is none (lua/coalesce_acquire).
 const liveLocks = `local t = redis.call('TIME')
 local now, live = t[1] * 1000 + math.floor(t[2] / 1000), {}
+local id = string.sub(string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'), 1, 16)
 for _, key in ipairs(redis.call('KEYS', 'upd:*')) do
-  local lock = redis.call('HGET', key, 'lock')
-  local till = lock and string.match(lock, '^%S+ %d+ (%d+) ')
-  if till and tonumber(till) > now then live[#live + 1] = key .. ' ' .. lock end
+  local f = redis.call('HMGET', key, 'lock', 'server')
+  local till = f[1] and string.match(f[1], '^%S+ %d+ (%d+) ')
+  if till and tonumber(till) > now and f[2] == id then live[#live + 1] = key .. ' ' .. f[1] end
 end
 return live`
 
 // locks returns the live ones, past the way that is hurt.
 func (s *site) locks(ctx context.Context) (live []string, err error) {
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", s.redis.address)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	if _, err := fmt.Fprintf(conn, "*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n", len(liveLocks), liveLocks); err != nil {
-		return nil, err
-	}
-	answer := bufio.NewReader(conn)
-	number := func(kind byte) (int, error) {
-		line, err := answer.ReadString('\n')
-		if err != nil {
-			return 0, err
-		}
-		if line[0] != kind {
-			return 0, fmt.Errorf("Redis says %q", line) //nolint:staticcheck // it is a name
-		}
-		return strconv.Atoi(strings.TrimSpace(line[1:]))
-	}
-	n, err := number('*')
-	for ; err == nil && n > 0; n-- {
-		var size int
-		if size, err = number('$'); err == nil {
-			text := make([]byte, size+2)
-			_, err = io.ReadFull(answer, text)
-			live = append(live, string(text[:size]))
-		}
-	}
-	return live, err
+	client := redis.NewClient(&redis.Options{Addr: s.redis.address, MaxRetries: -1})
+	defer func() { _ = client.Close() }()
+	return client.Eval(ctx, liveLocks, nil).StringSlice()
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -184,25 +183,6 @@ func replication(ctx context.Context, p *process, command ...any) (map[string]st
 func offset(replication map[string]string) int {
 	n, _ := strconv.Atoi(replication["master_repl_offset"])
 	return n
-}
-
-// uncovered leaves out the promises that a lock may have covered which a failover brought
-// back: no rule removes those (ARCHITECTURE.md, "Coalescing"). That the fetch behind the
-// lock had begun must be forgotten too, or a reader who insists would not have been
-// content with it, and no later one can have ended, or it had taken the lock away: the
-// last of the entity began in the gap.
-func (t *torturer) uncovered(e *ends, all []promise) (left []promise, covered int) {
-	for _, p := range all {
-		back := slices.ContainsFunc(t.done, func(d doneHurt) bool {
-			return d.name == failover && p.asked.Before(d.ended.Add(lockLife)) && e.after(p.key, d.began) && !e.after(p.key, d.ended)
-		})
-		if back && !e.after(p.key, p.asked) {
-			covered++
-			continue
-		}
-		left = append(left, p)
-	}
-	return left, covered
 }
 
 // endClaims has the retries that are claimed be due, as they are when their claims end,

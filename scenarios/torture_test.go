@@ -206,27 +206,6 @@ func TestTheJudgeSeesAFailureWithoutItsLetter(t *testing.T) {
 	}
 }
 
-func TestAPromiseIsCoveredOnlyByALockThatCameBack(t *testing.T) {
-	began := time.Now()
-	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
-	of := &torturer{done: []doneHurt{{hurt{harm: harm{name: failover}}, at(10), at(12)}}}
-	for name, c := range map[string]struct {
-		fetched, promised int
-		want              int
-	}{
-		"fetched in the gap":             {11, 12, 1},
-		"fetched in it, and promised":    {11, 12 + int(lockLife/time.Second), 0}, // when no lock was left
-		"fetched before it":              {9, 12, 0},
-		"fetched after it, and promised": {13, 14, 0},
-		"kept":                           {11, 10, 0},
-	} {
-		e := &ends{stored: map[string]seen{"k": {checked: at(c.fetched).UnixMicro()}}}
-		if left, covered := of.uncovered(e, []promise{{"k", "query-1", at(c.promised)}}); covered != c.want || len(left) != 1-c.want {
-			t.Errorf("%s: %d covered, %d left", name, covered, len(left))
-		}
-	}
-}
-
 func TestAPromiseIsInDoubtWhileItsProcessCouldNotKeepIt(t *testing.T) {
 	began := time.Now()
 	done := func(name, part, victim string) *torturer {

@@ -140,8 +140,8 @@ func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.
 // retryDoor lets scheduled retries ask the producer.
 type retryDoor struct{ *producer.Producer }
 
-// Ask asks for each retry. What is covered by a record that may still fail to
-// reach Kafka, or could not be asked for, is asked for once more.
+// Ask asks for each retry, and waits until Kafka has it. What could not be asked for
+// is to be asked for once more.
 func (d retryDoor) Ask(ctx context.Context, due []store.Status) []store.Status {
 	wishes := make([]producer.Wish, len(due))
 	for i, s := range due {
@@ -151,7 +151,7 @@ func (d retryDoor) Ask(ctx context.Context, due []store.Status) []store.Status {
 		}
 	}
 	var left []store.Status
-	for i, r := range d.RequestAll(ctx, wishes) {
+	for i, r := range d.InsistAll(ctx, wishes) {
 		if !r.Queued() {
 			left = append(left, due[i])
 		}
