@@ -40,8 +40,8 @@ scenario-reads: $(K6) ## 3,000 users read during a flood, with a slow Kafka, and
 observe: ## what operators see: panels, rules and alerts on a real Prometheus, judged (SECONDS_EACH=30)
 	@$(SERVICES); $(GO) run ./scenarios --seconds $${SECONDS_EACH:-30} observe
 
-torture: ## faults at random under load, judged by Kafka, the database and the upstream's log (SEED= for a run again, FAULTS=12)
-	@$(SERVICES); $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} torture
+torture: ## faults at random under load, judged by Kafka, the database and the upstream's log (SEED= for a run again, FAULTS=12, RESULTS=a file to keep it in)
+	@$(SERVICES); $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS:+--results $$RESULTS} torture
 
 fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
