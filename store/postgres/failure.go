@@ -28,7 +28,7 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
 	selectStatuses = `SELECT i.n, ` + store.StatusColumns + `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
-JOIN update_status u ON u.source = i.source AND u.facet = i.facet AND u.key = i.key`
+CROSS JOIN LATERAL (SELECT * FROM update_status u WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key LIMIT 1) u`
 
 	// claimDue returns the rows as they were. Those that another instance is
 	// claiming at the moment are passed over.

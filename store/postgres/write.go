@@ -73,7 +73,7 @@ WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.number <
 // became of each, in their order. An error means that nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
 		clear(b.Results)
 		if err := touchAll(ctx, tx, b); err != nil {
 			return err

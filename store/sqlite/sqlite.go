@@ -123,7 +123,15 @@ func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	if err := do(tx); err != nil {
+	ended := false
+	defer func() {
+		if !ended { // a panic: the one connection must not stay in a transaction
+			_ = tx.Rollback()
+		}
+	}()
+	err = do(tx)
+	ended = true
+	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()
