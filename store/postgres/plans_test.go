@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -14,15 +13,7 @@ import (
 // read a table whole: a touch of 500 among 200,000 snapshots once did, and took 15 times
 // as long.
 func TestNoBatchReadsAWholeTable(t *testing.T) {
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), url+"&pool_max_conns=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := alone(t)
 	const n = 20_000
 	for _, sql := range []string{
 		`INSERT INTO snapshot_state SELECT 's', 'f', 'key-' || n, 1, sha256(n::text::bytea), 0, 'zstd', 17000, 1, 1, 1, false, '', '' FROM generate_series(1, $1) n`,

@@ -78,7 +78,9 @@ func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int
 	return updated, hot, payloadRows
 }
 
-func TestAnUnchangedCheckWritesNoPayloadAndStaysOnItsPage(t *testing.T) {
+// alone returns a store with one connection, whose statistics are its own.
+func alone(t *testing.T) *Store {
+	t.Helper()
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
 		t.Fatal(err)
@@ -87,7 +89,12 @@ func TestAnUnchangedCheckWritesNoPayloadAndStaysOnItsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestAnUnchangedCheckWritesNoPayloadAndStaysOnItsPage(t *testing.T) {
+	s := alone(t)
 	batch := func(version int64) []store.Write {
 		var writes []store.Write
 		for i := range 200 {
