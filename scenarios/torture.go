@@ -33,7 +33,11 @@ type tortured struct {
 
 // rows is the run in a few lines: what it was, and how it is judged.
 func (r *tortured) rows() []line {
-	rows := []line{{what: "seed, faults, length", figure: fmt.Sprintf("%d, %d, %v", r.seed, r.faults, r.took.Round(time.Second))}}
+	// With a limit, for what has none is not kept.
+	rows := []line{{
+		what: "seed, faults, length", figure: fmt.Sprintf("%d, %d, %v", r.seed, r.faults, r.took.Round(time.Second)),
+		limit: "as asked for", verdict: isHeld,
+	}}
 	for _, name := range slices.Sorted(maps.Keys(r.kinds)) {
 		rows = append(rows, line{what: "  " + name, figure: strconv.Itoa(r.kinds[name])})
 	}
