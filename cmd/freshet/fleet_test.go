@@ -207,18 +207,16 @@ func (f *fleet) askAs(api string, keys []string, readers int, tag string) map[st
 	count := map[string]int{}
 	var first error
 	var wg sync.WaitGroup
-	retries := 0 // of reads that were asked to come back: an overloaded machine may
 	for range readers {
 		wg.Go(func() {
 			for key := range work {
 				freshness, err := f.freshness(api, key, tag)
-				mu.Lock()
-				if errors.Is(err, errUnavailable) && retries < len(keys)/100 {
-					retries++
-					mu.Unlock()
+				// Who is asked to come back does so: an overloaded machine may have to ask.
+				for again := 0; errors.Is(err, errUnavailable) && again < 10; again++ {
+					<-time.After(time.Second)
 					freshness, err = f.freshness(api, key, tag)
-					mu.Lock()
 				}
+				mu.Lock()
 				count[freshness]++
 				if err != nil && first == nil {
 					first = fmt.Errorf("%s: %w", key, err)
