@@ -104,15 +104,22 @@ func TestARefreshIsCountedUntilItIsSettledAndANewKeyOnce(t *testing.T) {
 	r.get("a")
 	r.get("a")
 	r.heard("a", 101)
-	r.get("a?wait=1ms")
+	begin := "begin ip:192.0.2.1 nexon/character/a"
 	want := []string{
-		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1",
-		"requests ip:192.0.2.1 1", "begin ip:192.0.2.1 nexon/character/a",
+		"requests ip:192.0.2.1 1", begin, "keys ip:192.0.2.1 1",
+		"requests ip:192.0.2.1 1", begin,
 		"ended nexon/character/a",
-		"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "begin ip:192.0.2.1 nexon/character/a", "keys ip:192.0.2.1 1", "left ip:192.0.2.1",
 	}
 	if !slices.Equal(r.counted, want) {
 		t.Errorf("counted %q", r.counted)
+	}
+	r.counted = nil
+	r.get("a?wait=1ms") // who waits may look more than once
+	want = []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", begin, "keys ip:192.0.2.1 1", "left ip:192.0.2.1"}
+	n := 0
+	once := slices.DeleteFunc(r.counted, func(what string) bool { n++; return n > 3 && what == begin })
+	if !slices.Equal(once, want) {
+		t.Errorf("a wait counted %q", once)
 	}
 	r.counted = nil
 	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_FAILED"} }
