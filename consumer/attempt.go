@@ -40,24 +40,16 @@ var (
 // answers too slowly for any to be spent, and asking on would burn the budget.
 const lapsesMost = 5
 
-// whileWanted returns a context for an attempt, which ends with its assignment unless a
-// call is sent by then: what waits leaves its places, and the line for permits, to others.
-func (a *attempt) whileWanted(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(a.t.ledger.given, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if !a.entered {
-			cancel(errRevoked)
-		}
-	})
-	return ctx, func() { stop(); cancel(nil) }
-}
-
-// enter counts the record as one whose call is sent; false: its assignment has ended.
-func (a *attempt) enter() bool {
+// underWay reports whether the record counts as one whose call is sent.
+func (a *attempt) underWay() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.entered
+}
+
+// enter counts the record as one whose call is sent, with a.mu held; false: its
+// assignment has ended.
+func (a *attempt) enter() bool {
 	a.entered = a.entered || a.t.ledger.enter()
 	return a.entered
 }
@@ -149,10 +141,9 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 // begin enters the record into its ledger as one whose call is sent, and has the
 // fetch numbered.
 func (a *attempt) begin(ctx context.Context) error {
-	if !a.entered && !a.t.ledger.enter() {
+	if !a.enter() {
 		return errRevoked
 	}
-	a.entered = true
 	a.began = time.Now()
 	verdict, number, err := a.w.requests.Begin(ctx, a.t.request, a.t.stored.Version)
 	switch {

@@ -179,10 +179,15 @@ func (l *ledger) revoke() {
 	l.giveUp(errRevoked)
 }
 
-// within returns a context that ends with ctx, and when the ledger is no longer open.
-func (l *ledger) within(ctx context.Context) (context.Context, func()) {
+// within returns a context that ends with ctx, and when the ledger is no longer open
+// unless keeps says, at that moment, that what is done goes on.
+func (l *ledger) within(ctx context.Context, keeps func() bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.given, func() { cancel(errRevoked) })
+	stop := context.AfterFunc(l.given, func() {
+		if !keeps() {
+			cancel(errRevoked)
+		}
+	})
 	return ctx, func() { stop(); cancel(nil) }
 }
 

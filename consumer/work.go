@@ -34,11 +34,10 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		w.skip(t, schemas.Failed) // what that one wrote down ended this one too
 		return
 	}
-	waiting, done := t.ledger.within(ctx)
-	defer done()
 	for t.ledger.is(open) {
 		a := &attempt{w: w, t: t}
-		wanted, over := a.whileWanted(ctx)
+		// What waits leaves its places, and the line for permits, to others.
+		wanted, over := t.ledger.within(ctx, a.underWay)
 		d := w.try(wanted, hard, a)
 		over()
 		if a.entered {
@@ -48,17 +47,24 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			w.metrics.took.Observe(time.Since(started).Seconds())
 			return
 		}
-		if d.doubt {
-			// Nothing is under way meanwhile, so a revocation need not wait for it. Then it
-			// is asked once more: that others are answered well tells that the upstream is
-			// well now, and not that it was.
-			w.health.awaitGood(waiting, t.request.Entity, time.Now(), w.config.Doubt)
-			t.doubted = !w.permits.Probed(a.began)
-		}
-		if !pause(waiting, jittered(d.wait)) {
+		if !w.rest(ctx, a, d) {
 			return
 		}
 	}
+}
+
+// rest waits between two attempts, during which nothing is under way. It reports false
+// if the record is given up.
+func (w *Worker) rest(ctx context.Context, a *attempt, d decision) bool {
+	ctx, over := a.t.ledger.within(ctx, func() bool { return false })
+	defer over()
+	if d.doubt {
+		// Asked once more then: that others are answered well tells that the upstream is
+		// well now, and not that it was.
+		w.health.awaitGood(ctx, a.t.request.Entity, time.Now(), w.config.Doubt)
+		a.t.doubted = !w.permits.Probed(a.began)
+	}
+	return pause(ctx, jittered(d.wait))
 }
 
 // try makes one attempt and does what is decided on. Either a.ended is set
@@ -67,7 +73,10 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
 	if !w.health.admits(t.request.Facet) {
-		if a.enter() {
+		a.mu.Lock()
+		entered := a.enter()
+		a.mu.Unlock()
+		if entered {
 			d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
 			w.schedule(ctx, t, d, failed{reason: d.reason, err: errSickEndpoint, number: t.unfetched()})
 		}
