@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -187,13 +188,9 @@ type arrival struct {
 	fault  simulator.Kind
 }
 
-// arrivals returns all calls, in their order.
-func (s *site) arrivals(ctx context.Context) (all []arrival, err error) {
-	st, err := s.stats(ctx)
-	if err != nil || st.Arrivals == 0 {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.upstream+"/_arrivals", http.NoBody)
+// told returns what the upstream tells of itself under a path; it is to be closed.
+func (s *site) told(ctx context.Context, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.upstream+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -201,9 +198,31 @@ func (s *site) arrivals(ctx context.Context) (all []arrival, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }()
+	return resp.Body, nil
+}
+
+func (s *site) stats(ctx context.Context) (st simulator.Stats, err error) {
+	text, err := s.told(ctx, "/_stats")
+	if err != nil {
+		return st, err
+	}
+	defer func() { _ = text.Close() }()
+	return st, json.NewDecoder(text).Decode(&st)
+}
+
+// arrivals returns all calls, in their order.
+func (s *site) arrivals(ctx context.Context) (all []arrival, err error) {
+	st, err := s.stats(ctx)
+	if err != nil || st.Arrivals == 0 {
+		return nil, err
+	}
+	text, err := s.told(ctx, "/_arrivals")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = text.Close() }()
 	var start time.Time
-	for lines := json.NewDecoder(resp.Body); lines.More(); {
+	for lines := json.NewDecoder(text); lines.More(); {
 		var l struct {
 			At     int64 // microseconds since the upstream's start
 			Key    string

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -210,17 +209,4 @@ func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options
 		after.MaxInSlidingSecond <= 500 && after.Refused == 0)
 	t.note = "cores: " + cores + "; PostgreSQL and Kafka beside them"
 	return t, nil
-}
-
-func (s *site) stats(ctx context.Context) (st simulator.Stats, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.upstream+"/_stats", http.NoBody)
-	if err != nil {
-		return st, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return st, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return st, json.NewDecoder(resp.Body).Decode(&st)
 }
