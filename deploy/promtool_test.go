@@ -11,18 +11,14 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/servicetest"
 )
 
 // run runs a program of the monitoring tools, and fails with what it says.
 func run(t *testing.T, pack, program string, args ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
-			t.Fatalf("there is no %s, and FRESHET_TEST_REQUIRE is set: apt-get install %s", program, pack)
-		}
-		t.Skipf("there is no %s: apt-get install %s", program, pack)
-	}
-	said, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	said, err := exec.CommandContext(t.Context(), servicetest.Program(t, program, pack), args...).CombinedOutput()
 	if err != nil {
 		t.Errorf("%s %s: %v\n%s", program, strings.Join(args, " "), err, said)
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"os/exec"
 	"reflect"
 	"slices"
 	"testing"
@@ -236,13 +234,7 @@ func TestAPromiseIsInDoubtWhileItsProcessCouldNotKeepIt(t *testing.T) {
 func TestTortureShort(t *testing.T) {
 	servicetest.Kafka(t)
 	servicetest.Postgres(t)
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		end := t.Skipf
-		if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
-			end = t.Fatalf
-		}
-		end("there is no redis-server, and %s kills one: apt-get install -y --no-install-recommends redis-server", t.Name())
-	}
+	servicetest.Program(t, "redis-server", "redis-server")
 	t.Chdir("..")
 	// A seed whose first ten faults are of all parts, and short: it has a broker of its own
 	// to start. A worker is killed while the tables are locked, Redis fails over and loses

@@ -39,14 +39,7 @@ type RedisServer struct {
 // own, as in "--appendonly", "yes"; without any, nothing is kept on disk.
 func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	t.Helper()
-	binary, err := exec.LookPath("redis-server")
-	if err != nil {
-		const hint = "install it with: scripts/services install"
-		if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
-			t.Fatalf("there is no redis-server, and FRESHET_TEST_REQUIRE is set: %s needs one to kill; %s", t.Name(), hint)
-		}
-		t.Skipf("there is no redis-server: %s needs one to kill; %s", t.Name(), hint)
-	}
+	binary := Program(t, "redis-server", "redis-server")
 	port := freePort(t)
 	s := &RedisServer{Address: net.JoinHostPort("127.0.0.1", port), t: t, binary: binary, dir: t.TempDir()}
 	s.args = append([]string{

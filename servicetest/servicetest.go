@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -25,13 +26,30 @@ func address(t testing.TB, variable, service string) string {
 	t.Helper()
 	value := os.Getenv(variable)
 	if value == "" {
-		const hint = "start it with: eval \"$(scripts/services up)\""
-		if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
-			t.Fatalf("%s is not set, and FRESHET_TEST_REQUIRE is: %s needs a real %s; %s", variable, t.Name(), service, hint)
-		}
-		t.Skipf("%s is not set: %s needs a real %s; %s", variable, t.Name(), service, hint)
+		missing(t, variable+" is not set", "a real "+service, `start it with: eval "$(scripts/services up)"`)
 	}
 	return value
+}
+
+// missing ends a test that lacks something: it is skipped, or fails where nothing may
+// be missing, as in CI.
+func missing(t testing.TB, what, needs, hint string) {
+	t.Helper()
+	if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
+		t.Fatalf("%s, and FRESHET_TEST_REQUIRE is set: %s needs %s; %s", what, t.Name(), needs, hint)
+	}
+	t.Skipf("%s: %s needs %s; %s", what, t.Name(), needs, hint)
+}
+
+// Program returns the path of a program that the package of this name brings, or ends
+// the test.
+func Program(t testing.TB, name, pack string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		missing(t, "there is no "+name, "it", "install it with: apt-get install -y --no-install-recommends "+pack)
+	}
+	return path
 }
 
 // Name returns a new name for a source, so that tests that share a service

@@ -3,23 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/freshet/freshet/servicetest"
 )
 
 // browser starts a headless Chromium on a page of the address.
 func browser(t *testing.T, address string) context.Context {
 	t.Helper()
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
-			t.Fatal("chromium is missing: apt-get install chromium")
-		}
-		t.Skip("chromium is not installed")
-	}
+	program := servicetest.Program(t, "chromium", "chromium")
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
