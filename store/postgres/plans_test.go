@@ -2,22 +2,28 @@ package postgres
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
-// TestNoBatchReadsAWholeTable runs what runs regularly and asks PostgreSQL whether it has
-// read a table whole: a touch of 500 among 200,000 snapshots once did, and took 15 times
-// as long.
-func TestNoBatchReadsAWholeTable(t *testing.T) {
-	s := alone(t)
-	const n = 20_000
+// fillEntities fills the tables with n entities of source s and facet f, that are due a
+// millisecond apart from now on, with a snapshot each, and a failure for every 20th.
+func fillEntities(t testing.TB, s *Store, n int) {
+	t.Helper()
 	for _, sql := range []string{
-		`INSERT INTO snapshot_state SELECT 's', 'f', 'key-' || n, 1, sha256(n::text::bytea), 0, 'zstd', 17000, 1, 1, 1, false, '', '' FROM generate_series(1, $1) n`,
-		`INSERT INTO update_status SELECT 's', 'f', 'key-' || 20 * n, 'RETRYING', '', '', 1, 0, 1, n, 'LOW', '{}', '', '', 1, 1 FROM generate_series(1, $1 / 20) n`,
+		`INSERT INTO entities SELECT 's', 'f', 'key-' || lpad(n::text, 9, '0'), '{"ocid":"0123456789abcdef"}', n % 3, n % 50 <> 0, n % 51 <> 0,
+			1000 * ((n * 7919::bigint) % $1), 1, 1, 0.5, 3600000000, 1.5, 1 FROM generate_series(0, $1 - 1) n`,
+		`INSERT INTO snapshot_state SELECT 's', 'f', 'key-' || lpad(n::text, 9, '0'), 1, sha256(n::text::bytea), 0, 'zstd', 17000, 1, 1, 1, false, '', ''
+			FROM generate_series(0, $1 - 1) n`,
+		`INSERT INTO update_status SELECT 's', 'f', 'key-' || lpad((20 * n)::text, 9, '0'), 'RETRYING', '', '', 1, 0, 1, n, 'LOW', '{}', '', '', 1, 1
+			FROM generate_series(0, $1 / 20 - 1) n`,
 	} {
 		if _, err := s.pool.Exec(t.Context(), sql, n); err != nil {
 			t.Fatal(err)
@@ -26,38 +32,244 @@ func TestNoBatchReadsAWholeTable(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "VACUUM ANALYSE"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// plan returns how a statement is carried out, in a transaction that leaves nothing.
+func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
+	t.Helper()
+	var begin pgx.TxOptions
+	if strings.Contains(options, "byIndex") {
+		begin = byIndex
+	}
+	tx, err := s.pool.BeginTx(t.Context(), begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	options = strings.ReplaceAll(options, "byIndex", "COSTS")
+	rows, err := tx.Query(t.Context(), "EXPLAIN ("+options+") "+sql, args...)
+	if err != nil {
+		t.Fatal(sql, err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(sql, err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// keysOf are the arrays of some hundred entities.
+func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Moves) {
+	t.Helper()
+	page, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c store.Claim
+	var candidates []store.Candidate
+	for _, r := range page {
+		of.add(r.Entity)
+		candidates = append(candidates, store.Candidate{Registered: r})
+	}
+	return of, c.Decide(candidates, func(c store.Candidate) store.Move { return store.Move{Due: c.Due, History: c.History} })
+}
+
+// TestNothingThatRunsRegularlyReadsAWholeTable looks at how each statement of scheduling
+// is carried out, with statistics and, as after an import, without.
+func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
+	s := open(t)
+	fillEntities(t, s, 20_000)
+	for _, sql := range []string{
+		`INSERT INTO schedule_claims SELECT n::text, 's', n, n, '[]' FROM generate_series(1, 5000) n`,
+		`INSERT INTO schedule_state SELECT n::text, 1, 1 FROM generate_series(1, 5000) n`,
+		`INSERT INTO retention_walks SELECT n::text, 'f', '' FROM generate_series(1, 5000) n`,
+		`ANALYSE`,
+	} {
+		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of, moves := keysOf(t, s, 1000)
+	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := registeredColumns(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c columns
+	for _, r := range all {
+		c.add(store.Write{Entity: r.Entity, Version: 5, CheckedAt: r.Due})
+	}
+	tier, enabled := store.Hot, true
+	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
+		ListEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
+	statements := []struct {
+		name, options, sql, index string
+		args                      []any
+	}{
+		{"due", "byIndex", lockDueEntities, "entities_due", []any{"s", 3_000_000, 1000}},
+		{"all due", "byIndex", lockDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
+		{"none due", "byIndex", lockDueEntities, "entities_due", []any{"s", -1, 1000}},
+		{"states", "COSTS", selectStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
+		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys}},
+		{"touch", "byIndex", touch, "snapshot_state_", []any{
+			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified,
+		}},
+		{"end failures", "byIndex", endFailures, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
+		{"move", "byIndex", moveEntities, "entities_pkey", moves.Columns("s")},
+		{"next due", "COSTS", store.SelectNextDueEntity, "entities_due", []any{"s"}},
+		{"abandoned", "COSTS", takeOver, "schedule_claims_until", []any{"s", 1000, "x", 1}},
+		{"renew", "COSTS", store.RenewClaim, "schedule_claims_pkey", []any{"7", 1}},
+		{"finish", "COSTS", store.DeleteClaim, "schedule_claims_pkey", []any{"7"}},
+		{"register", "COSTS", registerEntities, "entities_pkey", rows},
+		{"reads", "COSTS", countReads, "entities_pkey", rows},
+		{"active", "COSTS", store.SetEntityActive, "entities_pkey", []any{"s", "f", "key-000000007", true}},
+		{"enabled", "COSTS", store.SetEntityEnabled, "entities_pkey", []any{"s", "f", "key-000000007", true}},
+		{"delete", "COSTS", store.DeleteEntity, "entities_pkey", []any{"s", "f", "key-000000007"}},
+		{"list", "COSTS", list, "entities_pkey", listArgs},
+		{"price", "COSTS", store.SelectPrice, "schedule_state_pkey", []any{"7"}},
+		{"set price", "COSTS", store.SetPrice, "schedule_state_pkey", []any{"7", 1.5, 5, 4}},
+		{"walk", "byIndex", lockWalk, "retention_walks_pkey", []any{"7", "f"}},
+		{"move walk", "byIndex", store.MoveWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
+		{"expired", "byIndex", store.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 1000}},
+		{"delete expired", "byIndex", store.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5}},
+		{"delete payload", "byIndex", store.DeleteOrphan, "snapshot_", []any{"s", "f", "key-000010000"}},
+	}
+	for _, statistics := range []string{"with", "without"} {
+		if statistics == "without" {
+			if _, err := s.pool.Exec(t.Context(), `DELETE FROM pg_statistic`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, st := range statements {
+			p := plan(t, s, st.options, st.sql, st.args...)
+			if strings.Contains(p, "Seq Scan") || !strings.Contains(p, st.index) {
+				t.Errorf("%s, %s statistics:\n%s", st.name, statistics, p)
+			}
+		}
+	}
+}
+
+// TestReadsAndRegisteringAgainStayOnTheirPage: neither writes a column of an index.
+func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
+	url := servicetest.Postgres(t)
+	if _, err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), url+"&pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const entities, rounds = 600, 40
+	var all []store.Registered
+	for i := range entities {
+		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)}
+		all = append(all, store.Registered{Entity: e, Enabled: true, Active: true, Due: time.UnixMicro(1)})
+	}
+	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	for round := range rounds { // one in twenty is read and one in twenty moves to another tier
+		var moved []store.Registered
+		var reads []store.Reads
+		for i, r := range all {
+			if i%20 == round%20 {
+				reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: time.UnixMicro(9)})
+			}
+			if i%20 == (round+7)%20 {
+				r.Tier = store.Tier(1 + round/20)
+				moved = append(moved, r)
+			}
+		}
+		if err := s.ObserveReads(t.Context(), reads); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.RegisterEntities(t.Context(), moved); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
+		t.Fatal(err)
+	}
+	var updated, hot, inserted int
+	if err := s.pool.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_hot_upd, n_tup_ins FROM pg_stat_user_tables WHERE relname = 'entities'`).
+		Scan(&updated, &hot, &inserted); err != nil {
+		t.Fatal(err)
+	}
+	if updated != 2*rounds*entities/20 || hot < updated*9/10 || inserted != entities {
+		t.Errorf("%d updated, %d of them on their page, %d inserted", updated, hot, inserted)
+	}
+	t.Logf("%d updated, %d of them on their page", updated, hot)
+}
+
+// TestNoBatchReadsAWholeTable runs what runs regularly and asks PostgreSQL whether it has
+// read a table whole: a touch of 500 among 200,000 snapshots once did, and took 15 times
+// as long.
+func TestNoBatchReadsAWholeTable(t *testing.T) {
+	url := servicetest.Postgres(t)
+	if _, err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), url+"&pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	fillEntities(t, s, 20_000)
 	wholes := func() (n int) {
 		t.Helper()
 		if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.pool.QueryRow(t.Context(), `SELECT sum(seq_scan) FROM pg_stat_user_tables
-			WHERE relname = 'update_status' OR relname LIKE 'snapshot\_state\_%'`).Scan(&n); err != nil {
+WHERE relname = 'entities' OR relname = 'update_status' OR relname LIKE 'snapshot\_state\_%'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
+	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var of []schemas.Entity
+	var reads []store.Reads
 	var writes []store.Write
-	for i := range 1000 {
-		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint("key-", 1+i*n/1000)}
-		of = append(of, e)
+	for _, r := range all {
+		of = append(of, r.Entity)
+		reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: r.Due})
 		writes = append(writes, store.Write{
-			Entity: e, Version: 5, CheckedAt: time.UnixMicro(5),
+			Entity: r.Entity, Version: 5, CheckedAt: time.UnixMicro(5),
 			Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
 		})
 	}
 	for name, do := range map[string]func() error{
+		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
+		"reads":    func() error { return s.ObserveReads(t.Context(), reads) },
+		"active":   func() error { return s.SetActive(t.Context(), of, true) },
 		"write":    func() error { _, err := s.Write(t.Context(), writes); return err },
 		"states":   func() error { _, err := s.States(t.Context(), of); return err },
 		"statuses": func() error { _, err := s.Statuses(t.Context(), of); return err },
+		"next":     func() error { _, err := s.NextDueEntity(t.Context(), "s"); return err },
+		"expired": func() error {
+			_, _, err := s.DeleteExpired(t.Context(), "s", "f", time.UnixMicro(0), 1000)
+			return err
+		},
+		"claim": func() error {
+			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, func(c store.Candidate) store.Move {
+				return store.Move{Due: c.Due, Ask: true}
+			})
+			return err
+		},
 	} {
 		before := wholes()
 		if err := do(); err != nil {
 			t.Fatal(name, err)
 		}
-		if after := wholes(); after != before {
-			t.Errorf("%s has read tables whole, %d times", name, after-before)
+		if n := wholes() - before; n != 0 {
+			t.Errorf("%s: %d tables were read whole", name, n)
 		}
 	}
 }

@@ -113,21 +113,27 @@ func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State,
 }
 
 // byIndex begins a transaction in which the planner has no choice but an index, in the
-// same round trip. It counts each partition for each key, and so it would rather read a
-// table of a million rows whole than look up some hundreds of them.
+// same round trip. What it knows of due times is always old; it counts each partition for
+// each key; and so it would rather read a table of a million rows whole than look up some
+// hundreds of them, and lock and sort more than is wanted.
 var byIndex = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 
+// querier is the pool, or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // each runs a query whose first column is an entity's place among those asked for,
 // counted from 1, and hands on what was scanned from the others for that place.
-func each[T any](ctx context.Context, pool *pgxpool.Pool, query string, of []schemas.Entity,
+func each[T any](ctx context.Context, db querier, query string, of []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {
 	var a entities
 	for _, e := range of {
 		a.add(e)
 	}
-	rows, err := pool.Query(ctx, query, a.sources, a.facets, a.keys)
+	rows, err := db.Query(ctx, query, a.sources, a.facets, a.keys)
 	if err != nil {
 		return err
 	}

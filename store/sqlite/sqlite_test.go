@@ -2,8 +2,10 @@ package sqlite
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/storetest"
 )
 
@@ -51,6 +53,28 @@ func TestAFileKeepsItsSnapshotsAndADatabaseInMemoryIsItsOwn(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+func TestWhatIsDueIsFoundByItsIndex(t *testing.T) {
+	s, err := Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	for sql, args := range map[string][]any{
+		store.SelectDueEntities:   {"s", 1, 100},
+		store.SelectNextDueEntity: {"s"},
+		takeOver:                  {"s", 1, "id", 2},
+	} {
+		var id, parent, unused int
+		var step string
+		if err := s.db.QueryRowContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, args...).Scan(&id, &parent, &unused, &step); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(step, "SEARCH") {
+			t.Errorf("%s\n%s", sql, step)
 		}
 	}
 }

@@ -67,6 +67,7 @@ type Store interface {
 	Letters(ctx context.Context, source string, open bool, limit int) ([]store.Letter, error)
 	// HandleLetters marks those that are open, and returns how many were.
 	HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error)
+	Entities
 }
 
 // Run runs the suite; each test gets an empty store from open.
@@ -109,6 +110,23 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a retry is claimed when it is due, and again when the claim ends", testDue},
 		{"of concurrent claims each retry goes to one", testDueRace},
 		{"letters are listed until they are handled", testLetters},
+		{"an entity that is registered again keeps what was seen of it", testRegister},
+		{"thousands are registered and switched at once", testRegisterMany},
+		{"entities are chosen by every filter, page by page", testEntityFilter},
+		{"a person takes entities out of the schedule and puts them back", testEnable},
+		{"what has ended by its content is not claimed", testActive},
+		{"reads are counted, and register what is unknown", testReads},
+		{"whoever writes entities at once waits for nobody in a circle", testEntityStorm},
+		{"what is due is claimed, the earliest first", testClaim},
+		{"who decides is told all that is known, and what it says is kept", testDecide},
+		{"a claim that asks for nothing is none", testNothingAsked},
+		{"a claimant that dies has claimed nothing", testClaimDies},
+		{"a claim that is abandoned is taken over, and its holder knows", testAbandoned},
+		{"an abandoned claim is taken over by one", testAbandonedRace},
+		{"of concurrent schedulers one claims each due time", testClaimRace},
+		{"a price is set once in an interval", testPrice},
+		{"what was kept too long is deleted, and nothing else", testExpired},
+		{"what is fetched while others delete is kept whole", testExpiredRace},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(bench{t, open(t)}) })
 	}

@@ -1,0 +1,173 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	lockDueEntities = store.SelectDueEntities + ` FOR UPDATE SKIP LOCKED`
+
+	moveEntities = `UPDATE entities e
+SET tier = i.tier, due_at = i.due_at, claimed_at = i.claimed_at, updated_at = i.updated_at,
+	changes = i.changes, watched = i.watched, reads = i.reads, read_at = i.read_at
+FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::double precision[], $9::bigint[], $10::double precision[], $11::bigint[])
+	AS i (facet, key, tier, due_at, claimed_at, updated_at, changes, watched, reads, read_at)
+WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
+
+	// takeOver gives the claim another id, so that its holder, should it still live,
+	// finds that it holds it no more.
+	takeOver = `WITH abandoned AS (
+` + store.SelectAbandoned + `
+FOR UPDATE SKIP LOCKED
+)
+UPDATE schedule_claims c SET id = $3, until = $4 FROM abandoned WHERE c.id = abandoned.id
+RETURNING c.claimed_at, c.entries`
+)
+
+// ClaimEntities claims entities of a source that are due, earliest first, most of them at
+// most. decide is called once for each, says when it is due again and whether it is
+// asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
+// as a claim until FinishClaim, or until the lease is over and another takes it; there
+// is none, and no ID, if nothing is.
+//
+// All of it is committed together, so that a scheduler that dies at any point loses
+// nothing and asks for nothing twice; if only the answer to its commit is lost, the claim
+// stands, and is taken over after its lease. It is one transaction and not one statement: what
+// decides is the policy's Go code. Any number may claim at once; each passes over what
+// another is claiming, and none waits.
+func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+	decide func(store.Candidate) store.Move,
+) (store.Claim, error) {
+	claim := store.NewClaim(source, now)
+	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+		candidates, err := dueEntities(ctx, tx, source, now, most)
+		if err != nil || len(candidates) == 0 {
+			return err
+		}
+		var b pgx.Batch
+		b.Queue(moveEntities, claim.Decide(candidates, decide).Columns(source)...)
+		if len(claim.Asks) > 0 {
+			args, err := claim.ClaimArgs(now.Add(lease))
+			if err != nil {
+				return err
+			}
+			b.Queue(store.InsertClaim, args...)
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	})
+	if err != nil {
+		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, marked(err))
+	}
+	if len(claim.Asks) == 0 {
+		claim.ID = ""
+	}
+	return claim, nil
+}
+
+// dueEntities locks those that are due, and then reads what is stored of each.
+func dueEntities(ctx context.Context, tx pgx.Tx, source string, now time.Time, most int) ([]store.Candidate, error) {
+	rows, err := tx.Query(ctx, lockDueEntities, source, now.UnixMicro(), most)
+	if err != nil {
+		return nil, err
+	}
+	candidates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c store.Candidate, err error) {
+		return c, c.ScanRegistered(row.Scan)
+	})
+	if err != nil || len(candidates) == 0 {
+		return nil, err
+	}
+	of := make([]schemas.Entity, len(candidates))
+	for i := range candidates {
+		c := &candidates[i]
+		of[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
+	}
+	err = each(ctx, tx, selectStates, of, func(found *store.State, scan func(...any) error) error {
+		return found.ScanState(scan)
+	}, func(i int, found store.State) {
+		found.Entity = of[i]
+		candidates[i].State = found
+	})
+	if err != nil {
+		return nil, err
+	}
+	return candidates, each(ctx, tx, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
+		return found.ScanStatus(scan)
+	}, func(i int, found store.Status) { candidates[i].Status = found })
+}
+
+// FinishClaim ends a claim: all of it has been asked for. Of one that another has taken
+// over, or that has ended, nothing is changed.
+func (s *Store) FinishClaim(ctx context.Context, id string) error {
+	if _, err := s.pool.Exec(ctx, store.DeleteClaim, id); err != nil {
+		return fmt.Errorf("finish the claim %s: %w", id, err)
+	}
+	return nil
+}
+
+// RenewClaim keeps a claim for longer; false if it is not held any more, and what is
+// left of it is another's.
+func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
+	tag, err := s.pool.Exec(ctx, store.RenewClaim, id, until.UnixMicro())
+	if err != nil {
+		return false, fmt.Errorf("renew the claim %s: %w", id, err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+// AbandonedClaim takes over the claim of a source whose lease has been over for longest,
+// for another lease and under another ID; false if there is none. One caller gets it.
+func (s *Store) AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+	claim := store.Claim{ID: store.ClaimID(), Source: source}
+	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOver, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return store.Claim{}, false, nil
+	}
+	if err != nil {
+		return store.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
+	}
+	return claim, true, nil
+}
+
+// NextDueEntity returns when the source's next entity is due; zero if there is none.
+func (s *Store) NextDueEntity(ctx context.Context, source string) (time.Time, error) {
+	var us int64
+	err := s.pool.QueryRow(ctx, store.SelectNextDueEntity, source).Scan(&us)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next entity of %s that is due: %w", source, err)
+	}
+	return time.UnixMicro(us).UTC(), nil
+}
+
+// Price returns the price of a source's calls and when it was set; zero if it never was.
+func (s *Store) Price(ctx context.Context, source string) (price float64, at time.Time, err error) {
+	var us int64
+	err = s.pool.QueryRow(ctx, store.SelectPrice, source).Scan(&price, &us)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, time.Time{}, nil
+	}
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("read the price of %s: %w", source, err)
+	}
+	return price, time.UnixMicro(us).UTC(), nil
+}
+
+// SetPrice writes the price unless one was set less than every before at; of those who
+// set it at once one does.
+func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error) {
+	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-every).UnixMicro())
+	if err != nil {
+		return false, fmt.Errorf("write the price of %s: %w", source, err)
+	}
+	return tag.RowsAffected() == 1, nil
+}

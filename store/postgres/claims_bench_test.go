@@ -1,0 +1,282 @@
+package postgres
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// tickBatch is how many entities a tick claims: what a source of 250 calls a second asks
+// for in one.
+const tickBatch = 250
+
+// ticks plays a schedule of n entities, each due once in a round, with a clock of its own.
+type ticks struct {
+	s   *Store
+	n   int
+	now time.Time
+}
+
+func (k *ticks) move(c store.Candidate) store.Move {
+	return store.Move{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Ask: true}
+}
+
+// tick claims the next tickBatch and finishes the claim.
+func (k *ticks) tick(t testing.TB) time.Duration {
+	t.Helper()
+	start := time.Now()
+	c, err := k.s.ClaimEntities(t.Context(), "s", k.now, tickBatch, time.Minute, k.move)
+	took := time.Since(start)
+	if err != nil || len(c.Asks) != tickBatch {
+		t.Fatal(len(c.Asks), err)
+	}
+	if err := k.s.FinishClaim(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+// buffers makes a tick statement by statement, and returns how many pages each touched.
+func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
+	t.Helper()
+	pages = map[string]int{}
+	err := pgx.BeginTxFunc(t.Context(), k.s.pool, byIndex, func(tx pgx.Tx) error {
+		explain := func(name, sql string, args ...any) error {
+			var text []byte
+			if err := tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+sql, args...).Scan(&text); err != nil {
+				return err
+			}
+			var plans []struct {
+				Plan struct {
+					Hit  int `json:"Shared Hit Blocks"`
+					Read int `json:"Shared Read Blocks"`
+				}
+			}
+			if err := json.Unmarshal(text, &plans); err != nil {
+				return err
+			}
+			pages[name] = plans[0].Plan.Hit + plans[0].Plan.Read
+			pages["all"] += pages[name]
+			return nil
+		}
+		var due []store.Candidate
+		if err := explain("lock", lockDueEntities, "s", k.now.UnixMicro(), tickBatch); err != nil {
+			return err
+		}
+		rows, err := tx.Query(t.Context(), lockDueEntities, "s", k.now.UnixMicro(), tickBatch)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var c store.Candidate
+			if err := c.ScanRegistered(rows.Scan); err != nil {
+				return err
+			}
+			due = append(due, c)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		var of entities
+		for _, c := range due {
+			of.add(c.Entity)
+		}
+		if err := explain("states", selectStates, of.sources, of.facets, of.keys); err != nil {
+			return err
+		}
+		if err := explain("statuses", selectStatuses, of.sources, of.facets, of.keys); err != nil {
+			return err
+		}
+		var c store.Claim
+		return explain("move", moveEntities, c.Decide(due, k.move).Columns("s")...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages
+}
+
+// TestATickCostsTheSameHoweverManyEntitiesThereAre compares the pages that a tick touches,
+// also after many ticks, whose dead rows lie where the next one begins.
+func TestATickCostsTheSameHoweverManyEntitiesThereAre(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills large tables")
+	}
+	pages := func(n int) (first, later int) {
+		s := open(t)
+		fillEntities(t, s, n)
+		k := &ticks{s, n, time.UnixMicro(1 << 50)}
+		first = k.buffers(t)["all"]
+		for range 40 {
+			k.tick(t)
+		}
+		return first, k.buffers(t)["all"]
+	}
+	few, fewLater := pages(10_000)
+	many, manyLater := pages(100_000)
+	t.Logf("pages of a tick of %d: of 10,000 entities %d, after 40 ticks %d; of 100,000 %d, after 40 ticks %d",
+		tickBatch, few, fewLater, many, manyLater)
+	if many > 2*few || manyLater > 2*fewLater || manyLater > 2*many {
+		t.Error("a tick costs more where there are more entities, or after many ticks")
+	}
+}
+
+// entityCounts are 10,000 and a million or, as FRESHET_TEST_ENTITIES says, more.
+func entityCounts(b *testing.B) []int {
+	counts := []int{10_000, 1_000_000}
+	if text := os.Getenv("FRESHET_TEST_ENTITIES"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			b.Fatal("FRESHET_TEST_ENTITIES:", err)
+		}
+		counts[1] = n
+	}
+	return counts
+}
+
+// BenchmarkTick times ticks of tickBatch, and counts the pages of one, at first and when
+// vacuum is due.
+func BenchmarkTick(b *testing.B) {
+	for _, n := range entityCounts(b) {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := open(b)
+			fillEntities(b, s, n)
+			k := &ticks{s, n, time.UnixMicro(1 << 50)}
+			first := k.buffers(b)
+			b.Log("at first", first)
+			var took time.Duration
+			made := 0
+			for b.Loop() {
+				took += k.tick(b)
+				made++
+			}
+			b.ReportMetric(float64(took.Microseconds())/1000/float64(made), "ms/tick")
+			b.ReportMetric(float64(first["all"]), "pages")
+			last := k.buffers(b)
+			b.Log("after", made, "ticks", last)
+			b.ReportMetric(float64(last["all"]), "pages-at-last")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkTickBesideALongTransaction is BenchmarkTick while somebody keeps a snapshot of
+// the database, so that nothing dead can be removed or marked.
+func BenchmarkTickBesideALongTransaction(b *testing.B) {
+	s := open(b)
+	fillEntities(b, s, 200_000)
+	tx, err := s.pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(b.Context()) }()
+	if _, err := tx.Exec(b.Context(), "SELECT count(*) FROM schedule_state"); err != nil {
+		b.Fatal(err)
+	}
+	k := &ticks{s, 200_000, time.UnixMicro(1 << 50)}
+	var took time.Duration
+	made := 0
+	for b.Loop() {
+		took += k.tick(b)
+		made++
+	}
+	b.ReportMetric(float64(took.Microseconds())/1000/float64(made), "ms/tick")
+	b.Log("after", made, "ticks", k.buffers(b))
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkImport registers entities that are unknown, in the store and by COPY into a
+// temporary table, which is what was not chosen, and then registers them again.
+func BenchmarkImport(b *testing.B) {
+	const batch = 5000
+	all := func(round int) []store.Registered {
+		rs := make([]store.Registered, batch)
+		for i := range rs {
+			rs[i] = store.Registered{
+				Entity: schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprintf("%08x-%d", uint32((round*batch+i)*2654435761), round)},
+				Params: map[string]string{"ocid": "0123456789abcdef"}, Enabled: true, Active: true, Due: time.UnixMicro(int64(round*batch + i)),
+			}
+		}
+		return rs
+	}
+	rate := func(b *testing.B, rounds int, took time.Duration) {
+		b.ReportMetric(float64(rounds*batch)/took.Seconds(), "rows/s")
+		b.ReportMetric(0, "ns/op")
+	}
+	run := func(name string, times int, write func(s *Store, rs []store.Registered) error) {
+		b.Run(name, func(b *testing.B) {
+			s := open(b)
+			var took time.Duration
+			rounds := 0
+			for b.Loop() {
+				rs := all(rounds)
+				for range times {
+					start := time.Now()
+					if err := write(s, rs); err != nil {
+						b.Fatal(err)
+					}
+					took += time.Since(start)
+				}
+				rounds++
+			}
+			rate(b, rounds*times, took)
+		})
+	}
+	unnest := func(s *Store, rs []store.Registered) error {
+		_, err := s.RegisterEntities(b.Context(), rs)
+		return err
+	}
+	run("unnest", 1, unnest)
+	run("unnest, half known", 2, unnest)
+	run("copy", 1, func(s *Store, rs []store.Registered) error { return copied(b, s, rs) })
+}
+
+// copied registers by COPY into a temporary table of the transaction.
+func copied(b *testing.B, s *Store, rs []store.Registered) error {
+	columns := []string{
+		"source", "facet", "key", "params", "tier", "enabled", "active", "due_at",
+		"claimed_at", "updated_at", "changes", "watched", "reads", "read_at",
+	}
+	return pgx.BeginFunc(b.Context(), s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(b.Context(), `CREATE TEMPORARY TABLE imported (LIKE entities) ON COMMIT DROP`); err != nil {
+			return err
+		}
+		rs = store.SortRegistered(rs)
+		_, err := tx.CopyFrom(b.Context(), pgx.Identifier{"imported"}, columns, pgx.CopyFromSlice(len(rs), func(i int) ([]any, error) {
+			return rs[i].RegisteredArgs()
+		}))
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(b.Context(), store.InsertEntity+` SELECT * FROM imported`+store.OrReplace)
+		return err
+	})
+}
+
+// BenchmarkWalk looks at snapshots, none of which is expired.
+func BenchmarkWalk(b *testing.B) {
+	const most = 5000
+	s := open(b)
+	fillEntities(b, s, 200_000)
+	looked := 0
+	start := time.Now()
+	for b.Loop() {
+		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), most)
+		if n != 0 || err != nil {
+			b.Fatal(n, err)
+		}
+		if !done {
+			looked += most
+		}
+	}
+	b.ReportMetric(float64(looked)/time.Since(start).Seconds(), "rows/s")
+	b.ReportMetric(0, "ns/op")
+}

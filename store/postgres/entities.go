@@ -1,0 +1,204 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	insertEntities = store.InsertEntity + `
+SELECT i.source, i.facet, i.key, i.params::json, i.tier, i.enabled, i.active, i.due_at,
+	i.claimed_at, i.updated_at, i.changes, i.watched, i.reads, i.read_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::bool[], $7::bool[], $8::bigint[],
+	$9::bigint[], $10::bigint[], $11::double precision[], $12::bigint[], $13::double precision[], $14::bigint[])
+	AS i (source, facet, key, params, tier, enabled, active, due_at, claimed_at, updated_at, changes, watched, reads, read_at)`
+
+	registerEntities = insertEntities + store.OrReplace + ` RETURNING xmax = 0`
+	countReads       = insertEntities + store.OrCount
+
+	// entityBatch bounds what one transaction writes, and for how long others wait for it.
+	entityBatch = 5000
+
+	// exactCost is the planner's cost up to which rows are counted one by one: some tenths
+	// of a second.
+	exactCost = 50_000
+)
+
+// RegisterEntities registers entities, and returns how many were unknown. Of those that
+// are there params, tier and enabled are replaced, and what was seen of them, when they
+// are due and whether they are active remains. Each few thousand are a transaction of
+// their own; after an error the same may be registered again.
+func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
+	for batch := range slices.Chunk(store.SortRegistered(all), entityBatch) {
+		args, err := registeredColumns(batch)
+		if err != nil {
+			return added, fmt.Errorf("register %d entities: %w", len(all), err)
+		}
+		rows, err := s.pool.Query(ctx, registerEntities, args...)
+		if err != nil {
+			return added, fmt.Errorf("register %d entities: %w", len(all), marked(err))
+		}
+		n, unknown := 0, false
+		_, err = pgx.ForEachRow(rows, []any{&unknown}, func() error {
+			if unknown {
+				n++
+			}
+			return nil
+		})
+		if err != nil {
+			return added, fmt.Errorf("register %d entities: %w", len(all), marked(err))
+		}
+		added += n
+	}
+	return added, nil
+}
+
+// ObserveReads adds reads to entities, and registers those that are unknown. When an
+// entity is due does not change, so no index is written. After an error some may have
+// been counted.
+func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads) error {
+	for batch := range slices.Chunk(store.SortReads(reads), entityBatch) {
+		all := make([]store.Registered, len(batch))
+		for i, r := range batch {
+			all[i] = r.Registered()
+		}
+		args, err := registeredColumns(all)
+		if err == nil {
+			_, err = s.pool.Exec(ctx, countReads, args...)
+		}
+		if err != nil {
+			return fmt.Errorf("count reads of %d entities: %w", len(reads), marked(err))
+		}
+	}
+	return nil
+}
+
+// registeredColumns are entities as the arrays that unnest takes.
+func registeredColumns(all []store.Registered) ([]any, error) {
+	var e entities
+	var params []string
+	var tiers []int16
+	var enabled, active []bool
+	var due, claimed, updated, watched, read []int64
+	var changes, reads []float64
+	for _, r := range all {
+		args, err := r.RegisteredArgs()
+		if err != nil {
+			return nil, err
+		}
+		e.add(r.Entity)
+		params, tiers = append(params, args[3].(string)), append(tiers, int16(r.Tier)) //nolint:gosec // there are three
+		enabled, active, due = append(enabled, r.Enabled), append(active, r.Active), append(due, args[7].(int64))
+		claimed, updated = append(claimed, args[8].(int64)), append(updated, args[9].(int64))
+		changes, watched = append(changes, r.History.Changes), append(watched, args[11].(int64))
+		reads, read = append(reads, r.History.Reads), append(read, args[13].(int64))
+	}
+	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, active, due, claimed, updated, changes, watched, reads, read}, nil
+}
+
+// SetActive says of entities whether their content lets them be fetched by themselves.
+// Of one that is not registered nothing is kept.
+func (s *Store) SetActive(ctx context.Context, of []schemas.Entity, active bool) error {
+	if _, err := s.flag(ctx, store.SetEntityActive, of, active); err != nil {
+		return fmt.Errorf("set %d entities active (%v): %w", len(of), active, err)
+	}
+	return nil
+}
+
+// EnableEntities puts entities back into the schedule or takes them out, and returns how
+// many were not so already: all that the filter chooses or, if keys is not nil, those
+// of its source and facet. Each few thousand are a transaction of their own.
+func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
+	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
+		return s.Entities(ctx, f, after, limit)
+	}, func(of []schemas.Entity) (int, error) { return s.flag(ctx, store.SetEntityEnabled, of, enabled) })
+	if err != nil {
+		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
+	}
+	return n, nil
+}
+
+// flag runs a statement that sets a flag of one entity, for many in one round trip, and
+// returns how many rows it wrote.
+func (s *Store) flag(ctx context.Context, statement string, of []schemas.Entity, to bool) (written int, err error) {
+	for batch := range slices.Chunk(store.SortEntities(of), entityBatch) {
+		var b pgx.Batch // one transaction
+		n := 0
+		for _, e := range batch {
+			b.Queue(statement, e.Source, e.Facet, e.Key, to).Exec(func(tag pgconn.CommandTag) error {
+				n += int(tag.RowsAffected())
+				return nil
+			})
+		}
+		if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+			return written, marked(err)
+		}
+		written += n
+	}
+	return written, nil
+}
+
+// Entities returns registered entities that the filter chooses, in their order, those
+// behind an entity, limit of them at most.
+func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
+	query, args := filter.ListEntities(after, limit)
+	rows, err := s.pool.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list entities: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r store.Registered, err error) {
+		return r, r.ScanRegistered(row.Scan)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list entities: %w", err)
+	}
+	return all, nil
+}
+
+// CountEntities returns how many the filter chooses; exact is false if that is an
+// estimate, since counting would take long.
+func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
+	return s.count(ctx, filter, exactCost)
+}
+
+func (s *Store) count(ctx context.Context, filter store.EntityFilter, most float64) (n int64, exact bool, err error) {
+	from, args := filter.From()
+	var text []byte
+	if err := s.pool.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT 1"+from, args...).Scan(&text); err != nil {
+		return 0, false, fmt.Errorf("count entities: %w", err)
+	}
+	var plans []struct {
+		Plan struct {
+			Rows float64 `json:"Plan Rows"`
+			Cost float64 `json:"Total Cost"`
+		}
+	}
+	if err := json.Unmarshal(text, &plans); err != nil {
+		return 0, false, fmt.Errorf("count entities: the database's estimate: %w", err)
+	}
+	if len(plans) == 1 && plans[0].Plan.Cost > most {
+		return int64(plans[0].Plan.Rows), false, nil
+	}
+	if err := s.pool.QueryRow(ctx, "SELECT count(*)"+from, args...).Scan(&n); err != nil {
+		return 0, false, fmt.Errorf("count entities: %w", err)
+	}
+	return n, true, nil
+}
+
+// DeleteEntity takes an entity off the schedule for good, and reports whether it was on
+// it. What is stored of it remains.
+func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
+	tag, err := s.pool.Exec(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)
+	if err != nil {
+		return false, fmt.Errorf("delete the entity %s: %w", e, err)
+	}
+	return tag.RowsAffected() == 1, nil
+}

@@ -1,0 +1,65 @@
+package postgres
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestManyEntitiesAreCountedByEstimate(t *testing.T) {
+	s := open(t)
+	fillEntities(t, s, 20_000)
+	for filter, want := range map[store.EntityFilter]int64{{}: 20_000, {Source: "s", Facet: "f"}: 20_000, {Source: "other"}: 0} {
+		exactly, exact, err := s.CountEntities(t.Context(), filter)
+		if exactly != want || !exact || err != nil {
+			t.Errorf("%+v: %d (exact: %v), %v; want %d", filter, exactly, exact, err, want)
+		}
+		about, exact, err := s.count(t.Context(), filter, 0)
+		if about < want*9/10 || about > want*11/10+1 || exact || err != nil {
+			t.Errorf("%+v: about %d (exact: %v), %v; want %d", filter, about, exact, err, want)
+		}
+	}
+}
+
+// TestASchedulerWhoseSessionEndsLosesNothing ends the database session of a claim in the
+// middle of it.
+func TestASchedulerWhoseSessionEndsLosesNothing(t *testing.T) {
+	s := open(t)
+	fillEntities(t, s, 100)
+	before, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	move := func(store.Candidate) store.Move { return store.Move{Due: time.UnixMicro(1 << 50), Ask: true} }
+	calls := 0
+	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, func(c store.Candidate) store.Move {
+		if calls++; calls == 5 {
+			if _, err := s.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND state = 'idle in transaction'`); err != nil {
+				t.Error(err)
+			}
+		}
+		return move(c)
+	})
+	if err == nil || calls != 10 {
+		t.Fatalf("claimed, after %d decisions", calls)
+	}
+	after, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 200)
+	if err != nil || len(after) != len(before) {
+		t.Fatal(len(after), err)
+	}
+	for i := range after {
+		if !after[i].Due.Equal(before[i].Due) {
+			t.Errorf("%s moved from %v to %v", after[i].Entity, before[i].Due, after[i].Due)
+		}
+	}
+	if _, found, err := s.AbandonedClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
+		t.Error(found, err)
+	}
+	c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, move)
+	if err != nil || len(c.Asks) != 97 { // the others are disabled or inactive
+		t.Errorf("%d, %v", len(c.Asks), err)
+	}
+}

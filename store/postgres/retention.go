@@ -1,0 +1,81 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/freshet/freshet/store"
+)
+
+const lockWalk = store.SelectWalk + ` FOR UPDATE SKIP LOCKED`
+
+// DeleteExpired deletes snapshots of a facet that were fetched before a time, and
+// absences looked at before it. When a snapshot was fetched can't be indexed, since each
+// check writes it; so each call looks at the next most snapshots in the order of their
+// keys, wherever the last call of any process stopped, and done says that it came to the
+// end: the next begins anew. A whole walk costs one look at each snapshot, about what one
+// check of each costs, spread as the caller likes. While another walks there, nothing is
+// done.
+//
+// A status remains: it holds back, or promises a retry, and neither has an age; only what
+// a later fetch stores ends it. Dead letters are the topic's, which has its own retention.
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
+	// A transaction of its own: a row that another has inserted and not committed can't be
+	// passed over.
+	if _, err := s.pool.Exec(ctx, store.InsertWalk, source, facet); err != nil {
+		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, marked(err))
+	}
+	err = pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+		var after string
+		if err := tx.QueryRow(ctx, lockWalk, source, facet).Scan(&after); err != nil {
+			return err
+		}
+		looked, last, keys, err := expired(ctx, tx, source, facet, after, before, most)
+		if err != nil {
+			return err
+		}
+		if done = looked < most; done {
+			last = ""
+		}
+		var b pgx.Batch
+		for _, key := range keys {
+			// The state first, as a Write does: two in the other order wait in a circle.
+			b.Queue(store.DeleteExpiredState, source, facet, key, before.UnixMicro()).Exec(func(tag pgconn.CommandTag) error {
+				deleted += int(tag.RowsAffected())
+				return nil
+			})
+			b.Queue(store.DeleteOrphan, source, facet, key)
+		}
+		b.Queue(store.MoveWalk, source, facet, last)
+		return tx.SendBatch(ctx, &b).Close()
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, marked(err))
+	}
+	return deleted, done, nil
+}
+
+// expired looks at the next snapshots behind a key, and returns how many it looked at, the
+// last one's key, and the keys of those that are kept too long.
+func expired(ctx context.Context, tx pgx.Tx, source, facet, after string, before time.Time, most int) (looked int, last string, keys []string, err error) {
+	rows, err := tx.Query(ctx, store.SelectExpired, source, facet, after, before.UnixMicro(), most)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	var key string
+	_, err = pgx.ForEachRow(rows, []any{&looked, &last, &key}, func() error {
+		if key != "" {
+			keys = append(keys, key)
+		}
+		return nil
+	})
+	return looked, last, keys, err
+}

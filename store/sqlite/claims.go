@@ -1,0 +1,159 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	moveEntity = `UPDATE entities
+SET tier = $4, due_at = $5, claimed_at = $6, updated_at = $7, changes = $8, watched = $9, reads = $10, read_at = $11
+WHERE source = $1 AND facet = $2 AND key = $3`
+
+	takeOver = `UPDATE schedule_claims SET id = $3, until = $4
+WHERE id = (` + store.SelectAbandoned + `)
+RETURNING claimed_at, entries`
+)
+
+// ClaimEntities claims entities of a source that are due, earliest first, most of them at
+// most. decide is called once for each, says when it is due again and whether it is
+// asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
+// as a claim until FinishClaim, or until the lease is over and another takes it; there
+// is none, and no ID, if nothing is. All of it is committed together.
+func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+	decide func(store.Candidate) store.Move,
+) (store.Claim, error) {
+	claim := store.NewClaim(source, now)
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		candidates, err := dueEntities(ctx, tx, source, now, most)
+		if err != nil {
+			return err
+		}
+		moves := claim.Decide(candidates, decide)
+		for n := range candidates {
+			if _, err := tx.ExecContext(ctx, moveEntity, moves.Row(source, n)...); err != nil {
+				return err
+			}
+		}
+		if len(claim.Asks) == 0 {
+			return nil
+		}
+		args, err := claim.ClaimArgs(now.Add(lease))
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, store.InsertClaim, args...)
+		return err
+	})
+	if err != nil {
+		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, err)
+	}
+	if len(claim.Asks) == 0 {
+		claim.ID = ""
+	}
+	return claim, nil
+}
+
+func dueEntities(ctx context.Context, tx *sql.Tx, source string, now time.Time, most int) ([]store.Candidate, error) {
+	due, err := registered(ctx, tx, store.SelectDueEntities, source, now.UnixMicro(), most)
+	if err != nil {
+		return nil, err
+	}
+	candidates := make([]store.Candidate, len(due))
+	for i, r := range due {
+		c := &candidates[i]
+		e := r.Entity
+		c.Registered, c.State.Entity, c.Status.Entity = r, e, e
+		err := c.State.ScanState(tx.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("read %s: %w", e, err)
+		}
+		err = c.Status.ScanStatus(tx.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("read the status of %s: %w", e, err)
+		}
+	}
+	return candidates, nil
+}
+
+// FinishClaim ends a claim: all of it has been asked for. Of one that another has taken
+// over, or that has ended, nothing is changed.
+func (s *Store) FinishClaim(ctx context.Context, id string) error {
+	if _, err := s.db.ExecContext(ctx, store.DeleteClaim, id); err != nil {
+		return fmt.Errorf("finish the claim %s: %w", id, err)
+	}
+	return nil
+}
+
+// RenewClaim keeps a claim for longer; false if it is not held any more, and what is
+// left of it is another's.
+func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
+	if held, err = wrote(s.db.ExecContext(ctx, store.RenewClaim, id, until.UnixMicro())); err != nil {
+		return false, fmt.Errorf("renew the claim %s: %w", id, err)
+	}
+	return held, nil
+}
+
+// AbandonedClaim takes over the claim of a source whose lease has been over for longest,
+// for another lease and under another ID; false if there is none. One caller gets it.
+func (s *Store) AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+	claim := store.Claim{ID: store.ClaimID(), Source: source}
+	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOver, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Claim{}, false, nil
+	}
+	if err != nil {
+		return store.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
+	}
+	return claim, true, nil
+}
+
+// NextDueEntity returns when the source's next entity is due; zero if there is none.
+func (s *Store) NextDueEntity(ctx context.Context, source string) (time.Time, error) {
+	var us int64
+	err := s.db.QueryRowContext(ctx, store.SelectNextDueEntity, source).Scan(&us)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next entity of %s that is due: %w", source, err)
+	}
+	return time.UnixMicro(us).UTC(), nil
+}
+
+// Price returns the price of a source's calls and when it was set; zero if it never was.
+func (s *Store) Price(ctx context.Context, source string) (price float64, at time.Time, err error) {
+	var us int64
+	err = s.db.QueryRowContext(ctx, store.SelectPrice, source).Scan(&price, &us)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, time.Time{}, nil
+	}
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("read the price of %s: %w", source, err)
+	}
+	return price, time.UnixMicro(us).UTC(), nil
+}
+
+// SetPrice writes the price unless one was set less than every before at; of those who
+// set it at once one does.
+func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error) {
+	set, err = wrote(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-every).UnixMicro()))
+	if err != nil {
+		return false, fmt.Errorf("write the price of %s: %w", source, err)
+	}
+	return set, nil
+}
+
+// wrote reports whether a statement wrote a row.
+func wrote(result sql.Result, err error) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}

@@ -1,0 +1,221 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	insertEntity   = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
+	registerEntity = insertEntity + store.OrReplace
+	countReads     = insertEntity + store.OrCount
+	hasEntity      = `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`
+	entityBatch    = 5000
+)
+
+// RegisterEntities registers entities, and returns how many were unknown. Of those that
+// are there params, tier and enabled are replaced, and what was seen of them, when they
+// are due and whether they are active remains. All are registered or none.
+func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, r := range store.SortRegistered(all) {
+			var known bool
+			if err := tx.QueryRowContext(ctx, hasEntity, r.Entity.Source, r.Entity.Facet, r.Entity.Key).Scan(&known); err != nil {
+				return err
+			}
+			if !known {
+				added++
+			}
+			if err := insert(ctx, tx, registerEntity, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("register %d entities: %w", len(all), err)
+	}
+	return added, nil
+}
+
+// ObserveReads adds reads to entities, and registers those that are unknown. When an
+// entity is due does not change.
+func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads) error {
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, r := range store.SortReads(reads) {
+			if err := insert(ctx, tx, countReads, r.Registered()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("count reads of %d entities: %w", len(reads), err)
+	}
+	return nil
+}
+
+func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registered) error {
+	args, err := r.RegisteredArgs()
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, statement, args...)
+	return err
+}
+
+// SetActive says of entities whether their content lets them be fetched by themselves.
+// Of one that is not registered nothing is kept.
+func (s *Store) SetActive(ctx context.Context, of []schemas.Entity, active bool) error {
+	if _, err := s.flag(ctx, store.SetEntityActive, of, active); err != nil {
+		return fmt.Errorf("set %d entities active (%v): %w", len(of), active, err)
+	}
+	return nil
+}
+
+// EnableEntities puts entities back into the schedule or takes them out, and returns how
+// many were not so already: all that the filter chooses or, if keys is not nil, those
+// of its source and facet. Each few thousand are a transaction of their own.
+func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
+	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
+		return s.Entities(ctx, f, after, limit)
+	}, func(of []schemas.Entity) (int, error) { return s.flag(ctx, store.SetEntityEnabled, of, enabled) })
+	if err != nil {
+		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
+	}
+	return n, nil
+}
+
+// flag runs a statement that sets a flag of one entity, for many, and returns how many
+// rows it wrote.
+func (s *Store) flag(ctx context.Context, statement string, of []schemas.Entity, to bool) (written int, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, e := range store.SortEntities(of) {
+			did, err := wrote(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key, to))
+			if err != nil {
+				return err
+			}
+			if did {
+				written++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return written, nil
+}
+
+// Entities returns registered entities that the filter chooses, in their order, those
+// behind an entity, limit of them at most.
+func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
+	query, args := filter.ListEntities(after, limit)
+	all, err := registered(ctx, s.db, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list entities: %w", err)
+	}
+	return all, nil
+}
+
+// registered runs a query that returns registered entities.
+func registered(ctx context.Context, db interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, query string, args ...any,
+) (all []store.Registered, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var r store.Registered
+		if err := r.ScanRegistered(rows.Scan); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// CountEntities returns how many the filter chooses, always exactly.
+func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
+	from, args := filter.From()
+	if err := s.db.QueryRowContext(ctx, "SELECT count(*)"+from, args...).Scan(&n); err != nil {
+		return 0, false, fmt.Errorf("count entities: %w", err)
+	}
+	return n, true, nil
+}
+
+// DeleteEntity takes an entity off the schedule for good, and reports whether it was on
+// it. What is stored of it remains.
+func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
+	if was, err = wrote(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
+		return false, fmt.Errorf("delete the entity %s: %w", e, err)
+	}
+	return was, nil
+}
+
+// DeleteExpired deletes snapshots of a facet that were fetched before a time, and
+// absences looked at before it. Each call looks at the next most snapshots in the order
+// of their keys, from where the last one stopped, and done says that it came to the end:
+// the next begins anew. Statuses and dead letters remain.
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, store.InsertWalk, source, facet); err != nil {
+			return err
+		}
+		var after string
+		if err := tx.QueryRowContext(ctx, store.SelectWalk, source, facet).Scan(&after); err != nil {
+			return err
+		}
+		looked, last, keys, err := expired(ctx, tx, source, facet, after, before, most)
+		if err != nil {
+			return err
+		}
+		if done = looked < most; done {
+			last = ""
+		}
+		for _, key := range keys {
+			if _, err := tx.ExecContext(ctx, store.DeleteState, source, facet, key); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, store.DeletePayload, source, facet, key); err != nil {
+				return err
+			}
+		}
+		deleted = len(keys)
+		_, err = tx.ExecContext(ctx, store.MoveWalk, source, facet, last)
+		return err
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, err)
+	}
+	return deleted, done, nil
+}
+
+// expired looks at the next snapshots behind a key, and returns how many it looked at, the
+// last one's key, and the keys of those that are kept too long.
+func expired(ctx context.Context, tx *sql.Tx, source, facet, after string, before time.Time, most int) (looked int, last string, keys []string, err error) {
+	rows, err := tx.QueryContext(ctx, store.SelectExpired, source, facet, after, before.UnixMicro(), most)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var key string
+		if err := rows.Scan(&looked, &last, &key); err != nil {
+			return 0, "", nil, err
+		}
+		if key != "" {
+			keys = append(keys, key)
+		}
+	}
+	return looked, last, keys, rows.Err()
+}

@@ -1,0 +1,311 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Entities is what a store must be able to do with entities that are prefetched.
+type Entities interface {
+	// RegisterEntities returns how many were unknown. Of what is known params, tier and
+	// enabled are replaced, and nothing else.
+	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
+	// ObserveReads adds reads to what is known, and registers what is not.
+	ObserveReads(ctx context.Context, reads []store.Reads) error
+	// SetActive passes over what is not registered.
+	SetActive(ctx context.Context, of []schemas.Entity, active bool) error
+	// EnableEntities returns how many it switched, of the filter's choice or, if keys is
+	// not nil, of those of its source and facet.
+	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
+	// Entities returns those behind an entity, in their order, limit of them at most.
+	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error)
+	// CountEntities may estimate, and then says so.
+	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
+	// DeleteEntity reports whether there was one; what is stored of it remains.
+	DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error)
+	// ClaimEntities moves what is due and keeps what is asked for as a claim, all
+	// together or, with an error, nothing.
+	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, decide func(store.Candidate) store.Move) (store.Claim, error)
+	// FinishClaim ends a claim, if there is one of that id.
+	FinishClaim(ctx context.Context, id string) error
+	// RenewClaim reports whether the claim is still held.
+	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
+	// AbandonedClaim takes over a claim whose time is up; one caller gets it.
+	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
+	// NextDueEntity returns when the next one is due; zero if there is none.
+	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// Price returns the price set last; zero if there is none.
+	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
+	// SetPrice writes it unless one was set less than every before.
+	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
+	// DeleteExpired looks at the next most snapshots, and deletes those fetched before.
+	DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
+}
+
+// registered is an entity with something in every field, due at that time.
+func registered(e schemas.Entity, due int64) store.Registered {
+	return store.Registered{
+		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: store.Warm,
+		Enabled: true, Active: true, Due: at(due),
+		History: store.History{
+			ClaimedAt: at(due - 7), UpdatedAt: at(due - 9), Changes: 1.0 / 3, Watched: 90 * time.Minute,
+			Reads: 2.5, ReadAt: at(due - 1),
+		},
+	}
+}
+
+func (b bench) register(want int, all ...store.Registered) {
+	b.Helper()
+	if added, err := b.store.RegisterEntities(b.Context(), all); added != want || err != nil {
+		b.Fatalf("%d were added, %v; want %d", added, err, want)
+	}
+}
+
+func (b bench) observe(reads ...store.Reads) {
+	b.Helper()
+	if err := b.store.ObserveReads(b.Context(), reads); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// lists fails the test unless the filter chooses these, in their order and page by page.
+func (b bench) lists(f store.EntityFilter, want ...store.Registered) {
+	b.Helper()
+	for _, limit := range []int{1, 2, 100} {
+		var all []store.Registered
+		for after := (schemas.Entity{}); ; after = all[len(all)-1].Entity {
+			page, err := b.store.Entities(b.Context(), f, after, limit)
+			if err != nil || len(page) > limit {
+				b.Fatal(len(page), err)
+			}
+			if all = append(all, page...); len(page) == 0 {
+				break
+			}
+		}
+		if len(all) != len(want) || (len(want) > 0 && !reflect.DeepEqual(all, want)) {
+			b.Fatalf("%+v chooses, by %d,\n%+v, want\n%+v", f, limit, all, want)
+		}
+	}
+	if n, exact, err := b.store.CountEntities(b.Context(), f); int(n) != len(want) || !exact || err != nil {
+		b.Errorf("%+v counts %d (exact: %v), %v; want %d", f, n, exact, err, len(want))
+	}
+}
+
+func testRegister(b bench) {
+	b.lists(store.EntityFilter{})
+	b.register(0)
+	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
+	y.Params, y.Due, y.History, y.Enabled, y.Active = nil, time.Time{}, store.History{}, false, false
+	b.register(3, z, x, y)
+	b.lists(store.EntityFilter{}, x, y, z)
+	b.register(0, z, x, y)
+
+	again := store.Registered{Entity: x.Entity, Params: map[string]string{"other": "1"}, Tier: store.Cold, Due: at(99)}
+	yy := y
+	yy.Tier = store.Hot
+	w := registered(key("w"), 40)
+	first := w
+	first.Tier = store.Cold
+	b.register(1, again, first, yy, w) // of two for one the last
+	x.Params, x.Tier, x.Enabled, y.Tier = again.Params, store.Cold, false, store.Hot
+	b.lists(store.EntityFilter{}, w, x, y, z)
+
+	for _, want := range []bool{true, false} {
+		if was, err := b.store.DeleteEntity(b.Context(), x.Entity); was != want || err != nil {
+			b.Error(was, err)
+		}
+	}
+	b.lists(store.EntityFilter{}, w, y, z)
+}
+
+// testRegisterMany registers more than one transaction takes.
+func testRegisterMany(b bench) {
+	const n = 12_000
+	all := make([]store.Registered, n)
+	for i := range all {
+		all[i] = store.Registered{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Active: true, Due: at(int64(i))}
+	}
+	b.register(n, all...)
+	b.register(1, append(all, registered(key("new"), 1))...)
+	if n, _, err := b.store.CountEntities(b.Context(), store.EntityFilter{Source: entity.Source}); n != 12_001 || err != nil {
+		b.Error(n, err)
+	}
+	b.switched(12_001, store.EntityFilter{Source: entity.Source}, nil, false)
+	b.lists(store.EntityFilter{Enabled: new(true)})
+}
+
+func (b bench) switched(want int, f store.EntityFilter, keys []string, enabled bool) {
+	b.Helper()
+	if n, err := b.store.EnableEntities(b.Context(), f, keys, enabled); n != want || err != nil {
+		b.Fatalf("%d were switched, %v; want %d", n, err, want)
+	}
+}
+
+func testEntityFilter(b bench) {
+	of := func(source, facet, key string, tier store.Tier, enabled bool) store.Registered {
+		r := registered(schemas.Entity{Source: source, Facet: facet, Key: key}, 5)
+		r.Tier, r.Enabled = tier, enabled
+		return r
+	}
+	all := []store.Registered{
+		of("nexo", "f", "ab", store.Hot, true), of("nexon", "e", "ab", store.Warm, false), of("nexon", "f", "A", store.Hot, true),
+		of("nexon", "f", "a", store.Cold, true), of("nexon", "f", "ab", store.Hot, false), of("nexon", "f", "abc", store.Hot, true),
+		of("nexon", "f", "ac", store.Warm, true), of("nexon", "f", "a\U0010FFFF", store.Hot, true), of("nexon", "f", "a\U0010FFFFb", store.Hot, true),
+		of("nexon", "f", "b", store.Hot, true), of("nexon", "f", "\uD7FF%", store.Hot, true), of("nexon", "f", "\uE000", store.Hot, true),
+	}
+	b.register(len(all), all...)
+	choose := func(indices ...int) (chosen []store.Registered) {
+		for _, i := range indices {
+			chosen = append(chosen, all[i])
+		}
+		return chosen
+	}
+	b.lists(store.EntityFilter{}, all...)
+	b.lists(store.EntityFilter{Source: "nexo"}, all[0])
+	b.lists(store.EntityFilter{Facet: "e"}, all[1])
+	b.lists(store.EntityFilter{Tier: new(store.Warm)}, choose(1, 6)...)
+	b.lists(store.EntityFilter{Enabled: new(false)}, choose(1, 4)...)
+	b.lists(store.EntityFilter{KeyPrefix: "ab"}, choose(0, 1, 4, 5)...)
+	b.lists(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a"}, choose(3, 4, 5, 6, 7, 8)...)
+	b.lists(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a\U0010FFFF"}, choose(7, 8)...)
+	b.lists(store.EntityFilter{KeyPrefix: "\uD7FF"}, all[10])
+	b.lists(store.EntityFilter{KeyPrefix: "\U0010FFFF"})
+	b.lists(store.EntityFilter{KeyPrefix: "%"})
+	b.lists(store.EntityFilter{Source: "nexon", Facet: "f", Tier: new(store.Hot), Enabled: new(true), KeyPrefix: "ab"}, all[5])
+}
+
+func testEnable(b bench) {
+	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
+	other := registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 40)
+	y.Enabled, z.Active = false, false
+	b.register(4, x, y, z, other)
+	facet := store.EntityFilter{Source: entity.Source, Facet: entity.Facet}
+	b.switched(1, facet, []string{"x", "y", "nobody", "x"}, false)
+	b.switched(0, facet, []string{}, false)
+	x.Enabled = false
+	b.lists(store.EntityFilter{}, other, x, y, z)
+	b.switched(2, store.EntityFilter{}, nil, false)
+	x.Enabled, y.Enabled, z.Enabled, other.Enabled = false, false, false, false
+	b.lists(store.EntityFilter{}, other, x, y, z)
+	b.switched(0, store.EntityFilter{Enabled: new(true)}, nil, true)
+	b.switched(1, store.EntityFilter{Source: entity.Source, KeyPrefix: "x", Enabled: new(false)}, nil, true)
+	x.Enabled = true
+	b.lists(store.EntityFilter{}, other, x, y, z)
+	if _, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, []string{"x"}, true); err == nil {
+		b.Error("keys of no facet were switched")
+	}
+}
+
+func testActive(b bench) {
+	x, y := registered(key("x"), 10), registered(key("y"), 20)
+	b.register(2, x, y)
+	set := func(active bool, of ...schemas.Entity) {
+		b.Helper()
+		if err := b.store.SetActive(b.Context(), of, active); err != nil {
+			b.Fatal(err)
+		}
+	}
+	set(false)
+	set(false, y.Entity, key("nobody"), y.Entity)
+	y.Active = false
+	b.lists(store.EntityFilter{}, x, y)
+	b.register(0, registered(y.Entity, 99)) // its content still says so
+	y.Params = registered(y.Entity, 99).Params
+	b.lists(store.EntityFilter{}, x, y)
+	b.claimsAre(100, 10, x)
+	set(true, x.Entity, y.Entity)
+	y.Active = true
+	b.claimsAre(100, 10, y)
+}
+
+func testReads(b bench) {
+	x := registered(key("x"), 10)
+	y := store.Registered{Entity: key("y"), Enabled: false, Tier: store.Cold}
+	b.register(2, x, y)
+	b.observe()
+	reads := func(k string, count int, until int64) store.Reads {
+		return store.Reads{Entity: key(k), Count: count, At: at(until), Due: at(77), Tier: store.Warm}
+	}
+	b.observe(reads("y", 4, 50), reads("x", 3, 60), reads("new", 1, 8), reads("x", 2, 40), reads("new", 1, 9))
+	x.History.Reads, x.History.ReadAt = 7.5, at(60)
+	y.History.Reads, y.History.ReadAt = 4, at(50)
+	added := store.Registered{
+		Entity: key("new"), Tier: store.Warm, Enabled: true, Active: true, Due: at(77),
+		History: store.History{Reads: 2, ReadAt: at(9)},
+	}
+	b.lists(store.EntityFilter{}, added, x, y)
+	b.observe(reads("x", 1, 30))
+	x.History.Reads++
+	b.lists(store.EntityFilter{KeyPrefix: "x"}, x)
+}
+
+// testEntityStorm has everybody write the same entities at once, each in an order of its
+// own: nobody may fail, and every read is counted.
+func testEntityStorm(b bench) {
+	const rounds, keys = 25, 60
+	all := make([]store.Registered, keys)
+	for i := range all {
+		all[i] = store.Registered{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Active: true, Due: at(int64(keys - i))}
+	}
+	b.register(keys, all...)
+	turned := func(by int) []store.Registered { return slices.Concat(all[by%keys:], all[:by%keys]) }
+	var wg sync.WaitGroup
+	again := func(do func(round int) error) {
+		wg.Go(func() {
+			for round := range rounds {
+				if err := do(round); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	for n := range 2 {
+		again(func(round int) error {
+			_, err := b.store.RegisterEntities(b.Context(), turned(round*7+n))
+			return err
+		})
+		again(func(round int) error {
+			var reads []store.Reads
+			for _, r := range turned(round*13 + n) {
+				reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
+			}
+			slices.Reverse(reads)
+			return b.store.ObserveReads(b.Context(), reads)
+		})
+		again(func(round int) error {
+			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, func(c store.Candidate) store.Move {
+				return store.Move{Due: at(int64(round)), Tier: c.Tier, History: c.History, Ask: true}
+			})
+			return err
+		})
+		again(func(round int) error {
+			var of []schemas.Entity
+			for _, r := range turned(round * 17) {
+				of = append(of, r.Entity)
+			}
+			slices.Reverse(of)
+			return b.store.SetActive(b.Context(), of, round%2 == n)
+		})
+		again(func(round int) error {
+			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, nil, round%2 == n)
+			return err
+		})
+	}
+	wg.Wait()
+	page, err := b.store.Entities(b.Context(), store.EntityFilter{}, schemas.Entity{}, 2*keys)
+	if err != nil || len(page) != keys {
+		b.Fatal(len(page), err)
+	}
+	for _, r := range page {
+		if r.History.Reads != 2*rounds || !r.History.ReadAt.Equal(at(rounds-1)) {
+			b.Errorf("%s has %v reads until %v", r.Entity, r.History.Reads, r.History.ReadAt)
+		}
+	}
+}

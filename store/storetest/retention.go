@@ -1,0 +1,112 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// expire walks once along the whole facet, and returns how many were deleted.
+func (b bench) expire(before int64, most int) (deleted int) {
+	b.Helper()
+	for {
+		n, done, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(before), most)
+		if err != nil || n > most {
+			b.Fatal(n, err)
+		}
+		if deleted += n; done {
+			return deleted
+		}
+	}
+}
+
+// stored returns the keys of the entities of which something is stored.
+func (b bench) stored(of ...schemas.Entity) (keys []string) {
+	b.Helper()
+	for _, e := range of {
+		if _, err := b.store.Get(b.Context(), e); err == nil {
+			keys = append(keys, e.Key)
+		} else if !errors.Is(err, store.ErrNotFound) {
+			b.Fatal(err)
+		}
+	}
+	return keys
+}
+
+func testExpired(b bench) {
+	if n := b.expire(1000, 5); n != 0 {
+		b.Errorf("%d of nothing expired", n)
+	}
+	old, young, looked, confirmed, touched, gone, seen := key("old"), key("young"), key("looked"), key("confirmed"), key("touched"), key("gone"), key("seen")
+	all := []schemas.Entity{confirmed, gone, looked, old, seen, touched, young}
+	b.write(slices.Repeat([]store.Result{store.Changed}, 5),
+		content(old, 10, "x"), content(young, 100, "x"), content(looked, 10, "x"), content(confirmed, 10, "x"), content(touched, 10, "x"))
+	b.write([]store.Result{store.Absented, store.Absented, store.Absented}, absence(gone, 10), absence(seen, 100), absence(looked, 100))
+	b.write([]store.Result{store.Touched, store.Touched}, notModified(confirmed, 100, "x"), content(touched, 100, "x"))
+	other := []schemas.Entity{{Source: entity.Source, Facet: "other", Key: "old"}, {Source: "nexo", Facet: entity.Facet, Key: "old"}}
+	b.write([]store.Result{store.Changed, store.Changed}, content(other[0], 10, "x"), content(other[1], 10, "x"))
+	s := failing(old, 12)
+	b.fail(s)
+	b.bury(letter(old, 3))
+	b.register(1, registered(old, 5))
+
+	if n := b.expire(10, 2); n != 0 || len(b.stored(all...)) != len(all) {
+		b.Errorf("%d expired at their own time", n)
+	}
+	// Content that a later look confirmed without bringing it is as old as before.
+	if n, kept := b.expire(11, 2), b.stored(all...); n != 4 || !slices.Equal(kept, []string{"seen", "touched", "young"}) {
+		b.Errorf("%d expired, and %q are kept", n, kept)
+	}
+	if kept := b.stored(other...); len(kept) != 2 {
+		b.Errorf("of another facet or source %q are kept", kept)
+	}
+	b.hasStatus(s)
+	if len(b.letters(entity.Source, true, 9)) != 1 {
+		b.Error("the letter is gone")
+	}
+	b.lists(store.EntityFilter{}, registered(old, 5))
+	b.write([]store.Result{store.Lost, store.Changed}, notModified(confirmed, 200, "x"), content(old, 200, "y"))
+	if n := b.expire(1000, 100); n != 4 || len(b.stored(all...)) != 0 {
+		b.Errorf("%d expired", n)
+	}
+}
+
+// testExpiredRace has several walk while writers bring what is expired back to life:
+// whatever was written last is there, whole.
+func testExpiredRace(b bench) {
+	const entities, rounds = 40, 12
+	write := func(round int64) {
+		var writes []store.Write
+		for n := range entities {
+			writes = append(writes, content(key(fmt.Sprintf("%03d", n)), round, fmt.Sprint(round)))
+		}
+		if _, err := b.store.Write(b.Context(), writes); err != nil {
+			b.Error(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for n := range 3 {
+		wg.Go(func() {
+			for round := range int64(rounds) {
+				if n == 0 {
+					write(1 + 2*round)
+					continue
+				}
+				for range 2 * entities / 7 {
+					if _, _, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(2+2*round), 7); err != nil {
+						b.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	write(1000)
+	for n := range entities {
+		b.is(key(fmt.Sprintf("%03d", n)), "1000", 1000, 1000, 1000, 1000)
+	}
+}
