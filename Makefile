@@ -43,6 +43,9 @@ observe: ## what operators see: panels, rules and alerts on a real Prometheus, j
 torture: ## faults at random under load, judged by Kafka, the database and the upstream's log (SEED= for a run again, FAULTS=12, RESULTS=a file to keep it in)
 	@$(SERVICES); $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS:+--results $$RESULTS} torture
 
+simulate-day: ## days of prefetch in accelerated time, by what is shipped (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
+	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"
+
 fuzz: ## fuzz each fuzz test for a while (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
 		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \
@@ -93,4 +96,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe torture k6 fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down

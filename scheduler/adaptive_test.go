@@ -1,0 +1,195 @@
+package scheduler
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+func TestSolveIsTheRoot(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	last := 0.0
+	for i := range 2000 {
+		x := math.Pow(10, -8+float64(i)*9.4/2000)
+		y := -math.Expm1(-x) - x*math.Exp(-x)
+		if x < 1e-3 {
+			y = x*x/2 - x*x*x/3
+		}
+		if got := solve(y); math.Abs(got/x-1) > 1e-4 || got < last {
+			t.Fatalf("the root for %v is %v, not %v", y, got, x)
+		}
+		last = solve(y)
+	}
+	for _, y := range []float64{0, -1, math.NaN(), 1, 2, math.Inf(1), rng.Float64() * 1e-300} {
+		if x := solve(y); !(x >= 0) {
+			t.Errorf("the root for %v is %v", y, x)
+		}
+	}
+}
+
+func TestIntervalsKeepTheirBoundsAndReadersShortenThem(t *testing.T) {
+	p := newPolicy(t, Adaptive, nil)
+	rng := rand.New(rand.NewPCG(2, 2))
+	anything := func() float64 { return math.Pow(10, rng.Float64()*14-8) }
+	for range 20000 {
+		s, price := seen{changes: anything(), reads: anything()}, anything()
+		every := p.interval(s, price)
+		if every < p.config.Least-1 || every > p.config.Most+1 {
+			t.Fatalf("%+v at %v: %v", s, price, every)
+		}
+		more, dearer := s, price*(1+rng.Float64())
+		more.reads *= 1 + rng.Float64()
+		if p.interval(more, price) > every+time.Microsecond || p.interval(s, dearer) < every-time.Microsecond {
+			t.Fatalf("%+v at %v: %v; with more reads %v, at a higher price %v", s, price, every, p.interval(more, price), p.interval(s, dearer))
+		}
+	}
+	if got := p.interval(seen{reads: 1}, 1); got != p.config.Most {
+		t.Errorf("what never changes is checked after %v", got)
+	}
+}
+
+// TestNoOtherIntervalsServeReadersBetter compares with random ones of the same cost.
+func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
+	p := newPolicy(t, Adaptive, nil)
+	rng := rand.New(rand.NewPCG(3, 3))
+	floor := priorReads / (float64(readsFade) / dayNanos)
+	for range 2000 {
+		a := seen{math.Exp(rng.NormFloat64()), math.Exp(2 * rng.NormFloat64())}
+		b := seen{math.Exp(rng.NormFloat64()), math.Exp(2 * rng.NormFloat64())}
+		ta, tb := p.days(a, 0.3), p.days(b, 0.3)
+		value := func(ta, tb float64) float64 {
+			of := func(s seen, t float64) float64 {
+				return (s.reads + floor) * -math.Expm1(-s.changes*t) / (s.changes * t)
+			}
+			return of(a, ta) + of(b, tb)
+		}
+		// Move some calls from one to the other.
+		calls := (rng.Float64() - 0.5) * 0.2 * math.Min(1/ta, 1/tb)
+		oa, ob := 1/(1/ta+calls), 1/(1/tb-calls)
+		least, most := p.config.Least.Hours()/24, p.config.Most.Hours()/24
+		if oa < least || ob < least || oa > most || ob > most {
+			continue
+		}
+		if value(oa, ob) > value(ta, tb)+1e-9 {
+			t.Fatalf("%+v each %v days and %+v each %v are worth %v; each %v and %v %v", a, ta, b, tb, value(ta, tb), oa, ob, value(oa, ob))
+		}
+	}
+}
+
+// TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor beside what counting finds.
+func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // a day
+		ours, counted, n := 0.0, 0.0, 300
+		for range n {
+			now := time.Unix(1.8e9, 0)
+			c := candidate(1, store.Cold)
+			c.State.UpdatedAt = now.Add(-time.Hour)
+			hits, passed := 0.0, 0.0
+			for range 60 {
+				h, _ := learn(c, now)
+				c.History = h
+				days := 0.5 + rng.Float64()
+				if rng.Float64() < -math.Expm1(-rate*days) {
+					c.State.UpdatedAt = now.Add(time.Duration(days * dayNanos))
+					hits++
+				}
+				passed += days
+				now = now.Add(time.Duration(days * dayNanos))
+				c.State.CheckedAt = now.Add(-time.Second)
+			}
+			ours += changeRate(c.History) / float64(n)
+			counted += hits / passed / float64(n)
+		}
+		t.Logf("changes a day %.1f: found %.2f, counted %.2f", rate, ours, counted)
+		if math.Abs(ours/rate-1) > 0.25 {
+			t.Errorf("of %v changes a day %v were found", rate, ours)
+		}
+		if rate >= 1 && math.Abs(ours-rate) > math.Abs(counted-rate) {
+			t.Errorf("of %v changes a day %v were found; counting finds %v", rate, ours, counted)
+		}
+	}
+}
+
+func TestTheRateOfReadsIsExactAtEvenDistances(t *testing.T) {
+	for _, every := range []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour} {
+		c, now, got := candidate(1, store.Cold), time.Unix(1.8e9, 0), seen{}
+		for range 1000 {
+			c.History.Reads += 5 * float64(every) / dayNanos
+			c.History, got = learn(c, now)
+			now = now.Add(every)
+		}
+		if math.Abs(got.reads-5) > 0.05 {
+			t.Errorf("claimed each %v, five reads a day look like %v", every, got.reads)
+		}
+	}
+}
+
+// TestThePriceSpendsTheBudgetAndComesToRest plays many entities in large steps, from a
+// price that is far off, and again when the budget halves.
+func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
+	for _, start := range []float64{50} {
+		rng := rand.New(rand.NewPCG(5, 5))
+		p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
+		p.price.price = start
+		const n = 2000
+		type one struct {
+			seen     seen
+			due, was float64
+		}
+		all := make([]one, n)
+		for i := range all {
+			s := seen{math.Exp(1.5*rng.NormFloat64() - 2), math.Exp(2*rng.NormFloat64() - 2)}
+			all[i] = one{s, rng.Float64(), -rng.Float64()}
+		}
+		demand := func() float64 {
+			sum := 0.0
+			for i := range all {
+				sum += 1 / p.days(all[i].seen, p.price.Value())
+			}
+			return sum / n
+		}
+		const step = 1.0 / 144 // days
+		begin := time.Unix(1.8e9, 0)
+		credit := 0.0
+		for tick := range 144 * 20 {
+			now, budget := float64(tick)*step, 0.7
+			if tick > 144*12 {
+				budget /= 2
+			}
+			at := begin.Add(time.Duration(now * dayNanos))
+			credit += budget * n * step
+			var due []int
+			for i := range all {
+				if all[i].due <= now {
+					due = append(due, i)
+				}
+			}
+			fed := min(len(due), int(credit))
+			slices.SortFunc(due, func(a, b int) int { return cmp.Compare(all[a].due, all[b].due) })
+			for _, i := range due[:fed] {
+				e := &all[i]
+				p.price.saw(chanceOf(entity(i)), sighting{p, e.seen, now - e.was + 1e-6, at})
+				e.was, e.due = now, now+p.days(e.seen, p.price.Value())*(0.95+0.1*rng.Float64())
+			}
+			unused := math.Floor(credit-float64(fed)) / (budget * n * step)
+			credit = math.Mod(credit-float64(fed), 1)
+			behind := float64(len(due)-fed) / (budget * n)
+			p.price.Adjust(Load{PerDay: budget * n, Unused: unused, Behind: time.Duration(behind * dayNanos), Share: 1}, at)
+			if day := tick % (144 * 12); day%144 == 0 {
+				t.Logf("day %.1f: price %.4f, which takes %.2f calls of %.2f, scale %.2f, behind %.1f h", now, p.price.Value(), demand(), budget, p.price.scale, behind*24)
+				if d := demand(); day > 144*5 && (d < 0.6*budget || d > 1.3*budget) {
+					t.Errorf("from %v: on day %.1f the price takes %v calls a day of %v", start, now, d, budget)
+				}
+				if day > 144*9 && behind > 0.25 {
+					t.Errorf("from %v: %v days of work are behind on day %.1f", start, behind, now)
+				}
+			}
+		}
+	}
+}

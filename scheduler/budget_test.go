@@ -1,0 +1,124 @@
+package scheduler
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func newBudget(t *testing.T) *Budget {
+	t.Helper()
+	s := DefaultSpending()
+	s.TimeZone = "Asia/Seoul"
+	b, err := NewBudget(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestABudgetIsKeptInEveryStretchAndUsed feeds at odd times, with pauses, and drains the
+// topic at the rate that LOW has.
+func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		b := newBudget(t)
+		now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+		begin := now
+		cost := []float64{1, 2, 7}[seed%3]
+		rate := []float64{200, 40.0 / 60, 0.01, 1000}[seed%4]
+		allowed := math.Min(rate, 250)
+		waiting, fed, paused := 0.0, 0.0, 0.0
+		type feed struct {
+			at    time.Time
+			calls float64
+		}
+		var feeds []feed
+		for now.Sub(begin) < 8*time.Hour && len(feeds) < 3000 {
+			n, again := b.May(Room{PerSecond: rate, Waiting: waiting, Cost: cost}, now)
+			if !again.After(now) || again.Sub(now) > time.Hour+1 {
+				t.Fatalf("seed %d: at %v it may feed again at %v", seed, now, again)
+			}
+			calls := float64(n) * cost
+			b.Spent(calls)
+			waiting += calls
+			fed += calls
+			if waiting > max(allowed*60, 2*cost)+1e-6 {
+				t.Fatalf("seed %d: %v calls wait, of %v a second", seed, waiting, allowed)
+			}
+			feeds = append(feeds, feed{now, calls})
+			pause := time.Duration(0)
+			if rng.IntN(400) == 0 {
+				pause = time.Duration(rng.Int64N(int64(time.Hour)))
+				paused += pause.Seconds()
+			}
+			next := again.Add(pause + time.Duration(rng.Int64N(int64(time.Second))))
+			waiting = math.Max(0, waiting-allowed*next.Sub(now).Seconds())
+			now = next
+		}
+		stock := math.Max(allowed*5, cost)
+		for i := range feeds {
+			sum := 0.0
+			for _, f := range feeds[i:min(len(feeds), i+200)] {
+				sum += f.calls
+				if most := allowed*f.at.Sub(feeds[i].at).Seconds() + stock + cost; sum > most+1e-6 {
+					t.Fatalf("seed %d: %v calls in %v", seed, sum, f.at.Sub(feeds[i].at))
+				}
+			}
+		}
+		if most := allowed * (now.Sub(begin).Seconds() - paused); fed < 0.9*most-stock-2*cost {
+			t.Errorf("seed %d: %.0f calls were fed of %.0f", seed, fed, most)
+		}
+	}
+}
+
+func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
+	for _, want := range []struct {
+		lag  time.Duration
+		rate float64
+	}{{0, 200}, {5 * time.Minute, 200}, {10 * time.Minute, 100}, {15 * time.Minute, 0}, {time.Hour, 0}} {
+		b := newBudget(t)
+		got := b.Rate(Room{PerSecond: 200, Lag: want.lag, Cost: 1}, time.Date(2026, 5, 5, 10, 0, 0, 0, seoul))
+		if math.Abs(got-want.rate) > 1e-9 {
+			t.Errorf("with a lag of %v it feeds %v a second, not %v", want.lag, got, want.rate)
+		}
+	}
+}
+
+func TestCeilingsHoldByTheClockOfTheSource(t *testing.T) {
+	for hour := range 24 {
+		want := 250.0
+		if hour >= 19 {
+			want = 150
+		}
+		b := newBudget(t)
+		if got := b.Rate(Room{PerSecond: 1000}, time.Date(2026, 5, 5, hour, 59, 59, 0, seoul).UTC()); got != want {
+			t.Errorf("at %d h it feeds %v a second", hour, got)
+		}
+	}
+}
+
+func TestNoPauseEndsInABurst(t *testing.T) {
+	b := newBudget(t)
+	now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
+	b.May(Room{PerSecond: 200, Cost: 1}, now)
+	n, _ := b.May(Room{PerSecond: 200, Cost: 1}, now.Add(6*time.Hour))
+	if n != 1000 {
+		t.Errorf("after six hours %d were fed at once, not five seconds' worth", n)
+	}
+}
+
+func TestABudgetOfNothingIsNothing(t *testing.T) {
+	for _, r := range []Room{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1}, {PerSecond: 100, Waiting: 1e9, Cost: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1}} {
+		b := newBudget(t)
+		now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
+		for range 10 {
+			n, again := b.May(r, now)
+			if n != 0 || !again.After(now) {
+				t.Errorf("%+v: %d may be fed, and again at %v", r, n, again)
+			}
+			now = again
+		}
+	}
+}

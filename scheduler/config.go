@@ -1,0 +1,203 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// Mode says how intervals are chosen.
+type Mode string
+
+// The modes.
+const (
+	Off      Mode = "off"      // nothing is prefetched
+	Tiers    Mode = "tiers"    // by tier
+	Adaptive Mode = "adaptive" // by each entity's own changes and reads
+)
+
+// Config is how a facet is prefetched. The yaml tags are its form in the configuration
+// file.
+type Config struct {
+	Mode  Mode    `yaml:"mode"`
+	Tiers TierSet `yaml:"tiers"`
+	// Least and Most bound the intervals of the adaptive mode.
+	Least time.Duration `yaml:"least"`
+	Most  time.Duration `yaml:"most"`
+	// NotBefore is the clock time before which the day's content is not ready.
+	NotBefore Clock `yaml:"notBefore,omitempty"`
+	// TimeZone is where NotBefore is read; empty: UTC.
+	TimeZone string `yaml:"timeZone,omitempty"`
+	// Jitter is by how much a due time may lie behind its slot.
+	Jitter   time.Duration `yaml:"jitter"`
+	Cooldown Cooldown      `yaml:"cooldown"`
+	// Triggers are, by facet, those that a change of this one refreshes at once.
+	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
+	// Backoff is how long after a failure it is asked for again, and doubles with
+	// each one that follows.
+	Backoff time.Duration `yaml:"backoff"`
+}
+
+// TierSet says how often each tier is fetched.
+type TierSet struct {
+	Hot  Tier `yaml:"hot"`
+	Warm Tier `yaml:"warm"`
+	Cold Tier `yaml:"cold"`
+}
+
+// Tier is how often an entity of it is fetched, and from how many reads a day it is one
+// (Cold: from none).
+type Tier struct {
+	Every time.Duration `yaml:"every"`
+	Reads float64       `yaml:"reads,omitempty"`
+}
+
+// Cooldown is for how long nothing is asked for after a refresh.
+type Cooldown struct {
+	Automatic time.Duration `yaml:"automatic"`
+	Manual    time.Duration `yaml:"manual"` // by somebody else than the scheduler
+}
+
+// Trigger is what a change of one facet does to another.
+type Trigger struct {
+	// Backoff: a facet that was refreshed within it is left alone.
+	Backoff time.Duration `yaml:"backoff"`
+}
+
+// Fires reports whether the triggered facet is to be refreshed now. State is its own.
+func (t Trigger) Fires(state store.State, now time.Time) bool {
+	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
+}
+
+// Clock is a time of day, in minutes after midnight. Its text form is 02:00.
+type Clock int
+
+// UnmarshalText reads hours and minutes.
+func (c *Clock) UnmarshalText(text []byte) error {
+	t, err := time.Parse("15:04", string(text))
+	if err != nil {
+		return fmt.Errorf("%q must be a time of day as in 02:00", text)
+	}
+	*c = Clock(t.Hour()*60 + t.Minute())
+	return nil
+}
+
+// MarshalText writes it as it is read.
+func (c Clock) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%02d:%02d", int(c)/60, int(c)%60), nil
+}
+
+// DefaultConfig returns the settings of a facet that says nothing else. A tier is worth
+// its interval from about one read in each.
+func DefaultConfig() Config {
+	return Config{
+		Mode: Off,
+		Tiers: TierSet{
+			Hot:  Tier{Every: time.Hour, Reads: 24},
+			Warm: Tier{Every: 6 * time.Hour, Reads: 4},
+			Cold: Tier{Every: 24 * time.Hour},
+		},
+		Least:    30 * time.Minute,
+		Most:     7 * 24 * time.Hour,
+		Jitter:   time.Minute,
+		Cooldown: Cooldown{Automatic: 10 * time.Minute, Manual: 30 * time.Minute},
+		Backoff:  10 * time.Minute,
+	}
+}
+
+// UnmarshalYAML lets a facet that leaves settings out have the default ones.
+func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Config
+	p := plain(DefaultConfig())
+	p.Mode = Tiers // who writes a prefetch wants one
+	err := unmarshal(&p)
+	*c = Config(p)
+	return err
+}
+
+const (
+	shortest = time.Minute
+	longest  = 90 * 24 * time.Hour
+)
+
+// Check returns all mistakes.
+func (c Config) Check() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !slices.Contains([]Mode{Off, Tiers, Adaptive}, c.Mode) {
+		fail("mode: %q must be off, tiers or adaptive", c.Mode)
+	}
+	hot, warm, cold := c.Tiers.Hot, c.Tiers.Warm, c.Tiers.Cold
+	if hot.Every < shortest || warm.Every < hot.Every || cold.Every < warm.Every || cold.Every > longest {
+		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, shortest, longest)
+	}
+	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // so that a NaN fails too
+		fail("tiers: hot.reads and warm.reads are %v and %v a day; warm's must be above 0, and hot's at least as many", hot.Reads, warm.Reads)
+	}
+	if cold.Reads != 0 {
+		fail("tiers.cold.reads: %v must be left out; cold is what is read less than warm", cold.Reads)
+	}
+	if c.Least < shortest || c.Most < c.Least || c.Most > longest {
+		fail("least: %v must be at least %v and at most most: %v, and that at most %v", c.Least, shortest, c.Most, longest)
+	}
+	if c.NotBefore < 0 || c.NotBefore > 12*60 {
+		fail("notBefore: %s must be a time of day up to 12:00", clockText(c.NotBefore))
+	}
+	if _, err := time.LoadLocation(c.TimeZone); err != nil {
+		fail("timeZone: %q is not known; write it as in Asia/Seoul", c.TimeZone)
+	}
+	if c.Jitter < 0 || c.Jitter > hot.Every/8 {
+		fail("jitter: %v must be from 0 to an eighth of tiers.hot.every, %v", c.Jitter, hot.Every/8)
+	}
+	if a := c.Cooldown.Automatic; a < 0 || a > hot.Every || (c.Mode == Adaptive && a > c.Least) {
+		fail("cooldown.automatic: %v must be from 0 to the shortest interval (tiers.hot.every %v; where mode is adaptive, least %v too)", a, hot.Every, c.Least)
+	}
+	if m := c.Cooldown.Manual; m < 0 || m > cold.Every {
+		fail("cooldown.manual: %v must be from 0 to tiers.cold.every, %v", m, cold.Every)
+	}
+	if c.Backoff < shortest || c.Backoff > cold.Every {
+		fail("backoff: %v must be from %v to tiers.cold.every, %v", c.Backoff, shortest, cold.Every)
+	}
+	for _, facet := range slices.Sorted(maps.Keys(c.Triggers)) {
+		if b := c.Triggers[facet].Backoff; b < 0 || b > longest {
+			fail("triggers.%s.backoff: %v must be from 0 to %v", facet, b, longest)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func clockText(c Clock) string {
+	text, _ := c.MarshalText()
+	return string(text)
+}
+
+// CheckTriggers returns an error if a facet triggers itself, over others too, or one
+// that there is not. A circle of triggers would need no change to go on for ever.
+func CheckTriggers(facets map[string]Config) error {
+	var errs []error
+	for _, from := range slices.Sorted(maps.Keys(facets)) {
+		reached := map[string]bool{}
+		next := slices.Sorted(maps.Keys(facets[from].Triggers))
+		for _, to := range next {
+			if _, known := facets[to]; !known {
+				errs = append(errs, fmt.Errorf("%s.prefetch.triggers: there is no facet %q", from, to))
+			}
+		}
+		for len(next) > 0 {
+			to := next[0]
+			next = next[1:]
+			if !reached[to] {
+				reached[to] = true
+				next = slices.AppendSeq(next, maps.Keys(facets[to].Triggers))
+			}
+		}
+		if reached[from] {
+			errs = append(errs, fmt.Errorf("%s.prefetch.triggers: it triggers itself, over others or not; leave one out", from))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,101 @@
+package scheduler
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/store"
+)
+
+func TestAConfigurationIsReadOverTheDefaultsAndComesBack(t *testing.T) {
+	const text = `
+mode: adaptive
+most: 72h
+notBefore: 02:00
+timeZone: Asia/Seoul
+triggers: {general: {backoff: 24h}}
+`
+	var c Config
+	if err := yaml.UnmarshalWithOptions([]byte(text), &c, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	want := DefaultConfig()
+	if c.Mode != Adaptive || c.Most != 72*time.Hour || c.NotBefore != 120 || c.Tiers != want.Tiers || c.Triggers["general"].Backoff != 24*time.Hour {
+		t.Errorf("%+v was read", c)
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+	written, err := yaml.Marshal(c)
+	if err != nil || !strings.Contains(string(written), "02:00") {
+		t.Errorf("%v: it is written as\n%s", err, written)
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	if err := DefaultConfig().Check(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"mode":               func(c *Config) { c.Mode = "often" },
+		"tiers":              func(c *Config) { c.Tiers.Warm.Every = time.Minute },
+		"tiers: hot.reads":   func(c *Config) { c.Tiers.Warm.Reads = math.NaN() },
+		"tiers.cold.reads":   func(c *Config) { c.Tiers.Cold.Reads = 1 },
+		"least":              func(c *Config) { c.Most = time.Minute },
+		"notBefore":          func(c *Config) { c.NotBefore = 2000 },
+		"timeZone":           func(c *Config) { c.TimeZone = "Asia/Soul" },
+		"jitter":             func(c *Config) { c.Jitter = time.Hour },
+		"cooldown.automatic": func(c *Config) { c.Cooldown.Automatic = 2 * time.Hour },
+		"cooldown.manual":    func(c *Config) { c.Cooldown.Manual = -1 },
+		"backoff":            func(c *Config) { c.Backoff = 0 },
+		"triggers.a.backoff": func(c *Config) { c.Triggers = map[string]Trigger{"a": {Backoff: -1}} },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if err := c.Check(); err == nil || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, s := range []Spending{{TimeZone: "x"}, {Ceilings: []Ceiling{{}}}, {Ceilings: []Ceiling{{From: 25, PerSecond: 1}}}, {Ceilings: []Ceiling{{PerSecond: math.NaN()}}}} {
+		if s.Check() == nil {
+			t.Errorf("%+v is well", s)
+		}
+	}
+}
+
+func TestTriggersMakeNoCircle(t *testing.T) {
+	with := func(to ...string) Config {
+		c := Config{Triggers: map[string]Trigger{}}
+		for _, facet := range to {
+			c.Triggers[facet] = Trigger{}
+		}
+		return c
+	}
+	if err := CheckTriggers(map[string]Config{"progress": with("general"), "general": with()}); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []map[string]Config{
+		{"a": with("a")}, {"a": with("b"), "b": with("c"), "c": with("a")}, {"a": with("nobody")},
+	} {
+		if CheckTriggers(bad) == nil {
+			t.Errorf("%v is well", bad)
+		}
+	}
+}
+
+func TestATriggerLeavesAloneWhatWasRefreshedWithinItsBackoff(t *testing.T) {
+	now := time.Unix(1.8e9, 0)
+	trigger := Trigger{Backoff: 24 * time.Hour}
+	for age, want := range map[time.Duration]bool{time.Hour: false, 24*time.Hour - 1: false, 24 * time.Hour: true} {
+		if got := trigger.Fires(store.State{CheckedAt: now.Add(-age)}, now); got != want {
+			t.Errorf("refreshed %v ago: it fires %v", age, got)
+		}
+	}
+	if !trigger.Fires(store.State{}, now) {
+		t.Error("what was never refreshed is not triggered")
+	}
+}

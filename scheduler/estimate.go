@@ -1,0 +1,106 @@
+package scheduler
+
+import (
+	"math"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// Past times fade from a history: what is older than these counts little. Of what is
+// seldom checked changesFade holds too few checks to tell anything; then it is fadeChecks
+// intervals longer.
+const (
+	fadeChecks  = 3
+	changesFade = 7 * 24 * time.Hour
+	readsFade   = 3 * 24 * time.Hour
+)
+
+// What is believed of an entity before anything has been seen of it: a part of a change
+// within a part of a time, and a part of a read. They weigh little beside what is seen,
+// and keep both rates above nothing.
+const (
+	priorChanges = 0.1
+	priorWatched = 0.4 // days
+	priorReads   = 0.1 // within readsFade
+)
+
+// seen is what a history says of an entity; rates are per day.
+type seen struct {
+	changes float64 // how often it changes
+	reads   float64 // how often it is read
+}
+
+const dayNanos = float64(wholeDay)
+
+func changeRate(h store.History) float64 {
+	n, days := h.Changes, float64(h.Watched)/dayNanos
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // so that a NaN fails too
+		n, days = 0, 0
+	}
+	return (n + priorChanges) / (days + priorWatched)
+}
+
+// learn returns the history of an entity that is asked for now, and what it says.
+//
+// Of a check it is only known whether something has changed at least once since the one
+// before. Counting that as one change has what changes often look as if it changed once
+// between any two checks, the more so the rarer it is checked. So each sighting counts
+// as many changes as are to be expected where there was at least one: x/(1-e^-x) at a
+// rate of x in that time. Where this stands still is the most likely rate (it is a step
+// of expectation maximisation), also for checks at uneven distances.
+func learn(c store.Candidate, now time.Time) (store.History, seen) {
+	h := c.History
+	passed := now.Sub(h.ClaimedAt)
+	known := !h.ClaimedAt.IsZero() && passed > 0
+	if passed > longest {
+		passed = longest
+	}
+	if known && !c.State.CheckedAt.Before(h.ClaimedAt) {
+		keep := math.Exp(-float64(passed) / float64(changesFade+fadeChecks*passed))
+		changed := 0.0
+		if !h.UpdatedAt.IsZero() && c.State.UpdatedAt.After(h.UpdatedAt) {
+			x := changeRate(h) * float64(passed) / dayNanos
+			changed = 1
+			if x > 1e-6 {
+				changed = x / -math.Expm1(-x)
+			}
+		}
+		if !(h.Changes >= 0 && h.Changes < 1e9) || h.Watched < 0 {
+			h.Changes, h.Watched = 0, 0
+		}
+		h.Changes = math.Min(h.Changes*keep+changed, 1e6)
+		h.Watched = time.Duration(float64(min(h.Watched, longest))*keep) + passed
+	}
+	s := seen{changes: changeRate(h)}
+	s.reads, h.Reads = readRate(h, passed, known)
+	h.ClaimedAt, h.ReadAt, h.UpdatedAt = now, now, c.State.UpdatedAt
+	return h, s
+}
+
+// readRate returns how often an entity is read in a day, and what is left of its reads.
+// All reads fade at a claim, also those that have come since the last one; for an entity
+// that is claimed at even distances the rate makes up for that exactly.
+func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
+	if !(h.Reads >= 0 && h.Reads < 1e12) {
+		return 0, 0
+	}
+	if !known {
+		return h.Reads / (float64(readsFade) / dayNanos), h.Reads
+	}
+	faded := -math.Expm1(-float64(passed) / float64(readsFade))
+	return h.Reads * faded / (float64(passed) / dayNanos), h.Reads * (1 - faded)
+}
+
+// moved returns the tier of an entity by its reads: up at once, down only when they have
+// become half as many.
+func (p *Policy) moved(from store.Tier, s seen) store.Tier {
+	hot, warm := p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
+	switch {
+	case s.reads >= hot || (from == store.Hot && s.reads >= hot/2):
+		return store.Hot
+	case s.reads >= warm || (from <= store.Warm && s.reads >= warm/2):
+		return store.Warm
+	}
+	return store.Cold
+}

@@ -1,0 +1,37 @@
+package scheduler
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store keeps the entities that are prefetched.
+type Store interface {
+	// ClaimEntities claims up to most entities of the source that are due, and has
+	// decide say what becomes of each, in one transaction. No other call claims the
+	// same. Those that decide asks for lie in the Claim until it is finished.
+	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, decide func(store.Candidate) store.Move) (store.Claim, error)
+	// FinishClaim ends a claim all of which was asked for.
+	FinishClaim(ctx context.Context, id string) error
+	// RenewClaim holds a claim until then; not held: somebody else has taken it over.
+	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
+	// AbandonedClaim takes over a claim whose lease has passed, for another lease.
+	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
+	// NextDueEntity returns when the next entity is due; zero if there is none.
+	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// States returns the states in the order of the entities.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+}
+
+// Door is where requests are asked for.
+type Door interface {
+	// Prefetch asks for each in the LOW lane, and returns those that must be asked for
+	// once more: whatever is not certain to be worked on.
+	Prefetch(ctx context.Context, asks []store.Ask) (left []store.Ask)
+}
+
+// Look says how it stands with the source: what LOW may call, and what waits for it.
+type Look func(ctx context.Context, now time.Time) (Room, error)

@@ -1,0 +1,191 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Policy says what becomes of the entities of one facet. Its methods may be called
+// concurrently.
+type Policy struct {
+	config Config
+	course *course
+	cost   float64
+	price  *Price
+}
+
+// lowTakes is how long the refresh of a claimed entity may take in the LOW lane; what
+// was checked later than that after its claim was checked by somebody else.
+const lowTakes = 30 * time.Minute
+
+// New returns the policy of a facet, or all mistakes in its settings. Cost is how many
+// calls one refresh takes. The price is that of the source, one for all its facets.
+func New(config Config, spending Spending, cost int, price *Price) (*Policy, error) {
+	if err := config.Check(); err != nil {
+		return nil, err
+	}
+	if err := spending.Check(); err != nil {
+		return nil, err
+	}
+	c, err := newCourse(config, spending)
+	if err != nil {
+		return nil, err
+	}
+	return &Policy{config: config, course: c, cost: float64(max(1, cost)), price: price}, nil
+}
+
+// Waits reports whether nothing of the facet is due now, since its content is not ready.
+func (p *Policy) Waits(now time.Time) bool {
+	_, _, waits := p.course.waits(now)
+	return waits
+}
+
+// First returns when an entity is due that is registered now.
+func (p *Policy) First(e schemas.Entity, tier store.Tier, now time.Time) time.Time {
+	c, every := chanceOf(e), p.tier(tier).Every
+	s := p.scale(every)
+	return later(s.at(p.jittered(c, c.slot(s.of(now), every)), every), now)
+}
+
+// Next returns what becomes of an entity that is due.
+func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
+	chance := chanceOf(c.Entity)
+	checked := c.State.CheckedAt
+	if checked.After(now) {
+		checked = now
+	}
+	history, seen := learn(c, now)
+	move := store.Move{Tier: p.moved(c.Tier, seen), History: c.History}
+	every := p.every(move.Tier, seen, c.State.Absent)
+	if p.Waits(now) { // it is late, from the day before
+		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)
+		return move
+	}
+	if c.Enabled && c.Active && c.Status.State == "" {
+		if due, early := p.tooEarly(c, chance, every, checked, now); early {
+			move.Tier = c.Tier // its history is looked at when it is asked for
+			move.Due = later(due, now)
+			return move
+		}
+	}
+	move.Due = p.again(chance, every, now)
+	switch {
+	case !c.Enabled || !c.Active || c.Status.State == store.Suspended:
+		move.Tier = c.Tier
+		return move
+	case c.Status.State == store.Retrying:
+		// The retry is its refresh. Should it be lost, this one comes after it.
+		move.Due, move.Tier = p.after(chance, c.Status, c.Status.Rounds, every, now), c.Tier
+		return move
+	case c.Status.State != "" && c.Status.Until.After(now):
+		move.Due, move.Tier = p.after(chance, c.Status, c.Status.Failures, every, now), c.Tier
+		return move
+	}
+	move.Ask, move.History = true, history
+	if c.Status.State == "" && p.config.Mode == Adaptive {
+		p.sighted(chance, seen, checked, now)
+	}
+	return move
+}
+
+// tooEarly reports whether an entity was checked too recently to be asked for, and when
+// it is due instead.
+func (p *Policy) tooEarly(c store.Candidate, chance chance, every time.Duration, checked, now time.Time) (time.Time, bool) {
+	if checked.IsZero() {
+		return time.Time{}, false
+	}
+	free := checked.Add(p.config.Cooldown.Automatic)
+	if claimed := c.History.ClaimedAt; claimed.IsZero() || checked.Sub(claimed) > lowTakes || checked.Before(claimed) {
+		free = checked.Add(p.config.Cooldown.Manual)
+	}
+	s := p.scale(every)
+	if now.Sub(checked) < 2*longest && s.of(now)-s.of(checked) < every/2 {
+		due := p.since(chance, every, checked)
+		if p.config.Mode == Adaptive {
+			due = p.spread(chance, every, checked, checked)
+		}
+		if due.Before(free) {
+			due = p.spread(chance, p.config.Jitter, free, now)
+		}
+		return due, true
+	}
+	if now.Before(free) {
+		return p.spread(chance, p.config.Jitter, free, now), true
+	}
+	return time.Time{}, false
+}
+
+// overdue returns when an entity comes that is claimed while the day's content is not
+// ready: soon after it is. It has waited since the day before; put in its slot of this
+// day, at the end of a day that is too full it would be put off again, and for ever.
+func (p *Policy) overdue(c chance, now time.Time) time.Time {
+	_, ready, _ := p.course.waits(now)
+	return ready.Add(time.Duration(c.part(ready.Unix()) * float64(10*time.Minute)))
+}
+
+// again returns when an entity is due that is claimed now.
+func (p *Policy) again(c chance, every time.Duration, now time.Time) time.Time {
+	if p.config.Mode == Adaptive {
+		return later(p.spread(c, every, now, now), now)
+	}
+	return later(p.next(c, every, now), now)
+}
+
+// spread returns a moment about an interval from another one, up to a twentieth earlier
+// or later by chance: what once began together does not stay together.
+func (p *Policy) spread(c chance, about time.Duration, from, salt time.Time) time.Time {
+	s := scale{p.course, p.config.Mode != Adaptive}
+	step := time.Duration(float64(about) * (0.95 + 0.1*c.part(salt.UnixNano())))
+	return s.at(s.of(from)+step, max(about, time.Hour))
+}
+
+// after returns when an entity is due whose failure holds it: after the hold, by a
+// back-off that doubles with each failure. A hold that is longer than an interval is
+// looked at again in each, since a person may lift it.
+func (p *Policy) after(c chance, status store.Status, failures int, every time.Duration, now time.Time) time.Time {
+	until := status.Until
+	if until.Before(now) {
+		until = now
+	}
+	wait := min(p.config.Backoff<<min(max(failures, 0), 20), every)
+	if wait <= 0 {
+		wait = every
+	}
+	seen := p.again(c, max(every, p.config.Tiers.Cold.Every), now)
+	if until.Sub(now) > p.longest() {
+		return seen
+	}
+	if due := p.spread(c, wait, until, now); due.Before(seen) {
+		return later(due, now)
+	}
+	return seen
+}
+
+// longest is the longest interval of the mode.
+func (p *Policy) longest() time.Duration {
+	if p.config.Mode == Adaptive {
+		return p.config.Most
+	}
+	return p.config.Tiers.Cold.Every
+}
+
+// later returns due, or a moment somewhat later than now if due is not.
+func later(due, now time.Time) time.Time {
+	if soonest := now.Add(time.Second); due.Before(soonest) {
+		return soonest
+	}
+	return due
+}
+
+func (p *Policy) tier(t store.Tier) Tier {
+	switch t {
+	case store.Hot:
+		return p.config.Tiers.Hot
+	case store.Warm:
+		return p.config.Tiers.Warm
+	default:
+		return p.config.Tiers.Cold
+	}
+}

@@ -1,0 +1,258 @@
+package scheduler
+
+import (
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+var seoul, _ = time.LoadLocation("Asia/Seoul")
+
+func newPolicy(t testing.TB, mode Mode, change func(*Config)) *Policy {
+	t.Helper()
+	c := DefaultConfig()
+	c.Mode, c.TimeZone, c.NotBefore = mode, "Asia/Seoul", 120
+	if change != nil {
+		change(&c)
+	}
+	s := DefaultSpending()
+	s.TimeZone = "Asia/Seoul"
+	p, err := New(c, s, 1, NewPrice())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func entity(n int) schemas.Entity {
+	return schemas.Entity{Source: "nexon", Facet: "character", Key: strconv.Itoa(n)}
+}
+
+func candidate(n int, tier store.Tier) store.Candidate {
+	return store.Candidate{Registered: store.Registered{Entity: entity(n), Tier: tier, Enabled: true, Active: true}}
+}
+
+// readsOf are so many that a tier stays.
+func readsOf(tier store.Tier) float64 {
+	return map[store.Tier]float64{store.Hot: 400, store.Warm: 30}[tier]
+}
+
+// play claims an entity whenever it is due for so long, and returns when it was asked for.
+func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
+	now := from
+	for c.Due = p.First(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
+		if at := c.Due.Add(late()); at.After(now) {
+			now = at
+		}
+		c.History.Reads = readsOf(c.Tier)
+		m := p.Next(c, now)
+		if m.Ask {
+			asked = append(asked, now)
+			c.State.CheckedAt = now.Add(time.Second)
+		}
+		c.Due, c.Tier, c.History = m.Due, m.Tier, m.History
+	}
+	return asked
+}
+
+func onTime() time.Duration { return time.Second }
+
+func TestAMassImportIsNoMassRefreshNowOrLater(t *testing.T) {
+	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
+	for _, mode := range []Mode{Tiers, Adaptive} {
+		p := newPolicy(t, mode, nil)
+		const n = 20000
+		hours := map[int64]int{}
+		for i := range n {
+			for _, at := range play(p, candidate(i, store.Cold), start, 72*time.Hour, onTime) {
+				if p.Waits(at) {
+					t.Fatalf("%s: asked for at %v", mode, at)
+				}
+				hours[int64(p.course.work(at)-p.course.work(start))/int64(time.Hour)]++
+			}
+		}
+		for h := range int64(72) {
+			if got, mean := hours[h], n/24; mode == Tiers && (got < mean*8/10 || got > mean*12/10) {
+				t.Errorf("%s: %d of %d were asked for in hour %d of work; the mean is %d", mode, got, n, h, mean)
+			} else if got > mean*14/10 {
+				t.Errorf("%s: a wave: %d of %d were asked for in hour %d of work; the mean is %d", mode, got, n, h, mean)
+			}
+		}
+	}
+}
+
+func TestALateClaimDoesNotShiftTheSlotForEver(t *testing.T) {
+	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
+		p := newPolicy(t, Tiers, func(c *Config) { c.NotBefore = 0 })
+		every := p.tier(tier).Every
+		for i := range 200 {
+			asked := play(p, candidate(i, tier), start, 20*every, func() time.Duration {
+				return time.Duration(rng.Int64N(int64(every * 3 / 2)))
+			})
+			after := play(p, candidate(i, tier), start, 20*every, onTime)
+			s := p.scale(every)
+			for j := 1; j < len(asked); j++ {
+				if d := s.of(asked[j]) - s.of(asked[j-1]); d < every/3-time.Second {
+					t.Fatalf("tier %d, entity %d: asked for again after %v", tier, i, d)
+				}
+			}
+			// Its slot is the one of an entity that was never claimed late.
+			c := candidate(i, tier)
+			c.History.Reads = readsOf(tier)
+			m := p.Next(c, asked[len(asked)-1])
+			off := (s.of(m.Due) - s.of(after[0])) % every
+			if off = min(off.Abs(), every-off.Abs()); off > p.config.Jitter+2*time.Second {
+				t.Fatalf("tier %d, entity %d: it is due %v from its slot", tier, i, off)
+			}
+		}
+	}
+}
+
+func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, mode := range []Mode{Tiers, Adaptive} {
+		p := newPolicy(t, mode, func(c *Config) { c.NotBefore = 0 })
+		for i := range 20000 {
+			c := candidate(i, store.Tier(rng.IntN(3)))
+			c.History.Reads = readsOf(c.Tier)
+			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
+			_, seen := learn(c, now)
+			every := p.every(p.moved(c.Tier, seen), seen, false)
+			s := p.scale(every)
+			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
+			age := s.of(now) - s.of(c.State.CheckedAt)
+			m := p.Next(c, now)
+			if free := now.Sub(c.State.CheckedAt) >= 30*time.Minute; m.Ask != (age >= every/2 && free) {
+				t.Fatalf("%s: checked %v ago of %v: asked for is %v", mode, age, every, m.Ask)
+			}
+			if m.Ask {
+				continue
+			}
+			wait := m.Due.Sub(c.State.CheckedAt)
+			if wait < 30*time.Minute || !m.Due.After(now) {
+				t.Fatalf("%s: it is due %v after its check, in its cool-down", mode, wait)
+			}
+			if work := s.of(m.Due) - s.of(c.State.CheckedAt); work > max(every*106/100, 32*time.Minute*2) {
+				t.Fatalf("%s: it is due %v after its check, of %v", mode, work, every)
+			}
+			if m.History != c.History {
+				t.Fatalf("%s: a visit that asks for nothing changed the history", mode)
+			}
+		}
+	}
+}
+
+func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
+	now := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
+	for _, mode := range []Mode{Tiers, Adaptive} {
+		p := newPolicy(t, mode, nil)
+		last := time.Duration(0)
+		for rounds := range 5 {
+			c := candidate(1, store.Warm)
+			c.History.Reads = 20
+			c.Status = store.Status{State: store.Retrying, Rounds: rounds, Until: now.Add(time.Minute)}
+			m := p.Next(c, now)
+			wait := m.Due.Sub(c.Status.Until)
+			if m.Ask || wait <= last || wait > 11*time.Minute<<rounds {
+				t.Errorf("%s: after round %d it is due %v after its retry (asked for: %v)", mode, rounds, wait, m.Ask)
+			}
+			last = wait
+		}
+		c := candidate(1, store.Cold)
+		c.Status = store.Status{State: store.Failed, Until: now.Add(-time.Minute)}
+		c.State.CheckedAt = now.Add(-25 * time.Hour)
+		if m := p.Next(c, now); !m.Ask {
+			t.Errorf("%s: a hold that has ended still holds", mode)
+		}
+		for _, held := range []store.Candidate{
+			{Registered: store.Registered{Entity: entity(1), Enabled: false, Active: true}},
+			{Registered: store.Registered{Entity: entity(1), Enabled: true, Active: false}},
+			{Registered: store.Registered{Entity: entity(1), Enabled: true, Active: true}, Status: store.Status{State: store.Suspended}},
+			{Registered: store.Registered{Entity: entity(1), Enabled: true, Active: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
+		} {
+			if m := p.Next(held, now); m.Ask || !m.Due.After(now) {
+				t.Errorf("%s: %+v is asked for", mode, held)
+			}
+		}
+	}
+}
+
+func TestReadsMoveTiersAndNothingMovesToAndFro(t *testing.T) {
+	p := newPolicy(t, Tiers, nil)
+	for _, rate := range []float64{0, 1, 2.5, 3.9, 4.2, 10, 13, 20, 23, 26, 100} {
+		rng := rand.New(rand.NewPCG(7, uint64(rate*10)))
+		c, now := candidate(1, store.Cold), time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
+		moves, last := 0, now
+		for step := range 400 {
+			c.History.Reads += poisson(rng, rate*now.Sub(last).Hours()/24)
+			last = now
+			m := p.Next(c, now)
+			if m.Tier != c.Tier && step > 100 {
+				moves++
+			}
+			c.Tier, c.History, c.Due = m.Tier, m.History, m.Due
+			if m.Ask {
+				c.State.CheckedAt = now.Add(time.Second)
+			}
+			now = m.Due
+		}
+		if moves > 20 {
+			t.Errorf("at %v reads a day it moved %d times in 300 visits", rate, moves)
+		}
+		want := store.Cold
+		if rate >= 6 {
+			want = store.Warm
+		}
+		if rate >= 26 {
+			want = store.Hot
+		}
+		if c.Tier > want || (rate < 1.5 && c.Tier != store.Cold) || (rate < 9 && c.Tier == store.Hot) {
+			t.Errorf("at %v reads a day it is in tier %d", rate, c.Tier)
+		}
+	}
+}
+
+func poisson(rng *rand.Rand, mean float64) float64 {
+	n := 0.0
+	for at := rng.ExpFloat64(); at < mean; at += rng.ExpFloat64() {
+		n++
+	}
+	return n
+}
+
+func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
+	f.Add(int64(1), uint8(0), 0.0, int64(0), 0.0, int64(0), int64(0), int64(0), int64(0), uint8(0), false)
+	f.Add(int64(1e9), uint8(2), 5.0, int64(1e15), 3.0, int64(-5e9), int64(7e9), int64(-1e18), int64(1e18), uint8(3), true)
+	f.Add(int64(1792e6), uint8(1), math.NaN(), int64(-1), math.Inf(1), int64(1<<62), int64(-1<<62), int64(1), int64(2), uint8(1), true)
+	policies := []*Policy{newPolicy(f, Tiers, nil), newPolicy(f, Adaptive, nil)}
+	f.Fuzz(func(t *testing.T, at int64, tier uint8, changes float64, watched int64, reads float64, claimed, checked, updated, until int64, status uint8, absent bool) {
+		now := time.Unix(int64(uint64(at)%4e9), at%1e9)
+		c := candidate(int(at), store.Tier(tier))
+		c.History = store.History{Changes: changes, Watched: time.Duration(watched), Reads: reads, ClaimedAt: now.Add(time.Duration(claimed))}
+		c.State = store.State{CheckedAt: now.Add(time.Duration(checked)), UpdatedAt: now.Add(time.Duration(updated)), Absent: absent}
+		states := []store.StatusState{"", store.Retrying, store.Failed, store.Suspended}
+		c.Status = store.Status{State: states[int(status)%4], Until: now.Add(time.Duration(until)), Rounds: int(status), Failures: int(tier)}
+		for _, p := range policies {
+			m := p.Next(c, now)
+			if !m.Due.After(now) || m.Due.Sub(now) > p.longest()*3/2+26*time.Hour || p.Waits(m.Due) {
+				t.Errorf("%s: claimed at %v, due at %v", p.config.Mode, now.In(seoul), m.Due.In(seoul))
+			}
+			if h := m.History; m.Ask && !(h.Changes >= 0 && h.Reads >= 0 && h.Watched >= 0 && h.Changes < math.Inf(1) && h.Reads < math.Inf(1)) {
+				t.Errorf("%s: %+v became %+v", p.config.Mode, c.History, h)
+			}
+			if m.Ask && p.Waits(now) {
+				t.Errorf("%s: it is asked for at %v", p.config.Mode, now.In(seoul))
+			}
+			if m.Ask && (states[int(status)%4] == store.Suspended || states[int(status)%4] == store.Retrying) {
+				t.Errorf("%s: it is held, and asked for", p.config.Mode)
+			}
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package scheduler
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// Price is what a call must be worth in the adaptive mode, one for all facets of a
+// source. Its methods may be called concurrently.
+//
+// It is not found by waiting for what a price brings about: that takes as long as the
+// longest intervals, and swings. A sample of the entities is kept, chosen by hash, and
+// asked how often all of them would come at another price; so a budget that changes is
+// answered at once. What the sample can't know (what readers refresh, its own chance) is
+// made up for by a scale that follows, slowly, what is behind and what is not used.
+type Price struct {
+	mu    sync.Mutex
+	price float64
+	scale float64
+	// sample holds the entities whose chance is below limit, as they were last seen.
+	sample map[chance]sighting
+	limit  uint64
+	begun  time.Time
+	at     time.Time
+}
+
+// sighting is what was known of an entity when it was asked for last.
+type sighting struct {
+	policy *Policy
+	seen   seen
+	passed float64 // days of work since its check before
+	at     time.Time
+}
+
+// Load is how it stands with a source.
+type Load struct {
+	// PerDay is how many calls the scheduler may make in a day, the hours' ceilings and
+	// the day's pace in it.
+	PerDay float64
+	// Behind is how long what is due now would take at the rate of now.
+	Behind time.Duration
+	// Unused is the part of the calls that could have been asked for since the last time
+	// and were not, as nothing was due; 0 while the content is not ready.
+	Unused float64
+	// Share is the part of all asks that this scheduler makes: 1 if there is no other.
+	Share float64
+}
+
+const (
+	sampled   = 2048
+	enough    = 64 // sightings, before anything is believed
+	leastCost = 1e-9
+	mostCost  = 1e9
+	// move is the most by which one look changes the logarithm of the price.
+	move = 0.25
+	// slack may be behind without a reason to hurry. With drain behind, so much of the
+	// budget is left to work it off as hurried says. It is little on purpose: who is put
+	// off for days by a high price comes back, days later, all at once.
+	slack   = 2 * time.Minute
+	drain   = 6 * time.Hour
+	hurried = 0.2
+	// follow is by how much the logarithm of the scale changes in a day at most, and
+	// furthest is how far it goes.
+	follow   = 0.1
+	furthest = 2
+	// stiff is the least by which demand is taken to answer to the price: where all
+	// intervals are at their bounds it does not, and no price would be high enough.
+	stiff = 0.2
+)
+
+// firstPrice is that of a source of which nothing has been seen: a check is worth it that
+// keeps about a tenth of a read from seeing the past.
+const firstPrice = 0.1
+
+// NewPrice returns the price of a source.
+func NewPrice() *Price {
+	return &Price{price: firstPrice, scale: 1, sample: map[chance]sighting{}, limit: math.MaxUint64}
+}
+
+// Value returns the price.
+func (p *Price) Value() float64 {
+	if p == nil {
+		return firstPrice
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.price
+}
+
+func (p *Price) saw(c chance, s sighting) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.begun.IsZero() {
+		p.begun = s.at
+	}
+	if uint64(c) > p.limit {
+		return
+	}
+	p.sample[c] = s
+	for len(p.sample) > sampled {
+		p.limit /= 2
+		for c := range p.sample {
+			if uint64(c) > p.limit {
+				delete(p.sample, c)
+			}
+		}
+	}
+}
+
+// Adjust moves the price towards the one at which what is due is what may be asked for.
+// It is called every few minutes.
+func (p *Price) Adjust(l Load, now time.Time) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	passed := math.Min(math.Max(now.Sub(p.at).Hours()/24, 0), 0.01)
+	p.at = now
+	for c, s := range p.sample { // who does not come any more has been taken out
+		if now.Sub(s.at) > 2*s.policy.config.Most {
+			delete(p.sample, c)
+		}
+	}
+	if len(p.sample) < enough || !(l.PerDay > 0) {
+		return
+	}
+	hurry := math.Min(math.Max(0, (l.Behind-slack).Seconds())/drain.Seconds(), 1)
+	p.scale *= math.Exp(follow * passed * (hurry - math.Min(math.Max(l.Unused, 0), 1)))
+	p.scale = math.Min(math.Max(p.scale, 1.0/furthest), furthest)
+
+	target := l.PerDay * (1 - hurried*hurry) / p.scale
+	seen := math.Max(now.Sub(p.begun).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
+	calls, dearer := p.demand(p.price, seen), p.demand(p.price*math.E, seen)
+	step := math.Log(calls/target) / math.Max(math.Log(calls/dearer), stiff)
+	p.price *= math.Exp(math.Min(math.Max(step, -move), move))
+	p.price = math.Min(math.Max(p.price, leastCost), mostCost)
+}
+
+// demand returns how many calls a day all entities would take at a price. Who comes after
+// a longer time than has been looked on for stands for as many as have not come yet.
+func (p *Price) demand(price, lookedOn float64) float64 {
+	sum := 0.0
+	for _, s := range p.sample {
+		sum += math.Max(1, s.passed/lookedOn) * s.policy.cost / s.policy.days(s.seen, price)
+	}
+	return sum / (float64(p.limit) / math.MaxUint64)
+}

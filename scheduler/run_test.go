@@ -1,0 +1,168 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// world is what schedulers run in: a store, and a door behind which everything is
+// published, covered for a minute, and refreshed after a while, by a clock of its own.
+type world struct {
+	*testing.T
+	store   *sqlite.Store
+	now     time.Time
+	every   map[schemas.Entity][]time.Time // it was published
+	waiting map[schemas.Entity]time.Time   // when its refresh comes
+	number  int64
+	dies    func() bool // asked before each publish: whether the one who asks is killed
+}
+
+func newWorld(t *testing.T, entities int) *world {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	w := &world{
+		T: t, store: s, now: time.Date(2026, 11, 20, 3, 0, 0, 0, time.UTC),
+		every: map[schemas.Entity][]time.Time{}, waiting: map[schemas.Entity]time.Time{}, number: 1, dies: func() bool { return false },
+	}
+	p := newPolicy(t, Tiers, nil)
+	var all []store.Registered
+	for i := range entities {
+		r := store.Registered{Entity: entity(i), Tier: store.Hot, Enabled: true, Active: true, History: store.History{Reads: 1000}}
+		r.Due = p.First(r.Entity, r.Tier, w.now)
+		all = append(all, r)
+	}
+	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// killable is the door of one scheduler, which may be killed as it asks.
+type killable struct {
+	*world
+	kill context.CancelFunc
+}
+
+func (k killable) Prefetch(ctx context.Context, asks []store.Ask) []store.Ask {
+	for i, a := range asks {
+		if ctx.Err() != nil || k.dies() {
+			k.kill()
+			return asks[i:]
+		}
+		if all := k.every[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // no lock covers it
+			k.every[a.Entity] = append(all, k.now)
+			k.waiting[a.Entity] = k.now.Add(20 * time.Second)
+		}
+	}
+	return nil
+}
+
+// work stores what was refreshed by now.
+func (w *world) work() {
+	w.Helper()
+	var writes []store.Write
+	for e, at := range w.waiting {
+		if at.After(w.now) {
+			continue
+		}
+		delete(w.waiting, e)
+		w.number++
+		writes = append(writes, store.Write{
+			Entity: e, Version: w.number, CheckedAt: at,
+			Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
+		})
+	}
+	if _, err := w.store.Write(w.Context(), writes); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// running is a scheduler, until it is killed.
+type running struct {
+	*Scheduler
+	ctx context.Context //nolint:containedctx // it ends with its own
+}
+
+func (w *world) scheduler() *running {
+	w.Helper()
+	ctx, kill := context.WithCancel(w.Context())
+	c := DefaultConfig()
+	c.Mode, c.TimeZone, c.NotBefore = Tiers, "Asia/Seoul", 120
+	s, err := NewScheduler("nexon", DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}}, Needs{
+		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250}, nil },
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return &running{s, ctx}
+}
+
+// Two schedulers, each of which is killed now and then in the midst of its asking, and
+// replaced after a while.
+func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			w := newWorld(t, 600)
+			deaths := 0
+			w.dies = func() bool {
+				if rng.IntN(100) > 0 {
+					return false
+				}
+				deaths++
+				return true
+			}
+			all := []*running{w.scheduler(), w.scheduler()}
+			away := [2]int{}
+			end := w.now.Add(5 * time.Hour)
+			for ; w.now.Before(end); w.now = w.now.Add(2 * time.Second) {
+				for i, s := range all {
+					if s.ctx.Err() != nil {
+						if away[i]++; away[i] > 10 { // another comes
+							all[i], away[i] = w.scheduler(), 0
+						}
+						continue
+					}
+					if _, err := s.tick(s.ctx, w.now); err != nil && s.ctx.Err() == nil {
+						t.Fatal(err)
+					}
+				}
+				w.work()
+			}
+			if deaths < 10 {
+				t.Fatalf("only %d deaths", deaths)
+			}
+			begin := end.Add(-5 * time.Hour)
+			for i := range 600 {
+				asked := w.every[entity(i)]
+				if len(asked) < 4 || len(asked) > 6 {
+					t.Errorf("entity %d was asked for %d times in 5 h", i, len(asked))
+				}
+				last := begin
+				for _, at := range append(asked, end) {
+					if gap := at.Sub(last); gap > 100*time.Minute {
+						t.Errorf("entity %d was not asked for, for %v", i, gap)
+					} else if gap < 20*time.Minute && last != begin && at != end {
+						t.Errorf("entity %d was asked for again after %v", i, gap)
+					}
+					last = at
+				}
+			}
+		})
+	}
+}
