@@ -18,7 +18,7 @@
 //   - Who was checked within half of its interval, or within its cool-down, is not asked
 //     for; it comes round before an interval has passed since that check, or, where a
 //     cool-down is longer, after it.
-//   - Who is held, suspended, switched off or at an end is not asked for. A failure moves
+//   - Who is held, suspended or switched off is not asked for. A failure moves
 //     an entity's due time by its own back-off and no further.
 //   - Reads alone move tiers; between going up and coming down again lies a factor of
 //     two, so that nothing moves to and fro.

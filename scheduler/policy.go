@@ -63,7 +63,7 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
 		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)
 		return move
 	}
-	if c.Enabled && c.Active && c.Status.State == "" {
+	if c.Enabled && c.Status.State == "" {
 		if due, early := p.tooEarly(c, chance, every, checked, now); early {
 			move.Tier = c.Tier // its history is looked at when it is asked for
 			move.Due = later(due, now)
@@ -72,7 +72,7 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
 	}
 	move.Due = p.again(chance, every, now)
 	switch {
-	case !c.Enabled || !c.Active || c.Status.State == store.Suspended:
+	case !c.Enabled || c.Status.State == store.Suspended:
 		move.Tier = c.Tier
 		return move
 	case c.Status.State == store.Retrying:

@@ -34,7 +34,7 @@ func entity(n int) schemas.Entity {
 }
 
 func candidate(n int, tier store.Tier) store.Candidate {
-	return store.Candidate{Registered: store.Registered{Entity: entity(n), Tier: tier, Enabled: true, Active: true}}
+	return store.Candidate{Registered: store.Registered{Entity: entity(n), Tier: tier, Enabled: true}}
 }
 
 // readsOf are so many that a tier stays.
@@ -172,10 +172,9 @@ func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
 			t.Errorf("%s: a hold that has ended still holds", mode)
 		}
 		for _, held := range []store.Candidate{
-			{Registered: store.Registered{Entity: entity(1), Enabled: false, Active: true}},
-			{Registered: store.Registered{Entity: entity(1), Enabled: true, Active: false}},
-			{Registered: store.Registered{Entity: entity(1), Enabled: true, Active: true}, Status: store.Status{State: store.Suspended}},
-			{Registered: store.Registered{Entity: entity(1), Enabled: true, Active: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
+			{Registered: store.Registered{Entity: entity(1), Enabled: false}},
+			{Registered: store.Registered{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Suspended}},
+			{Registered: store.Registered{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
 		} {
 			if m := p.Next(held, now); m.Ask || !m.Due.After(now) {
 				t.Errorf("%s: %+v is asked for", mode, held)

@@ -41,7 +41,7 @@ func newWorld(t *testing.T, entities int) *world {
 	p := newPolicy(t, Tiers, nil)
 	var all []store.Registered
 	for i := range entities {
-		r := store.Registered{Entity: entity(i), Tier: store.Hot, Enabled: true, Active: true, History: store.History{Reads: 1000}}
+		r := store.Registered{Entity: entity(i), Tier: store.Hot, Enabled: true, History: store.History{Reads: 1000}}
 		r.Due = p.First(r.Entity, r.Tier, w.now)
 		all = append(all, r)
 	}

@@ -25,9 +25,6 @@ type Registered struct {
 	Tier   Tier
 	// Enabled: a person may take an entity out of the schedule, and put it back.
 	Enabled bool
-	// Active is what its own content says: what has ended is not fetched again by
-	// itself. It is true until content says otherwise.
-	Active bool
 	// Due is when it is asked for next, by itself.
 	Due time.Time
 	// History is what has been seen of it.

@@ -15,11 +15,11 @@ import (
 // The queries about entities that are prefetched, the same in every database.
 const (
 	// EntityColumns are those that ScanRegistered takes.
-	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.active, e.due_at,
+	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.due_at,
 	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at`
 
 	// InsertEntity begins a statement that goes on with rows of RegisteredArgs.
-	InsertEntity = `INSERT INTO entities AS e (source, facet, key, params, tier, enabled, active, due_at,
+	InsertEntity = `INSERT INTO entities AS e (source, facet, key, params, tier, enabled, due_at,
 	claimed_at, updated_at, changes, watched, reads, read_at)`
 
 	// OrReplace ends a statement that registers: of what is there, that remains which
@@ -35,16 +35,14 @@ SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.r
 
 	// SelectDueEntities takes the source, the time and the greatest number of rows.
 	SelectDueEntities = `SELECT ` + EntityColumns + ` FROM entities e
-WHERE e.source = $1 AND e.enabled AND e.active AND e.due_at <= $2
+WHERE e.source = $1 AND e.enabled AND e.due_at <= $2
 ORDER BY e.due_at LIMIT $3`
 
 	// SelectNextDueEntity takes the source and returns microseconds, or no row.
 	SelectNextDueEntity = `SELECT due_at FROM entities
-WHERE source = $1 AND enabled AND active ORDER BY due_at LIMIT 1`
+WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 
-	// SetEntityActive and SetEntityEnabled take source, facet, key and the flag, and
-	// write a row or none.
-	SetEntityActive  = `UPDATE entities SET active = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND active <> $4`
+	// SetEntityEnabled takes source, facet, key and the flag, and writes a row or none.
 	SetEntityEnabled = `UPDATE entities SET enabled = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND enabled <> $4`
 
 	// DeleteEntity takes source, facet and key.
@@ -68,7 +66,7 @@ func (r Registered) RegisteredArgs() ([]any, error) {
 	}
 	h := r.History
 	return []any{
-		r.Entity.Source, r.Entity.Facet, r.Entity.Key, params, int64(r.Tier), r.Enabled, r.Active, toMicros(r.Due),
+		r.Entity.Source, r.Entity.Facet, r.Entity.Key, params, int64(r.Tier), r.Enabled, toMicros(r.Due),
 		toMicros(h.ClaimedAt), toMicros(h.UpdatedAt), h.Changes, h.Watched.Microseconds(), h.Reads, toMicros(h.ReadAt),
 	}, nil
 }
@@ -76,7 +74,7 @@ func (r Registered) RegisteredArgs() ([]any, error) {
 // Registered is what an entity becomes that was read and is not registered.
 func (r Reads) Registered() Registered {
 	return Registered{
-		Entity: r.Entity, Tier: r.Tier, Enabled: true, Active: true, Due: r.Due,
+		Entity: r.Entity, Tier: r.Tier, Enabled: true, Due: r.Due,
 		History: History{Reads: float64(r.Count), ReadAt: r.At},
 	}
 }
@@ -87,7 +85,7 @@ func (r *Registered) ScanRegistered(scan func(...any) error) error {
 	var tier, due, claimed, updated, watched, read int64
 	h := &r.History
 	err := scan(
-		&r.Entity.Source, &r.Entity.Facet, &r.Entity.Key, &params, &tier, &r.Enabled, &r.Active, &due,
+		&r.Entity.Source, &r.Entity.Facet, &r.Entity.Key, &params, &tier, &r.Enabled, &due,
 		&claimed, &updated, &h.Changes, &watched, &h.Reads, &read)
 	if err != nil {
 		return err

@@ -216,7 +216,7 @@ func seconds(t time.Time) int32 { return int32(t.Sub(begin) / time.Second) }
 
 func (g *game) next(i int32, e *one, now time.Time) store.Move {
 	c := store.Candidate{Registered: store.Registered{
-		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Active: true, Due: moment(e.due),
+		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Due: moment(e.due),
 		History: store.History{
 			ClaimedAt: moment(e.claimed), UpdatedAt: moment(e.remembered), Changes: float64(e.changes),
 			Watched: time.Duration(float64(e.watched) * 24 * float64(time.Hour)), Reads: float64(e.reads), ReadAt: now,

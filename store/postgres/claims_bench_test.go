@@ -202,7 +202,7 @@ func BenchmarkImport(b *testing.B) {
 		for i := range rs {
 			rs[i] = store.Registered{
 				Entity: schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprintf("%08x-%d", uint32((round*batch+i)*2654435761), round)},
-				Params: map[string]string{"ocid": "0123456789abcdef"}, Enabled: true, Active: true, Due: time.UnixMicro(int64(round*batch + i)),
+				Params: map[string]string{"ocid": "0123456789abcdef"}, Enabled: true, Due: time.UnixMicro(int64(round*batch + i)),
 			}
 		}
 		return rs
@@ -242,7 +242,7 @@ func BenchmarkImport(b *testing.B) {
 // copied registers by COPY into a temporary table of the transaction.
 func copied(b *testing.B, s *Store, rs []store.Registered) error {
 	columns := []string{
-		"source", "facet", "key", "params", "tier", "enabled", "active", "due_at",
+		"source", "facet", "key", "params", "tier", "enabled", "due_at",
 		"claimed_at", "updated_at", "changes", "watched", "reads", "read_at",
 	}
 	return pgx.BeginFunc(b.Context(), s.pool, func(tx pgx.Tx) error {

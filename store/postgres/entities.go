@@ -15,11 +15,11 @@ import (
 
 const (
 	insertEntities = store.InsertEntity + `
-SELECT i.source, i.facet, i.key, i.params::json, i.tier, i.enabled, i.active, i.due_at,
+SELECT i.source, i.facet, i.key, i.params::json, i.tier, i.enabled, i.due_at,
 	i.claimed_at, i.updated_at, i.changes, i.watched, i.reads, i.read_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::bool[], $7::bool[], $8::bigint[],
-	$9::bigint[], $10::bigint[], $11::double precision[], $12::bigint[], $13::double precision[], $14::bigint[])
-	AS i (source, facet, key, params, tier, enabled, active, due_at, claimed_at, updated_at, changes, watched, reads, read_at)`
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::bool[], $7::bigint[],
+	$8::bigint[], $9::bigint[], $10::double precision[], $11::bigint[], $12::double precision[], $13::bigint[])
+	AS i (source, facet, key, params, tier, enabled, due_at, claimed_at, updated_at, changes, watched, reads, read_at)`
 
 	registerEntities = insertEntities + store.OrReplace + ` RETURNING xmax = 0`
 	countReads       = insertEntities + store.OrCount
@@ -33,9 +33,9 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::
 )
 
 // RegisterEntities registers entities, and returns how many were unknown. Of those that
-// are there params, tier and enabled are replaced, and what was seen of them, when they
-// are due and whether they are active remains. Each few thousand are a transaction of
-// their own; after an error the same may be registered again.
+// are there params, tier and enabled are replaced, and what was seen of them and when they
+// are due remains. Each few thousand are a transaction of their own; after an error the
+// same may be registered again.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
 	for batch := range slices.Chunk(store.SortRegistered(all), entityBatch) {
 		args, err := registeredColumns(batch)
@@ -86,7 +86,7 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 	var e entities
 	var params []string
 	var tiers []int16
-	var enabled, active []bool
+	var enabled []bool
 	var due, claimed, updated, watched, read []int64
 	var changes, reads []float64
 	for _, r := range all {
@@ -96,21 +96,12 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 		}
 		e.add(r.Entity)
 		params, tiers = append(params, args[3].(string)), append(tiers, int16(r.Tier)) //nolint:gosec // there are three
-		enabled, active, due = append(enabled, r.Enabled), append(active, r.Active), append(due, args[7].(int64))
-		claimed, updated = append(claimed, args[8].(int64)), append(updated, args[9].(int64))
-		changes, watched = append(changes, r.History.Changes), append(watched, args[11].(int64))
-		reads, read = append(reads, r.History.Reads), append(read, args[13].(int64))
+		enabled, due = append(enabled, r.Enabled), append(due, args[6].(int64))
+		claimed, updated = append(claimed, args[7].(int64)), append(updated, args[8].(int64))
+		changes, watched = append(changes, r.History.Changes), append(watched, args[10].(int64))
+		reads, read = append(reads, r.History.Reads), append(read, args[12].(int64))
 	}
-	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, active, due, claimed, updated, changes, watched, reads, read}, nil
-}
-
-// SetActive says of entities whether their content lets them be fetched by themselves.
-// Of one that is not registered nothing is kept.
-func (s *Store) SetActive(ctx context.Context, of []schemas.Entity, active bool) error {
-	if _, err := s.flag(ctx, store.SetEntityActive, of, active); err != nil {
-		return fmt.Errorf("set %d entities active (%v): %w", len(of), active, err)
-	}
-	return nil
+	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, due, claimed, updated, changes, watched, reads, read}, nil
 }
 
 // EnableEntities puts entities back into the schedule or takes them out, and returns how
@@ -119,21 +110,21 @@ func (s *Store) SetActive(ctx context.Context, of []schemas.Entity, active bool)
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.flag(ctx, store.SetEntityEnabled, of, enabled) })
+	}, func(of []schemas.Entity) (int, error) { return s.enable(ctx, of, enabled) })
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
 	return n, nil
 }
 
-// flag runs a statement that sets a flag of one entity, for many in one round trip, and
-// returns how many rows it wrote.
-func (s *Store) flag(ctx context.Context, statement string, of []schemas.Entity, to bool) (written int, err error) {
+// enable sets the flag of entities in one round trip, and returns how many were not so
+// already.
+func (s *Store) enable(ctx context.Context, of []schemas.Entity, enabled bool) (written int, err error) {
 	for batch := range slices.Chunk(store.SortEntities(of), entityBatch) {
 		var b pgx.Batch // one transaction
 		n := 0
 		for _, e := range batch {
-			b.Queue(statement, e.Source, e.Facet, e.Key, to).Exec(func(tag pgconn.CommandTag) error {
+			b.Queue(store.SetEntityEnabled, e.Source, e.Facet, e.Key, enabled).Exec(func(tag pgconn.CommandTag) error {
 				n += int(tag.RowsAffected())
 				return nil
 			})

@@ -18,7 +18,7 @@ import (
 func fillEntities(t testing.TB, s *Store, n int) {
 	t.Helper()
 	for _, sql := range []string{
-		`INSERT INTO entities SELECT 's', 'f', 'key-' || lpad(n::text, 9, '0'), '{"ocid":"0123456789abcdef"}', n % 3, n % 50 <> 0, n % 51 <> 0,
+		`INSERT INTO entities SELECT 's', 'f', 'key-' || lpad(n::text, 9, '0'), '{"ocid":"0123456789abcdef"}', n % 3, n % 50 <> 0,
 			1000 * ((n * 7919::bigint) % $1), 1, 1, 0.5, 3600000000, 1.5, 1 FROM generate_series(0, $1 - 1) n`,
 		`INSERT INTO snapshot_state SELECT 's', 'f', 'key-' || lpad(n::text, 9, '0'), 1, sha256(n::text::bytea), 0, 'zstd', 17000, 1, 1, 1, false, '', ''
 			FROM generate_series(0, $1 - 1) n`,
@@ -125,7 +125,6 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"finish", "COSTS", store.DeleteClaim, "schedule_claims_pkey", []any{"7"}},
 		{"register", "COSTS", registerEntities, "entities_pkey", rows},
 		{"reads", "COSTS", countReads, "entities_pkey", rows},
-		{"active", "COSTS", store.SetEntityActive, "entities_pkey", []any{"s", "f", "key-000000007", true}},
 		{"enabled", "COSTS", store.SetEntityEnabled, "entities_pkey", []any{"s", "f", "key-000000007", true}},
 		{"delete", "COSTS", store.DeleteEntity, "entities_pkey", []any{"s", "f", "key-000000007"}},
 		{"list", "COSTS", list, "entities_pkey", listArgs},
@@ -167,7 +166,7 @@ func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
 	var all []store.Registered
 	for i := range entities {
 		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)}
-		all = append(all, store.Registered{Entity: e, Enabled: true, Active: true, Due: time.UnixMicro(1)})
+		all = append(all, store.Registered{Entity: e, Enabled: true, Due: time.UnixMicro(1)})
 	}
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
@@ -248,7 +247,10 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname LIKE 'snapsho
 	for name, do := range map[string]func() error{
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
 		"reads":    func() error { return s.ObserveReads(t.Context(), reads) },
-		"active":   func() error { return s.SetActive(t.Context(), of, true) },
+		"enable": func() error {
+			_, err := s.enable(t.Context(), of, true)
+			return err
+		},
 		"write":    func() error { _, err := s.Write(t.Context(), writes); return err },
 		"states":   func() error { _, err := s.States(t.Context(), of); return err },
 		"statuses": func() error { _, err := s.Statuses(t.Context(), of); return err },

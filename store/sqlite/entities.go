@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	insertEntity   = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
+	insertEntity   = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
 	registerEntity = insertEntity + store.OrReplace
 	countReads     = insertEntity + store.OrCount
 	hasEntity      = `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`
@@ -20,8 +20,8 @@ const (
 )
 
 // RegisterEntities registers entities, and returns how many were unknown. Of those that
-// are there params, tier and enabled are replaced, and what was seen of them, when they
-// are due and whether they are active remains. All are registered or none.
+// are there params, tier and enabled are replaced, and what was seen of them and when they
+// are due remains. All are registered or none.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, r := range store.SortRegistered(all) {
@@ -70,34 +70,24 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 	return err
 }
 
-// SetActive says of entities whether their content lets them be fetched by themselves.
-// Of one that is not registered nothing is kept.
-func (s *Store) SetActive(ctx context.Context, of []schemas.Entity, active bool) error {
-	if _, err := s.flag(ctx, store.SetEntityActive, of, active); err != nil {
-		return fmt.Errorf("set %d entities active (%v): %w", len(of), active, err)
-	}
-	return nil
-}
-
 // EnableEntities puts entities back into the schedule or takes them out, and returns how
 // many were not so already: all that the filter chooses or, if keys is not nil, those
 // of its source and facet. Each few thousand are a transaction of their own.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.flag(ctx, store.SetEntityEnabled, of, enabled) })
+	}, func(of []schemas.Entity) (int, error) { return s.enable(ctx, of, enabled) })
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
 	return n, nil
 }
 
-// flag runs a statement that sets a flag of one entity, for many, and returns how many
-// rows it wrote.
-func (s *Store) flag(ctx context.Context, statement string, of []schemas.Entity, to bool) (written int, err error) {
+// enable sets the flag of entities, and returns how many were not so already.
+func (s *Store) enable(ctx context.Context, of []schemas.Entity, enabled bool) (written int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, e := range store.SortEntities(of) {
-			did, err := wrote(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key, to))
+			did, err := wrote(tx.ExecContext(ctx, store.SetEntityEnabled, e.Source, e.Facet, e.Key, enabled))
 			if err != nil {
 				return err
 			}

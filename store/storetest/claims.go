@@ -53,9 +53,9 @@ func testClaim(b bench) {
 	b.nextEntity(time.Time{})
 	b.claimsAre(100, 10)
 	x, y, z := registered(key("z"), 10), registered(key("y"), 20), registered(key("x"), 30)
-	off, ended := registered(key("off"), 1), registered(key("ended"), 2)
-	off.Enabled, ended.Active = false, false
-	b.register(6, z, off, x, ended, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 5))
+	off := registered(key("off"), 1)
+	off.Enabled = false
+	b.register(5, z, off, x, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 5))
 	b.nextEntity(at(10))
 	b.claimsAre(9, 10)
 	b.claimsAre(30, 2, x, y)

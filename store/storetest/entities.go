@@ -19,8 +19,6 @@ type Entities interface {
 	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
 	// ObserveReads adds reads to what is known, and registers what is not.
 	ObserveReads(ctx context.Context, reads []store.Reads) error
-	// SetActive passes over what is not registered.
-	SetActive(ctx context.Context, of []schemas.Entity, active bool) error
 	// EnableEntities returns how many it switched, of the filter's choice or, if keys is
 	// not nil, of those of its source and facet.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
@@ -53,7 +51,7 @@ type Entities interface {
 func registered(e schemas.Entity, due int64) store.Registered {
 	return store.Registered{
 		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: store.Warm,
-		Enabled: true, Active: true, Due: at(due),
+		Enabled: true, Due: at(due),
 		History: store.History{
 			ClaimedAt: at(due - 7), UpdatedAt: at(due - 9), Changes: 1.0 / 3, Watched: 90 * time.Minute,
 			Reads: 2.5, ReadAt: at(due - 1),
@@ -102,7 +100,7 @@ func testRegister(b bench) {
 	b.lists(store.EntityFilter{})
 	b.register(0)
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
-	y.Params, y.Due, y.History, y.Enabled, y.Active = nil, time.Time{}, store.History{}, false, false
+	y.Params, y.Due, y.History, y.Enabled = nil, time.Time{}, store.History{}, false
 	b.register(3, z, x, y)
 	b.lists(store.EntityFilter{}, x, y, z)
 	b.register(0, z, x, y)
@@ -130,7 +128,7 @@ func testRegisterMany(b bench) {
 	const n = 12_000
 	all := make([]store.Registered, n)
 	for i := range all {
-		all[i] = store.Registered{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Active: true, Due: at(int64(i))}
+		all[i] = store.Registered{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Due: at(int64(i))}
 	}
 	b.register(n, all...)
 	b.register(1, append(all, registered(key("new"), 1))...)
@@ -184,7 +182,7 @@ func testEntityFilter(b bench) {
 func testEnable(b bench) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	other := registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 40)
-	y.Enabled, z.Active = false, false
+	y.Enabled = false
 	b.register(4, x, y, z, other)
 	facet := store.EntityFilter{Source: entity.Source, Facet: entity.Facet}
 	b.switched(1, facet, []string{"x", "y", "nobody", "x"}, false)
@@ -203,28 +201,6 @@ func testEnable(b bench) {
 	}
 }
 
-func testActive(b bench) {
-	x, y := registered(key("x"), 10), registered(key("y"), 20)
-	b.register(2, x, y)
-	set := func(active bool, of ...schemas.Entity) {
-		b.Helper()
-		if err := b.store.SetActive(b.Context(), of, active); err != nil {
-			b.Fatal(err)
-		}
-	}
-	set(false)
-	set(false, y.Entity, key("nobody"), y.Entity)
-	y.Active = false
-	b.lists(store.EntityFilter{}, x, y)
-	b.register(0, registered(y.Entity, 99)) // its content still says so
-	y.Params = registered(y.Entity, 99).Params
-	b.lists(store.EntityFilter{}, x, y)
-	b.claimsAre(100, 10, x)
-	set(true, x.Entity, y.Entity)
-	y.Active = true
-	b.claimsAre(100, 10, y)
-}
-
 func testReads(b bench) {
 	x := registered(key("x"), 10)
 	y := store.Registered{Entity: key("y"), Enabled: false, Tier: store.Cold}
@@ -237,7 +213,7 @@ func testReads(b bench) {
 	x.History.Reads, x.History.ReadAt = 7.5, at(60)
 	y.History.Reads, y.History.ReadAt = 4, at(50)
 	added := store.Registered{
-		Entity: key("new"), Tier: store.Warm, Enabled: true, Active: true, Due: at(77),
+		Entity: key("new"), Tier: store.Warm, Enabled: true, Due: at(77),
 		History: store.History{Reads: 2, ReadAt: at(9)},
 	}
 	b.lists(store.EntityFilter{}, added, x, y)
@@ -252,7 +228,7 @@ func testEntityStorm(b bench) {
 	const rounds, keys = 25, 60
 	all := make([]store.Registered, keys)
 	for i := range all {
-		all[i] = store.Registered{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Active: true, Due: at(int64(keys - i))}
+		all[i] = store.Registered{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Due: at(int64(keys - i))}
 	}
 	b.register(keys, all...)
 	turned := func(by int) []store.Registered { return slices.Concat(all[by%keys:], all[:by%keys]) }
@@ -286,12 +262,13 @@ func testEntityStorm(b bench) {
 			return err
 		})
 		again(func(round int) error {
-			var of []schemas.Entity
+			var keys []string
 			for _, r := range turned(round * 17) {
-				of = append(of, r.Entity)
+				keys = append(keys, r.Entity.Key)
 			}
-			slices.Reverse(of)
-			return b.store.SetActive(b.Context(), of, round%2 == n)
+			slices.Reverse(keys)
+			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source, Facet: entity.Facet}, keys, round%2 == n)
+			return err
 		})
 		again(func(round int) error {
 			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, nil, round%2 == n)

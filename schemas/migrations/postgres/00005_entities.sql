@@ -12,7 +12,6 @@ CREATE TABLE entities (
     params     json     NOT NULL, -- where they differ from the facet's
     tier       smallint NOT NULL, -- 0 hot, 1 warm, 2 cold
     enabled    boolean  NOT NULL, -- by a person
-    active     boolean  NOT NULL, -- by what its content says
     due_at     bigint   NOT NULL, -- microseconds since 1970 UTC, as all times
     claimed_at bigint   NOT NULL, -- when it was due last; 0: never, as for those below
     updated_at bigint   NOT NULL, -- when its snapshot had changed last, by then
@@ -24,7 +23,7 @@ CREATE TABLE entities (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100000,
     autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05);
 
-CREATE INDEX entities_due ON entities (source, due_at) WHERE enabled AND active;
+CREATE INDEX entities_due ON entities (source, due_at) WHERE enabled;
 
 -- What schedulers have claimed and not yet asked for, a batch a row. Each row is gone
 -- within seconds; one that stays longer than its time is taken over.

@@ -8,7 +8,6 @@ CREATE TABLE entities (
     params     TEXT    NOT NULL,
     tier       INTEGER NOT NULL,
     enabled    BOOLEAN NOT NULL,
-    active     BOOLEAN NOT NULL,
     due_at     INTEGER NOT NULL,
     claimed_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
@@ -19,7 +18,7 @@ CREATE TABLE entities (
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 
-CREATE INDEX entities_due ON entities (source, due_at) WHERE enabled AND active;
+CREATE INDEX entities_due ON entities (source, due_at) WHERE enabled;
 
 CREATE TABLE schedule_claims (
     id         TEXT    NOT NULL PRIMARY KEY,
