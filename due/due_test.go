@@ -1,0 +1,135 @@
+package due
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+const patience = 20 * time.Second
+
+// run runs a loop that says each call, and returns what ends it.
+func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Loop, <-chan time.Time) {
+	t.Helper()
+	calls := make(chan time.Time, 1000)
+	l := New("due:test", rdb, log, Words{Waits: "it waits", GoesOn: "it goes on"})
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := l.Run(ctx, time.Hour, func(_ context.Context, now time.Time) (time.Time, error) {
+			next, err := work(now)
+			calls <- now
+			return next, err
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return l, calls
+}
+
+func called(t *testing.T, calls <-chan time.Time) time.Time {
+	t.Helper()
+	select {
+	case at := <-calls:
+		return at
+	case <-time.After(patience):
+		t.Fatal("it did not work")
+		return time.Time{}
+	}
+}
+
+// settled waits for the first look, and the one when its line stands.
+func settled(t *testing.T, calls <-chan time.Time) {
+	t.Helper()
+	called(t, calls)
+	called(t, calls)
+}
+
+func TestItWorksWhenItSaidAndWhenAnotherProcessSays(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	next := make(chan time.Time, 10)
+	_, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) {
+		select {
+		case at := <-next:
+			return at, nil
+		default:
+			return time.Time{}, nil
+		}
+	})
+	settled(t, calls)
+	soon := time.Now().Add(200 * time.Millisecond)
+	next <- soon
+	Tell(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // from another process
+	called(t, calls)
+	if at := called(t, calls); at.Before(soon.Truncate(time.Millisecond)) {
+		t.Errorf("it worked %v before it said", soon.Sub(at))
+	}
+}
+
+func TestWhatThisProcessTellsIsHeardWithoutRedis(t *testing.T) {
+	rdb, server := servicetest.MiniRedis(t)
+	l, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) { return time.Time{}, nil })
+	settled(t, calls)
+	server.Close()
+	late, early := time.Now().Add(time.Hour), time.Now().Add(50*time.Millisecond)
+	l.Tell(t.Context(), late)
+	l.Tell(t.Context(), early) // the earlier counts
+	for called(t, calls).Before(early.Truncate(time.Millisecond)) {
+	}
+}
+
+func TestWorkThatFailsIsDoneAgainAndSaidOnce(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	var mu sync.Mutex
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(writer(func(b []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return text.Write(b)
+	}), nil))
+	n := 0
+	_, calls := run(t, rdb, log, func(time.Time) (time.Time, error) {
+		if n++; n < 4 {
+			return time.Time{}, errors.New("not now")
+		}
+		return time.Time{}, nil
+	})
+	for range 4 {
+		called(t, calls)
+	}
+	called(t, calls) // its line stands, which it saw after it had worked
+	mu.Lock()
+	defer mu.Unlock()
+	if got := text.String(); strings.Count(got, "it waits") != 1 || strings.Count(got, "it goes on") != 1 {
+		t.Errorf("it said:\n%s", got)
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }
+
+func TestWhatIsLeftIsAskedForAgainWhileItMayBe(t *testing.T) {
+	tries := 0
+	ask := func(_ context.Context, some []int) []int { tries++; return some[:len(some)-1] }
+	if left := UntilAsked(t.Context(), []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 0 || tries != 3 {
+		t.Errorf("%v are left after %d tries", left, tries)
+	}
+	if left := UntilAsked(t.Context(), []int{1, 2, 3}, func() bool { return false }, ask); len(left) != 2 {
+		t.Errorf("%v are left where it may be asked once", left)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if left := UntilAsked(ended, []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 2 {
+		t.Errorf("%v are left when the asking ends", left)
+	}
+}
