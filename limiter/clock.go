@@ -87,7 +87,7 @@ const never = 100 * 365 * 24 * time.Hour
 
 func (q Quota) ceilingAt(t time.Time) time.Duration {
 	for _, c := range q.config.LowCeilings {
-		if c.holds(t.In(q.zone).Hour()) {
+		if c.Holds(t.In(q.zone).Hour()) {
 			if c.Rate == 0 {
 				return never
 			}

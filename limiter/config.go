@@ -178,9 +178,9 @@ type Ceiling struct {
 	Rate Rate `json:"rate"           yaml:"rate"`
 }
 
-// holds reports whether the ceiling counts at that hour; 22 to 3 goes over
+// Holds reports whether the ceiling counts at that hour; 22 to 3 goes over
 // midnight.
-func (c Ceiling) holds(hour int) bool {
+func (c Ceiling) Holds(hour int) bool {
 	switch {
 	case c.From == c.To:
 		return true
@@ -190,13 +190,14 @@ func (c Ceiling) holds(hour int) bool {
 	return hour >= c.From || hour < c.To
 }
 
-func checkCeilings(all []Ceiling) error {
+// CheckCeilings returns the first mistake in a list, without the name of the list.
+func CheckCeilings(all []Ceiling) error {
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
-			return fmt.Errorf("lowCeilings[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
+			return fmt.Errorf("[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
 		}
-		if c.Rate < 0 || (c.Rate > 0 && c.Rate < 1e-4) {
-			return fmt.Errorf("lowCeilings[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
+		if c.Rate != 0 && !(c.Rate >= 1e-4) { // so that a NaN fails too
+			return fmt.Errorf("[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
 		}
 	}
 	return nil

@@ -54,8 +54,8 @@ func NewQuota(config Config) (Quota, error) {
 	if config.Brake < 0 || config.Brake > brakeMost {
 		return Quota{}, fmt.Errorf("brake: %v must lie between 0 and %v", config.Brake, brakeMost)
 	}
-	if err := checkCeilings(config.LowCeilings); err != nil {
-		return Quota{}, err
+	if err := CheckCeilings(config.LowCeilings); err != nil {
+		return Quota{}, fmt.Errorf("lowCeilings%w", err)
 	}
 	var errs []error
 	for i, p := range config.Policies {
