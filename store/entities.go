@@ -51,6 +51,8 @@ type Candidate struct {
 	Registered
 	State  State
 	Status Status
+	// Payload is what is stored, encoded as State.Encoding says, where it was asked for.
+	Payload []byte
 }
 
 // Move is what becomes of a Candidate.

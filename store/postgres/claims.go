@@ -36,7 +36,8 @@ RETURNING c.claimed_at, c.entries`
 // most. decide is called once for each, says when it is due again and whether it is
 // asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
 // as a claim until FinishClaim, or until the lease is over and another takes it; there
-// is none, and no ID, if nothing is.
+// is none, and no ID, if nothing is. Payloads are read of the facets that content reports;
+// nil: of none.
 //
 // All of it is committed together, so that a scheduler that dies at any point loses
 // nothing and asks for nothing twice; if only the answer to its commit is lost, the claim
@@ -44,11 +45,14 @@ RETURNING c.claimed_at, c.entries`
 // decides is the policy's Go code. Any number may claim at once; each passes over what
 // another is claiming, and none waits.
 func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
-	decide func(store.Candidate) store.Move,
+	content func(facet string) bool, decide func(store.Candidate) store.Move,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
 		candidates, err := dueEntities(ctx, tx, source, now, most)
+		if err == nil && content != nil {
+			err = addPayloads(ctx, tx, candidates, content)
+		}
 		if err != nil || len(candidates) == 0 {
 			return err
 		}
@@ -101,6 +105,23 @@ func dueEntities(ctx context.Context, tx pgx.Tx, source string, now time.Time, m
 	return candidates, each(ctx, tx, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
 		return found.ScanStatus(scan)
 	}, func(i int, found store.Status) { candidates[i].Status = found })
+}
+
+// addPayloads reads what is stored of those candidates whose content is wanted.
+func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
+	var of []schemas.Entity
+	var at []int
+	for i, c := range candidates {
+		if c.State.HasContent() && wanted(c.Entity.Facet) {
+			of, at = append(of, c.Entity), append(at, i)
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	return each(ctx, tx, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+		return found.ScanState(scan, &found.Payload)
+	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }
 
 // FinishClaim ends a claim: all of it has been asked for. Of one that another has taken

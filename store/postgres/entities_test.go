@@ -34,7 +34,7 @@ func TestASchedulerWhoseSessionEndsLosesNothing(t *testing.T) {
 	}
 	move := func(store.Candidate) store.Move { return store.Move{Due: time.UnixMicro(1 << 50), Ask: true} }
 	calls := 0
-	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, func(c store.Candidate) store.Move {
+	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, nil, func(c store.Candidate) store.Move {
 		if calls++; calls == 5 {
 			if _, err := s.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND state = 'idle in transaction'`); err != nil {
@@ -58,7 +58,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 	if _, found, err := s.AbandonedClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
 		t.Error(found, err)
 	}
-	c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, move)
+	c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, nil, move)
 	if err != nil || len(c.Asks) != 98 { // the others are disabled
 		t.Errorf("%d, %v", len(c.Asks), err)
 	}

@@ -260,7 +260,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname LIKE 'snapsho
 			return err
 		},
 		"claim": func() error {
-			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, func(c store.Candidate) store.Move {
+			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, nil, func(c store.Candidate) store.Move {
 				return store.Move{Due: c.Due, Ask: true}
 			})
 			return err

@@ -15,6 +15,8 @@ const (
 SET tier = $4, due_at = $5, claimed_at = $6, updated_at = $7, changes = $8, watched = $9, reads = $10, read_at = $11
 WHERE source = $1 AND facet = $2 AND key = $3`
 
+	selectPayload = `SELECT payload FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
+
 	takeOver = `UPDATE schedule_claims SET id = $3, until = $4
 WHERE id = (` + store.SelectAbandoned + `)
 RETURNING claimed_at, entries`
@@ -24,13 +26,14 @@ RETURNING claimed_at, entries`
 // most. decide is called once for each, says when it is due again and whether it is
 // asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
 // as a claim until FinishClaim, or until the lease is over and another takes it; there
-// is none, and no ID, if nothing is. All of it is committed together.
+// is none, and no ID, if nothing is. Payloads are read of the facets that content reports;
+// nil: of none. All of it is committed together.
 func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
-	decide func(store.Candidate) store.Move,
+	content func(facet string) bool, decide func(store.Candidate) store.Move,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		candidates, err := dueEntities(ctx, tx, source, now, most)
+		candidates, err := dueEntities(ctx, tx, source, now, most, content)
 		if err != nil {
 			return err
 		}
@@ -59,7 +62,7 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	return claim, nil
 }
 
-func dueEntities(ctx context.Context, tx *sql.Tx, source string, now time.Time, most int) ([]store.Candidate, error) {
+func dueEntities(ctx context.Context, tx *sql.Tx, source string, now time.Time, most int, content func(facet string) bool) ([]store.Candidate, error) {
 	due, err := registered(ctx, tx, store.SelectDueEntities, source, now.UnixMicro(), most)
 	if err != nil {
 		return nil, err
@@ -76,6 +79,12 @@ func dueEntities(ctx context.Context, tx *sql.Tx, source string, now time.Time, 
 		err = c.Status.ScanStatus(tx.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read the status of %s: %w", e, err)
+		}
+		if content == nil || !c.State.HasContent() || !content(e.Facet) {
+			continue
+		}
+		if err := tx.QueryRowContext(ctx, selectPayload, e.Source, e.Facet, e.Key).Scan(&c.Payload); err != nil {
+			return nil, fmt.Errorf("read the content of %s: %w", e, err)
 		}
 	}
 	return candidates, nil

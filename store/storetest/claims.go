@@ -14,7 +14,7 @@ import (
 // claim claims with decide, most of them, for a lease of 60 s.
 func (b bench) claim(now int64, most int, decide func(store.Candidate) store.Move) store.Claim {
 	b.Helper()
-	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), most, time.Minute, decide)
+	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), most, time.Minute, nil, decide)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func testClaimDies(b bench) {
 			}
 		}()
 		n := 0
-		_, _ = b.store.ClaimEntities(b.Context(), entity.Source, at(50), 10, time.Minute, func(store.Candidate) store.Move {
+		_, _ = b.store.ClaimEntities(b.Context(), entity.Source, at(50), 10, time.Minute, nil, func(store.Candidate) store.Move {
 			if n++; n == 2 {
 				panic(dead)
 			}
@@ -322,5 +322,33 @@ func testPrice(b bench) {
 	wg.Wait()
 	if writers != 1 {
 		b.Errorf("%d wrote the price of one interval", writers)
+	}
+}
+
+func testClaimedContent(b bench) {
+	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
+	b.register(3, x, y, z)
+	b.write([]store.Result{store.Changed, store.Absented}, content(x.Entity, 1, "<x>"), absence(y.Entity, 2))
+	for _, wanted := range []bool{true, false} {
+		seen := map[string]string{}
+		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 10, time.Minute, func(facet string) bool {
+			return wanted && facet == entity.Facet
+		}, func(c store.Candidate) store.Move {
+			if len(c.Payload) > 0 {
+				text, err := store.Snapshot{State: c.State, Payload: c.Payload}.Decode(nil)
+				if err != nil {
+					b.Error(err)
+				}
+				seen[c.Entity.Key] = string(text)
+			}
+			return store.Move{Due: at(1), Tier: c.Tier}
+		})
+		want := map[string]string{}
+		if wanted {
+			want["x"] = `{"doc":"<x>"}`
+		}
+		if err != nil || !reflect.DeepEqual(seen, want) {
+			b.Errorf("wanted: %v: %v, %v; want %v", wanted, seen, err, want)
+		}
 	}
 }

@@ -30,7 +30,7 @@ type Entities interface {
 	DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error)
 	// ClaimEntities moves what is due and keeps what is asked for as a claim, all
 	// together or, with an error, nothing.
-	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, decide func(store.Candidate) store.Move) (store.Claim, error)
+	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Move) (store.Claim, error)
 	// FinishClaim ends a claim, if there is one of that id.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim reports whether the claim is still held.
@@ -256,7 +256,7 @@ func testEntityStorm(b bench) {
 			return b.store.ObserveReads(b.Context(), reads)
 		})
 		again(func(round int) error {
-			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, func(c store.Candidate) store.Move {
+			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c store.Candidate) store.Move {
 				return store.Move{Due: at(int64(round)), Tier: c.Tier, History: c.History, Ask: true}
 			})
 			return err
