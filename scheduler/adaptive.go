@@ -8,12 +8,15 @@ import (
 )
 
 // every returns the interval of an entity.
-func (p *Policy) every(tier store.Tier, s seen, absent bool) time.Duration {
+func (p *Policy) every(tier store.Tier, s seen, state store.State) time.Duration {
 	every := p.tier(tier).Every
 	if p.config.Mode == Adaptive {
 		every = p.interval(s, p.price.Value())
 	}
-	if absent { // what there is not is looked for now and then
+	switch { // what there is not is looked for now and then
+	case state.Absent && !state.HasContent(): // and what there never was, rarely: anybody may ask for any key
+		every = max(every, p.config.Most, p.config.Tiers.Cold.Every)
+	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)
 	}
 	return every

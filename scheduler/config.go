@@ -35,6 +35,8 @@ type Config struct {
 	// Jitter is by how much a due time may lie behind its slot.
 	Jitter   time.Duration `yaml:"jitter"`
 	Cooldown Cooldown      `yaml:"cooldown"`
+	// Active says which entities are asked for by themselves.
+	Active Active `yaml:"active,omitempty"`
 	// Triggers are, by facet, those that a change of this one refreshes at once.
 	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
 	// Backoff is how long after a failure it is asked for again, and doubles with
@@ -162,6 +164,7 @@ func (c Config) Check() error {
 	if c.Backoff < shortest || c.Backoff > cold.Every {
 		fail("backoff: %v must be from %v to tiers.cold.every, %v", c.Backoff, shortest, cold.Every)
 	}
+	errs = append(errs, c.Active.check())
 	for _, facet := range slices.Sorted(maps.Keys(c.Triggers)) {
 		if b := c.Triggers[facet].Backoff; b < 0 || b > longest {
 			fail("triggers.%s.backoff: %v must be from 0 to %v", facet, b, longest)
@@ -184,7 +187,7 @@ func CheckTriggers(facets map[string]Config) error {
 		next := slices.Sorted(maps.Keys(facets[from].Triggers))
 		for _, to := range next {
 			if _, known := facets[to]; !known {
-				errs = append(errs, fmt.Errorf("%s.prefetch.triggers: there is no facet %q", from, to))
+				errs = append(errs, fmt.Errorf("facets.%s.triggers: there is no facet %q", from, to))
 			}
 		}
 		for len(next) > 0 {
@@ -196,7 +199,7 @@ func CheckTriggers(facets map[string]Config) error {
 			}
 		}
 		if reached[from] {
-			errs = append(errs, fmt.Errorf("%s.prefetch.triggers: it triggers itself, over others or not; leave one out", from))
+			errs = append(errs, fmt.Errorf("facets.%s.triggers: it triggers itself, over others or not; leave one out", from))
 		}
 	}
 	return errors.Join(errs...)

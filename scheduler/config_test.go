@@ -8,6 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/store"
 )
 
@@ -60,7 +61,7 @@ func TestMistakesAreNamed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, s := range []Spending{{TimeZone: "x"}, {Ceilings: []Ceiling{{}}}, {Ceilings: []Ceiling{{From: 25, PerSecond: 1}}}, {Ceilings: []Ceiling{{PerSecond: math.NaN()}}}} {
+	for _, s := range []Spending{{TimeZone: "x"}, {Ceilings: []limiter.Ceiling{{}}}, {Ceilings: []limiter.Ceiling{{From: 25, Rate: 1}}}, {Ceilings: []limiter.Ceiling{{Rate: limiter.Rate(math.NaN())}}}} {
 		if s.Check() == nil {
 			t.Errorf("%+v is well", s)
 		}

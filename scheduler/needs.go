@@ -12,8 +12,10 @@ import (
 type Store interface {
 	// ClaimEntities claims up to most entities of the source that are due, and has
 	// decide say what becomes of each, in one transaction. No other call claims the
-	// same. Those that decide asks for lie in the Claim until it is finished.
-	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, decide func(store.Candidate) store.Move) (store.Claim, error)
+	// same. Those that decide asks for lie in the Claim until it is finished. Payloads
+	// are read of the facets that content reports.
+	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+		content func(facet string) bool, decide func(store.Candidate) store.Move) (store.Claim, error)
 	// FinishClaim ends a claim all of which was asked for.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim holds a claim until then; not held: somebody else has taken it over.
@@ -35,3 +37,8 @@ type Door interface {
 
 // Look says how it stands with the source: what LOW may call, and what waits for it.
 type Look func(ctx context.Context, now time.Time) (Room, error)
+
+// Loop calls the scheduler when something is due (due.Loop).
+type Loop interface {
+	Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
+}

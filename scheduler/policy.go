@@ -58,12 +58,13 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
 	}
 	history, seen := learn(c, now)
 	move := store.Move{Tier: p.moved(c.Tier, seen), History: c.History}
-	every := p.every(move.Tier, seen, c.State.Absent)
+	every := p.every(move.Tier, seen, c.State)
 	if p.Waits(now) { // it is late, from the day before
 		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)
 		return move
 	}
-	if c.Enabled && c.Status.State == "" {
+	active := c.Enabled && p.config.Active.allows(c)
+	if active && c.Status.State == "" {
 		if due, early := p.tooEarly(c, chance, every, checked, now); early {
 			move.Tier = c.Tier // its history is looked at when it is asked for
 			move.Due = later(due, now)
@@ -72,7 +73,10 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
 	}
 	move.Due = p.again(chance, every, now)
 	switch {
-	case !c.Enabled || c.Status.State == store.Suspended:
+	case !active: // it is looked at now and then, should it come back
+		move.Due, move.Tier = p.again(chance, max(every, p.config.Tiers.Cold.Every), now), c.Tier
+		return move
+	case c.Status.State == store.Suspended:
 		move.Tier = c.Tier
 		return move
 	case c.Status.State == store.Retrying:

@@ -124,7 +124,7 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 			c.History.Reads = readsOf(c.Tier)
 			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
 			_, seen := learn(c, now)
-			every := p.every(p.moved(c.Tier, seen), seen, false)
+			every := p.every(p.moved(c.Tier, seen), seen, store.State{})
 			s := p.scale(every)
 			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
 			age := s.of(now) - s.of(c.State.CheckedAt)

@@ -102,7 +102,11 @@ func (w *world) scheduler() *running {
 	ctx, kill := context.WithCancel(w.Context())
 	c := DefaultConfig()
 	c.Mode, c.TimeZone, c.NotBefore = Tiers, "Asia/Seoul", 120
-	s, err := NewScheduler("nexon", DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}}, Needs{
+	schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	s, err := NewScheduler("nexon", schedule, Needs{
 		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250}, nil },
 	})

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -53,7 +54,7 @@ func play(name string, n, days int, seed uint64, calls float64, ahead bool) (*re
 	g.spend = scheduler.DefaultSpending()
 	g.spend.TimeZone = "Asia/Seoul"
 	for i := range g.spend.Ceilings {
-		g.spend.Ceilings[i].PerSecond *= g.scale
+		g.spend.Ceilings[i].Rate *= limiter.Rate(g.scale)
 	}
 	config := scheduler.DefaultConfig()
 	config.Mode, config.TimeZone, config.NotBefore = scheduler.Tiers, "Asia/Seoul", 120
@@ -254,9 +255,9 @@ func (g *game) look(now time.Time, pace float64) {
 	}
 	day := 0.0
 	for hour := 2; hour < 24; hour++ {
-		ceiling := g.spend.Ceilings[1].PerSecond
+		ceiling := float64(g.spend.Ceilings[1].Rate)
 		if hour >= 19 {
-			ceiling = g.spend.Ceilings[0].PerSecond
+			ceiling = float64(g.spend.Ceilings[0].Rate)
 		}
 		day += 3600 * math.Min(ceiling, pace)
 	}

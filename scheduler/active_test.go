@@ -1,0 +1,88 @@
+package scheduler
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// court is the rule of a court site: open cases that are linked.
+var court = Active{
+	Status: Status{Path: "general.status", Allow: []string{"진행중", "진행", "active"}, Block: []string{"종결", "확정"}},
+	Unless: []string{"general.result", `general.result\.date`},
+	Params: []string{"encCsNo"},
+}
+
+func stored(c store.Candidate, json string) store.Candidate {
+	c.State.Encoding, c.Payload = store.Zstd, store.Encode([]byte(json)).Bytes
+	return c
+}
+
+func TestOnlyWhatIsActiveIsAskedFor(t *testing.T) {
+	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	linked := candidate(1, store.Hot)
+	linked.Params = map[string]string{"encCsNo": "x"}
+	for name, c := range map[string]struct {
+		rule Active
+		of   store.Candidate
+		want bool
+	}{
+		"nothing is stored yet":      {court, linked, true},
+		"open":                       {court, stored(linked, `{"general":{"status":"진행중"}}`), true},
+		"closed":                     {court, stored(linked, `{"general":{"status":"종결"}}`), false},
+		"neither":                    {court, stored(linked, `{"general":{"status":"보류"}}`), false},
+		"neither, and none is named": {Active{Status: Status{Path: "general.status", Block: []string{"종결"}}}, stored(linked, `{"general":{"status":"보류"}}`), true},
+		"no word of it":              {court, stored(linked, `{"general":{"status":null}}`), true},
+		"a final result":             {court, stored(linked, `{"general":{"status":"진행","result":"원고승"}}`), false},
+		"an empty final result":      {court, stored(linked, `{"general":{"status":"진행","result":"","x":[]}}`), true},
+		"a name with a dot":          {court, stored(linked, `{"general":{"status":"진행","result.date":"2026"}}`), false},
+		"not linked":                 {court, stored(candidate(1, store.Hot), `{"general":{"status":"진행"}}`), false},
+		"what can't be read":         {court, store.Candidate{Registered: linked.Registered, Payload: []byte("?")}, true},
+		"no rule":                    {Active{}, stored(candidate(1, store.Hot), `{"general":{"status":"종결"}}`), true},
+	} {
+		p := newPolicy(t, Tiers, func(k *Config) { k.Active = c.rule })
+		m := p.Next(c.of, now)
+		if m.Ask != c.want {
+			t.Errorf("%s: asked for: %v", name, m.Ask)
+		}
+		if wait := m.Due.Sub(now); !m.Ask && (wait < 8*time.Hour || wait > 36*time.Hour) {
+			t.Errorf("%s: it is looked at again after %v", name, wait)
+		}
+	}
+}
+
+func TestWhatThereNeverWasIsLookedForRarely(t *testing.T) {
+	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	p := newPolicy(t, Tiers, nil)
+	gone := stored(candidate(1, store.Hot), `{}`)
+	gone.State.Absent = true
+	never := candidate(1, store.Hot)
+	never.State.Absent = true
+	for name, c := range map[string]struct {
+		of   store.Candidate
+		want time.Duration
+	}{"gone": {gone, 24 * time.Hour}, "never there": {never, 7 * 24 * time.Hour}} {
+		m := p.Next(c.of, now)
+		if wait := m.Due.Sub(now); !m.Ask || wait < c.want/3 || wait > 3*c.want/2 {
+			t.Errorf("%s: asked for: %v; again after %v, want about %v", name, m.Ask, wait, c.want)
+		}
+	}
+}
+
+func TestARuleThatSaysNothingIsRefused(t *testing.T) {
+	for want, rule := range map[string]Active{
+		"takes a path":     {Status: Status{Allow: []string{"x"}}},
+		"words to allow":   {Status: Status{Path: "a.b"}},
+		"allowed and bloc": {Status: Status{Path: "a.b", Allow: []string{"x"}, Block: []string{"x"}}},
+		"document.member":  {Unless: []string{"result"}},
+		"empty name":       {Params: []string{""}},
+	} {
+		c := DefaultConfig()
+		c.Active = rule
+		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q in it", rule, err, want)
+		}
+	}
+}

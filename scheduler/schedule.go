@@ -1,0 +1,124 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// Facet is a facet as it may be prefetched, and how many calls one refresh of it takes.
+type Facet struct {
+	Config Config
+	Cost   int
+}
+
+// Schedule is how the facets of one source are prefetched. Its methods may be called
+// concurrently.
+type Schedule struct {
+	spending Spending
+	price    *Price
+	policies map[string]*Policy // of those facets that are
+	cost     map[string]float64
+	dearest  float64 // of their costs
+}
+
+// NewSchedule returns the schedule of a source, or all mistakes in its settings.
+func NewSchedule(spending Spending, facets map[string]Facet) (*Schedule, error) {
+	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, dearest: 1}
+	errs := []error{spending.Check()}
+	triggers := map[string]Config{}
+	for _, name := range slices.Sorted(maps.Keys(facets)) {
+		f := facets[name]
+		triggers[name] = f.Config
+		if err := f.Config.Check(); err != nil {
+			errs = append(errs, within("facets."+name, err))
+			continue
+		}
+		if f.Config.Mode == Off || errs[0] != nil {
+			continue
+		}
+		p, err := New(f.Config, spending, f.Cost, s.price)
+		if err != nil {
+			errs = append(errs, within("facets."+name, err))
+			continue
+		}
+		s.policies[name], s.cost[name] = p, p.cost
+		s.dearest = max(s.dearest, p.cost)
+	}
+	errs = append(errs, CheckTriggers(triggers))
+	return s, errors.Join(errs...)
+}
+
+// within puts the name of what they are in before each mistake, which is a line.
+func within(name string, err error) error {
+	var errs []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		errs = append(errs, fmt.Errorf("%s.%s", name, line))
+	}
+	return errors.Join(errs...)
+}
+
+// Prefetches reports whether entities of the facet are asked for by themselves.
+func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != nil }
+
+// First returns when an entity that is registered now is due first, and whether its facet
+// is prefetched.
+func (s *Schedule) First(r store.Registered, now time.Time) (time.Time, bool) {
+	p, ok := s.policies[r.Entity.Facet]
+	if !ok {
+		return time.Time{}, false
+	}
+	return p.First(r.Entity, r.Tier, now), true
+}
+
+// JudgesContent reports whether what becomes of an entity of the facet depends on what is
+// stored of it.
+func (s *Schedule) JudgesContent(facet string) bool {
+	p, ok := s.policies[facet]
+	return ok && p.config.Active.judges()
+}
+
+// notPrefetched is how long an entity rests whose facet is not prefetched, or not by this
+// configuration.
+const notPrefetched = 24 * time.Hour
+
+// next returns what becomes of an entity that is due.
+func (s *Schedule) next(c store.Candidate, now time.Time) store.Move {
+	p, ok := s.policies[c.Entity.Facet]
+	if !ok {
+		return store.Move{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}
+	}
+	return p.Next(c, now)
+}
+
+// costOf returns how many calls it takes to refresh all of them.
+func (s *Schedule) costOf(asks []store.Ask) (sum float64) {
+	for _, a := range asks {
+		sum += max(1, s.cost[a.Entity.Facet])
+	}
+	return sum
+}
+
+// waits reports whether nothing is due now of any facet, and of all of them.
+func (s *Schedule) waits(now time.Time) (some, all bool) {
+	all = len(s.policies) > 0
+	for _, p := range s.policies {
+		waits := p.Waits(now)
+		some, all = some || waits, all && waits
+	}
+	return some, all
+}
+
+// perDay returns how many calls may be fed in a day of which each second has room for so
+// many.
+func (s *Schedule) perDay(room float64) (sum float64) {
+	for hour := range 24 {
+		sum += 3600 * min(s.spending.at(hour), room)
+	}
+	return sum
+}
