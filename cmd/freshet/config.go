@@ -16,6 +16,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/nexon"
@@ -117,6 +118,15 @@ type SourceConfig struct {
 	source.Config `yaml:",inline"`
 	Quota         limiter.Config `yaml:"quota"`
 	Workers       WorkersConfig  `yaml:"workers"`
+	Prefetch      PrefetchConfig `yaml:"prefetch,omitempty"`
+}
+
+// PrefetchConfig is how a source's entities are refreshed before anybody asks: how much
+// may be spent on it, in the time zone of the quota's day if it names none, and how each
+// facet is; one that is not named is not.
+type PrefetchConfig struct {
+	scheduler.Spending `yaml:",inline"`
+	Facets             map[string]scheduler.Config `yaml:"facets,omitempty"`
 }
 
 // WorkersConfig bounds the workers of one process.
@@ -135,9 +145,10 @@ type LaneConfig struct {
 func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain SourceConfig
 	p := plain{
-		Config:  source.DefaultConfig(),
-		Quota:   limiter.DefaultConfig(),
-		Workers: WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, Bytes: 128 << 20},
+		Config:   source.DefaultConfig(),
+		Quota:    limiter.DefaultConfig(),
+		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, Bytes: 128 << 20},
+		Prefetch: PrefetchConfig{Spending: scheduler.DefaultSpending()},
 	}
 	err := unmarshal(&p)
 	*s = SourceConfig(p)
@@ -314,6 +325,11 @@ func (s SourceConfig) check(name string) error {
 	if _, err := limiter.NewQuota(s.Quota); err != nil {
 		errs = append(errs, fmt.Errorf("quota.%w", err))
 	}
+	if _, err := s.schedule(); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			errs = append(errs, fmt.Errorf("prefetch.%s", line))
+		}
+	}
 	src, err := source.New(name, s.Config, "", s.connections())
 	if err != nil {
 		errs = append(errs, err)
@@ -321,6 +337,28 @@ func (s SourceConfig) check(name string) error {
 		src.Close()
 	}
 	return errors.Join(errs...)
+}
+
+// schedule returns when the source's entities are prefetched, or all mistakes in that.
+func (s SourceConfig) schedule() (*scheduler.Schedule, error) {
+	var errs []error
+	facets := map[string]scheduler.Facet{}
+	for _, name := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
+		f, known := s.Facets[name]
+		if !known {
+			errs = append(errs, fmt.Errorf("facets.%s: there is no such facet; there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.Facets)), ", ")))
+			continue
+		}
+		facets[name] = scheduler.Facet{Config: s.Prefetch.Facets[name], Cost: len(f.Documents)}
+	}
+	spending := s.Prefetch.Spending
+	for _, p := range s.Quota.Policies {
+		if spending.TimeZone == "" && p.Window == limiter.Day {
+			spending.TimeZone = p.TimeZone
+		}
+	}
+	schedule, err := scheduler.NewSchedule(spending, facets)
+	return schedule, errors.Join(append(errs, err)...)
 }
 
 // connections is how many calls may be under way at once.
