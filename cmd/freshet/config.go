@@ -343,13 +343,17 @@ func (s SourceConfig) check(name string) error {
 func (s SourceConfig) schedule() (*scheduler.Schedule, error) {
 	var errs []error
 	facets := map[string]scheduler.Facet{}
+	for name, f := range s.Facets {
+		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents)}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
-		f, known := s.Facets[name]
+		f, known := facets[name]
 		if !known {
 			errs = append(errs, fmt.Errorf("facets.%s: there is no such facet; there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.Facets)), ", ")))
 			continue
 		}
-		facets[name] = scheduler.Facet{Config: s.Prefetch.Facets[name], Cost: len(f.Documents)}
+		f.Config = s.Prefetch.Facets[name]
+		facets[name] = f
 	}
 	spending := s.Prefetch.Spending
 	for _, p := range s.Quota.Policies {
