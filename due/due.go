@@ -41,6 +41,12 @@ func New(channel string, rdb redis.UniversalClient, log *slog.Logger, words Word
 // without Redis; another that misses it finds it when its line is back, or when it
 // looks again by itself.
 func (l *Loop) Tell(ctx context.Context, at time.Time) {
+	l.Wake(at)
+	Tell(ctx, l.rdb, l.channel, at, l.log)
+}
+
+// Wake tells this loop alone.
+func (l *Loop) Wake(at time.Time) {
 	first := at
 	for heard := false; !heard; {
 		select {
@@ -50,7 +56,6 @@ func (l *Loop) Tell(ctx context.Context, at time.Time) {
 			first = earlier(first, other)
 		}
 	}
-	Tell(ctx, l.rdb, l.channel, at, l.log)
 }
 
 // Tell tells all loops of a channel, from a process that may have none.

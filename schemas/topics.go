@@ -34,6 +34,9 @@ func RequestTopic(source string, lane Lane) string {
 // DeadLetterTopic returns the name of the source's dead-letter topic.
 func DeadLetterTopic(source string) string { return source + ".update-dlq" }
 
+// ChangeTopic returns the name of the topic on which the source's changes are told.
+func ChangeTopic(source string) string { return source + ".changes" }
+
 // Group returns the name of the consumer group that works the lane.
 func Group(source string, lane Lane) string {
 	if lane == High {
@@ -57,5 +60,6 @@ func Topics(source string) []Topic {
 		{RequestTopic(source, High), 24, Retention(High), MaxRecordBytes},
 		{RequestTopic(source, Low), 24, Retention(Low), MaxRecordBytes},
 		{DeadLetterTopic(source), 12, 7 * 24 * time.Hour, MaxRecordBytes + deadLetterRoom},
+		{ChangeTopic(source), 12, 7 * 24 * time.Hour, MaxRecordBytes},
 	}
 }

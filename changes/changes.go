@@ -1,0 +1,196 @@
+// Package changes carries out what follows from stored changes: they are told on the
+// source's change topic, and other facets of the same key are refreshed. What is to
+// follow was written down in the transaction that stored the change (store.Effects), so
+// that nothing follows from what was not stored, and nothing is forgotten.
+//
+// Invariants:
+//   - An effect is deleted only when Kafka has acknowledged all that follows from it.
+//     Until then it comes round, so everything happens at least once.
+//   - A trigger is left out only if the other facet was checked within the trigger's
+//     back-off, or is held (its failure has a retry, or an end, of its own).
+package changes
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// lease is how long claimed effects have to follow before they come round.
+	lease = time.Minute
+	// patience bounds one attempt at Kafka, well within the lease.
+	patience = 20 * time.Second
+	// claimMost is claimed at once.
+	claimMost = 256
+)
+
+// Channel is where the loops of a source hear of effects.
+func Channel(source string) string { return "changes:" + source }
+
+// Words are what the loop says.
+var Words = due.Words{Waits: "what follows from changes waits until this succeeds", GoesOn: "what follows from changes goes on"}
+
+// Relay carries out what follows from the changes of one source. Any number may run.
+type Relay struct {
+	source  string
+	store   Store
+	door    Door
+	kafka   *kgo.Client
+	loop    *due.Loop
+	log     *slog.Logger
+	metrics *metrics
+}
+
+// New returns the relay of a source; Run carries out. The client must have every
+// record acknowledged by all replicas.
+func New(source string, st Store, door Door, kafka *kgo.Client, loop *due.Loop, log *slog.Logger, reg prometheus.Registerer) *Relay {
+	return &Relay{source, st, door, kafka, loop, log.With("source", source), newMetrics(source, reg)}
+}
+
+// Stored tells that something was written down that is to follow.
+func (r *Relay) Stored() { r.loop.Wake(time.Now()) }
+
+// Run carries out until ctx ends. What another process wrote down and does not carry out
+// is found at the latest when a claim would end.
+func (r *Relay) Run(ctx context.Context) error { return r.loop.Run(ctx, lease, r.work) }
+
+func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err error) {
+	for {
+		all, err := r.store.ClaimEffects(ctx, r.source, now, lease, claimMost)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if err := r.carryOut(ctx, all, now); err != nil {
+			return time.Time{}, err
+		}
+		if len(all) < claimMost {
+			return r.store.NextEffect(ctx, r.source)
+		}
+	}
+}
+
+// carryOut has all that follows from the effects happen, and ends those of which it did.
+func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time) error {
+	if len(all) == 0 {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	left := map[int64]bool{}
+	err := r.tell(limit, all, left)
+	if triggers := r.trigger(limit, all, left, now); err == nil {
+		err = triggers
+	}
+	var ended []int64
+	for _, e := range all {
+		if !left[e.ID] {
+			ended = append(ended, e.ID)
+		}
+	}
+	if len(ended) > 0 {
+		if err := r.store.FinishEffects(ctx, ended); err != nil {
+			return err
+		}
+	}
+	if len(left) > 0 && ctx.Err() == nil {
+		r.log.Warn("what follows from changes could not be had, and comes round again", "changes", len(left), "within", lease, "err", err)
+	}
+	return nil
+}
+
+// tell publishes those changes that are to be told. left is given those of which Kafka
+// has not said that it has them, and the first of the reasons is returned.
+func (r *Relay) tell(ctx context.Context, all []store.Effect, left map[int64]bool) (first error) {
+	var records []*kgo.Record
+	var of []int64
+	for _, e := range all {
+		if !e.Tell {
+			continue
+		}
+		record, err := recordOf(e)
+		if err != nil { // nothing could ever mend it
+			r.log.Error("a change can't be told", "entity", e.Entity.String(), "version", e.Version, "err", err)
+			continue
+		}
+		records, of = append(records, record), append(of, e.ID)
+	}
+	// Results come in the order in which they ended.
+	for _, result := range r.kafka.ProduceSync(ctx, records...) {
+		if result.Err == nil {
+			r.metrics.told.Inc()
+			continue
+		}
+		left[of[slices.Index(records, result.Record)]] = true
+		if first == nil {
+			first = result.Err
+		}
+	}
+	return first
+}
+
+func recordOf(e store.Effect) (*kgo.Record, error) {
+	c := schemas.Change{Entity: e.Entity, Version: e.Version, At: e.At, After: e.After[:]}
+	if e.Before != (store.Hash{}) {
+		c.Before = e.Before[:]
+	}
+	key, value, err := c.Encode()
+	return &kgo.Record{Topic: schemas.ChangeTopic(e.Entity.Source), Key: key, Value: value, Timestamp: e.At}, err
+}
+
+// trigger asks for the facets that the changes concern and that were not refreshed a
+// moment ago.
+func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]bool, now time.Time) error {
+	var asks []store.Ask
+	var backoffs []time.Duration
+	because := map[schemas.Entity][]int64{}
+	for _, e := range all {
+		for _, t := range e.Triggers {
+			target := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
+			if because[target] == nil {
+				asks = append(asks, store.Ask{Entity: target, Params: e.Params})
+				backoffs = append(backoffs, t.Backoff)
+			}
+			because[target] = append(because[target], e.ID)
+		}
+	}
+	if len(asks) == 0 {
+		return nil
+	}
+	keep := func(some []store.Ask) {
+		for _, a := range some {
+			for _, id := range because[a.Entity] {
+				left[id] = true
+			}
+		}
+	}
+	of := make([]schemas.Entity, len(asks))
+	for i, a := range asks {
+		of[i] = a.Entity
+	}
+	states, err := r.store.States(ctx, of)
+	if err != nil {
+		keep(asks)
+		return err
+	}
+	var wanted []store.Ask
+	for i, a := range asks {
+		if s := states[i]; s.CheckedAt.IsZero() || now.Sub(s.CheckedAt) >= backoffs[i] {
+			a.Version = s.Version
+			wanted = append(wanted, a)
+		}
+	}
+	undone := r.door.Trigger(ctx, wanted)
+	keep(undone)
+	r.metrics.triggered.Add(float64(len(wanted) - len(undone)))
+	r.metrics.rested.Add(float64(len(asks) - len(wanted)))
+	return nil
+}

@@ -1,0 +1,30 @@
+package changes
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store keeps what is to follow from changes.
+type Store interface {
+	// ClaimEffects claims up to most effects of the source, the earliest first, by having
+	// them due again after the lease. No other call gets the same before that.
+	ClaimEffects(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.Effect, error)
+	// NextEffect returns when the next may be claimed; zero if there is none.
+	NextEffect(ctx context.Context, source string) (time.Time, error)
+	// FinishEffects ends effects.
+	FinishEffects(ctx context.Context, ids []int64) error
+	// States returns the states in the order of the entities.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+}
+
+// Door is where requests are asked for.
+type Door interface {
+	// Trigger asks for each in the LOW lane with a fetch that begins after it, and
+	// returns those that must be asked for once more: whatever is neither certain to be
+	// worked on nor held.
+	Trigger(ctx context.Context, asks []store.Ask) (left []store.Ask)
+}

@@ -1,0 +1,72 @@
+package schemas
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Change is told on a source's change topic when other content of an entity was stored.
+// Its form is change.v1.schema.json. It may come more than once, and, of one entity, out
+// of order: Entity and Version name it, and versions rise.
+type Change struct {
+	Entity  Entity
+	Version int64 // of the snapshot that holds the new content
+	// At is when the fetch began that found it.
+	At time.Time
+	// Before and After are SHA-256 hashes of the canonical content, without what the
+	// facet ignores; Before is empty if there was none.
+	Before, After []byte
+}
+
+// changeMajor is the schema's.
+const changeMajor = 1
+
+type changeJSON struct {
+	SchemaVersion int       `json:"schemaVersion"`
+	Source        string    `json:"source"`
+	Facet         string    `json:"facet"`
+	Key           string    `json:"key"`
+	Version       int64     `json:"version"`
+	ChangedAt     time.Time `json:"changedAt"`
+	OldHash       *string   `json:"oldHash"`
+	NewHash       string    `json:"newHash"`
+}
+
+// Encode returns the record's key, facet/key, and its value.
+func (c Change) Encode() (key, value []byte, err error) {
+	j := changeJSON{
+		SchemaVersion: changeMajor, Source: c.Entity.Source, Facet: c.Entity.Facet, Key: c.Entity.Key,
+		Version: c.Version, ChangedAt: c.At.UTC(), NewHash: hex.EncodeToString(c.After),
+	}
+	if len(c.Before) > 0 {
+		old := hex.EncodeToString(c.Before)
+		j.OldHash = &old
+	}
+	value, err = json.Marshal(j)
+	return []byte(c.Entity.Facet + "/" + c.Entity.Key), value, err
+}
+
+// DecodeChange is the reverse of Encode. Members that it does not know are ignored.
+func DecodeChange(value []byte) (Change, error) {
+	var j changeJSON
+	if err := json.Unmarshal(value, &j); err != nil {
+		return Change{}, fmt.Errorf("decode a change: %w", err)
+	}
+	if j.SchemaVersion != changeMajor {
+		return Change{}, fmt.Errorf("decode a change: its schemaVersion is %d; this release reads %d", j.SchemaVersion, changeMajor)
+	}
+	c := Change{Entity: Entity{Source: j.Source, Facet: j.Facet, Key: j.Key}, Version: j.Version, At: j.ChangedAt}
+	if err := c.Entity.Check(); err != nil {
+		return Change{}, fmt.Errorf("decode a change: %w", err)
+	}
+	var err error
+	if c.After, err = hex.DecodeString(j.NewHash); err == nil && j.OldHash != nil {
+		c.Before, err = hex.DecodeString(*j.OldHash)
+	}
+	if err != nil {
+		return Change{}, fmt.Errorf("decode a change of %s: %w", c.Entity, err)
+	}
+	return c, nil
+}
