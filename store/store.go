@@ -72,6 +72,9 @@ type Write struct {
 	// Payload encodes the content. It is called for content that differs from
 	// what is stored, and for no other.
 	Payload func() (Payload, error)
+	// Effects are what is to follow if the write's result is Changed, and only then. They
+	// are written down with it (Effect).
+	Effects Effects
 }
 
 // Payload is encoded content.

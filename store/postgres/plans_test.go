@@ -82,6 +82,8 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	for _, sql := range []string{
 		`INSERT INTO schedule_claims SELECT n::text, 's', n, n, '[]' FROM generate_series(1, 5000) n`,
 		`INSERT INTO schedule_state SELECT n::text, 1, 1 FROM generate_series(1, 5000) n`,
+		`INSERT INTO effects (source, facet, key, version, at, before, after, tell, triggers, due_at)
+			SELECT 's', 'f', n::text, 1, n, '', '', true, '[]', n FROM generate_series(1, 20000) n`,
 		`INSERT INTO retention_walks SELECT n::text, 'f', '' FROM generate_series(1, 5000) n`,
 		`ANALYSE`,
 	} {
@@ -102,6 +104,10 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	for _, r := range all {
 		c.add(store.Write{Entity: r.Entity, Version: 5, CheckedAt: r.Due})
 	}
+	tells, triggers, ids := make([]bool, len(all)), make([]string, len(all)), make([]int64, len(all))
+	for i := range all {
+		triggers[i], ids[i] = "[]", int64(7*i)
+	}
 	tier, enabled := store.Hot, true
 	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
 		ListEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
@@ -118,6 +124,15 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified,
 		}},
 		{"end failures", "byIndex", endFailures, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
+		{"lock states", "byIndex", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
+		{"hashes", "byIndex", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
+		{"keep effects", "byIndex", insertEffects, "Insert on effects", []any{
+			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers,
+		}},
+		{"effects", "byIndex", claimEffects, "effects_due", []any{"s", 20_000, 1000, 30_000}},
+		{"no effects", "byIndex", claimEffects, "effects_due", []any{"s", -1, 1000, 30_000}},
+		{"next effect", "COSTS", store.SelectNextEffect, "effects_due", []any{"s"}},
+		{"finish effects", "byIndex", deleteEffects, "effects_pkey", []any{ids}},
 		{"move", "byIndex", moveEntities, "entities_pkey", moves.Columns("s")},
 		{"next due", "COSTS", store.SelectNextDueEntity, "entities_due", []any{"s"}},
 		{"abandoned", "COSTS", takeOver, "schedule_claims_until", []any{"s", 1000, "x", 1}},
@@ -218,13 +233,17 @@ func TestNoBatchReadsAWholeTable(t *testing.T) {
 	}
 	defer s.Close()
 	fillEntities(t, s, 20_000)
+	if _, err := s.pool.Exec(t.Context(), `INSERT INTO effects (source, facet, key, version, at, before, after, tell, triggers, due_at)
+		SELECT 's', 'f', n::text, 1, n, '', '', true, '[]', n FROM generate_series(1, 5000) n`); err != nil {
+		t.Fatal(err)
+	}
 	wholes := func() (n int) {
 		t.Helper()
 		if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.pool.QueryRow(t.Context(), `SELECT sum(seq_scan) FROM pg_stat_user_tables
-WHERE relname = 'entities' OR relname = 'update_status' OR relname LIKE 'snapshot\_state\_%'`).Scan(&n); err != nil {
+WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' OR relname LIKE 'snapshot\_state\_%'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -242,6 +261,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname LIKE 'snapsho
 		writes = append(writes, store.Write{
 			Entity: r.Entity, Version: 5, CheckedAt: time.UnixMicro(5),
 			Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
+			Effects: store.Effects{Tell: true},
 		})
 	}
 	for name, do := range map[string]func() error{
@@ -251,10 +271,22 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname LIKE 'snapsho
 			_, err := s.enable(t.Context(), of, true)
 			return err
 		},
-		"write":    func() error { _, err := s.Write(t.Context(), writes); return err },
-		"states":   func() error { _, err := s.States(t.Context(), of); return err },
-		"statuses": func() error { _, err := s.Statuses(t.Context(), of); return err },
-		"next":     func() error { _, err := s.NextDueEntity(t.Context(), "s"); return err },
+		"write": func() error { _, err := s.Write(t.Context(), writes); return err },
+		"effects": func() error {
+			claimed, err := s.ClaimEffects(t.Context(), "s", time.UnixMicro(1<<50), time.Minute, 500)
+			if err != nil {
+				return err
+			}
+			var ids []int64
+			for _, e := range claimed {
+				ids = append(ids, e.ID)
+			}
+			return s.FinishEffects(t.Context(), ids)
+		},
+		"next effect": func() error { _, err := s.NextEffect(t.Context(), "s"); return err },
+		"states":      func() error { _, err := s.States(t.Context(), of); return err },
+		"statuses":    func() error { _, err := s.Statuses(t.Context(), of); return err },
+		"next":        func() error { _, err := s.NextDueEntity(t.Context(), "s"); return err },
 		"expired": func() error {
 			_, _, err := s.DeleteExpired(t.Context(), "s", "f", time.UnixMicro(0), 1000)
 			return err

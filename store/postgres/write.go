@@ -13,7 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Four constant statements, whatever the size of the batch. The touch comes
+// Four constant statements, whatever the size of the batch; where something may have
+// changed that has effects, three more (effects.go). The touch comes
 // first and is a plain UPDATE of the narrow table: one INSERT … ON CONFLICT over
 // everything rewrote the payload of unchanged entities too, with results that
 // looked right.
@@ -78,7 +79,14 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 		if err := touchAll(ctx, tx, b); err != nil {
 			return err
 		}
+		before, err := replaced(ctx, tx, b)
+		if err != nil {
+			return err
+		}
 		if err := upsertRest(ctx, tx, b); err != nil {
+			return err
+		}
+		if err := keepEffects(ctx, tx, b, before); err != nil {
 			return err
 		}
 		if err := recordAbsences(ctx, tx, b); err != nil {

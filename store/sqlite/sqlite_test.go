@@ -67,6 +67,8 @@ func TestWhatIsDueIsFoundByItsIndex(t *testing.T) {
 		store.SelectDueEntities:   {"s", 1, 100},
 		store.SelectNextDueEntity: {"s"},
 		takeOver:                  {"s", 1, "id", 2},
+		dueEffects:                {"s", 1, 100},
+		store.SelectNextEffect:    {"s"},
 	} {
 		var id, parent, unused int
 		var step string

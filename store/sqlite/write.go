@@ -87,6 +87,12 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	case w.Kind == store.NotModified:
 		return store.Lost, nil
 	}
+	var before store.Hash
+	if !w.Effects.Empty() {
+		if before, err = replaced(ctx, tx, w); err != nil {
+			return 0, err
+		}
+	}
 	p, err := w.Payload()
 	if err != nil {
 		return 0, err
@@ -98,10 +104,13 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	if _, err := tx.ExecContext(ctx, payload, w.Entity.Source, w.Entity.Facet, w.Entity.Key, p.Bytes); err != nil {
 		return 0, err
 	}
-	if changed {
-		return store.Changed, nil
+	if !changed {
+		return store.Rewritten, nil
 	}
-	return store.Rewritten, nil
+	if !w.Effects.Empty() {
+		err = keepEffects(ctx, tx, w, before)
+	}
+	return store.Changed, err
 }
 
 // returning runs a statement and reports whether it returned a row, and the

@@ -68,6 +68,7 @@ type Store interface {
 	// HandleLetters marks those that are open, and returns how many were.
 	HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error)
 	Entities
+	Effects
 }
 
 // Run runs the suite; each test gets an empty store from open.
@@ -125,6 +126,11 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"an abandoned claim is taken over by one", testAbandonedRace},
 		{"of concurrent schedulers one claims each due time", testClaimRace},
 		{"a price is set once in an interval", testPrice},
+		{"what follows from a change is written down with it, and from nothing else", testEffects},
+		{"what was to follow from a write that failed is forgotten with it", testEffectsOfNothing},
+		{"an effect is claimed, and again when the claim ends, until it is finished", testEffectsClaimed},
+		{"of concurrent claims each effect goes to one", testEffectsClaimRace},
+		{"of concurrent writers each change has one effect, and these are an unbroken chain", testEffectChain},
 		{"what was kept too long is deleted, and nothing else", testExpired},
 		{"what is fetched while others delete is kept whole", testExpiredRace},
 	} {
@@ -330,18 +336,6 @@ func testDuplicates(b bench) {
 	b.write([]store.Result{store.Refused, store.Changed, store.Refused},
 		content(entity, 5, "x"), content(entity, 7, "z"), content(entity, 6, "y"))
 	b.is(entity, "z", 7, 7, 7, 7)
-}
-
-func testDelete(b bench) {
-	b.write(one(store.Changed), content(entity, 5, "x"))
-	for range 2 {
-		if err := b.store.Delete(b.Context(), entity); err != nil {
-			b.Fatal(err)
-		}
-		testUnknown(b)
-	}
-	b.write(one(store.Changed), content(entity, 1, "x"))
-	b.is(entity, "x", 1, 1, 1, 1)
 }
 
 func testCancelled(b bench) {

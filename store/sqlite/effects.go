@@ -1,0 +1,107 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	selectHash   = `SELECT hash FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
+	insertEffect = store.InsertEffect + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $5)`
+	dueEffects   = `SELECT ` + store.EffectColumns + store.DueEffects
+	claimEffect  = `UPDATE effects SET due_at = $2 WHERE id = $1`
+	deleteEffect = `DELETE FROM effects WHERE id = $1`
+)
+
+// replaced returns the hash of the content that the write is about to replace.
+func replaced(ctx context.Context, tx *sql.Tx, w store.Write) (before store.Hash, err error) {
+	var hash []byte
+	err = tx.QueryRowContext(ctx, selectHash, w.Entity.Source, w.Entity.Facet, w.Entity.Key).Scan(&hash)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return before, err
+	}
+	copy(before[:], hash)
+	return before, nil
+}
+
+// keepEffects writes down what follows from a write that brought a change.
+func keepEffects(ctx context.Context, tx *sql.Tx, w store.Write, before store.Hash) error {
+	args, err := w.EffectArgs(before)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, insertEffect, args...)
+	return err
+}
+
+// ClaimEffects claims effects of a source, the earliest first, most of them at most, until
+// now and the lease: what is not finished by then is claimed again.
+func (s *Store) ClaimEffects(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.Effect, error) {
+	var claimed []store.Effect
+	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
+		if claimed, err = effectsDue(ctx, tx, source, now, most); err != nil {
+			return err
+		}
+		for _, e := range claimed {
+			if _, err := tx.ExecContext(ctx, claimEffect, e.ID, now.Add(lease).UnixMicro()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim effects of %s: %w", source, err)
+	}
+	return claimed, nil
+}
+
+func effectsDue(ctx context.Context, tx *sql.Tx, source string, now time.Time, most int) (due []store.Effect, err error) {
+	rows, err := tx.QueryContext(ctx, dueEffects, source, now.UnixMicro(), most)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var e store.Effect
+		if err := e.ScanEffect(rows.Scan); err != nil {
+			return nil, err
+		}
+		due = append(due, e)
+	}
+	return due, rows.Err()
+}
+
+// NextEffect returns when the source's next effect may be claimed; zero if there is none.
+func (s *Store) NextEffect(ctx context.Context, source string) (time.Time, error) {
+	var us int64
+	err := s.db.QueryRowContext(ctx, store.SelectNextEffect, source).Scan(&us)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next effect of %s: %w", source, err)
+	}
+	return time.UnixMicro(us).UTC(), nil
+}
+
+// FinishEffects deletes effects: all of each has been done. Those that are gone already
+// are passed over.
+func (s *Store) FinishEffects(ctx context.Context, ids []int64) error {
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, deleteEffect, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("finish %d effects: %w", len(ids), err)
+	}
+	return nil
+}
