@@ -150,14 +150,14 @@ func recordOf(e store.Effect) (*kgo.Record, error) {
 // moment ago.
 func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]bool, now time.Time) error {
 	var asks []store.Ask
-	var backoffs []time.Duration
+	var why []store.Trigger
 	because := map[schemas.Entity][]int64{}
 	for _, e := range all {
 		for _, t := range e.Triggers {
 			target := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
 			if because[target] == nil {
-				asks = append(asks, store.Ask{Entity: target, Params: e.Params})
-				backoffs = append(backoffs, t.Backoff)
+				asks = append(asks, store.Ask{Entity: target, Params: t.Params})
+				why = append(why, t)
 			}
 			because[target] = append(because[target], e.ID)
 		}
@@ -183,8 +183,8 @@ func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]
 	}
 	var wanted []store.Ask
 	for i, a := range asks {
-		if s := states[i]; s.CheckedAt.IsZero() || now.Sub(s.CheckedAt) >= backoffs[i] {
-			a.Version = s.Version
+		if why[i].Fires(states[i], now) {
+			a.Version = states[i].Version
 			wanted = append(wanted, a)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 // Config bounds what one worker holds at once.
@@ -42,6 +43,8 @@ type Config struct {
 	Drain time.Duration
 	// Name identifies the worker in dead letters.
 	Name string
+	// Triggers are, by facet, those that a change of it refreshes.
+	Triggers map[string][]store.Trigger
 	// BrokerAssigns has the broker share out the partitions (KIP-848), if it can.
 	BrokerAssigns bool
 }
@@ -74,6 +77,7 @@ type Worker struct {
 	requests Requests
 	permits  Permits
 	retries  Retries
+	changes  Changes
 	lag      Lag
 	health   *Health
 	log      *slog.Logger
@@ -106,7 +110,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 	client := src.Name() + "-" + strings.ToLower(string(lane))
 	w := &Worker{
 		config: config, source: src, lane: lane, store: needs.Store, requests: needs.Requests, permits: needs.Permits,
-		retries: needs.Retries, lag: needs.Lag, health: needs.Health, log: log,
+		retries: needs.Retries, changes: needs.Changes, lag: needs.Lag, health: needs.Health, log: log,
 		metrics:    newMetrics(src.Name(), lane, needs.Metrics),
 		tracer:     needs.Trace,
 		assignment: newAssignment(log),

@@ -85,9 +85,15 @@ func (k *keyed) leave(t *task) *task {
 // dispatch takes records in: those that can't be requests become dead letters,
 // those that need no fetch are done, the others are started as there is room.
 func (w *Worker) dispatch(ctx, hard context.Context, tasks []*task) {
+	for _, t := range tasks {
+		w.decode(t)
+	}
+	if w.addParams(ctx, tasks) != nil {
+		return // ctx ended; the records are read again
+	}
 	var requests []*task
 	for _, t := range tasks {
-		if w.decode(t); t.refused != nil {
+		if t.refused != nil {
 			w.start(ctx, hard, t)
 			continue
 		}

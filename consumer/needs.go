@@ -65,6 +65,9 @@ type Store interface {
 	// States returns the states in the order of the entities; Version is 0 where
 	// nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+	// RegisteredParams returns the params that the entities are registered with, in their
+	// order; nil where there are none.
+	RegisteredParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Write writes all results or, with an error, none; it may be repeated.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	// Statuses returns what is wrong with the entities, in their order; State is
@@ -82,6 +85,13 @@ type Retries interface {
 	Scheduled(ctx context.Context, at time.Time)
 }
 
+// Changes carries out what follows from stored changes.
+type Changes interface {
+	// Stored tells that something is to follow. It is not an error to miss it: what is to
+	// follow was written down.
+	Stored()
+}
+
 // Lag tells how far behind a lane is.
 type Lag interface {
 	// Records returns how many records are not committed, and whether that is known.
@@ -94,6 +104,7 @@ type Needs struct {
 	Requests Requests
 	Permits  Permits
 	Retries  Retries
+	Changes  Changes
 	Lag      Lag
 	Health   *Health // of the source, one for the workers of both lanes
 	// Kafka returns the settings of the connection to the brokers for a client of this

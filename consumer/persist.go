@@ -29,6 +29,7 @@ const (
 	doingReach   = "reach the database"
 	doingStates  = "look up snapshots"
 	doingStatus  = "look up failures"
+	doingParams  = "look up registered parameters"
 	doingPeek    = "peek at requests"
 	doingWrite   = "write snapshots"
 	doingFail    = "write down failures"

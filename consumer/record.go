@@ -54,6 +54,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 			Entity: t.request.Entity, Version: a.number, CheckedAt: a.began,
 			Hash: f.content.hash, ExtractVersion: f.content.extractVersion, Payload: f.content.payload,
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
+			Effects: w.effectsOf(t),
 		},
 		written: make(chan store.Result, 1),
 	}
@@ -75,4 +76,14 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 		w.bury(hard, t, failed{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result
+}
+
+// effectsOf returns what is to follow if the entity's content has changed.
+func (w *Worker) effectsOf(t *task) store.Effects {
+	e := store.Effects{Tell: t.facet.Changes}
+	for _, trigger := range w.config.Triggers[t.request.Facet] {
+		trigger.Params = t.request.Params // what leads to one facet of an entity leads to the others
+		e.Triggers = append(e.Triggers, trigger)
+	}
+	return e
 }

@@ -99,10 +99,15 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	w.metrics.wrote(len(batch), time.Since(started), results)
 	var ends []schemas.End
 	if err == nil {
+		follows := false
 		for n, i := range batch {
 			if results[n] != store.Lost {
 				ends = append(ends, endOf(i, results[n]))
 			}
+			follows = follows || (results[n] == store.Changed && !i.write.Effects.Empty())
+		}
+		if follows {
+			w.changes.Stored()
 		}
 		err = w.settle(hard, ends)
 	}

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/freshet/freshet/store"
 )
 
 // Mode says how intervals are chosen.
@@ -68,11 +66,6 @@ type Cooldown struct {
 type Trigger struct {
 	// Backoff: a facet that was refreshed within it is left alone.
 	Backoff time.Duration `yaml:"backoff"`
-}
-
-// Fires reports whether the triggered facet is to be refreshed now. State is its own.
-func (t Trigger) Fires(state store.State, now time.Time) bool {
-	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
 // Clock is a time of day, in minutes after midnight. Its text form is 02:00.

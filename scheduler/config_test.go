@@ -9,7 +9,6 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/freshet/freshet/limiter"
-	"github.com/freshet/freshet/store"
 )
 
 func TestAConfigurationIsReadOverTheDefaultsAndComesBack(t *testing.T) {
@@ -85,18 +84,5 @@ func TestTriggersMakeNoCircle(t *testing.T) {
 		if CheckTriggers(bad) == nil {
 			t.Errorf("%v is well", bad)
 		}
-	}
-}
-
-func TestATriggerLeavesAloneWhatWasRefreshedWithinItsBackoff(t *testing.T) {
-	now := time.Unix(1.8e9, 0)
-	trigger := Trigger{Backoff: 24 * time.Hour}
-	for age, want := range map[time.Duration]bool{time.Hour: false, 24*time.Hour - 1: false, 24 * time.Hour: true} {
-		if got := trigger.Fires(store.State{CheckedAt: now.Add(-age)}, now); got != want {
-			t.Errorf("refreshed %v ago: it fires %v", age, got)
-		}
-	}
-	if !trigger.Fires(store.State{}, now) {
-		t.Error("what was never refreshed is not triggered")
 	}
 }

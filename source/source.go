@@ -53,7 +53,8 @@ type Facet struct {
 	// Documents are fetched together and stored as one JSON object by name.
 	Documents map[string]Document `yaml:"documents"`
 	// Params are values for the documents' {placeholders}; {key} in one is the
-	// entity's key. A request's own params win.
+	// entity's key. A request's own params win; an empty one is for those that the
+	// entity is registered with.
 	Params map[string]string `yaml:"params"`
 	// Select lists the paths to keep, the first segment being the document's
 	// name; empty keeps all. Ignore lists paths that are kept but do not count
@@ -67,6 +68,9 @@ type Facet struct {
 	// Public lets caches that many readers share keep what is answered
 	// (Cache-Control: public); otherwise only each reader's own may.
 	Public bool `yaml:"public"`
+
+	// Changes has each change of content told on the source's change topic.
+	Changes bool `yaml:"changes"`
 
 	FreshFor  time.Duration `yaml:"freshFor"`  // a snapshot checked within it is FRESH
 	AbsentFor time.Duration `yaml:"absentFor"` // an absence is believed that long
@@ -88,6 +92,16 @@ type Facet struct {
 // take the place of stored bytes. Both are of the content as it is extracted.
 func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
+}
+
+// LeavesOpen reports whether a param that is empty for the facet has no value in these.
+func (f Facet) LeavesOpen(params map[string]string) bool {
+	for name, value := range f.Params {
+		if value == "" && params[name] == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // Document is one call's worth of an entity.

@@ -22,6 +22,13 @@ type Trigger struct {
 	Facet string
 	// Backoff is kept in microseconds: a facet that was refreshed within it is left alone.
 	Backoff time.Duration
+	// Params are those of its request; nil: none.
+	Params map[string]string
+}
+
+// Fires reports whether the facet is to be refreshed now. State is its own.
+func (t Trigger) Fires(state State, now time.Time) bool {
+	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
 // Empty reports whether nothing follows.
@@ -58,15 +65,16 @@ const (
 
 // trigger is a Trigger as it is kept.
 type trigger struct {
-	Facet   string `json:"facet"`
-	Backoff int64  `json:"backoff"` // microseconds
+	Facet   string            `json:"facet"`
+	Backoff int64             `json:"backoff"` // microseconds
+	Params  map[string]string `json:"params,omitempty"`
 }
 
 // EffectArgs are the values of InsertEffect's columns but the last one, which is that of at.
 func (w Write) EffectArgs(before Hash) ([]any, error) {
 	triggers := make([]trigger, len(w.Effects.Triggers))
 	for i, t := range w.Effects.Triggers {
-		triggers[i] = trigger{t.Facet, t.Backoff.Microseconds()}
+		triggers[i] = trigger{t.Facet, t.Backoff.Microseconds(), t.Params}
 	}
 	text, err := json.Marshal(triggers)
 	if err != nil {
@@ -98,7 +106,7 @@ func (e *Effect) ScanEffect(scan func(...any) error) error {
 	copy(e.Before[:], before)
 	copy(e.After[:], after)
 	for _, t := range triggers {
-		e.Triggers = append(e.Triggers, Trigger{t.Facet, time.Duration(t.Backoff) * time.Microsecond})
+		e.Triggers = append(e.Triggers, Trigger{t.Facet, time.Duration(t.Backoff) * time.Microsecond, t.Params})
 	}
 	return nil
 }

@@ -58,6 +58,9 @@ ON CONFLICT (source) DO UPDATE SET price = excluded.price, updated_at = excluded
 WHERE s.updated_at <= $4`
 )
 
+// ScanParams reads params from text as they are kept.
+func ScanParams(text []byte) (map[string]string, error) { return decodeParams(text) }
+
 // RegisteredArgs are the values of InsertEntity's columns.
 func (r Registered) RegisteredArgs() ([]any, error) {
 	params, err := encodeParams(r.Params)

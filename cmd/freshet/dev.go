@@ -83,7 +83,7 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 	}
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error {
-		return parts.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}))
+		return parts.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}), scheduling(func() {}))
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -84,33 +85,78 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 				return err
 			}
 			defer closeAll()
-			probe, err := kgo.NewClient(parts.kafkaClient("probe")...)
-			if err != nil {
-				return fmt.Errorf("make a Kafka client: %w", err)
-			}
-			defer probe.Close()
 			var names []string
 			if name != "" {
 				names = []string{name}
 			}
 			up := func() { parts.log.Info("worker is up", "lane", lane, "ops", ops.Addr().String()) }
-			g := newGroup(cmd.Context())
-			g.run(func(ctx context.Context) error { return parts.run(ctx, working(lanes, up, names...)) })
-			g.run(func(ctx context.Context) error {
-				return serveOps(ctx, ops, parts.ops(map[string]check{
-					"database": {required: true, ask: parts.store.Ping},
-					"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
-					"kafka":    {required: true, ask: probe.Ping},
-				}))
-			})
-			<-g.ctx.Done()
-			return g.stop()
+			return parts.runWatched(cmd.Context(), ops, working(lanes, up, names...))
 		},
 	}
 	c.Flags().StringVar(&name, "source", "", "work this source only (default all)")
 	c.Flags().StringVar(&lane, "lane", "both", "work this lane: high, low or both")
 	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
 	return c
+}
+
+func (p *program) scheduler() *cobra.Command {
+	var name, opsAddress string
+	c := &cobra.Command{
+		Use:   "scheduler",
+		Short: "Ask for what readers will want before they do",
+		Long: `Ask for the entities of each source as they come due, on what readers leave of its quota, and
+delete what was kept for longer than keepFor. Any number may run; none asks for what
+another has claimed. What is prefetched stands under sources.NAME.prefetch.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := p.load()
+			if err != nil {
+				return err
+			}
+			override(&config.Ops.Listen, opsAddress)
+			if err := config.Ops.admit(); err != nil {
+				return err
+			}
+			ops, err := config.Ops.listenOps(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = ops.Close() }()
+			parts, closeAll, err := p.connect(cmd.Context(), config)
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			var names []string
+			if name != "" {
+				names = []string{name}
+			}
+			up := func() { parts.log.Info("scheduler is up", "ops", ops.Addr().String()) }
+			return parts.runWatched(cmd.Context(), ops, scheduling(up, names...))
+		},
+	}
+	c.Flags().StringVar(&name, "source", "", "schedule this source only (default all)")
+	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	return c
+}
+
+// runWatched runs a role beside its health and metrics.
+func (p parts) runWatched(ctx context.Context, ops net.Listener, r role) error {
+	probe, err := kgo.NewClient(p.kafkaClient("probe")...)
+	if err != nil {
+		return fmt.Errorf("make a Kafka client: %w", err)
+	}
+	defer probe.Close()
+	g := newGroup(ctx)
+	g.run(func(ctx context.Context) error { return p.run(ctx, r) })
+	g.run(func(ctx context.Context) error {
+		return serveOps(ctx, ops, p.ops(map[string]check{
+			"database": {required: true, ask: p.store.Ping},
+			"redis":    {required: true, ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+			"kafka":    {required: true, ask: probe.Ping},
+		}))
+	})
+	<-g.ctx.Done()
+	return g.stop()
 }
 
 func override(setting *string, flag string) {

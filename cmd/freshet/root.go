@@ -39,7 +39,7 @@ rate-limited API, and serves reads in milliseconds whatever that API is doing.
 
 Try it with everything in one process:   freshet dev
 On real services, in this order:         freshet migrate up, freshet topics ensure,
-                                         freshet query, freshet worker`,
+                                         freshet query, freshet worker, freshet scheduler`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -52,7 +52,7 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); settings may also come from FRESHET_… variables")
-	root.AddCommand(p.dev(), p.query(), p.worker(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(), p.simulate(), p.migrate(), p.topics(), p.config(),
+	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(), p.simulate(), p.migrate(), p.topics(), p.config(),
 		p.healthcheck(), p.version())
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {

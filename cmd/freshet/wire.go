@@ -18,12 +18,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/changes"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/retention"
 	"github.com/freshet/freshet/retries"
+	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
@@ -38,6 +41,9 @@ type parts struct {
 		consumer.Store
 		settings.Store
 		retries.Store
+		changes.Store
+		scheduler.Store
+		retention.Store
 		access.KeyStore
 		Ping(ctx context.Context) error
 	}
@@ -113,6 +119,11 @@ func offerSecret(a source.Auth) (string, error) {
 
 func noSecret(source.Auth) (string, error) { return "", nil }
 
+func (p parts) noSource(name string) error {
+	return usageError{fmt.Errorf("there is no source %q; the configuration has %s", name,
+		strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))}
+}
+
 // sources builds the named sources, or all.
 func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	if len(names) == 0 {
@@ -123,8 +134,7 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	for _, name := range names {
 		c, ok := p.config.Sources[name]
 		if !ok {
-			return nil, usageError{fmt.Errorf("there is no source %q; the configuration has %s", name,
-				strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))}
+			return nil, p.noSource(name)
 		}
 		secret, err := p.secret(c.Auth)
 		if err == nil {
@@ -144,25 +154,6 @@ func (p parts) settings() *settings.Settings {
 		quotas[name] = s.Quota
 	}
 	return settings.New(p.store, quotas)
-}
-
-// limiterView shows the limiter of a source as it is now. What was changed of its
-// quota is shown as far as it can be read and holds.
-func (p parts) limiterView(ctx context.Context, source string) (any, error) {
-	config := p.config.Sources[source].Quota
-	quota, err := limiter.NewQuota(config)
-	if err != nil {
-		return nil, err
-	}
-	o, revision, err := p.settings().Quota(ctx, source)
-	if err != nil {
-		p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
-	} else if changed, err := config.With(o); err == nil {
-		if effective, err := limiter.NewQuota(changed); err == nil {
-			quota = effective
-		}
-	}
-	return limiter.ReadView(ctx, p.rdb, source, quota, revision)
 }
 
 // serving serves reads on the listener until ctx ends. It stops before what it

@@ -56,8 +56,8 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 	if err := p.untilRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	if _, err := p.store.Statuses(ctx, []schemas.Entity{{}}); err != nil {
-		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)
+	if err := p.migrated(ctx); err != nil {
+		return err
 	}
 	sources, err := p.sources(names...)
 	if err != nil {
@@ -83,13 +83,16 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		})
 		again := retries.New(name, p.store, retryDoor{p.producer}, p.rdb, p.log, p.reg)
 		front.run(again.Run)
+		relay := p.relay(name)
+		front.run(relay.Run)
 		needs := consumer.Needs{
-			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Lag: p.lag, Health: consumer.NewHealth(),
+			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Changes: relay, Lag: p.lag, Health: consumer.NewHealth(),
 			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Trace: p.trace,
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
 			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			bounds.Triggers = c.triggers()
 			bounds.Drain = max(bounds.Drain, c.Timeout+drainRoom)
 			bounds.BrokerAssigns = p.config.Kafka.GroupProtocol == "consumer"
 			if lane == schemas.Low {

@@ -24,6 +24,10 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::
 	registerEntities = insertEntities + store.OrReplace + ` RETURNING xmax = 0`
 	countReads       = insertEntities + store.OrCount
 
+	selectParams = `SELECT i.n, e.params
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
+CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
+
 	// entityBatch bounds what one transaction writes, and for how long others wait for it.
 	entityBatch = 5000
 
@@ -150,6 +154,25 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list entities: %w", err)
+	}
+	return all, nil
+}
+
+// RegisteredParams returns the params that the entities are registered with, in their
+// order; nil where there are none.
+func (s *Store) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	all := make([]map[string]string, len(of))
+	err := each(ctx, s.pool, selectParams, of, func(found *map[string]string, scan func(...any) error) error {
+		var text []byte
+		if err := scan(&text); err != nil {
+			return err
+		}
+		var err error
+		*found, err = store.ScanParams(text)
+		return err
+	}, func(i int, found map[string]string) { all[i] = found })
+	if err != nil {
+		return nil, fmt.Errorf("read the params of %d entities: %w", len(of), err)
 	}
 	return all, nil
 }

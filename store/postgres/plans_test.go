@@ -119,6 +119,7 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"all due", "byIndex", lockDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
 		{"none due", "byIndex", lockDueEntities, "entities_due", []any{"s", -1, 1000}},
 		{"states", "COSTS", selectStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
+		{"params", "byIndex", selectParams, "entities_pkey", []any{of.sources, of.facets, of.keys}},
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys}},
 		{"touch", "byIndex", touch, "snapshot_state_", []any{
 			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified,

@@ -134,6 +134,23 @@ func registered(ctx context.Context, db interface {
 	return all, rows.Err()
 }
 
+// RegisteredParams returns the params that the entities are registered with, in their
+// order; nil where there are none.
+func (s *Store) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	all := make([]map[string]string, len(of))
+	for i, e := range of {
+		var text []byte
+		err := s.db.QueryRowContext(ctx, `SELECT params FROM entities WHERE source = $1 AND facet = $2 AND key = $3`, e.Source, e.Facet, e.Key).Scan(&text)
+		if err == nil {
+			all[i], err = store.ScanParams(text)
+		}
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("read the params of %s: %w", e, err)
+		}
+	}
+	return all, nil
+}
+
 // CountEntities returns how many the filter chooses, always exactly.
 func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
 	from, args := filter.From()

@@ -30,7 +30,7 @@ type Effects interface {
 
 var (
 	told    = store.Effects{Tell: true}
-	follows = store.Effects{Triggers: []store.Trigger{{Facet: "<가>'\"", Backoff: 90*time.Minute + time.Microsecond}, {Facet: "b"}}}
+	follows = store.Effects{Triggers: []store.Trigger{{Facet: "<가>'\"", Backoff: 90*time.Minute + time.Microsecond, Params: map[string]string{"encCsNo": "가\""}}, {Facet: "b"}}}
 	both    = store.Effects{Tell: true, Triggers: []store.Trigger{{Facet: "c", Backoff: time.Second}}}
 )
 

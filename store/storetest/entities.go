@@ -39,6 +39,8 @@ type Entities interface {
 	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
 	// NextDueEntity returns when the next one is due; zero if there is none.
 	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// RegisteredParams returns the params of entities in their order.
+	RegisteredParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Price returns the price set last; zero if there is none.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes it unless one was set less than every before.
@@ -284,5 +286,15 @@ func testEntityStorm(b bench) {
 		if r.History.Reads != 2*rounds || !r.History.ReadAt.Equal(at(rounds-1)) {
 			b.Errorf("%s has %v reads until %v", r.Entity, r.History.Reads, r.History.ReadAt)
 		}
+	}
+}
+
+func testRegisteredParams(b bench) {
+	x, y := registered(key("x"), 10), registered(key("y"), 20)
+	y.Params = nil
+	b.register(2, x, y)
+	got, err := b.store.RegisteredParams(b.Context(), []schemas.Entity{key("none"), y.Entity, x.Entity, x.Entity})
+	if want := []map[string]string{nil, nil, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
+		b.Errorf("%v, %v; want %v", got, err, want)
 	}
 }

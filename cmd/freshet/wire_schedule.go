@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/changes"
+	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/retention"
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// scheduling asks for the entities of the named sources, or of all, as they come due, and
+// ends what was kept too long, until ctx ends.
+func scheduling(up func(), names ...string) role {
+	return func(ctx context.Context, p parts) error { return p.schedule(ctx, up, names) }
+}
+
+func (p parts) schedule(ctx context.Context, up func(), names []string) error {
+	if err := p.migrated(ctx); err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(p.config.Sources))
+	}
+	var runs []func(context.Context) error
+	for _, name := range names {
+		c, ok := p.config.Sources[name]
+		if !ok {
+			return p.noSource(name)
+		}
+		schedule, err := c.schedule()
+		if err != nil {
+			return fmt.Errorf("sources.%s.prefetch.%w", name, err)
+		}
+		s, err := scheduler.NewScheduler(name, schedule, scheduler.Needs{
+			Store: p.store, Door: lowDoor{p.producer}, Look: p.look(name, c),
+			Loop: due.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Words), Log: p.log, Metrics: p.reg,
+		})
+		if err != nil {
+			return err
+		}
+		runs = append(runs, s.Run)
+		for _, facet := range slices.Sorted(maps.Keys(c.Facets)) {
+			if keepFor := c.Facets[facet].KeepFor; keepFor > 0 {
+				runs = append(runs, retention.New(name, facet, keepFor, p.store, p.log, p.reg).Run)
+			}
+		}
+	}
+	front := newGroup(ctx)
+	for _, run := range runs {
+		front.run(run)
+	}
+	up()
+	<-front.ctx.Done()
+	return front.stop()
+}
+
+// migrated returns an error if the database lacks what this release needs.
+func (p parts) migrated(ctx context.Context) error {
+	if _, err := p.store.Statuses(ctx, []schemas.Entity{{}}); err != nil {
+		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)
+	}
+	return nil
+}
+
+// scheduleChannel is where the schedulers of a source hear of what is due.
+func scheduleChannel(source string) string { return "schedule:" + source }
+
+// look returns how it stands with a source: what LOW may call, and what waits for it.
+func (p parts) look(name string, c SourceConfig) scheduler.Look {
+	cost := 1.0
+	for _, f := range c.Facets {
+		cost = max(cost, float64(len(f.Documents)))
+	}
+	return func(ctx context.Context, _ time.Time) (scheduler.Room, error) {
+		view, quota, err := p.limiterNow(ctx, name)
+		if err != nil {
+			return scheduler.Room{}, err
+		}
+		room := scheduler.Room{PerSecond: quota.LowPerSecond(view)}
+		records, known := p.lag.Records(name, schemas.Low)
+		if !known {
+			return scheduler.Room{}, errors.New("it is not known yet how much waits in the LOW topic")
+		}
+		room.Waiting = cost * float64(records)
+		if wait, _, known := p.lag.Wait(name, schemas.Low); known {
+			room.Lag = wait
+		}
+		return room, nil
+	}
+}
+
+// limiterNow returns the limiter of a source as it is now, with the quota that is in
+// force as far as what was changed of it can be read and holds.
+func (p parts) limiterNow(ctx context.Context, source string) (limiter.View, limiter.Quota, error) {
+	config := p.config.Sources[source].Quota
+	quota, err := limiter.NewQuota(config)
+	if err != nil {
+		return limiter.View{}, limiter.Quota{}, err
+	}
+	o, revision, err := p.settings().Quota(ctx, source)
+	if err != nil {
+		p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
+	} else if changed, err := config.With(o); err == nil {
+		if effective, err := limiter.NewQuota(changed); err == nil {
+			quota = effective
+		}
+	}
+	view, err := limiter.ReadView(ctx, p.rdb, source, quota, revision)
+	return view, quota, err
+}
+
+// limiterView shows the limiter of a source as it is now.
+func (p parts) limiterView(ctx context.Context, source string) (any, error) {
+	view, _, err := p.limiterNow(ctx, source)
+	return view, err
+}
+
+// lowDoor lets what nobody waits for ask the producer, in the LOW lane.
+type lowDoor struct{ *producer.Producer }
+
+// Prefetch asks for entities that are due.
+func (d lowDoor) Prefetch(ctx context.Context, asks []store.Ask) []store.Ask {
+	return d.ask(ctx, schemas.Prefetch, asks)
+}
+
+// Trigger asks for facets that a change concerns.
+func (d lowDoor) Trigger(ctx context.Context, asks []store.Ask) []store.Ask {
+	return d.ask(ctx, schemas.Trigger, asks)
+}
+
+// ask waits until Kafka has each, and returns those of which that is not certain. What is
+// held is left out: its failure has a retry, or an end, of its own.
+func (d lowDoor) ask(ctx context.Context, reason schemas.Reason, asks []store.Ask) (left []store.Ask) {
+	wishes := make([]producer.Wish, len(asks))
+	for i, a := range asks {
+		wishes[i] = producer.Wish{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+	}
+	for i, r := range d.InsistAll(ctx, wishes) {
+		if !r.Queued() && r.Outcome != producer.Held {
+			left = append(left, asks[i])
+		}
+	}
+	return left
+}
+
+// relay returns what carries out what follows from the changes of a source.
+func (p parts) relay(name string) *changes.Relay {
+	loop := due.New(changes.Channel(name), p.rdb, p.log.With("source", name), changes.Words)
+	return changes.New(name, p.store, lowDoor{p.producer}, p.client, loop, p.log, p.reg)
+}
+
+// triggers returns which facets a change of each refreshes.
+func (c SourceConfig) triggers() map[string][]store.Trigger {
+	all := map[string][]store.Trigger{}
+	for facet, f := range c.Prefetch.Facets {
+		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
+			all[facet] = append(all[facet], store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff})
+		}
+	}
+	return all
+}
