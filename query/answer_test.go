@@ -69,7 +69,7 @@ func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
 func TestTheAgeFollowsTheClock(t *testing.T) {
 	r := newRig(t)
 	s := r.stored("a", time.Minute)
-	e := newEntry(s, r.facet(), 1, func(*entry) {})
+	e := newEntry(s, r.facet(), 1, nil, func(*entry) {})
 	for _, c := range []struct {
 		after            time.Duration
 		age, cacheStatus string
@@ -133,8 +133,8 @@ func (s *sink) Header() http.Header         { return s.h }
 func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
 func (s *sink) WriteHeader(int)             {}
 
-func hotHit(tb testing.TB, as string, tracer observe.Tracer) func() {
-	r := newRig(tb)
+func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
+	r := newRig(tb, change...)
 	r.server.tracer = tracer
 	r.stored("a", time.Minute)
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character/a", nil)
@@ -154,8 +154,10 @@ func hotHit(tb testing.TB, as string, tracer observe.Tracer) func() {
 // The bar is five, beyond those of net/http itself.
 func TestAHotHitAllocatesAtMostFiveTimes(t *testing.T) {
 	for _, as := range []string{"zstd", "gzip", ""} {
-		if n := testing.AllocsPerRun(1000, hotHit(t, as, observe.Tracer{})); n > 5 {
-			t.Errorf("%q: %v allocations", as, n)
+		for name, change := range map[string]func(*rig){"": func(*rig) {}, "counted": func(r *rig) { r.reads = &ledger{} }} {
+			if n := testing.AllocsPerRun(1000, hotHit(t, as, observe.Tracer{}, change)); n > 5 {
+				t.Errorf("%q %s: %v allocations", as, name, n)
+			}
 		}
 	}
 }
@@ -170,6 +172,35 @@ func BenchmarkAHotHit(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkAHotHitCounted is what counting reads costs a hot hit: by turns without and
+// with it, in one run.
+func BenchmarkAHotHitCounted(b *testing.B) {
+	const turn = 1000
+	serve := []func(){
+		hotHit(b, "zstd", observe.Tracer{}),
+		hotHit(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &ledger{} }),
+	}
+	var took [2]time.Duration
+	turns := 0
+	for b.Loop() {
+		for i := range serve {
+			which := (i + turns) % 2 // neither is always the first
+			began := time.Now()
+			for range turn {
+				serve[which]()
+			}
+			took[which] += time.Since(began)
+		}
+		turns++
+	}
+	for i, name := range []string{"uncounted", "counted"} {
+		b.ReportMetric(float64(took[i].Nanoseconds())/float64(turns*turn), "ns/"+name)
+		b.ReportMetric(testing.AllocsPerRun(turn, serve[i]), "allocs/"+name)
+	}
+	b.ReportMetric(float64(took[1])/float64(took[0]), "counted/uncounted")
+	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkAHotHitTraced is what spans cost the path on which they cost most.

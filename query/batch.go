@@ -159,8 +159,14 @@ func (s *Server) answerMany(c echo.Context, all []schemas.Entity, views []view) 
 		s.metrics.read(all[i], v)
 		it := item{Key: all[i].Key, readBody: s.body(v, all[i].Source)}
 		it.Status, it.Freshness = v.status()
-		if err := m.add(v, it); err != nil {
+		if err := m.add(v, &it); err != nil {
 			return err
+		}
+		switch it.Status {
+		case http.StatusOK:
+			s.tallies.read(v.tally)
+		case http.StatusAccepted:
+			s.tallies.readUnstored(all[i])
 		}
 	}
 	m.text = append(m.text, "]}"...)
@@ -191,8 +197,8 @@ func (m *many) append(piece []byte) {
 	m.size += len(piece)
 }
 
-// add adds an item. One whose payload can't be read fails alone.
-func (m *many) add(v view, it item) error {
+// add adds an item. One whose payload can't be read fails alone, and is told so.
+func (m *many) add(v view, it *item) error {
 	if len(m.pieces) > 0 || len(m.text) > len(`{"items":[`) {
 		m.text = append(m.text, ',')
 	}

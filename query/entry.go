@@ -35,6 +35,7 @@ type entry struct {
 	stamps             [2]atomic.Pointer[stamp] // FRESH, STALE
 	grown              func(*entry)             // told when a body was made
 	extra              atomic.Int64             // bytes of the other bodies
+	tally              *tally                   // of reads; nil: they do not count
 }
 
 // body is a whole FRESH answer in one encoding, made when it is first wanted.
@@ -49,8 +50,8 @@ type body struct {
 
 var errUnmade = errors.New("the answer could not be made")
 
-func newEntry(s store.Snapshot, f source.Facet, readAt int64, grown func(*entry)) *entry {
-	e := &entry{State: s.State, payload: s.Payload, facet: f, grown: grown}
+func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *tally, grown func(*entry)) *entry {
+	e := &entry{State: s.State, payload: s.Payload, facet: f, tally: of, grown: grown}
 	e.readAt.Store(readAt)
 	if s.HasContent() {
 		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // a part is enough
@@ -79,7 +80,11 @@ func (e *entry) splice(b *body) {
 // weight is what the entry takes of memory, in bytes.
 func (e *entry) weight() int64 {
 	const fixed = 2 << 10
-	return fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extra.Load()
+	weight := fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extra.Load()
+	if e.tally != nil {
+		weight += tallyWeight
+	}
+	return weight
 }
 
 // tailOf is what stands behind the snapshot.

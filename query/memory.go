@@ -48,6 +48,7 @@ type memory struct {
 	cache   *otter.Cache[schemas.Entity, *entry]
 	looks   singleflight.Group
 	metrics *metrics
+	tallies *tallies
 
 	started  time.Time    // what follows counts from it, past any step of the clock
 	heardAll atomic.Int64 // since when settles are heard; 0: they are not
@@ -63,8 +64,8 @@ type stripe struct {
 	settles uint64
 }
 
-func newMemory(st Store, most int64, m *metrics, log *slog.Logger) *memory {
-	c := &memory{store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+func newMemory(st Store, most int64, m *metrics, t *tallies, log *slog.Logger) *memory {
+	c := &memory{tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, most)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {
@@ -147,7 +148,7 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 		return nil, err
 	}
 	m.metrics.fromStore.Inc()
-	found := newEntry(snapshot, f, began, m.weigh)
+	found := newEntry(snapshot, f, began, m.tallies.of(snapshot.Entity), m.weigh)
 	m.keep(found, settles)
 	return found, nil
 }

@@ -94,7 +94,7 @@ func (m *memory) lookAll(ctx context.Context, of []schemas.Entity, f source.Face
 			continue
 		}
 		m.metrics.fromStore.Inc()
-		found[i] = newEntry(s, f, began, m.weigh)
+		found[i] = newEntry(s, f, began, m.tallies.of(s.Entity), m.weigh)
 		m.keep(found[i], settles[i])
 	}
 	return found, nil

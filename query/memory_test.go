@@ -175,7 +175,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are remembered", n)
 	}
 	big := r.server.memory
-	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), big.weigh)
+	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.weigh)
 	before := entry.weight()
 	if _, err := entry.body(identity); err != nil || entry.weight() <= before {
 		t.Errorf("weight %d after %d, %v", entry.weight(), before, err)

@@ -22,11 +22,14 @@ type metrics struct {
 	breaker  prometheus.Gauge
 	line     prometheus.Gauge
 	held     prometheus.Counter
+	told     prometheus.Counter
+	untold   *prometheus.CounterVec
 
 	byRoute memo[route, prometheus.Observer]
 	byRead  memo[readTo, readMetrics]
 
 	fromStore, fromMemory, fromOlder prometheus.Counter
+	untoldFull, untoldFailed         prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -51,8 +54,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.held = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "reads_held_total", Help: "Reads answered 503 because nothing is stored and the upstream fails for this very entity.",
 	})
+	m.told = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "reads_told_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
+	})
+	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "reads_untold_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
+	}, []string{"reason"})
+	m.untoldFull, m.untoldFailed = m.untold.WithLabelValues("full"), m.untold.WithLabelValues("failed")
 	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
-	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held)
+	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held, m.told, m.untold)
 	return m
 }
 

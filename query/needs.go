@@ -24,6 +24,7 @@ type Needs struct {
 	Waits    Waits
 	Guard    Guard
 	Meters   Meters
+	Reads    Reads        // nil: nobody is told, and nothing is counted
 	Ops      http.Handler // answers for health and metrics
 	Admin    http.Handler // answers whatever lies below /admin/v1
 	Log      *slog.Logger
@@ -139,4 +140,21 @@ type Meters interface {
 	Ended(entity string)
 	// Wait counts a client that waits, until it leaves.
 	Wait(client string) (leave func(), err error)
+}
+
+// Read is how often an entity was read since it was told last.
+type Read struct {
+	Entity schemas.Entity
+	Count  int
+}
+
+// Reads is told who is read: whoever is answered with a snapshot, or that a copy is on
+// its way. Who asks for a refresh counts as well, who follows an entity does not.
+type Reads interface {
+	// Counts reports whether reads of the facet are to be counted. It is asked on the
+	// path of reads and must be quick.
+	Counts(source, facet string) bool
+	// Observe is told of reads up to a time, each entity once; what fails is lost, and
+	// nobody waits for it.
+	Observe(ctx context.Context, reads []Read, until time.Time) error
 }

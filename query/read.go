@@ -128,7 +128,11 @@ func (s *Server) answer(c echo.Context, e schemas.Entity, v view) error {
 	s.metrics.read(e, v)
 	switch v.freshness {
 	case Fresh, Stale:
-		return s.serve(c, e, v)
+		err := s.serve(c, e, v)
+		if err == nil {
+			s.tallies.read(v.tally)
+		}
+		return err
 	case NotFound:
 		return notFound(s.body(v, e.Source))
 	case Updating:
@@ -148,6 +152,7 @@ func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.body(v, e.Source), v.answer
 	switch {
 	case a.coming():
+		s.tallies.readUnstored(e)
 		after := time.Second
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)

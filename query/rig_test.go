@@ -38,6 +38,7 @@ const patience = 20 * time.Second
 type rig struct {
 	testing.TB
 	config Config
+	reads  Reads
 	server *Server
 	router routers.Router
 	reg    *prometheus.Registry
@@ -228,7 +229,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		_, _ = io.WriteString(w, "ok")
 	})
 	r.server, err = New(r.config, Needs{
-		Store: r, Sources: map[string]Source{"nexon": src}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r},
+		Store: r, Sources: map[string]Source{"nexon": src}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoed), Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {

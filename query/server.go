@@ -1,6 +1,7 @@
 // Package query is the HTTP service: it answers reads from what is stored,
 // within milliseconds whatever the upstream is doing, and asks for a refresh
-// where one is due. It waits for nobody else, unless a client wants to wait.
+// where one is due. It waits for nobody else, unless a client wants to wait. It
+// tells who is read, so that what is read can be prefetched.
 package query
 
 import (
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +44,7 @@ const (
 // Server is the query service.
 type Server struct {
 	memory   *memory
+	tallies  *tallies
 	bell     *bell
 	sources  map[string]Source
 	requests Requester
@@ -64,8 +67,9 @@ type Server struct {
 // New returns the service.
 func New(config Config, needs Needs) (*Server, error) {
 	m := newMetrics(needs.Metrics)
+	t := newTallies(needs.Reads, m, needs.Log)
 	s := &Server{
-		memory: newMemory(needs.Store, config.Memory, m, needs.Log), bell: newBell(),
+		memory: newMemory(needs.Store, config.Memory, m, t, needs.Log), tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
 		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
@@ -139,8 +143,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.echo.ServeHTTP(w, r)
 }
 
-// Run hears of settles until ctx ends.
+// Run hears of settles, and tells who is read, until ctx ends; then it tells of what was
+// read last, for which it may take some seconds.
 func (s *Server) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() { s.tallies.run(ctx) })
+	defer telling.Wait()
+	defer stop() // before that: a line that fails ends the telling too
 	return s.settles.Follow(ctx, s.heard, func(up bool) {
 		if ctx.Err() == nil { // a line that ends with the process is no news
 			s.line(up)

@@ -1,0 +1,418 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// ledger is told who is read; reads of facet character count.
+type ledger struct {
+	observe func(context.Context, []Read) error // nil: nothing fails
+
+	mu    sync.Mutex
+	reads map[string]int // by key
+	calls []int          // how many entities each told of
+	until time.Time
+	asked atomic.Int64
+}
+
+func (l *ledger) Counts(source, facet string) bool {
+	l.asked.Add(1)
+	return source == "nexon" && facet == "character"
+}
+
+func (l *ledger) Observe(ctx context.Context, reads []Read, until time.Time) error {
+	if l.observe != nil {
+		if err := l.observe(ctx, reads); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reads == nil {
+		l.reads = map[string]int{}
+	}
+	for _, r := range reads {
+		l.reads[r.Entity.Key] += r.Count
+	}
+	l.calls, l.until = append(l.calls, len(reads)), until
+	return nil
+}
+
+func (l *ledger) told() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.reads)
+}
+
+func counting(l *ledger) func(*rig) { return func(r *rig) { r.reads = l } }
+
+func TestWhatCountsAsARead(t *testing.T) {
+	fresh := func(r *rig) { r.stored("a", time.Minute) }
+	absent := func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
+	answering := func(a Answer) func(*rig) {
+		return func(r *rig) { r.answer = func(context.Context, Wish) Answer { return a } }
+	}
+	get := func(status int, path string, headers ...string) func(*rig) {
+		return func(r *rig) {
+			r.Helper()
+			if a := r.do(http.MethodGet, "/v1/nexon/"+path, headers...); a.StatusCode != status {
+				r.Errorf("GET %s: %d %s", path, a.StatusCode, a.text)
+			}
+		}
+	}
+	with := func(method string, status int, path string) func(*rig) {
+		return func(r *rig) {
+			r.Helper()
+			if a := r.do(method, "/v1/nexon/"+path); a.StatusCode != status {
+				r.Errorf("%s %s: %d %s", method, path, a.StatusCode, a.text)
+			}
+		}
+	}
+	// fetched has what is asked for be there at once.
+	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
+		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
+		return func(r *rig) {
+			r.answer = func(context.Context, Wish) Answer {
+				r.stored("a", 0, change...)
+				return Answer{Queued: true, Number: 100}
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		steps []func(*rig)
+		want  map[string]int
+	}{
+		"fresh":                  {[]func(*rig){fresh, get(200, "character/a"), get(200, "character/a"), with("HEAD", 200, "character/a")}, map[string]int{"a": 3}},
+		"not modified":           {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
+		"stale":                  {[]func(*rig){func(r *rig) { r.stored("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
+		"on its way":             {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, map[string]int{"a": 2, "b": 1}},
+		"may be on its way":      {[]func(*rig){answering(Answer{Pending: true}), get(202, "character/a")}, map[string]int{"a": 1}},
+		"on its way, then there": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 2}},
+		"kept too long": {[]func(*rig){
+			func(r *rig) { r.stored("a", 200*time.Hour) }, get(202, "character/a"),
+		}, map[string]int{"a": 1}},
+		"settled between": {[]func(*rig){fresh, get(200, "character/a"), fresh, get(200, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 3}},
+		"the store is away, older served": {[]func(*rig){
+			fresh, get(200, "character/a"), func(r *rig) { r.storeErr = errors.New("down"); r.heard("a", 8) }, get(200, "character/a"),
+		}, map[string]int{"a": 2}},
+		"several": {[]func(*rig){
+			fresh, func(r *rig) { r.stored("broken", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) },
+			func(r *rig) { r.stored("gone", time.Minute, func(s *store.Snapshot) { s.Absent = true }) },
+			get(200, "character?key=a&key=new&key=gone&key=broken&key=a"), with("HEAD", 200, "character?key=a"),
+		}, map[string]int{"a": 3, "new": 1}},
+		"waited for":           {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
+		"waited for in vain":   {[]func(*rig){get(202, "character/a?wait=10ms")}, map[string]int{"a": 1}},
+		"waited for, denied":   {[]func(*rig){fetched(func(s *store.Snapshot) { s.Absent = true }), get(404, "character/a?wait=20s")}, nil},
+		"refreshed":            {[]func(*rig){with("POST", 202, "character/a/refresh")}, map[string]int{"a": 1}},
+		"refreshed and waited": {[]func(*rig){fresh, fetched(), with("POST", 200, "character/a/refresh?wait=20s")}, map[string]int{"a": 1}},
+		"refreshed, in vain":   {[]func(*rig){fresh, with("POST", 202, "character/a/refresh?wait=10ms")}, map[string]int{"a": 1}},
+		"refreshed, denied": {[]func(*rig){
+			fetched(func(s *store.Snapshot) { s.Absent = true }), with("POST", 404, "character/a/refresh?wait=20s"),
+		}, nil},
+		"refresh not queued": {[]func(*rig){
+			fresh, answering(Answer{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
+			answering(Answer{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
+		}, nil},
+		"absent":                 {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
+		"absent and held":        {[]func(*rig){answering(Answer{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued":             {[]func(*rig){answering(Answer{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued, for ever":   {[]func(*rig){answering(Answer{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
+		"the store is away":      {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
+		"a bad key":              {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
+		"a bad wait":             {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
+		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
+		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
+		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.over["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
+		"too many new keys":      {[]func(*rig){func(r *rig) { r.over["keys"] = true }, get(429, "character/a"), get(200, "character?key=a")}, nil},
+		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.over["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
+		"nobody who may":         {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
+		"what can't be read":     {[]func(*rig){func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
+		"followed":               {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
+		"a facet of no interest": {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &ledger{}
+			r := newRig(t, counting(l))
+			for _, step := range c.steps {
+				step(r)
+			}
+			now := time.Now()
+			r.server.tallies.tell(t.Context(), now, false)
+			if got := l.told(); !maps.Equal(got, c.want) {
+				t.Errorf("counted %v, want %v", got, c.want)
+			}
+			sum := 0
+			for _, n := range c.want {
+				sum += n
+			}
+			if got := testutil.ToFloat64(r.server.metrics.told); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
+				t.Errorf("%v were told until %v", got, l.until)
+			}
+			n := len(l.calls)
+			if r.server.tallies.tell(t.Context(), now, false); len(l.calls) != n {
+				t.Errorf("told again: %v", l.told())
+			}
+		})
+	}
+}
+
+func TestWithoutAnybodyToTellNothingIsCounted(t *testing.T) {
+	r := newRig(t)
+	r.stored("a", time.Minute)
+	r.get("a")
+	r.get("b")
+	r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b")
+	r.refresh("a")
+	r.server.tallies.run(t.Context()) // has nothing to do, and ends
+	if known, _ := r.server.memory.cache.GetIfPresent(entity("a")); known == nil || known.tally != nil {
+		t.Errorf("remembered: %+v", known)
+	}
+}
+
+func TestAFacetThatDoesNotCountCostsNothing(t *testing.T) {
+	l := &ledger{}
+	r := newRig(t, counting(l))
+	for _, facet := range []string{"shared", "character"} {
+		r.stored("a", time.Minute, func(s *store.Snapshot) { s.Entity.Facet = facet })
+		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
+		asked := l.asked.Load()
+		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
+		if n := l.asked.Load(); n != asked {
+			t.Errorf("%s: a read from memory asked %d times", facet, n-asked)
+		}
+		known, _ := r.server.memory.cache.GetIfPresent(schemas.Entity{Source: "nexon", Facet: facet, Key: "a"})
+		if (known.tally != nil) != (facet == "character") {
+			t.Errorf("%s: tally %v", facet, known.tally)
+		}
+	}
+	s := r.snapshots[entity("a")]
+	without, with := newEntry(s, r.facet(), 1, nil, nil), newEntry(s, r.facet(), 1, r.server.tallies.of(s.Entity), nil)
+	if with.weight() != without.weight()+tallyWeight {
+		t.Errorf("weight %d with a tally, %d without", with.weight(), without.weight())
+	}
+	if n := len(r.server.tallies.list); n != 1 {
+		t.Errorf("%d are to be told", n)
+	}
+}
+
+// Whatever readers, settles and tellings do at the same time, each read is told once.
+func TestEveryReadIsToldOnce(t *testing.T) {
+	const readers, keys = 4, 5
+	reads := 2000
+	if testing.Short() {
+		reads = 200
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	l := &ledger{}
+	r := newRig(t, counting(l))
+	for i := range keys - 1 { // the last is on its way
+		r.stored(fmt.Sprint(i), time.Minute)
+	}
+	var want [keys]atomic.Int64
+	var all, beside sync.WaitGroup
+	for reader := range readers {
+		all.Go(func() {
+			dice := rand.New(rand.NewPCG(seed, uint64(reader)))
+			for range reads {
+				i := dice.IntN(keys)
+				target, status := fmt.Sprintf("/v1/nexon/character/%d", i), map[bool]int{false: 200, true: 202}[i == keys-1]
+				if dice.IntN(8) == 0 {
+					target, status = fmt.Sprintf("/v1/nexon/character?key=%d", i), 200
+				}
+				rec := httptest.NewRecorder()
+				r.server.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
+				if rec.Code != status {
+					t.Errorf("%s: %d %s", target, rec.Code, rec.Body)
+				}
+				want[i].Add(1)
+			}
+		})
+	}
+	stop := make(chan struct{})
+	for _, do := range []func(){
+		func() { r.server.tallies.tell(t.Context(), time.Now(), false) },
+		func() { r.heard(fmt.Sprint(rand.IntN(keys)), 8) },
+	} {
+		beside.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					do()
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	beside.Wait()
+	r.server.tallies.tell(t.Context(), time.Now(), false)
+	told := l.told()
+	for i := range keys {
+		if got := told[fmt.Sprint(i)]; int64(got) != want[i].Load() {
+			t.Errorf("key %d: %d reads were told of %d", i, got, want[i].Load())
+		}
+	}
+	if len(l.calls) < 3 {
+		t.Errorf("told %d times", len(l.calls))
+	}
+}
+
+func newTestTallies(l *ledger, log *slog.Logger) *tallies {
+	return newTallies(l, newMetrics(prometheus.NewRegistry()), log)
+}
+
+func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
+	l := &ledger{}
+	ts := newTestTallies(l, slog.New(slog.DiscardHandler))
+	var dropped *tally
+	for i := range talliesMost/2 + 1 {
+		ts.readUnstored(entity(fmt.Sprintf("new-%d", i)))
+	}
+	for i := range talliesMost / 2 {
+		dropped = ts.of(entity(fmt.Sprintf("old-%d", i)))
+		ts.read(dropped)
+	}
+	ts.read(dropped) // of the last, whose first read found no room either
+	ts.readUnstored(entity("new-0"))
+	ts.readUnstored(entity("another"))
+	if n := testutil.ToFloat64(ts.metrics.untoldFull); n != 3 {
+		t.Errorf("%v reads found no room", n)
+	}
+	ts.tell(t.Context(), time.Now(), false)
+	if n := len(l.calls); n != talliesMost/tellMost || l.calls[0] != tellMost || len(l.told()) != talliesMost {
+		t.Errorf("told %v, of %d entities", l.calls, len(l.told()))
+	}
+	if told := l.told(); told["new-0"] != 2 || told["another"] != 0 {
+		t.Errorf("told of %d reads of what was known, %d of what found no room", told["new-0"], told["another"])
+	}
+	ts.read(dropped) // there is room again, also for whom there was none
+	ts.tell(t.Context(), time.Now(), false)
+	if n := l.told()[dropped.entity.Key]; n != 1 {
+		t.Errorf("told %d", n)
+	}
+}
+
+func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	down := errors.New("down")
+	var fails error
+	l := &ledger{observe: func(context.Context, []Read) error { return fails }}
+	ts := newTestTallies(l, slog.New(slog.NewTextHandler(&log, nil)))
+	of := ts.of(entity("a"))
+	failing := false
+	for _, fails = range []error{nil, down, down, nil, nil, down} {
+		ts.read(of)
+		ts.read(of)
+		failing = ts.tell(t.Context(), time.Now(), failing)
+		failing = ts.tell(t.Context(), time.Now(), failing) // with nothing to tell nothing is known
+	}
+	if told, lost := l.told()["a"], testutil.ToFloat64(ts.metrics.untoldFailed); told != 6 || lost != 6 {
+		t.Errorf("%d told, %v lost", told, lost)
+	}
+	if warned, over := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || over != 1 {
+		t.Errorf("%s", &log)
+	}
+}
+
+func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &ledger{}
+		r := newRig(t, counting(l))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.server.Run(ctx) }()
+		for n := range 3 {
+			r.get("a")
+			r.get("a")
+			<-time.After(tellEvery - time.Second)
+			if got := l.told()["a"]; got != 2*n {
+				t.Errorf("told of %d reads before it was time, want %d", got, 2*n)
+			}
+			<-time.After(time.Second)
+			synctest.Wait()
+			if got := l.told()["a"]; got != 2*n+2 {
+				t.Errorf("told of %d reads, want %d", got, 2*n+2)
+			}
+		}
+		r.get("a")
+		stop()
+		if err := <-ended; err != nil || l.told()["a"] != 7 {
+			t.Errorf("%v, told of %d reads", err, l.told()["a"])
+		}
+	})
+}
+
+// One who is told and never answers is given up after a while, and holds back neither
+// reads nor, for long, a stop.
+func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took []time.Duration
+		l := &ledger{observe: func(ctx context.Context, _ []Read) error {
+			began := time.Now()
+			<-ctx.Done()
+			took = append(took, time.Since(began))
+			return ctx.Err()
+		}}
+		r := newRig(t, counting(l))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.server.Run(ctx) }()
+		r.get("a")
+		<-time.After(tellEvery + tellTimeout + time.Second)
+		synctest.Wait()
+		if len(took) != 1 || took[0] != tellTimeout {
+			t.Errorf("told for %v", took)
+		}
+		r.get("a")
+		<-time.After(tellEvery - tellTimeout) // it is being told again
+		r.get("a")
+		stop()
+		began := time.Now()
+		if err := <-ended; err != nil || time.Since(began) > tellLast {
+			t.Errorf("the end came after %v: %v", time.Since(began), err)
+		}
+		if lost := testutil.ToFloat64(r.server.metrics.untoldFailed); lost != 3 {
+			t.Errorf("%v reads are lost, of 3", lost)
+		}
+	})
+}
+
+// A line that fails ends the telling too: nothing of Run is left behind.
+func TestAnEndOfTheLineEndsTheTelling(t *testing.T) {
+	l := &ledger{}
+	r := newRig(t, counting(l))
+	broken := errors.New("broken")
+	r.server.settles = brokenLine{broken}
+	r.get("a")
+	if err := r.server.Run(t.Context()); !errors.Is(err, broken) || l.told()["a"] != 1 {
+		t.Errorf("%v, told %v", err, l.told())
+	}
+}
+
+type brokenLine struct{ with error }
+
+func (b brokenLine) Follow(context.Context, func(schemas.Settled), func(bool)) error { return b.with }
