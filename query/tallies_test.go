@@ -42,6 +42,9 @@ func (l *ledger) Counts(source, facet string) bool {
 }
 
 func (l *ledger) Observe(ctx context.Context, reads []Read, until time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if l.observe != nil {
 		if err := l.observe(ctx, reads); err != nil {
 			return err
@@ -285,6 +288,45 @@ func newTestTallies(l *ledger, log *slog.Logger) *tallies {
 	return newTallies(l, newMetrics(prometheus.NewRegistry()), log)
 }
 
+// The same without HTTP between, which leaves readers and who takes the list little time
+// to meet.
+func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
+	const readers = 4
+	reads := 500_000
+	if testing.Short() {
+		reads = 20_000
+	}
+	ts := newTestTallies(&ledger{}, slog.New(slog.DiscardHandler))
+	var of [64]*tally
+	for i := range of {
+		of[i] = ts.of(entity(fmt.Sprint(i)))
+	}
+	var all sync.WaitGroup
+	for range readers {
+		all.Go(func() {
+			for i := range reads {
+				ts.read(of[i%len(of)])
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { all.Wait(); close(ended) }()
+	sum := 0
+	for over := false; !over; {
+		select {
+		case <-ended:
+			over = true
+		default:
+		}
+		for _, r := range ts.take() {
+			sum += r.Count
+		}
+	}
+	if sum != readers*reads {
+		t.Errorf("%d reads were taken of %d", sum, readers*reads)
+	}
+}
+
 func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
 	l := &ledger{}
 	ts := newTestTallies(l, slog.New(slog.DiscardHandler))
@@ -378,6 +420,8 @@ func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 			return ctx.Err()
 		}}
 		r := newRig(t, counting(l))
+		var log bytes.Buffer
+		r.server.tallies.log = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.server.Run(ctx) }()
@@ -397,6 +441,9 @@ func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 		}
 		if lost := testutil.ToFloat64(r.server.metrics.untoldFailed); lost != 3 {
 			t.Errorf("%v reads are lost, of 3", lost)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("warned %d times: %s", n, &log)
 		}
 	})
 }
