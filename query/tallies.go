@@ -19,7 +19,8 @@ const (
 	tellTimeout = 5 * time.Second
 	// tellLast is how long a stop waits until the last are told.
 	tellLast = 5 * time.Second
-	// talliesMost bounds what waits to be told: some 30 MB, if keys are long.
+	// talliesMost bounds what waits to be told: 35 MB if all keys are as long as may be,
+	// and as much again that is being told.
 	talliesMost = 100_000
 	// tallyWeight is what a tally takes of memory; its entity's text is its entry's.
 	tallyWeight = 64
