@@ -119,13 +119,13 @@ func (l *Loop) untilDone(ctx context.Context, work func(context.Context, time.Ti
 		case ctx.Err() != nil:
 			return time.Time{}, false
 		case err == nil && failed:
-			l.log.Info(l.words.GoesOn)
+			l.log.Info(l.words.GoesOn) //nolint:sloglint // a constant of whoever made the loop
 			return next, true
 		case err == nil:
 			return next, true
 		case !failed:
 			failed = true
-			l.log.Warn(l.words.Waits, "err", err)
+			l.log.Warn(l.words.Waits, "err", err) //nolint:sloglint // likewise
 		}
 		if !Pause(ctx, backoff) {
 			return time.Time{}, false

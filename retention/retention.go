@@ -57,10 +57,8 @@ func (w *Walk) Run(ctx context.Context) error {
 	for wait := pace; due.Pause(ctx, wait); {
 		n, done, err := w.store.DeleteExpired(ctx, w.source, w.facet, time.Now().Add(-w.keepFor), lookMost)
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case err != nil:
-			if !failed {
+			if !failed && ctx.Err() == nil {
 				w.log.Warn("what was kept too long stays until this succeeds", "err", err)
 			}
 			failed, wait = true, trouble

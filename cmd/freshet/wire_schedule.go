@@ -160,9 +160,9 @@ func (p parts) relay(name string) *changes.Relay {
 }
 
 // triggers returns which facets a change of each refreshes.
-func (c SourceConfig) triggers() map[string][]store.Trigger {
+func (s SourceConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
-	for facet, f := range c.Prefetch.Facets {
+	for facet, f := range s.Prefetch.Facets {
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
 			all[facet] = append(all[facet], store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff})
 		}
