@@ -10,15 +10,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
-// sent notes what is sent to the database; batches count by their statements, behind "batch".
-type sent struct{ statements []string }
+// sent notes what is sent to the database; a batch by its statements, behind "batch".
+type sent struct {
+	statements []string
+	before     func(statement string) // nil: nothing is done
+}
 
 func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	s.statements = append(s.statements, data.SQL)
+	if s.before != nil {
+		s.before(data.SQL)
+	}
 	return ctx
 }
 func (s *sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
@@ -33,24 +38,22 @@ func (s *sent) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBat
 }
 func (s *sent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-func TestAWriteWithoutEffectsSendsNothingForThem(t *testing.T) {
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log sent
-	config.MaxConns, config.ConnConfig.Tracer = 1, &log
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+// traced returns another store of the same database, which notes what it sends.
+func traced(t *testing.T, s *Store) (*Store, *sent) {
+	t.Helper()
+	config := s.pool.Config()
+	log := &sent{}
+	config.MaxConns, config.ConnConfig.Tracer = 1, log
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	s := &Store{pool}
+	t.Cleanup(pool.Close)
+	return &Store{pool}, log
+}
+
+func TestAWriteWithoutEffectsSendsNothingForThem(t *testing.T) {
+	s, log := traced(t, open(t))
 	told := func(writes []store.Write) []store.Write {
 		for i := range writes {
 			writes[i].Effects.Tell = true

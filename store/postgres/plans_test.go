@@ -143,6 +143,8 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"reads", "COSTS", countReads, "entities_pkey", rows},
 		{"enabled", "COSTS", store.SetEntityEnabled, "entities_pkey", []any{"s", "f", "key-000000007", true}},
 		{"delete", "COSTS", store.DeleteEntity, "entities_pkey", []any{"s", "f", "key-000000007"}},
+		{"delete state", "COSTS", store.DeleteState, "snapshot_state_", []any{"s", "f", "key-000000007"}},
+		{"delete status", "COSTS", store.DeleteStatus, "update_status_pkey", []any{"s", "f", "key-000000007"}},
 		{"list", "COSTS", list, "entities_pkey", listArgs},
 		{"price", "COSTS", store.SelectPrice, "schedule_state_pkey", []any{"7"}},
 		{"set price", "COSTS", store.SetPrice, "schedule_state_pkey", []any{"7", 1.5, 5, 4}},

@@ -152,8 +152,9 @@ func each[T any](ctx context.Context, db querier, query string, of []schemas.Ent
 // Delete removes what is stored of an entity, if anything.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		// The state first, as a Write does: two in the other order wait in a circle.
-		for _, statement := range []string{store.DeleteState, store.DeletePayload, store.DeleteStatus} {
+		// The state first, as a Write does: two in the other order wait in a circle. The payload
+		// of one that was stored meanwhile stays.
+		for _, statement := range []string{store.DeleteState, store.DeleteOrphan, store.DeleteStatus} {
 			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
 			}
@@ -164,6 +165,31 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 		return fmt.Errorf("delete %s: %w", e, err)
 	}
 	return nil
+}
+
+// DeleteSnapshot deletes what is stored of an entity, its failures and its registration, and
+// writes the entry that says who had it deleted, all of it or, with an error, nothing. was
+// reports whether there was anything; if not, nothing is written. Dead letters and what is
+// to follow from its changes remain. A fetch that is under way may bring it back.
+func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		for _, statement := range store.DeleteSnapshot {
+			tag, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key)
+			if err != nil {
+				return err
+			}
+			was = was || tag.RowsAffected() > 0
+		}
+		if !was {
+			return nil
+		}
+		_, err := tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("delete all of %s: %w", e, marked(err))
+	}
+	return was, nil
 }
 
 // entities are the arrays that unnest takes.

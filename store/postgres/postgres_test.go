@@ -177,6 +177,54 @@ func TestAChangeThatCannotBeAuditedIsNotMade(t *testing.T) {
 	}
 }
 
+func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
+	s := open(t)
+	w := benchWrites(1, 1, 1)
+	if _, err := s.Write(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
+	if was, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); was || err == nil || !strings.Contains(err.Error(), "delete all of s/f/") {
+		t.Errorf("%v, %v", was, err)
+	}
+	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {
+		t.Errorf("%+v, %v", got.State, err)
+	}
+	if err := s.Noted(t.Context(), entry); err == nil {
+		t.Error("what is not JSON was noted")
+	}
+}
+
+// TestWhatIsStoredInTheMidstOfADeletionIsWhole has a first snapshot be committed between
+// the statements of a deletion, which found no state to delete.
+func TestWhatIsStoredInTheMidstOfADeletionIsWhole(t *testing.T) {
+	for name, remove := range map[string]func(s *Store, w store.Write) error{
+		"by a person": func(s *Store, w store.Write) error {
+			_, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{Before: []byte("{}"), After: []byte("{}")})
+			return err
+		},
+		"alone": func(s *Store, w store.Write) error { return s.Delete(t.Context(), w.Entity) },
+	} {
+		s := open(t)
+		w := benchWrites(1, 1, 1)
+		deleting, log := traced(t, s)
+		statements := 0
+		log.before = func(statement string) {
+			if statements++; statements == 3 { // begin and the state are behind it
+				if _, err := s.Write(t.Context(), w); err != nil {
+					t.Error(statement, err)
+				}
+			}
+		}
+		if err := remove(deleting, w[0]); err != nil || log.statements[1] != store.DeleteState {
+			t.Fatalf("%s: %v, %q", name, err, log.statements)
+		}
+		if got, err := s.Get(t.Context(), w[0].Entity); err != nil || got.HasContent() != (len(got.Payload) > 0) {
+			t.Errorf("%s: %+v has %d bytes of payload, %v", name, got.State, len(got.Payload), err)
+		}
+	}
+}
+
 func TestARetryIsFoundByItsIndexHoweverManyThereAre(t *testing.T) {
 	s := open(t)
 	_, err := s.pool.Exec(t.Context(), `INSERT INTO update_status

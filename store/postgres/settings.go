@@ -48,6 +48,15 @@ func (s *Store) audited(ctx context.Context, entry store.AuditEntry, refused err
 	}))
 }
 
+// Noted writes an audit entry by itself, for an act on many rows that has no transaction of
+// its own.
+func (s *Store) Noted(ctx context.Context, entry store.AuditEntry) error {
+	if _, err := s.pool.Exec(ctx, store.InsertAudit, entry.AuditArgs()...); err != nil {
+		return fmt.Errorf("write %s by %s into the audit: %w", entry.Action, entry.Actor, marked(err))
+	}
+	return nil
+}
+
 // Audit returns the newest entries, the newest first, limit of them at most.
 func (s *Store) Audit(ctx context.Context, limit int) ([]store.AuditEntry, error) {
 	rows, err := s.pool.Query(ctx, store.SelectAudit, limit)

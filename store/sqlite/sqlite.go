@@ -118,6 +118,31 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	})
 }
 
+// DeleteSnapshot deletes what is stored of an entity, its failures and its registration, and
+// writes the entry that says who had it deleted, all of it or, with an error, nothing. was
+// reports whether there was anything; if not, nothing is written. Dead letters and what is
+// to follow from its changes remain. A fetch that is under way may bring it back.
+func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, statement := range store.DeleteSnapshot {
+			deleted, err := wrote(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key))
+			if err != nil {
+				return err
+			}
+			was = was || deleted
+		}
+		if !was {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("delete all of %s: %w", e, err)
+	}
+	return was, nil
+}
+
 func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {

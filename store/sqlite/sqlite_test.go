@@ -4,7 +4,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/storetest"
 )
@@ -78,5 +80,29 @@ func TestWhatIsDueIsFoundByItsIndex(t *testing.T) {
 		if !strings.HasPrefix(step, "SEARCH") {
 			t.Errorf("%s\n%s", sql, step)
 		}
+	}
+}
+
+func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
+	s, err := Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	w := store.Write{
+		Entity: schemas.Entity{Source: "s", Facet: "f", Key: "a"}, Version: 1, CheckedAt: time.UnixMicro(1),
+		Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
+	}
+	if _, err := s.Write(t.Context(), []store.Write{w}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.ExecContext(t.Context(), "DROP TABLE audit"); err != nil {
+		t.Fatal(err)
+	}
+	if was, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{}); was || err == nil {
+		t.Error(was, err)
+	}
+	if got, err := s.Get(t.Context(), w.Entity); err != nil || len(got.Payload) == 0 {
+		t.Errorf("%+v, %v", got.State, err)
 	}
 }

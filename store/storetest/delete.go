@@ -1,6 +1,14 @@
 package storetest
 
-import "github.com/freshet/freshet/store"
+import (
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
 
 func testDelete(b bench) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
@@ -12,4 +20,134 @@ func testDelete(b bench) {
 	}
 	b.write(one(store.Changed), content(entity, 1, "x"))
 	b.is(entity, "x", 1, 1, 1, 1)
+}
+
+// deletion is what the audit says of a deletion.
+func deletion(e schemas.Entity, n int64) store.AuditEntry {
+	return store.AuditEntry{
+		At: at(n), Actor: "somebody", Action: "delete", Source: e.Source,
+		Before: []byte(`{"key": "é"}`), After: []byte("{}"), Note: "asked for",
+	}
+}
+
+func (b bench) deleteAll(want bool, e schemas.Entity, n int64) {
+	b.Helper()
+	if was, err := b.store.DeleteSnapshot(b.Context(), e, deletion(e, n)); was != want || err != nil {
+		b.Fatalf("there was something of %s: %v, %v; want %v", e, was, err, want)
+	}
+}
+
+// audits fails the test unless these entries are the audit, the newest first.
+func (b bench) audits(want ...store.AuditEntry) {
+	b.Helper()
+	all := b.audit(100)
+	for i := range all {
+		all[i].ID = 0
+	}
+	if len(all) != len(want) || (len(want) > 0 && !reflect.DeepEqual(all, want)) {
+		b.Fatalf("the audit is\n%+v, want\n%+v", all, want)
+	}
+}
+
+func testDeleteSnapshot(b bench) {
+	b.deleteAll(false, entity, 1)
+	others := []schemas.Entity{key("b"), {Source: entity.Source, Facet: "other", Key: entity.Key}, {Source: "nexo", Facet: entity.Facet, Key: entity.Key}}
+	for _, e := range append(others, entity) {
+		b.write(one(store.Changed), with(told, content(e, 5, "x")))
+		b.fail(failing(e, 6))
+		b.register(1, registered(e, 7))
+	}
+	b.bury(letter(entity, 3))
+	b.audits()
+
+	b.deleteAll(true, entity, 10)
+	testUnknown(b)
+	b.isWell(entity)
+	b.lists(store.EntityFilter{}, registered(others[2], 7), registered(others[0], 7), registered(others[1], 7))
+	for _, e := range others {
+		b.is(e, "x", 5, 5, 5, 5)
+		b.hasStatus(failing(e, 6))
+	}
+	if len(b.letters(entity.Source, true, 9)) != 1 {
+		b.Error("the letter is gone")
+	}
+	b.audits(deletion(entity, 10))
+	b.deleteAll(false, entity, 11)
+	b.audits(deletion(entity, 10))
+	b.finish(effect(others[0], 5, "", "x", told), effect(others[1], 5, "", "x", told), effect(entity, 5, "", "x", told))
+
+	b.write(one(store.Changed), with(told, content(entity, 4, "x")))
+	b.finish(effect(entity, 4, "", "x", told)) // anew
+	b.deleteAll(true, entity, 20)
+	b.write(one(store.Absented), absence(entity, 4))
+	b.deleteAll(true, entity, 21)
+	b.fail(failing(entity, 4))
+	b.deleteAll(true, entity, 22)
+	b.register(1, registered(entity, 4))
+	b.deleteAll(true, entity, 23)
+	b.deleteAll(false, entity, 24)
+	b.audits(deletion(entity, 23), deletion(entity, 22), deletion(entity, 21), deletion(entity, 20), deletion(entity, 10))
+}
+
+// testDeleteRace has everybody work on one entity while others delete it. Nobody fails, and
+// what is there at any time is whole.
+func testDeleteRace(b bench) {
+	const rounds = 25
+	var wg sync.WaitGroup
+	again := func(do func(n int64) error) {
+		wg.Go(func() {
+			for n := range int64(rounds) {
+				if err := do(n + 1); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	var deleted atomic.Int64
+	for range 2 {
+		again(func(n int64) error {
+			was, err := b.store.DeleteSnapshot(b.Context(), entity, deletion(entity, n))
+			if was {
+				deleted.Add(1)
+			}
+			return err
+		})
+		again(func(n int64) error {
+			_, err := b.store.Write(b.Context(), []store.Write{with(told, content(entity, n, "x"))})
+			return err
+		})
+		again(func(n int64) error {
+			_, err := b.store.RegisterEntities(b.Context(), []store.Registered{registered(entity, n)})
+			return err
+		})
+	}
+	again(func(n int64) error { return b.store.Fail(b.Context(), failing(entity, n+1), nil) })
+	again(func(int64) error {
+		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, func(c store.Candidate) store.Move {
+			return store.Move{Due: c.Due, Ask: true}
+		})
+		return err
+	})
+	again(func(int64) error {
+		all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
+		if err == nil && all[0].HasContent() != (len(all[0].Payload) > 0) {
+			b.Errorf("%+v has %d bytes of payload", all[0].State, len(all[0].Payload))
+		}
+		return err
+	})
+	wg.Wait()
+	if entries := b.audit(10 * rounds); int64(len(entries)) != deleted.Load() {
+		b.Errorf("%d deletions and %d entries in the audit", deleted.Load(), len(entries))
+	}
+}
+
+func testNoted(b bench) {
+	first, second := deletion(entity, 1), deletion(schemas.Entity{}, 2)
+	second.Note = ""
+	for _, entry := range []store.AuditEntry{first, second} {
+		if err := b.store.Noted(b.Context(), entry); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.audits(second, first)
 }

@@ -30,6 +30,9 @@ type Store interface {
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	// Delete removes what is stored of an entity, if anything.
 	Delete(ctx context.Context, e schemas.Entity) error
+	// DeleteSnapshot deletes all that is stored of an entity but dead letters and effects,
+	// and its registration, and writes the entry, or neither; was says if there was any.
+	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
 	Ping(ctx context.Context) error
 	// Setting returns what was changed of a source; Revision is 0 if nothing was.
 	Setting(ctx context.Context, source string) (store.Setting, error)
@@ -38,6 +41,8 @@ type Store interface {
 	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
 	// Audit returns the newest entries, the newest first, limit of them at most.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
+	// Noted writes one entry into the audit.
+	Noted(ctx context.Context, entry store.AuditEntry) error
 	// Keys returns all API keys, or those that are not revoked, the oldest first.
 	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
 	// AddKey writes both or, with an error, neither.
@@ -91,6 +96,9 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"of two results for one entity in a batch the later wins", testDuplicates},
 		{"keys of every kind are kept apart", testKeys},
 		{"a deleted entity is unknown again", testDelete},
+		{"what is deleted by a person goes whole, and the audit says so", testDeleteSnapshot},
+		{"what is stored while it is deleted is whole or gone", testDeleteRace},
+		{"an act is noted by itself", testNoted},
 		{"a cancelled call fails", testCancelled},
 		{"random writes end as the model says", testModel},
 		{"concurrent batches neither block nor lose", testConcurrent},
