@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store/postgres"
 	"github.com/freshet/freshet/topics"
 )
@@ -174,6 +176,7 @@ func (p *program) config() *cobra.Command {
 					f := s.Facets[facet]
 					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, strings.Join(slices.Sorted(maps.Keys(f.Documents)), ", "), f.FreshFor)
 				}
+				s.explainPrefetch(p.stdout)
 				if s.Auth.SecretEnv != "" && s.Auth.SecretFile == "" && lookup(p.env, s.Auth.SecretEnv) == "" {
 					fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", s.Auth.SecretEnv)
 				}
@@ -198,6 +201,41 @@ func (p *program) config() *cobra.Command {
 		},
 	})
 	return c
+}
+
+// explainPrefetch says what is prefetched, and on what.
+func (s SourceConfig) explainPrefetch(to io.Writer) {
+	some := false
+	for _, facet := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
+		c := s.Prefetch.Facets[facet]
+		var how string
+		switch c.Mode {
+		case scheduler.Off:
+			continue
+		case scheduler.Tiers:
+			how = fmt.Sprintf("every %v, %v or %v, by how much it is read", c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every)
+		case scheduler.Adaptive:
+			how = fmt.Sprintf("every %v to %v, by how often it changes and is read", c.Least, c.Most)
+		}
+		if c.NotBefore > 0 {
+			text, _ := c.NotBefore.MarshalText()
+			how += fmt.Sprintf(", not before %s in %s", text, cmp.Or(c.TimeZone, "UTC"))
+		}
+		some = true
+		fmt.Fprintf(to, "  prefetch %s: %s\n", facet, how)
+	}
+	if !some {
+		return
+	}
+	var words []string
+	for _, c := range s.Prefetch.Ceilings {
+		if c.From == c.To {
+			words = append(words, fmt.Sprintf("else at most %v", c.Rate))
+			continue
+		}
+		words = append(words, fmt.Sprintf("at most %v from %d to %d h", c.Rate, c.From, c.To))
+	}
+	fmt.Fprintf(to, "           of what LOW has left%s\n", strings.Join(append([]string{""}, words...), ", "))
 }
 
 // calls writes a number of calls, which may have a fraction.

@@ -123,7 +123,7 @@ func testDeleteRace(b bench) {
 	}
 	again(func(n int64) error { return b.store.Fail(b.Context(), failing(entity, n+1), nil) })
 	again(func(int64) error {
-		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, func(c store.Candidate) store.Move {
+		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, nil, func(c store.Candidate) store.Move {
 			return store.Move{Due: c.Due, Ask: true}
 		})
 		return err
