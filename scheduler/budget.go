@@ -6,8 +6,8 @@ import (
 )
 
 // Budget says how much may be fed into the LOW topic of a source, in upstream calls. It
-// belongs to one scheduler; where several run, each feeds at the rate, and what waits in
-// the topic keeps them together within the horizon's work.
+// belongs to one scheduler; where several run, each feeds its share of the rate, and what
+// waits in the topic keeps them together within the horizon's work.
 type Budget struct {
 	spending Spending
 	zone     *time.Location
@@ -25,6 +25,8 @@ type Room struct {
 	Lag     time.Duration
 	// Cost is how many calls one entity takes.
 	Cost float64
+	// Share is the part of what is fed that this scheduler feeds: all, 1, if no other runs.
+	Share float64
 }
 
 const (
@@ -52,7 +54,7 @@ func NewBudget(s Spending) (*Budget, error) {
 
 // rate returns how many calls a second may be fed.
 func (b *Budget) rate(r Room, now time.Time) float64 {
-	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour()))
+	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
 	if !(rate > 0) { // so that a NaN is nothing
 		return 0
@@ -75,7 +77,7 @@ func (b *Budget) May(r Room, now time.Time) (entities int, again time.Time) {
 	// An entity may cost more than a burst holds.
 	b.credit = math.Min(b.credit+rate*passed.Seconds(), math.Max(rate*burst.Seconds(), cost))
 	// Of what is slow, one may wait behind the one that is under way.
-	room := math.Max(rate*horizon.Seconds(), 2*cost) - math.Max(r.Waiting, 0)
+	room := math.Max(rate/math.Min(r.Share, 1)*horizon.Seconds(), 2*cost) - math.Max(r.Waiting, 0)
 	if rate == 0 {
 		room = 0
 	}

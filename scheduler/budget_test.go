@@ -36,7 +36,7 @@ func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
 		}
 		var feeds []feed
 		for now.Sub(begin) < 8*time.Hour && len(feeds) < 3000 {
-			n, again := b.May(Room{PerSecond: rate, Waiting: waiting, Cost: cost}, now)
+			n, again := b.May(Room{PerSecond: rate, Waiting: waiting, Cost: cost, Share: 1}, now)
 			if !again.After(now) || again.Sub(now) > time.Hour+1 {
 				t.Fatalf("seed %d: at %v it may feed again at %v", seed, now, again)
 			}
@@ -79,7 +79,7 @@ func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
 		rate float64
 	}{{0, 200}, {5 * time.Minute, 200}, {10 * time.Minute, 100}, {15 * time.Minute, 0}, {time.Hour, 0}} {
 		b := newBudget(t)
-		got := b.Rate(Room{PerSecond: 200, Lag: want.lag, Cost: 1}, time.Date(2026, 5, 5, 10, 0, 0, 0, seoul))
+		got := b.Rate(Room{PerSecond: 200, Lag: want.lag, Cost: 1, Share: 1}, time.Date(2026, 5, 5, 10, 0, 0, 0, seoul))
 		if math.Abs(got-want.rate) > 1e-9 {
 			t.Errorf("with a lag of %v it feeds %v a second, not %v", want.lag, got, want.rate)
 		}
@@ -93,7 +93,7 @@ func TestCeilingsHoldByTheClockOfTheSource(t *testing.T) {
 			want = 150
 		}
 		b := newBudget(t)
-		if got := b.Rate(Room{PerSecond: 1000}, time.Date(2026, 5, 5, hour, 59, 59, 0, seoul).UTC()); got != want {
+		if got := b.Rate(Room{PerSecond: 1000, Share: 1}, time.Date(2026, 5, 5, hour, 59, 59, 0, seoul).UTC()); got != want {
 			t.Errorf("at %d h it feeds %v a second", hour, got)
 		}
 	}
@@ -102,8 +102,8 @@ func TestCeilingsHoldByTheClockOfTheSource(t *testing.T) {
 func TestNoPauseEndsInABurst(t *testing.T) {
 	b := newBudget(t)
 	now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
-	b.May(Room{PerSecond: 200, Cost: 1}, now)
-	n, _ := b.May(Room{PerSecond: 200, Cost: 1}, now.Add(6*time.Hour))
+	b.May(Room{PerSecond: 200, Cost: 1, Share: 1}, now)
+	n, _ := b.May(Room{PerSecond: 200, Cost: 1, Share: 1}, now.Add(6*time.Hour))
 	if n != 1000 {
 		t.Errorf("after six hours %d were fed at once, not five seconds' worth", n)
 	}
@@ -119,6 +119,31 @@ func TestABudgetOfNothingIsNothing(t *testing.T) {
 				t.Errorf("%+v: %d may be fed, and again at %v", r, n, again)
 			}
 			now = again
+		}
+	}
+}
+
+func TestSchedulersShareWhatMayBeFed(t *testing.T) {
+	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	for _, many := range []int{1, 3, 10} {
+		fed, waiting := 0.0, 0.0
+		all := make([]*Budget, many)
+		for i := range all {
+			b, err := NewBudget(DefaultSpending())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[i] = b
+		}
+		for second := range 120 {
+			for _, b := range all {
+				n, _ := b.May(Room{PerSecond: 1000, Waiting: waiting, Cost: 1, Share: 1 / float64(many)}, now.Add(time.Duration(second)*time.Second))
+				b.Spent(float64(n))
+				fed += float64(n)
+			}
+		}
+		if fed < 0.95*119*250 || fed > 119*250+1 {
+			t.Errorf("%d schedulers fed %.0f in 119 s at 250/s", many, fed)
 		}
 	}
 }

@@ -24,6 +24,10 @@ type Store interface {
 	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
 	// NextDueEntity returns when the next entity is due; zero if there is none.
 	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// Price returns the price that the source's schedulers share, and when it was set; zero
+	// if it never was. SetPrice sets it unless that was done less than every before.
+	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
+	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
 	// States returns the states in the order of the entities.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }

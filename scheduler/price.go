@@ -88,6 +88,13 @@ func (p *Price) Value() float64 {
 	return p.price
 }
 
+// Adopt takes the price that another scheduler of the source has found.
+func (p *Price) Adopt(price float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.price = math.Min(math.Max(price, leastCost), mostCost)
+}
+
 func (p *Price) saw(c chance, s sighting) {
 	if p == nil {
 		return

@@ -41,8 +41,9 @@ type Scheduler struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	priced      time.Time // when the price was looked at last
-	could, free float64   // calls since then that could be asked for, and that were not as nothing was due
+	priced      time.Time     // when the price was looked at last
+	could, free float64       // entities since then that could be asked for, and that were not as nothing was due
+	behind      time.Duration // since when the entity that is due first is
 }
 
 // Needs are what a Scheduler works with.
@@ -84,6 +85,9 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 		return time.Time{}, err
 	}
 	room.Cost = s.dearest // what is due is known only once it is claimed
+	if err := s.reprice(ctx, room, now); err != nil {
+		return time.Time{}, err
+	}
 	may, again := s.budget.May(room, now)
 	if _, all := s.waits(now); all {
 		may = 0
@@ -104,7 +108,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.adjust(room, first, now, may, fed)
+	s.saw(room, first, now, may, fed)
 	switch soonest := now.Add(tickLeast); {
 	case first.IsZero():
 		return time.Time{}, nil
@@ -185,25 +189,39 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim) error {
 	return s.store.FinishClaim(ctx, c.ID)
 }
 
-// adjust tells the price, once in a while, how much is due and how much is not used.
-func (s *Scheduler) adjust(room Room, first, now time.Time, may, fed int) {
-	s.metrics.rate.Set(s.budget.Rate(room, now))
-	behind := time.Duration(0)
+// saw notes how much was due and how much of what could be asked for was not.
+func (s *Scheduler) saw(room Room, first, now time.Time, may, fed int) {
+	s.behind = 0
 	if !first.IsZero() && first.Before(now) {
-		behind = now.Sub(first)
+		s.behind = now.Sub(first)
 	}
-	s.metrics.behind.Set(behind.Seconds())
-	if some, _ := s.waits(now); some {
-		return
-	}
+	s.metrics.rate.Set(s.budget.Rate(room, now))
+	s.metrics.behind.Set(s.behind.Seconds())
 	s.could += float64(may)
 	s.free += float64(max(0, may-fed))
-	if now.Sub(s.priced) < priceEvery {
-		return
+}
+
+// reprice moves the price once in a while, by one of the source's schedulers; the others,
+// and one that has just started, take it from there.
+func (s *Scheduler) reprice(ctx context.Context, room Room, now time.Time) error {
+	if some, _ := s.waits(now); now.Sub(s.priced) < priceEvery || (some && !s.priced.IsZero()) {
+		return nil
 	}
-	s.priced = now
-	s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond), Behind: behind, Unused: s.free / max(s.could, 1), Share: 1}, now)
-	s.could, s.free = 0, 0
+	price, at, err := s.store.Price(ctx, s.source)
+	if err != nil {
+		return err
+	}
+	if !at.IsZero() {
+		s.price.Adopt(price)
+	}
+	if !s.priced.IsZero() && now.Sub(at) >= priceEvery {
+		s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond), Behind: s.behind, Unused: s.free / max(s.could, 1), Share: room.Share}, now)
+		if _, err := s.store.SetPrice(ctx, s.source, s.price.Value(), now, priceEvery); err != nil {
+			return err
+		}
+	}
+	s.priced, s.could, s.free = now, 0, 0
+	return nil
 }
 
 func entitiesOf(asks []store.Ask) []schemas.Entity {

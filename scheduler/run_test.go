@@ -108,7 +108,7 @@ func (w *world) scheduler() *running {
 	}
 	s, err := NewScheduler("nexon", schedule, Needs{
 		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250}, nil },
+		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 0.5}, nil },
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -168,5 +168,36 @@ func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *tes
 				}
 			}
 		})
+	}
+}
+
+func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
+	w := newWorld(t, 10)
+	if _, err := w.store.SetPrice(t.Context(), "nexon", 7, w.now, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	first, second := w.scheduler(), w.scheduler()
+	tick := func(s *running) {
+		t.Helper()
+		if _, err := s.tick(s.ctx, w.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick(first)
+	if got := first.price.Value(); got != 7 {
+		t.Errorf("one that starts has the price %v, not the others'", got)
+	}
+	for i := range enough { // so that the first of them has something to go by
+		first.price.saw(chanceOf(entity(i)), sighting{policy: first.policies["character"], seen: seen{changes: 1, reads: 100}, passed: 1, at: w.now})
+	}
+	w.now = w.now.Add(2 * priceEvery)
+	tick(first)
+	if first.price.Value() == 7 {
+		t.Fatal("nobody moved the price")
+	}
+	w.now = w.now.Add(time.Second)
+	tick(second)
+	if second.price.Value() != first.price.Value() {
+		t.Errorf("the prices are %v and %v", first.price.Value(), second.price.Value())
 	}
 }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/changes"
 	"github.com/freshet/freshet/due"
@@ -81,12 +84,16 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 	for _, f := range c.Facets {
 		cost = max(cost, float64(len(f.Documents)))
 	}
-	return func(ctx context.Context, _ time.Time) (scheduler.Room, error) {
+	self := workerName()
+	return func(ctx context.Context, now time.Time) (scheduler.Room, error) {
 		view, quota, err := p.limiterNow(ctx, name)
 		if err != nil {
 			return scheduler.Room{}, err
 		}
 		room := scheduler.Room{PerSecond: quota.LowPerSecond(view)}
+		if room.Share, err = share(ctx, p.rdb, name, self, now); err != nil {
+			return scheduler.Room{}, err
+		}
 		records, known := p.lag.Records(name, schemas.Low)
 		if !known {
 			return scheduler.Room{}, errors.New("it is not known yet how much waits in the LOW topic")
@@ -97,6 +104,25 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 		}
 		return room, nil
 	}
+}
+
+// present is how long a scheduler counts that has not said that it lives.
+const present = 30 * time.Second
+
+// share says that a scheduler of the source lives, and returns its share of what they
+// feed together. For a moment after one has come they may feed more, and until one that
+// has died is not counted any more, less.
+func share(ctx context.Context, rdb redis.UniversalClient, source, self string, now time.Time) (float64, error) {
+	key := "schedulers:{" + source + "}"
+	pipe := rdb.TxPipeline()
+	pipe.ZAdd(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: self})
+	pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(now.Add(-present).UnixMilli(), 10))
+	count := pipe.ZCard(ctx, key)
+	pipe.Expire(ctx, key, 2*present)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return 0, fmt.Errorf("count the schedulers of %s: %w", source, err)
+	}
+	return 1 / float64(max(1, count.Val())), nil
 }
 
 // limiterNow returns the limiter of a source as it is now, with the quota that is in

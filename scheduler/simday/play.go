@@ -180,7 +180,7 @@ func (g *game) pace(second int32) float64 {
 
 // feed asks for who is due, as far as the budget goes.
 func (g *game) feed(second int32, now time.Time, pace float64) {
-	room := scheduler.Room{PerSecond: pace, Waiting: float64(len(g.topic)), Cost: 1}
+	room := scheduler.Room{PerSecond: pace, Waiting: float64(len(g.topic)), Cost: 1, Share: 1}
 	if len(g.topic) > 0 {
 		room.Lag = time.Duration(second-g.topic[0].at) * time.Second
 	}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestASchedulerKnowsItsShareOfThoseThatLive(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	now := time.Now()
+	shareIs := func(self string, after time.Duration, want float64) {
+		t.Helper()
+		got, err := share(t.Context(), rdb, "nexon", self, now.Add(after))
+		if err != nil || got != want {
+			t.Errorf("the share of %s after %v is %v, %v; want %v", self, after, got, err, want)
+		}
+	}
+	shareIs("a", 0, 1)
+	shareIs("b", time.Second, 0.5)
+	shareIs("a", 2*time.Second, 0.5)
+	shareIs("a", present+2*time.Second, 1) // b has died
+	if _, err := share(t.Context(), rdb, "other", "c", now); err != nil {
+		t.Fatal(err)
+	}
+	shareIs("a", present+3*time.Second, 1) // of a source of its own
+}
