@@ -110,7 +110,7 @@ func TestNoPauseEndsInABurst(t *testing.T) {
 }
 
 func TestABudgetOfNothingIsNothing(t *testing.T) {
-	for _, r := range []Room{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1}, {PerSecond: 100, Waiting: 1e9, Cost: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1}} {
+	for _, r := range []Room{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1, Share: 1}, {PerSecond: 100, Waiting: 1e9, Cost: 1, Share: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1, Share: 1}, {PerSecond: 100, Cost: 1}} {
 		b := newBudget(t)
 		now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
 		for range 10 {
