@@ -104,3 +104,19 @@ func (p *Policy) moved(from store.Tier, s seen) store.Tier {
 	}
 	return store.Cold
 }
+
+// rises reports whether an entity has been read so much, since it was looked at last, that
+// it belongs into a higher tier: it needs not wait until it is due to be moved. Who is read
+// so often all the time has as many reads kept as are made while they fade.
+func (p *Policy) rises(from store.Tier, before, after float64) bool {
+	perDay := p.config.Tiers.Warm.Reads
+	switch from {
+	case store.Hot:
+		return false
+	case store.Warm:
+		perDay = p.config.Tiers.Hot.Reads
+	case store.Cold:
+	}
+	enough := perDay * float64(readsFade) / dayNanos
+	return before < enough && after >= enough
+}

@@ -255,3 +255,37 @@ func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
+	p := newPolicy(t, Tiers, nil)
+	for _, c := range []struct {
+		from          store.Tier
+		before, after float64
+		want          bool
+	}{
+		{store.Cold, 11, 12, true}, {store.Cold, 0, 500, true}, {store.Cold, 0, 11, false}, {store.Cold, 12, 13, false},
+		{store.Warm, 12, 13, false}, {store.Warm, 71, 72, true}, {store.Hot, 71, 72, false},
+	} {
+		if got := p.rises(c.from, c.before, c.after); got != c.want {
+			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)
+		}
+	}
+	// Who is read evenly and less than the next tier is never brought forward, however long.
+	c := candidate(1, store.Cold)
+	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	for range 100 {
+		before := c.History.Reads
+		for range 3 {
+			if c.History.Reads++; p.rises(c.Tier, before, c.History.Reads) {
+				t.Fatalf("three reads a day bring it forward, at %v", c.History.Reads)
+			}
+		}
+		now = now.Add(24 * time.Hour)
+		m := p.Next(c, now)
+		c.Tier, c.History = m.Tier, m.History
+		c.State.CheckedAt = now.Add(time.Second)
+	}
+	if c.Tier != store.Cold {
+		t.Errorf("three reads a day make it %v", c.Tier)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
@@ -74,6 +75,12 @@ func (s *Schedule) First(r store.Registered, now time.Time) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return p.First(r.Entity, r.Tier, now), true
+}
+
+// Rises reports whether reads are a reason to look at an entity at once (store.Risen).
+func (s *Schedule) Rises(e schemas.Entity, tier store.Tier, before, after float64) bool {
+	p, ok := s.policies[e.Facet]
+	return ok && p.rises(tier, before, after)
 }
 
 // JudgesContent reports whether what becomes of an entity of the facet depends on what is

@@ -94,6 +94,10 @@ type Reads struct {
 	Tier Tier
 }
 
+// Risen reports whether so many reads of an entity of a tier, of which there were before so
+// many, are a reason to look at it at once, and not when it is due.
+type Risen func(e schemas.Entity, tier Tier, before, after float64) bool
+
 // EntityFilter chooses registered entities. Empty fields choose all.
 type EntityFilter struct {
 	Source, Facet string

@@ -29,9 +29,14 @@ const (
 SET params = excluded.params, tier = excluded.tier, enabled = excluded.enabled
 WHERE (CAST(e.params AS text), e.tier, e.enabled) <> (CAST(excluded.params AS text), excluded.tier, excluded.enabled)`
 
-	// OrCount ends a statement that counts reads. It writes no column of an index.
+	// OrCount ends a statement that counts reads. It writes no column of an index, and
+	// returns what ScanCounted takes.
 	OrCount = ` ON CONFLICT (source, facet, key) DO UPDATE
-SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END`
+SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END
+RETURNING source, facet, key, tier, reads`
+
+	// BringForward takes source, facet, key and the time.
+	BringForward = `UPDATE entities SET due_at = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND due_at > $4`
 
 	// SelectDueEntities takes the source, the time and the greatest number of rows.
 	SelectDueEntities = `SELECT ` + EntityColumns + ` FROM entities e
@@ -80,6 +85,37 @@ func (r Reads) Registered() Registered {
 		Entity: r.Entity, Tier: r.Tier, Enabled: true, Due: r.Due,
 		History: History{Reads: float64(r.Count), ReadAt: r.At},
 	}
+}
+
+// Rising are entities whose reads are a reason to look at them at once, and when they were
+// read.
+type Rising struct {
+	reads map[schemas.Entity]Reads
+	risen Risen
+	Found []Reads
+}
+
+// NewRising returns none of what is about to be counted; risen may be nil.
+func NewRising(reads []Reads, risen Risen) *Rising {
+	r := &Rising{reads: make(map[schemas.Entity]Reads, len(reads)), risen: risen}
+	for _, one := range reads {
+		r.reads[one.Entity] = one
+	}
+	return r
+}
+
+// ScanCounted adds the entity of a row of OrCount, which is read by scan, if it has risen.
+func (r *Rising) ScanCounted(scan func(...any) error) error {
+	var e schemas.Entity
+	var tier int64
+	var after float64
+	if err := scan(&e.Source, &e.Facet, &e.Key, &tier, &after); err != nil {
+		return err
+	}
+	if one := r.reads[e]; r.risen != nil && r.risen(e, Tier(tier), after-float64(one.Count), after) {
+		r.Found = append(r.Found, one)
+	}
+	return nil
 }
 
 // ScanRegistered fills the entity by scan, which is a row's Scan.

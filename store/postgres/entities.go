@@ -66,23 +66,49 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (a
 }
 
 // ObserveReads adds reads to entities, and registers those that are unknown. When an
-// entity is due does not change, so no index is written. After an error some may have
-// been counted.
-func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads) error {
+// entity is due does not change, so no index is written, unless risen (which may be nil)
+// says so of it: then it is due when it was read. After an error some may have been counted.
+func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error {
 	for batch := range slices.Chunk(store.SortReads(reads), entityBatch) {
 		all := make([]store.Registered, len(batch))
 		for i, r := range batch {
 			all[i] = r.Registered()
 		}
+		rising := store.NewRising(batch, risen)
 		args, err := registeredColumns(all)
 		if err == nil {
-			_, err = s.pool.Exec(ctx, countReads, args...)
+			err = s.countReads(ctx, args, rising)
+		}
+		if err == nil && len(rising.Found) > 0 {
+			err = s.bringForward(ctx, rising.Found)
 		}
 		if err != nil {
 			return fmt.Errorf("count reads of %d entities: %w", len(reads), marked(err))
 		}
 	}
 	return nil
+}
+
+func (s *Store) countReads(ctx context.Context, args []any, rising *store.Rising) error {
+	rows, err := s.pool.Query(ctx, countReads, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rising.ScanCounted(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (s *Store) bringForward(ctx context.Context, all []store.Reads) error {
+	var b pgx.Batch // one transaction
+	for _, r := range all {
+		b.Queue(store.BringForward, r.Entity.Source, r.Entity.Facet, r.Entity.Key, r.At.UnixMicro())
+	}
+	return s.pool.SendBatch(ctx, &b).Close()
 }
 
 // registeredColumns are entities as the arrays that unnest takes.

@@ -201,7 +201,7 @@ func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
 				moved = append(moved, r)
 			}
 		}
-		if err := s.ObserveReads(t.Context(), reads); err != nil {
+		if err := s.ObserveReads(t.Context(), reads, nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.RegisterEntities(t.Context(), moved); err != nil {
@@ -269,7 +269,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 	}
 	for name, do := range map[string]func() error{
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
-		"reads":    func() error { return s.ObserveReads(t.Context(), reads) },
+		"reads":    func() error { return s.ObserveReads(t.Context(), reads, nil) },
 		"enable": func() error {
 			_, err := s.enable(t.Context(), of, true)
 			return err

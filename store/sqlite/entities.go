@@ -46,10 +46,22 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (a
 
 // ObserveReads adds reads to entities, and registers those that are unknown. When an
 // entity is due does not change.
-func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads) error {
+func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, r := range store.SortReads(reads) {
-			if err := insert(ctx, tx, countReads, r.Registered()); err != nil {
+		sorted := store.SortReads(reads)
+		rising := store.NewRising(sorted, risen)
+		for _, r := range sorted {
+			args, err := r.Registered().RegisteredArgs()
+			if err != nil {
+				return err
+			}
+			if err := rising.ScanCounted(tx.QueryRowContext(ctx, countReads, args...).Scan); err != nil {
+				return err
+			}
+		}
+		for _, r := range rising.Found {
+			e := r.Entity
+			if _, err := tx.ExecContext(ctx, store.BringForward, e.Source, e.Facet, e.Key, r.At.UnixMicro()); err != nil {
 				return err
 			}
 		}

@@ -18,7 +18,7 @@ type Entities interface {
 	// enabled are replaced, and nothing else.
 	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
 	// ObserveReads adds reads to what is known, and registers what is not.
-	ObserveReads(ctx context.Context, reads []store.Reads) error
+	ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error
 	// EnableEntities returns how many it switched, of the filter's choice or, if keys is
 	// not nil, of those of its source and facet.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
@@ -70,7 +70,7 @@ func (b bench) register(want int, all ...store.Registered) {
 
 func (b bench) observe(reads ...store.Reads) {
 	b.Helper()
-	if err := b.store.ObserveReads(b.Context(), reads); err != nil {
+	if err := b.store.ObserveReads(b.Context(), reads, nil); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -255,7 +255,7 @@ func testEntityStorm(b bench) {
 				reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
 			}
 			slices.Reverse(reads)
-			return b.store.ObserveReads(b.Context(), reads)
+			return b.store.ObserveReads(b.Context(), reads, nil)
 		})
 		again(func(round int) error {
 			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c store.Candidate) store.Move {
@@ -296,5 +296,43 @@ func testRegisteredParams(b bench) {
 	got, err := b.store.RegisteredParams(b.Context(), []schemas.Entity{key("none"), y.Entity, x.Entity, x.Entity})
 	if want := []map[string]string{nil, nil, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+func testRisen(b bench) {
+	x, y := registered(key("x"), 1000), registered(key("y"), 1000)
+	y.Due = at(5)
+	b.register(2, x, y)
+	had := x.History.Reads
+	observe := func(seconds int64, want bool, of ...schemas.Entity) {
+		b.Helper()
+		var reads []store.Reads
+		for _, e := range of {
+			reads = append(reads, store.Reads{Entity: e, Count: 3, At: at(seconds), Due: at(2000), Tier: store.Cold})
+		}
+		seen := 0
+		err := b.store.ObserveReads(b.Context(), reads, func(e schemas.Entity, tier store.Tier, before, after float64) bool {
+			seen++
+			if e == x.Entity && (tier != x.Tier || before != had || after != had+3) {
+				b.Errorf("tier %v, %v reads before and %v after", tier, before, after)
+			}
+			return want
+		})
+		if err != nil || seen != len(of) {
+			b.Fatal(seen, err)
+		}
+		had += 3
+	}
+	observe(10, false, x.Entity, key("new"))
+	b.nextEntity(at(5))
+	observe(20, true, x.Entity, y.Entity, key("new"))
+	for _, want := range []struct {
+		of  schemas.Entity
+		due int64
+	}{{x.Entity, 20}, {y.Entity, 5}, {key("new"), 20}} {
+		all, err := b.store.Entities(b.Context(), store.EntityFilter{Source: entity.Source, KeyPrefix: want.of.Key}, schemas.Entity{}, 1)
+		if err != nil || len(all) != 1 || !all[0].Due.Equal(at(want.due)) {
+			b.Errorf("%s: %v, %v; it must be due at %v", want.of, all, err, at(want.due))
+		}
 	}
 }

@@ -126,6 +126,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"reads are counted, and register what is unknown", testReads},
 		{"whoever writes entities at once waits for nobody in a circle", testEntityStorm},
 		{"what is due is claimed, the earliest first", testClaim},
+		{"what is read more and more is due at once", testRisen},
 		{"the params that entities are registered with are found", testRegisteredParams},
 		{"what is stored of what is due is read where it is wanted", testClaimedContent},
 		{"who decides is told all that is known, and what it says is kept", testDecide},
