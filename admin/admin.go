@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	bodyMost = 64 << 10
+	bodyMost = 64 << 10 // bytes, where a path does not say otherwise
 	// patience bounds what the store may take for one request.
 	patience = 5 * time.Second
 )
@@ -37,6 +37,9 @@ type Handle func(r *http.Request) (Answer, error)
 type API struct {
 	// Paths are the handlers by pattern (http.ServeMux) and method; GET takes HEAD too.
 	Paths map[string]map[string]Handle
+	// Bodies are how many bytes a body may have, by pattern, of the paths that take
+	// more than 64 KiB.
+	Bodies map[string]int64
 	// Explain returns the problem that an error is to a caller; nil if it is none of
 	// the caller's doing. That is for the log, since it may name what lies behind, and
 	// the caller is told what Unavailable says.
@@ -51,7 +54,11 @@ type API struct {
 func (a API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, methods := range a.Paths {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, methods) })
+		most := max(a.Bodies[path], bodyMost)
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, most)
+			a.serve(w, r, methods)
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, problem.NoPath()) })
 	foreign := http.NewCrossOriginProtection()
@@ -79,7 +86,6 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	// What was ordered is done, also if who ordered it has hung up since.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
 	defer cancel()
-	r.Body = http.MaxBytesReader(w, r.Body, bodyMost)
 	answer, err := h(r.WithContext(ctx))
 	if err != nil {
 		a.fail(w, r, err)

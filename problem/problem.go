@@ -25,6 +25,8 @@ type HTTPError struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
+	// Errors are what is wrong one by one, of a problem that is several.
+	Errors []Error `json:"errors,omitempty"`
 	// After is when asking again may help (Retry-After, in whole seconds, rounded
 	// up: who comes too early comes in vain); 0: not said.
 	After time.Duration `json:"-"`
@@ -32,9 +34,15 @@ type HTTPError struct {
 	Header http.Header `json:"-"`
 }
 
+// Error is one mistake in a body, and where it is (RFC 6901, after a #).
+type Error struct {
+	Detail  string `json:"detail"`
+	Pointer string `json:"pointer"`
+}
+
 // New returns a problem of a status; code tells programs what detail tells people.
 func New(status int, code, detail string) *HTTPError {
-	return &HTTPError{"urn:freshet:problem:" + code, http.StatusText(status), status, detail, code, 0, nil}
+	return &HTTPError{Type: "urn:freshet:problem:" + code, Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
 }
 
 func (p *HTTPError) Error() string { return p.Code + ": " + p.Detail }
