@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/entities"
 )
 
 // guard returns who knows whom a request is from, and what bounds them, of a
@@ -30,11 +31,14 @@ func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access
 
 // admin returns the admin API. Whoever serves it lets only those in who may
 // administer, and says who they are.
-func (p parts) admin(guard *access.Guard) http.Handler {
-	keys := guard.Handler(actor)
+func (p parts) admin(guard *access.Guard, prefetched *entities.Entities) http.Handler {
+	keys, all := guard.Handler(actor), prefetched.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
 	mux.Handle("/admin/v1/keys/", keys)
+	mux.Handle("/admin/v1/entities", all)
+	mux.Handle("/admin/v1/entities/", all)
+	mux.Handle("/admin/v1/snapshots/", all)
 	mux.Handle(levelPath, p.levels.handler(p.log))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux

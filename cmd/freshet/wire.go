@@ -20,6 +20,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/changes"
 	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
@@ -45,6 +46,7 @@ type parts struct {
 		scheduler.Store
 		retention.Store
 		access.KeyStore
+		entities.Store
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient
@@ -172,6 +174,10 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	for name, s := range sources {
 		known[name] = s
 	}
+	prefetched, err := p.entities(sources)
+	if err != nil {
+		return err
+	}
 	guard, meters, err := p.guard(ctx, l.Addr().String())
 	if err != nil {
 		return err
@@ -187,7 +193,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters,
-		Ops: ops, Admin: p.admin(guard), Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Ops: ops, Admin: p.admin(guard, prefetched), Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// entities returns which entities of the sources are prefetched.
+func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, error) {
+	known := map[string]entities.Source{}
+	for name, s := range sources {
+		c := p.config.Sources[name]
+		schedule, err := c.schedule()
+		if err != nil {
+			return nil, fmt.Errorf("sources.%s.prefetch.%w", name, err)
+		}
+		known[name] = entities.Source{Facets: slices.Sorted(maps.Keys(c.Facets)), Keys: s, Schedule: schedule}
+	}
+	return entities.New(entities.Needs{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
+}
+
+// scheduleChannel is where the schedulers of a source hear of what is due.
+func scheduleChannel(source string) string { return "schedule:" + source }
+
+// tellPatience bounds what telling others may take.
+const tellPatience = time.Second
+
+// others are told what was done to entities, over Redis.
+type others struct{ parts }
+
+// Due tells the schedulers that something is due then.
+func (o others) Due(ctx context.Context, source string, at time.Time) {
+	due.Tell(ctx, o.rdb, scheduleChannel(source), at, o.log)
+}
+
+// Forget tells the query services to look again, as after a settle of no number: they
+// find that nothing is stored.
+func (o others) Forget(ctx context.Context, e schemas.Entity) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellPatience)
+	defer cancel()
+	if err := o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err(); err != nil {
+		o.log.Warn("what was deleted may be served for half a minute yet: Redis could not tell the query services", "entity", e.String(), "err", err)
+	}
+}

@@ -1,0 +1,142 @@
+package entities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	keysMost = 1000
+	// auditKeys is how many keys an entry of the audit names.
+	auditKeys = 10
+)
+
+// Switch says which entities are to be enabled or disabled: those of a choice or, with
+// keys, those of a facet. The json tags are its form in the admin API.
+type Switch struct {
+	choice
+	Keys []string `json:"keys,omitempty"`
+	// After is what the answer before had as next.
+	After string `json:"after,omitempty"`
+}
+
+// NewSwitch returns the switch of what the filter's words choose.
+func NewSwitch(source, facet, tier, prefix string, keys []string) Switch {
+	return Switch{choice: choice{Source: source, Facet: facet, Tier: tier, Prefix: prefix}, Keys: keys}
+}
+
+// Switched is how many were changed; the client goes on with next until it is done.
+type Switched struct {
+	Changed int     `json:"changed"`
+	Done    bool    `json:"done"`
+	Next    *string `json:"next"`
+}
+
+// audited is what the audit says of a Switch.
+type audited struct {
+	Enabled bool `json:"enabled"`
+	choice
+	Keys []string `json:"keys,omitempty"`
+	More int      `json:"moreKeys,omitempty"`
+}
+
+// switching returns the handler that sets the flag of one page of entities.
+func (s *Entities) switching(enabled bool) admin.Handle {
+	action := map[bool]string{true: "entities-enable", false: "entities-disable"}[enabled]
+	return func(r *http.Request) (admin.Answer, error) {
+		var o Switch
+		if err := readBody(r.Body, &o, `; the body is {"source":"nexon","facet":"character","prefix":"a"}, or "keys":["somebody"] in place of the prefix`); err != nil {
+			return admin.Answer{}, err
+		}
+		filter, err := s.check(o)
+		if err != nil {
+			return admin.Answer{}, err
+		}
+		after, err := readCursor(o.After)
+		if err != nil {
+			return admin.Answer{}, err
+		}
+		if o.After == "" { // once for all pages, and before the first: it is done by somebody known
+			said := audited{Enabled: enabled, choice: o.choice, Keys: o.Keys[:min(len(o.Keys), auditKeys)]}
+			said.More = len(o.Keys) - len(said.Keys)
+			if err := s.Store.Noted(r.Context(), s.entry(r, action, o.Source, said)); err != nil {
+				return admin.Answer{}, err
+			}
+		}
+		if o.Keys != nil {
+			return s.switchKeys(r.Context(), filter, o.Keys, enabled)
+		}
+		return s.switchPage(r.Context(), filter, after, enabled)
+	}
+}
+
+func (s *Entities) check(o Switch) (store.EntityFilter, error) {
+	var err error
+	switch {
+	case o.Source == "":
+		err = errors.New("the source is missing")
+	case o.Keys == nil:
+	case o.Facet == "":
+		err = errors.New("keys need the facet they are of")
+	case o.Tier != "" || o.Prefix != "" || o.After != "":
+		err = errors.New("keys are chosen by themselves; leave out tier, prefix and after")
+	case len(o.Keys) == 0 || len(o.Keys) > keysMost:
+		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(o.Keys), keysMost)
+	}
+	for i, key := range o.Keys {
+		if wrong := schemas.CheckKey(key); err == nil && wrong != nil {
+			err = fmt.Errorf("keys[%d]: %w", i, wrong)
+		}
+	}
+	if err != nil {
+		return store.EntityFilter{}, problem.Body(err)
+	}
+	return s.filter(o.choice)
+}
+
+func (s *Entities) switchKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
+	n, err := s.Store.EnableEntities(ctx, f, keys, enabled)
+	if err == nil && enabled && n > 0 {
+		s.Told.Due(ctx, f.Source, s.Now()) // or later: who is told looks for itself
+	}
+	return admin.Answer{Body: Switched{Changed: n, Done: true}}, err
+}
+
+// switchPage sets the flag of what is chosen of the next rows.
+func (s *Entities) switchPage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool) (admin.Answer, error) {
+	other := !enabled
+	f.Enabled = &other
+	found, next, err := s.page(ctx, f, after, lookMost)
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	answer := Switched{Done: next == nil, Next: next}
+	var first time.Time
+	for i := 0; i < len(found); { // keys are those of one facet
+		facet := found[i].Entity.Facet
+		var keys []string
+		for ; i < len(found) && found[i].Entity.Facet == facet; i++ {
+			keys = append(keys, found[i].Entity.Key)
+			if first.IsZero() || found[i].Due.Before(first) {
+				first = found[i].Due
+			}
+		}
+		n, err := s.Store.EnableEntities(ctx, store.EntityFilter{Source: f.Source, Facet: facet}, keys, enabled)
+		if err != nil {
+			return admin.Answer{}, err
+		}
+		answer.Changed += n
+	}
+	if enabled && answer.Changed > 0 {
+		s.Told.Due(ctx, f.Source, first)
+	}
+	return admin.Answer{Body: answer}, nil
+}

@@ -1,0 +1,143 @@
+// Package entities is which entities are prefetched: registered by people, enabled
+// and disabled, listed and counted, and found by their reads. Its admin API deletes
+// snapshots too, since a registration alone would bring them back.
+package entities
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Entities is the registrations of all sources. Its methods may be called
+// concurrently.
+type Entities struct{ Needs }
+
+// New returns them.
+func New(needs Needs) *Entities { return &Entities{needs} }
+
+// Handler returns the admin API, /admin/v1/entities and /admin/v1/snapshots and below.
+func (s *Entities) Handler() http.Handler {
+	const all = "/admin/v1/entities"
+	return admin.API{
+		Paths: map[string]map[string]admin.Handle{
+			all:              {http.MethodGet: s.list, http.MethodPost: s.register},
+			all + "/count":   {http.MethodGet: s.count},
+			all + "/enable":  {http.MethodPost: s.switching(true)},
+			all + "/disable": {http.MethodPost: s.switching(false)},
+			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodDelete: s.deleteSnapshot},
+		},
+		// Keys have up to 256 bytes, and JSON may escape each of them.
+		Bodies:      map[string]int64{all: registerBytes, all + "/enable": registerBytes, all + "/disable": registerBytes},
+		Explain:     func(error) *problem.HTTPError { return nil },
+		Unavailable: "The entities can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
+		CrossSite:   "A page of another site may not change what is prefetched or stored.",
+		Log:         s.Log,
+	}.Handler()
+}
+
+var tiers = []string{"hot", "warm", "cold"} // by store.Tier
+
+// tierOf reads a tier's word.
+func tierOf(word string) (store.Tier, error) {
+	i := slices.Index(tiers, word)
+	if i < 0 {
+		return 0, fmt.Errorf("the tier %.20q must be hot, warm or cold", word)
+	}
+	return store.Tier(i), nil
+}
+
+// Entity is a registered entity as it is told. The json tags are its form in the
+// admin API.
+type Entity struct {
+	Source  string            `json:"source"`
+	Facet   string            `json:"facet"`
+	Key     string            `json:"key"`
+	Params  map[string]string `json:"params"`
+	Tier    string            `json:"tier"`
+	Enabled bool              `json:"enabled"`
+	DueAt   time.Time         `json:"dueAt"`
+	// Reads and Changes count the past less and less; changes were seen within
+	// WatchedSeconds.
+	Reads          float64    `json:"reads"`
+	LastReadAt     *time.Time `json:"lastReadAt"` // nil: never
+	Changes        float64    `json:"changes"`
+	WatchedSeconds float64    `json:"watchedSeconds"`
+}
+
+func entityOf(r store.Registered) Entity {
+	e := Entity{
+		Source: r.Entity.Source, Facet: r.Entity.Facet, Key: r.Entity.Key, Params: r.Params,
+		Tier: tiers[r.Tier], Enabled: r.Enabled, DueAt: r.Due.UTC(),
+		Reads: r.History.Reads, Changes: r.History.Changes, WatchedSeconds: r.History.Watched.Seconds(),
+	}
+	if e.Params == nil {
+		e.Params = map[string]string{}
+	}
+	if at := r.History.ReadAt; !at.IsZero() {
+		at = at.UTC()
+		e.LastReadAt = &at
+	}
+	return e
+}
+
+// source returns a source of the configuration.
+func (s *Entities) source(name string) (Source, error) {
+	src, known := s.Sources[name]
+	if !known {
+		return src, problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.80q. The configuration names the sources.", name))
+	}
+	return src, nil
+}
+
+// checkFacet returns an error if a facet is named that the source does not have.
+func (src Source) checkFacet(source, facet string) error {
+	if facet != "" && !slices.Contains(src.Facets, facet) {
+		return problem.New(http.StatusNotFound, "no-such-facet",
+			fmt.Sprintf("Source %s has no facet %.80q; it has %s.", source, facet, strings.Join(src.Facets, ", ")))
+	}
+	return nil
+}
+
+// cursorOf writes where a list goes on; names and keys hold no control characters.
+func cursorOf(e schemas.Entity) *string {
+	text := base64.RawURLEncoding.EncodeToString([]byte(e.Source + "\x00" + e.Facet + "\x00" + e.Key))
+	return &text
+}
+
+func readCursor(text string) (e schemas.Entity, err error) {
+	if text == "" {
+		return e, nil
+	}
+	plain, err := base64.RawURLEncoding.DecodeString(text)
+	parts := strings.Split(string(plain), "\x00")
+	if err == nil && len(parts) == 3 {
+		e = schemas.Entity{Source: parts[0], Facet: parts[1], Key: parts[2]}
+		if e.Check() == nil {
+			return e, nil
+		}
+	}
+	return e, problem.New(http.StatusBadRequest, "bad-cursor", "after is not what an answer had as next; leave it out to begin anew.")
+}
+
+// entry is what the audit says of something that was done. What was there before is
+// not kept: it may be millions.
+func (s *Entities) entry(r *http.Request, action, source string, after any) store.AuditEntry {
+	text, err := json.Marshal(after)
+	if err != nil {
+		panic(err) // it is of our own types
+	}
+	return store.AuditEntry{
+		At: s.Now().UTC().Truncate(time.Microsecond), Actor: s.Actor(r), Action: action, Source: source,
+		Before: json.RawMessage("{}"), After: text,
+	}
+}

@@ -1,0 +1,207 @@
+package entities
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// fill registers some of each kind.
+func (r *rig) fill() {
+	r.Helper()
+	r.put("a", `{"key":"ab","tier":"hot"}`, `{"key":"ac","tier":"warm"}`, `{"key":"b","tier":"hot","enabled":false}`)
+	r.put("b", `{"key":"ab"}`, `{"key":"b"}`)
+	r.ok(http.MethodPost, "/entities", `{"source":"other","facet":"a","entities":[{"key":"ab"}]}`)
+	r.told = nil
+}
+
+func TestEntitiesAreListedByFilterAndPage(t *testing.T) {
+	r := newRig(t)
+	r.fill()
+	for _, limit := range []string{"", "limit=1", "limit=2", "limit=1000"} {
+		r.lists(limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b", "a/ab")
+		r.lists("source=nexon&"+limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b")
+		r.lists("source=nexon&facet=b&"+limit, "b/ab", "b/b")
+		r.lists("prefix=a&"+limit, "a/ab", "a/ac", "b/ab", "a/ab")
+		r.lists("source=nexon&facet=a&prefix=a&"+limit, "a/ab", "a/ac")
+		r.lists("tier=hot&"+limit, "a/ab", "a/b")
+		r.lists("tier=&enabled=&facet=&"+limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b", "a/ab")
+		r.lists("tier=hot&enabled=true&"+limit, "a/ab")
+		r.lists("enabled=false&"+limit, "a/b")
+		r.lists("source=other&tier=warm&" + limit)
+	}
+}
+
+func TestAFilterThatIsNotUnderstoodIsRefused(t *testing.T) {
+	r := newRig(t)
+	for query, want := range map[string][2]string{
+		"tier=HOT":                               {"bad-filter", "must be hot, warm or cold"},
+		"enabled=1":                              {"bad-filter", "true or false"},
+		"facet=a":                                {"bad-filter", "facet needs source"},
+		"prefix=%00":                             {"bad-filter", "No key begins with the prefix"},
+		"prefix=%ff":                             {"bad-filter", "No key begins with the prefix"},
+		"prefix=" + strings.Repeat("p", 256):     {"bad-filter", "at most 255 bytes"},
+		"keys=x":                                 {"bad-filter", `no parameter "keys"; there are source, facet`},
+		"limit=0":                                {"bad-limit", "between 1 and 1000"},
+		"limit=1001":                             {"bad-limit", "between 1 and 1000"},
+		"limit=many":                             {"bad-limit", "between 1 and 1000"},
+		"after=x":                                {"bad-cursor", "leave it out"},
+		"after=" + (*cursorOf(schemas.Entity{})): {"bad-cursor", "leave it out"},
+	} {
+		r.refuses(400, want[0], want[1], http.MethodGet, "/entities?"+query, "")
+	}
+	r.refuses(400, "bad-filter", "no parameter", http.MethodGet, "/entities/count?limit=5", "")
+	r.refuses(404, "no-such-source", "", http.MethodGet, "/entities?source=nexo", "")
+	r.refuses(404, "no-such-facet", "", http.MethodGet, "/entities/count?source=nexon&facet=d", "")
+	r.refuses(405, "method-not-allowed", "", http.MethodPut, "/entities", "")
+	r.refuses(404, "no-such-path", "", http.MethodGet, "/entities/x", "")
+}
+
+func TestEntitiesAreDisabledAndEnabledByFilterAndByKeys(t *testing.T) {
+	r := newRig(t)
+	r.fill()
+	post := func(action, body string, want int) {
+		t.Helper()
+		if a := r.ok(http.MethodPost, "/entities/"+action, body); a.Changed != want || !a.Done || a.Next != nil {
+			t.Errorf("%s %s: %s, want %d", action, body, a.text, want)
+		}
+	}
+	post("disable", `{"source":"nexon","prefix":"a"}`, 3)
+	r.lists("enabled=false", "a/ab", "a/ac", "a/b", "b/ab")
+	post("disable", `{"source":"nexon"}`, 1)
+	if len(r.told) != 0 {
+		t.Errorf("told %q", r.told)
+	}
+	post("enable", `{"source":"nexon","facet":"a","tier":"hot"}`, 2)
+	r.lists("source=nexon&enabled=true", "a/ab", "a/b")
+	post("enable", `{"source":"nexon","facet":"b","keys":["b","b","nobody"]}`, 1)
+	post("enable", `{"source":"nexon","facet":"b","keys":["b"],"tier":"","prefix":"","after":""}`, 0)
+	r.lists("source=nexon&enabled=true", "a/ab", "a/b", "b/b")
+	r.lists("source=other&enabled=true", "a/ab")
+	if want := []string{"nexon in 1h0m1s", "nexon in 0s"}; !slices.Equal(r.told, want) {
+		t.Errorf("told %q, want %q", r.told, want)
+	}
+	want := []string{
+		`somebody entities-disable nexon {"enabled":false,"source":"nexon","prefix":"a"}`,
+		`somebody entities-disable nexon {"enabled":false,"source":"nexon"}`,
+		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"a","tier":"hot"}`,
+		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"b","keys":["b","b","nobody"]}`,
+		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"b","keys":["b"]}`,
+	}
+	if got := r.audit(); !slices.Equal(got, want) {
+		t.Errorf("the audit has %q, want %q", got, want)
+	}
+}
+
+func TestOneRequestSwitchesAPartAndTheAuditHasOneRowForAll(t *testing.T) {
+	r := newRig(t)
+	const n = 2*lookMost + 7
+	all := make([]store.Registered, n)
+	for i := range all {
+		all[i] = store.Registered{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprint(i)}, Enabled: true, Due: start.Add(time.Duration(i) * time.Second), Tier: store.Tier(i % 3)}
+	}
+	if _, err := r.db.RegisterEntities(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	changed, requests, after := 0, 0, ""
+	for done := false; !done; requests++ {
+		a := r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","tier":"hot","after":"`+after+`"}`)
+		if a.Done != (a.Next == nil) || a.Changed > lookMost {
+			t.Fatal(a.text)
+		}
+		if changed, done = changed+a.Changed, a.Done; !done {
+			after = *a.Next
+		}
+	}
+	if changed != (n+2)/3 || requests != 3 || len(r.audit()) != 1 {
+		t.Errorf("%d in %d requests, the audit has %q", changed, requests, r.audit())
+	}
+	if a := r.ok(http.MethodGet, "/entities/count?enabled=false", ""); a.Count != changed {
+		t.Error(a.text)
+	}
+}
+
+func TestASwitchThatIsNotUnderstoodOrNotNotedIsNotMade(t *testing.T) {
+	r := newRig(t)
+	r.fill()
+	many := `"k"` + strings.Repeat(`,"k"`, 1000)
+	for body, want := range map[string]struct {
+		status int
+		code   string
+		words  string
+	}{
+		`[]`:                                {400, "bad-body", "must be an object"},
+		`{}`:                                {400, "bad-body", "the source is missing"},
+		`{"source":"nexon","enabled":true}`: {400, "bad-body", `unknown field "enabled"`},
+		`{"source":"nexon","keys":["x"]}`:   {400, "bad-body", "keys need the facet"},
+		`{"source":"nexon","facet":"a","keys":["x"],"tier":"hot"}`: {400, "bad-body", "leave out tier"},
+		`{"source":"nexon","facet":"a","keys":["x"],"prefix":"a"}`: {400, "bad-body", "leave out tier"},
+		`{"source":"nexon","facet":"a","keys":[]}`:                 {400, "bad-body", "there are 0 keys"},
+		`{"source":"nexon","facet":"a","keys":[` + many + `]}`:     {400, "bad-body", "there are 1001 keys"},
+		`{"source":"nexon","facet":"a","keys":["x",""]}`:           {400, "bad-body", "keys[1]: the key is empty"},
+		`{"source":"nexon","tier":"lukewarm"}`:                     {400, "bad-filter", "hot, warm or cold"},
+		`{"source":"nexon","after":"x"}`:                           {400, "bad-cursor", ""},
+		`{"source":"nexo"}`:                                        {404, "no-such-source", ""},
+		`{"source":"nexon","facet":"d"}`:                           {404, "no-such-facet", ""},
+		`{"source":"` + strings.Repeat("x", registerBytes) + `"}`:  {413, "body-too-large", ""},
+	} {
+		r.refuses(want.status, want.code, want.words, http.MethodPost, "/entities/disable", body)
+	}
+	r.down = true
+	r.refuses(503, "store-unavailable", "", http.MethodPost, "/entities/disable", `{"source":"nexon"}`)
+	r.lists("enabled=false", "a/b")
+	if got := r.audit(); len(got) != 0 {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
+func TestTheAuditNamesTheFirstOfManyKeys(t *testing.T) {
+	r := newRig(t)
+	r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","facet":"a","keys":["k"`+strings.Repeat(`,"k"`, 11)+`]}`)
+	if got := r.audit(); len(got) != 1 || strings.Count(got[0], `"k"`) != auditKeys || !strings.HasSuffix(got[0], `"moreKeys":2}`) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestASnapshotIsDeletedWithItsRegistration(t *testing.T) {
+	r := newRig(t)
+	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // the configuration has it no longer
+	w := store.Write{Entity: gone, Version: 1, CheckedAt: start, Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil }}
+	if _, err := r.db.Write(t.Context(), []store.Write{w}); err != nil {
+		t.Fatal(err)
+	}
+	r.fill()
+	const path = "/snapshots/gone/f/%C3%A9%2F%252F%20..%2Fx"
+	if a := r.ok(http.MethodDelete, path, ""); !a.Deleted {
+		t.Error(a.text)
+	}
+	r.refuses(404, "no-such-snapshot", "Nothing is stored of gone/f/é/%2F ../x", http.MethodDelete, path, "")
+	r.ok(http.MethodDelete, "/snapshots/nexon/a/ab", "")
+	r.lists("source=nexon&facet=a", "a/ac", "a/b")
+	if want := []string{"forget " + gone.String(), "forget " + gone.String(), "forget nexon/a/ab"}; !slices.Equal(r.told, want) {
+		t.Errorf("told %q", r.told)
+	}
+	if want := []string{`somebody snapshot-delete gone {"facet":"f","key":"é/%2F ../x"}`, `somebody snapshot-delete nexon {"facet":"a","key":"ab"}`}; !slices.Equal(r.audit(), want) {
+		t.Errorf("the audit has %q", r.audit())
+	}
+	r.refuses(400, "bad-key", "control character", http.MethodDelete, "/snapshots/nexon/a/%00", "")
+	r.refuses(400, "bad-key", "lower-case letters", http.MethodDelete, "/snapshots/NEXON/a/x", "")
+	_ = r.db.Close()
+	r.refuses(503, "store-unavailable", "", http.MethodDelete, path, "")
+}
+
+func TestAPageOfAnotherSiteChangesNothing(t *testing.T) {
+	r := newRig(t)
+	r.fill()
+	req := newForeign(t.Context(), "/admin/v1/entities/disable", `{"source":"nexon"}`)
+	if code := r.serve(req); code != http.StatusForbidden {
+		t.Error(code)
+	}
+	r.lists("enabled=false", "a/b")
+}

@@ -1,0 +1,162 @@
+package entities
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	listUsual, listMost = 100, 1000
+	// lookMost is how many rows one request looks at, however few of them it is about:
+	// the time it takes has a bound.
+	lookMost = 5000
+)
+
+// choice is which entities somebody means. The json tags are its form in the admin API.
+type choice struct {
+	Source  string `json:"source"`
+	Facet   string `json:"facet,omitempty"`
+	Tier    string `json:"tier,omitempty"`
+	Prefix  string `json:"prefix,omitempty"`
+	enabled *bool
+}
+
+// filter returns the choice as the store takes it, if the configuration has what it names.
+func (s *Entities) filter(c choice) (f store.EntityFilter, err error) {
+	f = store.EntityFilter{Source: c.Source, Facet: c.Facet, KeyPrefix: c.Prefix, Enabled: c.enabled}
+	bad := func(format string, args ...any) error {
+		return problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf(format, args...))
+	}
+	if c.Tier != "" {
+		tier, err := tierOf(c.Tier)
+		if err != nil {
+			return f, bad("%v.", err)
+		}
+		f.Tier = &tier
+	}
+	if c.Prefix != "" && schemas.CheckKey(c.Prefix+"x") != nil {
+		return f, bad("No key begins with the prefix: it must be UTF-8 without control characters, of at most %d bytes.", schemas.MaxKeyBytes-1)
+	}
+	if c.Source == "" {
+		if c.Facet != "" {
+			return f, bad("facet needs source: facets of several sources may have one name.")
+		}
+		return f, nil
+	}
+	src, err := s.source(c.Source)
+	if err != nil {
+		return f, err
+	}
+	return f, src.checkFacet(c.Source, c.Facet)
+}
+
+// filterOf returns the filter of a request's query, which may have these other members.
+func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFilter, error) {
+	known := append([]string{"source", "facet", "tier", "enabled", "prefix"}, others...)
+	for name := range query {
+		if !slices.Contains(known, name) {
+			return store.EntityFilter{}, problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf("There is no parameter %.40q; there are %s.", name, strings.Join(known, ", ")))
+		}
+	}
+	c := choice{Source: query.Get("source"), Facet: query.Get("facet"), Tier: query.Get("tier"), Prefix: query.Get("prefix")}
+	switch word := query.Get("enabled"); word {
+	case "true", "false":
+		enabled := word == "true"
+		c.enabled = &enabled
+	case "":
+	default:
+		return store.EntityFilter{}, problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf("enabled is %.20q; it must be true or false.", word))
+	}
+	return s.filter(c)
+}
+
+// Page is one page of a list. It may be short, or empty, and not the last one: next is
+// where the list goes on, nil at its end.
+type Page struct {
+	Entities []Entity `json:"entities"`
+	Next     *string  `json:"next"`
+}
+
+func (s *Entities) list(r *http.Request) (admin.Answer, error) {
+	query := r.URL.Query()
+	filter, err := s.filterOf(query, "after", "limit")
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	limit := listUsual
+	if text := query.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > listMost {
+			return admin.Answer{}, problem.New(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, listMost))
+		}
+	}
+	after, err := readCursor(query.Get("after"))
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	found, next, err := s.page(r.Context(), filter, after, limit)
+	page := Page{Entities: make([]Entity, len(found)), Next: next}
+	for i, r := range found {
+		page.Entities[i] = entityOf(r)
+	}
+	return admin.Answer{Body: page}, err
+}
+
+// page returns what the filter chooses of the rows behind an entity, limit of them at
+// most, and where to go on. The database is asked for what lies together in its order
+// only, and the rest is picked here: among millions it might look long for a few.
+func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.Registered, next *string, err error) {
+	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
+	if f.Facet != "" {
+		together.KeyPrefix = f.KeyPrefix
+	}
+	look := limit
+	if f != together {
+		look = lookMost
+	}
+	rows, err := s.Store.Entities(ctx, together, after, look)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range rows {
+		if !chosen(f, r) {
+			continue
+		}
+		if found = append(found, r); len(found) == limit {
+			return found, cursorOf(r.Entity), nil
+		}
+	}
+	if len(rows) == look {
+		next = cursorOf(rows[len(rows)-1].Entity)
+	}
+	return found, next, nil
+}
+
+// chosen reports whether the filter chooses an entity of its source and facet.
+func chosen(f store.EntityFilter, r store.Registered) bool {
+	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
+}
+
+// Count is how many there are; not exact, if counting them would take long.
+type Count struct {
+	Count int64 `json:"count"`
+	Exact bool  `json:"exact"`
+}
+
+func (s *Entities) count(r *http.Request) (admin.Answer, error) {
+	filter, err := s.filterOf(r.URL.Query())
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	n, exact, err := s.Store.CountEntities(r.Context(), filter)
+	return admin.Answer{Body: Count{n, exact}}, err
+}

@@ -1,0 +1,54 @@
+package entities
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Read is how often an entity was read.
+type Read struct {
+	Entity schemas.Entity
+	Count  int
+}
+
+// Counts reports whether reads of the facet are worth counting: it is prefetched.
+func (s *Entities) Counts(source, facet string) bool {
+	src, known := s.Sources[source]
+	return known && src.Schedule.Prefetches(facet)
+}
+
+// Observe counts reads that were made until a time. An entity that is not registered
+// becomes so, in the tier cold, if its facet is prefetched; its reads move it on.
+func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) error {
+	now := s.Now()
+	var counted []store.Reads
+	first := map[string]time.Time{}
+	for _, read := range reads {
+		src, known := s.Sources[read.Entity.Source]
+		if !known {
+			continue
+		}
+		c := store.Reads{Entity: read.Entity, Count: read.Count, At: until, Tier: store.Cold}
+		var prefetched bool
+		if c.Due, prefetched = src.Schedule.First(c.Registered(), now); !prefetched {
+			continue
+		}
+		counted = append(counted, c)
+		if at, ok := first[read.Entity.Source]; !ok || c.Due.Before(at) {
+			first[read.Entity.Source] = c.Due
+		}
+	}
+	if len(counted) == 0 {
+		return nil
+	}
+	if err := s.Store.ObserveReads(ctx, counted); err != nil {
+		return err
+	}
+	for source, at := range first { // most are known, and due at another time: who is told looks for itself
+		s.Told.Due(ctx, source, at)
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package entities
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	registerBytes = 1 << 20
+	registerMost  = 5000
+	// toldMost is how many mistakes are told, and namedMost how many of them in the
+	// sentence for people.
+	toldMost, namedMost = 100, 3
+
+	// paramsBytes is how many bytes names and values of an entity's params may have
+	// together, and paramName a name alone. A request with the longest, every byte of
+	// them escaped, is far from schemas.MaxRequestBytes.
+	paramsBytes, paramName = 4096, 64
+)
+
+// Batch are entities of one facet to be registered. The json tags are its form in the
+// admin API.
+type Batch struct {
+	Source   string            `json:"source"`
+	Facet    string            `json:"facet"`
+	Entities []json.RawMessage `json:"entities"` // each an Order
+}
+
+// Order is one entity to be registered.
+type Order struct {
+	Key     string            `json:"key"`
+	Params  map[string]string `json:"params,omitempty"` // where they differ from the facet's
+	Tier    string            `json:"tier,omitempty"`   // empty: cold
+	Enabled *bool             `json:"enabled,omitempty"`
+}
+
+// ReadOrder reads an order, and says what is wrong with it as far as that can be seen
+// without the configuration.
+func ReadOrder(text []byte) (o Order, err error) {
+	if !utf8.Valid(text) {
+		return o, errors.New("it is not valid UTF-8")
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return o, errors.New(`it must be an object, as in {"key":"somebody","tier":"hot"}`)
+	}
+	if err := decode(text, &o); err != nil {
+		return o, fmt.Errorf("%w; there are key, params, tier and enabled", err)
+	}
+	return o, o.Check()
+}
+
+// Check returns nil if the order is well formed.
+func (o Order) Check() error {
+	if err := schemas.CheckKey(o.Key); err != nil {
+		return err
+	}
+	if o.Tier != "" {
+		if _, err := tierOf(o.Tier); err != nil {
+			return err
+		}
+	}
+	size := 0
+	for name, value := range o.Params {
+		size += len(name) + len(value)
+		switch {
+		case name == "" || len(name) > paramName || !printable(name):
+			return fmt.Errorf("the param %.80q must have a name of 1 to %d bytes without control characters", name, paramName)
+		case !printable(value):
+			return fmt.Errorf("the param %s must be UTF-8 without control characters", name)
+		}
+	}
+	if size > paramsBytes {
+		return fmt.Errorf("the params have %d bytes; at most %d are allowed", size, paramsBytes)
+	}
+	return nil
+}
+
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// Registration is what became of a Batch: known ones have what it says too.
+type Registration struct {
+	Added int `json:"added"`
+	Known int `json:"known"`
+}
+
+func (s *Entities) register(r *http.Request) (admin.Answer, error) {
+	var b Batch
+	if err := readBody(r.Body, &b, `; the body is {"source":"nexon","facet":"character","entities":[{"key":"somebody","tier":"hot"}]}`); err != nil {
+		return admin.Answer{}, err
+	}
+	src, err := s.source(b.Source)
+	if err == nil {
+		err = src.checkFacet(b.Source, b.Facet)
+	}
+	switch {
+	case err != nil:
+	case b.Facet == "":
+		err = problem.Body(errors.New("the facet is missing"))
+	case !src.Schedule.Prefetches(b.Facet):
+		err = notPrefetched(b.Source, b.Facet)
+	case len(b.Entities) > registerMost:
+		err = problem.Body(fmt.Errorf("there are %d entities; one request takes %d", len(b.Entities), registerMost))
+	}
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	all, err := s.registered(b, src)
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	n := len(all)
+	added, err := s.Store.RegisterEntities(r.Context(), all)
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	if added > 0 {
+		s.Told.Due(r.Context(), b.Source, slices.MinFunc(all, func(a, b store.Registered) int { return a.Due.Compare(b.Due) }).Due)
+	}
+	return admin.Answer{Body: Registration{added, n - added}}, nil
+}
+
+func notPrefetched(source, facet string) error {
+	return problem.New(http.StatusUnprocessableEntity, "not-prefetched", fmt.Sprintf(
+		"Entities of %s/%s are not prefetched. Set sources.%s.prefetch.facets.%s.mode to tiers or adaptive, in every role's configuration.", source, facet, source, facet))
+}
+
+// registered returns the batch as the store takes it, or all that is wrong with it.
+func (s *Entities) registered(b Batch, src Source) ([]store.Registered, error) {
+	now := s.Now()
+	all := make([]store.Registered, len(b.Entities))
+	var wrong []problem.Error
+	var named []string
+	mistakes := 0
+	for i, text := range b.Entities {
+		o, err := ReadOrder(text)
+		if err == nil {
+			err = src.Keys.CheckKey(b.Facet, o.Key)
+		}
+		if err != nil {
+			if mistakes++; len(wrong) < toldMost {
+				wrong = append(wrong, problem.Error{Detail: err.Error(), Pointer: fmt.Sprintf("#/entities/%d", i)})
+			}
+			if len(named) < namedMost {
+				named = append(named, fmt.Sprintf("entities[%d] %.40q: %v", i, o.Key, err))
+			}
+			continue
+		}
+		all[i] = o.registered(schemas.Entity{Source: b.Source, Facet: b.Facet, Key: o.Key}, src, now)
+	}
+	if mistakes == 0 {
+		return all, nil
+	}
+	p := problem.New(http.StatusBadRequest, "bad-entities",
+		fmt.Sprintf("Of %d entities %d are wrong, and none was registered: %s.", len(all), mistakes, strings.Join(named, "; ")))
+	p.Errors = wrong
+	return nil, p
+}
+
+// registered returns the entity that is ordered, due in a slot of its own: a mass of
+// them is no mass refresh.
+func (o Order) registered(e schemas.Entity, src Source, now time.Time) store.Registered {
+	r := store.Registered{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
+	if o.Tier != "" {
+		r.Tier, _ = tierOf(o.Tier) // it was checked
+	}
+	r.Due, _ = src.Schedule.First(r, now)
+	return r
+}
+
+// readBody reads one JSON object; form ends the sentence that says what is wrong.
+func readBody(body io.Reader, into any, form string) error {
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return problem.Body(err)
+	}
+	switch {
+	case !utf8.Valid(text):
+		return problem.Body(errors.New("the body is not valid UTF-8"))
+	case !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
+		return problem.Body(errors.New("the body must be an object" + form))
+	}
+	if err := decode(text, into); err != nil {
+		return problem.Body(fmt.Errorf("%w%s", err, form))
+	}
+	return nil
+}
+
+// decode reads one JSON value without members that nobody knows.
+func decode(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.More() {
+		return errors.New("something follows the object")
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package entities
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEntitiesAreRegisteredAndToldAsTheyAre(t *testing.T) {
+	r := newRig(t)
+	a := r.put("a", `{"key":"x/y","params":{"p":"<1>"},"tier":"hot","enabled":false}`, `{"key":"z"}`)
+	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.told, []string{"nexon in 1h0m1s"}) {
+		t.Errorf("%s, told %q", a.text, r.told)
+	}
+	a = r.ok(http.MethodGet, "/entities", "")
+	want := `{"entities":[` +
+		`{"source":"nexon","facet":"a","key":"x/y","params":{"p":"\u003c1\u003e"},"tier":"hot","enabled":false,"dueAt":"2026-03-01T13:00:03Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0},` +
+		`{"source":"nexon","facet":"a","key":"z","params":{},"tier":"cold","enabled":true,"dueAt":"2026-03-01T13:00:01Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0}],"next":null}` + "\n"
+	if a.text != want {
+		t.Errorf("told %s, want %s", a.text, want)
+	}
+	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.told) != 1 {
+		t.Errorf("%s, told %q", a.text, r.told)
+	}
+	if e := r.ok(http.MethodGet, "/entities?prefix=z", "").Entities[0]; e.Tier != "hot" || !e.DueAt.Equal(start.Add(time.Hour+time.Second)) {
+		t.Errorf("%+v", e)
+	}
+	if entries := r.audit(); len(entries) != 0 {
+		t.Errorf("the audit has %q", entries)
+	}
+}
+
+func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
+	r := newRig(t)
+	for order, words := range map[string]string{
+		`{"key":"a b"}`:                 `"a b": the key does not match the pattern`,
+		`{"key":""}`:                    `the key is empty`,
+		`{"key":".."}`:                  `the key may not be ".."`,
+		`{"key":"\u0000"}`:              `control character`,
+		`{}`:                            `the key is empty`,
+		`null`:                          `it must be an object`,
+		`"x"`:                           `it must be an object`,
+		`{"key":5}`:                     `cannot unmarshal number`,
+		`{"key":"x","tier":"HOT"}`:      `the tier "HOT" must be hot, warm or cold`,
+		`{"key":"x","teir":"hot"}`:      `unknown field "teir"; there are key, params, tier and enabled`,
+		`{"key":"x","enabled":"yes"}`:   `cannot unmarshal string`,
+		`{"key":"x","params":{"":"v"}}`: `must have a name of 1 to 64 bytes`,
+		`{"key":"x","params":{"` + strings.Repeat("n", 65) + `":"v"}}`:            `must have a name of 1 to 64 bytes`,
+		`{"key":"x","params":{"p":"\n"}}`:                                         `the param p must be UTF-8 without control characters`,
+		`{"key":"x","params":{"p":"` + strings.Repeat("v", 4096) + `"}}`:          `the params have 4097 bytes; at most 4096`,
+		`{"key":"` + strings.Repeat("k", 257) + `","params":{"p":"v"},"tier":""}`: `the key has 257 bytes`,
+	} {
+		a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[{"key":"good"},`+order+`]}`)
+		if a.status != 400 || a.Code != "bad-entities" || !strings.Contains(a.Detail, "Of 2 entities 1 are wrong, and none was registered: entities[1]") ||
+			!strings.Contains(a.Detail, words) || len(a.Errors) != 1 || a.Errors[0].Pointer != "#/entities/1" {
+			t.Errorf("%.80s: %d %s", order, a.status, a.text)
+		}
+	}
+	many := strings.Repeat(`{"key":"a b"},`, 200) + `{"key":"good"}`
+	a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[`+many+`]}`)
+	if a.status != 400 || len(a.Errors) != toldMost || a.Errors[99].Pointer != "#/entities/99" || strings.Count(a.Detail, "entities[") != namedMost {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	r.lists("")
+	if len(r.told) != 0 {
+		t.Errorf("told %q", r.told)
+	}
+}
+
+func TestABodyThatCannotBeTakenIsRefused(t *testing.T) {
+	r := newRig(t)
+	post := func(status int, code, words, body string) {
+		t.Helper()
+		r.refuses(status, code, words, http.MethodPost, "/entities", body)
+	}
+	post(400, "bad-body", "must be an object; the body is {", `[]`)
+	post(400, "bad-body", "must be an object", `null`)
+	post(400, "bad-body", "must be an object", ``)
+	post(400, "bad-body", "unexpected EOF", `{`)
+	post(400, "bad-body", "something follows", `{"source":"nexon","facet":"a"} {}`)
+	post(400, "bad-body", `unknown field "entitys"`, `{"source":"nexon","facet":"a","entitys":[]}`)
+	post(400, "bad-body", "not valid UTF-8", "{\"source\":\"nexon\",\"facet\":\"a\",\"entities\":[{\"key\":\"\xff\"}]}")
+	post(404, "no-such-source", `no source "nexo"`, `{"source":"nexo","facet":"a"}`)
+	post(404, "no-such-facet", `no facet "d"; it has a, b, c`, `{"source":"nexon","facet":"d"}`)
+	post(400, "bad-body", "the facet is missing", `{"source":"nexon"}`)
+	post(422, "not-prefetched", "sources.nexon.prefetch.facets.c.mode", `{"source":"nexon","facet":"c","entities":[{"key":"x"}]}`)
+	order := `{"key":"x"},`
+	post(400, "bad-body", "there are 5001 entities; one request takes 5000", `{"source":"nexon","facet":"a","entities":[`+strings.Repeat(order, 5000)+`{"key":"x"}]}`)
+	post(413, "body-too-large", "1048576 bytes", `{"source":"nexon","facet":"a","entities":[`+strings.Repeat(" ", 1<<20)+`]}`)
+	r.down = true
+	post(503, "store-unavailable", "freshet migrate up", `{"source":"nexon","facet":"a","entities":[{"key":"x"}]}`)
+	if !strings.Contains(r.log.String(), "connection refused") {
+		t.Error("the log does not say why")
+	}
+}
+
+func TestALargeBatchIsTaken(t *testing.T) {
+	r := newRig(t)
+	orders := make([]string, registerMost)
+	for i := range orders {
+		orders[i] = fmt.Sprintf(`{"key":"%s%05d"}`, strings.Repeat("k", 100), i)
+	}
+	if a := r.put("a", orders...); a.Added != registerMost {
+		t.Error(a.text)
+	}
+	if a := r.put("b"); a.Added+a.Known != 0 || len(r.told) != 1 {
+		t.Errorf("of nothing %s, told %q", a.text, r.told)
+	}
+}
+
+func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
+	r := newRig(t)
+	for of, want := range map[string]bool{"nexon/a": true, "nexon/c": false, "nexon/d": false, "nobody/a": false} {
+		source, facet, _ := strings.Cut(of, "/")
+		if r.Counts(source, facet) != want {
+			t.Errorf("reads of %s are counted: %v", of, !want)
+		}
+	}
+	r.put("a", `{"key":"known","tier":"hot"}`)
+	r.told = nil
+	of := func(source, facet, key string, count int) Read {
+		read := Read{Count: count}
+		read.Entity.Source, read.Entity.Facet, read.Entity.Key = source, facet, key
+		return read
+	}
+	until := start.Add(-time.Minute)
+	err := r.Observe(t.Context(), []Read{
+		of("nexon", "a", "known", 3), of("nexon", "a", "new", 2), of("nexon", "b", "longer", 1), of("nexon", "c", "x", 9), of("nobody", "a", "x", 9), of("other", "a", "xx", 1),
+	}, until)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.lists("", "a/known", "a/new", "b/longer", "a/xx")
+	slices.Sort(r.told)
+	if !slices.Equal(r.told, []string{"nexon in 1h0m3s", "other in 1h0m2s"}) {
+		t.Errorf("told %q", r.told)
+	}
+	all := r.ok(http.MethodGet, "/entities", "").Entities
+	if known, fresh := all[0], all[1]; known.Reads != 3 || known.Tier != "hot" || fresh.Reads != 2 || fresh.Tier != "cold" ||
+		!fresh.Enabled || !fresh.LastReadAt.Equal(until) || !fresh.DueAt.Equal(start.Add(time.Hour+3*time.Second)) {
+		t.Errorf("%+v", all)
+	}
+	if err := r.Observe(t.Context(), []Read{of("nexon", "c", "x", 9)}, until); err != nil || len(r.told) != 2 {
+		t.Errorf("%v, told %q", err, r.told)
+	}
+	_ = r.db.Close()
+	if err := r.Observe(t.Context(), []Read{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 2 {
+		t.Errorf("%v, told %q", err, r.told)
+	}
+}

@@ -1,0 +1,242 @@
+package entities
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+var errDown = errors.New("connection refused to postgres://secret@db")
+
+// start is when the rig's clock stands still.
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// rig is the entities of two sources on a database in memory. Of nexon the facets a and b
+// are prefetched, and c is not.
+type rig struct {
+	*testing.T
+	*Entities
+	handler http.Handler
+	db      *sqlite.Store
+	down    bool
+	told    []string
+	log     bytes.Buffer
+	router  routers.Router
+}
+
+// failing is a store that can be down.
+type failing struct {
+	*sqlite.Store
+	rig *rig
+}
+
+func (s failing) RegisterEntities(ctx context.Context, all []store.Registered) (int, error) {
+	if s.rig.down {
+		return 0, errDown
+	}
+	return s.Store.RegisterEntities(ctx, all)
+}
+
+func (s failing) Noted(ctx context.Context, entry store.AuditEntry) error {
+	if s.rig.down {
+		return errDown
+	}
+	return s.Store.Noted(ctx, entry)
+}
+
+// facets knows what is prefetched: each entity an hour after it is registered and a
+// second for each byte of its key.
+type facets []string
+
+func (f facets) Prefetches(facet string) bool { return slices.Contains(f, facet) }
+
+func (f facets) First(r store.Registered, now time.Time) (time.Time, bool) {
+	return now.Add(time.Hour + time.Duration(len(r.Entity.Key))*time.Second), f.Prefetches(r.Entity.Facet)
+}
+
+// words refuses keys with a space.
+type words struct{}
+
+func (words) CheckKey(_, key string) error {
+	if strings.Contains(key, " ") {
+		return errors.New("the key does not match the pattern")
+	}
+	return nil
+}
+
+func (r *rig) Due(_ context.Context, source string, at time.Time) {
+	r.told = append(r.told, fmt.Sprintf("%s in %v", source, at.Sub(start)))
+}
+
+func (r *rig) Forget(_ context.Context, e schemas.Entity) {
+	r.told = append(r.told, "forget "+e.String())
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r := &rig{T: t, db: db}
+	r.Entities = New(Needs{
+		Store: failing{db, r}, Told: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
+		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Sources: map[string]Source{
+			"nexon": {Facets: []string{"a", "b", "c"}, Keys: words{}, Schedule: facets{"a", "b"}},
+			"other": {Facets: []string{"a"}, Keys: words{}, Schedule: facets{"a"}},
+		},
+	})
+	r.handler = r.Handler()
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err == nil {
+		err = doc.Validate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc.Servers = nil
+	if r.router, err = gorillamux.NewRouter(doc); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+type answer struct {
+	status int
+	text   string
+	Registration
+	Entities []Entity        `json:"entities"`
+	Next     *string         `json:"next"`
+	Count    int             `json:"count"`
+	Exact    bool            `json:"exact"`
+	Changed  int             `json:"changed"`
+	Done     bool            `json:"done"`
+	Deleted  bool            `json:"deleted"`
+	Code     string          `json:"code"`
+	Detail   string          `json:"detail"`
+	Errors   []problem.Error `json:"errors"`
+}
+
+// do sends a request and compares it and the answer with the OpenAPI document.
+func (r *rig) do(method, target, body string) answer {
+	r.Helper()
+	req := httptest.NewRequestWithContext(r.Context(), method, "/admin/v1"+target, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	rec := httptest.NewRecorder()
+	r.handler.ServeHTTP(rec, req)
+	a := answer{status: rec.Code, text: rec.Body.String()}
+	if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
+		r.Fatalf("%s %s: %d %s: %v", method, target, rec.Code, a.text, err)
+	}
+	route, params, err := r.router.FindRoute(req)
+	if err != nil {
+		return a
+	}
+	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
+	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
+	req.Body = io.NopCloser(strings.NewReader(body))
+	if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil && a.status == http.StatusOK {
+		r.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, target, err)
+	}
+	if err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: a.status, Header: rec.Header(), Body: io.NopCloser(strings.NewReader(a.text)), Options: options,
+	}); err != nil {
+		r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, target, err, a.text)
+	}
+	return a
+}
+
+// ok is do, and fails the test unless that went well.
+func (r *rig) ok(method, target, body string) answer {
+	r.Helper()
+	a := r.do(method, target, body)
+	if a.status != http.StatusOK {
+		r.Fatalf("%s %s: %d %s", method, target, a.status, a.text)
+	}
+	return a
+}
+
+// put registers entities, each a JSON object.
+func (r *rig) put(facet string, entities ...string) answer {
+	r.Helper()
+	return r.ok(http.MethodPost, "/entities", `{"source":"nexon","facet":"`+facet+`","entities":[`+strings.Join(entities, ",")+`]}`)
+}
+
+// lists fails the test unless that query lists these as facet/key, page by page.
+func (r *rig) lists(query string, want ...string) {
+	r.Helper()
+	var got []string
+	for after := ""; ; {
+		a := r.ok(http.MethodGet, "/entities?"+query+"&after="+after, "")
+		for _, e := range a.Entities {
+			got = append(got, e.Facet+"/"+e.Key)
+		}
+		if a.Next == nil {
+			break
+		}
+		after = *a.Next
+	}
+	if !slices.Equal(got, want) {
+		r.Errorf("%s lists %q, want %q", query, got, want)
+	}
+	query = strings.Split(query, "limit=")[0]
+	if n := r.ok(http.MethodGet, "/entities/count?"+strings.TrimRight(query, "&"), ""); n.Count != len(want) || !n.Exact {
+		r.Errorf("%s counts %s, want %d", query, n.text, len(want))
+	}
+}
+
+func (r *rig) audit() (all []string) {
+	r.Helper()
+	entries, err := r.db.Audit(r.Context(), 100)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, e := range slices.Backward(entries) {
+		all = append(all, fmt.Sprintf("%s %s %s %s", e.Actor, e.Action, e.Source, e.After))
+	}
+	return all
+}
+
+// refuses fails the test unless the request is refused like that.
+func (r *rig) refuses(status int, code, words, method, target, body string) {
+	r.Helper()
+	a := r.do(method, target, body)
+	if a.status != status || a.Code != code || !strings.Contains(a.Detail, words) {
+		r.Errorf("%s %s %.200s: %d %s", method, target, body, a.status, a.text)
+	}
+}
+
+// newForeign is a request that a browser sends for another site's page.
+func newForeign(ctx context.Context, path, body string) *http.Request {
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(body))
+	req.Header.Set("Sec-Fetch-Site", "cross-site")
+	return req
+}
+
+func (r *rig) serve(req *http.Request) int {
+	rec := httptest.NewRecorder()
+	r.handler.ServeHTTP(rec, req)
+	return rec.Code
+}
