@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -95,19 +96,42 @@ func inClear(base string) (host string, plain bool) {
 	return u.Host, u.Scheme == "http" && !access.Loopback(u.Host)
 }
 
-// call sends a request with a body, if there is one, and reads the answer.
+// call sends a request to the admin API with a body, if there is one, and reads the
+// answer.
 func (a *admin) call(ctx context.Context, method, path string, body, answer any) error {
+	r, err := a.send(ctx, method, "/admin/v1"+path, body)
+	if err != nil {
+		return err
+	}
+	if r.code != http.StatusOK && r.code != http.StatusCreated {
+		return a.refused(r, access.Admin)
+	}
+	if err := json.Unmarshal(r.text, answer); err != nil {
+		return a.stranger(r)
+	}
+	return nil
+}
+
+// reply is an answer that was read.
+type reply struct {
+	code   int
+	status string
+	text   []byte
+}
+
+// send sends a request with a body, if there is one, and reads the answer.
+func (a *admin) send(ctx context.Context, method, path string, body any) (reply, error) {
 	var content io.Reader = http.NoBody
 	if body != nil {
 		text, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return reply{}, err
 		}
 		content = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, a.base+"/admin/v1"+path, content)
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, content)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if a.token != "" {
@@ -115,45 +139,48 @@ func (a *admin) call(ctx context.Context, method, path string, body, answer any)
 	}
 	resp, err := a.client.Do(req)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return reply{}, context.Cause(ctx)
 	}
 	if err != nil {
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
-		return fmt.Errorf("nothing answers at %s: %w; start `freshet query`, or say where one runs with --addr or FRESHET_ADDR", a.base, plainNetError(err))
+		return reply{}, fmt.Errorf("nothing answers at %s: %w; start `freshet query`, or say where one runs with --addr or FRESHET_ADDR", a.base, plainNetError(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMost))
 	if err != nil {
-		return fmt.Errorf("read the answer of %s: %w", a.base, err)
+		return reply{}, fmt.Errorf("read the answer of %s: %w", a.base, err)
 	}
-	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated {
-		return a.refused(resp, text)
-	}
-	if err := json.Unmarshal(text, answer); err != nil {
-		return a.stranger(resp)
-	}
-	return nil
+	return reply{resp.StatusCode, resp.Status, text}, nil
 }
 
-// refused returns the error that a problem is.
-func (a *admin) refused(resp *http.Response, text []byte) error {
-	var problem struct{ Code, Detail string }
-	if err := json.Unmarshal(text, &problem); err != nil || problem.Detail == "" || problem.Code == "no-such-path" {
-		return a.stranger(resp)
+// refusedError is what a query service says is wrong, one by one.
+type refusedError struct {
+	error
+	each []problem.Error
+}
+
+// refused returns the error that a problem is; scope is what was to be allowed.
+func (a *admin) refused(r reply, scope access.Scope) error {
+	var p problem.HTTPError
+	if err := json.Unmarshal(r.text, &p); err != nil || p.Detail == "" || p.Code == "no-such-path" {
+		return a.stranger(r)
 	}
-	switch problem.Code {
-	case "no-such-source", "no-such-key":
-		return notFoundError{errors.New(problem.Detail)}
+	switch p.Code {
+	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot":
+		return notFoundError{errors.New(p.Detail)}
 	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
-		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope admin", a.base, problem.Detail)
+		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope %s", a.base, p.Detail, scope)
 	}
-	return errors.New(problem.Detail)
+	if len(p.Errors) > 0 {
+		return refusedError{errors.New(p.Detail), p.Errors}
+	}
+	return errors.New(p.Detail)
 }
 
-func (a *admin) stranger(resp *http.Response) error {
-	return fmt.Errorf("%s answered %s, and not as a query service of this release does; check --addr and FRESHET_ADDR", a.base, resp.Status)
+func (a *admin) stranger(r reply) error {
+	return fmt.Errorf("%s answered %s, and not as a query service of this release does; check --addr and FRESHET_ADDR", a.base, r.status)
 }
 
 // settings returns the named source's settings, or those of all.
@@ -193,4 +220,12 @@ func (a *admin) names(ctx context.Context) ([]string, error) {
 		names = append(names, s.Source)
 	}
 	return names, err
+}
+
+// keep has connections last from one call to the next, for who makes many, until the
+// returned function is called.
+func (a *admin) keep() (leave func()) {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: inFlight}
+	a.client.Transport = transport
+	return transport.CloseIdleConnections
 }

@@ -21,7 +21,7 @@ func main() {
 }
 
 // run is the program: data goes to stdout, everything else to stderr. It returns
-// the exit code: 0 ok, 1 error, 2 usage, 3 not found.
+// the exit code: 0 ok, 1 error, 2 usage, 3 not found, 4 partial.
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	root := newRoot(env, stdout, stderr)
 	root.SetArgs(args)
@@ -35,6 +35,9 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	}
 	if errors.As(err, new(notFoundError)) {
 		return 3
+	}
+	if errors.As(err, new(partialError)) {
+		return 4
 	}
 	return 1
 }

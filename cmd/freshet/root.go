@@ -22,6 +22,11 @@ type notFoundError struct{ error }
 
 func (e notFoundError) Unwrap() error { return e.error }
 
+// partialError is about something of which a part was done, or not yet.
+type partialError struct{ error }
+
+func (e partialError) Unwrap() error { return e.error }
+
 // program is what every command has.
 type program struct {
 	env            []string
@@ -52,7 +57,8 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); settings may also come from FRESHET_… variables")
-	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(), p.simulate(), p.migrate(), p.topics(), p.config(),
+	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(),
+		p.simulate(), p.migrate(), p.topics(), p.config(),
 		p.healthcheck(), p.version())
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {

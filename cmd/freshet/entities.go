@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/entities"
+)
+
+func (p *program) entities() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "entities",
+		Short: "Say which entities are prefetched: import, list, enable and disable them",
+		Long: `Say which entities are prefetched, through a query service. Those that are read become so by
+themselves, where their facet is (sources.{source}.prefetch); an import need not wait for
+the first reader.`,
+	}
+	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesSwitch(true), p.entitiesSwitch(false))
+	return c
+}
+
+// chosen is which entities a command is about.
+type chosen struct {
+	addr, source, facet, tier, prefix string
+	enabled                           string
+}
+
+func (c *chosen) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&c.facet, "facet", "", "of this facet")
+	f.StringVar(&c.tier, "tier", "", "of this tier: hot, warm or cold")
+	f.StringVar(&c.prefix, "prefix", "", "whose key begins with this")
+	addrFlag(cmd, &c.addr)
+}
+
+func (c *chosen) check() error {
+	if c.tier != "" && !slices.Contains([]string{"hot", "warm", "cold"}, c.tier) {
+		return usageError{fmt.Errorf("--tier is %q; it must be hot, warm or cold", c.tier)}
+	}
+	if c.enabled != "" && c.enabled != "true" && c.enabled != "false" {
+		return usageError{fmt.Errorf("--enabled is %q; it must be true or false", c.enabled)}
+	}
+	return nil
+}
+
+func (c *chosen) query() url.Values {
+	q := url.Values{}
+	for name, value := range map[string]string{"source": c.source, "facet": c.facet, "tier": c.tier, "prefix": c.prefix, "enabled": c.enabled} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return q
+}
+
+// count returns how many are chosen, as people read it.
+func (a *admin) count(ctx context.Context, c chosen) (n entities.Count, text string, err error) {
+	err = a.call(ctx, http.MethodGet, "/entities/count?"+c.query().Encode(), nil, &n)
+	text = strconv.FormatInt(n.Count, 10)
+	if !n.Exact {
+		text = "about " + text
+	}
+	return n, text, err
+}
+
+const pageMost = 1000
+
+func (p *program) entitiesList() *cobra.Command {
+	var c chosen
+	var output format
+	var limit int
+	var count bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the entities that are prefetched, or count them",
+		Example: `  freshet entities list --source nexon --facet character --tier hot
+  freshet entities list --enabled false --limit 0 -o jsonl
+  freshet entities list --count`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := errors.Join(output.check(), c.check()); err != nil {
+				return usageError{err}
+			}
+			if limit < 0 {
+				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
+			}
+			api, err := p.admin(c.addr)
+			if err != nil {
+				return err
+			}
+			if c.facet != "" {
+				if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
+					return err
+				}
+			}
+			if !count {
+				return p.listEntities(cmd.Context(), api, c, output, limit)
+			}
+			n, text, err := api.count(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			if output != "table" {
+				return json.NewEncoder(p.stdout).Encode(n)
+			}
+			_, err = fmt.Fprintln(p.stdout, text)
+			return err
+		},
+	}
+	c.flags(cmd)
+	cmd.Flags().StringVar(&c.source, "source", "", "of this source (default all)")
+	cmd.Flags().StringVar(&c.enabled, "enabled", "", "that are enabled (true), or disabled (false)")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all")
+	cmd.Flags().BoolVar(&count, "count", false, "print how many there are, or about how many")
+	output.flag(cmd)
+	return cmd
+}
+
+// listEntities prints entities as they come: there may be more than fit into memory.
+func (p *program) listEntities(ctx context.Context, api *admin, c chosen, f format, limit int) error {
+	defer api.keep()()
+	query, printed := c.query(), 0
+	out := &stream{w: p.stdout, format: f}
+	for limit == 0 || printed < limit {
+		size := pageMost
+		if limit > 0 {
+			size = min(size, limit-printed)
+		}
+		query.Set("limit", strconv.Itoa(size))
+		var page entities.Page
+		err := api.call(ctx, http.MethodGet, "/entities?"+query.Encode(), nil, &page)
+		if err == nil {
+			err = out.print(page.Entities)
+		}
+		if err != nil {
+			return err
+		}
+		printed += len(page.Entities)
+		if page.Next == nil {
+			return out.end()
+		}
+		query.Set("after", *page.Next)
+	}
+	fmt.Fprintf(p.stderr, "%d are shown, and there may be more; --limit 0 shows all\n", printed)
+	return out.end()
+}
+
+// stream prints a list a page at a time.
+type stream struct {
+	w      io.Writer
+	format format
+	begun  bool
+}
+
+func (s *stream) print(page []entities.Entity) error {
+	switch s.format {
+	case "jsonl":
+		return printAll(s.w, s.format, page, nil, nil)
+	case "json":
+		for _, e := range page {
+			text, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(s.w, "%s\n  %s", s.before(), text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var lines [][]string
+	if !s.begun {
+		lines = [][]string{{"SOURCE", "FACET", "KEY", "TIER", "ENABLED", "DUE", "READS", "LAST READ", "CHANGES", "PARAMS"}}
+		s.begun = true
+	}
+	for _, e := range page {
+		lines = append(lines, entityRow(e))
+	}
+	return table(s.w, lines)
+}
+
+// before is what stands before an element of an array.
+func (s *stream) before() string {
+	if s.begun {
+		return ","
+	}
+	s.begun = true
+	return "["
+}
+
+func (s *stream) end() error {
+	if s.format != "json" {
+		return nil
+	}
+	text := "\n]\n"
+	if !s.begun {
+		text = "[]\n"
+	}
+	_, err := io.WriteString(s.w, text)
+	return err
+}
+
+func entityRow(e entities.Entity) []string {
+	read, params := "never", "-"
+	if e.LastReadAt != nil {
+		read = e.LastReadAt.Format(time.RFC3339)
+	}
+	if len(e.Params) > 0 {
+		text, err := json.Marshal(e.Params)
+		if err != nil {
+			panic(err) // they are texts
+		}
+		params = string(text)
+	}
+	number := func(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
+	return []string{
+		e.Source, e.Facet, e.Key, e.Tier, strconv.FormatBool(e.Enabled), e.DueAt.Format(time.RFC3339),
+		number(e.Reads), read, number(e.Changes), params,
+	}
+}
+
+const keysMost = 1000
+
+func (p *program) entitiesSwitch(enable bool) *cobra.Command {
+	var c chosen
+	var yes bool
+	verb := map[bool]string{true: "enable", false: "disable"}[enable]
+	cmd := &cobra.Command{
+		Use:   verb + " [KEY...]",
+		Short: map[bool]string{true: "Put entities back into the schedule", false: "Take entities out of the schedule"}[enable],
+		Long: map[bool]string{
+			true:  "Put entities back into the schedule: those with the keys, or all that the filters choose.",
+			false: "Take entities out of the schedule: those with the keys, or all that the filters choose. What\nis stored of them remains, is served, and is refreshed when somebody reads it.",
+		}[enable],
+		Example: fmt.Sprintf("  freshet entities %s --source nexon --facet character --tier cold\n  freshet entities %s --facet character --yes somebody somebody-else", verb, verb),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, keys []string) error {
+			if err := c.check(); err != nil {
+				return err
+			}
+			if len(keys) > 0 && (c.facet == "" || c.tier != "" || c.prefix != "") {
+				return usageError{errors.New("keys need --facet, and stand alone: leave out --tier and --prefix")}
+			}
+			api, err := p.admin(c.addr)
+			if err != nil {
+				return err
+			}
+			if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
+				return err
+			}
+			if !yes {
+				if err := p.askSwitch(cmd, api, c, keys, enable); err != nil {
+					return err
+				}
+			}
+			n, err := api.switchAll(cmd.Context(), c, keys, verb)
+			if err != nil && n > 0 {
+				err = fmt.Errorf("%w; %d were %sd before, and doing it again goes on", err, n, verb)
+			}
+			if err == nil {
+				fmt.Fprintf(p.stdout, "%d %sd\n", n, verb)
+			}
+			return err
+		},
+	}
+	c.flags(cmd)
+	cmd.Flags().StringVar(&c.source, "source", "", "of this source (may be left out if there is one)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// askSwitch asks whether that many are meant.
+func (p *program) askSwitch(cmd *cobra.Command, api *admin, c chosen, keys []string, enable bool) error {
+	text := strconv.Itoa(len(keys))
+	if len(keys) == 0 {
+		var err error
+		c.enabled = strconv.FormatBool(!enable)
+		if _, text, err = api.count(cmd.Context(), c); err != nil {
+			return err
+		}
+	}
+	of := strings.TrimRight(c.source+"/"+c.facet, "/")
+	in := cmd.InOrStdin()
+	question := fmt.Sprintf("%s %s entities of %s?", map[bool]string{true: "Enable", false: "Disable"}[enable], text, of)
+	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
+}
+
+// switchAll enables or disables, a part at a time, until all is done.
+func (a *admin) switchAll(ctx context.Context, c chosen, keys []string, verb string) (n int, err error) {
+	defer a.keep()()
+	parts := slices.Collect(slices.Chunk(keys, keysMost))
+	if len(keys) == 0 {
+		parts = [][]string{nil}
+	}
+	for _, part := range parts {
+		order := entities.NewSwitch(c.source, c.facet, c.tier, c.prefix, part)
+		for done := false; !done; {
+			var answer entities.Switched
+			if err := a.call(ctx, http.MethodPost, "/entities/"+verb, order, &answer); err != nil {
+				return n, err
+			}
+			n += answer.Changed
+			if done = answer.Done; answer.Next != nil {
+				order.After = *answer.Next
+			}
+		}
+	}
+	return n, nil
+}

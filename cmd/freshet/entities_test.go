@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/entities"
+)
+
+// prefetching is a configuration in which one facet is prefetched, and one is not.
+func prefetching(t *testing.T) string {
+	return write(t, `sources:
+  mirror:
+    baseURL: http://mirror.example
+    quota: {policies: [{name: second, limit: 500, window: 1s}]}
+    facets:
+      f: {keyPattern: "[^?]{1,80}", documents: {d: {path: "/f/{key}"}}}
+      quiet: {documents: {d: {path: "/quiet/{key}"}}}
+    prefetch: {facets: {f: {mode: tiers}}}
+`)
+}
+
+func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo", "--config", prefetching(t))
+	file := filepath.Join(t.TempDir(), "rows.csv")
+	var rows strings.Builder
+	rows.WriteString("key,tier,p\n")
+	for i := range 2500 {
+		fmt.Fprintf(&rows, "k/%04d,%s,%d\n", i, []string{"hot", "warm", ""}[i%3], i%2)
+	}
+	if err := os.WriteFile(file, []byte(rows.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.said(2, []string{"--facet"}, "entities", "import", file)
+	d.said(3, []string{`no facet "g"; it has f, quiet`}, "entities", "import", "--facet", "g", file)
+	d.said(3, []string{`no source "nexon"`}, "entities", "import", "--source", "nexon", "--facet", "f", file)
+	d.said(1, []string{"sources.mirror.prefetch.facets.quiet.mode", "stopped after row 0"}, "entities", "import", "--facet", "quiet", file)
+	d.said(0, []string{"2500 rows, 2500 added, 0 known\n"}, "entities", "import", "--facet", "f", file)
+	d.said(0, []string{"500 rows, 0 added, 500 known\n"}, "entities", "import", "--facet", "f", "--skip", "2000", file)
+
+	table := strings.Join(strings.Fields(d.said(0, nil, "entities", "list", "--facet", "f", "--prefix", "k/0001")), " ")
+	for _, want := range []string{"SOURCE FACET KEY TIER ENABLED DUE READS LAST READ CHANGES PARAMS", "mirror f k/0001 warm true 20", ` 0.0 never 0.0 {"p":"1"}`} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in %s", want, table)
+		}
+	}
+	d.said(0, []string{"2500\n"}, "entities", "list", "--count")
+	d.said(0, []string{`{"count":834,"exact":true}`}, "entities", "list", "--count", "--tier", "hot", "-o", "json")
+	for _, format := range []string{"json", "jsonl"} {
+		text := d.said(0, nil, "entities", "list", "--limit", "0", "-o", format)
+		if format == "jsonl" {
+			text = "[" + strings.ReplaceAll(strings.TrimSpace(text), "\n", ",") + "]"
+		}
+		var all []entities.Entity
+		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 2500 || all[2499].Key != "k/2499" {
+			t.Errorf("%d in %s, %v", len(all), format, err)
+		}
+	}
+	if text := d.said(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
+		t.Errorf("nothing is %q", text)
+	}
+	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "entities", "list", "--limit", "1500")
+	if code != 0 || strings.Count(out, "\n") != 1501 || !strings.Contains(errs, "1500 are shown, and there may be more") {
+		t.Errorf("exit %d, %d lines, %q", code, strings.Count(out, "\n"), errs)
+	}
+
+	d.said(2, []string{"give --yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
+	d.said(0, []string{"834 disabled\n"}, "entities", "disable", "--facet", "f", "--tier", "hot", "--yes")
+	d.said(0, []string{"2 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "k/0000", "k/0003", "k/0001")
+	d.said(0, []string{"832\n"}, "entities", "list", "--enabled", "false", "--count")
+	d.said(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot"}`, `"keys":["k/0000","k/0003","k/0001"]`}, "settings", "audit")
+	d.said(2, []string{"keys need --facet"}, "entities", "disable", "--yes", "k")
+	d.said(2, []string{"leave out --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
+	d.said(2, []string{"hot, warm or cold"}, "entities", "disable", "--yes", "--tier", "lukewarm")
+	d.said(2, []string{"true or false"}, "entities", "list", "--enabled", "yes")
+	d.said(2, []string{"0, for all, or more"}, "entities", "list", "--limit", "-1")
+	d.said(2, []string{"table, json or jsonl"}, "entities", "list", "-o", "xml")
+	if code, stderr := d.stop(); code != 0 || stderr != "" {
+		t.Errorf("stopped with %d: %s", code, stderr)
+	}
+}
+
+func TestASnapshotIsPrintedRefreshedAndDeletedByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	const name = "nexon/character/somebody"
+	d.said(2, []string{"must be source/facet/key"}, "snapshot", "get", "nexon/character")
+	d.said(2, []string{"the key is empty"}, "snapshot", "get", "nexon/character/")
+	d.said(3, []string{"There is no such source"}, "snapshot", "get", "github/character/somebody")
+	d.said(3, []string{"no such facet"}, "snapshot", "get", "nexon/guild/somebody")
+	d.said(1, []string{"does not match the pattern"}, "snapshot", "get", "nexon/character/some body/../x")
+	d.said(4, []string{"nothing is stored of " + name + " yet (UPDATING", "--wait 10s"}, "snapshot", "get", name)
+	d.until("a fresh answer", "somebody", isFresh)
+	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "snapshot", "get", name)
+	if code != 0 || !json.Valid([]byte(out)) || !strings.HasPrefix(out, "{") || !strings.HasPrefix(errs, "FRESH, checked 20") {
+		t.Errorf("exit %d, %.80q, %q", code, out, errs)
+	}
+	d.said(0, []string{"nexon/character/other: FRESH, checked 20"}, "snapshot", "refresh", "nexon/character/other", "--wait", "20s")
+	d.said(0, []string{"nexon/character/third: a refresh is queued"}, "snapshot", "refresh", "nexon/character/third")
+	d.said(2, []string{"from 0s to 30s"}, "snapshot", "refresh", name, "--wait", "1h")
+	d.said(2, []string{"give --yes"}, "snapshot", "delete", name)
+	d.said(0, []string{name + " is deleted\n"}, "snapshot", "delete", name, "--yes")
+	d.said(3, []string{"Nothing is stored of " + name}, "snapshot", "delete", name, "--yes")
+	d.said(3, []string{"Nothing is stored of nexon/character/a/b?c"}, "snapshot", "delete", "nexon/character/a/b?c", "--yes")
+	d.said(0, []string{"snapshot-delete", `{"facet":"character","key":"somebody"}`}, "settings", "audit")
+}
+
+// TestWhatWasDeletedIsServedNoMore reads from the memory in front of the store.
+func TestWhatWasDeletedIsServedNoMore(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.until("a fresh answer", "somebody", isFresh)
+	d.said(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh brings it back
+	d.said(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
+	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// barEvery is how often a terminal is told how far it is, and lineEvery a log.
+	barEvery  = 200 * time.Millisecond
+	lineEvery = 10 * time.Second
+	barWidth  = 24
+)
+
+// counted counts what was read of an input, of which the size may be known.
+type counted struct {
+	in   io.Reader
+	read atomic.Int64
+	size int64 // bytes; 0: not known
+}
+
+func newCounted(in io.Reader) *counted {
+	c := &counted{in: in}
+	if f, ok := in.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			c.size = info.Size()
+		}
+	}
+	return c
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.in.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// progress tells how far an import is: a bar at a terminal, and lines elsewhere.
+type progress struct {
+	out      io.Writer
+	terminal bool
+	input    *counted
+	started  time.Time
+}
+
+func (p *progress) every() time.Duration {
+	if p.terminal {
+		return barEvery
+	}
+	return lineEvery
+}
+
+func (p *progress) show(rows int, now time.Time) {
+	text := fmt.Sprintf("%d rows, %.0f rows/s", rows, float64(rows)/max(now.Sub(p.started).Seconds(), 0.001))
+	if p.input.size > 0 {
+		part := min(1, float64(p.input.read.Load())/float64(p.input.size))
+		bar := ""
+		if p.terminal {
+			full := int(part * barWidth)
+			bar = "[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "] "
+		}
+		text = fmt.Sprintf("%s%2.0f %%, %s", bar, 100*part, text)
+	}
+	if p.terminal {
+		fmt.Fprint(p.out, "\r"+text+"\x1b[K")
+		return
+	}
+	fmt.Fprintln(p.out, text)
+}
+
+// clear takes the bar away, for what else is written.
+func (p *progress) clear() {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,407 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/problem"
+)
+
+// taker is a query service that takes entities, and no keys with an x.
+type taker struct {
+	*testing.T
+	server *httptest.Server
+	mu     sync.Mutex
+	got    map[string]entities.Order
+	sent   int // orders that were taken
+	calls  int
+	// before is called before each batch is taken, with its number and its first entity;
+	// an error refuses it.
+	before func(call int, first string) error
+}
+
+func newTaker(t *testing.T) *taker {
+	t.Helper()
+	r := &taker{T: t, got: map[string]entities.Order{}}
+	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
+	t.Cleanup(r.server.Close)
+	return r
+}
+
+func (r *taker) serve(w http.ResponseWriter, req *http.Request) {
+	var b entities.Batch
+	text, err := io.ReadAll(req.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil || len(text) > 1<<20 || len(b.Entities) > 5000 || len(b.Entities) == 0 || b.Source != "nexon" || b.Facet != "f" {
+		r.Errorf("%s %s: %d bytes, %d entities of %s/%s: %v", req.Method, req.URL, len(text), len(b.Entities), b.Source, b.Facet, err)
+	}
+	r.mu.Lock()
+	r.calls++
+	call := r.calls
+	r.mu.Unlock()
+	if r.before != nil {
+		if err := r.before(call, string(b.Entities[0])); err != nil {
+			_ = problem.New(http.StatusServiceUnavailable, "store-unavailable", err.Error()).Write(w, req)
+			return
+		}
+	}
+	var done entities.Registration
+	var orders []entities.Order
+	var wrong []problem.Error
+	for i, text := range b.Entities {
+		o, err := entities.ReadOrder(text)
+		if err != nil {
+			r.Errorf("%s: %v", text, err)
+		}
+		if orders = append(orders, o); strings.Contains(o.Key, "x") && len(wrong) < 2 {
+			wrong = append(wrong, problem.Error{Detail: "no key has an x", Pointer: fmt.Sprintf("#/entities/%d", i)})
+		}
+	}
+	if len(wrong) > 0 {
+		p := problem.New(http.StatusBadRequest, "bad-entities", "Some are wrong.")
+		p.Errors = wrong
+		_ = p.Write(w, req)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sent += len(orders)
+	for _, o := range orders {
+		if _, known := r.got[o.Key]; known {
+			done.Known++
+		} else {
+			done.Added++
+		}
+		r.got[o.Key] = o
+	}
+	_ = json.NewEncoder(w).Encode(done)
+}
+
+// imports runs an import of in to its end.
+func (r *taker) imports(ctx context.Context, in io.Reader, args ...string) (stdout, stderr string, err error) {
+	var out, errs bytes.Buffer
+	root := newRoot([]string{"FRESHET_ADDR=" + r.server.URL}, &out, &errs)
+	root.SetIn(in)
+	root.SetArgs(append([]string{"entities", "import", "--source", "nexon", "--facet", "f"}, args...))
+	err = root.ExecuteContext(ctx)
+	return out.String(), errs.String(), err
+}
+
+// table writes n rows of both formats.
+func tableOf(n int) map[string]string {
+	var c, j strings.Builder
+	c.WriteString("key,tier,enabled,ocid\n")
+	for i := range n {
+		tier := []string{"hot", "warm", "cold", ""}[i%4]
+		fmt.Fprintf(&c, "k%06d,%s,%v,\"<%d>\"\n", i, tier, i%5 != 0, i)
+		fmt.Fprintf(&j, `{"key":"k%06d","tier":%q,"enabled":%v,"params":{"ocid":"<%d>"}}`+"\n", i, tier, i%5 != 0, i)
+	}
+	return map[string]string{"csv": c.String(), "jsonl": j.String()}
+}
+
+func (r *taker) complete(n int) {
+	r.Helper()
+	if len(r.got) != n {
+		r.Errorf("%d are registered, of %d", len(r.got), n)
+	}
+	for i := range n {
+		o := r.got[fmt.Sprintf("k%06d", i)]
+		if o.Tier != []string{"hot", "warm", "cold", ""}[i%4] || *o.Enabled != (i%5 != 0) || o.Params["ocid"] != fmt.Sprintf("<%d>", i) {
+			r.Fatalf("row %d became %+v", i+1, o)
+		}
+	}
+}
+
+func TestManyRowsAreImportedInBothFormats(t *testing.T) {
+	for format, text := range tableOf(20_000) {
+		for _, in := range []string{text, "\ufeff" + strings.ReplaceAll(text, "\n", "\r\n")} {
+			r := newTaker(t)
+			stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in))
+			if err != nil || stdout != "20000 rows, 20000 added, 0 known\n" || stderr != "" {
+				t.Errorf("%s: %q, %q, %v", format, stdout, stderr, err)
+			}
+			r.complete(20_000)
+		}
+	}
+}
+
+func TestAnImportThatWasInterruptedGoesOnWhereItSays(t *testing.T) {
+	const n = 40_000
+	for format, text := range tableOf(n) {
+		r := newTaker(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		r.before = func(call int, _ string) error {
+			if call == 3 {
+				cancel()
+			}
+			return nil
+		}
+		stdout, _, err := r.imports(ctx, strings.NewReader(text))
+		skip := skipOf(t, err)
+		if stdout != "" || !strings.HasPrefix(err.Error(), "interrupted; stopped after row ") || skip < 15_000 || skip == n {
+			t.Fatalf("%s: %q, %v", format, stdout, err)
+		}
+		before := r.sent
+		if before != skip { // all that was sent was waited for
+			t.Errorf("%d were registered, and %d are told", before, skip)
+		}
+		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
+		if want := fmt.Sprintf("%d rows, %d added, 0 known\n", n-skip, n-skip); stdout != want || stderr != "" || err != nil {
+			t.Errorf("%s: %q, want %q; %q, %v", format, stdout, want, stderr, err)
+		}
+		r.complete(n)
+	}
+}
+
+var goOn = regexp.MustCompile(`; stopped after row (\d+); go on with --skip (\d+)$`)
+
+func skipOf(t *testing.T, err error) int {
+	t.Helper()
+	if err == nil {
+		t.Fatal("the import did not stop")
+	}
+	m := goOn.FindStringSubmatch(err.Error())
+	if m == nil || m[1] != m[2] {
+		t.Fatalf("%v does not say where to go on", err)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestAQueryServiceThatFailsInTheMiddleLeavesNoGap(t *testing.T) {
+	const n = 50_000
+	for format, text := range tableOf(n) {
+		r := newTaker(t)
+		// The fourth is refused when the three behind it were taken, which do not count.
+		later := make(chan struct{})
+		var behind atomic.Int64
+		r.before = func(_ int, first string) error {
+			if strings.Contains(first, "k015000") {
+				<-later
+				return errors.New("the database is away")
+			}
+			if first > `{"key":"k015000` && behind.Add(1) == inFlight-1 {
+				close(later)
+			}
+			return nil
+		}
+		_, _, err := r.imports(t.Context(), strings.NewReader(text))
+		skip := skipOf(t, err)
+		if !strings.HasPrefix(err.Error(), "the database is away; stopped") || skip != 15_000 || r.sent != 30_000 || len(r.got) != r.sent {
+			t.Fatalf("%s: %d registered, %v", format, r.sent, err)
+		}
+		for i := range skip {
+			if _, there := r.got[fmt.Sprintf("k%06d", i)]; !there {
+				t.Fatalf("row %d is not registered, and is to be skipped", i+1)
+			}
+		}
+		if _, there := r.got[fmt.Sprintf("k%06d", skip)]; there {
+			t.Errorf("row %d is registered, and is to be sent again", skip+1)
+		}
+		r.before = nil
+		stdout, _, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
+		if err != nil || !strings.HasPrefix(stdout, fmt.Sprintf("%d rows, ", n-skip)) {
+			t.Errorf("%s: %q, %v", format, stdout, err)
+		}
+		r.complete(n)
+	}
+	r := newTaker(t)
+	r.server.Close()
+	if _, _, err := r.imports(t.Context(), strings.NewReader("key\na\n")); err == nil || !strings.Contains(err.Error(), "nothing answers at") || skipOf(t, err) != 0 {
+		t.Error(err)
+	}
+}
+
+// endless is a table without an end, that counts what was read of it.
+type endless struct {
+	rows int
+	rest []byte
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	if len(e.rest) == 0 {
+		e.rest = fmt.Appendf(e.rest, "{\"key\":\"k%06d\"}\n", e.rows)
+		e.rows++
+	}
+	n := copy(p, e.rest)
+	e.rest = e.rest[n:]
+	return n, nil
+}
+
+func TestNoMoreIsReadThanIsUnderWay(t *testing.T) {
+	r := newTaker(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var in endless
+	full, go1 := make(chan struct{}), make(chan struct{})
+	r.before = func(call int, _ string) error {
+		if call == inFlight {
+			close(full)
+		}
+		if call <= inFlight {
+			<-go1
+		}
+		return nil
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := r.imports(ctx, &in)
+		ended <- err
+	}()
+	<-full
+	cancel() // four are under way and nobody has been answered
+	close(go1)
+	if n := skipOf(t, <-ended); n != inFlight*partRows || r.calls != inFlight {
+		t.Errorf("%d rows in %d calls", n, r.calls)
+	}
+	if most := (inFlight + 1) * partRows; in.rows > most+10 {
+		t.Errorf("%d rows were read while %d were under way", in.rows, inFlight*partRows)
+	}
+}
+
+func TestAWrongRowIsNamedByItsLineAndNothingBehindItIsSent(t *testing.T) {
+	long := strings.Repeat("v", 70_000)
+	for _, c := range []struct{ in, want string }{
+		{"key,tier\na,hot\n\nb c\n", `line 4: it has 1 fields, and the header has 2; stopped after row 1; go on with --skip 1`},
+		{"key,tier\na,hot\nb,lukewarm\nc,hot\n", `line 3: the tier "lukewarm" must be hot, warm or cold; stopped after row 1`},
+		{"key,enabled\na,1\nb,yes\n", `line 3: enabled is "yes"; it must be true or false; stopped after row 1`},
+		{"key\na\n..\n", `line 3: the key may not be ".."; stopped after row 1`},
+		{"key,p\na,1\n\"b,1\nc,1\n", `line 3: extraneous or missing " in quoted-field; stopped after row 1`},
+		{"key,p\na,1\nb,\"1\"\"2\"3\n", `line 3: extraneous or missing " in quoted-field; stopped after row 1`},
+		{"key\na\n\xff\n", `line 3: the key is not valid UTF-8; stopped after row 1`},
+		{"key,p\na,1\nb,\x01\n", `line 3: the param p must be UTF-8 without control characters; stopped after row 1`},
+		{"key,p\na,1\nb," + long + "\n", `line 3: it is longer than 65536 bytes, as no row is; stopped after row 1`},
+		{"key\na\nx\n", `line 3: no key has an x; stopped after row 0; go on with --skip 0`}, // all of a request or none
+		{"key\nx1\na\nx2\nx3\n", `line 2: no key has an x; line 4: no key has an x; stopped after row 0`},
+		{"name,tier\na,hot\n", `line 1: the header has no column key; it has ["name" "tier"]. CSV begins with a header line, as in key,tier; stopped after row 0`},
+		{"\n\nkey,key\na,a\n", `line 3: the header has a column without a name, or two of one`},
+		{"key,\na,a\n", `line 1: the header has a column without a name`},
+		{"", `there is nothing to import: CSV begins with a header line, as in key,tier; stopped after row 0`},
+		{"{\"key\":\"a\"}\n{\"key\":\"b\",\"teir\":\"hot\"}\n", `line 2: json: unknown field "teir"; there are key, params, tier and enabled; stopped after row 1`},
+		{"{\"key\":\"a\"}\nb\n", `line 2: it must be an object, as in {"key":"somebody","tier":"hot"}; stopped after row 1`},
+		{"{\"key\":\"a\"} {\"key\":\"b\"}\n", `line 1: something follows the object`},
+	} {
+		r := newTaker(t)
+		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(c.in))
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || stdout != "" || stderr != "" {
+			t.Errorf("%.80q: %q, %q, %v", c.in, stdout, stderr, err)
+		}
+		if want := strings.Count(c.want, "after row 1"); len(r.got) != want {
+			t.Errorf("%.80q: %d are registered, want %d", c.in, len(r.got), want)
+		}
+	}
+}
+
+func TestWrongRowsAreNamedAndLeftOutOnRequest(t *testing.T) {
+	in := "key, tier\na,hot\nx1,hot\nb,lukewarm\nx2,hot\nx3,hot\nc,cold\n\"d,hot\ne,warm\n"
+	r := newTaker(t)
+	stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in), "--keep-going")
+	wrong := "line 3: no key has an x\nline 4: the tier \"lukewarm\" must be hot, warm or cold\nline 5: no key has an x\nline 6: no key has an x\n" +
+		"line 8: extraneous or missing \" in quoted-field\n"
+	if stdout != "8 rows, 3 added, 0 known, 5 wrong\n" || stderr != wrong || !errors.As(err, new(partialError)) {
+		t.Errorf("%q, %q, %v", stdout, stderr, err)
+	}
+	for _, key := range []string{"a", "c", "e"} {
+		if _, there := r.got[key]; !there {
+			t.Errorf("%s is not registered", key)
+		}
+	}
+	stdout, stderr, err = r.imports(t.Context(), strings.NewReader("key\nx\n"), "--keep-going")
+	if stdout != "1 rows, 0 added, 0 known, 1 wrong\n" || stderr != "line 2: no key has an x\n" || !errors.As(err, new(partialError)) {
+		t.Errorf("%q, %q, %v", stdout, stderr, err)
+	}
+	stdout, _, err = r.imports(t.Context(), strings.NewReader(in), "--keep-going", "--skip", "7")
+	if stdout != "1 rows, 0 added, 1 known\n" || err != nil {
+		t.Errorf("%q, %v", stdout, err)
+	}
+}
+
+func TestCSVIsReadAsItsWritersMeanIt(t *testing.T) {
+	r := newTaker(t)
+	in := "\ufeffocid,key,\"a \"\"param\"\"\",enabled,tier\r\n\r\n,\"a,b\",\"\"\"q\"\"\",,\r\n1, c ,,F,hot"
+	if stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in)); stdout != "2 rows, 2 added, 0 known\n" || err != nil {
+		t.Fatalf("%q, %q, %v", stdout, stderr, err)
+	}
+	for key, want := range map[string]string{"a,b": `{"key":"a,b","params":{"a \"param\"":"\"q\""}}`, " c ": `{"key":" c ","params":{"ocid":"1"},"tier":"hot","enabled":false}`} {
+		if text, err := json.Marshal(r.got[key]); err != nil || string(text) != want {
+			t.Errorf("%q became %s, want %s", key, text, want)
+		}
+	}
+	in = `{"key":"a"}`
+	if stdout, _, err := r.imports(t.Context(), strings.NewReader(in), "--format", "csv"); err == nil || !strings.Contains(err.Error(), `line 1: bare "`) {
+		t.Errorf("%q, %v", stdout, err)
+	}
+}
+
+func TestRowsThatAreLongTakeMoreRequests(t *testing.T) {
+	r := newTaker(t)
+	var in strings.Builder
+	in.WriteString("key,p\n")
+	for i := range 1000 { // each < is six bytes in JSON
+		fmt.Fprintf(&in, "k%06d,%s\n", i, strings.Repeat("<", 3000))
+	}
+	stdout, _, err := r.imports(t.Context(), strings.NewReader(in.String()))
+	if err != nil || stdout != "1000 rows, 1000 added, 0 known\n" || r.calls < 18 || r.calls > 20 {
+		t.Errorf("%q in %d calls, %v", stdout, r.calls, err)
+	}
+}
+
+func TestAFileIsImportedAndTheExitCodeSaysWhatBecameOfIt(t *testing.T) {
+	r := newTaker(t)
+	file := filepath.Join(t.TempDir(), "rows.csv")
+	if err := os.WriteFile(file, []byte("key\na\nx\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"FRESHET_ADDR=" + r.server.URL}
+	for want, args := range map[int][]string{
+		1: {"--source", "nexon", "--facet", "f", file},
+		4: {"--source", "nexon", "--facet", "f", "--keep-going", file},
+		2: {"--source", "nexon", file},
+	} {
+		if code, stdout, stderr := command(t, env, append([]string{"entities", "import"}, args...)...); code != want {
+			t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := command(t, env, "entities", "import", "--source", "nexon", "--facet", "f", file+"s"); code != 1 || !strings.Contains(stderr, "no such file") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+func TestTheBarShowsHowFarAnImportIs(t *testing.T) {
+	var out bytes.Buffer
+	in := &counted{in: strings.NewReader("0123456789"), size: 20}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		t.Fatal(err)
+	}
+	p := progress{out: &out, input: in}
+	p.show(500, p.started.Add(2_000_000_000))
+	p.terminal = true
+	p.show(500, p.started.Add(2_000_000_000))
+	p.clear()
+	in.size = 0
+	p.show(0, p.started)
+	want := "50 %, 500 rows, 250 rows/s\n\r[============            ] 50 %, 500 rows, 250 rows/s\x1b[K\r\x1b[K\r0 rows, 0 rows/s\x1b[K"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}

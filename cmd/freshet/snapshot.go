@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+)
+
+func (p *program) snapshot() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Print what is stored of an entity, refresh it or delete it",
+		Long: `Print what is stored of an entity, refresh it or delete it, through a query service. An entity
+is named as source/facet/key; the key may have slashes of its own.`,
+	}
+	c.AddCommand(p.snapshotGet(), p.snapshotRefresh(), p.snapshotDelete())
+	return c
+}
+
+// entityOf reads source/facet/key.
+func entityOf(text string) (e schemas.Entity, err error) {
+	parts := strings.SplitN(text, "/", 3)
+	if len(parts) < 3 {
+		return e, usageError{fmt.Errorf("%q must be source/facet/key, as in nexon/character/somebody", text)}
+	}
+	e = schemas.Entity{Source: parts[0], Facet: parts[1], Key: parts[2]}
+	if err := e.Check(); err != nil {
+		return e, usageError{fmt.Errorf("%q: %w", text, err)}
+	}
+	return e, nil
+}
+
+func pathOf(e schemas.Entity) string {
+	return "/" + e.Source + "/" + e.Facet + "/" + url.PathEscape(e.Key)
+}
+
+// seen is what a read tells of an entity.
+type seen struct {
+	Snapshot      json.RawMessage `json:"snapshot"`
+	Freshness     string          `json:"freshness"`
+	UpdatedAt     *time.Time      `json:"lastUpdatedAt"`
+	CheckedAt     *time.Time      `json:"lastCheckedAt"`
+	Queued        bool            `json:"updateQueued"`
+	EstimatedWait *int64          `json:"estimatedWaitMs"`
+	NotQueued     *string         `json:"notQueuedReason"`
+}
+
+// state says how it stands with an entity, in one line.
+func (s seen) state() string {
+	text := s.Freshness
+	if s.CheckedAt != nil {
+		text += ", checked " + s.CheckedAt.Format(time.RFC3339)
+	}
+	if s.UpdatedAt != nil {
+		text += ", changed " + s.UpdatedAt.Format(time.RFC3339)
+	}
+	if s.Queued {
+		text += ", a refresh is queued"
+	}
+	if s.NotQueued != nil {
+		text += ", no refresh is queued: " + *s.NotQueued
+	}
+	return text
+}
+
+// read asks a query service for or about an entity; not a snapshot: found is false.
+func (p *program) read(cmd *cobra.Command, api *admin, method, path string, scope access.Scope) (s seen, found bool, err error) {
+	r, err := api.send(cmd.Context(), method, "/v1"+path, nil)
+	if err != nil {
+		return s, false, err
+	}
+	readable := json.Unmarshal(r.text, &s) == nil
+	switch {
+	case r.code == http.StatusNotFound && s.Freshness != "":
+		return s, false, notFoundError{errors.New("the upstream has no such entity: " + s.state())}
+	case r.code != http.StatusOK && r.code != http.StatusAccepted:
+		return s, false, api.refused(r, scope)
+	case !readable || (r.code == http.StatusOK && s.Freshness == ""):
+		return s, false, api.stranger(r)
+	}
+	return s, r.code == http.StatusOK, nil
+}
+
+func (p *program) snapshotGet() *cobra.Command {
+	var addr string
+	c := &cobra.Command{
+		Use:   "get SOURCE/FACET/KEY",
+		Short: "Print an entity's snapshot as JSON",
+		Long: `Print an entity's snapshot as JSON, and how fresh it is on stderr. It is a read as any other:
+what is stale or missing is queued. Exit code 3: there is none; 4: there is none yet.`,
+		Example: `  freshet snapshot get nexon/character/somebody`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := entityOf(args[0])
+			if err != nil {
+				return err
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			s, found, err := p.read(cmd, api, http.MethodGet, pathOf(e), access.Read)
+			if err != nil {
+				return err
+			}
+			if !found {
+				return partialError{fmt.Errorf("nothing is stored of %s yet (%s); ask again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
+			}
+			fmt.Fprintln(p.stderr, s.state())
+			_, err = p.stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
+			return err
+		},
+	}
+	addrFlag(c, &addr)
+	return c
+}
+
+// waitMost is how long a query service holds an answer back.
+const waitMost = 30 * time.Second
+
+func (p *program) snapshotRefresh() *cobra.Command {
+	var addr string
+	var wait time.Duration
+	c := &cobra.Command{
+		Use:   "refresh SOURCE/FACET/KEY",
+		Short: "Ask for a refresh of an entity, before all that nobody waits for",
+		Example: `  freshet snapshot refresh nexon/character/somebody
+  freshet snapshot refresh nexon/character/somebody --wait 10s`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := entityOf(args[0])
+			if err != nil {
+				return err
+			}
+			if wait < 0 || wait > waitMost {
+				return usageError{fmt.Errorf("--wait is %v; it must be from 0s to %v", wait, waitMost)}
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			api.client.Timeout += wait
+			path := pathOf(e) + "/refresh"
+			if wait > 0 {
+				path += "?wait=" + wait.String()
+			}
+			s, found, err := p.read(cmd, api, http.MethodPost, path, access.Refresh)
+			if err != nil {
+				return err
+			}
+			if found {
+				_, err = fmt.Fprintf(p.stdout, "%s: %s\n", e, s.state())
+				return err
+			}
+			text := fmt.Sprintf("%s: a refresh is queued", e)
+			if s.EstimatedWait != nil {
+				text += fmt.Sprintf(", and waits for about %v", time.Duration(*s.EstimatedWait)*time.Millisecond)
+			}
+			if wait > 0 {
+				return partialError{fmt.Errorf("%s; it has not landed within %v", text, wait)}
+			}
+			_, err = fmt.Fprintln(p.stdout, text)
+			return err
+		},
+	}
+	c.Flags().DurationVar(&wait, "wait", 0, "wait until it has landed, for so long at most")
+	addrFlag(c, &addr)
+	return c
+}
+
+func (p *program) snapshotDelete() *cobra.Command {
+	var addr string
+	var yes bool
+	c := &cobra.Command{
+		Use:   "delete SOURCE/FACET/KEY",
+		Short: "Delete what is stored of an entity, and its registration",
+		Long: `Delete what is stored of an entity, its failures and its registration: it is not prefetched
+any more. A refresh that is under way may store it again, and so may its next reader.`,
+		Example: `  freshet snapshot delete nexon/character/somebody`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := entityOf(args[0])
+			if err != nil {
+				return err
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			if !yes {
+				in := cmd.InOrStdin()
+				if err := confirm(cmd.Context(), in, isTerminal(in), p.stderr, "Delete all that is stored of "+e.String()+"?"); err != nil {
+					return err
+				}
+			}
+			var answer struct{ Deleted bool }
+			if err := api.call(cmd.Context(), http.MethodDelete, "/snapshots"+pathOf(e), nil, &answer); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "%s is deleted\n", e)
+			return err
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	addrFlag(c, &addr)
+	return c
+}
