@@ -19,7 +19,7 @@ const (
 	listUsual, listMost = 100, 1000
 	// lookMost is how many rows one request looks at, however few of them it is about:
 	// the time it takes has a bound.
-	lookMost = 5000
+	lookMost = 2000
 )
 
 // choice is which entities somebody means. The json tags are its form in the admin API.
