@@ -38,6 +38,23 @@ func TestEntitiesAreListedByFilterAndPage(t *testing.T) {
 	}
 }
 
+func TestAFewOfManyAreFoundInParts(t *testing.T) {
+	r := newRig(t)
+	all := make([]store.Registered, 2*lookMost+7)
+	for i := range all {
+		all[i] = store.Registered{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprintf("%06d", i)}, Tier: store.Cold, Due: start}
+	}
+	all[0].Tier, all[len(all)-1].Tier = store.Hot, store.Hot
+	if _, err := r.db.RegisterEntities(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	if a := r.ok(http.MethodGet, "/entities?tier=hot", ""); len(a.Entities) != 1 || a.Next == nil {
+		t.Errorf("the first part has %s", a.text)
+	}
+	r.lists("tier=hot", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
+	r.lists("tier=hot&limit=1", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
+}
+
 func TestAFilterThatIsNotUnderstoodIsRefused(t *testing.T) {
 	r := newRig(t)
 	for query, want := range map[string][2]string{
