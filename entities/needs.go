@@ -34,8 +34,9 @@ type Store interface {
 	// EnableEntities sets the flag of those with the keys, of the filter's source and
 	// facet, and returns how many had the other one.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
-	// ObserveReads adds reads to entities, and registers those that are unknown.
-	ObserveReads(ctx context.Context, reads []store.Reads) error
+	// ObserveReads adds reads to entities, and registers those that are unknown. Those of
+	// which risen says so are due at once.
+	ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error
 	// DeleteSnapshot deletes what is stored of an entity, and its registration, and
 	// reports whether there was anything; the audit is written with it, or neither.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
@@ -62,6 +63,8 @@ type Schedule interface {
 	// First returns when an entity that is registered now is due first; not at all if
 	// its facet is not prefetched.
 	First(r store.Registered, now time.Time) (due time.Time, prefetched bool)
+	// Rises reports whether reads are a reason to look at an entity at once.
+	Rises(e schemas.Entity, tier store.Tier, before, after float64) bool
 }
 
 // Told is who hears of what was done.

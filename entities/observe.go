@@ -21,7 +21,8 @@ func (s *Entities) Counts(source, facet string) bool {
 }
 
 // Observe counts reads that were made until a time. An entity that is not registered
-// becomes so, in the tier cold, if its facet is prefetched; its reads move it on.
+// becomes so, in the tier cold, if its facet is prefetched; its reads move it on, at once
+// where they have become so many.
 func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) error {
 	now := s.Now()
 	var counted []store.Reads
@@ -44,7 +45,14 @@ func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) e
 	if len(counted) == 0 {
 		return nil
 	}
-	if err := s.Store.ObserveReads(ctx, counted); err != nil {
+	risen := func(e schemas.Entity, tier store.Tier, before, after float64) bool {
+		rises := s.Sources[e.Source].Schedule.Rises(e, tier, before, after)
+		if rises {
+			first[e.Source] = until
+		}
+		return rises
+	}
+	if err := s.Store.ObserveReads(ctx, counted, risen); err != nil {
 		return err
 	}
 	for source, at := range first { // most are known, and due at another time: who is told looks for itself

@@ -146,8 +146,15 @@ func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
 	if err := r.Observe(t.Context(), []Read{of("nexon", "c", "x", 9)}, until); err != nil || len(r.told) != 2 {
 		t.Errorf("%v, told %q", err, r.told)
 	}
+	// So many reads that it rises: it is due when it was read, and the schedulers hear of it.
+	if err := r.Observe(t.Context(), []Read{of("nexon", "a", "new", 8)}, until); err != nil || r.told[2] != "nexon in -1m0s" {
+		t.Errorf("%v, told %q", err, r.told)
+	}
+	if fresh := r.ok(http.MethodGet, "/entities", "").Entities[1]; !fresh.DueAt.Equal(until) {
+		t.Errorf("%+v", fresh)
+	}
 	_ = r.db.Close()
-	if err := r.Observe(t.Context(), []Read{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 2 {
+	if err := r.Observe(t.Context(), []Read{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 3 {
 		t.Errorf("%v, told %q", err, r.told)
 	}
 }

@@ -74,6 +74,11 @@ func (f facets) First(r store.Registered, now time.Time) (time.Time, bool) {
 	return now.Add(time.Hour + time.Duration(len(r.Entity.Key))*time.Second), f.Prefetches(r.Entity.Facet)
 }
 
+// Rises says of a cold entity that its tenth read is enough.
+func (f facets) Rises(_ schemas.Entity, tier store.Tier, before, after float64) bool {
+	return tier == store.Cold && before < 10 && after >= 10
+}
+
 // words refuses keys with a space.
 type words struct{}
 

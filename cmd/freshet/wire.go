@@ -192,7 +192,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
-		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters,
+		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched), Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/due"
 	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -26,9 +27,6 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 	}
 	return entities.New(entities.Needs{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
-
-// scheduleChannel is where the schedulers of a source hear of what is due.
-func scheduleChannel(source string) string { return "schedule:" + source }
 
 // tellPatience bounds what telling others may take.
 const tellPatience = time.Second
@@ -49,4 +47,16 @@ func (o others) Forget(ctx context.Context, e schemas.Entity) {
 	if err := o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err(); err != nil {
 		o.log.Warn("what was deleted may be served for half a minute yet: Redis could not tell the query services", "entity", e.String(), "err", err)
 	}
+}
+
+// readers lets the query service tell who is read.
+type readers struct{ *entities.Entities }
+
+// Observe counts reads that were made until a time.
+func (r readers) Observe(ctx context.Context, reads []query.Read, until time.Time) error {
+	all := make([]entities.Read, len(reads))
+	for i, read := range reads {
+		all[i] = entities.Read(read)
+	}
+	return r.Entities.Observe(ctx, all, until)
 }
