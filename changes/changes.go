@@ -143,7 +143,9 @@ func recordOf(e store.Effect) (*kgo.Record, error) {
 		c.Before = e.Before[:]
 	}
 	key, value, err := c.Encode()
-	return &kgo.Record{Topic: schemas.ChangeTopic(e.Entity.Source), Key: key, Value: value, Timestamp: e.At}, err
+	// Its time is when it is told: the client would give up at once what is as old as
+	// its delivery may take.
+	return &kgo.Record{Topic: schemas.ChangeTopic(e.Entity.Source), Key: key, Value: value}, err
 }
 
 // trigger asks for the facets that the changes concern and that were not refreshed a

@@ -1,0 +1,323 @@
+package changes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
+)
+
+var tell = store.Effects{Tell: true}
+
+func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
+	r := newRig(t)
+	params := map[string]string{"encCsNo": "가"}
+	both := to(0, params)
+	both.Tell = true
+	r.write(general("2024가단1"), start.Add(-time.Hour), "g", store.Effects{})
+	r.write(progress("2024가단1"), start, "x", both)
+	r.write(progress("2024가단1"), start.Add(time.Second), "y", tell)
+	r.write(progress("quiet"), start, "x", store.Effects{})
+	if next := r.working(start.Add(time.Second)); !next.IsZero() {
+		t.Errorf("it looks again at %v", next)
+	}
+	r.left(0)
+
+	schema, err := jsonschema.NewCompiler().Compile("../schemas/change.v1.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := r.told(2)
+	for _, record := range records {
+		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(record.Value)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(doc); err != nil {
+			t.Errorf("%s: %v", record.Value, err)
+		}
+		if string(record.Key) != "progress/2024가단1" || record.Partition != records[0].Partition {
+			t.Errorf("key %q in partition %d", record.Key, record.Partition)
+		}
+	}
+	x, y := hashOf("x"), hashOf("y")
+	later := start.Add(time.Second)
+	for i, want := range []schemas.Change{
+		{Entity: progress("2024가단1"), Version: start.UnixMicro(), At: start, After: x[:]},
+		{Entity: progress("2024가단1"), Version: later.UnixMicro(), At: later, Before: x[:], After: y[:]},
+	} {
+		if got, err := schemas.DecodeChange(records[i].Value); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("told %+v, %v\nwant %+v", got, err, want)
+		}
+	}
+	want := []store.Ask{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
+	if !reflect.DeepEqual(r.door.asks, want) {
+		t.Errorf("asked %+v, want %+v", r.door.asks, want)
+	}
+	if told, asked := testutil.ToFloat64(r.metrics.told), testutil.ToFloat64(r.metrics.triggered); told != 2 || asked != 1 {
+		t.Errorf("%v told, %v asked", told, asked)
+	}
+}
+
+func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
+	r := newRig(t)
+	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
+	both := to(0, nil)
+	both.Tell = true
+	r.write(progress("a"), start, "x", both)
+	r.write(progress("b"), start, "x", to(0, nil))
+	if next := r.working(start); !next.Equal(start.Add(lease)) {
+		t.Errorf("it comes round at %v, want %v", next, start.Add(lease))
+	}
+	r.told(0)
+	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "TOPIC_AUTHORIZATION_FAILED") {
+		t.Errorf("it says %s", log)
+	}
+	accept()
+	r.door.asked()
+	r.working(start.Add(lease - time.Microsecond))
+	r.told(0)
+	r.asked()
+	if next := r.working(start.Add(lease)); !next.IsZero() {
+		t.Errorf("it looks again at %v", next)
+	}
+	r.told(1)
+	r.asked("general/a")
+	r.left(0)
+}
+
+func TestABrokerThatHangsEndsNothing(t *testing.T) {
+	r := newRig(t)
+	release := make(chan struct{})
+	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	r.write(progress("a"), start, "x", tell)
+	r.write(progress("b"), start, "x", to(0, nil))
+	began := time.Now()
+	if next := r.working(start); !next.Equal(start.Add(lease)) {
+		t.Errorf("it comes round at %v", next)
+	}
+	if took := time.Since(began); took > generous {
+		t.Errorf("it hung for %v", took)
+	}
+	r.asked("general/b")
+	close(release)
+	if next := r.working(start.Add(lease)); !next.IsZero() {
+		t.Errorf("it looks again at %v", next)
+	}
+	if n := r.ends(); n != 1 && n != 2 { // what was given up may have arrived all the same
+		t.Errorf("it was told %d times", n)
+	}
+	r.left(0)
+}
+
+func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
+	r := newRig(t)
+	r.door.leaves = func(a store.Ask) bool { return a.Entity.Key == "b" }
+	for _, key := range []string{"a", "b", "c"} {
+		both := to(0, nil)
+		both.Tell = true
+		r.write(progress(key), start, "x", both)
+	}
+	r.working(start)
+	r.asked("general/a", "general/c")
+	r.door.leaves = nil
+	r.working(start.Add(lease))
+	r.asked("general/b")
+	r.left(0)
+	if got := testutil.ToFloat64(r.metrics.triggered); got != 3 {
+		t.Errorf("%v triggers are counted", got)
+	}
+	r.told(4) // b's twice
+}
+
+func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
+	r := newRig(t)
+	r.door.leaves = func(store.Ask) bool { return true }
+	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
+	for n := range 5 {
+		at := start.Add(time.Duration(n) * time.Second)
+		r.write(progress("a"), at, fmt.Sprint(n), to(0, map[string]string{"encCsNo": fmt.Sprint(n)}))
+		r.write(hearings, at, fmt.Sprint(n), to(time.Hour, nil))
+	}
+	now := start.Add(time.Minute)
+	r.working(now)
+	if r.door.calls != 1 {
+		t.Errorf("%d calls of the door", r.door.calls)
+	}
+	r.asked()
+	r.door.leaves = nil
+	r.working(now.Add(lease))
+	r.asked("general/a")
+	r.left(0)
+}
+
+func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
+	r := newRig(t)
+	now := start.Add(24 * time.Hour)
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.Effects{}) // just within
+	r.write(general("b"), start, "g", store.Effects{})
+	for _, key := range []string{"a", "b", "c"} {
+		r.write(progress(key), now, "x", to(24*time.Hour, nil))
+	}
+	r.working(now)
+	r.asked("general/b", "general/c")
+	r.left(0)
+	if got := testutil.ToFloat64(r.metrics.rested); got != 1 {
+		t.Errorf("%v triggers rested", got)
+	}
+}
+
+func TestWithoutStatesNothingIsTriggeredAndNothingForgotten(t *testing.T) {
+	r := newRig(t)
+	st := &fallible{Store: r.db, states: errors.New("no database")}
+	one := r.relay(st, nil)
+	both := to(0, nil)
+	both.Tell = true
+	r.write(progress("a"), start, "x", both)
+	r.write(progress("b"), start, "x", tell)
+	if next, err := one.work(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
+		t.Errorf("it looks again at %v, %v", next, err)
+	}
+	r.asked()
+	r.told(2)
+	r.working(start.Add(lease))
+	r.asked("general/a")
+	r.left(0)
+}
+
+// fallible is a store that fails where it is told to.
+type fallible struct {
+	Store
+	states, finish error
+}
+
+func (f *fallible) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
+	if f.states != nil {
+		return nil, f.states
+	}
+	return f.Store.States(ctx, of)
+}
+
+func (f *fallible) FinishEffects(ctx context.Context, ids []int64) error {
+	if f.finish != nil {
+		return f.finish
+	}
+	return f.Store.FinishEffects(ctx, ids)
+}
+
+func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
+	r := newRig(t)
+	died := errors.New("it died")
+	both := to(0, nil)
+	both.Tell = true
+	r.write(progress("a"), start, "x", both)
+	if _, err := r.relay(&fallible{Store: r.db, finish: died}, nil).work(t.Context(), start); !errors.Is(err, died) {
+		t.Fatal(err)
+	}
+	r.told(1)
+	r.asked("general/a")
+	r.working(start.Add(lease - 1)) // its claim holds
+	r.told(1)
+	r.working(start.Add(lease))
+	records := r.told(2)
+	if string(records[0].Value) != string(records[1].Value) {
+		t.Errorf("told %s and %s", records[0].Value, records[1].Value)
+	}
+	r.asked("general/a")
+	r.left(0)
+}
+
+func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
+	r := newRig(t)
+	const changes = 3 * claimMost / 2
+	var want []string
+	for n := range changes {
+		both := to(0, nil)
+		both.Tell = true
+		r.write(progress(fmt.Sprint(n)), start, "x", both)
+		want = append(want, fmt.Sprint("general/", n))
+	}
+	slices.Sort(want)
+	var wg sync.WaitGroup
+	for range 2 {
+		one := r.relay(r.db, nil)
+		wg.Go(func() {
+			for next := start; !next.IsZero() && !next.After(start); {
+				var err error
+				if next, err = one.work(t.Context(), start); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	r.told(changes)
+	r.asked(want...)
+	r.left(0)
+}
+
+func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
+	r := newRig(t)
+	rdb, _ := servicetest.MiniRedis(t)
+	looks := &looks{Store: r.db, seen: make(chan struct{}, 100)}
+	one := r.relay(looks, due.New(Channel("court"), rdb, slog.New(slog.DiscardHandler), Words))
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := one.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+	for range 2 { // at first, and when its line stands
+		looks.await(t)
+	}
+	began := time.Now()
+	r.write(progress("a"), began, "x", tell)
+	one.Stored()
+	r.told(1)
+	if took := time.Since(began); took > lease/2 {
+		t.Errorf("it was told after %v", took)
+	}
+}
+
+// looks says when it was looked for what is due next.
+type looks struct {
+	Store
+	seen chan struct{}
+}
+
+func (l *looks) NextEffect(ctx context.Context, source string) (time.Time, error) {
+	next, err := l.Store.NextEffect(ctx, source)
+	l.seen <- struct{}{}
+	return next, err
+}
+
+func (l *looks) await(t *testing.T) {
+	t.Helper()
+	select {
+	case <-l.seen:
+	case <-time.After(generous):
+		t.Fatal("it did not look")
+	}
+}

@@ -1,0 +1,223 @@
+package changes
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// generous bounds every wait for something that must happen.
+const generous = 30 * time.Second
+
+// start is when the first effect of a test is due.
+var start = time.Date(2026, 1, 27, 12, 0, 0, 123000, time.UTC)
+
+// rig is a database and a broker, and a door that notes what is asked for.
+type rig struct {
+	*testing.T
+	kafka *kfake.Cluster
+	db    *sqlite.Store
+	door  *door
+	log   bytes.Buffer // of the relay that is the rig's own
+	*Relay
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{T: t, door: &door{}}
+	var err error
+	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, schemas.ChangeTopic("court")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.kafka.Close)
+	if r.db, err = sqlite.Open(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.db.Close() })
+	r.Relay = r.relay(r.db, nil)
+	r.Relay.log = slog.New(slog.NewTextHandler(&r.log, nil))
+	return r
+}
+
+// relay returns one more relay, with a client of its own that soon gives a record up.
+func (r *rig) relay(st Store, loop *due.Loop) *Relay {
+	r.Helper()
+	return New("court", st, r.door, r.client(
+		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordDeliveryTimeout(time.Second), kgo.AllowIdempotentProduceCancellation(),
+		kgo.ProduceRequestTimeout(time.Second), kgo.RequestTimeoutOverhead(time.Second),
+	), loop, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+}
+
+func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
+	r.Helper()
+	c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(r.kafka.ListenAddrs()...))...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(c.Close)
+	return c
+}
+
+// door notes what it is asked for, and leaves what leaves says.
+type door struct {
+	mu     sync.Mutex
+	leaves func(store.Ask) bool // nil: nothing
+	asks   []store.Ask
+	calls  int
+}
+
+func (d *door) Trigger(_ context.Context, asks []store.Ask) (left []store.Ask) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	for _, a := range asks {
+		if d.leaves != nil && d.leaves(a) {
+			left = append(left, a)
+			continue
+		}
+		d.asks = append(d.asks, a)
+	}
+	return left
+}
+
+// asked returns the keys that were asked for since the last call, sorted.
+func (d *door) asked() (keys []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.asks {
+		keys = append(keys, a.Entity.Facet+"/"+a.Entity.Key)
+	}
+	d.asks = nil
+	slices.Sort(keys)
+	return keys
+}
+
+func (r *rig) asked(want ...string) {
+	r.Helper()
+	if got := r.door.asked(); !slices.Equal(got, want) {
+		r.Errorf("asked for %q, want %q", got, want)
+	}
+}
+
+func progress(key string) schemas.Entity {
+	return schemas.Entity{Source: "court", Facet: "progress", Key: key}
+}
+
+func general(key string) schemas.Entity {
+	return schemas.Entity{Source: "court", Facet: "general", Key: key}
+}
+
+// to triggers the general facet.
+func to(backoff time.Duration, params map[string]string) store.Effects {
+	return store.Effects{Triggers: []store.Trigger{{Facet: "general", Backoff: backoff, Params: params}}}
+}
+
+func hashOf(text string) store.Hash { return sha256.Sum256([]byte(text)) }
+
+// write stores content that was fetched at a time, of a version that follows from it.
+func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.Effects) {
+	r.Helper()
+	results, err := r.db.Write(r.Context(), []store.Write{{
+		Entity: e, Version: at.UnixMicro(), CheckedAt: at, Hash: hashOf(text), ExtractVersion: 1, Effects: effects,
+		Payload: func() (store.Payload, error) { return store.Encode([]byte(`{"d":"` + text + `"}`)), nil },
+	}})
+	if err != nil || results[0] != store.Changed {
+		r.Fatal(results, err)
+	}
+}
+
+// working works at a time, and returns when to look again.
+func (r *rig) working(now time.Time) time.Time {
+	r.Helper()
+	next, err := r.work(r.Context(), now)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return next
+}
+
+// left fails the test unless so many effects are kept, whoever has claimed them. It claims
+// them itself.
+func (r *rig) left(want int) {
+	r.Helper()
+	all, err := r.db.ClaimEffects(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)
+	if err != nil || len(all) != want {
+		r.Fatalf("%d effects are kept, %v; want %d", len(all), err, want)
+	}
+}
+
+// told returns all records of the change topic once there are so many, and fails the test
+// if there are more.
+func (r *rig) told(n int) []*kgo.Record {
+	r.Helper()
+	if ends := r.ends(); ends > n {
+		r.Fatalf("%d changes were told, want %d", ends, n)
+	}
+	c := r.client(kgo.ConsumeTopics(schemas.ChangeTopic("court")), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(r.Context(), generous)
+	defer cancel()
+	var all []*kgo.Record
+	for len(all) < n {
+		fetches := c.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			r.Fatalf("%d of %d changes were told: %v", len(all), n, err)
+		}
+		all = append(all, fetches.Records()...)
+	}
+	return all
+}
+
+func (r *rig) ends() (n int) {
+	r.Helper()
+	ends, err := kadm.NewClient(r.client()).ListEndOffsets(r.Context(), schemas.ChangeTopic("court"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
+	return n
+}
+
+// refuse has the broker refuse records with a code; the result lets them in again.
+func (r *rig) refuse(code int16) (accept func()) {
+	done := make(chan struct{})
+	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		select {
+		case <-done:
+			return nil, nil, false
+		default:
+		}
+		r.kafka.KeepControl()
+		p := req.(*kmsg.ProduceRequest)
+		resp := p.ResponseKind().(*kmsg.ProduceResponse)
+		for _, topic := range p.Topics {
+			rt := kmsg.NewProduceResponseTopic()
+			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
+			for _, partition := range topic.Partitions {
+				rp := kmsg.NewProduceResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = partition.Partition, code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+	return sync.OnceFunc(func() { close(done) })
+}
