@@ -148,51 +148,76 @@ func recordOf(e store.Effect) (*kgo.Record, error) {
 	return &kgo.Record{Topic: schemas.ChangeTopic(e.Entity.Source), Key: key, Value: value}, err
 }
 
-// trigger asks for the facets that the changes concern and that were not refreshed a
-// moment ago.
-func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]bool, now time.Time) error {
-	var asks []store.Ask
-	var why []store.Trigger
-	because := map[schemas.Entity][]int64{}
+// wanted is a facet that changes concern.
+type wanted struct {
+	ask      store.Ask // with the params of the last of the changes
+	last     time.Time
+	triggers []store.Trigger
+	because  []int64 // the effects
+}
+
+// fires reports whether any of the triggers does.
+func (w *wanted) fires(state store.State, now time.Time) bool {
+	return slices.ContainsFunc(w.triggers, func(t store.Trigger) bool { return t.Fires(state, now) })
+}
+
+// wantedBy returns the facets that the changes concern, each once.
+func wantedBy(all []store.Effect) (some []*wanted) {
+	of := map[schemas.Entity]*wanted{}
 	for _, e := range all {
 		for _, t := range e.Triggers {
 			target := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
-			if because[target] == nil {
-				asks = append(asks, store.Ask{Entity: target, Params: t.Params})
-				why = append(why, t)
+			w := of[target]
+			if w == nil {
+				w = &wanted{ask: store.Ask{Entity: target}}
+				of[target], some = w, append(some, w)
 			}
-			because[target] = append(because[target], e.ID)
+			if !e.At.Before(w.last) {
+				w.ask.Params, w.last = t.Params, e.At
+			}
+			w.triggers, w.because = append(w.triggers, t), append(w.because, e.ID)
 		}
 	}
-	if len(asks) == 0 {
+	return some
+}
+
+// trigger asks for the facets that the changes concern and that were not refreshed a
+// moment ago.
+func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]bool, now time.Time) error {
+	some := wantedBy(all)
+	if len(some) == 0 {
 		return nil
 	}
-	keep := func(some []store.Ask) {
-		for _, a := range some {
-			for _, id := range because[a.Entity] {
-				left[id] = true
-			}
-		}
+	of := make([]schemas.Entity, len(some))
+	for i, w := range some {
+		of[i] = w.ask.Entity
 	}
-	of := make([]schemas.Entity, len(asks))
-	for i, a := range asks {
-		of[i] = a.Entity
+	keep := func(w *wanted) {
+		for _, id := range w.because {
+			left[id] = true
+		}
 	}
 	states, err := r.store.States(ctx, of)
 	if err != nil {
-		keep(asks)
+		for _, w := range some {
+			keep(w)
+		}
 		return err
 	}
-	var wanted []store.Ask
-	for i, a := range asks {
-		if why[i].Fires(states[i], now) {
-			a.Version = states[i].Version
-			wanted = append(wanted, a)
+	var asks []store.Ask
+	because := map[schemas.Entity]*wanted{}
+	for i, w := range some {
+		if w.fires(states[i], now) {
+			w.ask.Version = states[i].Version
+			asks = append(asks, w.ask)
+			because[w.ask.Entity] = w
 		}
 	}
-	undone := r.door.Trigger(ctx, wanted)
-	keep(undone)
-	r.metrics.triggered.Add(float64(len(wanted) - len(undone)))
-	r.metrics.rested.Add(float64(len(asks) - len(wanted)))
+	undone := r.door.Trigger(ctx, asks)
+	for _, a := range undone {
+		keep(because[a.Entity])
+	}
+	r.metrics.triggered.Add(float64(len(asks) - len(undone)))
+	r.metrics.rested.Add(float64(len(some) - len(asks)))
 	return nil
 }

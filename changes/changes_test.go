@@ -170,6 +170,22 @@ func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
 	r.left(0)
 }
 
+// The first change of one key must not speak for the others.
+func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *testing.T) {
+	r := newRig(t)
+	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
+	now := start.Add(time.Hour)
+	r.write(general("a"), start, "g", store.Effects{})
+	r.write(progress("a"), start, "x", to(24*time.Hour, map[string]string{"encCsNo": "old"}))
+	r.write(hearings, start.Add(time.Second), "x", to(time.Minute, map[string]string{"encCsNo": "older"}))
+	r.write(hearings, start.Add(2*time.Second), "y", to(time.Minute, map[string]string{"encCsNo": "new"}))
+	r.working(now)
+	if len(r.door.asks) != 1 || r.door.asks[0].Params["encCsNo"] != "new" {
+		t.Errorf("asked %+v", r.door.asks)
+	}
+	r.left(0)
+}
+
 func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
