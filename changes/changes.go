@@ -7,7 +7,8 @@
 //   - An effect is deleted only when Kafka has acknowledged all that follows from it.
 //     Until then it comes round, so everything happens at least once.
 //   - A trigger is left out only if the other facet was checked within the trigger's
-//     back-off, or is held (its failure has a retry, or an end, of its own).
+//     back-off, or is held (its failure has a retry, or an end, of its own). It waits for
+//     its change to be told, where that is to be.
 package changes
 
 import (
@@ -87,7 +88,10 @@ func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time)
 	defer cancel()
 	left := map[int64]bool{}
 	err := r.tell(limit, all, left)
-	if triggers := r.trigger(limit, all, left, now); err == nil {
+	// What could not be told comes round whole, and triggers once it is: else each round
+	// would spend calls on what was refreshed a minute before.
+	told := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return left[e.ID] })
+	if triggers := r.trigger(limit, told, left, now); err == nil {
 		err = triggers
 	}
 	var ended []int64

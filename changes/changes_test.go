@@ -102,6 +102,23 @@ func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
 	r.left(0)
 }
 
+// What can't be told comes round every minute. To ask each time for what it triggers would
+// spend the upstream's calls on nothing.
+func TestWhatIsNotToldTriggersNothingYet(t *testing.T) {
+	r := newRig(t)
+	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
+	both := to(0, nil)
+	both.Tell = true
+	r.write(progress("a"), start, "x", both)
+	r.write(progress("b"), start, "x", to(0, nil))
+	for n := range 3 {
+		r.working(start.Add(time.Duration(n) * lease))
+	}
+	r.asked("general/b")
+	r.left(1)
+	accept()
+}
+
 func TestABrokerThatHangsEndsNothing(t *testing.T) {
 	r := newRig(t)
 	release := make(chan struct{})
