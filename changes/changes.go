@@ -65,18 +65,17 @@ func (r *Relay) Stored() { r.loop.Wake(time.Now()) }
 func (r *Relay) Run(ctx context.Context) error { return r.loop.Run(ctx, lease, r.work) }
 
 func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err error) {
-	for {
-		all, err := r.store.ClaimEffects(ctx, r.source, now, lease, claimMost)
-		if err != nil {
-			return time.Time{}, err
-		}
-		if err := r.carryOut(ctx, all, now); err != nil {
-			return time.Time{}, err
-		}
-		if len(all) < claimMost {
-			return r.store.NextEffect(ctx, r.source)
-		}
+	all, err := r.store.ClaimEffects(ctx, r.source, now, lease, claimMost)
+	if err != nil {
+		return time.Time{}, err
 	}
+	if err := r.carryOut(ctx, all, now); err != nil {
+		return time.Time{}, err
+	}
+	if len(all) == claimMost { // there may be more; a claim counts from when it is made
+		return now, nil
+	}
+	return r.store.NextEffect(ctx, r.source)
 }
 
 // carryOut has all that follows from the effects happen, and ends those of which it did.

@@ -309,6 +309,23 @@ func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 	r.left(0)
 }
 
+// A claim is counted from when it was made. One that was counted from the beginning of a
+// long walk would be over before its effects had followed, and another relay have them too.
+func TestABacklogIsClaimedATimeAfterTheOther(t *testing.T) {
+	r := newRig(t)
+	for n := range claimMost + 1 {
+		r.write(progress(fmt.Sprint(n)), start, "x", tell)
+	}
+	if next := r.working(start); !next.Equal(start) {
+		t.Errorf("it looks again at %v, want at once", next)
+	}
+	r.told(claimMost)
+	if next := r.working(start.Add(time.Hour)); !next.IsZero() {
+		t.Errorf("it looks again at %v", next)
+	}
+	r.told(claimMost + 1)
+}
+
 func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
