@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -61,12 +62,27 @@ func DecodeChange(value []byte) (Change, error) {
 	if err := c.Entity.Check(); err != nil {
 		return Change{}, fmt.Errorf("decode a change: %w", err)
 	}
+	if c.Version < 1 || c.At.IsZero() {
+		return Change{}, fmt.Errorf("decode a change of %s: it needs a version of at least 1 and changedAt; they are %d and %s", c.Entity, c.Version, c.At.Format(time.RFC3339))
+	}
 	var err error
-	if c.After, err = hex.DecodeString(j.NewHash); err == nil && j.OldHash != nil {
-		c.Before, err = hex.DecodeString(*j.OldHash)
+	if c.After, err = hashOf("newHash", j.NewHash); err == nil && j.OldHash != nil {
+		c.Before, err = hashOf("oldHash", *j.OldHash)
 	}
 	if err != nil {
 		return Change{}, fmt.Errorf("decode a change of %s: %w", c.Entity, err)
 	}
 	return c, nil
+}
+
+// hashOf reads a hash as the schema has it.
+func hashOf(name, text string) ([]byte, error) {
+	hash, err := hex.DecodeString(text)
+	if err == nil && len(hash) != sha256.Size {
+		err = fmt.Errorf("it has %d bytes, not %d", len(hash), sha256.Size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return hash, nil
 }
