@@ -20,6 +20,7 @@ type task struct {
 	record  *kgo.Record
 	ledger  *ledger
 	request schemas.UpdateRequest
+	params  map[string]string // the request's own, and those registered where it has none
 	plan    *source.Plan
 	stored  store.State
 	facet   source.Facet
@@ -143,14 +144,20 @@ func (w *Worker) decode(t *task) {
 		return
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
-	if t.plan, err = w.planFor(t); err != nil {
+	t.params = t.request.Params
+	if t.facet.LeavesOpen(t.params) { // addParams plans it
+		err = w.source.CheckKey(t.request.Facet, t.request.Key)
+	} else {
+		t.plan, err = w.planFor(t)
+	}
+	if err != nil {
 		refuse(schemas.InvalidRequest, err)
 	}
 }
 
 func (w *Worker) planFor(t *task) (*source.Plan, error) {
 	return w.source.Plan(source.Request{
-		Facet: t.request.Facet, Key: t.request.Key, Params: t.request.Params,
+		Facet: t.request.Facet, Key: t.request.Key, Params: t.params,
 		Validator: source.Validator{ETag: t.stored.ETag, LastModified: t.stored.LastModified},
 	})
 }

@@ -2,13 +2,18 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/freshet/freshet/schemas"
 )
 
 // addParams gives requests that leave open what their facet needs the params that their
-// entities are registered with: who reads knows the key alone. It fails only if ctx ends.
+// entities are registered with, and plans their calls: who reads knows the key alone. The
+// request itself stays as it is: should it be asked for again, that goes with what is
+// registered then. It fails only if ctx ends.
 func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var open []*task
 	var of []schemas.Entity
@@ -29,15 +34,27 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 		return err
 	}
 	for i, t := range open {
-		if len(registered[i]) == 0 {
-			continue
+		if len(registered[i]) > 0 {
+			t.params = maps.Clone(registered[i])
+			maps.Copy(t.params, t.request.Params) // a request's own win
 		}
-		params := maps.Clone(registered[i])
-		maps.Copy(params, t.request.Params) // a request's own win
-		t.request.Params = params
 		if t.plan, err = w.planFor(t); err != nil {
-			t.reason, t.refused = schemas.InvalidRequest, err
+			t.reason, t.refused = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, t.advice())
 		}
 	}
 	return nil
+}
+
+// advice says what to do about params that make no call.
+func (t *task) advice() string {
+	var open []string
+	for _, name := range slices.Sorted(maps.Keys(t.facet.Params)) {
+		if t.facet.Params[name] == "" && t.params[name] == "" {
+			open = append(open, name)
+		}
+	}
+	if len(open) == 0 {
+		return "register the entity with other params"
+	}
+	return "register the entity with a value for " + strings.Join(open, " and ")
 }

@@ -82,7 +82,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 func (w *Worker) effectsOf(t *task) store.Effects {
 	e := store.Effects{Tell: t.facet.Changes}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
-		trigger.Params = t.request.Params // what leads to one facet of an entity leads to the others
+		trigger.Params = t.params // what leads to one facet of an entity leads to the others
 		e.Triggers = append(e.Triggers, trigger)
 	}
 	return e

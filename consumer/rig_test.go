@@ -49,6 +49,7 @@ type rig struct {
 	producer *producer.Producer
 	limiter  *limiter.Limiter
 	retries  scheduled
+	changes  stored
 	behind   behind
 	health   *consumer.Health
 }
@@ -199,10 +200,11 @@ func (r *rig) status(key string) store.Status {
 	return all[0]
 }
 
-// needs are what the rig's workers are given. Their retries are only noted.
+// needs are what the rig's workers are given. Their retries and what
+// follows from changes are only noted.
 func (r *rig) needs() consumer.Needs {
 	return consumer.Needs{
-		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Lag: &r.behind, Health: r.health,
+		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Changes: &r.changes, Lag: &r.behind, Health: r.health,
 		Kafka: func(string) []kgo.Opt { return r.brokers() }, Log: r.log(), Metrics: prometheus.NewRegistry(),
 	}
 }
@@ -211,6 +213,11 @@ func (r *rig) needs() consumer.Needs {
 type scheduled struct{ n atomic.Int64 }
 
 func (s *scheduled) Scheduled(context.Context, time.Time) { s.n.Add(1) }
+
+// stored counts how often it is told that something is to follow.
+type stored struct{ n atomic.Int64 }
+
+func (s *stored) Stored() { s.n.Add(1) }
 
 // behind says that HIGH is behind by so many records; below 0: that it is not known.
 type behind struct{ records atomic.Int64 }

@@ -1,0 +1,302 @@
+package consumer_test
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// pages is an upstream that says what it is told to, to all alike, and notes its calls.
+type pages struct {
+	mu       sync.Mutex
+	text     string // empty: there is no such entity
+	calls    []string
+	answered map[int]int // by status
+}
+
+func (p *pages) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text = text
+}
+
+func (p *pages) called() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.calls...)
+}
+
+func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, r.RequestURI)
+	tag := fmt.Sprintf("%q", fmt.Sprint(len(p.text)))
+	status := http.StatusOK
+	switch {
+	case p.text == "":
+		status = http.StatusNotFound
+	case r.Header.Get("If-None-Match") == tag:
+		status = http.StatusNotModified
+	}
+	p.answered[status]++
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", tag)
+	w.WriteHeader(status)
+	if status == http.StatusOK {
+		_, _ = w.Write([]byte(p.text))
+	}
+}
+
+// newPages has the rig's workers call one, for a facet of these params and this path.
+func (r *rig) newPages(path string, params map[string]string, changes ...func(*source.Facet)) *pages {
+	r.Helper()
+	p := &pages{text: `{"n":1,"m":1}`, answered: map[int]int{}}
+	server := httptest.NewServer(p)
+	r.Cleanup(server.Close)
+	r.config.BaseURL = server.URL
+	r.config.Rules = []source.Rule{{Status: 404, Class: source.Absent}}
+	r.facet(func(f *source.Facet) {
+		f.Documents = map[string]source.Document{"basic": {Path: path}}
+		f.Params = params
+		f.Ignore = nil
+		for _, change := range changes {
+			change(f)
+		}
+	})
+	return p
+}
+
+// effects are those that are kept, without their IDs, times and versions.
+func (r *rig) effects() (all []store.Effect) {
+	r.Helper()
+	all, err := r.db.ClaimEffects(r.Context(), "nexon", time.Now().Add(time.Hour), 0, 1000)
+	if err != nil {
+		r.Fatal(err)
+	}
+	slices.SortFunc(all, func(a, b store.Effect) int { return cmp.Compare(a.ID, b.ID) })
+	for i := range all {
+		all[i].ID, all[i].Version, all[i].At = 0, 0, time.Time{}
+	}
+	return all
+}
+
+// checked asks for a refresh with these params and waits for its result.
+func (r *rig) checked(key string, params map[string]string) store.Snapshot {
+	r.Helper()
+	before, _ := r.snapshot(key)
+	w := wishFor(key)
+	w.Reason, w.Params = schemas.Trigger, params
+	if result := r.producer.Request(r.Context(), w); !result.Queued() {
+		r.Fatalf("%+v", result)
+	}
+	r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > before.Version })
+	r.untilCommitted(schemas.High)
+	s, _ := r.snapshot(key)
+	return s
+}
+
+func TestAChangeLeavesOneEffectAndNothingElseLeavesAny(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x?key={key}", nil, func(f *source.Facet) { f.Changes, f.Conditional, f.AbsentFor = true, true, time.Millisecond })
+	stop := r.work(schemas.High)
+	first := r.checked("a", nil)
+	p.say(`{"n":1,"m":20}`)
+	changed := r.checked("a", nil)
+	want := []store.Effect{
+		{Entity: entity("a"), After: first.Hash, Effects: store.Effects{Tell: true}},
+		{Entity: entity("a"), Before: first.Hash, After: changed.Hash, Effects: store.Effects{Tell: true}},
+	}
+	if got := r.effects(); !reflect.DeepEqual(got, want) || first.Hash == changed.Hash {
+		t.Fatalf("effects\n%+v, want\n%+v", got, want)
+	}
+	only := func(what string) {
+		t.Helper()
+		if got := r.effects(); len(got) != 2 {
+			t.Errorf("%s left %+v", what, got[2:])
+		}
+	}
+	r.checked("a", nil)
+	if p.answered[304] != 1 {
+		t.Errorf("answered %v", p.answered)
+	}
+	only("a 304")
+	p.say(`{ "m": 20, "n": 1 }`) // other bytes of the same content
+	r.checked("a", nil)
+	only("unchanged content")
+	if p.answered[304] != 1 {
+		t.Errorf("answered %v", p.answered)
+	}
+	p.say("")
+	if s := r.checked("a", nil); !s.Absent {
+		t.Fatalf("%+v", s.State)
+	}
+	only("an absence")
+	stop()
+
+	r.facet(func(f *source.Facet) { f.Select = []string{"basic.n"} })
+	p.say(`{"n":1,"m":3333}`)
+	r.work(schemas.High)
+	if s := r.checked("a", nil); s.Hash == changed.Hash || s.Absent {
+		t.Errorf("%+v", s.State)
+	}
+	only("what is selected")
+	if n := r.changes.n.Load(); n != 2 {
+		t.Errorf("it was told %d times that something follows", n)
+	}
+}
+
+func TestAFacetWithoutChangesAndTriggersLeavesNoEffect(t *testing.T) {
+	r := newRig(t)
+	r.newPages("/x?key={key}", nil)
+	r.work(schemas.High)
+	r.checked("a", nil)
+	if got := r.effects(); len(got) != 0 || r.changes.n.Load() != 0 {
+		t.Errorf("effects %+v, told %d times", got, r.changes.n.Load())
+	}
+}
+
+func triggering(c *consumer.Config) {
+	c.Triggers = map[string][]store.Trigger{"character": {{Facet: "general", Backoff: 24 * time.Hour}, {Facet: "hearings"}}}
+}
+
+// haveTriggered fails the test unless the last change triggers with these params.
+func (r *rig) haveTriggered(params map[string]string) {
+	r.Helper()
+	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings", Params: params}}
+	all := r.effects()
+	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].Tell {
+		r.Errorf("effects %+v, want the triggers %+v", all, want)
+	}
+}
+
+func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x?n={encCsNo}", map[string]string{"encCsNo": ""})
+	r.register("a", map[string]string{"encCsNo": "registered"})
+	r.work(schemas.High, triggering)
+	r.checked("a", map[string]string{"encCsNo": "own"})
+	r.haveTriggered(map[string]string{"encCsNo": "own"})
+	p.say(`{"n":2}`)
+	r.checked("a", nil)
+	r.haveTriggered(map[string]string{"encCsNo": "registered"})
+	r.checked("b", nil)
+	r.haveTriggered(nil)
+}
+
+func (r *rig) register(key string, params map[string]string) {
+	r.Helper()
+	e := store.Registered{Entity: entity(key), Params: params, Enabled: true, Due: time.Now().Add(time.Hour)}
+	if _, err := r.db.RegisterEntities(r.Context(), []store.Registered{e}); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func TestRegisteredParamsFillWhatIsLeftOpenAndARequestsOwnWin(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x?n={encCsNo}&w={wmonid}&page={page}", map[string]string{"encCsNo": "", "wmonid": "", "page": "1"})
+	r.register("a", map[string]string{"encCsNo": "n", "wmonid": "w"})
+	r.register("b", map[string]string{"encCsNo": "n", "wmonid": "w", "page": "2", "unknown": "x"})
+	r.work(schemas.High)
+	r.checked("a", nil)
+	r.checked("a", map[string]string{"encCsNo": "own/1"})
+	r.checked("a", map[string]string{"encCsNo": "own", "wmonid": "own"})
+	r.checked("b", map[string]string{"wmonid": "own", "page": "3"})
+	// Without registration the call is made with nothing there: only the upstream can
+	// tell what it makes of that.
+	r.checked("c", nil)
+	want := []string{"/x?n=n&w=w&page=1", "/x?n=own%2F1&w=w&page=1", "/x?n=own&w=own&page=1", "/x?n=n&w=own&page=3", "/x?n=&w=&page=1"}
+	if got := p.called(); !reflect.DeepEqual(got, want) {
+		t.Errorf("called\n%q, want\n%q", got, want)
+	}
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+// A value in the path can't be left out, so that a request is a plan only once it has it.
+func TestRegisteredParamsFillAPathToo(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
+	r.register("a", map[string]string{"encCsNo": "n"})
+	r.work(schemas.High)
+	r.checked("a", nil)
+	if got := p.called(); !reflect.DeepEqual(got, []string{"/x/n/basic"}) || len(r.letters()) != 0 {
+		t.Errorf("called %q, %d dead letters", got, len(r.letters()))
+	}
+}
+
+func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
+	r.register("dots", map[string]string{"encCsNo": ".."})
+	r.register("long", map[string]string{"encCsNo": strings.Repeat("n", 9<<10)})
+	r.work(schemas.High)
+	for key, mention := range map[string]string{
+		"a key": "the key does not match the pattern",
+		"open":  "register the entity with a value for encCsNo",
+		"dots":  "register the entity with other params",
+		"long":  "register the entity with other params",
+	} {
+		before := len(r.letters())
+		r.wish(key, schemas.High, schemas.CacheMiss)
+		r.until("the dead letter of "+key, func() bool { return len(r.letters()) > before })
+		d := r.letters()[before:]
+		for _, d := range d {
+			if strings.HasSuffix(string(d.Key), key) && (d.Reason != schemas.InvalidRequest || !strings.Contains(d.Error, mention) || d.Attempts != 0) {
+				t.Errorf("%s: %s after %d attempts: %s", key, d.Reason, d.Attempts, d.Error)
+			}
+		}
+		if len(d) != 1 {
+			t.Errorf("%d dead letters of %s", len(d), key)
+		}
+	}
+	r.untilCommitted(schemas.High)
+	if got := p.called(); len(got) != 0 {
+		t.Errorf("called %q", got)
+	}
+	// Registered again, it is asked for by whoever refreshes it.
+	r.register("open", map[string]string{"encCsNo": "n"})
+	r.until("a refresh", func() bool {
+		w := wishFor("open")
+		w.Reason = schemas.UserRequest
+		return r.producer.Request(r.Context(), w).Queued()
+	})
+	r.untilStored("open")
+}
+
+// Between a failure and its retry an entity may be registered anew, which is how a
+// reference that has lapsed is mended.
+func TestARetryGoesWithWhatIsRegisteredThen(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
+	r.config.Rules = []source.Rule{{Status: 404, Class: source.NotReady}}
+	r.source = r.newSource(r.config)
+	p.say("")
+	r.register("a", map[string]string{"encCsNo": "lapsed"})
+	r.work(schemas.High)
+	w := wishFor("a")
+	w.Params = map[string]string{"wmonid": "own"}
+	if result := r.producer.Request(r.Context(), w); result.Outcome != producer.Published {
+		t.Fatalf("%+v", result)
+	}
+	r.until("a retry", func() bool { return r.status("a").State == store.Retrying })
+	if got, want := r.status("a").Params, w.Params; !reflect.DeepEqual(got, want) {
+		t.Errorf("the retry goes with %v, want %v and what is registered", got, want)
+	}
+	if got := p.called(); len(got) == 0 || got[0] != "/x?n=lapsed&w=own" {
+		t.Errorf("called %q", got)
+	}
+}
