@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+	"github.com/freshet/freshet/topics"
+)
+
+const courtConfig = `
+sources:
+  court:
+    baseURL: https://court.example
+    quota: {policies: [{name: second, limit: 500, window: 1s, target: 450, highReserve: 100}]}
+    facets:
+      progress:
+        documents: {progress: {path: "/progress?case={key}&encCsNo={encCsNo}"}}
+        params: {encCsNo: ""}
+        changes: true
+      general:
+        documents: {general: {path: "/general?case={key}&encCsNo={encCsNo}"}}
+        params: {encCsNo: ""}
+    prefetch:
+      facets:
+        progress:
+          mode: tiers
+          tiers: {hot: {every: 6h}, warm: {every: 6h}, cold: {every: 6h}}
+          triggers: {general: {backoff: 24h}}
+          active: {status: {path: progress.status, block: [종결, 확정]}, params: [encCsNo]}
+`
+
+// court is an upstream whose cases are as they are told to be, and the product that
+// mirrors it.
+type court struct {
+	*dev
+	db    *sqlite.Store
+	kafka *kgo.Client
+	redis *redis.Client
+
+	mu     sync.Mutex
+	status string
+	entry  int            // the last one of each case's progress
+	calls  map[string]int // by facet and key
+	odd    []string       // calls without the reference that a case is registered with
+}
+
+func newCourt(t *testing.T) *court {
+	t.Helper()
+	c := &court{status: "진행중", calls: map[string]int{}}
+	upstream := httptest.NewServer(c)
+	t.Cleanup(upstream.Close)
+	dir := t.TempDir()
+	config := filepath.Join(dir, "freshet.yaml")
+	if err := os.WriteFile(config, []byte(courtConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.dev = startDev(t, "--no-demo", "--config", config, "--upstream", upstream.URL, "--data-dir", dir)
+	address := func(what string) string {
+		return regexp.MustCompile(what + ` +([0-9.:]+)`).FindStringSubmatch(c.text)[1]
+	}
+	var err error
+	if c.kafka, err = kgo.NewClient(kgo.SeedBrokers(address("Kafka")), kgo.ConsumeTopics(schemas.ChangeTopic("court"))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kafka.Close)
+	c.redis = redis.NewClient(&redis.Options{Addr: address("Redis")})
+	t.Cleanup(func() { _ = c.redis.Close() })
+	if c.db, err = sqlite.Open(t.Context(), filepath.Join(dir, "snapshots.db")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.db.Close() })
+	return c
+}
+
+func (c *court) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := r.URL.Query().Get("case")
+	c.calls[r.URL.Path[1:]+"/"+key]++
+	if r.URL.Query().Get("encCsNo") != "enc-"+key {
+		c.odd = append(c.odd, r.RequestURI)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"status": c.status, "entry": c.entry})
+}
+
+// proceeds has the cases have one more entry, and a status.
+func (c *court) proceeds(status string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status = status
+	c.entry++
+}
+
+func (c *court) called(facet, key string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[facet+"/"+key]
+}
+
+func (c *court) until(what string, holds func() bool) {
+	c.Helper()
+	within(c, patience, what, holds)
+}
+
+func caseOf(facet, key string) schemas.Entity {
+	return schemas.Entity{Source: "court", Facet: facet, Key: key}
+}
+
+func (c *court) state(facet, key string) store.State {
+	c.Helper()
+	all, err := c.db.States(c.Context(), []schemas.Entity{caseOf(facet, key)})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return all[0]
+}
+
+// register has the scheduler ask for a case's progress when it is due.
+func (c *court) register(key string, due time.Time) {
+	c.Helper()
+	e := caseOf("progress", key)
+	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // or its due time stays
+		c.Fatal(err)
+	}
+	entity := store.Registered{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}
+	if _, err := c.db.RegisterEntities(c.Context(), []store.Registered{entity}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// due has a case come due now, and the scheduler look.
+func (c *court) due(key string) {
+	c.Helper()
+	c.register(key, time.Now().Add(-time.Second))
+	if err := c.redis.Publish(c.Context(), scheduleChannel("court"), fmt.Sprint(time.Now().UnixMilli())).Err(); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// untilPassedOver waits until the scheduler has decided about a case that was due: it asks
+// for all that it asks for before it looks again, and finds another case.
+func (c *court) untilPassedOver(key string) {
+	c.Helper()
+	c.until("a look at "+key, func() bool {
+		all, err := c.db.Entities(c.Context(), store.EntityFilter{Source: "court", Facet: "progress", KeyPrefix: key}, schemas.Entity{}, 1)
+		if err != nil {
+			c.Fatal(err)
+		}
+		return len(all) == 1 && all[0].Due.After(time.Now())
+	})
+	c.due("another")
+	c.until("a prefetch of another case", func() bool { return c.called("progress", "another") == 1 })
+	c.untilQuiet()
+}
+
+// age has what is stored count as checked so long ago.
+func (c *court) age(facet, key string, by time.Duration) {
+	c.Helper()
+	s := c.state(facet, key)
+	results, err := c.db.Write(c.Context(), []store.Write{{
+		Entity: s.Entity, Kind: store.NotModified, Version: s.Version + 1, CheckedAt: time.Now().Add(-by),
+		Hash: s.Hash, ExtractVersion: s.ExtractVersion, ETag: s.ETag, LastModified: s.LastModified,
+	}})
+	if err != nil || results[0] != store.Touched {
+		c.Fatal(results, err)
+	}
+}
+
+// untilQuiet waits until every request has come to its end, and what follows from it too.
+func (c *court) untilQuiet() {
+	c.Helper()
+	c.until("the end of all that follows", func() bool {
+		if c.behind() != 0 { // what they have changed is written down before they end
+			return false
+		}
+		next, err := c.db.NextEffect(c.Context(), "court")
+		if err != nil {
+			c.Fatal(err)
+		}
+		return next.IsZero() && c.behind() == 0 // what was triggered is asked for before an effect ends
+	})
+}
+
+// behind returns how many requests have not come to their end; -1: that is not known.
+func (c *court) behind() int64 {
+	lags, err := topics.Measure(c.Context(), kadm.NewClient(c.kafka), "court")
+	if err != nil {
+		return -1
+	}
+	return lags[0].Records + lags[1].Records
+}
+
+// opened reads a case for the first time, and waits until its general facts are there
+// too, which nobody has asked for: that its progress is known is a change.
+func (c *court) opened(key string) {
+	c.Helper()
+	c.register(key, time.Now().Add(time.Hour))
+	if status, text := c.do(http.MethodGet, c.api+"/v1/court/progress/"+key); status != http.StatusAccepted && status != http.StatusOK {
+		c.Fatalf("%d %s", status, text)
+	}
+	c.until("what is general of "+key, func() bool { return c.state("general", key).HasContent() })
+	c.untilQuiet()
+}
+
+// told returns n changes of a case.
+func (c *court) told(n int, key string) (all []schemas.Change) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	defer cancel()
+	for len(all) < n {
+		fetches := c.kafka.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			c.Fatalf("%d of %d changes were told: %v", len(all), n, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			change, err := schemas.DecodeChange(r.Value)
+			if err != nil {
+				c.Fatal(err)
+			}
+			if change.Entity == caseOf("progress", key) {
+				all = append(all, change)
+			} else if change.Entity.Facet != "progress" {
+				c.Errorf("a change of %s was told", change.Entity)
+			}
+		})
+	}
+	return all
+}
+
+func TestAChangeOfACasesProgressRefreshesWhatIsGeneralOncePerDay(t *testing.T) {
+	c := newCourt(t)
+	for key, checked := range map[string]time.Duration{"lately": 23 * time.Hour, "long-ago": 25 * time.Hour} {
+		c.opened(key)
+		c.age("progress", key, 7*time.Hour)
+		c.age("general", key, checked)
+	}
+	before := c.state("progress", "lately")
+	c.proceeds("진행중")
+	for _, key := range []string{"lately", "long-ago"} {
+		c.due(key)
+		c.until("a prefetch of "+key, func() bool { return c.called("progress", key) == 2 })
+	}
+	c.until("a refresh of what is general", func() bool { return c.called("general", "long-ago") == 2 })
+	c.untilQuiet()
+	if n := c.called("general", "lately"); n != 1 {
+		t.Errorf("what is general was asked for %d times within a day", n)
+	}
+
+	// An unchanged progress leaves what is general alone.
+	c.age("progress", "long-ago", 7*time.Hour)
+	c.age("general", "long-ago", 25*time.Hour)
+	c.due("long-ago")
+	c.until("one more prefetch", func() bool { return c.called("progress", "long-ago") == 3 })
+	c.untilQuiet()
+	if n := c.called("general", "long-ago"); n != 2 {
+		t.Errorf("what is general was asked for %d times, once without a change", n)
+	}
+
+	after := c.state("progress", "lately")
+	told := c.told(2, "lately")
+	if first := told[0]; len(first.Before) != 0 || !bytes.Equal(first.After, before.Hash[:]) {
+		t.Errorf("first %+v", first)
+	}
+	if second := told[1]; !bytes.Equal(second.Before, before.Hash[:]) || !bytes.Equal(second.After, after.Hash[:]) || second.Version != after.Version {
+		t.Errorf("then %+v, want version %d", second, after.Version)
+	}
+	if len(c.odd) > 0 {
+		t.Errorf("calls without the reference that is registered: %q", c.odd)
+	}
+}
+
+func TestAClosedCaseIsLeftAloneUntilAPersonFindsItOpen(t *testing.T) {
+	c := newCourt(t)
+	c.opened("closing")
+	c.proceeds("종결")
+	c.age("progress", "closing", 7*time.Hour)
+	c.due("closing")
+	c.until("the prefetch that finds it closed", func() bool { return c.called("progress", "closing") == 2 })
+	c.untilQuiet()
+
+	c.age("progress", "closing", 7*time.Hour)
+	c.due("closing")
+	c.untilPassedOver("closing")
+	if n := c.called("progress", "closing"); n != 2 {
+		t.Fatalf("a closed case was asked for: %d calls", n)
+	}
+
+	c.proceeds("진행중") // an appeal
+	if status, text := c.do(http.MethodPost, c.api+"/v1/court/progress/closing/refresh"); status != http.StatusAccepted {
+		t.Fatalf("refresh: %d %s", status, text)
+	}
+	c.until("the refresh", func() bool { return c.called("progress", "closing") == 3 })
+	c.untilQuiet()
+	c.age("progress", "closing", 7*time.Hour)
+	c.due("closing")
+	c.until("a prefetch of the open case", func() bool { return c.called("progress", "closing") == 4 })
+}
