@@ -94,13 +94,14 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	}
 	fed := 0
 	if may = min(may, claimMost); may > 0 {
+		began := time.Now()
 		c, err := s.store.ClaimEntities(ctx, s.source, now, may, lease, s.JudgesContent, s.decide(now))
 		if err != nil {
 			return time.Time{}, err
 		}
 		fed = len(c.Asks)
 		s.budget.Spent(s.costOf(c.Asks))
-		if err := s.askAll(ctx, c); err != nil {
+		if err := s.askAll(ctx, c, began); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -135,6 +136,7 @@ func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Move {
 // was asked for.
 func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
 	for {
+		began := time.Now()
 		c, found, err := s.store.AbandonedClaim(ctx, s.source, now, lease)
 		if err != nil || !found {
 			return err
@@ -153,30 +155,32 @@ func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
 		}
 		s.log.Info("what another scheduler had claimed is asked for", "entities", len(left), "checked_since", len(c.Asks)-len(left))
 		c.Asks = left
-		if err := s.askAll(ctx, c); err != nil {
+		if err := s.askAll(ctx, c, began); err != nil {
 			return err
 		}
 	}
 }
 
-// askAll asks for all of a claim, and finishes it. Until then it is renewed, so that no
-// other scheduler asks as well; one that has taken it over all the same goes on alone.
-func (s *Scheduler) askAll(ctx context.Context, c store.Claim) error {
+// askAll asks for all of a claim that was made since then, and finishes it. Until then it
+// is renewed, so that no other scheduler asks as well; one that has taken it over all the
+// same, as the process hung, goes on alone: also if that was before anything was asked.
+func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
 	}
 	var lost error
-	renewed := time.Now()
+	still := true
 	held := func() bool {
-		if lost != nil || time.Since(renewed) < lease/3 {
-			return lost == nil
+		if still && time.Since(renewed) >= lease/3 {
+			renewed = time.Now()
+			still, lost = s.store.RenewClaim(ctx, c.ID, renewed.Add(lease))
 		}
-		renewed = time.Now()
-		still, err := s.store.RenewClaim(ctx, c.ID, renewed.Add(lease))
-		lost = err
-		return err == nil && still
+		return still
 	}
 	left := due.UntilAsked(ctx, c.Asks, held, func(ctx context.Context, some []store.Ask) []store.Ask {
+		if !held() {
+			return some
+		}
 		ctx, cancel := context.WithTimeout(ctx, lease/3) // a door that hangs must not outlast the claim
 		defer cancel()
 		left := s.door.Prefetch(ctx, some)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -199,5 +200,74 @@ func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
 	tick(second)
 	if second.price.Value() != first.price.Value() {
 		t.Errorf("the prices are %v and %v", first.price.Value(), second.price.Value())
+	}
+}
+
+// hung is a store that answers a claim after a while, and knows whose it is by then.
+type hung struct {
+	Store
+	while time.Duration
+	until time.Time
+	asked int
+}
+
+func (h *hung) AbandonedClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
+	return c, false, nil
+}
+
+func (h *hung) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(store.Candidate) store.Move) (store.Claim, error) {
+	h.until = time.Now().Add(lease)
+	<-time.After(h.while)
+	c := store.NewClaim(source, now)
+	c.Asks = []store.Ask{{Entity: entity(0)}}
+	return c, nil
+}
+
+func (h *hung) RenewClaim(context.Context, string, time.Time) (bool, error) {
+	return time.Now().Before(h.until), nil
+}
+
+func (h *hung) Price(context.Context, string) (price float64, at time.Time, err error) {
+	return 1, at, nil
+}
+
+func (h *hung) SetPrice(context.Context, string, float64, time.Time, time.Duration) (bool, error) {
+	return true, nil
+}
+
+func (h *hung) FinishClaim(context.Context, string) error { return nil }
+
+func (h *hung) NextDueEntity(context.Context, string) (due time.Time, err error) { return due, nil }
+
+func (h *hung) Prefetch(_ context.Context, asks []store.Ask) []store.Ask {
+	h.asked += len(asks)
+	return nil
+}
+
+func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
+	for while, want := range map[time.Duration]int{0: 1, lease / 2: 1, lease + time.Second: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hung{while: while}
+			schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: DefaultConfig(), Cost: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := NewScheduler("nexon", schedule, Needs{
+				Store: h, Door: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+				Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 1}, nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the first finds how much there is to spend
+				if _, err := s.tick(t.Context(), time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(time.Second)
+			}
+			if h.asked != want {
+				t.Errorf("%d were asked for by who hung for %v, want %d", h.asked, while, want)
+			}
+		})
 	}
 }
