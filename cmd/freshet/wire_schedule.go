@@ -86,11 +86,14 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 	}
 	self := workerName()
 	return func(ctx context.Context, now time.Time) (scheduler.Room, error) {
-		view, quota, err := p.limiterNow(ctx, name)
+		view, quota, stopped, err := p.limiterNow(ctx, name)
 		if err != nil {
 			return scheduler.Room{}, err
 		}
 		room := scheduler.Room{PerSecond: quota.LowPerSecond(view)}
+		if stopped { // Redis hears of it from workers, and there may be none
+			room.PerSecond = 0
+		}
 		if room.Share, err = share(ctx, p.rdb, name, self, now); err != nil {
 			return scheduler.Room{}, err
 		}
@@ -126,12 +129,11 @@ func share(ctx context.Context, rdb redis.UniversalClient, source, self string, 
 }
 
 // limiterNow returns the limiter of a source as it is now, with the quota that is in
-// force as far as what was changed of it can be read and holds.
-func (p parts) limiterNow(ctx context.Context, source string) (limiter.View, limiter.Quota, error) {
+// force as far as what was changed of it can be read and holds, and whether it is to stop.
+func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, stopped bool, err error) {
 	config := p.config.Sources[source].Quota
-	quota, err := limiter.NewQuota(config)
-	if err != nil {
-		return limiter.View{}, limiter.Quota{}, err
+	if quota, err = limiter.NewQuota(config); err != nil {
+		return view, quota, false, err
 	}
 	o, revision, err := p.settings().Quota(ctx, source)
 	if err != nil {
@@ -141,13 +143,13 @@ func (p parts) limiterNow(ctx context.Context, source string) (limiter.View, lim
 			quota = effective
 		}
 	}
-	view, err := limiter.ReadView(ctx, p.rdb, source, quota, revision)
-	return view, quota, err
+	view, err = limiter.ReadView(ctx, p.rdb, source, quota, revision)
+	return view, quota, o.Stopped, err
 }
 
 // limiterView shows the limiter of a source as it is now.
 func (p parts) limiterView(ctx context.Context, source string) (any, error) {
-	view, _, err := p.limiterNow(ctx, source)
+	view, _, _, err := p.limiterNow(ctx, source)
 	return view, err
 }
 
