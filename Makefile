@@ -66,6 +66,11 @@ bench-reads: ## fresh hits beside nginx' cache and a bare handler, in one run; f
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_BAR=1 FRESHET_TEST_ROUND=$${ROUND:-5s} \
 		$(GO) test -count=1 -v -timeout 60m -run '^TestTheBarOfReads$$' ./cmd/freshet
 
+bench-schedule: ## a tick of the schedule among few and many entities, and their import, on a real PostgreSQL (ENTITIES=18000000 ROUNDS=600)
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_ENTITIES=$${ENTITIES:-1000000} \
+		$(GO) test -run '^$$' -bench '^BenchmarkTick$$' -benchtime 400x -v -timeout 60m ./store/postgres && \
+	FRESHET_TEST_REQUIRE=1 $(GO) test -run '^$$' -bench '^BenchmarkImport$$/^unnest$$' -benchtime $${ROUNDS:-20}x -timeout 60m ./store/postgres
+
 lint: $(LINT) ## linters and import fences
 	$(LINT) run ./...
 
@@ -96,4 +101,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads lint vuln fmt services services-down
+.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule lint vuln fmt services services-down
