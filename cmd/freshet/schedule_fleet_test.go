@@ -44,7 +44,7 @@ func schedulersAreKilled(t *testing.T) {
 	tt.untilDone()
 	tt.asked()
 	tt.worker()
-	tt.fetchedOnce()
+	tt.fetched(0)
 }
 
 func schedulersAreKilledWhileWorkersWork(t *testing.T) {
@@ -54,7 +54,7 @@ func schedulersAreKilledWhileWorkersWork(t *testing.T) {
 	tt.killSome(4)
 	tt.untilDone()
 	tt.asked()
-	tt.fetchedOnce()
+	tt.fetched(0)
 }
 
 // aSchedulerIsFrozenBeyondItsLease stops one with a claim, which another takes over and
@@ -86,7 +86,8 @@ func aSchedulerIsFrozenBeyondItsLease(t *testing.T) {
 	tt.register("later", 100, time.Now(), time.Second) // they go on together
 	tt.untilDone()
 	tt.asked()
-	tt.fetchedOnce()
+	// Between its last look at the lease and its question to Redis nothing can hold it back.
+	tt.fetched(len(tt.hurt))
 }
 
 func redisHangsWhileSchedulersAsk(t *testing.T) {
@@ -107,11 +108,12 @@ func redisHangsWhileSchedulersAsk(t *testing.T) {
 	tt.untilDone()
 	tt.asked()
 	tt.worker()
-	tt.fetchedOnce()
+	tt.fetched(0)
 }
 
-// kafkaHangsWhileSchedulersAsk stops a broker of its own, once for longer than a record
-// waits for its acknowledgement.
+// kafkaHangsWhileSchedulersAsk stops a broker of its own, the second time for longer than
+// a record waits for its acknowledgement: one that was given up then may arrive all the
+// same, beside the one by which it was asked for again.
 func kafkaHangsWhileSchedulersAsk(t *testing.T) {
 	tt := newTimetable(t, 3000, 100, 10*time.Second)
 	services := ownServices(t)
@@ -137,14 +139,16 @@ func kafkaHangsWhileSchedulersAsk(t *testing.T) {
 			t.Fatal("all was asked for before Kafka hung")
 		}
 		services("signal", "kafka", "STOP")
-		tt.left()
 		<-time.After(length)
+		if length > 10*time.Second {
+			tt.left()
+		}
 		services("signal", "kafka", "CONT")
 	}
 	tt.untilDone()
 	tt.asked()
 	tt.worker()
-	tt.fetchedOnce()
+	tt.fetched(0)
 }
 
 // ownServices returns what runs scripts/services for a set of the test's own.
@@ -253,6 +257,11 @@ func aRefreshPutsTheScheduleBackAndAFailedOneDoesNot(t *testing.T) {
 	tt.until(patience, "both answers", func() bool {
 		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'well0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'ill0'") == 1
 	})
+	for _, key := range []string{"well0", "ill0"} { // nothing is moved but by a scheduler
+		if at := due(key); !at.Equal(time.UnixMicro(before.Add(ahead).UnixMicro())) {
+			t.Errorf("%s is due at %v, it was registered for %v", key, at, before.Add(ahead))
+		}
+	}
 	tt.scheduler()
 	tt.untilDone()
 	well, ill := due("well0").Sub(before), due("ill0").Sub(before)
