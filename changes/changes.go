@@ -75,11 +75,16 @@ func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err er
 	if len(all) == claimMost { // there may be more; a claim counts from when it is made
 		return now, nil
 	}
-	return r.store.NextEffect(ctx, r.source)
+	next, err = r.store.NextEffect(ctx, r.source)
+	if err == nil {
+		r.metrics.waiting.then(next)
+	}
+	return next, err
 }
 
 // carryOut has all that follows from the effects happen, and ends those of which it did.
 func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time) error {
+	r.metrics.waiting.claimed(all, now)
 	if len(all) == 0 {
 		return nil
 	}
@@ -104,6 +109,7 @@ func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time)
 			return err
 		}
 	}
+	r.metrics.waiting.ended(all, left, now.Add(lease))
 	if len(left) > 0 && ctx.Err() == nil {
 		r.log.Warn("what follows from changes could not be had, and comes round again", "changes", len(left), "within", lease, "err", err)
 	}

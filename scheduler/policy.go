@@ -49,49 +49,64 @@ func (p *Policy) First(e schemas.Entity, tier store.Tier, now time.Time) time.Ti
 	return later(s.at(p.jittered(c, c.slot(s.of(now), every)), every), now)
 }
 
+// Why an entity is left alone.
+const (
+	fresh    = "fresh"    // it was checked a moment ago
+	held     = "held"     // a failure holds it
+	inactive = "inactive" // it was taken out, or is not active
+	waiting  = "waiting"  // the day's content is not ready
+	off      = "off"      // its facet is not prefetched
+)
+
 // Next returns what becomes of an entity that is due.
 func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
+	move, _ := p.judge(c, now)
+	return move
+}
+
+// judge returns what becomes of an entity that is due, and why if it is left alone.
+func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why string) {
 	chance := chanceOf(c.Entity)
 	checked := c.State.CheckedAt
 	if checked.After(now) {
 		checked = now
 	}
 	history, seen := learn(c, now)
-	move := store.Move{Tier: p.moved(c.Tier, seen), History: c.History}
+	move = store.Move{Tier: p.moved(c.Tier, seen), History: c.History}
 	every := p.every(move.Tier, seen, c.State)
 	if p.Waits(now) { // it is late, from the day before
 		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)
-		return move
+		return move, waiting
 	}
 	active := c.Enabled && p.config.Active.allows(c)
 	if active && c.Status.State == "" {
 		if due, early := p.tooEarly(c, chance, every, checked, now); early {
 			move.Tier = c.Tier // its history is looked at when it is asked for
 			move.Due = later(due, now)
-			return move
+			return move, fresh
 		}
 	}
 	move.Due = p.again(chance, every, now)
 	switch {
 	case !active: // it is looked at now and then, should it come back
 		move.Due, move.Tier = p.again(chance, max(every, p.config.Tiers.Cold.Every), now), c.Tier
-		return move
+		return move, inactive
 	case c.Status.State == store.Suspended:
 		move.Tier = c.Tier
-		return move
+		return move, held
 	case c.Status.State == store.Retrying:
 		// The retry is its refresh. Should it be lost, this one comes after it.
 		move.Due, move.Tier = p.after(chance, c.Status, c.Status.Rounds, every, now), c.Tier
-		return move
+		return move, held
 	case c.Status.State != "" && c.Status.Until.After(now):
 		move.Due, move.Tier = p.after(chance, c.Status, c.Status.Failures, every, now), c.Tier
-		return move
+		return move, held
 	}
 	move.Ask, move.History = true, history
 	if c.Status.State == "" && p.config.Mode == Adaptive {
 		p.sighted(chance, seen, checked, now)
 	}
-	return move
+	return move, ""
 }
 
 // tooEarly reports whether an entity was checked too recently to be asked for, and when

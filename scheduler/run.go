@@ -128,7 +128,11 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Move {
 	return func(c store.Candidate) store.Move {
 		s.metrics.late.Observe(now.Sub(c.Due).Seconds())
-		return s.next(c, now)
+		move, why := s.next(c, now)
+		if !move.Ask {
+			s.metrics.alone.WithLabelValues(why).Inc()
+		}
+		return move
 	}
 }
 
@@ -155,6 +159,7 @@ func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
 		}
 		s.log.Info("what another scheduler had claimed is asked for", "entities", len(left), "checked_since", len(c.Asks)-len(left))
 		c.Asks = left
+		s.metrics.taken.Add(float64(len(left)))
 		if err := s.askAll(ctx, c, began); err != nil {
 			return err
 		}
@@ -199,8 +204,12 @@ func (s *Scheduler) saw(room Room, first, now time.Time, may, fed int) {
 	if !first.IsZero() && first.Before(now) {
 		s.behind = now.Sub(first)
 	}
+	if _, all := s.waits(now); all { // what is due since the day before waits, as it should
+		first = time.Time{}
+	}
+	s.metrics.dueFirst(first)
 	s.metrics.rate.Set(s.budget.Rate(room, now))
-	s.metrics.behind.Set(s.behind.Seconds())
+	s.metrics.price.Set(s.price.Value())
 	s.could += float64(may)
 	s.free += float64(max(0, may-fed))
 }

@@ -94,13 +94,13 @@ func (s *Schedule) JudgesContent(facet string) bool {
 // configuration.
 const notPrefetched = 24 * time.Hour
 
-// next returns what becomes of an entity that is due.
-func (s *Schedule) next(c store.Candidate, now time.Time) store.Move {
+// next returns what becomes of an entity that is due, and why if it is left alone.
+func (s *Schedule) next(c store.Candidate, now time.Time) (store.Move, string) {
 	p, ok := s.policies[c.Entity.Facet]
 	if !ok {
-		return store.Move{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}
+		return store.Move{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, off
 	}
-	return p.Next(c, now)
+	return p.judge(c, now)
 }
 
 // costOf returns how many calls it takes to refresh all of them.

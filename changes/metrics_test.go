@@ -1,0 +1,48 @@
+package changes
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
+	var w waiting
+	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	after := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	is := func(what string, at time.Time, want int) {
+		t.Helper()
+		if got := w.long(at); got != time.Duration(want)*time.Second {
+			t.Errorf("%s: it waits for %v, want %d s", what, got, want)
+		}
+	}
+	// carryOut claims effects at a time, and leaves some.
+	carryOut := func(at int, all []store.Effect, left ...int64) {
+		w.claimed(all, after(at))
+		undone := map[int64]bool{}
+		for _, id := range left {
+			undone[id] = true
+		}
+		w.ended(all, undone, after(at).Add(lease))
+	}
+	old, young := store.Effect{ID: 1, At: start}, store.Effect{ID: 2, At: after(30)}
+	is("nothing", after(0), 0)
+
+	w.claimed([]store.Effect{young, old}, after(31))
+	is("under way", after(35), 35)
+	carryOut(0, []store.Effect{old}, 1)
+	w.then(after(60)) // its claim's end, which is not since when it waits
+	is("left", after(20), 20)
+	carryOut(30, []store.Effect{young}) // while the first is not due
+	is("another one is ended", after(40), 40)
+	w.claimed([]store.Effect{old, young}, after(60))
+	w.ended([]store.Effect{old, young}, map[int64]bool{2: true}, after(120))
+	is("the older is ended", after(70), 40)
+
+	w.claimed(nil, after(120)) // another process has it
+	w.then(time.Time{})
+	is("all is ended", after(121), 0)
+	w.then(after(130))
+	is("nothing can be claimed", after(140), 10)
+}
