@@ -38,6 +38,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	for _, why := range []string{fresh, held, inactive, waiting, off} {
 		m.alone.WithLabelValues(why)
 	}
+	m.dueFirst(time.Now()) // until it has looked it may be late since it began
 	// Computed as it is asked for: it goes on rising while nobody can look.
 	rising := prometheus.NewGaugeFunc(gauge("prefetch_behind_seconds", "How long ago the entity was due that is due first; 0 while nothing is to be asked for."),
 		func() float64 { return m.behind(time.Now()).Seconds() })

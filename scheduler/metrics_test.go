@@ -51,6 +51,9 @@ func TestWhatIsLeftAloneIsCountedByWhy(t *testing.T) {
 func TestWhoCanNotLookFallsBehind(t *testing.T) {
 	w := newWorld(t, 5)
 	s := w.scheduler()
+	if s.metrics.behind(time.Now().Add(time.Hour)) < time.Hour {
+		t.Error("who has never looked is not behind")
+	}
 	next, err := s.tick(t.Context(), w.now)
 	if err != nil || s.metrics.behind(w.now) != 0 {
 		t.Fatalf("behind by %v, %v", s.metrics.behind(w.now), err)
