@@ -100,7 +100,7 @@ func TestEveryPanelCanBeReadAndHasAPlaceOfItsOwn(t *testing.T) {
 }
 
 func TestThePipelineHasTheGroupsOfTheADR(t *testing.T) {
-	want := []string{"Rate limit overview", "Kafka lag trend", "Processing SLA", "Circuit breaker status", "Dead letters"}
+	want := []string{"Rate limit overview", "Kafka lag trend", "Processing SLA", "Circuit breaker status", "Dead letters", "Prefetch"} // the last is ours
 	panels, err := Panels("5m")
 	if err != nil {
 		t.Fatal(err)

@@ -4,9 +4,9 @@ const ofSource = `source=~"$source"`
 
 var pipeline = board{
 	uid: "freshet-pipeline", title: "freshet: the pipeline",
-	about:     "From a wish for a refresh to its stored snapshot: the budget, the queues, the work, what protects it, and what needs a human. Read it from the top.",
+	about:     "From a wish for a refresh to its stored snapshot: the budget, the queues, the work, what protects it, what needs a human, and what is refreshed before anybody asks. Read it from the top.",
 	variables: []string{"label_values(freshet_rate_limiter_limit, source)"},
-	rows:      []row{rateLimit, lag, sla, circuits, deadLetters},
+	rows:      []row{rateLimit, lag, sla, circuits, deadLetters, prefetch},
 }
 
 var rateLimit = row{"Rate limit overview", []panel{
