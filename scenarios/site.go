@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -170,10 +171,17 @@ func (s *site) deleteTopics() {
 	_, _ = admin.DeleteGroups(ctx, schemas.Group(s.source, schemas.High), schemas.Group(s.source, schemas.Low))
 }
 
-// preset is the reference source at an upstream, its facet once for each of these.
+// prefetched is what the reference source says of the prefetch of its facet.
+var prefetched = regexp.MustCompile(`(?m)^  facets:\n    character: .*\n`)
+
+// preset is the reference source at an upstream, its facet once for each of these. Those
+// that are called otherwise are not prefetched.
 func preset(upstream string, facets map[string]string) string {
 	const name = "  character:\n"
 	text, facet, _ := strings.Cut(strings.Replace(string(nexon.Config), "https://open.api.nexon.com", upstream, 1), name)
+	if _, there := facets["character"]; !there {
+		text = prefetched.ReplaceAllString(text, "")
+	}
 	var all strings.Builder
 	all.WriteString(text)
 	for name, document := range facets {
