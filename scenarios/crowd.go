@@ -28,6 +28,8 @@ const (
 	// after it was seen to have had one: a counter that begins with 1 is no increase.
 	failingKeys = 4
 	facet       = "character"
+	// dueKeys come due one after the other, one a second, for longer than it takes.
+	dueKeys = 1800
 )
 
 // failing are what the upstream fails for; something older is stored of them, as of
@@ -37,6 +39,11 @@ func failing() (all []stored) {
 		all = append(all, stored{facet, prefix, failingKeys, time.Now().Add(-time.Hour)})
 	}
 	return all
+}
+
+// outdated are snapshots that are kept for too long already.
+func outdated() stored {
+	return stored{facet, "outdated-", 5, time.Now().Add(-31 * 24 * time.Hour)}
 }
 
 // faults are the upstream's: some keys fail for good, some for a while, some do not exist.

@@ -34,12 +34,16 @@ func observe(ctx context.Context, s *site, o options) error {
 	s.token = rand.Text() + rand.Text() // so that what clients may ask for is counted too
 	// So that everything happens within seconds.
 	s.tuned = strings.NewReplacer("freshFor: 1h", "freshFor: 10s", "absentFor: 1h", "absentFor: 10s", "failedFor: 6h", "failedFor: 10m",
-		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]")
-	if err := s.prepare(ctx, map[string]string{facet: "basic"}, "--latency", "5ms-50ms"); err != nil {
+		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    changes: true\n    keepFor:",
+		`{mode: adaptive, notBefore: "02:00", timeZone: Asia/Seoul}`, "{triggers: {"+small+": {backoff: 0s}}}")
+	if err := s.prepare(ctx, map[string]string{facet: "basic", small: "basic"}, "--latency", "5ms-50ms"); err != nil {
 		return err
 	}
-	if err := s.seed(ctx, failing()...); err != nil {
-		return fmt.Errorf("store what is to fail: %w", err)
+	if err := s.seed(ctx, append(failing(), outdated())...); err != nil {
+		return fmt.Errorf("store what is to fail, and what is to be deleted: %w", err)
+	}
+	if err := s.register(ctx, dueKeys); err != nil {
+		return fmt.Errorf("register what is to be prefetched: %w", err)
 	}
 	targets, api, err := s.observed(ctx)
 	if err != nil {

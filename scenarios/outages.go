@@ -175,11 +175,12 @@ func those(found map[string]alert, names []string) (all []string) {
 // target is a process that is scraped.
 type target struct{ name, role, ready, address string }
 
-// observed starts a query process and two workers, and returns where they tell of
-// themselves, and where the query process answers.
+// observed starts a query process, a scheduler and two workers, and returns where they
+// tell of themselves, and where the query process answers.
 func (s *site) observed(ctx context.Context) (all []target, api string, err error) {
 	all = []target{
 		{name: "query", role: "query", ready: `query service is up.* listen=([0-9.:]+)`},
+		{name: "scheduler", role: "scheduler", ready: "scheduler is up"},
 		{name: "worker-1", role: "worker", ready: "worker is up"},
 		{name: "worker-2", role: "worker", ready: "worker is up"},
 	}

@@ -51,6 +51,25 @@ func (s *site) seed(ctx context.Context, all ...stored) error {
 	return nil
 }
 
+// register has entities prefetched, the first in a few seconds and the others behind it,
+// one a second.
+func (s *site) register(ctx context.Context, count int) error {
+	db, err := postgres.Open(ctx, s.database)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var all []store.Registered
+	for i := range count {
+		all = append(all, store.Registered{
+			Entity: schemas.Entity{Source: s.source, Facet: facet, Key: fmt.Sprint("due-", i)}, Tier: store.Cold, Enabled: true,
+			Due: time.Now().Add(time.Duration(5+i) * time.Second),
+		})
+	}
+	_, err = db.RegisterEntities(ctx, all)
+	return err
+}
+
 // contentsOf fetches and reads documents of the simulator's, without its quota.
 func contentsOf(ctx context.Context, facet, document string) (all []store.Write, err error) {
 	src, end, err := anotherUpstream(map[string]string{facet: document})
