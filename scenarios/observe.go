@@ -70,7 +70,7 @@ func observe(ctx context.Context, s *site, o options) error {
 	}
 	parts = append(
 		parts,
-		part{"the dashboards", w.panels}, part{"the rules", w.judgeRules}, part{"the service levels", w.levels},
+		part{"the prefetch", w.prefetch}, part{"the dashboards", w.panels}, part{"the rules", w.judgeRules}, part{"the service levels", w.levels},
 		part{"docs/metrics.md", func(ctx context.Context) error { return w.document(ctx, said) }},
 		part{"native histograms", func(ctx context.Context) error { return w.native(ctx, said, targets) }},
 	)
@@ -107,6 +107,26 @@ func (w *watch) calm(ctx context.Context, c *crowd, processes int, length time.D
 	found, err := w.alertsDuring(ctx, began, time.Now())
 	w.silent(found, nil)
 	return err
+}
+
+// prefetch judges that what nobody asks for has happened: a panel of what never did
+// would show something too, a line at 0.
+func (w *watch) prefetch(ctx context.Context) error {
+	for _, name := range []string{"prefetch_asked_total", "changes_told_total", "triggers_asked_total", "retention_deleted_total"} {
+		// The highest of the run: a process may have been stopped since.
+		all, err := w.during(ctx, "sum("+namespace+name+")", w.began, time.Now())
+		if err != nil {
+			return err
+		}
+		most := 0.0
+		for _, s := range all {
+			for _, v := range s.Values {
+				most = max(most, v.value)
+			}
+		}
+		w.table.judge(name, fmt.Sprintf("%.0f", most), "some", most > 0)
+	}
+	return nil
 }
 
 // started waits until all processes are seen and work, so that no alert says that one
