@@ -6,7 +6,7 @@ var prefetch = row{"Prefetch", []panel{
 		title: "Asked for, and what may be fed", unit: perSec, wide: 8,
 		about: "Entities that were asked for as they came due, and the calls a second that may be fed into LOW now. Normal: below the second, and close to it while the budget is used up; an entity may take several calls. The rate at 0: LOW has nothing left, is 15 minutes behind, or the source is stopped. Nothing asked for below a rate: nothing is due, or no scheduler can look.",
 		asks: all(one(rate("source", `prefetch_asked_total{`+ofSource+`}`), "{{source}} asked for"),
-			one(highest("source", `prefetch_rate{`+ofSource+`}`), "{{source}} may be fed")),
+			one(total("source", `prefetch_rate{`+ofSource+`}`), "{{source}} may be fed")),
 	},
 	{
 		title: "How late entities are claimed", unit: seconds, wide: 8,
@@ -25,7 +25,7 @@ var prefetch = row{"Prefetch", []panel{
 	},
 	{
 		title: "Price of a call", unit: number, wide: 8,
-		about: "What a call must be worth in the adaptive mode, in reads that it keeps from seeing the past. Normal: level over days, and it changes little by little. Rising: more is worth checking than may be. Without adaptive facets it stands still. Each process has its own; this is the highest.",
+		about: "What a call must be worth in the adaptive mode, in reads that it keeps from seeing the past. Normal: level over days, and it changes little by little. Rising: more is worth checking than may be. Without adaptive facets it stands still.",
 		asks:  one(highest("source", `prefetch_price{`+ofSource+`}`), "{{source}}"),
 	},
 	{

@@ -32,7 +32,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		taken: prometheus.NewCounter(counter("prefetch_taken_over_total", "Entities that another scheduler had claimed and not asked for in time, and that were asked for in its place.")),
 		alone: prometheus.NewCounterVec(counter("prefetch_left_alone_total", "Entities that were due and not asked for, by why."), []string{"why"}),
 		late:  prometheus.NewHistogram(late),
-		rate:  prometheus.NewGauge(gauge("prefetch_rate", "Calls a second that may be fed now.")),
+		rate:  prometheus.NewGauge(gauge("prefetch_rate", "Calls a second that this scheduler may feed now.")),
 		price: prometheus.NewGauge(gauge("prefetch_price", "What a call must be worth in the adaptive mode, in reads that it keeps from seeing the past.")),
 	}
 	for _, why := range []string{fresh, held, inactive, waiting, off} {
