@@ -30,6 +30,8 @@ const (
 	lease = time.Minute
 	// patience bounds one attempt at Kafka, well within the lease.
 	patience = 20 * time.Second
+	// finishPatience bounds the end of what has been carried out.
+	finishPatience = 5 * time.Second
 	// claimMost is claimed at once.
 	claimMost = 256
 )
@@ -105,6 +107,9 @@ func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time)
 		}
 	}
 	if len(ended) > 0 {
+		// Also when ctx has ended: what Kafka has would be told once more.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
+		defer cancel()
 		if err := r.store.FinishEffects(ctx, ended); err != nil {
 			return err
 		}

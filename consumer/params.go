@@ -36,7 +36,11 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	for i, t := range open {
 		if len(registered[i]) > 0 {
 			t.params = maps.Clone(registered[i])
-			maps.Copy(t.params, t.request.Params) // a request's own win
+			for name, value := range t.request.Params { // a request's own win
+				if value != "" {
+					t.params[name] = value
+				}
+			}
 		}
 		if t.plan, err = w.planFor(t); err != nil {
 			t.reason, t.refused = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, t.advice())

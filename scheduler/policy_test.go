@@ -263,8 +263,13 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 		before, after float64
 		want          bool
 	}{
-		{store.Cold, 11, 12, true}, {store.Cold, 0, 500, true}, {store.Cold, 0, 11, false}, {store.Cold, 12, 13, false},
-		{store.Warm, 12, 13, false}, {store.Warm, 71, 72, true}, {store.Hot, 71, 72, false},
+		{store.Cold, 11, 12, true},
+		{store.Cold, 0, 500, true},
+		{store.Cold, 0, 11, false},
+		{store.Cold, 12, 13, false},
+		{store.Warm, 12, 13, false},
+		{store.Warm, 71, 72, true},
+		{store.Hot, 71, 72, false},
 	} {
 		if got := p.rises(c.from, c.before, c.after); got != c.want {
 			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)

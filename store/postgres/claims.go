@@ -40,7 +40,7 @@ RETURNING c.claimed_at, c.entries`
 // nil: of none.
 //
 // All of it is committed together, so that a scheduler that dies at any point loses
-// nothing and asks for nothing twice; if only the answer to its commit is lost, the claim
+// nothing; what was in the air as it died may be asked for twice, and is fetched once. If only the answer to its commit is lost, the claim
 // stands, and is taken over after its lease. It is one transaction and not one statement: what
 // decides is the policy's Go code. Any number may claim at once; each passes over what
 // another is claiming, and none waits.
