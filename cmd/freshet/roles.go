@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -49,7 +48,7 @@ that nothing is refreshed.`,
 		},
 	}
 	c.Flags().StringVar(&address, "listen", "", "address to listen on (default from query.listen)")
-	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	opsFlag(c, &opsAddress)
 	return c
 }
 
@@ -67,35 +66,14 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 			if !ok {
 				return usageError{fmt.Errorf("--lane is %q; it must be high, low or both", lane)}
 			}
-			config, err := p.load()
-			if err != nil {
-				return err
-			}
-			override(&config.Ops.Listen, opsAddress)
-			if err := config.Ops.admit(); err != nil {
-				return err
-			}
-			ops, err := config.Ops.listenOps(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer func() { _ = ops.Close() }()
-			parts, closeAll, err := p.connect(cmd.Context(), config)
-			if err != nil {
-				return err
-			}
-			defer closeAll()
-			var names []string
-			if name != "" {
-				names = []string{name}
-			}
-			up := func() { parts.log.Info("worker is up", "lane", lane, "ops", ops.Addr().String()) }
-			return parts.runWatched(cmd.Context(), ops, working(lanes, up, names...))
+			return p.watched(cmd.Context(), opsAddress, func(parts parts, ops string) role {
+				return working(lanes, func() { parts.log.Info("worker is up", "lane", lane, "ops", ops) }, only(name)...)
+			})
 		},
 	}
 	c.Flags().StringVar(&name, "source", "", "work this source only (default all)")
 	c.Flags().StringVar(&lane, "lane", "both", "work this lane: high, low or both")
-	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	opsFlag(c, &opsAddress)
 	return c
 }
 
@@ -108,50 +86,59 @@ func (p *program) scheduler() *cobra.Command {
 delete what was kept for longer than keepFor. Any number may run; none asks for what
 another has claimed. What is prefetched stands under sources.NAME.prefetch.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := p.load()
-			if err != nil {
-				return err
-			}
-			override(&config.Ops.Listen, opsAddress)
-			if err := config.Ops.admit(); err != nil {
-				return err
-			}
-			ops, err := config.Ops.listenOps(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer func() { _ = ops.Close() }()
-			parts, closeAll, err := p.connect(cmd.Context(), config)
-			if err != nil {
-				return err
-			}
-			defer closeAll()
-			var names []string
-			if name != "" {
-				names = []string{name}
-			}
-			up := func() { parts.log.Info("scheduler is up", "ops", ops.Addr().String()) }
-			return parts.runWatched(cmd.Context(), ops, scheduling(up, names...))
+			return p.watched(cmd.Context(), opsAddress, func(parts parts, ops string) role {
+				return scheduling(func() { parts.log.Info("scheduler is up", "ops", ops) }, only(name)...)
+			})
 		},
 	}
 	c.Flags().StringVar(&name, "source", "", "schedule this source only (default all)")
-	c.Flags().StringVar(&opsAddress, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	opsFlag(c, &opsAddress)
 	return c
 }
 
-// runWatched runs a role beside its health and metrics.
-func (p parts) runWatched(ctx context.Context, ops net.Listener, r role) error {
-	probe, err := kgo.NewClient(p.kafkaClient("probe")...)
+// only returns the one name, or none for all.
+func only(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+func opsFlag(c *cobra.Command, address *string) {
+	c.Flags().StringVar(address, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+}
+
+// watched runs a role that serves nobody on real services, beside its health and metrics.
+func (p *program) watched(ctx context.Context, opsAddress string, of func(parts parts, ops string) role) error {
+	config, err := p.load()
+	if err != nil {
+		return err
+	}
+	override(&config.Ops.Listen, opsAddress)
+	if err := config.Ops.admit(); err != nil {
+		return err
+	}
+	ops, err := config.Ops.listenOps(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ops.Close() }()
+	parts, closeAll, err := p.connect(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	probe, err := kgo.NewClient(parts.kafkaClient("probe")...)
 	if err != nil {
 		return fmt.Errorf("make a Kafka client: %w", err)
 	}
 	defer probe.Close()
 	g := newGroup(ctx)
-	g.run(func(ctx context.Context) error { return p.run(ctx, r) })
+	g.run(func(ctx context.Context) error { return parts.run(ctx, of(parts, ops.Addr().String())) })
 	g.run(func(ctx context.Context) error {
-		return serveOps(ctx, ops, p.ops(map[string]check{
-			"database": {required: true, ask: p.store.Ping},
-			"redis":    {required: true, ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+		return serveOps(ctx, ops, parts.ops(map[string]check{
+			"database": {required: true, ask: parts.store.Ping},
+			"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
 			"kafka":    {required: true, ask: probe.Ping},
 		}))
 	})
