@@ -21,6 +21,7 @@ func config(t *testing.T) source.Config {
 		source.Config `yaml:",inline"`
 		Quota         any `yaml:"quota"`
 		Workers       any `yaml:"workers"`
+		Prefetch      any `yaml:"prefetch"`
 	}
 	if err := yaml.UnmarshalWithOptions(Config, &c, yaml.Strict()); err != nil {
 		t.Fatal(err)
