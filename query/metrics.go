@@ -22,7 +22,7 @@ type metrics struct {
 	breaker  prometheus.Gauge
 	line     prometheus.Gauge
 	held     prometheus.Counter
-	told     prometheus.Counter
+	told     *prometheus.CounterVec
 	untold   *prometheus.CounterVec
 
 	byRoute memo[route, prometheus.Observer]
@@ -54,9 +54,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.held = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "reads_held_total", Help: "Reads answered 503 because nothing is stored and the upstream fails for this very entity.",
 	})
-	m.told = prometheus.NewCounter(prometheus.CounterOpts{
+	m.told = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "reads_told_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
-	})
+	}, []string{"source"})
 	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "reads_untold_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
 	}, []string{"reason"})

@@ -68,6 +68,9 @@ type Server struct {
 func New(config Config, needs Needs) (*Server, error) {
 	m := newMetrics(needs.Metrics)
 	t := newTallies(needs.Reads, m, needs.Log)
+	for name := range needs.Sources {
+		m.told.WithLabelValues(name)
+	}
 	s := &Server{
 		memory: newMemory(needs.Store, config.Memory, m, t, needs.Log), tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,

@@ -148,16 +148,21 @@ func (t *tallies) tell(ctx context.Context, now time.Time, failing bool) bool {
 	}
 	var failed error
 	for some := range slices.Chunk(reads, tellMost) {
-		n := 0
+		counts := map[string]int{} // by source
 		for _, r := range some {
-			n += r.Count
+			counts[r.Entity.Source] += r.Count
 		}
-		if err := t.observe(ctx, some, now); err != nil {
+		err := t.observe(ctx, some, now)
+		if err != nil {
 			failed = err
-			t.metrics.untoldFailed.Add(float64(n))
-			continue
 		}
-		t.metrics.told.Add(float64(n))
+		for source, n := range counts {
+			if err != nil {
+				t.metrics.untoldFailed.Add(float64(n))
+				continue
+			}
+			t.metrics.told.WithLabelValues(source).Add(float64(n))
+		}
 	}
 	switch {
 	case failed != nil && !failing:

@@ -169,7 +169,7 @@ func TestWhatCountsAsARead(t *testing.T) {
 			for _, n := range c.want {
 				sum += n
 			}
-			if got := testutil.ToFloat64(r.server.metrics.told); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
+			if got := testutil.ToFloat64(r.server.metrics.told.WithLabelValues("nexon")); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
 				t.Errorf("%v were told until %v", got, l.until)
 			}
 			n := len(l.calls)

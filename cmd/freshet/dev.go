@@ -36,8 +36,8 @@ func (p *program) dev() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in this process, to see it work",
-		Long: `Run the query service, the workers, Kafka, Redis, the database and a simulated upstream in
-this process, with the sources and quotas of production. It listens on loopback only.`,
+		Long: `Run the query service, the workers, the scheduler, Kafka, Redis, the database and a simulated
+upstream in this process, with the sources and quotas of production. It listens on loopback only.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := p.runDev(cmd.Context(), o, time.Now())
 			if err == nil {
