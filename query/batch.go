@@ -162,11 +162,8 @@ func (s *Server) answerMany(c echo.Context, all []schemas.Entity, views []view) 
 		if err := m.add(v, &it); err != nil {
 			return err
 		}
-		switch it.Status {
-		case http.StatusOK:
+		if it.Status == http.StatusOK {
 			s.tallies.read(v.tally)
-		case http.StatusAccepted:
-			s.tallies.readUnstored(all[i])
 		}
 	}
 	m.text = append(m.text, "]}"...)

@@ -152,7 +152,6 @@ func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.body(v, e.Source), v.answer
 	switch {
 	case a.coming():
-		s.tallies.readUnstored(e)
 		after := time.Second
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)

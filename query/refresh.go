@@ -71,7 +71,6 @@ func drain(c echo.Context) error {
 
 // queued answers that Kafka has the request.
 func (s *Server) queued(c echo.Context, e schemas.Entity) error {
-	s.tallies.readUnstored(e)
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
 		UpdateQueued bool `json:"updateQueued"`

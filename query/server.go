@@ -164,6 +164,9 @@ func (s *Server) Run(ctx context.Context) error {
 // heard notes a settle: first what is remembered, then who waits looks again.
 func (s *Server) heard(settled schemas.Settled) {
 	s.memory.heard(settled.Entity)
+	if settled.Number == 0 { // it was deleted
+		s.tallies.forget(settled.Entity)
+	}
 	s.meters.Ended(settled.Entity.String())
 	s.bell.ring(settled)
 }

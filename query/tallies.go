@@ -33,7 +33,9 @@ type tally struct {
 	count  atomic.Int64
 }
 
-// tallies are what was read and is not told yet. A nil one counts nothing.
+// tallies are what was read and is not told yet. A nil one counts nothing. A read counts
+// that is answered with a snapshot: anybody may ask for any key, and what nobody has found
+// must not be prefetched for ever.
 //
 // Invariants:
 //   - A read of a snapshot costs one addition. The one that makes a count 1 puts the
@@ -45,16 +47,15 @@ type tallies struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	mu       sync.Mutex
-	list     []*tally
-	unstored map[schemas.Entity]int // reads of what no entry stands for
+	mu   sync.Mutex
+	list []*tally
 }
 
 func newTallies(reads Reads, m *metrics, log *slog.Logger) *tallies {
 	if reads == nil {
 		return nil
 	}
-	return &tallies{reads: reads, metrics: m, log: log, unstored: map[schemas.Entity]int{}}
+	return &tallies{reads: reads, metrics: m, log: log}
 }
 
 // of returns a tally for an entry to point to, nil if its reads do not count.
@@ -75,37 +76,34 @@ func (t *tallies) read(of *tally) {
 func (t *tallies) put(of *tally) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.full() {
+	if len(t.list) >= talliesMost {
 		t.metrics.untoldFull.Add(float64(of.count.Swap(0)))
 		return
 	}
 	t.list = append(t.list, of)
 }
 
-// readUnstored counts a read of what is on its way.
-func (t *tallies) readUnstored(e schemas.Entity) {
-	if t == nil || !t.reads.Counts(e.Source, e.Facet) {
+// forget drops reads of an entity that was deleted: they must not register it again.
+func (t *tallies) forget(e schemas.Entity) {
+	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.unstored[e]; !known {
-		if t.full() {
-			t.metrics.untoldFull.Inc()
-			return
+	t.list = slices.DeleteFunc(t.list, func(of *tally) bool {
+		if of.entity != e {
+			return false
 		}
-		e = cloned(e)
-	}
-	t.unstored[e]++
+		of.count.Store(0)
+		return true
+	})
 }
-
-func (t *tallies) full() bool { return len(t.list)+len(t.unstored) >= talliesMost }
 
 // take returns what was read since it was called last.
 func (t *tallies) take() []Read {
 	t.mu.Lock()
-	list, sums := t.list, t.unstored
-	t.list, t.unstored = make([]*tally, 0, len(list)), map[schemas.Entity]int{} // about as many come again
+	list, sums := t.list, map[schemas.Entity]int{}
+	t.list = make([]*tally, 0, len(list)) // about as many come again
 	t.mu.Unlock()
 	for _, of := range list {
 		sums[of.entity] += int(of.count.Swap(0))
