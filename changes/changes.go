@@ -13,11 +13,14 @@ package changes
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/due"
@@ -93,32 +96,47 @@ func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time)
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	left := map[int64]bool{}
-	err := r.tell(limit, all, left)
-	// What could not be told comes round whole, and triggers once it is: else each round
-	// would spend calls on what was refreshed a minute before.
-	told := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return left[e.ID] })
-	if triggers := r.trigger(limit, told, left, now); err == nil {
-		err = triggers
-	}
-	var ended []int64
+	// What need not be told triggers first: a change topic that does not answer is none of
+	// its business. What could not be told comes round whole, and triggers once it is: else
+	// each round would spend calls on what was refreshed a minute before.
+	quiet := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return e.Tell })
+	err := r.trigger(limit, quiet, left, now)
+	err = errors.Join(err, r.tell(limit, all, left))
+	told := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return !e.Tell || left[e.ID] })
+	err = errors.Join(err, r.trigger(limit, told, left, now))
+	var ended, triggers []int64
 	for _, e := range all {
-		if !left[e.ID] {
+		switch {
+		case !left[e.ID]:
 			ended = append(ended, e.ID)
+		case slices.ContainsFunc(told, func(t store.Effect) bool { return t.ID == e.ID }):
+			triggers = append(triggers, e.ID)
 		}
 	}
-	if len(ended) > 0 {
-		// Also when ctx has ended: what Kafka has would be told once more.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
-		defer cancel()
-		if err := r.store.FinishEffects(ctx, ended); err != nil {
-			return err
-		}
+	if err := r.conclude(ctx, ended, triggers); err != nil {
+		return err
 	}
 	r.metrics.waiting.ended(all, left, now.Add(lease))
 	if len(left) > 0 && ctx.Err() == nil {
 		r.log.Warn("what follows from changes could not be had, and comes round again", "changes", len(left), "within", lease, "err", err)
 	}
 	return nil
+}
+
+// conclude writes down what was done, also when ctx has ended: what Kafka has would be
+// told once more.
+func (r *Relay) conclude(ctx context.Context, ended, told []int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
+	defer cancel()
+	if len(told) > 0 {
+		if err := r.store.ToldEffects(ctx, told); err != nil {
+			return err
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	return r.store.FinishEffects(ctx, ended)
 }
 
 // tell publishes those changes that are to be told. left is given those of which Kafka
@@ -144,6 +162,12 @@ func (r *Relay) tell(ctx context.Context, all []store.Effect, left map[int64]boo
 			continue
 		}
 		left[of[slices.Index(records, result.Record)]] = true
+		if errors.Is(result.Err, kerr.UnknownTopicOrPartition) || errors.Is(result.Err, kerr.UnknownTopicID) {
+			// A topic that was made again is another one, which the client takes for the old
+			// one until it has forgotten that.
+			r.kafka.PurgeTopicsFromProducing(schemas.ChangeTopic(r.source))
+			result.Err = fmt.Errorf("%w; `freshet topics ensure` creates %s", result.Err, schemas.ChangeTopic(r.source))
+		}
 		if first == nil {
 			first = result.Err
 		}

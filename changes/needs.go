@@ -15,6 +15,9 @@ type Store interface {
 	ClaimEffects(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.Effect, error)
 	// NextEffect returns when the next may be claimed; zero if there is none.
 	NextEffect(ctx context.Context, source string) (time.Time, error)
+	// ToldEffects notes that the changes of effects were told: of those that stay, what is
+	// left are their triggers.
+	ToldEffects(ctx context.Context, ids []int64) error
 	// FinishEffects ends effects.
 	FinishEffects(ctx context.Context, ids []int64) error
 	// States returns the states in the order of the entities.

@@ -18,7 +18,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var open []*task
 	var of []schemas.Entity
 	for _, t := range tasks {
-		if t.refused == nil && t.facet.LeavesOpen(t.request.Params) {
+		if t.refused == nil && t.facet.LeavesOpen(t.own()) {
 			open, of = append(open, t), append(of, t.request.Entity)
 		}
 	}
@@ -36,8 +36,13 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	for i, t := range open {
 		if len(registered[i]) > 0 {
 			t.params = maps.Clone(registered[i])
-			for name, value := range t.request.Params { // a request's own win
+			for name, value := range t.own() {
 				if value != "" {
+					t.params[name] = value
+				}
+			}
+			for name, value := range t.request.Params { // of a trigger: what nobody has registered
+				if t.params[name] == "" {
 					t.params[name] = value
 				}
 			}
@@ -47,6 +52,15 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 		}
 	}
 	return nil
+}
+
+// own are the params that win over the registered ones: a request's, but not those that a
+// trigger brings from another facet.
+func (t *task) own() map[string]string {
+	if t.request.Reason == schemas.Trigger {
+		return nil
+	}
+	return t.request.Params
 }
 
 // advice says what to do about params that make no call.

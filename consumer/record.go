@@ -78,11 +78,13 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 	return result
 }
 
-// effectsOf returns what is to follow if the entity's content has changed.
+// effectsOf returns what is to follow if the entity's content has changed. What another
+// facet leaves open, and is not registered there, is what led to this one.
 func (w *Worker) effectsOf(t *task) store.Effects {
 	e := store.Effects{Tell: t.facet.Changes}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
-		trigger.Params = t.params // what leads to one facet of an entity leads to the others
+		other, _ := w.source.Facet(trigger.Facet)
+		trigger.Params = other.Open(t.params)
 		e.Triggers = append(e.Triggers, trigger)
 	}
 	return e

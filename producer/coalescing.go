@@ -203,3 +203,9 @@ func (c *Coalescing) Settle(ctx context.Context, ends []schemas.End) error {
 	}
 	return nil
 }
+
+// Release ends an entity's hold and cool-down, if there are any: nothing of it is stored
+// any more that they could follow from.
+func (c *Coalescing) Release(ctx context.Context, e schemas.Entity) error {
+	return c.rdb.HDel(ctx, key(e), "hold", "cooldown").Err()
+}

@@ -104,6 +104,20 @@ func (f Facet) LeavesOpen(params map[string]string) bool {
 	return false
 }
 
+// Open returns those of the params that the facet leaves open; nil for none.
+func (f Facet) Open(params map[string]string) map[string]string {
+	var open map[string]string
+	for name, value := range params {
+		if own, known := f.Params[name]; known && own == "" && value != "" {
+			if open == nil {
+				open = map[string]string{}
+			}
+			open[name] = value
+		}
+	}
+	return open
+}
+
 // Document is one call's worth of an entity.
 type Document struct {
 	// Path is a path and query below the base URL, with {placeholders} in path

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,13 +40,15 @@ func (o others) Due(ctx context.Context, source string, at time.Time) {
 	due.Tell(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }
 
-// Forget tells the query services to look again, as after a settle of no number: they
-// find that nothing is stored.
+// Forget ends an entity's hold, and tells the query services to look again, as after a
+// settle of no number: they find that nothing is stored.
 func (o others) Forget(ctx context.Context, e schemas.Entity) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellPatience)
 	defer cancel()
-	if err := o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err(); err != nil {
-		o.log.Warn("what was deleted may be served for half a minute yet: Redis could not tell the query services", "entity", e.String(), "err", err)
+	err := o.producer.Release(ctx, e)
+	err = errors.Join(err, o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err())
+	if err != nil {
+		o.log.Warn("what was deleted may be served for half a minute yet, and held back for longer: Redis could not be told", "entity", e.String(), "err", err)
 	}
 }
 

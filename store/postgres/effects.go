@@ -41,6 +41,7 @@ FOR UPDATE SKIP LOCKED
 SELECT ` + store.EffectColumns + ` FROM due e ORDER BY e.due_at, e.id`
 
 	deleteEffects = `DELETE FROM effects WHERE id = ANY($1::bigint[])`
+	tellNoMore    = `UPDATE effects SET tell = false WHERE id = ANY($1)`
 )
 
 // replaced locks the states of the writes that have effects and that the touch left over,
@@ -133,6 +134,18 @@ func (s *Store) NextEffect(ctx context.Context, source string) (time.Time, error
 		return time.Time{}, fmt.Errorf("read the next effect of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
+}
+
+// ToldEffects notes of effects that their changes were told, and need not be again.
+func (s *Store) ToldEffects(ctx context.Context, ids []int64) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, tellNoMore, ids)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note that %d changes were told: %w", len(ids), marked(err))
+	}
+	return nil
 }
 
 // FinishEffects deletes effects: all of each has been done. Those that are gone already

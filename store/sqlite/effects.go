@@ -16,6 +16,7 @@ const (
 	dueEffects   = `SELECT ` + store.EffectColumns + store.DueEffects
 	claimEffect  = `UPDATE effects SET due_at = $2 WHERE id = $1`
 	deleteEffect = `DELETE FROM effects WHERE id = $1`
+	tellNoMore   = `UPDATE effects SET tell = false WHERE id = $1`
 )
 
 // replaced returns the hash of the content that the write is about to replace.
@@ -89,19 +90,30 @@ func (s *Store) NextEffect(ctx context.Context, source string) (time.Time, error
 	return time.UnixMicro(us).UTC(), nil
 }
 
+// ToldEffects notes of effects that their changes were told, and need not be again.
+func (s *Store) ToldEffects(ctx context.Context, ids []int64) error {
+	if err := s.eachEffect(ctx, tellNoMore, ids); err != nil {
+		return fmt.Errorf("note that %d changes were told: %w", len(ids), err)
+	}
+	return nil
+}
+
 // FinishEffects deletes effects: all of each has been done. Those that are gone already
 // are passed over.
 func (s *Store) FinishEffects(ctx context.Context, ids []int64) error {
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
+	if err := s.eachEffect(ctx, deleteEffect, ids); err != nil {
+		return fmt.Errorf("finish %d effects: %w", len(ids), err)
+	}
+	return nil
+}
+
+func (s *Store) eachEffect(ctx context.Context, statement string, ids []int64) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, deleteEffect, id); err != nil {
+			if _, err := tx.ExecContext(ctx, statement, id); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("finish %d effects: %w", len(ids), err)
-	}
-	return nil
 }

@@ -24,6 +24,8 @@ type Effects interface {
 	ClaimEffects(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.Effect, error)
 	// NextEffect returns when the next one may be claimed; zero if there is none.
 	NextEffect(ctx context.Context, source string) (time.Time, error)
+	// ToldEffects has them tell no more.
+	ToldEffects(ctx context.Context, ids []int64) error
 	// FinishEffects deletes them; those that are gone are passed over.
 	FinishEffects(ctx context.Context, ids []int64) error
 }
@@ -318,4 +320,15 @@ func (b bench) chains(seed uint64, all []store.Effect, changed map[schemas.Entit
 	for e, effects := range of {
 		b.Errorf("seed %d, %s: %d effects and no change", seed, e, len(effects))
 	}
+}
+
+func testToldEffects(b bench) {
+	x, y := key("x"), key("y")
+	b.write([]store.Result{store.Changed, store.Changed}, with(both, content(x, 1, "1")), with(both, content(y, 2, "2")))
+	ids := b.areEffects(b.claimEffects(100, 60, 10), effect(x, 1, "", "1", both), effect(y, 2, "", "2", both))
+	if err := b.store.ToldEffects(b.Context(), []int64{ids[1], -1}); err != nil {
+		b.Fatal(err)
+	}
+	left := store.Effects{Triggers: both.Triggers}
+	b.areEffects(b.claimEffects(200, 60, 10), effect(x, 1, "", "1", both), effect(y, 2, "", "2", left))
 }

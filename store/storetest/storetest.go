@@ -138,6 +138,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a price is set once in an interval", testPrice},
 		{"what follows from a change is written down with it, and from nothing else", testEffects},
 		{"what was to follow from a write that failed is forgotten with it", testEffectsOfNothing},
+		{"of an effect that was told its triggers remain", testToldEffects},
 		{"an effect is claimed, and again when the claim ends, until it is finished", testEffectsClaimed},
 		{"of concurrent claims each effect goes to one", testEffectsClaimRace},
 		{"of concurrent writers each change has one effect, and these are an unbroken chain", testEffectChain},
