@@ -72,11 +72,15 @@ func solve(y float64) float64 {
 	return x
 }
 
-// sighted tells the price of an entity that is asked for.
-func (p *Policy) sighted(c chance, s seen, checked, now time.Time) {
+// sighted tells the price of an entity that is asked for. What has passed since its check
+// counts until it was due: how late it comes says nothing of how rare it is.
+func (p *Policy) sighted(c chance, s seen, checked, due, now time.Time) {
 	passed := 0.0
-	if !checked.IsZero() && now.Sub(checked) < 2*longest {
-		passed = float64(p.course.work(now)-p.course.work(checked)) / dayNanos
+	if due.After(now) {
+		due = now
+	}
+	if !checked.IsZero() && due.After(checked) && due.Sub(checked) < 2*longest {
+		passed = float64(p.course.work(due)-p.course.work(checked)) / dayNanos
 	}
 	p.price.saw(c, sighting{policy: p, seen: s, passed: passed, at: now})
 }

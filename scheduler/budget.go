@@ -101,5 +101,8 @@ func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duratio
 // Spent says that so many calls were fed.
 func (b *Budget) Spent(calls float64) { b.credit -= math.Max(0, calls) }
 
+// Left returns how many calls may be fed yet of what had gathered.
+func (b *Budget) Left() float64 { return b.credit }
+
 // Rate returns how many calls a second may be fed now.
 func (b *Budget) Rate(r Room, now time.Time) float64 { return b.rate(r, now) }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"sort"
 	"sync/atomic"
 	"time"
@@ -16,14 +17,15 @@ type course struct {
 	zone      *time.Location // of the not-before time
 	notBefore int            // minutes of the clock
 	spending  Spending
-	hours     *time.Location // of the ceilings
-	days      [16]atomic.Pointer[workday]
+	hours     *time.Location            // of the ceilings
+	days      []atomic.Pointer[workday] // as many as the longest intervals reach
 }
 
 // workday is one calendar day of a course; all times are seconds of Unix.
 type workday struct {
 	number            int64 // days since 1970 on the calendar
 	start, ready, end int64
+	empty             bool      // nothing may be spent on it
 	done              []float64 // part of the day's work that is done at each minute, 0 to 1
 }
 
@@ -36,7 +38,12 @@ func newCourse(c Config, s Spending) (*course, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &course{zone: zone, notBefore: int(c.NotBefore), spending: s, hours: hours}, nil
+	days := 2*max(c.Most, c.Tiers.Cold.Every)/wholeDay + 4
+	made := &course{zone: zone, notBefore: int(c.NotBefore), spending: s, hours: hours, days: make([]atomic.Pointer[workday], days)}
+	if made.build(20_000).empty {
+		return nil, fmt.Errorf("notBefore: the ceilings leave nothing from %s on; raise those of the hours behind it", clockText(c.NotBefore))
+	}
+	return made, nil
 }
 
 // day returns the calendar day of a moment.
@@ -88,6 +95,7 @@ func (c *course) build(number int64) *workday {
 		d.done[i+1] = d.done[i] + weight
 	}
 	sum := d.done[minutes]
+	d.empty = sum == 0
 	for i := range d.done {
 		if sum > 0 {
 			d.done[i] /= sum

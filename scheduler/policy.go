@@ -104,7 +104,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why s
 	}
 	move.Ask, move.History = true, history
 	if c.Status.State == "" && p.config.Mode == Adaptive {
-		p.sighted(chance, seen, checked, now)
+		p.sighted(chance, seen, checked, c.Due, now)
 	}
 	return move, ""
 }

@@ -60,9 +60,12 @@ const (
 	slack   = 2 * time.Minute
 	drain   = 6 * time.Hour
 	hurried = 0.2
-	// follow is by how much the logarithm of the scale changes in a day at most, and
-	// furthest is how far it goes.
+	// follow is by how much the logarithm of the scale changes in a day at most: where it
+	// follows faster, it swings. It does so from a part of plenty on that is not used, or from
+	// a part of 1/eager of the hurry on. furthest is how far the scale goes.
 	follow   = 0.1
+	eager    = 12
+	plenty   = 0.2
 	furthest = 2
 	// stiff is the least by which demand is taken to answer to the price: where all
 	// intervals are at their bounds it does not, and no price would be high enough.
@@ -133,11 +136,14 @@ func (p *Price) Adjust(l Load, now time.Time) {
 			delete(p.sample, c)
 		}
 	}
+	if len(p.sample) < sampled/4 && p.limit < math.MaxUint64/2 { // most of them went
+		p.limit, p.begun = 2*p.limit, now
+	}
 	if len(p.sample) < enough || !(l.PerDay > 0) {
 		return
 	}
 	hurry := math.Min(math.Max(0, (l.Behind-slack).Seconds())/drain.Seconds(), 1)
-	p.scale *= math.Exp(follow * passed * (hurry - math.Min(math.Max(l.Unused, 0), 1)))
+	p.scale *= math.Exp(follow * passed * (math.Min(eager*hurry, 1) - math.Min(math.Max(l.Unused/plenty, 0), 1)))
 	p.scale = math.Min(math.Max(p.scale, 1.0/furthest), furthest)
 
 	target := l.PerDay * (1 - hurried*hurry) / p.scale

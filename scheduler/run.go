@@ -41,9 +41,10 @@ type Scheduler struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	priced      time.Time     // when the price was looked at last
-	could, free float64       // entities since then that could be asked for, and that were not as nothing was due
-	behind      time.Duration // since when the entity that is due first is
+	mean   meanCost
+	priced time.Time     // when the price was looked at last
+	unused Unused        // since then
+	behind time.Duration // since when the entity that is due first is
 }
 
 // Needs are what a Scheduler works with.
@@ -66,7 +67,7 @@ func NewScheduler(source string, schedule *Schedule, needs Needs) (*Scheduler, e
 		return nil, err
 	}
 	return &Scheduler{
-		Schedule: schedule, source: source, budget: budget, store: needs.Store, door: needs.Door, look: needs.Look, loop: needs.Loop,
+		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: needs.Store, door: needs.Door, look: needs.Look, loop: needs.Loop,
 		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics),
 	}, nil
 }
@@ -77,6 +78,7 @@ func (s *Scheduler) Run(ctx context.Context) error { return s.loop.Run(ctx, look
 
 // tick asks for what is due as far as the budget goes, and returns when to look again.
 func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
+	began := time.Now()
 	if err := s.takeOver(ctx, now); err != nil {
 		return time.Time{}, err
 	}
@@ -84,7 +86,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	room.Cost = s.dearest // what is due is known only once it is claimed
+	room.Cost = s.mean.value() // what is due is known only once it is claimed
 	if err := s.reprice(ctx, room, now); err != nil {
 		return time.Time{}, err
 	}
@@ -92,28 +94,23 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if _, all := s.waits(now); all {
 		may = 0
 	}
-	fed := 0
+	found, fed := 0, 0.0
 	if may = min(may, claimMost); may > 0 {
-		began := time.Now()
-		c, err := s.store.ClaimEntities(ctx, s.source, now, may, lease, s.JudgesContent, s.decide(now))
-		if err != nil {
-			return time.Time{}, err
-		}
-		fed = len(c.Asks)
-		s.budget.Spent(s.costOf(c.Asks))
-		if err := s.askAll(ctx, c, began); err != nil {
+		// A take-over may have waited for Kafka: a lease counts from its claim.
+		if found, fed, err = s.claim(ctx, now.Add(time.Since(began)), may); err != nil {
 			return time.Time{}, err
 		}
 	}
-	first, err := s.store.NextDueEntity(ctx, s.source)
+	first, err := bounded(ctx, func(ctx context.Context) (time.Time, error) { return s.store.NextDueEntity(ctx, s.source) })
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.saw(room, first, now, may, fed)
-	switch soonest := now.Add(tickLeast); {
+	s.saw(room, first, now, fed, may > 0 && found < may)
+	soonest := now.Add(tickLeast)
+	switch {
 	case first.IsZero():
 		return time.Time{}, nil
-	case may == claimMost: // there may be room for more
+	case found > 0 && found == may && s.budget.Left() >= s.mean.value(): // there may be more, and there is room for it
 		return now, nil
 	case again.Before(soonest):
 		again = soonest
@@ -122,6 +119,27 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 		return again, nil
 	}
 	return first, nil
+}
+
+// claim asks for up to most of what is due. It returns how many were due, and how many
+// calls those take that were asked for.
+func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found int, fed float64, err error) {
+	began := time.Now()
+	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
+		found = 0
+		decide := s.decide(now)
+		return s.store.ClaimEntities(ctx, s.source, now, most, lease, s.JudgesContent, func(c store.Candidate) store.Move {
+			found++
+			return decide(c)
+		})
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	fed = s.costOf(c.Asks)
+	s.budget.Spent(fed)
+	s.mean.saw(fed, len(c.Asks))
+	return found, fed, s.askAll(ctx, c, began)
 }
 
 // decide returns what becomes of each entity that is due now.
@@ -136,17 +154,28 @@ func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Move {
 	}
 }
 
+// bounded bounds a call of the store: one that hangs must not outlast a claim.
+func bounded[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, lease/3)
+	defer cancel()
+	return do(ctx)
+}
+
 // takeOver asks for what schedulers that died have claimed. What was checked since then
 // was asked for.
 func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
+	first := time.Now()
 	for {
 		began := time.Now()
-		c, found, err := s.store.AbandonedClaim(ctx, s.source, now, lease)
+		var found bool
+		c, err := bounded(ctx, func(ctx context.Context) (c store.Claim, err error) {
+			c, found, err = s.store.AbandonedClaim(ctx, s.source, now.Add(time.Since(first)), lease)
+			return c, err
+		})
 		if err != nil || !found {
 			return err
 		}
-		entities := entitiesOf(c.Asks)
-		states, err := s.store.States(ctx, entities)
+		states, err := bounded(ctx, func(ctx context.Context) ([]store.State, error) { return s.store.States(ctx, entitiesOf(c.Asks)) })
 		if err != nil {
 			return err
 		}
@@ -198,20 +227,21 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 	return s.store.FinishClaim(ctx, c.ID)
 }
 
-// saw notes how much was due and how much of what could be asked for was not.
-func (s *Scheduler) saw(room Room, first, now time.Time, may, fed int) {
+// saw notes how far behind it is, and how many of the calls that could be made since the
+// last look were not. all: nothing that is due is left.
+func (s *Scheduler) saw(room Room, first, now time.Time, fed float64, all bool) {
 	s.behind = 0
 	if !first.IsZero() && first.Before(now) {
 		s.behind = now.Sub(first)
 	}
-	if _, all := s.waits(now); all { // what is due since the day before waits, as it should
+	if _, waits := s.waits(now); waits { // what is due since the day before waits, as it should
 		first = time.Time{}
 	}
+	rate := s.budget.Rate(room, now)
 	s.metrics.dueFirst(first)
-	s.metrics.rate.Set(s.budget.Rate(room, now))
+	s.metrics.rate.Set(rate)
 	s.metrics.price.Set(s.price.Value())
-	s.could += float64(may)
-	s.free += float64(max(0, may-fed))
+	s.unused.Saw(now, rate, fed, all)
 }
 
 // reprice moves the price once in a while, by one of the source's schedulers; the others,
@@ -228,12 +258,12 @@ func (s *Scheduler) reprice(ctx context.Context, room Room, now time.Time) error
 		s.price.Adopt(price)
 	}
 	if !s.priced.IsZero() && now.Sub(at) >= priceEvery {
-		s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond), Behind: s.behind, Unused: s.free / max(s.could, 1), Share: room.Share}, now)
+		s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond, now), Behind: s.behind, Unused: s.unused.Part(), Share: room.Share}, now)
 		if _, err := s.store.SetPrice(ctx, s.source, s.price.Value(), now, priceEvery); err != nil {
 			return err
 		}
 	}
-	s.priced, s.could, s.free = now, 0, 0
+	s.priced, s.unused = now, Unused{at: now}
 	return nil
 }
 

@@ -271,3 +271,63 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 		})
 	}
 }
+
+// ticks lets a scheduler tick for so long, as it says, and returns how often it did.
+func (w *world) ticks(s *running, long time.Duration) (n int) {
+	w.Helper()
+	for end := w.now.Add(long); w.now.Before(end); n++ {
+		if n > 10_000 {
+			w.Fatalf("it ticks without a pause, at %v", w.now)
+		}
+		next, err := s.tick(s.ctx, w.now)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if latest := w.now.Add(lookAgain); next.IsZero() || next.After(latest) {
+			next = latest
+		}
+		w.now = next
+	}
+	return n
+}
+
+func TestAScheduleOfWhichNothingIsDueIsLookedAtSeldom(t *testing.T) {
+	w := newWorld(t, 1)
+	s := w.scheduler()
+	w.ticks(s, time.Minute)
+	if n := w.ticks(s, 10*time.Minute); n > 62 {
+		t.Errorf("%d looks in ten minutes", n)
+	}
+	if got := s.unused.Part(); got < 0.9 {
+		t.Errorf("%v of the budget is unused where nothing is due", got)
+	}
+}
+
+// Of two facets, entities of the dear one never come due: what is cheap is fed as fast as
+// the budget goes, and all that is due in the end.
+func TestADearFacetKeepsNobodyFromTheBudget(t *testing.T) {
+	const n = 6000
+	w := newWorld(t, n)
+	all, err := w.store.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.now = all[0].Due
+	for _, r := range all {
+		if r.Due.After(w.now) {
+			w.now = r.Due // when all of them are due
+		}
+	}
+	w.now = w.now.Add(time.Minute)
+	s := w.scheduler()
+	s.Schedule.cost["dear"], s.Schedule.dearest, s.mean = 43, 43, 43
+	w.ticks(s, 60*time.Second)
+	fed := len(w.every)
+	// Half of 250/s, as of one of two; the first look finds how much there is to spend.
+	if fed < 125*50 && fed < n {
+		t.Errorf("%d were fed in a minute", fed)
+	}
+	if used := 1 - s.unused.Part(); fed < n && used < 0.9 {
+		t.Errorf("%v of the budget is taken for used", used)
+	}
+}

@@ -26,12 +26,16 @@ type Schedule struct {
 	policies map[string]*Policy // of those facets that are
 	cost     map[string]float64
 	dearest  float64 // of their costs
+	zone     *time.Location
 }
 
 // NewSchedule returns the schedule of a source, or all mistakes in its settings.
 func NewSchedule(spending Spending, facets map[string]Facet) (*Schedule, error) {
 	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, dearest: 1}
 	errs := []error{spending.Check()}
+	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // else it was said
+		s.zone = zone
+	}
 	triggers := map[string]Config{}
 	for _, name := range slices.Sorted(maps.Keys(facets)) {
 		f := facets[name]
@@ -121,11 +125,14 @@ func (s *Schedule) waits(now time.Time) (some, all bool) {
 	return some, all
 }
 
-// perDay returns how many calls may be fed in a day of which each second has room for so
-// many.
-func (s *Schedule) perDay(room float64) (sum float64) {
+// perDay returns how many calls may be fed in the day from now on, of which each second has
+// room for so many: none while the content of no facet is ready.
+func (s *Schedule) perDay(room float64, now time.Time) (sum float64) {
 	for hour := range 24 {
-		sum += 3600 * min(s.spending.at(hour), room)
+		at := now.Add(time.Duration(hour) * time.Hour)
+		if _, all := s.waits(at); !all {
+			sum += 3600 * min(s.spending.at(at.In(s.zone).Hour()), room)
+		}
 	}
 	return sum
 }

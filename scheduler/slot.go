@@ -36,15 +36,15 @@ func (c chance) part(n int64) float64 {
 }
 
 // scale is how the time of an interval is measured: in work, so that a day is a day and
-// what is due follows what may be spent; but a tier's interval of less than a day in
-// plain time, or its hour would not be one in the evening.
+// what is due follows what may be spent; but a tier's interval that fits into what a day
+// has after its not-before time in plain time, or its hour would not be one in the evening.
 type scale struct {
 	*course
 	plain bool
 }
 
 func (p *Policy) scale(every time.Duration) scale {
-	return scale{p.course, p.config.Mode != Adaptive && every < wholeDay}
+	return scale{p.course, p.config.Mode != Adaptive && every < wholeDay-time.Duration(p.config.NotBefore)*time.Minute}
 }
 
 func (s scale) of(t time.Time) time.Duration {

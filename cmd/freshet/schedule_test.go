@@ -8,11 +8,12 @@ import (
 )
 
 func TestASchedulerKnowsItsShareOfThoseThatLive(t *testing.T) {
-	rdb, _ := servicetest.MiniRedis(t)
+	rdb, server := servicetest.MiniRedis(t)
 	now := time.Now()
 	shareIs := func(self string, after time.Duration, want float64) {
 		t.Helper()
-		got, err := share(t.Context(), rdb, "nexon", self, now.Add(after))
+		server.SetTime(now.Add(after)) // its clock counts, and nobody else's
+		got, err := share(t.Context(), rdb, "nexon", self)
 		if err != nil || got != want {
 			t.Errorf("the share of %s after %v is %v, %v; want %v", self, after, got, err, want)
 		}
@@ -21,7 +22,7 @@ func TestASchedulerKnowsItsShareOfThoseThatLive(t *testing.T) {
 	shareIs("b", time.Second, 0.5)
 	shareIs("a", 2*time.Second, 0.5)
 	shareIs("a", present+2*time.Second, 1) // b has died
-	if _, err := share(t.Context(), rdb, "other", "c", now); err != nil {
+	if _, err := share(t.Context(), rdb, "other", "c"); err != nil {
 		t.Fatal(err)
 	}
 	shareIs("a", present+3*time.Second, 1) // of a source of its own

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"slices"
@@ -66,9 +67,14 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 	return front.stop()
 }
 
-// migrated returns an error if the database lacks what this release needs.
+// migrated returns an error if the database lacks what this release needs, or can't be
+// asked.
 func (p parts) migrated(ctx context.Context) error {
-	if _, err := p.store.Statuses(ctx, []schemas.Entity{{}}); err != nil {
+	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
+	if err == nil {
+		_, err = p.store.NextEffect(ctx, "") // of the newest migration
+	}
+	if err != nil {
 		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)
 	}
 	return nil
@@ -83,8 +89,8 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 	for _, f := range c.Facets {
 		cost = max(cost, float64(len(f.Documents)))
 	}
-	self := workerName()
-	return func(ctx context.Context, now time.Time) (scheduler.Room, error) {
+	self := workerName() + "/" + rand.Text()[:8] // processes of several hosts may have one name
+	return func(ctx context.Context, _ time.Time) (scheduler.Room, error) {
 		view, quota, stopped, err := p.limiterNow(ctx, name)
 		if err != nil {
 			return scheduler.Room{}, err
@@ -93,7 +99,7 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 		if stopped { // Redis hears of it from workers, and there may be none
 			room.PerSecond = 0
 		}
-		if room.Share, err = share(ctx, p.rdb, name, self, now); err != nil {
+		if room.Share, err = share(ctx, p.rdb, name, self); err != nil {
 			return scheduler.Room{}, err
 		}
 		records, known := p.lag.Records(name, schemas.Low)
@@ -102,12 +108,19 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 			return room, nil
 		}
 		room.Waiting = cost * float64(records)
-		if wait, _, known := p.lag.Wait(name, schemas.Low); known {
+		wait, _, known := p.lag.Wait(name, schemas.Low)
+		switch {
+		case known:
 			room.Lag = wait
+		case room.Waiting > max(2*cost, unworked.Seconds()*room.PerSecond):
+			room.PerSecond = 0 // nobody has worked on it lately, and nobody knows how fast it will be
 		}
 		return room, nil
 	}
 }
+
+// unworked is how much of LOW's work may wait in its topic without anybody working on it.
+const unworked = 5 * time.Second
 
 // present is how long a scheduler counts that has not said that it lives.
 const present = 30 * time.Second
@@ -115,8 +128,12 @@ const present = 30 * time.Second
 // share says that a scheduler of the source lives, and returns its share of what they
 // feed together. For a moment after one has come they may feed more, and until one that
 // has died is not counted any more, less.
-func share(ctx context.Context, rdb redis.UniversalClient, source, self string, now time.Time) (float64, error) {
+func share(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
 	key := "schedulers:{" + source + "}"
+	now, err := rdb.Time(ctx).Result() // those of hosts may differ
+	if err != nil {
+		return 0, fmt.Errorf("ask Redis for the time: %w", err)
+	}
 	pipe := rdb.TxPipeline()
 	pipe.ZAdd(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: self})
 	pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(now.Add(-present).UnixMilli(), 10))

@@ -40,7 +40,7 @@ type game struct {
 	credit              float64 // of LOW's worker
 	half                bool    // by change age / 2
 	stretch, aim        float64 // of it
-	free, could         float64 // calls that nobody was due for, and that could be made
+	unused              scheduler.Unused
 	result              *result
 }
 
@@ -208,8 +208,7 @@ func (g *game) feed(second int32, now time.Time, pace float64) {
 	}
 	g.budget.Spent(float64(fed))
 	if !g.policy.Waits(now) {
-		g.could += g.budget.Rate(room, now)
-		g.free += math.Max(0, math.Min(float64(may-fed), g.budget.Rate(room, now)))
+		g.unused.Saw(now, g.budget.Rate(room, now), float64(fed), fed < may)
 	}
 }
 
@@ -261,9 +260,9 @@ func (g *game) look(now time.Time, pace float64) {
 		}
 		day += 3600 * math.Min(ceiling, pace)
 	}
-	load := scheduler.Load{PerDay: day, Unused: g.free / math.Max(g.could, 1), Share: 1}
+	load := scheduler.Load{PerDay: day, Unused: g.unused.Part(), Share: 1}
 	load.Behind = time.Duration(float64(g.behind) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
-	g.free, g.could = 0, 0
+	g.unused = scheduler.Unused{}
 	if g.half {
 		g.adjustStretch(load)
 		return

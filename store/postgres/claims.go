@@ -32,6 +32,10 @@ UPDATE schedule_claims c SET id = $3, until = $4 FROM abandoned WHERE c.id = aba
 RETURNING c.claimed_at, c.entries`
 )
 
+// claiming ends the transaction of a claimant that is frozen: its rows would be locked for
+// as long as its connection stands, and nobody could take them over.
+var claiming = pgx.TxOptions{BeginQuery: byIndex.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
+
 // ClaimEntities claims entities of a source that are due, earliest first, most of them at
 // most. decide is called once for each, says when it is due again and whether it is
 // asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
@@ -48,7 +52,7 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	content func(facet string) bool, decide func(store.Candidate) store.Move,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
-	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, claiming, func(tx pgx.Tx) error {
 		candidates, err := dueEntities(ctx, tx, source, now, most)
 		if err == nil && content != nil {
 			err = addPayloads(ctx, tx, candidates, content)
