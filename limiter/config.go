@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -178,6 +179,20 @@ type Ceiling struct {
 	Rate Rate `json:"rate"           yaml:"rate"`
 }
 
+// UnmarshalYAML reads a ceiling. One without a rate gets none that there is, for
+// CheckCeilings to name: 0 would keep LOW from calling at all.
+func (c *Ceiling) UnmarshalYAML(unmarshal func(any) error) error {
+	var given struct {
+		From int   `yaml:"from"`
+		To   int   `yaml:"to"`
+		Rate *Rate `yaml:"rate"`
+	}
+	err := unmarshal(&given)
+	*c = Ceiling{From: given.From, To: given.To, Rate: Rate(math.NaN())}
+	set(&c.Rate, given.Rate)
+	return err
+}
+
 // Holds reports whether the ceiling counts at that hour; 22 to 3 goes over
 // midnight.
 func (c Ceiling) Holds(hour int) bool {
@@ -192,12 +207,25 @@ func (c Ceiling) Holds(hour int) bool {
 
 // CheckCeilings returns the first mistake in a list, without the name of the list.
 func CheckCeilings(all []Ceiling) error {
+	var held [24]bool
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
 			return fmt.Errorf("[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
 		}
-		if c.Rate != 0 && !(c.Rate >= 1e-4) { // so that a NaN fails too
+		if math.IsNaN(float64(c.Rate)) {
+			return fmt.Errorf("[%d] has no rate; write one as in {from: 19, to: 23, rate: 150/s}", i)
+		}
+		if c.Rate != 0 && c.Rate < 1e-4 {
 			return fmt.Errorf("[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
+		}
+		holds := false
+		for hour := range held {
+			if !held[hour] && c.Holds(hour) {
+				held[hour], holds = true, true
+			}
+		}
+		if !holds {
+			return fmt.Errorf("[%d] never holds, since those before it hold all its hours; leave it out, or write it before them", i)
 		}
 	}
 	return nil

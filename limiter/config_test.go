@@ -46,6 +46,9 @@ brake: 1m0s
 	if err := yaml.Unmarshal(written, &again); err != nil || !reflect.DeepEqual(c, again) {
 		t.Errorf("%v: %s", err, written)
 	}
+	if err := yaml.Unmarshal([]byte("lowCeilings: [{rate: 0/s}]"), &again); err != nil || !reflect.DeepEqual(again.LowCeilings, []Ceiling{{}}) {
+		t.Errorf("%v: %+v", err, again.LowCeilings)
+	}
 	for bad, mention := range map[string]string{
 		"policies: [{window: week}]":           "must be day, or a duration",
 		"policies: [{window: -1s}]":            "must be day, or a duration",
@@ -58,6 +61,33 @@ brake: 1m0s
 		if err := yaml.Unmarshal([]byte(bad), new(Config)); err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+func TestACeilingHasARateAndHoldsAtSomeHour(t *testing.T) {
+	for text, want := range map[string]string{
+		"[]":            "",
+		"[{rate: 0/s}]": "",
+		"[{from: 19, to: 3, rate: 1/s}, {from: 0, to: 24, rate: 2/s}]": "",
+		"[{from: 19, to: 23}]":                       "[0] has no rate; write one as in {from: 19, to: 23, rate: 150/s}",
+		"[{rate: 1/s}, {rate: }]":                    "[1] has no rate",
+		"[{rate: 1/s}, {from: 1, to: 2, rate: 2/s}]": "[1] never holds",
+		"[{from: 22, to: 12, rate: 1/s}, {from: 12, to: 22, rate: 1/s}, {rate: 2/s}]": "[2] never holds",
+		"[{from: 1, to: 25, rate: 1/s}]":                                              "[0]: hours are 0 to 24",
+		"[{rate: 1/h}]":                                                               "",
+		"[{rate: 0.1/h}]":                                                             "[0]: rate: ",
+	} {
+		var all []Ceiling
+		err := yaml.UnmarshalWithOptions([]byte(text), &all, yaml.Strict())
+		if err == nil {
+			err = CheckCeilings(all)
+		}
+		if (err == nil) != (want == "") || (err != nil && !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]Ceiling), yaml.Strict()) == nil {
+		t.Error("a name that nobody knows is read")
 	}
 }
 
