@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -127,7 +128,8 @@ func (c Config) Check() error {
 		fail("mode: %q must be off, tiers or adaptive", c.Mode)
 	}
 	hot, warm, cold := c.Tiers.Hot, c.Tiers.Warm, c.Tiers.Cold
-	if hot.Every < shortest || warm.Every < hot.Every || cold.Every < warm.Every || cold.Every > longest {
+	rise := shortest <= hot.Every && hot.Every <= warm.Every && warm.Every <= cold.Every && cold.Every <= longest
+	if !rise { // then nothing is bound by them
 		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, shortest, longest)
 	}
 	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // so that a NaN fails too
@@ -136,8 +138,13 @@ func (c Config) Check() error {
 	if cold.Reads != 0 {
 		fail("tiers.cold.reads: %v must be left out; cold is what is read less than warm", cold.Reads)
 	}
-	if c.Least < shortest || c.Most < c.Least || c.Most > longest {
-		fail("least: %v must be at least %v and at most most: %v, and that at most %v", c.Least, shortest, c.Most, longest)
+	span := shortest <= c.Least && c.Least <= c.Most && c.Most <= longest
+	if !span {
+		name := "least"
+		if c.Least == DefaultConfig().Least || c.Most > longest { // it was not written, or is not what is wrong
+			name = "most"
+		}
+		fail("%s: least and most are %v and %v; they must rise, from %v to %v", name, c.Least, c.Most, shortest, longest)
 	}
 	if c.NotBefore < 0 || c.NotBefore > 12*60 {
 		fail("notBefore: %s must be a time of day up to 12:00", clockText(c.NotBefore))
@@ -145,16 +152,16 @@ func (c Config) Check() error {
 	if _, err := time.LoadLocation(c.TimeZone); err != nil {
 		fail("timeZone: %q is not known; write it as in Asia/Seoul", c.TimeZone)
 	}
-	if c.Jitter < 0 || c.Jitter > hot.Every/8 {
+	if c.Jitter < 0 || rise && c.Jitter > hot.Every/8 {
 		fail("jitter: %v must be from 0 to an eighth of tiers.hot.every, %v", c.Jitter, hot.Every/8)
 	}
-	if a := c.Cooldown.Automatic; a < 0 || a > hot.Every || (c.Mode == Adaptive && a > c.Least) {
+	if a := c.Cooldown.Automatic; a < 0 || rise && a > hot.Every || span && c.Mode == Adaptive && a > c.Least {
 		fail("cooldown.automatic: %v must be from 0 to the shortest interval (tiers.hot.every %v; where mode is adaptive, least %v too)", a, hot.Every, c.Least)
 	}
-	if m := c.Cooldown.Manual; m < 0 || m > cold.Every {
+	if m := c.Cooldown.Manual; m < 0 || rise && m > cold.Every {
 		fail("cooldown.manual: %v must be from 0 to tiers.cold.every, %v", m, cold.Every)
 	}
-	if c.Backoff < shortest || c.Backoff > cold.Every {
+	if c.Backoff < shortest || rise && c.Backoff > cold.Every {
 		fail("backoff: %v must be from %v to tiers.cold.every, %v", c.Backoff, shortest, cold.Every)
 	}
 	errs = append(errs, c.Active.check())
@@ -180,7 +187,7 @@ func CheckTriggers(facets map[string]Config) error {
 		next := slices.Sorted(maps.Keys(facets[from].Triggers))
 		for _, to := range next {
 			if _, known := facets[to]; !known {
-				errs = append(errs, fmt.Errorf("facets.%s.triggers: there is no facet %q", from, to))
+				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: there is no facet %q; there are %s", from, to, to, strings.Join(slices.Sorted(maps.Keys(facets)), ", ")))
 			}
 		}
 		for len(next) > 0 {

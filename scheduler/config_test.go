@@ -41,22 +41,28 @@ func TestMistakesAreNamed(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Config){
-		"mode":               func(c *Config) { c.Mode = "often" },
-		"tiers":              func(c *Config) { c.Tiers.Warm.Every = time.Minute },
-		"tiers: hot.reads":   func(c *Config) { c.Tiers.Warm.Reads = math.NaN() },
-		"tiers.cold.reads":   func(c *Config) { c.Tiers.Cold.Reads = 1 },
-		"least":              func(c *Config) { c.Most = time.Minute },
-		"notBefore":          func(c *Config) { c.NotBefore = 2000 },
-		"timeZone":           func(c *Config) { c.TimeZone = "Asia/Soul" },
-		"jitter":             func(c *Config) { c.Jitter = time.Hour },
-		"cooldown.automatic": func(c *Config) { c.Cooldown.Automatic = 2 * time.Hour },
-		"cooldown.manual":    func(c *Config) { c.Cooldown.Manual = -1 },
-		"backoff":            func(c *Config) { c.Backoff = 0 },
-		"triggers.a.backoff": func(c *Config) { c.Triggers = map[string]Trigger{"a": {Backoff: -1}} },
+		"mode":             func(c *Config) { c.Mode = "often" },
+		"tiers":            func(c *Config) { c.Tiers.Warm.Every = time.Minute },
+		"tiers: hot.reads": func(c *Config) { c.Tiers.Warm.Reads = math.NaN() },
+		"tiers.cold.reads": func(c *Config) { c.Tiers.Cold.Reads = 1 },
+		"most: least and most are 30m0s and 1m0s; they must rise": func(c *Config) { c.Most = time.Minute },
+		"most: least and most are 30m0s and 3000":                 func(c *Config) { c.Most = 3000 * time.Hour },
+		"least: least and most are 48h0m0s and 24h0m0s":           func(c *Config) { c.Least, c.Most = 48*time.Hour, 24*time.Hour },
+		"least: least and most are 200h0m0s and 168h0m0s":         func(c *Config) { c.Least = 200 * time.Hour },
+		"least: least and most are 0s":                            func(c *Config) { c.Least = 0 },
+		"notBefore":                                               func(c *Config) { c.NotBefore = 2000 },
+		"timeZone":                                                func(c *Config) { c.TimeZone = "Asia/Soul" },
+		"jitter":                                                  func(c *Config) { c.Jitter = time.Hour },
+		"cooldown.automatic":                                      func(c *Config) { c.Cooldown.Automatic = 2 * time.Hour },
+		"cooldown.manual":                                         func(c *Config) { c.Cooldown.Manual = -1 },
+		"backoff":                                                 func(c *Config) { c.Backoff = 0 },
+		"tiers: hot.every":                                        func(c *Config) { c.Tiers = TierSet{Hot: Tier{Reads: 2}, Warm: Tier{Reads: 1}} },
+		"least: least":                                            func(c *Config) { c.Mode, c.Least = Adaptive, time.Second },
+		"triggers.a.backoff":                                      func(c *Config) { c.Triggers = map[string]Trigger{"a": {Backoff: -1}} },
 	} {
 		c := DefaultConfig()
 		change(&c)
-		if err := c.Check(); err == nil || !strings.HasPrefix(err.Error(), name) {
+		if err := c.Check(); err == nil || !strings.HasPrefix(err.Error(), name) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -84,5 +90,9 @@ func TestTriggersMakeNoCircle(t *testing.T) {
 		if CheckTriggers(bad) == nil {
 			t.Errorf("%v is well", bad)
 		}
+	}
+	want := `facets.a.triggers.nobody: there is no facet "nobody"; there are a, b`
+	if err := CheckTriggers(map[string]Config{"a": with("nobody"), "b": with()}); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
