@@ -136,6 +136,9 @@ func (a Auto) MarshalYAML() (any, error) {
 	return int(a), nil
 }
 
+// builtIn is the name of the source that is there without a file.
+const builtIn = "nexon"
+
 // defaultConfig returns the settings before any file: everything on this machine,
 // and the Nexon Open API as the only source.
 func defaultConfig() (Config, error) {
@@ -154,7 +157,7 @@ func defaultConfig() (Config, error) {
 	if err := yaml.UnmarshalWithOptions(nexon.Config, &s, yaml.Strict()); err != nil {
 		return Config{}, fmt.Errorf("the default source nexon: %w", err)
 	}
-	c.Sources = map[string]SourceConfig{"nexon": s}
+	c.Sources = map[string]SourceConfig{builtIn: s}
 	return c, nil
 }
 

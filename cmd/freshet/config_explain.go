@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -15,6 +17,9 @@ import (
 // explainDecode adds the line and a caret to an error of reading a file, also
 // where the library gives none: a value that a type refuses.
 func explainDecode(file string, text []byte, err error) error {
+	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
+		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, likeDuration), Token: wrong.Token}
+	}
 	if _, placed := errors.AsType[yaml.Error](err); !placed {
 		if node := quoted(text, err.Error()); node != nil {
 			err = &yaml.SyntaxError{Message: plainly(err.Error()), Token: node.GetToken()}
@@ -23,10 +28,12 @@ func explainDecode(file string, text []byte, err error) error {
 	return fmt.Errorf("%s:\n%s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
 }
 
+const likeDuration = "write a duration as in 500ms, 30s or 1h"
+
 // plainly says what would be right where the standard library does not.
 func plainly(message string) string {
 	for prefix, right := range map[string]string{
-		"time: ":             "write a duration as in 500ms, 30s or 1h",
+		"time: ":             likeDuration,
 		"slog: level string": "write debug, info, warn or error",
 	} {
 		if strings.HasPrefix(message, prefix) {

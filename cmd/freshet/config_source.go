@@ -26,7 +26,25 @@ type SourceConfig struct {
 // facet is; one that is not named is not.
 type PrefetchConfig struct {
 	scheduler.Spending `yaml:",inline"`
-	Facets             map[string]scheduler.Config `yaml:"facets,omitempty"`
+	Facets             prefetches `yaml:"facets,omitempty"`
+}
+
+// prefetches is how each facet is prefetched, by name.
+type prefetches map[string]scheduler.Config
+
+// UnmarshalYAML lets a facet of which nothing is said be as one of an empty object.
+func (p *prefetches) UnmarshalYAML(unmarshal func(any) error) error {
+	var all map[string]*scheduler.Config
+	err := unmarshal(&all)
+	*p = prefetches{}
+	for name, c := range all {
+		if c == nil {
+			c = &scheduler.Config{}
+			err = errors.Join(err, c.UnmarshalYAML(func(any) error { return nil }))
+		}
+		(*p)[name] = *c
+	}
+	return err
 }
 
 // WorkersConfig bounds the workers of one process.
@@ -78,6 +96,9 @@ func (s SourceConfig) check(name string) error {
 	}
 	src, err := source.New(name, s.Config, "", s.connections())
 	if err != nil {
+		if name == builtIn && len(s.Facets) == 0 {
+			err = fmt.Errorf("%w; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows", err)
+		}
 		errs = append(errs, err)
 	} else {
 		src.Close()
@@ -92,23 +113,71 @@ func (s SourceConfig) schedule() (*scheduler.Schedule, error) {
 	for name, f := range s.Facets {
 		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents)}
 	}
+	there := "the source has no facets"
+	if len(facets) > 0 {
+		there = "there are " + strings.Join(slices.Sorted(maps.Keys(facets)), ", ")
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
 		f, known := facets[name]
 		if !known {
-			errs = append(errs, fmt.Errorf("facets.%s: there is no such facet; there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.Facets)), ", ")))
+			errs = append(errs, fmt.Errorf("facets.%s: there is no such facet; %s", name, there))
 			continue
 		}
 		f.Config = s.Prefetch.Facets[name]
 		facets[name] = f
+		for _, err := range fits(f.Config, s.Facets[name]) {
+			errs = append(errs, fmt.Errorf("facets.%s.%w", name, err))
+		}
 	}
+	schedule, err := scheduler.NewSchedule(s.spending(), facets)
+	return schedule, errors.Join(append(errs, err)...)
+}
+
+// fits returns what of a facet's prefetch is not as the facet is.
+func fits(c scheduler.Config, f source.Facet) (errs []error) {
+	for i, name := range c.Active.Params {
+		if _, known := f.Params[name]; !known && name != "" { // an empty one is another mistake
+			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, listed(f.Params)))
+		}
+	}
+	paths := map[string]string{"active.status.path": c.Active.Status.Path}
+	for i, path := range c.Active.Unless {
+		paths[fmt.Sprintf("active.unless[%d]", i)] = path
+	}
+	for _, of := range slices.Sorted(maps.Keys(paths)) {
+		document, _, member := strings.Cut(strings.ReplaceAll(paths[of], `\.`, "\x00"), ".")
+		document = strings.ReplaceAll(document, "\x00", ".")
+		if _, known := f.Documents[document]; !known && member && document != "" { // of what is no path another mistake is told
+			errs = append(errs, fmt.Errorf("%s: %q must begin with a document of the facet, which has %s", of, paths[of], listed(f.Documents)))
+		}
+	}
+	longest, of := c.Tiers.Cold.Every, "tiers.cold.every"
+	if c.Mode == scheduler.Adaptive {
+		longest, of = c.Most, "most"
+	}
+	if c.Mode != scheduler.Off && f.KeepFor > 0 && longest > f.KeepFor {
+		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: what nobody reads would be deleted before it is due; shorten it, or keep the facet longer", of, longest, f.KeepFor))
+	}
+	return errs
+}
+
+// listed writes the names that there are.
+func listed[T any](all map[string]T) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
+}
+
+// spending returns what may be spent on prefetching, by hours of a time zone that is named.
+func (s SourceConfig) spending() scheduler.Spending {
 	spending := s.Prefetch.Spending
 	for _, p := range s.Quota.Policies {
 		if spending.TimeZone == "" && p.Window == limiter.Day {
 			spending.TimeZone = p.TimeZone
 		}
 	}
-	schedule, err := scheduler.NewSchedule(spending, facets)
-	return schedule, errors.Join(append(errs, err)...)
+	return spending
 }
 
 // connections is how many calls may be under way at once.

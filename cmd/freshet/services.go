@@ -21,6 +21,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store/postgres"
 	"github.com/freshet/freshet/topics"
 )
@@ -176,7 +177,7 @@ func (p *program) config() *cobra.Command {
 					f := s.Facets[facet]
 					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, strings.Join(slices.Sorted(maps.Keys(f.Documents)), ", "), f.FreshFor)
 				}
-				s.explainPrefetch(p.stdout)
+				s.explainPrefetch(p.stdout, name)
 				if s.Auth.SecretEnv != "" && s.Auth.SecretFile == "" && lookup(p.env, s.Auth.SecretEnv) == "" {
 					fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", s.Auth.SecretEnv)
 				}
@@ -203,39 +204,69 @@ func (p *program) config() *cobra.Command {
 	return c
 }
 
-// explainPrefetch says what is prefetched, and on what.
-func (s SourceConfig) explainPrefetch(to io.Writer) {
+// explainPrefetch says what is prefetched, on what, and what a change leads to.
+func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	some := false
-	for _, facet := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
+	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 		c := s.Prefetch.Facets[facet]
 		var how string
 		switch c.Mode {
-		case scheduler.Off:
-			continue
 		case scheduler.Tiers:
 			how = fmt.Sprintf("every %v, %v or %v, by how much it is read", c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every)
 		case scheduler.Adaptive:
 			how = fmt.Sprintf("every %v to %v, by how often it changes and is read", c.Least, c.Most)
 		}
-		if c.NotBefore > 0 {
-			text, _ := c.NotBefore.MarshalText()
-			how += fmt.Sprintf(", not before %s in %s", text, cmp.Or(c.TimeZone, "UTC"))
+		if how != "" {
+			if c.NotBefore > 0 {
+				text, _ := c.NotBefore.MarshalText()
+				how += fmt.Sprintf(", not before %s in %s", text, cmp.Or(c.TimeZone, "UTC"))
+			}
+			some = true
+			fmt.Fprintf(to, "  prefetch %s: %s\n", facet, how)
+			if by := judgedBy(c.Active); by != "" {
+				fmt.Fprintf(to, "           only what is active, by %s\n", by)
+			}
 		}
-		some = true
-		fmt.Fprintf(to, "  prefetch %s: %s\n", facet, how)
+		for _, other := range slices.Sorted(maps.Keys(c.Triggers)) {
+			fmt.Fprintf(to, "           a change of %s refreshes %s\n", facet, other)
+		}
+		if s.Facets[facet].Changes {
+			fmt.Fprintf(to, "           changes of %s are told on %s\n", facet, schemas.ChangeTopic(source))
+		}
 	}
 	if !some {
 		return
 	}
-	var words []string
-	for _, c := range s.Prefetch.Ceilings {
-		if c.From == c.To {
+	spending := s.spending()
+	words, hours := []string{""}, false
+	for i, c := range spending.Ceilings {
+		switch {
+		case c.From != c.To:
+			hours = true
+			words = append(words, fmt.Sprintf("at most %v from %d to %d h", c.Rate, c.From, c.To))
+		case i == 0:
+			words = append(words, fmt.Sprintf("at all hours at most %v", c.Rate))
+		default:
 			words = append(words, fmt.Sprintf("else at most %v", c.Rate))
-			continue
 		}
-		words = append(words, fmt.Sprintf("at most %v from %d to %d h", c.Rate, c.From, c.To))
 	}
-	fmt.Fprintf(to, "           of what LOW has left%s\n", strings.Join(append([]string{""}, words...), ", "))
+	if hours {
+		words = append(words, "hours of "+cmp.Or(spending.TimeZone, "UTC"))
+	}
+	fmt.Fprintf(to, "           of what LOW has left%s\n", strings.Join(words, ", "))
+}
+
+// judgedBy names what an entity is judged by.
+func judgedBy(a scheduler.Active) string {
+	var by []string
+	if a.Status.Path != "" {
+		by = append(by, a.Status.Path)
+	}
+	by = append(by, a.Unless...)
+	for _, name := range a.Params {
+		by = append(by, "param "+name)
+	}
+	return strings.Join(by, ", ")
 }
 
 // calls writes a number of calls, which may have a fraction.

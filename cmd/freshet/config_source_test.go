@@ -1,0 +1,99 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// cases is a source with two facets, of which the prefetch is left to be said.
+const cases = `
+sources:
+  court:
+    baseURL: https://api.example/v3
+    quota: {policies: [{name: second, limit: 60, window: 1s}, {name: day, limit: 100000, window: day, timeZone: Asia/Seoul}]}
+    facets:
+      progress: {params: {token: ""}, keepFor: 720h, changes: true, documents: {case: {path: "/case/{key}?t={token}"}}}
+      general: {documents: {a: {path: "/a/{key}"}, b.c: {path: "/b/{key}"}}}
+    prefetch: `
+
+func TestAPrefetchThatDoesNotFitItsFacetIsRefused(t *testing.T) {
+	const replaces = "; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows"
+	for text, want := range map[string]string{
+		cases + `{facets: {progress: }}`:                                   "",
+		cases + `{facets: {progress: {}, general: {mode: off}}}`:           "",
+		cases + `{facets: {progress: {active: {params: [token]}}}}`:        "",
+		cases + `{facets: {progress: {active: {unless: [case.result]}}}}`:  "",
+		cases + `{facets: {general: {active: {unless: ['b\.c.result']}}}}`: "",
+
+		cases + `{facets: {progress: {active: {params: [token, tokn]}}}}`:           `facets.progress.active.params[1]: the facet has no param "tokn"; it has token`,
+		cases + `{facets: {general: {active: {params: [token]}}}}`:                  `facets.general.active.params[0]: the facet has no param "token"; it has none`,
+		cases + `{facets: {progress: {active: {params: [""]}}}}`:                    `facets.progress.active: unless and params must not hold an empty name`,
+		cases + `{facets: {progress: {active: {status: {path: a.b, block: [x]}}}}}`: `facets.progress.active.status.path: "a.b" must begin with a document of the facet, which has case`,
+		cases + `{facets: {general: {active: {unless: [a.b, b.c.d]}}}}`:             `facets.general.active.unless[1]: "b.c.d" must begin with a document of the facet, which has a, b.c`,
+		cases + `{facets: {general: {active: {unless: [result]}}}}`:                 `facets.general.active: "result" must be a path as in document.member`,
+		cases + `{facets: {general: {active: {unless: [.b]}}}}`:                     `facets.general.active: ".b" must be a path as in document.member`,
+
+		cases + `{facets: {progress: {tiers: {cold: {every: 720h}}}}}`:          "",
+		cases + `{facets: {general: {tiers: {cold: {every: 721h}}}}}`:           "",
+		cases + `{facets: {progress: {most: 721h}}}`:                            "",
+		cases + `{facets: {progress: {mode: off, most: 721h}}}`:                 "",
+		cases + `{facets: {progress: {tiers: {cold: {every: 721h}}}}}`:          "facets.progress.tiers.cold.every: 721h0m0s is longer than the facet's keepFor, 720h0m0s: ",
+		cases + `{facets: {progress: {mode: adaptive, most: 721h}}}`:            "facets.progress.most: 721h0m0s is longer than the facet's keepFor, 720h0m0s: ",
+		cases + `{ceilings: [{from: 19, to: 23}]}`:                              "ceilings[0] has no rate; write one as in {from: 19, to: 23, rate: 150/s}",
+		cases + `{ceilings: [{rate: 1/s}, {rate: 2/s}]}`:                        "ceilings[1] never holds",
+		cases + `{facets: {progress: {triggers: {nothing: }}}}`:                 `facets.progress.triggers.nothing: there is no facet "nothing"; there are general, progress`,
+		cases + `{facets: {progres: {}}}`:                                       "facets.progres: there is no such facet; there are general, progress",
+		cases + `{facets: {progress: {mode: adaptive, most: 10m}}}`:             "facets.progress.most: least and most are 30m0s and 10m0s; they must rise",
+		cases + `{facets: {progress: {tiers: {hot: {every: 7h}}}}}`:             "facets.progress.tiers: hot.every, warm.every and cold.every are 7h0m0s, 6h0m0s and 24h0m0s; they must rise",
+		cases + `{facets: {progress: {mode: adaptive, least: 200h}}}`:           "facets.progress.least: least and most are 200h0m0s and 168h0m0s; they must rise",
+		cases + `{facets: {progress: {least: 0}}}`:                              "0 is not a duration; write a duration as in 500ms, 30s or 1h",
+		cases + `{facets: {progress: {tiers: {hot: {every: 1.5}}}}}`:            "1.5 is not a duration; write a duration as in 500ms, 30s or 1h",
+		"sources: {nexon: {prefetch: {facets: {character: }}}}":                 "facets.character: there is no such facet; the source has no facets",
+		"sources: {nexon: {quota: {policies: []}}}":                             "facets: a source needs at least one" + replaces,
+		"sources: {nexon: {baseURL: 'http://a', facets: {a: {documents: {}}}}}": "facets.a.documents: a facet needs at least one",
+		"sources: {mine: {baseURL: 'http://a'}}":                                "facets: a source needs at least one",
+	} {
+		_, err := loadConfig(write(t, text), nil)
+		if want == "" {
+			if err != nil {
+				t.Errorf("%s\n%v", text, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "^") {
+			t.Errorf("%s\n%v, want %q", text, err, want)
+			continue
+		}
+		n := strings.Count(err.Error(), replaces)
+		if asked := strings.Contains(text, "nexon: {") && !strings.Contains(text, "documents"); (n == 1) != asked || n > 1 {
+			t.Errorf("%s\nsays %d times that a source in a file replaces the built-in one: %v", text, n, err)
+		}
+		if wrong := strings.Count(err.Error(), "^"); strings.HasPrefix(text, cases) && wrong != 1 {
+			t.Errorf("%s\nhas %d mistakes, want 1: %v", text, wrong, err)
+		}
+	}
+}
+
+func TestConfigCheckSaysWhatIsPrefetchedAndWhatFollows(t *testing.T) {
+	const rest = "{facets: {progress: {triggers: {general: }, active: {status: {path: case.status, block: [x]}, unless: [case.end], params: [token]}}}"
+	for text, want := range map[string]string{
+		rest + "}": `  prefetch progress: every 1h0m0s, 6h0m0s or 24h0m0s, by how much it is read
+           only what is active, by case.status, case.end, param token
+           a change of progress refreshes general
+           changes of progress are told on court.changes
+           of what LOW has left, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul
+`,
+		rest + ", ceilings: [{rate: 900/s}]}": "has left, at all hours at most 900/s\n",
+		rest + ", ceilings: []}":              "of what LOW has left\n",
+		rest + ", timeZone: Europe/Paris, ceilings: [{from: 1, to: 2, rate: 3/s}]}": "has left, at most 3/s from 1 to 2 h, hours of Europe/Paris\n",
+		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m0s to 168h0m0s, by how often it changes and is read, not before 02:00 in UTC
+           changes of progress are told on court.changes
+           of what LOW`,
+		"{}": "  facet   progress: case; fresh for 1h0m0s\n           changes of progress are told on court.changes\nthe configuration is valid\n",
+	} {
+		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, cases+text))
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("%s: exit %d\n%s%s\nwant %s", text, code, stdout, stderr, want)
+		}
+	}
+}
