@@ -211,6 +211,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 		c := s.Prefetch.Facets[facet]
 		var how string
 		switch c.Mode {
+		case scheduler.Off:
 		case scheduler.Tiers:
 			how = fmt.Sprintf("every %v, %v or %v, by how much it is read", c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every)
 		case scheduler.Adaptive:
