@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -101,9 +102,25 @@ func (s *Entities) source(name string) (Source, error) {
 
 // checkFacet returns an error if a facet is named that the source does not have.
 func (src Source) checkFacet(source, facet string) error {
-	if facet != "" && !slices.Contains(src.Facets, facet) {
+	if _, known := src.Facets[facet]; !known && facet != "" {
 		return problem.New(http.StatusNotFound, "no-such-facet",
-			fmt.Sprintf("Source %s has no facet %.80q; it has %s.", source, facet, strings.Join(src.Facets, ", ")))
+			fmt.Sprintf("Source %s has no facet %.80q; it has %s.", source, facet, strings.Join(slices.Sorted(maps.Keys(src.Facets)), ", ")))
+	}
+	return nil
+}
+
+// checkParams returns an error if a param is named that the facet does not have: nothing
+// would use it, and it may be another column mistyped.
+func (src Source) checkParams(facet string, params map[string]string) error {
+	has := src.Facets[facet]
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		switch {
+		case slices.Contains(has, name):
+		case len(has) == 0:
+			return fmt.Errorf("the facet has no param %s; it has none", name)
+		default:
+			return fmt.Errorf("the facet has no param %s; it has %s", name, strings.Join(has, ", "))
+		}
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ type Store interface {
 
 // Source is what is known of one source.
 type Source struct {
-	Facets   []string
+	Facets   map[string][]string // with the names of their params
 	Keys     Keys
 	Schedule Schedule
 }

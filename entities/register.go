@@ -152,6 +152,9 @@ func (s *Entities) registered(b Batch, src Source) ([]store.Registered, error) {
 		if err == nil {
 			err = src.Keys.CheckKey(b.Facet, o.Key)
 		}
+		if err == nil {
+			err = src.checkParams(b.Facet, o.Params)
+		}
 		if err != nil {
 			if mistakes++; len(wrong) < toldMost {
 				wrong = append(wrong, problem.Error{Detail: err.Error(), Pointer: fmt.Sprintf("#/entities/%d", i)})

@@ -51,6 +51,7 @@ func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
 		`{"key":"x","params":{"` + strings.Repeat("n", 65) + `":"v"}}`:            `must have a name of 1 to 64 bytes`,
 		`{"key":"x","params":{"p":"\n"}}`:                                         `the param p must be UTF-8 without control characters`,
 		`{"key":"x","params":{"p":"` + strings.Repeat("v", 4096) + `"}}`:          `the params have 4097 bytes; at most 4096`,
+		`{"key":"x","params":{"p":"v","teir":"hot"}}`:                             `the facet has no param teir; it has ocid, p`,
 		`{"key":"` + strings.Repeat("k", 257) + `","params":{"p":"v"},"tier":""}`: `the key has 257 bytes`,
 	} {
 		a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[{"key":"good"},`+order+`]}`)
@@ -59,6 +60,8 @@ func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
 			t.Errorf("%.80s: %d %s", order, a.status, a.text)
 		}
 	}
+	const other = `{"source":"nexon","facet":"b","entities":[{"key":"x","params":{"p":"v"}}]}`
+	r.refuses(400, "bad-entities", "the facet has no param p; it has none", http.MethodPost, "/entities", other)
 	many := strings.Repeat(`{"key":"a b"},`, 200) + `{"key":"good"}`
 	a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[`+many+`]}`)
 	if a.status != 400 || len(a.Errors) != toldMost || a.Errors[99].Pointer != "#/entities/99" || strings.Count(a.Detail, "entities[") != namedMost {

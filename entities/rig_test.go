@@ -109,8 +109,8 @@ func newRig(t *testing.T) *rig {
 		Store: failing{db, r}, Told: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Sources: map[string]Source{
-			"nexon": {Facets: []string{"a", "b", "c"}, Keys: words{}, Schedule: facets{"a", "b"}},
-			"other": {Facets: []string{"a"}, Keys: words{}, Schedule: facets{"a"}},
+			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: words{}, Schedule: facets{"a", "b"}},
+			"other": {Facets: map[string][]string{"a": nil}, Keys: words{}, Schedule: facets{"a"}},
 		},
 	})
 	r.handler = r.Handler()

@@ -17,7 +17,7 @@ func prefetching(t *testing.T) string {
     baseURL: http://mirror.example
     quota: {policies: [{name: second, limit: 500, window: 1s}]}
     facets:
-      f: {keyPattern: "[^?]{1,80}", documents: {d: {path: "/f/{key}"}}}
+      f: {keyPattern: "[^?]{1,80}", params: {p: ""}, documents: {d: {path: "/f/{key}"}}}
       quiet: {documents: {d: {path: "/quiet/{key}"}}}
     prefetch: {facets: {f: {mode: tiers}}}
 `)
@@ -39,6 +39,7 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 	d.said(3, []string{`no facet "g"; it has f, quiet`}, "entities", "import", "--facet", "g", file)
 	d.said(3, []string{`no source "nexon"`}, "entities", "import", "--source", "nexon", "--facet", "f", file)
 	d.said(1, []string{"sources.mirror.prefetch.facets.quiet.mode", "stopped after row 0"}, "entities", "import", "--facet", "quiet", file)
+	d.said(1, []string{"line 2: the facet has no param teir; it has p"}, "entities", "import", "--facet", "f", write(t, "key,teir\na,hot\n"))
 	for _, file := range files {
 		d.said(0, []string{"300 rows, 300 added, 0 known\n"}, "entities", "import", "--facet", "f", file)
 	}

@@ -24,7 +24,11 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 		if err != nil {
 			return nil, fmt.Errorf("sources.%s.prefetch.%w", name, err)
 		}
-		known[name] = entities.Source{Facets: slices.Sorted(maps.Keys(c.Facets)), Keys: s, Schedule: schedule}
+		params := map[string][]string{}
+		for facet, f := range c.Facets {
+			params[facet] = slices.Sorted(maps.Keys(f.Params))
+		}
+		known[name] = entities.Source{Facets: params, Keys: s, Schedule: schedule}
 	}
 	return entities.New(entities.Needs{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
