@@ -54,6 +54,9 @@ func (c *chosen) check() error {
 	return nil
 }
 
+// of is the source, or its facet, as people read it.
+func (c *chosen) of() string { return strings.TrimRight(c.source+"/"+c.facet, "/") }
+
 func (c *chosen) query() url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{"source": c.source, "facet": c.facet, "tier": c.tier, "prefix": c.prefix, "enabled": c.enabled} {
@@ -233,23 +236,29 @@ const keysMost = 1000
 
 func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 	var c chosen
-	var yes bool
+	var yes, all bool
 	verb := map[bool]string{true: "enable", false: "disable"}[enable]
 	cmd := &cobra.Command{
 		Use:   verb + " [KEY...]",
 		Short: map[bool]string{true: "Put entities back into the schedule", false: "Take entities out of the schedule"}[enable],
 		Long: map[bool]string{
-			true:  "Put entities back into the schedule: those with the keys, or all that the filters choose.",
-			false: "Take entities out of the schedule: those with the keys, or all that the filters choose. What\nis stored of them remains, is served, and is refreshed when somebody reads it.",
+			true:  "Put entities back into the schedule: those with the keys, all that --prefix and --tier choose,\nor every one of the source or facet with --all.",
+			false: "Take entities out of the schedule: those with the keys, all that --prefix and --tier choose, or\nevery one of the source or facet with --all. What is stored of them remains, is served, and is\nrefreshed when somebody reads it.",
 		}[enable],
-		Example: fmt.Sprintf("  freshet entities %s --source nexon --facet character --tier cold\n  freshet entities %s --facet character --yes somebody somebody-else", verb, verb),
-		Args:    cobra.ArbitraryArgs,
+		Example: strings.ReplaceAll(`  freshet entities VERB --source nexon --facet character --tier cold
+  freshet entities VERB --source nexon --facet character --all
+  freshet entities VERB --facet character --yes somebody somebody-else`, "VERB", verb),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, keys []string) error {
 			if err := c.check(); err != nil {
 				return err
 			}
 			if len(keys) > 0 && (c.facet == "" || c.tier != "" || c.prefix != "") {
 				return usageError{errors.New("keys need --facet, and stand alone: leave out --tier and --prefix")}
+			}
+			some := len(keys) > 0 || c.prefix != "" || c.tier != ""
+			if some && all {
+				return usageError{errors.New("--all stands alone: leave out keys, --prefix and --tier")}
 			}
 			api, err := p.admin(c.addr)
 			if err != nil {
@@ -258,6 +267,11 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
 				return err
 			}
+			if !some && !all {
+				return usageError{fmt.Errorf("name keys, --prefix or --tier, or give --all for every entity of %s", c.of())}
+			}
+			slices.Sort(keys)
+			keys = slices.Compact(keys)
 			if !yes {
 				if err := p.askSwitch(cmd, api, c, keys, enable); err != nil {
 					return err
@@ -267,14 +281,19 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			if err != nil && n > 0 {
 				err = fmt.Errorf("%w; %d were %sd before, and doing it again goes on", err, n, verb)
 			}
-			if err == nil {
-				fmt.Fprintf(p.stdout, "%d %sd\n", n, verb)
+			if err != nil {
+				return err
 			}
-			return err
+			fmt.Fprintf(p.stdout, "%d %sd\n", n, verb)
+			if n < len(keys) {
+				fmt.Fprintf(p.stderr, "%d of %d %sd; the others were so already or are not registered\n", n, len(keys), verb)
+			}
+			return nil
 		},
 	}
 	c.flags(cmd)
 	cmd.Flags().StringVar(&c.source, "source", "", "of this source (may be left out if there is one)")
+	cmd.Flags().BoolVar(&all, "all", false, "every entity of the source, or of the facet")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
@@ -289,9 +308,8 @@ func (p *program) askSwitch(cmd *cobra.Command, api *admin, c chosen, keys []str
 			return err
 		}
 	}
-	of := strings.TrimRight(c.source+"/"+c.facet, "/")
 	in := cmd.InOrStdin()
-	question := fmt.Sprintf("%s %s entities of %s?", map[bool]string{true: "Enable", false: "Disable"}[enable], text, of)
+	question := fmt.Sprintf("%s %s entities of %s?", map[bool]string{true: "Enable", false: "Disable"}[enable], text, c.of())
 	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
 }
 

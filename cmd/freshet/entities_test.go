@@ -73,9 +73,29 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 
 	d.said(2, []string{"give --yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
 	d.said(0, []string{"400 disabled\n"}, "entities", "disable", "--facet", "f", "--tier", "hot", "--yes")
-	d.said(0, []string{"2 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "k/0000", "k/0003", "k/0001")
+	for _, c := range []struct {
+		verb      string
+		keys      []string
+		out, errs string
+	}{
+		{"enable", []string{"k/0000", "k/0003", "k/0001", "k/0003", "nobody"}, "2 enabled\n", "2 of 4 enabled; the others were so already or are not registered\n"},
+		{"enable", []string{"nobody"}, "0 enabled\n", "0 of 1 enabled; the others were so already or are not registered\n"},
+		{"disable", []string{"k/0000"}, "1 disabled\n", ""},
+	} {
+		code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, append([]string{"entities", c.verb, "--facet", "f", "--yes"}, c.keys...)...)
+		if code != 0 || out != c.out || errs != c.errs {
+			t.Errorf("%s %q: exit %d, %q, %q", c.verb, c.keys, code, out, errs)
+		}
+	}
+	d.said(0, []string{"1 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "--prefix", "k/0000")
 	d.said(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
-	d.said(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot"}`, `"keys":["k/0000","k/0003","k/0001"]`}, "settings", "audit")
+	d.said(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot"}`, `"keys":["k/0000","k/0001","k/0003","nobody"]`}, "settings", "audit")
+	d.said(2, []string{"name keys, --prefix or --tier, or give --all for every entity of mirror/f\n"}, "entities", "disable", "--yes", "--facet", "f")
+	d.said(2, []string{"or give --all for every entity of mirror\n"}, "entities", "enable", "--yes", "--prefix", "")
+	d.said(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--tier", "hot")
+	d.said(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--facet", "f", "k/0000")
+	d.said(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
+	d.said(0, []string{"398 enabled\n"}, "entities", "enable", "--yes", "--all")
 	d.said(2, []string{"keys need --facet"}, "entities", "disable", "--yes", "k")
 	d.said(2, []string{"leave out --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
 	d.said(2, []string{"hot, warm or cold"}, "entities", "disable", "--yes", "--tier", "lukewarm")
