@@ -36,9 +36,9 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 	}
 	file := files[0]
 	d.said(2, []string{"--facet"}, "entities", "import", file)
-	d.said(3, []string{`no facet "g"; it has f, quiet`}, "entities", "import", "--facet", "g", file)
+	d.said(3, []string{"no facet \"g\"; it has f, quiet.\n"}, "entities", "import", "--facet", "g", file)
 	d.said(3, []string{`no source "nexon"`}, "entities", "import", "--source", "nexon", "--facet", "f", file)
-	d.said(1, []string{"sources.mirror.prefetch.facets.quiet.mode", "stopped after row 0"}, "entities", "import", "--facet", "quiet", file)
+	d.said(1, []string{"sources.mirror.prefetch.facets.quiet.mode to tiers or adaptive, in every role's configuration.\n"}, "entities", "import", "--facet", "quiet", file)
 	d.said(1, []string{"line 2: the facet has no param teir; it has p"}, "entities", "import", "--facet", "f", write(t, "key,teir\na,hot\n"))
 	for _, file := range files {
 		d.said(0, []string{"300 rows, 300 added, 0 known\n"}, "entities", "import", "--facet", "f", file)

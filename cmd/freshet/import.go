@@ -35,7 +35,7 @@ func (p *program) entitiesImport() *cobra.Command {
 		Short: "Register entities from a file, or from stdin: CSV or JSON lines",
 		Long: `Register entities of a facet from a file, or from stdin, so that they are prefetched. CSV has
 a header line with the column key, and tier (hot, warm, cold; empty: cold) and enabled (true,
-false; empty: true) if it likes; every other column is a param of that name. A JSON line is
+false; empty: true) if it likes; every other column is the facet's param of that name. A JSON line is
 an object with key, params, tier and enabled. Each entity becomes due in a slot of its own.
 
 What is registered already gets the params, the tier and the flag of its row, and keeps when
@@ -59,6 +59,9 @@ it is due. So an import may be repeated, and one that was stopped goes on with -
 					return err
 				}
 				defer func() { _ = file.Close() }()
+				if info, err := file.Stat(); err == nil && info.IsDir() {
+					return fmt.Errorf("%s is a directory; name a file", args[0])
+				}
 				in = file
 			}
 			var err error
@@ -74,6 +77,9 @@ it is due. So an import may be repeated, and one that was stopped goes on with -
 			i.progress = &progress{p.stderr, f != nil && isTerminal(f), i.input, time.Now()}
 			if err := i.run(cmd.Context(), format); err != nil {
 				return err
+			}
+			if i.rows < i.skip {
+				fmt.Fprintf(p.stderr, "there are %d rows, and --skip %d leaves out all of them and more; is it the same input?\n", i.rows, i.skip)
 			}
 			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.begun, i.added, i.known)
 			if i.wrong == 0 {
@@ -104,6 +110,7 @@ type importing struct {
 	progress      *progress
 	stderr        io.Writer
 	begun, last   int // rows before the first, and up to the last that is done with all before it
+	rows          int // of an input that has ended
 	added, known  int
 	wrong         int
 }
@@ -170,10 +177,14 @@ func (i *importing) run(ctx context.Context, format string) error {
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed != nil {
-		return fmt.Errorf("%w; stopped after row %d; go on with --skip %d", failed, i.last, i.last)
+	if failed == nil || i.last == i.begun { // where nothing was done, the same command begins where this one did
+		return failed
 	}
-	return nil
+	stopped := "; stopped"
+	if strings.HasSuffix(failed.Error(), ".") {
+		stopped = " Stopped"
+	}
+	return fmt.Errorf("%w%s after row %d; go on with --skip %d", failed, stopped, i.last, i.last)
 }
 
 // took counts what became of a part, and names its wrong rows.
@@ -218,6 +229,7 @@ func (i *importing) read(format string, parts chan<- *part, enough <-chan struct
 		case only && i.keepGoing:
 			p.wrong = append(p.wrong, wrong)
 		case err != nil:
+			i.rows = n - 1
 			emit(err)
 			return
 		default:

@@ -42,9 +42,13 @@ func newRows(in io.Reader, format string) (*rows, error) {
 			return nil, err
 		}
 	}
+	first, _ := buffered.Peek(1) // an error is met again by who reads
+	if format != "csv" && string(first) == "[" {
+		return nil, errors.New(`write one JSON object a line, not an array, as in {"key":"somebody","tier":"hot"}`)
+	}
 	if format == "" {
 		format = "csv"
-		if first, _ := buffered.Peek(1); string(first) == "{" { // an error is met again by who reads
+		if string(first) == "{" {
 			format = "jsonl"
 		}
 	}
