@@ -355,15 +355,16 @@ func TestWhatWasSkippedIsNotSkippedTwice(t *testing.T) {
 }
 
 func TestASentenceThatEndsIsFollowedByAnother(t *testing.T) {
+	const away = "The database is away."
 	r := newTaker(t)
 	r.before = func(_ int, first string) error {
 		if strings.Contains(first, "k000000") {
 			return nil
 		}
-		return errors.New("The database is away.")
+		return errors.New(away)
 	}
 	_, _, err := r.imports(t.Context(), strings.NewReader(tableOf(6000)["csv"]))
-	if want := "The database is away. Stopped after row 5000; go on with --skip 5000"; err == nil || err.Error() != want {
+	if want := away + " Stopped after row 5000; go on with --skip 5000"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
