@@ -205,9 +205,29 @@ func (c Ceiling) Holds(hour int) bool {
 	return hour >= c.From || hour < c.To
 }
 
-// CheckCeilings returns the first mistake in a list, without the name of the list.
+// CheckCeilings returns the first mistake in a list that somebody writes, without the
+// name of the list.
 func CheckCeilings(all []Ceiling) error {
+	if err := checkEach(all); err != nil {
+		return err
+	}
 	var held [24]bool
+	for i, c := range all {
+		holds := false
+		for hour := range held {
+			if !held[hour] && c.Holds(hour) {
+				held[hour], holds = true, true
+			}
+		}
+		if !holds {
+			return fmt.Errorf("[%d] never holds, since those before it hold all its hours; leave it out, or write it before them", i)
+		}
+	}
+	return nil
+}
+
+// checkEach leaves out what does no harm: an override that was stored must hold later too.
+func checkEach(all []Ceiling) error {
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
 			return fmt.Errorf("[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
@@ -217,15 +237,6 @@ func CheckCeilings(all []Ceiling) error {
 		}
 		if c.Rate != 0 && c.Rate < 1e-4 {
 			return fmt.Errorf("[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
-		}
-		holds := false
-		for hour := range held {
-			if !held[hour] && c.Holds(hour) {
-				held[hour], holds = true, true
-			}
-		}
-		if !holds {
-			return fmt.Errorf("[%d] never holds, since those before it hold all its hours; leave it out, or write it before them", i)
 		}
 	}
 	return nil

@@ -86,6 +86,11 @@ func TestACeilingHasARateAndHoldsAtSomeHour(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
+	stored := withDay()
+	stored.LowCeilings = []Ceiling{{Rate: 1}, {Rate: 2}}
+	if _, err := NewQuota(stored); err != nil {
+		t.Errorf("what was stored holds no longer: %v", err)
+	}
 	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]Ceiling), yaml.Strict()) == nil {
 		t.Error("a name that nobody knows is read")
 	}

@@ -54,7 +54,7 @@ func NewQuota(config Config) (Quota, error) {
 	if config.Brake < 0 || config.Brake > brakeMost {
 		return Quota{}, fmt.Errorf("brake: %v must lie between 0 and %v", config.Brake, brakeMost)
 	}
-	if err := CheckCeilings(config.LowCeilings); err != nil {
+	if err := checkEach(config.LowCeilings); err != nil {
 		return Quota{}, fmt.Errorf("lowCeilings%w", err)
 	}
 	var errs []error

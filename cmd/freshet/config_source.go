@@ -88,6 +88,8 @@ func (s SourceConfig) check(name string) error {
 	}
 	if _, err := limiter.NewQuota(s.Quota); err != nil {
 		errs = append(errs, fmt.Errorf("quota.%w", err))
+	} else if err := limiter.CheckCeilings(s.Quota.LowCeilings); err != nil {
+		errs = append(errs, fmt.Errorf("quota.lowCeilings%w", err))
 	}
 	if _, err := s.schedule(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
