@@ -96,9 +96,14 @@ func (r *rig) effects() (all []store.Effect) {
 // checked asks for a refresh with these params and waits for its result.
 func (r *rig) checked(key string, params map[string]string) store.Snapshot {
 	r.Helper()
+	return r.checkedFor(schemas.UserRequest, key, params)
+}
+
+func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]string) store.Snapshot {
+	r.Helper()
 	before, _ := r.snapshot(key)
 	w := wishFor(key)
-	w.Reason, w.Params = schemas.Trigger, params
+	w.Reason, w.Params = reason, params
 	if result := r.producer.Request(r.Context(), w); !result.Queued() {
 		r.Fatalf("%+v", result)
 	}
@@ -175,7 +180,7 @@ func triggering(c *consumer.Config) {
 // haveTriggered fails the test unless the last change triggers with these params.
 func (r *rig) haveTriggered(params map[string]string) {
 	r.Helper()
-	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings", Params: params}}
+	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings"}}
 	all := r.effects()
 	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].Tell {
 		r.Errorf("effects %+v, want the triggers %+v", all, want)
@@ -184,8 +189,14 @@ func (r *rig) haveTriggered(params map[string]string) {
 
 func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?n={encCsNo}", map[string]string{"encCsNo": ""})
-	r.register("a", map[string]string{"encCsNo": "registered"})
+	p := r.newPages("/x?n={encCsNo}&p={page}", map[string]string{"encCsNo": "", "page": "1"})
+	for facet, params := range map[string]map[string]string{"general": {"encCsNo": "", "page": "1"}, "hearings": {"page": "1"}} {
+		f := r.config.Facets["character"]
+		f.Params, f.Documents = params, map[string]source.Document{"basic": {Path: "/x"}}
+		r.config.Facets[facet] = f
+	}
+	r.source = r.newSource(r.config)
+	r.register("a", map[string]string{"encCsNo": "registered", "page": "7"})
 	r.work(schemas.High, triggering)
 	r.checked("a", map[string]string{"encCsNo": "own"})
 	r.haveTriggered(map[string]string{"encCsNo": "own"})
@@ -194,6 +205,19 @@ func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
 	r.haveTriggered(map[string]string{"encCsNo": "registered"})
 	r.checked("b", nil)
 	r.haveTriggered(nil)
+}
+
+// What another facet of the key was asked with is of use only where nothing is registered.
+func TestATriggersParamsAreOverruledByWhatIsRegistered(t *testing.T) {
+	r := newRig(t)
+	p := r.newPages("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
+	r.register("a", map[string]string{"encCsNo": "registered"})
+	r.work(schemas.High)
+	r.checkedFor(schemas.Trigger, "a", map[string]string{"encCsNo": "brought", "wmonid": "brought"})
+	r.checkedFor(schemas.Trigger, "b", map[string]string{"encCsNo": "brought"})
+	if got, want := p.called(), []string{"/x?n=registered&w=brought", "/x?n=brought&w="}; !reflect.DeepEqual(got, want) {
+		t.Errorf("called %q, want %q", got, want)
+	}
 }
 
 func (r *rig) register(key string, params map[string]string) {
