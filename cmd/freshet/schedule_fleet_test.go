@@ -20,9 +20,8 @@ import (
 )
 
 // TestKilledSchedulersForgetNothing plays what happens to the processes of schedulers, all
-// at once, for they mostly wait.
-func TestKilledSchedulersForgetNothing(t *testing.T) {
-	t.Parallel()
+// at once, for they mostly wait; and beside nothing else, for they are many.
+func TestKilledSchedulersForgetNothing(t *testing.T) { //nolint:paralleltest // see above
 	var tests sync.WaitGroup
 	for name, test := range map[string]func(*testing.T){
 		"killed":                  schedulersAreKilled,

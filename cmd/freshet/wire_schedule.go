@@ -119,8 +119,9 @@ func (p parts) look(name string, c SourceConfig) scheduler.Look {
 	}
 }
 
-// unworked is how much of LOW's work may wait in its topic without anybody working on it.
-const unworked = 5 * time.Second
+// unworked is how much of LOW's work may wait in its topic without anybody working on it:
+// should workers come back, and be a hundred times slower, it waits less than LOW may.
+const unworked = 10 * time.Second
 
 // present is how long a scheduler counts that has not said that it lives.
 const present = 30 * time.Second
