@@ -451,6 +451,7 @@ func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 func TestAnEndOfTheLineEndsTheTelling(t *testing.T) {
 	l := &ledger{}
 	r := newRig(t, counting(l))
+	r.stored("a", time.Minute)
 	broken := errors.New("broken")
 	r.server.settles = brokenLine{broken}
 	r.get("a")

@@ -12,6 +12,7 @@ type Budget struct {
 	spending Spending
 	zone     *time.Location
 	credit   float64
+	room     float64 // as it was last time, without what was fed since
 	at       time.Time
 }
 
@@ -81,6 +82,7 @@ func (b *Budget) May(r Room, now time.Time) (entities int, again time.Time) {
 	if rate == 0 {
 		room = 0
 	}
+	b.room = room
 	entities = int(math.Max(0, math.Floor(math.Min(b.credit, room)/cost+1e-9)))
 	return entities, now.Add(b.wait(rate, cost, room, float64(entities)*cost, now))
 }
@@ -99,10 +101,13 @@ func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duratio
 }
 
 // Spent says that so many calls were fed.
-func (b *Budget) Spent(calls float64) { b.credit -= math.Max(0, calls) }
+func (b *Budget) Spent(calls float64) {
+	b.credit -= math.Max(0, calls)
+	b.room -= math.Max(0, calls)
+}
 
-// Left returns how many calls may be fed yet of what had gathered.
-func (b *Budget) Left() float64 { return b.credit }
+// Left returns how many calls may be fed yet, as far as is known.
+func (b *Budget) Left() float64 { return math.Min(b.credit, b.room) }
 
 // Rate returns how many calls a second may be fed now.
 func (b *Budget) Rate(r Room, now time.Time) float64 { return b.rate(r, now) }
