@@ -19,10 +19,11 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// TestKilledSchedulersForgetNothing plays what happens to the processes of schedulers, all
-// at once, for they mostly wait; and beside nothing else, for they are many.
+// TestKilledSchedulersForgetNothing plays what happens to the processes of schedulers, some
+// at once, for they mostly wait; and beside no other test here, for they are many.
 func TestKilledSchedulersForgetNothing(t *testing.T) { //nolint:paralleltest // see above
 	var tests sync.WaitGroup
+	room := make(chan struct{}, 4)
 	for name, test := range map[string]func(*testing.T){
 		"killed":                  schedulersAreKilled,
 		"killed, workers at work": schedulersAreKilledWhileWorkersWork,
@@ -32,7 +33,11 @@ func TestKilledSchedulersForgetNothing(t *testing.T) { //nolint:paralleltest // 
 		"budget":                  noMoreIsFedThanTheBudgetHas,
 		"refreshed":               aRefreshPutsTheScheduleBackAndAFailedOneDoesNot,
 	} {
-		tests.Go(func() { t.Run(name, test) })
+		room <- struct{}{}
+		tests.Go(func() {
+			t.Run(name, test)
+			<-room
+		})
 	}
 	tests.Wait()
 }
