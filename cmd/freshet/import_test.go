@@ -234,14 +234,13 @@ func TestAQueryServiceThatFailsInTheMiddleLeavesNoGap(t *testing.T) {
 
 // endless is a table without an end, that counts what was read of it.
 type endless struct {
-	rows int
+	rows atomic.Int64
 	rest []byte
 }
 
 func (e *endless) Read(p []byte) (int, error) {
 	if len(e.rest) == 0 {
-		e.rest = fmt.Appendf(e.rest, "{\"key\":\"k%06d\"}\n", e.rows)
-		e.rows++
+		e.rest = fmt.Appendf(e.rest, "{\"key\":\"k%06d\"}\n", e.rows.Add(1)-1)
 	}
 	n := copy(p, e.rest)
 	e.rest = e.rest[n:]
@@ -274,8 +273,8 @@ func TestNoMoreIsReadThanIsUnderWay(t *testing.T) {
 	if n := skipOf(t, <-ended); n != inFlight*partRows || r.calls != inFlight {
 		t.Errorf("%d rows in %d calls", n, r.calls)
 	}
-	if most := (inFlight + 1) * partRows; in.rows > most+10 {
-		t.Errorf("%d rows were read while %d were under way", in.rows, inFlight*partRows)
+	if most := (inFlight + 1) * partRows; in.rows.Load() > int64(most+10) {
+		t.Errorf("%d rows were read while %d were under way", in.rows.Load(), inFlight*partRows)
 	}
 }
 
