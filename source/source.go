@@ -25,6 +25,9 @@ type Config struct {
 	// BaseURL is what every document's path is appended to.
 	BaseURL string `yaml:"baseURL"`
 	Auth    Auth   `yaml:"auth"`
+	// Credentials are those that calls are made with, if there are several; each call
+	// with the one that has most left.
+	Credentials []Credential `yaml:"credentials,omitempty"`
 	// Timeout bounds one call, from the moment its permit is spent to the last
 	// byte of the body.
 	Timeout time.Duration `yaml:"timeout"`
@@ -154,13 +157,14 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 // Source fetches and reads the entities of one upstream. Its methods may be
 // called concurrently.
 type Source struct {
-	name       string
-	config     Config
-	credential atomic.Pointer[string] // also so that printing a Source shows no secret
-	base       *url.URL
-	rules      []compiledRule
-	facets     map[string]*facet
-	transport  *http.Transport
+	name        string
+	config      Config
+	credential  atomic.Pointer[string] // also so that printing a Source shows no secret
+	credentials credentials
+	base        *url.URL
+	rules       []compiledRule
+	facets      map[string]*facet
+	transport   *http.Transport
 }
 
 // facet is a Facet ready for use.
@@ -206,6 +210,9 @@ func New(name string, config Config, credential string, inFlight int) (*Source, 
 		fail("maxBody: %d must be positive", config.MaxBody)
 	}
 	if err := s.SetCredential(credential); err != nil {
+		errs = append(errs, err)
+	}
+	if s.credentials, err = newCredentials(config.Credentials, config.Auth); err != nil {
 		errs = append(errs, err)
 	}
 	if !headerName.MatchString(config.Auth.Header) {

@@ -1,0 +1,26 @@
+package source
+
+import "github.com/freshet/freshet/source/announced"
+
+// Call is what a call is charged by, and who may make it.
+type Call struct {
+	Facet, Document, Method, Key string
+	// Params are the values of the facet's placeholders.
+	Params map[string]string
+	// Resource is the budget that the document is known to be charged to; empty: that is
+	// learned from the answers, if it is announced at all.
+	Resource string
+	// Costs are what the call is estimated to cost, by unit; of a unit that is not
+	// named it costs 1.
+	Costs map[string]int
+	// Credentials are the names of those that may make it; of a source with one
+	// credential or none it is the empty name.
+	Credentials []string
+}
+
+// Ended is how a call ended.
+type Ended struct {
+	Status  int   // 0 if no answer came
+	Err     error // why there is no whole answer
+	Notices []announced.Notice
+}
