@@ -166,7 +166,7 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 type permits struct{ *limiter.Limiter }
 
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.Acquire(ctx, lane)
+	permit, err := p.Limiter.Acquire(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permi
 }
 
 func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.AcquireAgain(ctx, lane)
+	permit, err := p.Limiter.AcquireAgain(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
@@ -243,7 +244,7 @@ func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
 	r.until("a refused call", func() bool { return r.upstream.Stats().Arrivals >= 1 })
-	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High)
+	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High, limiter.Call{})
 	if err == nil {
 		permit.Release()
 		t.Error("the source was not braked")

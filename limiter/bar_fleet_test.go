@@ -47,7 +47,7 @@ func slotOf(p *Permit) (earliest, latest time.Time) {
 
 // once takes one permit and spends it.
 func (m measured) once(t *testing.T, lane schemas.Lane) error {
-	p, err := m.Acquire(t.Context(), lane)
+	p, err := m.Acquire(t.Context(), lane, Call{})
 	if err == nil {
 		p.Spend()
 	}
@@ -141,9 +141,9 @@ func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (w
 
 // take spends one permit, as a caller does.
 func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
-	p, err := m.Acquire(ctx, lane)
+	p, err := m.Acquire(ctx, lane, Call{})
 	for err == nil && !f.spend(p, lane) {
-		p, err = m.AcquireAgain(ctx, lane)
+		p, err = m.AcquireAgain(ctx, lane, Call{})
 	}
 	return err
 }

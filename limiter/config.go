@@ -25,14 +25,22 @@ type Config struct {
 	// for how long; it doubles with each repeat up to a minute. 0: the shortest
 	// window.
 	Brake time.Duration `yaml:"brake,omitempty"`
+
+	// What follows is not the quota's to say. Halts are what may be halted alone, by
+	// name, with the scope of what the halt covers.
+	Halts map[string]string `yaml:"-"`
+	// Lease is how long a call may be under way, from its permit on.
+	Lease time.Duration `yaml:"-"`
+	// Credentials and Endpoints are how many there are: what LOW may call is reckoned by them.
+	Credentials, Endpoints int `yaml:"-"`
 }
 
 // Policy is one limit of a source: so many calls in any window of a length, or
-// in a calendar day.
+// in a calendar day; or, with a scope, a unit or costs, what the members below say.
 type Policy struct {
 	Name   string `yaml:"name"`
-	Limit  int    `yaml:"limit"`
-	Window Window `yaml:"window"`
+	Limit  int    `yaml:"limit,omitempty"`
+	Window Window `yaml:"window,omitempty"`
 	// TimeZone is where a calendar day begins and ends; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Target is how many calls of a window are used; 0: all that the bound
@@ -40,9 +48,35 @@ type Policy struct {
 	Target      int     `yaml:"target,omitempty"`
 	HighReserve Reserve `yaml:"highReserve,omitempty"`
 	LowReserve  int     `yaml:"lowReserve,omitempty"`
+
+	// Scope has the policy hold for each value of a template by itself, such as
+	// {credential}/{endpoint}; empty: for the source as a whole. Known are credential,
+	// endpoint, facet, method, key, resource and the facet's own placeholders.
+	Scope string `yaml:"scope,omitempty"`
+	// Match says which calls are charged.
+	Match Match `yaml:"match,omitempty"`
+	// Unit is what is counted, if not calls; Costs are the units of a call by endpoint,
+	// facet or method, before what its document says of the unit.
+	Unit  string         `yaml:"unit,omitempty"`
+	Costs map[string]int `yaml:"costs,omitempty"`
+	// Answers of the statuses in Free cost nothing; if there is Only, those of others
+	// cost nothing (an error budget).
+	Free []int `yaml:"free,omitempty"`
+	Only []int `yaml:"only,omitempty"`
+	// Restore makes a bucket of it, that holds Limit and is filled at that rate.
+	Restore Rate `yaml:"restore,omitempty"`
+	// Learned: what is left is what the answers tell (Source.Announced); Limit and Window
+	// hold where they tell nothing. Paced: LOW spreads what is left over the window.
+	Learned bool `yaml:"learned,omitempty"`
+	Pace    bool `yaml:"pace,omitempty"`
+	// Lease is for how long a place in flight is kept for a call of which nothing is heard;
+	// 0: as long as a call may take.
+	Lease time.Duration `yaml:"lease,omitempty"`
+	// Gap has calls be apart, instead of a limit.
+	Gap *Gap `yaml:"gap,omitempty"`
 }
 
-// Window is the length of a window, or Day.
+// Window is the length of a window, or Day, or InFlight.
 type Window time.Duration
 
 // Day is the window of a calendar day, which is not always 24 hours long.
@@ -54,13 +88,17 @@ func (w *Window) UnmarshalYAML(unmarshal func(any) error) error {
 	if err := unmarshal(&text); err != nil {
 		return err
 	}
-	if text == "day" {
+	switch text {
+	case "day":
 		*w = Day
+		return nil
+	case "in-flight":
+		*w = InFlight
 		return nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q must be day, or a duration as in 1s or 1m", text)
+		return fmt.Errorf("%q must be day, in-flight, or a duration as in 1s or 1m", text)
 	}
 	*w = Window(d)
 	return nil
@@ -70,8 +108,11 @@ func (w *Window) UnmarshalYAML(unmarshal func(any) error) error {
 func (w Window) MarshalYAML() (any, error) { return w.String(), nil }
 
 func (w Window) String() string {
-	if w == Day {
+	switch w {
+	case Day:
 		return "day"
+	case InFlight:
+		return "in-flight"
 	}
 	return time.Duration(w).String()
 }

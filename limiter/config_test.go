@@ -50,8 +50,8 @@ brake: 1m0s
 		t.Errorf("%v: %+v", err, again.LowCeilings)
 	}
 	for bad, mention := range map[string]string{
-		"policies: [{window: week}]":           "must be day, or a duration",
-		"policies: [{window: -1s}]":            "must be day, or a duration",
+		"policies: [{window: week}]":           "must be day, in-flight, or a duration",
+		"policies: [{window: -1s}]":            "must be day, in-flight, or a duration",
 		"policies: [{highReserve: many}]":      "a number of calls a window, or a rate",
 		"policies: [{highReserve: -1}]":        "a number of calls a window, or a rate",
 		"lowCeilings: [{rate: 5}]":             "must be a rate",
@@ -119,7 +119,7 @@ func TestAChangeLeavesTheConfigurationAloneAndNamesWhatThereIsNot(t *testing.T) 
 		"second": {Limit: &limit, Target: &target, LowReserve: &low, HighReserve: &reserve},
 	}})
 	want := Policy{Name: "second", Limit: 400, Window: Window(time.Second), Target: 300, HighReserve: reserve, LowReserve: 10}
-	if err != nil || changed.Policies[0] != want || changed.Policies[1] != c.Policies[1] || len(changed.LowCeilings) != 1 {
+	if err != nil || !reflect.DeepEqual(changed.Policies[0], want) || !reflect.DeepEqual(changed.Policies[1], c.Policies[1]) || len(changed.LowCeilings) != 1 {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	if !reflect.DeepEqual(c, withDay()) {

@@ -43,6 +43,7 @@ func (l *Limiter) follow(ctx context.Context) {
 		}
 		now = time.Now()
 		f.settings(ctx)
+		f.names(ctx)
 		if now.Sub(f.wrote) >= countEvery {
 			f.write(ctx)
 		}
@@ -121,7 +122,7 @@ func (f *following) obey() {
 	l.unset = false
 	l.report, l.tells = l.rdb != nil, l.rdb != nil // so that Redis is told at once, by whoever reads it first
 	now := time.Now()
-	for _, q := range []*queue{&l.high, &l.low} {
+	for _, q := range l.lines {
 		if f.stopped {
 			for _, s := range q.slots {
 				l.refund(s)
@@ -206,7 +207,7 @@ func (f *following) report(now time.Time) {
 		return
 	}
 	l.mu.Lock()
-	waiting := l.high.length+l.low.length > 0
+	waiting := l.waiting() > 0
 	l.metrics.fade(now)
 	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
 	blocked := l.unset || l.uncount

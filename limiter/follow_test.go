@@ -56,7 +56,7 @@ func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	t.Helper()
 	got := make(chan *Permit, 1)
 	go func() {
-		if p, err := l.Acquire(t.Context(), lane); err == nil { // the test is over otherwise
+		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // the test is over otherwise
 			got <- p
 		}
 	}()

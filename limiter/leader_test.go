@@ -39,7 +39,7 @@ func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
 		wait = 20 * ms
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := l.Acquire(ctx, schemas.Low); !errors.Is(err, context.DeadlineExceeded) || len(r.demands) != 6 {
+		if _, err := l.Acquire(ctx, schemas.Low, Call{}); !errors.Is(err, context.DeadlineExceeded) || len(r.demands) != 6 {
 			t.Errorf("without Run: %v after %d calls", err, len(r.demands))
 		}
 		running, stop := context.WithCancel(t.Context())
@@ -70,7 +70,7 @@ func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
 		gone := errors.New("the reader left")
 		leader := make(chan error, 1)
 		go func() {
-			_, err := l.Acquire(ctx, schemas.Low)
+			_, err := l.Acquire(ctx, schemas.Low, Call{})
 			leader <- err
 		}()
 		synctest.Wait()
@@ -220,7 +220,7 @@ func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 				if n%7 == 0 {
 					acquire = l.AcquireAgain
 				}
-				if p, err := acquire(ctx, lane); err == nil {
+				if p, err := acquire(ctx, lane, Call{}); err == nil {
 					s.use(t, p, rng.IntN(6))
 				}
 				cancel()

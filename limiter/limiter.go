@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 type Limiter struct {
 	source  string
 	process string
+	name    string // the process', in one word
 	ask     asker
 	rdb     redis.UniversalClient // for the live view; nil in tests without Redis
 	needs   wants
@@ -32,9 +34,19 @@ type Limiter struct {
 	probing atomic.Bool               // Redis has said that a probing stop is in force
 	probed  atomic.Pointer[time.Time] // until when it was, the last time
 
-	mu       sync.Mutex
-	high     queue
-	low      queue
+	mu    sync.Mutex
+	high  queue
+	low   queue
+	lines []*queue // those two, and one for each class that somebody waits in
+	// By what it is charged to, if the source has buckets:
+	classes    map[string]*queue
+	resources  map[string]string      // the upstream's name for what an endpoint is charged to
+	named      []string               // endpoints and resources to be told to the other processes
+	tellScopes []happening            // to buckets, for the next call
+	halted     map[string]bool        // halts that this process has told of, by their key
+	states     map[string]bucketShown // what the script said last of each bucket
+	calls      int                    // to Redis with tickets
+
 	asking   bool      // one call at a time: whoever waits meanwhile rides the next
 	handover bool      // who was asking leaves the rest to Run
 	pause    time.Time // no call before, after a failure
@@ -88,11 +100,13 @@ func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter,
 		return nil, err
 	}
 	l := &Limiter{
-		source: source, process: needs.Process, ask: ask, rdb: needs.Redis, needs: wants{needs, config},
+		source: source, process: needs.Process, name: strings.Join(strings.Fields("p "+needs.Process), "_"), ask: ask, rdb: needs.Redis, needs: wants{needs, config},
 		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics), jitter: &jitter{},
 		kick: make(chan struct{}, 1), count: make(chan struct{}, 1),
 		high: queue{lane: schemas.High}, low: queue{lane: schemas.Low},
+		classes: map[string]*queue{}, resources: map[string]string{}, halted: map[string]bool{}, states: map[string]bucketShown{},
 	}
+	l.lines = []*queue{&l.high, &l.low}
 	l.readies.New = func() any { return make(chan struct{}, 1) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,28 +131,26 @@ func (l *Limiter) renew(now time.Time) {
 	l.terms.midnights, l.terms.ceiling = l.quota.midnights(now), l.quota.ceiling(now)
 }
 
-// Acquire waits until one call may be sent in the lane, behind those that wait
+// Acquire waits until that call may be sent in the lane, behind those that wait
 // already. It fails only when ctx ends.
-func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane) (*Permit, error) {
-	return l.acquire(ctx, lane, false)
+func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
+	return l.acquire(ctx, lane, c, false)
 }
 
 // AcquireAgain is Acquire for a caller whose permit lapsed before it could be
 // spent: it goes to the front.
-func (l *Limiter) AcquireAgain(ctx context.Context, lane schemas.Lane) (*Permit, error) {
-	return l.acquire(ctx, lane, true)
+func (l *Limiter) AcquireAgain(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
+	return l.acquire(ctx, lane, c, true)
 }
 
-func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*Permit, error) {
+func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, first bool) (*Permit, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	q := &l.low
-	if lane == schemas.High {
-		q = &l.high
-	}
-	p := &Permit{limiter: l, queue: q, since: time.Now()}
+	p := &Permit{limiter: l, since: time.Now()}
 	l.mu.Lock()
+	q := l.line(lane, c)
+	p.queue = q
 	if first {
 		q.pushFront(p)
 	} else {
@@ -150,7 +162,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*
 	var d demand
 	if !l.asking {
 		d, _ = l.step(p.since)
-		leads = d.wanted() && l.mayAsk(p.since) && l.high.length+l.low.length == 1
+		leads = d.wanted() && l.mayAsk(p.since) && l.waiting() == 1
 		l.asking = leads
 	}
 	l.mu.Unlock()
@@ -181,7 +193,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, first bool) (*
 	}
 	l.mu.Lock()
 	if !p.given {
-		q.remove(p)
+		p.queue.remove(p)
 	}
 	l.mu.Unlock()
 	if p.given {
@@ -216,7 +228,7 @@ func (l *Limiter) Brake(d time.Duration, sent time.Time) {
 
 // giveUp gives up what has been reserved ahead. The caller holds l.mu.
 func (l *Limiter) giveUp() {
-	for _, q := range []*queue{&l.high, &l.low} {
+	for _, q := range l.lines {
 		for _, s := range q.slots {
 			l.refund(s)
 		}
@@ -228,6 +240,9 @@ func (l *Limiter) giveUp() {
 // another: time that has passed does not, but for that of a probe. The caller
 // holds l.mu.
 func (l *Limiter) refund(s slot) {
+	if s.way != nil {
+		l.unsent(s)
+	}
 	if len(l.quota.rings) > 0 || l.quota.day != nil || l.probing.Load() {
 		l.refunds = append(l.refunds, s)
 	}
@@ -250,4 +265,13 @@ func (l *Limiter) happened() string {
 	}
 	l.refunds = l.refunds[n:]
 	return strings.Join(words, " ")
+}
+
+// happenedTo returns what has happened to buckets, for the next call. The caller holds
+// l.mu.
+func (l *Limiter) happenedTo() []happening {
+	n := min(len(l.tellScopes), tellMost)
+	told := slices.Clone(l.tellScopes[:n])
+	l.tellScopes = l.tellScopes[n:]
+	return told
 }

@@ -115,7 +115,7 @@ func simulatedWith(t *testing.T, r *redisDouble, config Config, needs Needs, tes
 
 func mustAcquire(t *testing.T, l *Limiter, lane schemas.Lane) *Permit {
 	t.Helper()
-	p, err := l.Acquire(t.Context(), lane)
+	p, err := l.Acquire(t.Context(), lane, Call{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestACancelledWaitersSlotGoesToTheNext(t *testing.T) {
 		gone := errors.New("the reader left")
 		first := make(chan error)
 		go func() {
-			_, err := l.Acquire(ctx, schemas.Low)
+			_, err := l.Acquire(ctx, schemas.Low, Call{})
 			first <- err
 		}()
 		synctest.Wait()
@@ -299,7 +299,7 @@ func TestWhosePermitLapsedComesFirst(t *testing.T) {
 		wg.Go(func() { mustAcquire(t, l, schemas.Low); order <- "ordinary" })
 		synctest.Wait()
 		wg.Go(func() {
-			if _, err := l.AcquireAgain(t.Context(), schemas.Low); err != nil {
+			if _, err := l.AcquireAgain(t.Context(), schemas.Low, Call{}); err != nil {
 				t.Error(err)
 			}
 			order <- "again"

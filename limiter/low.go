@@ -16,7 +16,7 @@ func (q Quota) LowPerSecond(v View) float64 {
 	rate := math.Inf(1)
 	for _, b := range q.Bounds() {
 		if b.Window != Day {
-			rate = min(rate, b.Low/time.Duration(b.Window).Seconds())
+			rate = min(rate, q.calls(b)*b.Low/time.Duration(b.Window).Seconds())
 		}
 	}
 	rate *= v.Rate
@@ -29,4 +29,28 @@ func (q Quota) LowPerSecond(v View) float64 {
 		}
 	}
 	return max(0, rate)
+}
+
+// calls returns how many calls, of all values of the policy's scope together, a unit of
+// its budget comes to. What has as many values as there are entities bounds nothing.
+func (q Quota) calls(b PolicyBound) float64 {
+	n := 1.0
+	for _, s := range q.scoped {
+		if s.policy.Name != b.Name {
+			continue
+		}
+		n /= float64(s.policy.dearest())
+		for _, name := range s.scope.names {
+			switch name {
+			case "credential":
+				n *= max(1, float64(q.config.Credentials))
+			case "endpoint", "facet", "method":
+				n *= max(1, float64(q.config.Endpoints))
+			case "resource":
+			default:
+				n = math.Inf(1)
+			}
+		}
+	}
+	return n
 }

@@ -185,7 +185,7 @@ func TestPermitsFlowWhileTheirSlotMigratesInARedisCluster(t *testing.T) {
 		lane := []schemas.Lane{schemas.High, schemas.Low, schemas.Low}[i%3]
 		all.Go(func() {
 			for {
-				p, err := l.Acquire(acquiring, lane)
+				p, err := l.Acquire(acquiring, lane, limiter.Call{})
 				if err != nil {
 					return
 				}

@@ -28,6 +28,10 @@ type Permit struct {
 type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
+
+	way    *way   // of a class: what it is charged to
+	ticket string // names the call in the buckets that know who is under way
+	probes bool   // something that is halted
 }
 
 // Spend reports whether the call may be sent now, and if so uses the permit up.
@@ -82,6 +86,8 @@ func (p *Permit) Answered() {
 // what Redis has granted and nobody has yet.
 type queue struct {
 	lane        schemas.Lane
+	class       *class // nil: all of a source without buckets
+	id          string // of the class
 	first, last *Permit
 	length      int
 	slots       []slot    // the earliest first

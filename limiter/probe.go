@@ -72,7 +72,7 @@ func (l *Limiter) learn(a answer) {
 		return
 	}
 	l.metrics.probing.Set(0)
-	for _, q := range []*queue{&l.high, &l.low} {
+	for _, q := range l.lines {
 		if q.back.After(a.then) { // what was refused may be granted now
 			q.back = a.then
 		}

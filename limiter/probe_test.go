@@ -113,7 +113,7 @@ func TestWhoLearnsOfAProbingStopGivesUpWhatItHadReserved(t *testing.T) {
 		defer cancel()
 		for _, lane := range []schemas.Lane{schemas.Low, schemas.High} {
 			go func() {
-				if _, err := l.Acquire(ctx, lane); err == nil {
+				if _, err := l.Acquire(ctx, lane, Call{}); err == nil {
 					t.Error("a permit")
 				}
 			}()
@@ -215,7 +215,7 @@ func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), tes
 				lane := []schemas.Lane{schemas.Low, schemas.High}[w%2]
 				wg.Go(func() {
 					for {
-						p, err := l.Acquire(ctx, lane)
+						p, err := l.Acquire(ctx, lane, Call{})
 						if err != nil {
 							return
 						}
@@ -321,7 +321,7 @@ func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
 		told := time.Now()
 		elapse(10 * ms)
 		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
-		if _, err := a.Acquire(ctx, schemas.High); err != nil { // its process dies with it
+		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // its process dies with it
 			s.Error(err)
 		}
 		cancel()
@@ -372,7 +372,7 @@ func TestBothLanesOfAProcessProbe(t *testing.T) {
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			wg.Go(func() {
 				for { // it is never answered well, and asks at once
-					p, err := l.Acquire(ctx, lane)
+					p, err := l.Acquire(ctx, lane, Call{})
 					if err != nil {
 						return
 					}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
@@ -292,7 +293,7 @@ func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	l, ctx := run(t, servicetest.Name("nexon"), reg, server.Address)
 	acquire := func() error {
-		p, err := l.Acquire(ctx, schemas.Low)
+		p, err := l.Acquire(ctx, schemas.Low, limiter.Call{})
 		if err == nil {
 			p.Release()
 		}

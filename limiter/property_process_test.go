@@ -372,7 +372,7 @@ func (p *process) wait(high bool, r *rand.Rand) {
 				ctx, cancel = context.WithTimeout(p.ctx, span(r, 0, 300*ms))
 			}
 		}
-		permit, err := acquire(ctx, lane)
+		permit, err := acquire(ctx, lane, Call{})
 		cancel()
 		acquire = p.limiter.Acquire
 		if err != nil {

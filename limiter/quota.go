@@ -3,6 +3,8 @@ package limiter
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,6 +30,7 @@ type Quota struct {
 	rings  []ring
 	day    *day
 	zone   *time.Location // of the ceilings
+	scoped []section      // in the order of their sections, the halts last
 }
 
 // ring keeps a window of few calls exactly: the last calls slots are remembered,
@@ -63,8 +66,16 @@ func NewQuota(config Config) (Quota, error) {
 			errs = append(errs, fmt.Errorf("policies[%d] %q: %w", i, p.Name, err))
 		}
 	}
-	if len(q.lanes)+len(q.rings) == 0 && len(errs) == 0 {
+	whole := len(q.lanes) + len(q.rings)
+	if whole == 0 && (q.day != nil || len(q.scoped) == 0) && len(errs) == 0 {
 		errs = append(errs, errors.New("policies: there must be at least one with a window such as 1s; a day alone could be used up at once"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Halts)) {
+		scope, err := parseScope(config.Halts[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("halts.%s: %w", name, err))
+		}
+		q.scoped = append(q.scoped, section{policy: Policy{Name: name + " halted", Scope: config.Halts[name]}, kind: haltKind, scope: scope})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Quota{}, err
@@ -77,9 +88,14 @@ func (q *Quota) add(p Policy, before []Policy) error {
 		switch {
 		case other.Name == p.Name:
 			return errors.New("the name is taken by another policy")
-		case other.Window == p.Window:
+		case other.Window == p.Window && !other.scoped() && !p.scoped():
 			return fmt.Errorf("window: %v is the window of %q too; give the lower of the two limits", p.Window, other.Name)
 		}
+	}
+	if p.scoped() {
+		s, err := newSection(p, q.config.Jitter, q.config.Lease)
+		q.scoped = append(q.scoped, s)
+		return err
 	}
 	if err := p.check(); err != nil {
 		return err
@@ -144,11 +160,13 @@ func (p Policy) check() error {
 	return nil
 }
 
-// PolicyBound is what one policy comes to.
+// PolicyBound is what one policy comes to: with a scope, for each of its values.
 type PolicyBound struct {
 	Name   string
 	Limit  int
 	Window Window
+	Scope  string
+	Unit   string // empty: calls
 	// PerWindow are the calls a window that a saturated budget gives; most of
 	// them are LOW's to use.
 	PerWindow, Low float64
@@ -165,15 +183,20 @@ func (q Quota) Bounds() []PolicyBound {
 		if high := l.lanes[0].interval; high > 0 {
 			low -= float64(l.window) / float64(high)
 		}
-		all = append(all, PolicyBound{l.policy.Name, l.policy.Limit, l.policy.Window, l.perWindow(), low, l.bound()})
+		all = append(all, PolicyBound{Name: l.policy.Name, Limit: l.policy.Limit, Window: l.policy.Window, PerWindow: l.perWindow(), Low: low, Most: l.bound()})
 	}
 	for _, r := range q.rings {
 		share := float64(r.policy.Window) / float64(r.reach)
-		all = append(all, PolicyBound{r.policy.Name, r.policy.Limit, r.policy.Window, float64(r.calls) * share, float64(r.low) * share, r.calls})
+		all = append(all, PolicyBound{Name: r.policy.Name, Limit: r.policy.Limit, Window: r.policy.Window, PerWindow: float64(r.calls) * share, Low: float64(r.low) * share, Most: r.calls})
 	}
 	if d := q.day; d != nil {
 		limit := float64(d.policy.Limit)
-		all = append(all, PolicyBound{d.policy.Name, d.policy.Limit, Day, limit, limit - 86400*d.reserve, d.policy.Limit})
+		all = append(all, PolicyBound{Name: d.policy.Name, Limit: d.policy.Limit, Window: Day, PerWindow: limit, Low: limit - 86400*d.reserve, Most: d.policy.Limit})
+	}
+	for _, section := range q.scoped {
+		if b, ok := section.bound(); ok {
+			all = append(all, b)
+		}
 	}
 	return all
 }
@@ -182,7 +205,7 @@ func (q Quota) Bounds() []PolicyBound {
 // and rate a second are ever made in it.
 func (q Quota) uncounted() (rate, most int) {
 	for _, b := range q.Bounds() {
-		if b.Window == Day {
+		if b.Window == Day || b.Scope != "" || b.Unit != "" {
 			continue
 		}
 		if r := int(float64(b.Most)/time.Duration(b.Window).Seconds()) + 1; rate == 0 || r < rate {
@@ -199,7 +222,7 @@ func (q Quota) brake() time.Duration {
 	}
 	least := brakeMost
 	for _, p := range q.config.Policies {
-		if p.Window != Day {
+		if p.Window > 0 {
 			least = min(least, time.Duration(p.Window))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +33,7 @@ func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
 		mustAcquire(t, l, schemas.High)
 		wg.Wait()
 		last := len(r.demands) - 1
-		if r.demands[last].low < 4 || r.at[last] != 70*ms || r.demands[last-1] != (demand{high: 1}) || r.at[last-1] != 10*ms {
+		if r.demands[last].low < 4 || r.at[last] != 70*ms || !reflect.DeepEqual(r.demands[last-1], demand{high: 1}) || r.at[last-1] != 10*ms {
 			t.Errorf("demands %+v at %v", r.demands, r.at)
 		}
 	})
@@ -135,7 +136,7 @@ func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := l.Acquire(ctx, schemas.Low); !errors.Is(err, context.Canceled) {
+		if _, err := l.Acquire(ctx, schemas.Low, Call{}); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		synctest.Wait()

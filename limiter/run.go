@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 const (
@@ -26,6 +30,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { l.follow(ctx) })
+	wg.Go(func() { l.wakes(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -68,7 +73,8 @@ func (l *Limiter) mayAsk(now time.Time) bool {
 // step gives out what is due and returns what to ask Redis for now, and when to
 // look again at the latest (zero: when something changes). The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
-	for _, q := range []*queue{&l.high, &l.low} {
+	l.tidy()
+	for _, q := range l.lines {
 		next = earliest(next, l.giveOut(q, now))
 		missing := min(q.length-len(q.slots), askMost)
 		switch {
@@ -78,10 +84,13 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			next = earliest(next, q.back)
 			continue
 		}
-		if q == &l.high {
+		switch q {
+		case &l.high:
 			d.high = missing
-		} else {
+		case &l.low:
 			d.low = missing
+		default:
+			d.classes = append(d.classes, classDemand{q, min(missing, classCallsMost)})
 		}
 	}
 	if l.probing.Load() && d.high > 0 && d.low > 0 {
@@ -93,8 +102,30 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			d.low = 0
 		}
 	}
-	d.events = len(l.tell) > 0 || len(l.refunds) > 0 || l.tells
+	d.classes = l.turns(d.classes)
+	d.events = len(l.tellScopes) > 0 || len(l.tell) > 0 || len(l.refunds) > 0 || l.tells
 	return d, next
+}
+
+// turns returns the classes that are asked for now: those of HIGH first, of each lane
+// those that came first. A probing stop lets one call pass: whose, chance says.
+func (l *Limiter) turns(all []classDemand) []classDemand {
+	if len(all) < 2 {
+		return all
+	}
+	if l.probing.Load() {
+		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
+	}
+	slices.SortStableFunc(all, func(a, b classDemand) int {
+		if a.q.lane == b.q.lane {
+			return 0
+		}
+		if a.q.lane == schemas.High {
+			return -1
+		}
+		return 1
+	})
+	return all[:min(len(all), classesMost)]
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -147,6 +178,11 @@ func (l *Limiter) askOnce(d demand) bool {
 		l.renew(before)
 	}
 	d.terms = l.terms
+	if len(d.classes)+len(l.tellScopes) > 0 {
+		l.calls++
+		d.buckets, d.process = l.happenedTo(), l.name
+		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
+	}
 	l.mu.Unlock()
 	// The call is nobody's own: it ends by its deadline and not with a waiter.
 	g, err := l.ask(context.Background(), d)
@@ -180,10 +216,14 @@ func (l *Limiter) gather() demand {
 		l.mu.Lock()
 		d, _ := l.step(time.Now())
 		l.mu.Unlock()
-		if d.high+d.low == n {
+		asked := d.high + d.low
+		for _, c := range d.classes {
+			asked += c.n
+		}
+		if asked == n {
 			return d
 		}
-		n = d.high + d.low
+		n = asked
 		runtime.Gosched()
 	}
 }
@@ -197,6 +237,11 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	}
 	if l.failed == 2 {
 		l.log.Error("no permit is given until Redis answers; it is probed once a second", "err", err)
+	}
+	for _, h := range d.buckets {
+		if h.again() {
+			l.tellScopes = append(l.tellScopes, h)
+		}
 	}
 	// Whether the script ran is not known. A brake that is told twice is one brake;
 	// a refund that is told twice would be a call too many.
@@ -222,17 +267,25 @@ func (l *Limiter) take(a answer) {
 		// Slots of before and after the step could fall together: start quiet.
 		l.log.Warn("the clock of Redis was set forward; permits pause until that is past", "by", ahead)
 		l.tell = append(l.tell, fmt.Sprintf("step %d", a.now))
-		l.high.slots, l.low.slots = nil, nil
+		for _, q := range l.lines {
+			q.slots = nil
+		}
 		return
 	}
 	l.learn(a)
-	if l.quota.day != nil && a.asked.high+a.asked.low > 0 && !l.stopped && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
+	l.noteBuckets(a)
+	if l.quota.day != nil && a.asked.asks() && !l.stopped && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
 		at := time.UnixMicro(a.now)
 		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}
 	}
 	if l.braking || l.stopped {
 		for _, wait := range append(a.high, a.low...) {
 			l.refund(slot{at: a.now + wait.Microseconds()})
+		}
+		for i, c := range a.classes {
+			for _, s := range c.slots {
+				l.refund(a.slot(i, s))
+			}
 		}
 		return // a brake or a stop came in meanwhile: what was reserved before it is given up
 	}
@@ -245,7 +298,7 @@ func (l *Limiter) take(a answer) {
 	}{{&l.high, a.high, a.backHigh, a.whyHigh, a.asked.high}, {&l.low, a.low, a.backLow, a.whyLow, a.asked.low}} {
 		q := side.q
 		for _, wait := range side.waits {
-			q.slots = append(q.slots, slot{a.then.Add(wait), a.before.Add(wait + permitLife), a.now + wait.Microseconds()})
+			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
 		}
 		q.used += int64(len(side.waits))
 		if side.asked > 0 {
@@ -257,11 +310,54 @@ func (l *Limiter) take(a answer) {
 			l.metrics.rejected[q.lane].Add(float64(side.asked - len(side.waits)))
 		}
 		if side.why == whyUncounted {
-			select {
-			case l.count <- struct{}{}:
-			default:
-			}
+			l.wantCount()
 		}
+	}
+	for i, c := range a.classes {
+		l.takeClass(a, i, c)
+	}
+}
+
+// wantCount has the day's count told to Redis.
+func (l *Limiter) wantCount() {
+	select {
+	case l.count <- struct{}{}:
+	default:
+	}
+}
+
+// slot returns a slot that a class was granted.
+func (a answer) slot(i int, s classSlot) slot {
+	wait := micros(s.wait)
+	return slot{
+		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + s.wait,
+		way: a.asked.classes[i].q.class.ways[s.way], ticket: a.asked.tickets + strconv.Itoa(s.number), probes: s.probes,
+	}
+}
+
+// takeClass adds the slots that a class was granted. The caller holds l.mu.
+func (l *Limiter) takeClass(a answer, i int, c classGrant) {
+	q, n := a.asked.classes[i].q, a.asked.classes[i].n
+	if l.classes[q.id] != q { // everybody went meanwhile
+		if l.classes[q.id] == nil && len(c.slots) > 0 {
+			l.classes[q.id] = q
+			l.lines = append(l.lines, q)
+		} else if q = l.classes[q.id]; q == nil {
+			return
+		}
+	}
+	for _, s := range c.slots {
+		q.slots = append(q.slots, a.slot(i, s))
+	}
+	q.used += int64(len(c.slots))
+	q.why = c.why
+	if c.back > 0 {
+		q.back = a.before.Add(micros(c.back))
+		q.refused += int64(n - len(c.slots))
+		l.metrics.rejected[q.lane].Add(float64(n - len(c.slots)))
+	}
+	if c.why == whyUncounted {
+		l.wantCount()
 	}
 }
 

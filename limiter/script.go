@@ -23,10 +23,18 @@ type demand struct {
 	events    bool   // there is something to tell
 	happened  string // what it is, as the script takes it
 	terms     terms
+
+	classes []classDemand // of a source with buckets
+	buckets []happening   // to be told of them
+	tickets string        // what the tickets of this call begin with
+	process string
 }
 
 // wanted reports whether there is a reason to call.
-func (d demand) wanted() bool { return d.high > 0 || d.low > 0 || d.events }
+func (d demand) wanted() bool { return d.asks() || d.events }
+
+// asks reports whether it asks for slots.
+func (d demand) asks() bool { return d.high > 0 || d.low > 0 || len(d.classes) > 0 }
 
 // terms is a quota as the script takes it.
 type terms struct {
@@ -43,6 +51,9 @@ type grant struct {
 	whyHigh, whyLow   why
 	now               int64 // Redis' clock in us
 	used              int64 // calls of the day
+
+	classes []classGrant // in the order of the demand's
+	states  map[*bucket]bucketState
 }
 
 // why is what refused demand: a section of the quota, or one of these.
@@ -93,6 +104,11 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 		out.WriteByte('D')
 		digits(&out, int64(q.day.policy.Limit), int64(q.day.reserve*1e6))
 	}
+	for _, scoped := range q.scoped {
+		out.WriteByte(byte(scoped.kind))
+		digits(&out, nameNumber(scoped.policy.Name))
+		digits(&out, scoped.numbers...)
+	}
 	sum := sha1.Sum([]byte(out.String())) //nolint:gosec // see the import
 	return out.String(), hex.EncodeToString(sum[:13])
 }
@@ -108,6 +124,9 @@ func (q Quota) sections() []string {
 	}
 	if q.day != nil {
 		names = append(names, q.day.policy.Name)
+	}
+	for _, scoped := range q.scoped {
+		names = append(names, scoped.policy.Name)
 	}
 	return names
 }
@@ -144,25 +163,41 @@ func script(source string, rdb redis.UniversalClient) asker {
 	return func(ctx context.Context, d demand) (grant, error) {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		args := make([]any, 0, 7)
-		args = append(args, d.high, d.low, d.terms.text, d.terms.name, "")
-		if d.terms.ceiling != "" || d.happened != "" {
-			args = append(args, d.terms.ceiling)
-		}
-		if d.happened != "" {
-			args = append(args, d.happened)
-		}
-		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args})
+		call, of := d.call(key, source)
+		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // a day begins
-			args[4] = d.terms.midnights
-			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: key, Args: args})
+			call.Args[4] = d.terms.midnights
+			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		}
 		if err != nil {
 			return grant{}, err
 		}
+		if of.all != nil {
+			return decodeScopes(reply, d, of)
+		}
 		return decodeGrant(reply)
 	}
 }
+
+// call returns the run of the script for a demand.
+func (d demand) call(key, source string) (eval.Call, asked) {
+	args := append(make([]any, 0, 13), d.high, d.low, d.terms.text, d.terms.name, "")
+	if len(d.classes)+len(d.buckets) > 0 {
+		of := d.scopes()
+		args = append(args, d.terms.ceiling, d.happened, of.buckets, of.happened, of.classes, d.tickets, d.process, wakesKey(source))
+		return eval.Call{Key: key, More: of.keys, Args: args}, of
+	}
+	if d.terms.ceiling != "" || d.happened != "" {
+		args = append(args, d.terms.ceiling)
+	}
+	if d.happened != "" {
+		args = append(args, d.happened)
+	}
+	return eval.Call{Key: key, Args: args}, asked{}
+}
+
+// wakesKey is the channel on which a process is told that it may have a place.
+func wakesKey(source string) string { return "quota:{" + source + "}:wakes" }
 
 func decodeGrant(reply []int64) (grant, error) {
 	bad := func() (grant, error) {

@@ -51,7 +51,7 @@ func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 				lane := []schemas.Lane{schemas.High, schemas.Low, schemas.Low}[i%3]
 				wg.Go(func() {
 					for {
-						p, err := l.Acquire(ctx, lane)
+						p, err := l.Acquire(ctx, lane, Call{})
 						if err != nil {
 							return
 						}

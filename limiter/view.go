@@ -28,11 +28,13 @@ type View struct {
 	// Revision is that of the settings in force, and NewestRevision that of those
 	// that are set: if it is greater, the limits shown are still to come. Rate is
 	// the part of the rate that is used.
-	Revision       int64         `json:"revision"`
-	NewestRevision int64         `json:"newestRevision"`
-	Rate           float64       `json:"rate"`
-	Policies       []PolicyView  `json:"policies"`
-	Processes      []ProcessView `json:"processes"`
+	Revision       int64        `json:"revision"`
+	NewestRevision int64        `json:"newestRevision"`
+	Rate           float64      `json:"rate"`
+	Policies       []PolicyView `json:"policies"`
+	// Scopes are what policies with a scope have left for its values, as the processes know.
+	Scopes    []ScopeView   `json:"scopes,omitempty"`
+	Processes []ProcessView `json:"processes"`
 
 	birth int64 // of the state, by Redis' clock in us; 0: there is none
 }
@@ -60,6 +62,8 @@ type ProcessView struct {
 	At      time.Time `json:"at"`
 	High    LaneView  `json:"high"`
 	Low     LaneView  `json:"low"`
+	// Scopes are what this process knows of buckets.
+	Scopes []ScopeView `json:"scopes,omitempty"`
 }
 
 // LaneView is one lane of one process: how many wait, the longest of them for
@@ -87,7 +91,7 @@ func (l *Limiter) show() {
 	now := time.Now()
 	l.mu.Lock()
 	quota := l.quota
-	p := ProcessView{l.process, now, l.laneView(&l.high, now), l.laneView(&l.low, now)}
+	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
 	if l.clock.redis > 0 { // the clocks of processes differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
@@ -129,19 +133,25 @@ func (l *Limiter) leave() {
 	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // it fades otherwise
 }
 
-// laneView describes a lane. The caller holds l.mu.
-func (l *Limiter) laneView(q *queue, now time.Time) LaneView {
-	v := LaneView{Waiting: q.length, Granted: q.used, Refused: q.refused}
-	if q.first == nil {
-		return v
-	}
-	oldest := q.first.since
-	for p := q.first; p != nil; p = p.after { // who comes again stands in front
-		if p.since.Before(oldest) {
-			oldest = p.since
+// laneView describes a lane, all its lines together. The caller holds l.mu.
+func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
+	var v LaneView
+	var oldest *Permit
+	for _, q := range l.lines {
+		if q.lane != lane {
+			continue
+		}
+		v.Waiting, v.Granted, v.Refused = v.Waiting+q.length, v.Granted+q.used, v.Refused+q.refused
+		for p := q.first; p != nil; p = p.after { // who comes again stands in front
+			if oldest == nil || p.since.Before(oldest.since) {
+				oldest = p
+			}
 		}
 	}
-	v.OldestMS = float64(now.Sub(oldest).Microseconds()) / 1000
+	if oldest == nil {
+		return v
+	}
+	v.OldestMS = float64(now.Sub(oldest.since).Microseconds()) / 1000
 	switch {
 	case l.failed > 0:
 		v.Why = "Redis does not answer"
@@ -152,7 +162,7 @@ func (l *Limiter) laneView(q *queue, now time.Time) LaneView {
 	case l.stopped:
 		v.Why = l.quota.reason(whyStopped)
 	default:
-		v.Why = l.quota.reason(q.why)
+		v.Why = l.quota.reason(oldest.queue.why)
 	}
 	return v
 }
@@ -184,6 +194,7 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 			v.Processes = append(v.Processes, p)
 		}
 	}
+	v.Scopes = mergeScopes(v.Processes)
 	slices.SortFunc(v.Processes, func(a, b ProcessView) int { return strings.Compare(a.Process, b.Process) })
 	return v, nil
 }

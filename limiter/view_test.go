@@ -219,7 +219,7 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 		}
 		l.Brake(time.Minute, time.Now())
 		for range 3 {
-			wg.Go(func() { _, _ = l.Acquire(ctx, schemas.Low) })
+			wg.Go(func() { _, _ = l.Acquire(ctx, schemas.Low, Call{}) })
 		}
 		var v View
 		wait := func(what string, holds func() bool) {

@@ -155,7 +155,7 @@ func (w *worker) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 func (w *worker) call(ctx context.Context, lane schemas.Lane, upstream string) {
 	acquire := w.limiter.Acquire
 	for {
-		permit, err := acquire(ctx, lane)
+		permit, err := acquire(ctx, lane, limiter.Call{})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "acquire:", err)
 			return

@@ -22,7 +22,10 @@ state = redis.call('GET', KEYS[1])
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
 -- The sections of a quota: kind, key, and its numbers.
-local WIDTH = {L = 7, R = 3, D = 2}
+local WIDTH = {L = 7, R = 3, D = 2, W = 4, G = 5, P = 3, N = 6, C = 4, H = 1}
+-- Those with scopes (limiter_scopes), and for each number behind the name whether the
+-- greater (+) or the lesser (-) is the stricter.
+local STRICTER = {W = '+--', G = '+-++', P = '++', N = '-++++', C = '--+', H = ''}
 local function sections(text)
   local all, i = {}, 50
   while i <= #text do
@@ -101,6 +104,10 @@ local function strict(a, b)
       end
     elseif s.kind == 'R' then
       o[2], o[3] = min(o[2], s[2]), min(o[3], s[3])
+    elseif STRICTER[s.kind] then
+      for n = 2, WIDTH[s.kind] do
+        o[n] = sub(STRICTER[s.kind], n - 1, n - 1) == '+' and max(o[n], s[n]) or min(o[n], s[n])
+      end
     else
       o[1], o[2] = min(o[1], s[1]), max(o[2], s[2])
     end
@@ -137,9 +144,10 @@ for i, s in ipairs(policies) do
   elseif s.kind == 'R' then
     reach[#reach + 1], slots[#slots + 1], lowSlots[#lowSlots + 1] = s[1], s[2], s[3]
     ringIndex[#reach], s.ring = i, #reach
-  else
+  elseif s.kind == 'D' then
     day, s.day = s, i
   end
+  s.index = i
 end
 
 -- The slots of the policies that were in force before: another T or B must not
@@ -167,7 +175,7 @@ if seen and before ~= held then
       end
     elseif s.kind == 'R' then
       newRings[#newRings + 1] = o and ringOf[s.key] or string.rep(format('%16d', now + horizon), s[2])
-    elseif not o then
+    elseif s.kind == 'D' and not o then
       dayEnd, used, uncounted = 0, 0, 1
     end
   end
@@ -303,7 +311,7 @@ if looking then
       local n, ring = 0, rings[s.ring]
       for p = 1, #ring, 16 do if number(ring, p) > now - s[1] then n = n + 1 end end
       out[#out + 1], out[#out + 2], out[#out + 3], out[#out + 4], out[#out + 5] = 2, s[1], s[2], s[3], n
-    else
+    elseif s.kind == 'D' then
       out[#out + 1], out[#out + 2], out[#out + 3], out[#out + 4], out[#out + 5] = 3, s[1], s[2], used, dayEnd
     end
   end

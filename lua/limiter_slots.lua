@@ -1,5 +1,5 @@
--- limiter_slots: the end of limiter_long, whose locals are ours: gives out slots by the
--- state as it is now, and writes it.
+-- limiter_slots: goes on where limiter_long ends, whose locals are ours: how slots are
+-- given out by the state as it is now.
 
 -- What the day and the ceiling leave to whom.
 local highMost, lowMost, pace, paceWhy = huge, huge, 0, 0
@@ -47,6 +47,28 @@ local function slotOf(first, second)
   return slot, why
 end
 
+-- Takes that slot of all that slotOf has looked at.
+local function take(slot, first)
+  for l = 0, #T - 3, 3 do
+    local lane = l + taken[l]
+    tats[lane] = ceil(max(tats[lane], slot) + T[lane] / ramp)
+  end
+  for r = 1, #reach do
+    rings[r] = rings[r] .. format('%16d', slot)
+    if #rings[r] > 16 * slots[r] then rings[r] = sub(rings[r], -16 * slots[r]) end
+  end
+  if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
+  if day then
+    if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
+    used = used + 1
+  end
+  if probe > 0 then -- that was it; the next is beyond the horizon
+    turned, pause = slot, min(pauseMost, 2 * pause)
+    probe = slot + pause
+    earliest = max(earliest, probe)
+  end
+end
+
 local LIFTED = 500000 -- who is refused by a probing stop asks again by then: it may be lifted
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
@@ -59,24 +81,7 @@ local function grant(n, most, first, second, before, interval)
   while granted < limit do
     slot, why = slotOf(first, second)
     if slot > now + horizon then break end
-    for l = 0, #T - 3, 3 do
-      local lane = l + taken[l]
-      tats[lane] = ceil(max(tats[lane], slot) + T[lane] / ramp)
-    end
-    for r = 1, #reach do
-      rings[r] = rings[r] .. format('%16d', slot)
-      if #rings[r] > 16 * slots[r] then rings[r] = sub(rings[r], -16 * slots[r]) end
-    end
-    if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
-    if day then
-      if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
-      used = used + 1
-    end
-    if probe > 0 then -- that was it; the next is beyond the horizon
-      turned, pause = slot, min(pauseMost, 2 * pause)
-      probe = slot + pause
-      earliest = max(earliest, probe)
-    end
+    take(slot, first)
     granted = granted + 1
     local wait = slot - now
     if run and runs[run] == 1 then
@@ -118,32 +123,3 @@ local function interval(first, second)
   return most / ramp
 end
 
-local nHigh, returnHigh, whyHigh, nLow, returnLow, whyLow
-nHigh, returnHigh, whyHigh, backHigh = grant(ARGV[1] + 0, highMost, 1, 2, backHigh, interval(1, 2))
-lowMost = min(lowMost, highMost - nHigh)
-nLow, returnLow, whyLow, backLow = grant(ARGV[2] + 0, lowMost, 2, 3, backLow, max(pace, interval(2, 3)))
-
--- Until when the short way may be taken.
-local simple = #T == 3 and T[3] == 0 and #reach == 0 and held == quota and strictest == quota
-calm = 0
-if simple and uncounted == 0 and not stopped and probe == 0 and now >= brake + RAMP and now >= birth + quiet then
-  calm = epoch + EPOCH
-  if day then calm = min(calm, dayEnd - MARGIN - 2 * horizon) end
-end
-local out = {format(LINE, seen and sub(state, 1, 2) or FORMAT, replid, calm, simple and name or OTHERS, now, tats[1], tats[2],
-  used, paced, backHigh, backLow, dayEnd, birth, epoch, max(brake, probe), braked, step, nextUsed, dayBorn, uncounted)}
-for n = 3, #tats do out[#out + 1] = format('%16d', tats[n]) end
-local kept = {}
-for n = 1, #rings do kept[n] = rings[n] ~= '' and rings[n] or '-' end
-out[#out + 1] = '\n' .. held .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n'
-if turned > 0 then
-  out[#out + 1] = 'P' .. format('%16d%16d%16d%16d%16d%16d\n', brake, probe, began, turned, pause, pauseMost)
-end
-out[#out + 1] = rest
-redis.call('SET', KEYS[1], table.concat(out))
-
-if whyHigh ~= 0 or whyLow ~= 0 then
-  local n = #runs
-  runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = returnHigh, returnLow, whyHigh, whyLow
-end
-return {nHigh, nLow, now, used, unpack(runs)}

@@ -2,7 +2,7 @@
 // owner_verb.lua, with its purpose, KEYS, ARGV, returns and atomicity at its
 // head. The scripts are where the system is atomic across processes; nothing
 // else decides who may fetch or when. They use only what every Redis has: no
-// struct, cmsgpack or bit, no functions, and one declared key, so that they run
+// struct, cmsgpack or bit, no functions, and declared keys of one slot, so that they run
 // on a cluster and on managed services alike.
 package lua
 
@@ -51,6 +51,12 @@ var limiterLong string
 //go:embed limiter_slots.lua
 var limiterSlots string
 
+//go:embed limiter_scopes.lua
+var limiterScopes string
+
+//go:embed limiter_done.lua
+var limiterDone string
+
 // The scripts. What they take and return stands at the head of each file.
 var (
 	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
@@ -59,7 +65,7 @@ var (
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
-	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots)
+	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots+limiterScopes+limiterDone)
 )
 
 // All are all of them.

@@ -71,13 +71,13 @@ func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 		}
 	}
 	until(`"state":"starting quiet","at":`, `"until":`, `"process":"here"`)
-	if p, err := l.Acquire(ctx, schemas.Low); err != nil || !p.Spend() {
+	if p, err := l.Acquire(ctx, schemas.Low, limiter.Call{}); err != nil || !p.Spend() {
 		t.Fatal(err)
 	}
 	until(`"state":"flowing"`, `"used":1`, `"resetsAt":`)
 	r.act("stop", "")
 	until(`"state":"stopped"`, `"revision":1`)
-	go func() { _, _ = l.Acquire(ctx, schemas.High) }()
+	go func() { _, _ = l.Acquire(ctx, schemas.High, limiter.Call{}) }()
 	until(`"state":"stopped"`, `"waiting":1`, `"why":"stopped"`)
 	r.act("resume", "")
 	l.Brake(time.Hour, time.Now())

@@ -124,7 +124,7 @@ type permits struct{ *limiter.Limiter }
 
 // Acquire waits for a permit.
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.Acquire(ctx, lane)
+	permit, err := p.Limiter.Acquire(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permi
 
 // AcquireAgain waits for a permit in front of the others.
 func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.AcquireAgain(ctx, lane)
+	permit, err := p.Limiter.AcquireAgain(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/freshet/freshet/lua"
 )
 
-// Call is one run of a script on one key.
+// Call is one run of a script on a key, and on further ones of the same slot.
 type Call struct {
 	Key  string
+	More []string
 	Args []any
 }
 
@@ -32,7 +33,11 @@ type onceInts struct{ *redis.IntSliceCmd }
 func (onceInts) NoRetry() bool { return true }
 
 func (c Call) line(command, script string) []any {
-	return append(append(make([]any, 0, 4+len(c.Args)), command, script, 1, c.Key), c.Args...)
+	line := append(make([]any, 0, 4+len(c.More)+len(c.Args)), command, script, 1+len(c.More), c.Key)
+	for _, key := range c.More {
+		line = append(line, key)
+	}
+	return append(line, c.Args...)
 }
 
 func evalsha(ctx context.Context, s lua.Script, c Call) once {

@@ -1,0 +1,319 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// InFlight is the window of a policy that bounds calls under way at once.
+const InFlight Window = -2
+
+// Requests is the unit of a policy that names none: each call costs one.
+const Requests = "requests"
+
+// Gap is how far apart two calls are at least: by a random time between two.
+type Gap struct {
+	Least time.Duration `yaml:"least"`
+	Most  time.Duration `yaml:"most"`
+}
+
+// Match says which calls a policy charges: those of all its lists that are not empty.
+type Match struct {
+	Methods   []string `yaml:"methods,omitempty"`
+	Endpoints []string `yaml:"endpoints,omitempty"` // facet/document, or facet
+}
+
+func (m Match) fits(c Call) bool {
+	return (len(m.Methods) == 0 || slices.Contains(m.Methods, c.Method)) &&
+		(len(m.Endpoints) == 0 || slices.Contains(m.Endpoints, c.Endpoint) || slices.Contains(m.Endpoints, c.facet()))
+}
+
+// Call is what a call is charged by, and may be made with.
+type Call struct {
+	Endpoint string // facet/document
+	Method   string
+	Key      string
+	Resource string // the upstream's own name for what is charged; empty: not known yet
+	// Values are for the {placeholders} of scopes besides.
+	Values map[string]string
+	// Costs are the units that it is estimated to cost; of one that is not there, 1.
+	Costs map[string]int
+	// Credentials may be used for it; the limiter chooses one. None: the one that there is.
+	Credentials []string
+}
+
+func (c Call) facet() string {
+	facet, _, _ := strings.Cut(c.Endpoint, "/")
+	return facet
+}
+
+// value returns what a placeholder of a scope stands for.
+func (c Call) value(name, credential string) string {
+	switch name {
+	case "credential":
+		return credential
+	case "endpoint":
+		return c.Endpoint
+	case "facet":
+		return c.facet()
+	case "method":
+		return c.Method
+	case "key":
+		return c.Key
+	case "resource":
+		if c.Resource == "" {
+			return "of " + c.Endpoint // until an answer names it
+		}
+		return c.Resource
+	}
+	return c.Values[name]
+}
+
+// scoped reports whether a policy is charged by buckets of its own, one for each value of
+// its scope, and not by every call of the source alike.
+func (p Policy) scoped() bool {
+	return p.Scope != "" || p.Unit != "" || p.Restore > 0 || p.Gap != nil || p.Learned || p.Window == InFlight ||
+		len(p.Match.Methods)+len(p.Match.Endpoints)+len(p.Costs)+len(p.Free)+len(p.Only) > 0
+}
+
+// kind is what a bucket keeps, by the letter that the script knows it by.
+type kind byte
+
+const (
+	ringKind   kind = 'W'
+	bucketKind kind = 'G'
+	gapKind    kind = 'P'
+	toldKind   kind = 'N'
+	placesKind kind = 'C'
+	haltKind   kind = 'H'
+)
+
+// section is a scoped policy as the script takes it, or what may be halted alone.
+type section struct {
+	policy  Policy // of a halt only its name and scope
+	kind    kind
+	scope   template
+	numbers []int64 // behind the name's number
+}
+
+// nameNumber stands for a policy's name in the quota's text.
+func nameNumber(name string) int64 {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(name))
+	return int64(sum.Sum64() % 1e15)
+}
+
+// newSection returns the section of a scoped policy, or an error that says what would be
+// right. A call takes lease at most.
+func newSection(p Policy, jitter, lease time.Duration) (section, error) {
+	s := section{policy: p}
+	var err error
+	if s.scope, err = parseScope(p.Scope); err != nil {
+		return s, fmt.Errorf("scope: %w", err)
+	}
+	if err := p.checkScoped(); err != nil {
+		return s, err
+	}
+	reach := time.Duration(p.Window) + permitLife + jitter
+	budget := p.budget()
+	kept := int64(p.HighReserve.in(time.Duration(max(0, p.Window))))
+	switch {
+	case p.Gap != nil:
+		s.kind = gapKind
+		s.numbers = []int64{(p.Gap.Least + permitLife + jitter).Microseconds(), (max(p.Gap.Least, p.Gap.Most) + permitLife + jitter).Microseconds()}
+	case p.Window == InFlight:
+		s.kind = placesKind
+		s.numbers = []int64{int64(budget), int64(budget) - kept, max(p.Lease, lease).Microseconds()}
+		if lease > 0 && p.Lease > 0 && p.Lease < lease {
+			return s, fmt.Errorf("lease: %v is shorter than a call may take (%v); a place would be given away while it is used", p.Lease, lease)
+		}
+	case p.Learned && p.Restore == 0:
+		s.kind = toldKind
+		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
+	case p.Restore > 0:
+		// While calls are on their way, the upstream restores less than we think.
+		early := int(math.Ceil(float64(p.Restore)*(permitLife+jitter).Seconds())) + 1
+		if early > budget/2 {
+			return s, fmt.Errorf("limit: %d units are restored while a call may be on its way, of %d at once; that can't be kept to", early, budget)
+		}
+		s.kind = bucketKind
+		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Learned)}
+	case len(p.Only) > 0: // half at once and half over the window: what is given back is soon there
+		s.kind = bucketKind
+		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0}
+	case budget <= ringMost:
+		s.kind = ringKind
+		s.numbers = []int64{(reach + time.Microsecond).Microseconds(), int64(budget), int64(budget) - kept}
+	default:
+		burst := max(1, budget/20, p.dearest())
+		if 2*burst > budget {
+			return s, fmt.Errorf("limit: a call that costs %d of %d units can't be kept to; raise the limit or lower the cost", p.dearest(), budget)
+		}
+		s.kind = bucketKind
+		s.numbers = []int64{reach.Nanoseconds()/int64(budget-burst+1) + 1, int64(burst), min(kept, int64(burst)/2), boolNumber(p.Learned)}
+	}
+	return s, nil
+}
+
+func boolNumber(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// budget is how many units of the limit are used.
+func (p Policy) budget() int {
+	if p.Target > 0 {
+		return p.Target
+	}
+	return p.Limit
+}
+
+// dearest is the most that a call costs by the policy's own table.
+func (p Policy) dearest() int {
+	most := 1
+	for _, n := range p.Costs {
+		most = max(most, n)
+	}
+	return most
+}
+
+// cost returns the units that a call is estimated to cost.
+func (p Policy) cost(c Call) int {
+	for _, of := range []string{c.Endpoint, c.facet(), c.Method} {
+		if n, known := p.Costs[of]; known {
+			return n
+		}
+	}
+	if n, known := c.Costs[p.Unit]; known {
+		return n
+	}
+	return 1
+}
+
+func (p Policy) checkScoped() error {
+	window := time.Duration(p.Window)
+	ways := 0
+	for _, is := range []bool{p.Gap != nil, p.Window == InFlight, p.Restore > 0, p.Learned && p.Restore == 0, len(p.Only) > 0} {
+		if is {
+			ways++
+		}
+	}
+	timed := p.Gap == nil && p.Window != InFlight && p.Restore == 0
+	switch {
+	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
+		return errors.New("name: it must be there, without dots, commas and spaces")
+	case ways > 1:
+		return errors.New("a policy is one of: a window, a bucket (restore), in-flight, learned, a gap, an error budget (only); write the others as policies of their own")
+	case p.Window == Day:
+		return errors.New("window: a day is counted for the whole source; describe what has a day of its own as a source of its own")
+	case p.LowReserve != 0 || p.TimeZone != "":
+		return errors.New("lowReserve, timeZone: a policy with a scope, a unit or a cost has neither")
+	case p.Gap != nil && (p.Gap.Least <= 0 || (p.Gap.Most != 0 && p.Gap.Most < p.Gap.Least) || p.Gap.Most > time.Hour):
+		return errors.New("gap: write it as {least: 600ms, most: 1800ms}, at most an hour")
+	case p.Gap != nil && (p.Limit != 0 || p.Window != 0 || p.Target != 0):
+		return errors.New("gap: it has no limit, target and window")
+	case p.Gap == nil && p.Limit < 1:
+		return fmt.Errorf("limit: %d is too small; it must be at least 1", p.Limit)
+	case p.Limit > 1e9:
+		return fmt.Errorf("limit: %d is more than can be counted", p.Limit)
+	case p.Target < 0 || p.Target > p.Limit:
+		return fmt.Errorf("target: %d must lie between 1 and the limit of %d", p.Target, p.Limit)
+	case timed && (window < 100*time.Millisecond || window > 31*24*time.Hour):
+		return fmt.Errorf("window: %v must be in-flight, or lie between 100ms and 744h", p.Window)
+	case timed && p.budget() > int(window/time.Microsecond):
+		return fmt.Errorf("limit: %d in %v is more than a million a second, which can't be paced", p.Limit, p.Window)
+	case p.Restore > 0 && p.Window != 0:
+		return errors.New("window: a bucket has none; it is full again by its restore rate")
+	case p.Restore > 1e6:
+		return fmt.Errorf("restore: %v is more than a million a second, which can't be paced", p.Restore)
+	case p.Lease != 0 && p.Window != InFlight:
+		return errors.New("lease: only in-flight has one")
+	case p.Pace && (!p.Learned || p.Restore > 0):
+		return errors.New("pace: only what is learned is paced")
+	case len(p.Free) > 0 && len(p.Only) > 0:
+		return errors.New("free and only exclude each other")
+	case p.Gap == nil && p.HighReserve.in(max(0, window)) >= p.budget():
+		return fmt.Errorf("highReserve: %v leaves LOW nothing of %d", p.HighReserve, p.budget())
+	}
+	for _, of := range slices.Sorted(maps.Keys(p.Costs)) {
+		if n := p.Costs[of]; n < 0 || n > p.Limit {
+			return fmt.Errorf("costs.%s: %d must lie between 0 and the limit of %d", of, n, p.Limit)
+		}
+	}
+	return nil
+}
+
+// bound returns what a scoped policy comes to: of each of its buckets; ok is false for a
+// bound on what is under way, which has no rate.
+func (s section) bound() (b PolicyBound, ok bool) {
+	p := s.policy
+	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Most: p.Limit}
+	kept := float64(p.HighReserve.in(time.Duration(max(0, p.Window))))
+	switch s.kind {
+	case ringKind:
+		b.PerWindow = float64(s.numbers[1]) * float64(p.Window) / float64(micros(s.numbers[0]))
+		b.Low = b.PerWindow * float64(s.numbers[2]) / float64(s.numbers[1])
+		b.Most = int(s.numbers[1])
+	case bucketKind:
+		if p.Restore > 0 {
+			b.Window = Window(time.Second)
+			b.PerWindow, b.Low = float64(p.Restore), float64(p.Restore)
+			break
+		}
+		b.PerWindow = float64(p.Window) / float64(s.numbers[0])
+		b.Low = b.PerWindow
+	case toldKind:
+		b.PerWindow, b.Low = float64(s.numbers[0]), float64(s.numbers[0])-kept
+	case gapKind:
+		b.Window = Window(time.Second)
+		b.PerWindow = 2e6 / float64(s.numbers[0]+s.numbers[1])
+		b.Low = b.PerWindow
+	case placesKind, haltKind:
+		return b, false
+	}
+	return b, len(p.Only) == 0 // answers that go well cost nothing of an error budget
+}
+
+// template is text with {placeholders}: literals and names take turns.
+type template struct {
+	literals, names []string
+}
+
+func parseScope(text string) (template, error) {
+	var t template
+	rest := text
+	for {
+		literal, after, found := strings.Cut(rest, "{")
+		t.literals = append(t.literals, literal)
+		if !found {
+			if strings.Contains(literal, "}") {
+				return t, fmt.Errorf("%q has a } without its {", text)
+			}
+			return t, nil
+		}
+		name, left, closed := strings.Cut(after, "}")
+		if !closed || name == "" || strings.Contains(literal, "}") {
+			return t, fmt.Errorf("%q must have names in braces, as in {credential}/{endpoint}", text)
+		}
+		t.names, rest = append(t.names, name), left
+	}
+}
+
+func (t template) fill(value func(name string) string) string {
+	var out strings.Builder
+	for i, name := range t.names {
+		out.WriteString(t.literals[i])
+		// A value can't move a boundary, nor grow a key without bound.
+		fmt.Fprintf(&out, "%.120q", value(name))
+	}
+	out.WriteString(t.literals[len(t.names)])
+	return out.String()
+}

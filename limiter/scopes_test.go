@@ -1,0 +1,393 @@
+package limiter
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/announced"
+)
+
+// fixedWindow is an upstream's: it begins with its first call.
+type fixedWindow struct {
+	limit  int
+	length time.Duration
+	used   int
+	ends   time.Time
+}
+
+// take reports whether a call is allowed, and what is left until when.
+func (w *fixedWindow) take(at time.Time, units int) bool {
+	if !at.Before(w.ends) {
+		w.used, w.ends = 0, at.Add(w.length)
+	}
+	if w.used+units > w.limit {
+		return false
+	}
+	w.used += units
+	return true
+}
+
+func names(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("c%d", i)
+	}
+	return all
+}
+
+func scopedConfig(policies ...Policy) Config {
+	return Config{Jitter: 10 * ms, Lease: 10 * time.Second, Policies: policies, Halts: map[string]string{"credential": "{credential}"}}
+}
+
+// What an upstream announces is used up, and nothing beyond, though answers come late and
+// out of order and somebody else uses the same budget.
+func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			windows := map[string]*fixedWindow{}
+			others := 0
+			answers := func(c atUpstream) answered {
+				w := windows[c.credential]
+				if w == nil {
+					w = &fixedWindow{limit: 200, length: 20 * time.Second}
+					windows[c.credential] = w
+				}
+				if seed%2 == 1 && w.used%10 == 9 && w.take(c.at, 1) {
+					others++
+				}
+				ok := w.take(c.at, 1)
+				status := 200
+				if !ok {
+					status = 429
+				}
+				takes := 50*ms + time.Duration(c.at.UnixNano()%int64(400*ms))
+				left, reset := int64(w.limit-w.used), w.ends.Sub(c.at)
+				return answered{status: status, refused: !ok, takes: takes, notices: []announced.Notice{told("core", left, reset, time.Second)}}
+			}
+			config := scopedConfig(Policy{Name: "core", Limit: 200, Window: Window(20 * time.Second), Scope: "{credential}", Learned: true})
+			inCallers(t, seed, 3, config, answers, func(f *callers) {
+				call := Call{Endpoint: "f/d", Method: "GET", Key: "k", Credentials: names(2)}
+				start := time.Now()
+				for _, m := range f.members {
+					f.wait(m, 10, schemas.Low, call)
+					f.wait(m, 2, schemas.High, call)
+				}
+				f.passed(2 * time.Minute)
+				calls, refused := f.since(start)
+				// What others have used since the last answer can't be known.
+				if most := 2 * 200 * 6; refused > others/6 || len(calls)+others < most*95/100 {
+					t.Errorf("%d calls of ours and %d of others, of %d, %d refused", len(calls), others, most, refused)
+				}
+			})
+		})
+	}
+}
+
+// Never more than three are under way anywhere, all three are used, and those of a crashed
+// process are free again when their lease ends.
+func TestPlacesInFlightAreNeverTooManyAndComeBack(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			flying, most := 0, 0
+			answers := func(c atUpstream) answered {
+				flying++
+				most = max(most, flying)
+				return answered{status: 200, refused: flying > 3, takes: 200*ms + time.Duration(c.at.UnixNano()%int64(time.Second)), then: func() { flying-- }}
+			}
+			config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
+			inCallers(t, seed, 3, config, answers, func(f *callers) {
+				call := Call{Endpoint: "f/d", Key: "k"}
+				for _, m := range f.members {
+					f.wait(m, 5, schemas.Low, call)
+				}
+				f.passed(30 * time.Second)
+				all, refused := f.since(time.Now().Add(-15 * time.Second))
+				if refused > 0 || len(all) < 3*15*85/70 { // 700 ms a call, and the way
+					t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, most)
+				}
+				f.members[0].end() // nobody tells Redis that its calls have ended
+				crashed := time.Now()
+				f.passed(11 * time.Second)
+				back := time.Now()
+				f.passed(15 * time.Second)
+				all, refused = f.since(back)
+				if refused > 0 || most > 3 || len(all) < 3*15*85/70 {
+					t.Errorf("after a crash at %v: %d calls in 15 s, %d refused, %d at once", crashed, len(all), refused, most)
+				}
+			})
+		})
+	}
+}
+
+// A bucket's units are used as they are restored, at what calls really cost.
+func TestABucketIsUsedAtWhatCallsReallyCost(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			level, at, used := 1000.0, time.Time{}, 0.0
+			answers := func(c atUpstream) answered {
+				if at.IsZero() {
+					at = c.at
+				}
+				level = min(1000, level+100*c.at.Sub(at).Seconds())
+				at = c.at
+				const asked, cost = 50, 20
+				if level < asked {
+					return answered{status: 429, refused: true, takes: 50 * ms}
+				}
+				level -= asked
+				used += cost
+				left := int64(level)
+				return answered{
+					status: 200, takes: 100 * ms, then: func() { level = min(1000, level+asked-cost) },
+					notices: []announced.Notice{{Policy: "points", Limit: 1000, Remaining: left, Cost: cost, Reset: -1}},
+				}
+			}
+			config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: 1000, Restore: 100, Learned: true})
+			inCallers(t, seed, 3, config, answers, func(f *callers) {
+				call := Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": 50}}
+				for _, m := range f.members {
+					f.wait(m, 8, schemas.Low, call)
+				}
+				f.passed(40 * time.Second)
+				before := used
+				_, refused := f.since(time.Time{})
+				f.passed(time.Minute)
+				if got := used - before; refused > 0 || got < 0.95*6000 {
+					t.Errorf("%v of 6000 points in a minute, %d refused", got, refused)
+				}
+			})
+		})
+	}
+}
+
+// Windows of an endpoint hold for each by itself, and calls keep their distance.
+func TestEachEndpointHasItsWindowAndCallsKeepApart(t *testing.T) {
+	arrivals := map[string][]time.Time{}
+	answers := func(c atUpstream) answered {
+		arrivals[c.call.Endpoint] = append(arrivals[c.call.Endpoint], c.at)
+		return answered{status: 200, takes: 20 * ms}
+	}
+	config := scopedConfig(
+		Policy{Name: "endpoint", Limit: 25, Window: Window(time.Second), Scope: "{endpoint}", Match: Match{Endpoints: []string{"f/a", "f/b"}}},
+		Policy{Name: "slow", Gap: &Gap{Least: 600 * ms, Most: 1800 * ms}, Match: Match{Endpoints: []string{"f/c"}}},
+	)
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		for _, m := range f.members {
+			for _, endpoint := range []string{"f/a", "f/b", "f/c"} {
+				f.wait(m, 6, schemas.Low, Call{Endpoint: endpoint, Key: "k"})
+			}
+		}
+		f.passed(3 * time.Second)
+		clear(arrivals)
+		f.passed(time.Minute)
+		for _, endpoint := range []string{"f/a", "f/b"} {
+			all := arrivals[endpoint]
+			if most := mostWithin(all, time.Second); most > 25 || len(all) < 25*60*95/100 {
+				t.Errorf("%s: %d calls in a minute, %d within a second", endpoint, len(all), most)
+			}
+		}
+		gaps := arrivals["f/c"]
+		for i := 1; i < len(gaps); i++ {
+			if gap := gaps[i].Sub(gaps[i-1]); gap < 600*ms || gap > 2100*ms {
+				t.Errorf("a gap of %v", gap)
+			}
+		}
+		if n := len(gaps); n < 44 || n > 56 {
+			t.Errorf("%d calls in a minute, apart by 1.2 s on the average", n)
+		}
+	})
+}
+
+// mostWithin returns the greatest number of moments within any window of that length.
+func mostWithin(all []time.Time, window time.Duration) (most int) {
+	first := 0
+	for i, at := range all {
+		for at.Sub(all[first]) > window {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
+// A credential that is refused is stopped alone, probed seldom, and used again as soon as
+// it is well or changed.
+func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
+	bad := map[string]bool{"c1": true}
+	used := map[string]int{}
+	answers := func(c atUpstream) answered {
+		used[c.credential]++
+		if bad[c.credential] {
+			return answered{status: 401, takes: 20 * ms}
+		}
+		return answered{status: 200, takes: 20 * ms}
+	}
+	config := scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), Scope: "{credential}"})
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
+		for _, m := range f.members {
+			for range 8 {
+				m.wg.Go(func() {
+					for m.ctx.Err() == nil {
+						p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
+						if err != nil || !p.Spend() {
+							continue
+						}
+						f.mu.Lock()
+						a := f.answers(atUpstream{call, p.Credential(), time.Now()})
+						f.mu.Unlock()
+						pass(a.takes)
+						p.Ended(a.status, nil)
+						if a.status == 200 {
+							p.Well()
+						} else {
+							p.Halt("credential", 5*time.Second, 5*time.Minute)
+						}
+					}
+				})
+			}
+		}
+		f.passed(10 * time.Second)
+		f.mu.Lock()
+		clear(used)
+		f.mu.Unlock()
+		f.passed(time.Minute)
+		f.mu.Lock()
+		first := maps.Clone(used)
+		bad["c1"] = false
+		f.mu.Unlock()
+		if first["c1"] > 5 || first["c0"] < 1100 {
+			t.Errorf("while one is refused: %v", first)
+		}
+		f.members[1].limiter.Renewed("c1")
+		f.passed(2 * time.Second)
+		f.mu.Lock()
+		clear(used)
+		f.mu.Unlock()
+		f.passed(10 * time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if used["c1"] < 180 || used["c0"] < 180 {
+			t.Errorf("when it is well again: %v", used)
+		}
+	})
+}
+
+// When Redis has lost everything, no bound is exceeded by what was sent before.
+func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			flying, most := 0, 0
+			var all []time.Time
+			window := &fixedWindow{limit: 50, length: 10 * time.Second}
+			answers := func(c atUpstream) answered {
+				flying++
+				most = max(most, flying)
+				all = append(all, c.at)
+				ok := window.take(c.at, 1)
+				a := answered{status: 200, refused: !ok, takes: 100*ms + time.Duration(c.at.UnixNano()%int64(time.Second)), then: func() { flying-- }}
+				a.notices = []announced.Notice{told("core", int64(window.limit-window.used), window.ends.Sub(c.at), 50*ms)}
+				return a
+			}
+			config := scopedConfig(
+				Policy{Name: "core", Limit: 50, Window: Window(10 * time.Second), Learned: true},
+				Policy{Name: "places", Limit: 8, Window: InFlight, Lease: 12 * time.Second},
+				Policy{Name: "ring", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
+			)
+			inCallers(t, seed, 3, config, answers, func(f *callers) {
+				for _, m := range f.members {
+					f.wait(m, 6, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+				}
+				for range 4 {
+					f.passed(f.span(20*time.Second, 40*time.Second))
+					f.flushed()
+				}
+				f.passed(40 * time.Second)
+				calls, refused := f.since(time.Time{})
+				if second := mostWithin(all, time.Second); refused > 0 || most > 8 || second > 6 || len(calls) < 200 {
+					t.Errorf("%d calls, %d refused, %d in flight, %d within a second", len(calls), refused, most, second)
+				}
+			})
+		})
+	}
+}
+
+// By which name the upstream knows a budget is learned, and the endpoints that share it
+// are charged to it together.
+func TestABudgetIsKnownByTheNameThatAnswersGiveIt(t *testing.T) {
+	window := &fixedWindow{limit: 20, length: 5 * time.Second}
+	answers := func(c atUpstream) answered {
+		ok := window.take(c.at, 1)
+		n := told("route", int64(window.limit-window.used), window.ends.Sub(c.at), time.Millisecond)
+		n.Resource = "abc"
+		return answered{status: 200, refused: !ok, takes: 80 * ms, notices: []announced.Notice{n}}
+	}
+	config := scopedConfig(Policy{Name: "route", Limit: 20, Window: Window(5 * time.Second), Scope: "{resource}", Learned: true})
+	inCallers(t, 1, 1, config, answers, func(f *callers) {
+		for i := range 3 {
+			f.wait(f.members[0], 5, schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k"})
+		}
+		f.passed(10 * time.Second)
+		begun := time.Now()
+		f.passed(time.Minute)
+		// The first calls of three endpoints were made before the name was known.
+		if calls, refused := f.since(begun); refused > 0 || len(calls) < 20*12*95/100 {
+			t.Errorf("%d calls in a minute, %d refused", len(calls), refused)
+		}
+	})
+}
+
+// Only answers of the statuses that count are charged to an error budget.
+func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
+	status := 200
+	answers := func(atUpstream) answered { return answered{status: status, takes: 50 * ms} }
+	config := scopedConfig(
+		Policy{Name: "errors", Limit: 100, Window: Window(time.Minute), Only: []int{401, 403, 429}},
+		Policy{Name: "second", Limit: 40, Window: Window(time.Second), Scope: "{method}"},
+	)
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 6, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		f.passed(2 * time.Minute)
+		well := time.Now()
+		f.passed(time.Minute)
+		if calls, _ := f.since(well); len(calls) < 40*60*95/100 {
+			t.Errorf("%d calls in a minute that all were answered well", len(calls))
+		}
+		f.mu.Lock()
+		status = 403
+		f.mu.Unlock()
+		ill := time.Now()
+		f.passed(time.Minute)
+		if calls, _ := f.since(ill); len(calls) > 100+12 || len(calls) < 50 {
+			t.Errorf("%d calls in a minute that were answered 403", len(calls))
+		}
+	})
+}
+
+// HIGH goes before LOW wherever they are charged to the same, and has what is kept for it.
+func TestHighGoesBeforeLowInABucket(t *testing.T) {
+	answers := func(atUpstream) answered { return answered{status: 200, takes: 50 * ms} }
+	config := scopedConfig(Policy{Name: "leak", Limit: 40, Restore: 10, Scope: "{credential}", HighReserve: Reserve{Calls: 10}})
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		f.passed(30 * time.Second)
+		begun := time.Now()
+		for range 10 { // at once, though LOW wants all that there is
+			f.one(f.members[0], schemas.High, Call{Endpoint: "f/d", Key: "k"})
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("ten of HIGH took %v", took)
+		}
+	})
+}
