@@ -17,6 +17,8 @@ import (
 	"unsafe"
 
 	"github.com/klauspost/compress/gzip"
+
+	"github.com/freshet/freshet/source/announced"
 )
 
 // Outcome is what a fetch came to.
@@ -133,7 +135,7 @@ func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time
 		o.Sample = bytes.Clone(w.plain.Bytes()[:min(w.plain.Len(), sampleBytes)])
 		if one.header != nil {
 			o.SampleType = one.header.Get("Content-Type")
-			o.RetryAfter = retryAfter(class, one.header, now)
+			o.RetryAfter = announced.RetryAfter(refusesAll(class), one.header, now)
 		}
 		return o
 	}
@@ -171,6 +173,10 @@ func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time
 	}
 	return o
 }
+
+// refusesAll reports whether an answer of the class refuses every call, and not only
+// this one.
+func refusesAll(c Class) bool { return c == Quota || c == Maintenance || c == AuthRefused }
 
 // decompress puts the body into w.plain, at most MaxBody of it.
 func (s *Source) decompress(w *walk, one answer) error {

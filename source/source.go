@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/freshet/freshet/source/announced"
 )
 
 // Config describes one upstream. The yaml tags are its form in the
@@ -37,8 +39,10 @@ type Config struct {
 	Gzip bool `yaml:"gzip"`
 	// Rules say what an answer means, in order, the first match wins; what none
 	// matches falls to the built-in rules.
-	Rules  []Rule           `yaml:"rules"`
-	Facets map[string]Facet `yaml:"facets"`
+	Rules []Rule `yaml:"rules"`
+	// Announced says where answers tell of the quota's policies.
+	Announced []announced.Rule `yaml:"announced,omitempty"`
+	Facets    map[string]Facet `yaml:"facets"`
 }
 
 // Auth says in which header the credential travels and where it is found; the
@@ -163,6 +167,7 @@ type Source struct {
 	credentials credentials
 	base        *url.URL
 	rules       []compiledRule
+	announced   announced.Rules
 	facets      map[string]*facet
 	transport   *http.Transport
 }
@@ -220,6 +225,9 @@ func New(name string, config Config, credential string, inFlight int) (*Source, 
 	}
 	if s.rules, err = compileRules(config.Rules); err != nil {
 		errs = append(errs, err)
+	}
+	if s.announced, err = announced.Compile(config.Announced); err != nil {
+		fail("announced%w", err)
 	}
 	if len(config.Facets) == 0 {
 		fail("facets: a source needs at least one")

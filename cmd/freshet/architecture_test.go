@@ -62,7 +62,7 @@ func TestWhatTheMapNamesExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders := map[string]string{"postgres": "store/postgres"}
+	folders := map[string]string{"postgres": "store/postgres", "announced": "source/announced"}
 	known := map[string][]string{}
 	checked := 0
 	for _, m := range regexp.MustCompile("`([a-z]+)[./]([A-Za-z_.*]+)`").FindAllStringSubmatch(string(text), -1) {

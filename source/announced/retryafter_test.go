@@ -1,4 +1,4 @@
-package source
+package announced
 
 import (
 	"net/http"
@@ -9,6 +9,14 @@ import (
 )
 
 var waitNow = time.Unix(1_800_000_000, 0).UTC()
+
+func header(pairs ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(pairs); i += 2 {
+		h.Add(pairs[i], pairs[i+1])
+	}
+	return h
+}
 
 func TestRetryAfterIsReadInEachSpelling(t *testing.T) {
 	for text, want := range map[string]time.Duration{
@@ -38,9 +46,9 @@ func TestRetryAfterIsReadInEachSpelling(t *testing.T) {
 		"Fri, 15 Jan 2027 07:00:00 GMT":  0,
 		"Fri, 15 Jan 2038 08:00:30 GMT":  24 * time.Hour,
 	} {
-		for _, class := range []Class{Quota, Transient, NotReady} {
-			if got := retryAfter(class, header("Retry-After", text), waitNow); got != want {
-				t.Errorf("%s, Retry-After: %.40s is %v, want %v", class, text, got, want)
+		for _, refused := range []bool{true, false} {
+			if got := RetryAfter(refused, header("Retry-After", text), waitNow); got != want {
+				t.Errorf("refused %v, Retry-After: %.40s is %v, want %v", refused, text, got, want)
 			}
 		}
 	}
@@ -106,27 +114,23 @@ func TestTheEndOfAWindowIsReadInEachSpelling(t *testing.T) {
 		{60 * s, []string{"Retry-After", "soon", "X-RateLimit-Reset", "60"}},
 		{30 * s, []string{"RateLimit", `"a";r=0;t=30`, "RateLimit-Reset", "12", "X-RateLimit-Reset", "60"}},
 	} {
-		for _, class := range []Class{Quota, Maintenance, AuthRefused} {
-			if got := retryAfter(class, header(c.pairs...), waitNow); got != c.want {
-				t.Errorf("%s, %.90q is %v, want %v", class, c.pairs, got, c.want)
-			}
+		if got := RetryAfter(true, header(c.pairs...), waitNow); got != c.want {
+			t.Errorf("%.90q is %v, want %v", c.pairs, got, c.want)
 		}
-		for _, class := range []Class{Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK} {
-			if header(c.pairs...).Get("Retry-After") == "" && retryAfter(class, header(c.pairs...), waitNow) != 0 {
-				t.Errorf("%s, %.90q: a window's end stands on any answer and asked nobody to wait", class, c.pairs)
-			}
+		if header(c.pairs...).Get("Retry-After") == "" && RetryAfter(false, header(c.pairs...), waitNow) != 0 {
+			t.Errorf("%.90q: a window's end stands on any answer and asked nobody to wait", c.pairs)
 		}
 	}
 }
 
 func TestTheHeadersOfSeveralPoliciesAreOneList(t *testing.T) {
 	h := http.Header{"Ratelimit": {`"a";r=0;t=5`, `"b";r=0;t=50`}}
-	if got := retryAfter(Quota, h, waitNow); got != 50*time.Second {
+	if got := RetryAfter(true, h, waitNow); got != 50*time.Second {
 		t.Errorf("%v", got)
 	}
 }
 
-func FuzzAWaitStaysWithinADay(f *testing.F) {
+func FuzzRetryAfter(f *testing.F) {
 	for _, text := range []string{
 		"2.5", "-1", "1800000030", "1800000030000", "2027-01-15T08:00:30Z", "Fri, 15 Jan 2027 08:00:30 GMT", "6m0s", "-9999h",
 		`"a";r=0;t=30,"b";t=`, `"\`, `;`, "9223372036854775808", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", strings.Repeat("9", 400),
@@ -139,8 +143,8 @@ func FuzzAWaitStaysWithinADay(f *testing.F) {
 			"X-RateLimit-Reset-Requests", "X-RateLimit-Reset-Tokens",
 		} {
 			h := header(name, text, "X-RateLimit-Remaining", remaining, "RateLimit-Remaining", remaining)
-			for _, class := range Classes {
-				if got := retryAfter(class, h, time.Unix(now, 0)); got < 0 || got > maxRetryAfter {
+			for _, refused := range []bool{true, false} {
+				if got := RetryAfter(refused, h, time.Unix(now, 0)); got < 0 || got > maxRetryAfter {
 					t.Fatalf("%s: %q is %v", name, text, got)
 				}
 			}

@@ -1,0 +1,170 @@
+package announced
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// maxReset bounds how far away the end of a window may be: no quota is longer than a
+// month.
+const maxReset = 31 * 24 * time.Hour
+
+// maxResource bounds the name of a budget, in bytes.
+const maxResource = 128
+
+// answer is what one Read reads.
+type answer struct {
+	header http.Header
+	body   []byte
+	now    time.Time
+}
+
+// Read returns what an answer tells by the rules, in their order; of a rule of which it
+// tells nothing there is no Notice. What can't be read or can't be true is as if it
+// were not there. body returns the decompressed body, and is called once at most and
+// only if NeedsBody; now is when the answer came.
+func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Notice {
+	a := answer{header: header, now: now}
+	if r.body {
+		a.body = body()
+	}
+	var notices []Notice
+	for i := range r.rules {
+		if n, told := r.rules[i].read(&a); told {
+			notices = append(notices, n)
+		}
+	}
+	return notices
+}
+
+func (r *rule) read(a *answer) (Notice, bool) {
+	n := Notice{
+		Policy:    r.Policy,
+		Resource:  a.resource(r.resource),
+		Limit:     count(a.text(r.limit), math.Floor),
+		Remaining: count(a.text(r.remaining), math.Floor),
+		Cost:      count(a.text(r.cost), math.Ceil),
+	}
+	n.Reset, n.Slack = a.reset(a.text(r.reset))
+	if r.used != (place{}) && n.Remaining == Unknown {
+		n.Remaining = left(n.Limit, count(a.text(r.used), math.Ceil))
+	}
+	if r.usage != (place{}) {
+		used, limit, _ := strings.Cut(a.text(r.usage), "/")
+		n.add(count(limit, math.Floor), count(used, math.Ceil))
+	}
+	if r.field != (place{}) {
+		r.readField(a, &n)
+	}
+	if r.list != (place{}) {
+		n.add(count(entryOf(a.list(r.list), r.Window), math.Floor), count(entryOf(a.list(r.counts), r.Window), math.Ceil))
+	}
+	told := n.Limit != Unknown || n.Remaining != Unknown || n.Cost != Unknown || n.Reset >= 0 || n.Resource != ""
+	return n, told
+}
+
+// add fills in what is not known yet from a limit and how much of it is used.
+func (n *Notice) add(limit, used int64) {
+	if n.Remaining == Unknown {
+		n.Remaining = left(limit, used)
+	}
+	if n.Limit == Unknown {
+		n.Limit = limit
+	}
+}
+
+// readField fills in what is not known yet from a structured field.
+func (r *rule) readField(a *answer, n *Notice) {
+	list, ok := items(a.list(r.field))
+	if !ok {
+		return // half a list may lack the item with the fewest
+	}
+	name, remaining, found := "", int64(Unknown), false
+	var reset, slack time.Duration
+	for _, one := range list {
+		if one.name == "" || r.Item != "" && one.name != r.Item {
+			continue
+		}
+		has := count(one.r, math.Floor)
+		t, s := a.reset(one.t)
+		fewer := has != Unknown && (remaining == Unknown || has < remaining)
+		if !found || fewer || has == remaining && t > reset {
+			name, remaining, reset, slack, found = one.name, has, t, s, true
+		}
+	}
+	if !found {
+		return
+	}
+	if n.Remaining == Unknown {
+		n.Remaining = remaining
+	}
+	if n.Reset < 0 {
+		n.Reset, n.Slack = reset, slack
+	}
+	if n.Limit != Unknown || r.policyField == (place{}) {
+		return
+	}
+	policies, _ := items(a.list(r.policyField))
+	for _, one := range policies {
+		if one.name == name {
+			n.Limit = count(one.q, math.Floor)
+			return
+		}
+	}
+}
+
+// text returns the value at a place; empty if there is none. Of a header that is sent
+// more than once it is the first.
+func (a *answer) text(p place) string {
+	if p.header != "" {
+		if values := a.header[p.header]; len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+	if p.path == "" {
+		return ""
+	}
+	switch v := gjson.GetBytes(a.body, p.path); {
+	case v.Type == gjson.String:
+		return v.Str
+	case v.Type == gjson.Number && strings.ContainsAny(v.Raw, "eE"):
+		return strconv.FormatFloat(v.Num, 'f', -1, 64)
+	case v.Type == gjson.Number:
+		return v.Raw
+	}
+	return ""
+}
+
+// list returns the value at a place that holds a list: one over all the lines of its
+// header.
+func (a *answer) list(p place) string {
+	if values := a.header[p.header]; len(values) > 1 {
+		return strings.Join(values, ",")
+	}
+	return a.text(p)
+}
+
+// reset returns how long from now a window ends; one that has ended does so now.
+func (a *answer) reset(text string) (reset, slack time.Duration) {
+	seconds, slack, ok := until(text, a.header, a.now)
+	if !ok || math.Abs(seconds) > maxReset.Seconds() {
+		return Unknown, 0
+	}
+	return time.Duration(math.Round(max(0, seconds)*1e6)) * time.Microsecond, slack
+}
+
+// resource returns the name of a budget: it becomes part of a key, and so is short and
+// without blanks.
+func (a *answer) resource(p place) string {
+	name := strings.TrimSpace(a.text(p))
+	if len(name) > maxResource || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return ""
+	}
+	return name
+}

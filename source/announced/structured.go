@@ -1,0 +1,61 @@
+package announced
+
+import "strings"
+
+// item is one of a structured field's list (RFC 9651), such as "daily";r=50;t=30, with
+// those of its parameters that tell something.
+type item struct{ name, r, t, q string }
+
+// items reads a structured field's list, and reports whether each of its strings has
+// its end.
+func items(text string) ([]item, bool) {
+	parts, ok := splitOutsideQuotes(text, ',')
+	if !ok {
+		return nil, false
+	}
+	list := make([]item, len(parts))
+	for i, part := range parts {
+		parameters, _ := splitOutsideQuotes(part, ';')
+		list[i].name = bare(strings.TrimSpace(parameters[0]))
+		for _, parameter := range parameters[1:] {
+			name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+			switch name {
+			case "r":
+				list[i].r = value
+			case "t":
+				list[i].t = value
+			case "q":
+				list[i].q = value
+			}
+		}
+	}
+	return list, true
+}
+
+// bare returns what a string in quotes says, or a token as it is.
+func bare(text string) string {
+	if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
+		return text
+	}
+	return unescape.Replace(text[1 : len(text)-1])
+}
+
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+
+// splitOutsideQuotes splits a structured field at a separator that stands in no quoted
+// string, and reports whether each string has its end.
+func splitOutsideQuotes(text string, separator byte) (parts []string, ok bool) {
+	from, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch {
+		case quoted && text[i] == '\\':
+			i++
+		case text[i] == '"':
+			quoted = !quoted
+		case text[i] == separator && !quoted:
+			parts = append(parts, text[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, text[from:]), !quoted
+}
