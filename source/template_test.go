@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/source/announced"
 )
 
 func testSource(t testing.TB, baseURL string, change func(*Config)) *Source {
@@ -127,6 +129,9 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		"rules[0].class":       func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
 		"status alone":         func(c *Config) { c.Rules = []Rule{{Class: OK}} },
 		"rules[0].body: name":  func(c *Config) { c.Rules = []Rule{{Class: Absent, Body: &Match{}}} },
+		"announced[1].reset": func(c *Config) {
+			c.Announced = []announced.Rule{{Policy: "a", Limit: "X"}, {Policy: "b", Reset: "a b"}}
+		},
 		"exclude each other": func(c *Config) {
 			c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},

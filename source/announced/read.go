@@ -80,10 +80,7 @@ func (n *Notice) add(limit, used int64) {
 
 // readField fills in what is not known yet from a structured field.
 func (r *rule) readField(a *answer, n *Notice) {
-	list, ok := items(a.list(r.field))
-	if !ok {
-		return // half a list may lack the item with the fewest
-	}
+	list, _ := items(a.list(r.field)) // of half a list nothing: it may lack the item with the fewest
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration
 	for _, one := range list {

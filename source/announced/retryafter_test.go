@@ -130,19 +130,41 @@ func TestTheHeadersOfSeveralPoliciesAreOneList(t *testing.T) {
 	}
 }
 
+func TestADateToWaitForIsReadByTheAnswersOwnClock(t *testing.T) {
+	const date = "Fri, 15 Jan 2027 07:00:00 GMT" // an hour behind ours
+	for _, c := range []struct {
+		want        time.Duration
+		name, value string
+	}{
+		{30 * time.Second, "Retry-After", "Fri, 15 Jan 2027 07:00:30 GMT"},
+		{30 * time.Second, "X-RateLimit-Reset", strconv.FormatInt(waitNow.Unix()-3570, 10)},
+		{30 * time.Second, "RateLimit-Reset", "2027-01-15T07:00:30Z"},
+		{30 * time.Second, "Retry-After", "30"},
+		{30 * time.Second, "X-RateLimit-Reset", "30"},
+	} {
+		if got := RetryAfter(true, header(c.name, c.value, "Date", date), waitNow); got != c.want {
+			t.Errorf("%s: %s is %v, want %v", c.name, c.value, got, c.want)
+		}
+		before := waitNow.Add(-48 * time.Hour)
+		if got := RetryAfter(true, header(c.name, c.value, "Date", date), before); c.value != "30" && got != maxRetryAfter {
+			t.Errorf("%s: %s is %v by a clock that can't be right", c.name, c.value, got)
+		}
+	}
+}
+
 func FuzzRetryAfter(f *testing.F) {
 	for _, text := range []string{
 		"2.5", "-1", "1800000030", "1800000030000", "2027-01-15T08:00:30Z", "Fri, 15 Jan 2027 08:00:30 GMT", "6m0s", "-9999h",
 		`"a";r=0;t=30,"b";t=`, `"\`, `;`, "9223372036854775808", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", strings.Repeat("9", 400),
 	} {
-		f.Add(text, "0", int64(1_800_000_000))
+		f.Add(text, "0", "Fri, 15 Jan 2027 08:00:20 GMT", int64(1_800_000_000))
 	}
-	f.Fuzz(func(t *testing.T, text, remaining string, now int64) {
+	f.Fuzz(func(t *testing.T, text, remaining, date string, now int64) {
 		for _, name := range []string{
 			"Retry-After", "RateLimit", "RateLimit-Reset", "X-RateLimit-Reset-After", "X-RateLimit-Reset",
 			"X-RateLimit-Reset-Requests", "X-RateLimit-Reset-Tokens",
 		} {
-			h := header(name, text, "X-RateLimit-Remaining", remaining, "RateLimit-Remaining", remaining)
+			h := header(name, text, "X-RateLimit-Remaining", remaining, "RateLimit-Remaining", remaining, "Date", date)
 			for _, refused := range []bool{true, false} {
 				if got := RetryAfter(refused, h, time.Unix(now, 0)); got < 0 || got > maxRetryAfter {
 					t.Fatalf("%s: %q is %v", name, text, got)

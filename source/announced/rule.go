@@ -134,7 +134,7 @@ func parsePlace(text string) (place, error) {
 		return place{}, errors.New("body: needs a path behind it, such as body:extensions.cost.actualQueryCost")
 	case body && modifier.MatchString(path):
 		// Some of them walk a body of any depth, and an upstream could exhaust the stack.
-		return place{}, fmt.Errorf("%q has a modifier (@…), which is not allowed here; name a member, and write one that begins with @ as \\@", text)
+		return place{}, fmt.Errorf("%q has a modifier (@…), which is not allowed here; name a member, and write an @ in its name as \\@", text)
 	case body:
 		return place{path: path}, nil
 	case !headerName.MatchString(text):
@@ -143,7 +143,7 @@ func parsePlace(text string) (place, error) {
 	return place{header: http.CanonicalHeaderKey(text)}, nil
 }
 
-var modifier = regexp.MustCompile(`(^|[.|,:({\[])[@!]`)
+var modifier = regexp.MustCompile(`(^|[^\\])@`)
 
 // NeedsBody reports whether any rule reads the body.
 func (r Rules) NeedsBody() bool { return r.body }

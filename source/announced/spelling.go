@@ -58,6 +58,9 @@ func until(text string, header http.Header, now time.Time) (seconds float64, sla
 		}
 		return n, slack, n >= 0
 	}
+	if len(text) > maxTime {
+		return 0, 0, false
+	}
 	if d, err := time.ParseDuration(text); err == nil {
 		return d.Seconds(), smallestUnit(text), d >= 0
 	}
@@ -70,6 +73,9 @@ func until(text string, header http.Header, now time.Time) (seconds float64, sla
 	}
 	return untilEpoch(epoch(at), slack, header, now)
 }
+
+// maxTime bounds a duration or a date, in bytes; each attempt to read one copies it.
+const maxTime = 64
 
 func untilEpoch(at float64, slack time.Duration, header http.Header, now time.Time) (float64, time.Duration, bool) {
 	from, own := clock(header, now)
@@ -96,7 +102,7 @@ func date(text string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// units are those of a duration; none is contained in one behind it that is larger.
+// units are those of a duration, the smallest first: no name is a part of one behind it.
 var units = []struct {
 	name string
 	size time.Duration

@@ -6,9 +6,16 @@ import "strings"
 // those of its parameters that tell something.
 type item struct{ name, r, t, q string }
 
+// maxField bounds a structured field, in bytes: a header of commas alone, which may be
+// ten megabytes, would become a list of hundreds.
+const maxField = 16 << 10
+
 // items reads a structured field's list, and reports whether each of its strings has
-// its end.
+// its end; one that is too long has none.
 func items(text string) ([]item, bool) {
+	if len(text) > maxField {
+		return nil, false
+	}
 	parts, ok := splitOutsideQuotes(text, ',')
 	if !ok {
 		return nil, false
