@@ -133,7 +133,7 @@ func smallestUnit(text string) time.Duration {
 // decimal reads digits with at most one point, and a sign if it is a minus; no
 // exponent. What is more than a number can hold is infinite.
 func decimal(text string) (float64, bool) {
-	if strings.Trim(strings.TrimPrefix(text, "-"), "0123456789.") != "" {
+	if text == "" || strings.Trim(strings.TrimPrefix(text, "-"), "0123456789.") != "" {
 		return 0, false
 	}
 	n, err := strconv.ParseFloat(text, 64)
