@@ -55,23 +55,24 @@ func (a *attempt) enter() bool {
 }
 
 // Acquire waits for a permit in the worker's lane.
-func (a *attempt) Acquire(ctx context.Context) (source.Permit, error) {
+func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit, error) {
 	// What can't be written need not be fetched, and LOW stands back for HIGH.
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
-	p, err := a.w.permits.Acquire(ctx, a.w.lane)
+	p, err := a.w.permits.Acquire(ctx, a.w.lane, what)
 	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a: a, permit: p}, nil
+	return &call{a: a, what: what, permit: p}, nil
 }
 
 // call is one call's permit.
 type call struct {
 	a      *attempt
+	what   source.Call
 	permit Permit
 	sent   time.Time
 	span   trace.Span
@@ -86,12 +87,16 @@ func (c *call) Written() { c.permit.Written() }
 // Answered tells the limiter that the answer has begun.
 func (c *call) Answered() { c.permit.Answered() }
 
+// Credential returns the name of the credential that the limiter has chosen.
+func (c *call) Credential() string { return c.permit.Credential() }
+
 // Finished notes how the call went.
-func (c *call) Finished(status int, err error) {
+func (c *call) Finished(e source.Ended) {
+	c.permit.Ended(e)
 	c.a.mu.Lock()
 	c.a.took = append(c.a.took, time.Since(c.sent))
 	c.a.mu.Unlock()
-	endCall(c.span, status, err)
+	endCall(c.span, e.Status, e.Err)
 }
 
 // Spend begins the fetch with the permit in hand, directly before the first call
@@ -106,7 +111,7 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		p, err := c.a.w.permits.AcquireAgain(ctx, c.a.w.lane)
+		p, err := c.a.w.permits.AcquireAgain(ctx, c.a.w.lane, c.what)
 		if err != nil {
 			return err
 		}

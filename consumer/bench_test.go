@@ -33,17 +33,25 @@ import (
 // free gives every permit at once: what is measured is the worker.
 type free struct{}
 
-func (free) Acquire(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
+func (free) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+	return free{}, nil
+}
 
-func (free) AcquireAgain(context.Context, schemas.Lane) (consumer.Permit, error) { return free{}, nil }
-func (free) Brake(time.Duration, time.Time)                                      {}
-func (free) Probe(time.Duration, time.Duration, time.Time)                       {}
-func (free) Lift(time.Time)                                                      {}
-func (free) Probed(time.Time) bool                                               { return false }
-func (free) Spend() bool                                                         { return true }
-func (free) Written()                                                            {}
-func (free) Answered()                                                           {}
-func (free) Release()                                                            {}
+func (free) AcquireAgain(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+	return free{}, nil
+}
+func (free) Brake(time.Duration, time.Time)                {}
+func (free) Probe(time.Duration, time.Duration, time.Time) {}
+func (free) Lift(time.Time)                                {}
+func (free) Probed(time.Time) bool                         { return false }
+func (free) Spend() bool                                   { return true }
+func (free) Written()                                      {}
+func (free) Answered()                                     {}
+func (free) Credential() string                            { return "" }
+func (free) Ended(source.Ended)                            {}
+func (free) Halt(string, time.Duration, time.Duration)     {}
+func (free) Well()                                         {}
+func (free) Release()                                      {}
 
 // counting counts what is written.
 type counting struct {

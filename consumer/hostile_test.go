@@ -311,13 +311,13 @@ func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
 // lapsing permits are never to be spent, as with a Redis that answers too slowly.
 type lapsing struct{ asked atomic.Int64 }
 
-func (l *lapsing) Acquire(context.Context, schemas.Lane) (consumer.Permit, error) {
+func (l *lapsing) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
 	l.asked.Add(1)
 	return lapsed{}, nil
 }
 
-func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	return l.Acquire(ctx, lane)
+func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return l.Acquire(ctx, lane, c)
 }
 func (l *lapsing) Brake(time.Duration, time.Time) {}
 
@@ -329,10 +329,14 @@ func (l *lapsing) Probed(time.Time) bool { return false }
 
 type lapsed struct{}
 
-func (lapsed) Spend() bool { return false }
-func (lapsed) Release()    {}
-func (lapsed) Written()    {}
-func (lapsed) Answered()   {}
+func (lapsed) Spend() bool                               { return false }
+func (lapsed) Release()                                  {}
+func (lapsed) Written()                                  {}
+func (lapsed) Answered()                                 {}
+func (lapsed) Credential() string                        { return "" }
+func (lapsed) Ended(source.Ended)                        {}
+func (lapsed) Halt(string, time.Duration, time.Duration) {}
+func (lapsed) Well()                                     {}
 
 func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
 	r := newRig(t)

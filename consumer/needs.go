@@ -10,6 +10,7 @@ import (
 
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
@@ -27,10 +28,10 @@ type Requests interface {
 
 // Permits gives out the right to send an upstream call.
 type Permits interface {
-	// Acquire waits until one call may be sent; it fails only when ctx ends.
-	Acquire(ctx context.Context, lane schemas.Lane) (Permit, error)
+	// Acquire waits until that call may be sent; it fails only when ctx ends.
+	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// AcquireAgain is Acquire for a caller whose permit lapsed: it goes first.
-	AcquireAgain(ctx context.Context, lane schemas.Lane) (Permit, error)
+	AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// Brake stops all calls to the source, everywhere, because one that was sent
 	// then was refused: for d, or as long as seems right if the upstream did not
 	// say (0).
@@ -58,6 +59,20 @@ type Permit interface {
 	// first byte of its answer came.
 	Written()
 	Answered()
+	// Credential returns the name of the credential that the call is to be made with,
+	// one of its Call's.
+	Credential() string
+	// Ended is told how the call ended, once for each permit that was spent, as soon as
+	// its answer is there.
+	Ended(e source.Ended)
+	// Halt stops the calls that have the call's what in common ("endpoint", "resource"
+	// or "credential"), everywhere, because it was refused: for first, or as long as
+	// seems right if the upstream did not say (0), and longer with each refusal that
+	// follows, up to most.
+	Halt(what string, first, most time.Duration)
+	// Well ends such stops, because the call was answered well. It is told of every
+	// such call.
+	Well()
 }
 
 // Store keeps snapshots, and what is wrong with entities.

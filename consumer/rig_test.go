@@ -165,21 +165,29 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 
 type permits struct{ *limiter.Limiter }
 
-func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane, _ source.Call) (consumer.Permit, error) {
 	permit, err := p.Limiter.Acquire(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}
-	return permit, nil
+	return admission{permit}, nil
 }
 
-func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
+func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, _ source.Call) (consumer.Permit, error) {
 	permit, err := p.Limiter.AcquireAgain(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}
-	return permit, nil
+	return admission{permit}, nil
 }
+
+// admission is a permit of a limiter with one credential and one budget.
+type admission struct{ *limiter.Permit }
+
+func (admission) Credential() string                        { return "" }
+func (admission) Ended(source.Ended)                        {}
+func (admission) Halt(string, time.Duration, time.Duration) {}
+func (admission) Well()                                     {}
 
 // facet changes the facet's settings, before a worker starts.
 func (r *rig) facet(change func(*source.Facet)) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 )
 
 // A revocation holds up the poll, and so the end of the reading; it must not hold up
@@ -55,7 +56,7 @@ type waiters struct {
 	n atomic.Int64
 }
 
-func (w *waiters) Acquire(ctx context.Context, _ schemas.Lane) (consumer.Permit, error) {
+func (w *waiters) Acquire(ctx context.Context, _ schemas.Lane, _ source.Call) (consumer.Permit, error) {
 	w.n.Add(1)
 	defer w.n.Add(-1)
 	<-ctx.Done()

@@ -15,8 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/freshet/freshet/consumer"
-	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"

@@ -98,9 +98,10 @@ func contentOf(n int) string { return fmt.Sprint("content", n%contents) }
 // freely gives every permit.
 type freely struct{}
 
-func (freely) Acquire(context.Context) (source.Permit, error) { return freely{}, nil }
-func (freely) Spend(context.Context) error                    { return nil }
-func (freely) Release()                                       {}
-func (freely) Written()                                       {}
-func (freely) Finished(int, error)                            {}
-func (freely) Answered()                                      {}
+func (freely) Acquire(context.Context, source.Call) (source.Permit, error) { return freely{}, nil }
+func (freely) Spend(context.Context) error                                 { return nil }
+func (freely) Release()                                                    {}
+func (freely) Written()                                                    {}
+func (freely) Credential() string                                          { return "" }
+func (freely) Finished(source.Ended)                                       {}
+func (freely) Answered()                                                   {}

@@ -24,3 +24,7 @@ type Ended struct {
 	Err     error // why there is no whole answer
 	Notices []announced.Notice
 }
+
+// notices returns what an answer announces of the source's quotas.
+// Until the source has rules for that, it is nothing.
+func (s *Source) notices(answer) []announced.Notice { return nil }

@@ -34,17 +34,24 @@ type Validator struct {
 type Plan struct {
 	facet     *facet
 	validator Validator
-	urls      []*url.URL // one a document, in the order of its documents
+	requests  []request // one a document, in the order of its documents
 }
 
-// Calls returns the number of calls that the plan needs, if nothing is resent.
-func (p *Plan) Calls() int { return len(p.urls) }
+// request is what one document is fetched with.
+type request struct {
+	call Call
+	url  *url.URL
+}
+
+// Calls returns the number of calls that the plan needs at least: more are made where
+// one is resent, or an answer says that there is more to come.
+func (p *Plan) Calls() int { return len(p.requests) }
 
 // Permits gives out the right to send.
 type Permits interface {
-	// Acquire waits until one call may be sent. It fails when ctx ends, or when
+	// Acquire waits until that call may be sent. It fails when ctx ends, or when
 	// the fetch is no longer wanted.
-	Acquire(ctx context.Context) (Permit, error)
+	Acquire(ctx context.Context, c Call) (Permit, error)
 }
 
 // Permit is the right to send one call.
@@ -53,6 +60,10 @@ type Permit interface {
 	// written. If the permit has lapsed meanwhile it waits for another. An error
 	// means that nothing may be sent.
 	Spend(ctx context.Context) error
+	// Credential returns the name of the credential that the call is to be made with,
+	// one of its Call's. It is asked for after Spend, for the permit that took the place
+	// of a lapsed one may be for another.
+	Credential() string
 	// Release gives back a permit that was not spent; after Spend it does nothing.
 	Release()
 	// Written and Answered are told when the request that it was spent on has been
@@ -61,7 +72,7 @@ type Permit interface {
 	Answered()
 	// Finished is told when the whole answer has been read, or why there is none:
 	// once for each permit that was spent.
-	Finished(status int, err error)
+	Finished(e Ended)
 }
 
 // Plan returns the calls for a request. An error means that no call could ever
@@ -80,7 +91,18 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 		}
 		return f.params[name].fill(func(string) string { return r.Key })
 	}
-	p := &Plan{facet: f, urls: make([]*url.URL, len(f.documents))}
+	credentials, _ := s.credentials.of(r.Key)
+	if len(credentials) == 0 {
+		return nil, errNoCredential
+	}
+	var params map[string]string
+	for name := range f.params {
+		if params == nil {
+			params = make(map[string]string, len(f.params))
+		}
+		params[name] = value(name)
+	}
+	p := &Plan{facet: f, requests: make([]request, len(f.documents))}
 	if f.Conditional {
 		p.validator = r.Validator
 	}
@@ -91,12 +113,16 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 		}
 		base := *s.base
 		base.Path, base.RawPath = "", ""
-		if p.urls[i], err = url.Parse(base.String() + trimSlash(s.base.EscapedPath()) + path); err != nil {
+		one := &p.requests[i]
+		one.call = Call{Facet: r.Facet, Document: d.name, Method: http.MethodGet, Key: r.Key, Params: params, Credentials: credentials}
+		if one.url, err = url.Parse(base.String() + trimSlash(s.base.EscapedPath()) + path); err != nil {
 			return nil, fmt.Errorf("document %s: %w", d.name, err)
 		}
 	}
 	return p, nil
 }
+
+var errNoCredential = errors.New("credentials: the key matches the keys of none of them; list one for it, or one without keys for all others")
 
 func trimSlash(path string) string {
 	if n := len(path); n > 0 && path[n-1] == '/' {
@@ -140,7 +166,7 @@ var ErrOversized = errors.New("the answer is larger than maxBody")
 // timeout, also when ctx ends. Once one document's answer makes the others
 // useless, those not yet sent stay unsent.
 func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Answers, error) {
-	a := &Answers{plan: p, answers: make([]answer, len(p.urls))}
+	a := &Answers{plan: p, answers: make([]answer, len(p.requests))}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var (
@@ -148,9 +174,9 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Answers,
 		mu     sync.Mutex
 		unsent error
 	)
-	for i, u := range p.urls {
+	for i := range p.requests {
 		wg.Go(func() {
-			one, calls, err := s.call(ctx, p, u, permits)
+			one, calls, err := s.call(ctx, p, p.requests[i], permits)
 			mu.Lock()
 			defer mu.Unlock()
 			a.Calls += calls
@@ -178,19 +204,19 @@ var errUseless = errors.New("not sent: another document of the entity failed fir
 
 // call fetches one document, following one redirect on the same host. An error
 // means that a request which was needed was not sent.
-func (s *Source) call(ctx context.Context, p *Plan, u *url.URL, permits Permits) (one answer, calls int, err error) {
+func (s *Source) call(ctx context.Context, p *Plan, r request, permits Permits) (one answer, calls int, err error) {
 	for range 2 {
 		var sent int
-		one, sent, err = s.send(ctx, p, u, permits)
+		one, sent, err = s.send(ctx, p, r, permits)
 		calls += sent
 		if err != nil || one.err != nil || one.status < 300 || one.status > 399 || one.status == http.StatusNotModified {
 			return one, calls, err
 		}
-		to := redirection(u, one.header.Get("Location"))
+		to := redirection(r.url, one.header.Get("Location"))
 		if to == nil {
 			break
 		}
-		u = to
+		r.url = to
 	}
 	return one, calls, nil
 }
@@ -208,8 +234,8 @@ func redirection(from *url.URL, location string) *url.URL {
 // send makes one request. The transport sends it again by itself when a reused
 // connection turns out to be closed, so the permit is asked for where every
 // sending passes: after a connection is obtained and before anything is written.
-func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits) (one answer, calls int, err error) {
-	permit, err := permits.Acquire(ctx)
+func (s *Source) send(ctx context.Context, p *Plan, r request, permits Permits) (one answer, calls int, err error) {
+	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
 		return answer{}, 0, unsentCause(ctx, err)
 	}
@@ -241,9 +267,9 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 		if calls > 0 { // the transport sends it again: a second call, a second permit
 			waiting = call
 			if p := spent.Swap(nil); p != nil {
-				(*p).Finished(0, errUnanswered)
+				(*p).Finished(Ended{Err: errUnanswered})
 			}
-			again, err := permits.Acquire(call)
+			again, err := permits.Acquire(call, r.call)
 			if err != nil {
 				refuse(got.Conn, err)
 				return
@@ -276,14 +302,14 @@ func (s *Source) send(ctx context.Context, p *Plan, u *url.URL, permits Permits)
 			(*p).Answered()
 		}
 	}
-	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), http.MethodGet, u.String(), http.NoBody)
+	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), http.MethodGet, r.url.String(), http.NoBody)
 	if err != nil {
 		return answer{}, 0, err
 	}
 	s.dress(req, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			(*p).Finished(one.status, one.err)
+			(*p).Finished(Ended{Status: one.status, Err: one.err, Notices: s.notices(one)})
 		}
 	}()
 

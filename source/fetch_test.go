@@ -25,7 +25,7 @@ type booth struct {
 
 var errSoldOut = errors.New("no permit left")
 
-func (b *booth) Acquire(context.Context) (Permit, error) {
+func (b *booth) Acquire(context.Context, Call) (Permit, error) {
 	if n := b.acquired.Add(1); b.limit > 0 && n > b.limit {
 		return nil, errSoldOut
 	}
@@ -50,11 +50,13 @@ func (t *ticket) Spend(ctx context.Context) error {
 	return nil
 }
 
+func (t *ticket) Credential() string { return "" }
+
 func (t *ticket) Written()  {}
 func (t *ticket) Answered() {}
 
 // Finished is told once of each permit that was spent.
-func (t *ticket) Finished(int, error) {
+func (t *ticket) Finished(Ended) {
 	if t.unfinished.Add(-1) < 0 {
 		panic("a permit was finished that was not spent, or once more")
 	}

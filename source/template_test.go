@@ -47,7 +47,7 @@ func FuzzAKeyNeverChangesThePathOrAParameter(f *testing.F) {
 			return // refused, nothing is called
 		}
 		// As a server reads the request line.
-		line := p.urls[0].RequestURI()
+		line := p.requests[0].url.RequestURI()
 		if strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 			t.Fatalf("the request line is %q", line)
 		}
@@ -66,8 +66,8 @@ func FuzzAKeyNeverChangesThePathOrAParameter(f *testing.F) {
 		if err != nil || len(q) != 2 || len(q["ocid"]) != 1 || q.Get("ocid") != ocid || len(q["date"]) != 1 {
 			t.Fatalf("parameter %q arrives as %v, %v", ocid, q, err)
 		}
-		if p.urls[0].Host != "upstream.example" || p.urls[0].User != nil || p.urls[0].Fragment != "" {
-			t.Fatalf("key %q changed the URL to %v", key, p.urls[0])
+		if p.requests[0].url.Host != "upstream.example" || p.requests[0].url.User != nil || p.requests[0].url.Fragment != "" {
+			t.Fatalf("key %q changed the URL to %v", key, p.requests[0].url)
 		}
 	})
 }
@@ -86,7 +86,7 @@ func TestARequestThatCannotBeMadeIsRefusedBeforeAnythingIsSent(t *testing.T) {
 		"too long":              {Facet: "character", Key: strings.Repeat("가", 1000)},
 	} {
 		if p, err := s.Plan(r); err == nil {
-			t.Errorf("%s: planned %v", name, p.urls)
+			t.Errorf("%s: planned %v", name, p.requests)
 		}
 	}
 	if _, err := s.Plan(Request{Facet: "union", Key: "a"}); !strings.Contains(err.Error(), "it has character") {
@@ -101,8 +101,8 @@ func TestARequestsOwnParamsWin(t *testing.T) {
 		"/v1/k/item?ocid=o%2F1&date=": {"ocid": "o/1", "key": "other", "unused": "x"},
 	} {
 		p, err := s.Plan(Request{Facet: "character", Key: "k", Params: params})
-		if err != nil || p.urls[0].RequestURI() != want {
-			t.Errorf("params %v: %v, %v; want %s", params, p.urls[0].RequestURI(), err, want)
+		if err != nil || p.requests[0].url.RequestURI() != want {
+			t.Errorf("params %v: %v, %v; want %s", params, p.requests[0].url.RequestURI(), err, want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/retries"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
@@ -123,22 +124,36 @@ func workerName() string {
 type permits struct{ *limiter.Limiter }
 
 // Acquire waits for a permit.
-func (p permits) Acquire(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.Acquire(ctx, lane, limiter.Call{})
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	permit, err := p.Limiter.Acquire(ctx, lane, charged(c))
 	if err != nil {
 		return nil, err
 	}
-	return permit, nil
+	return admission{permit}, nil
 }
 
 // AcquireAgain waits for a permit in front of the others.
-func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane) (consumer.Permit, error) {
-	permit, err := p.Limiter.AcquireAgain(ctx, lane, limiter.Call{})
+func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	permit, err := p.Limiter.AcquireAgain(ctx, lane, charged(c))
 	if err != nil {
 		return nil, err
 	}
-	return permit, nil
+	return admission{permit}, nil
 }
+
+// charged is a call as the limiter charges it.
+func charged(c source.Call) limiter.Call {
+	return limiter.Call{
+		Endpoint: c.Facet + "/" + c.Document, Method: c.Method, Key: c.Key, Resource: c.Resource,
+		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials,
+	}
+}
+
+// admission is a permit of the limiter.
+type admission struct{ *limiter.Permit }
+
+// Ended tells the limiter how the call ended.
+func (a admission) Ended(e source.Ended) { a.Permit.Ended(e.Status, e.Notices) }
 
 // retryDoor lets scheduled retries ask the producer.
 type retryDoor struct{ *producer.Producer }

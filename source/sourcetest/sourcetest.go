@@ -110,7 +110,7 @@ type counter struct {
 	spent int
 }
 
-func (c *counter) Acquire(context.Context) (source.Permit, error) { return c, nil }
+func (c *counter) Acquire(context.Context, source.Call) (source.Permit, error) { return c, nil }
 
 func (c *counter) Spend(context.Context) error {
 	c.mu.Lock()
@@ -123,7 +123,8 @@ func (c *counter) Release()  {}
 func (c *counter) Written()  {}
 func (c *counter) Answered() {}
 
-func (c *counter) Finished(int, error) {}
+func (c *counter) Credential() string    { return "" }
+func (c *counter) Finished(source.Ended) {}
 
 func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcome {
 	t.Helper()
