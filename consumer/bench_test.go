@@ -185,7 +185,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	f := source.DefaultFacet()
 	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
 	config.Facets = map[string]source.Facet{"f": f}
-	src, err := source.New(name, config, "", 1024)
+	src, err := source.New(name, config, nil, 1024)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -211,7 +211,7 @@ func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
 		}
 	}
 	config := r.config
-	if r.source, err = source.New(name, config, "", 4); err != nil {
+	if r.source, err = source.New(name, config, nil, 4); err != nil {
 		t.Fatal(err)
 	}
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}, kgo.SeedBrokers(brokers...)).Run)

@@ -140,7 +140,7 @@ func (r *rig) brokers() []kgo.Opt {
 
 func (r *rig) newSource(c source.Config) *source.Source {
 	r.Helper()
-	s, err := source.New("nexon", c, "", 64)
+	s, err := source.New("nexon", c, nil, 64)
 	if err != nil {
 		r.Fatal(err)
 	}

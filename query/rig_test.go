@@ -215,7 +215,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	shared := f
 	shared.Public = true
 	config.Facets = map[string]source.Facet{"character": f, "shared": shared}
-	src, err := source.New("nexon", config, "", 1)
+	src, err := source.New("nexon", config, nil, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

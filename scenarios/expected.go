@@ -41,7 +41,7 @@ func anotherUpstream(facets map[string]string) (src *source.Source, end func(), 
 	}
 	var config source.Config
 	if err = yaml.Unmarshal([]byte(preset(server.URL, facets)), &config); err == nil {
-		src, err = source.New("nexon", config, "a-key", 1)
+		src, err = source.New("nexon", config, map[string]string{"": "a-key"}, 1)
 	}
 	if err != nil {
 		stop()

@@ -36,7 +36,7 @@ func (s *site) anew(ctx context.Context, changes []time.Time, look func(src *sou
 	if err := yaml.Unmarshal([]byte(preset(server.URL, s.facets)), &config); err != nil {
 		return err
 	}
-	src, err := source.New("nexon", config, "a-key", 1)
+	src, err := source.New("nexon", config, map[string]string{"": "a-key"}, 1)
 	if err != nil {
 		return err
 	}

@@ -14,18 +14,18 @@ import (
 func TestACredentialThatNoHeaderCarriesIsRefused(t *testing.T) {
 	for _, bad := range []string{"hunter2\n", "hunter2\r\nHost: x", "\x00hunter2", "hunter2\x7f"} {
 		config := testSource(t, "http://upstream.example", nil).config
-		if _, err := New("test", config, bad, 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
+		if _, err := New("test", config, map[string]string{"": bad}, 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("at the start: %v", err)
 		}
 		s := testSource(t, "http://upstream.example", nil)
-		if err := s.SetCredential(bad); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
+		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("later: %v", err)
 		}
-		if got := *s.credential.Load(); got != "secret" {
+		if got := s.credentials.secrets[""].now(); got != "secret" {
 			t.Errorf("what was refused took the place of the one in use: %q", got)
 		}
 		config.Auth.Header = ""
-		if s, err := New("test", config, "", 1); err != nil || s.SetCredential("hunter2") == nil {
+		if s, err := New("test", config, nil, 1); err != nil || s.SetCredential("", "hunter2") == nil {
 			t.Errorf("without a header to carry it: %v", err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestACredentialIsChangedWhileItIsInUse(t *testing.T) {
 	}
 	for _, next := range []string{"second", "", "third"} {
 		wg.Go(func() {
-			if err := s.SetCredential(next); err != nil {
+			if err := s.SetCredential("", next); err != nil {
 				t.Error(err)
 			}
 		})
@@ -68,7 +68,7 @@ func TestACredentialIsChangedWhileItIsInUse(t *testing.T) {
 			t.Errorf("%q arrived, which nobody set", got)
 		}
 	}
-	if err := s.SetCredential("last"); err != nil {
+	if err := s.SetCredential("", "last"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil || seen["last"] != 1 {
@@ -94,7 +94,7 @@ func TestACredentialIsInNoErrorAndInNoLog(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for name, answer := range answers {
 		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout = 50 * time.Millisecond })
-		if err := s.SetCredential(secret); err != nil {
+		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}
 		a, err := fetch(t, t.Context(), s, &booth{})
@@ -122,7 +122,7 @@ func TestACallThatWaitedForItsPermitHasTheCredentialOfNow(t *testing.T) {
 	s := testSource(t, url, nil)
 	// Its permit lapsed, and it waited with its connection for another: minutes, while
 	// the credential is refused.
-	if _, err := fetch(t, t.Context(), s, &booth{onSpend: func(context.Context) error { return s.SetCredential("renewed") }}); err != nil {
+	if _, err := fetch(t, t.Context(), s, &booth{onSpend: func(context.Context) error { return s.SetCredential("", "renewed") }}); err != nil {
 		t.Fatal(err)
 	}
 	if key != "renewed" {

@@ -23,28 +23,31 @@ type Credential struct {
 
 // credentials are those of a source, ready for use.
 type credentials struct {
-	all  []Credential
-	keys []*regexp.Regexp
+	all     []Credential
+	keys    []*regexp.Regexp
+	secrets map[string]*secret // by name; of a source that lists none, by the empty one
 }
 
 func newCredentials(all []Credential, auth Auth) (credentials, error) {
-	c := credentials{all: all, keys: make([]*regexp.Regexp, len(all))}
+	c := credentials{all: all, keys: make([]*regexp.Regexp, len(all)), secrets: map[string]*secret{}}
+	if len(all) == 0 {
+		c.secrets[""] = &secret{}
+	}
 	if len(all) > 0 && (auth.SecretEnv != "" || auth.SecretFile != "") {
 		return c, errors.New("auth.secretEnv and auth.secretFile: say of each credential where it is found, or list no credentials")
 	}
-	names := map[string]bool{}
 	for i, one := range all {
 		switch {
 		case !credentialName.MatchString(one.Name):
 			return c, fmt.Errorf("credentials[%d].name: %q must be 1 to 40 letters, digits, - and _", i, one.Name)
-		case names[one.Name]:
+		case c.secrets[one.Name] != nil:
 			return c, fmt.Errorf("credentials[%d].name: %q is taken by another one", i, one.Name)
 		case one.Visibility != "" && !credentialName.MatchString(one.Visibility):
 			return c, fmt.Errorf("credentials[%d].visibility: %q must be 1 to 40 letters, digits, - and _", i, one.Visibility)
 		case (one.SecretEnv == "") == (one.SecretFile == ""):
 			return c, fmt.Errorf("credentials[%d]: write either secretEnv or secretFile", i)
 		}
-		names[one.Name] = true
+		c.secrets[one.Name] = &secret{}
 		pattern := one.Keys
 		if pattern == "" {
 			pattern = ".*"

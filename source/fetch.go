@@ -283,11 +283,14 @@ func (s *Source) send(ctx context.Context, p *Plan, r request, permits Permits) 
 			refuse(got.Conn, err)
 			return
 		}
-		// What waited for its permit until now is sent with the credential of now.
-		s.authorize(req)
 		used := permit
 		spent.Store(&used)
 		calls++
+		// What waited for its permit until now is sent with the credential of now.
+		if err := s.authorize(req, permit.Credential()); err != nil {
+			refuse(got.Conn, err)
+			return
+		}
 		if timer == nil {
 			timer = time.AfterFunc(s.config.Timeout, func() { cancel(errTimeout) })
 		}
@@ -371,15 +374,6 @@ func (s *Source) dress(req *http.Request, v Validator) {
 		req.Header.Set("If-None-Match", v.ETag)
 	} else if v.LastModified != "" {
 		req.Header.Set("If-Modified-Since", v.LastModified)
-	}
-}
-
-// authorize gives the request the credential of now.
-func (s *Source) authorize(req *http.Request) {
-	if credential := *s.credential.Load(); credential != "" {
-		req.Header.Set(s.config.Auth.Header, credential)
-	} else if s.config.Auth.Header != "" {
-		req.Header.Del(s.config.Auth.Header)
 	}
 }
 

@@ -132,7 +132,7 @@ func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time
 	o := Outcome{Status: one.status}
 	fail := func(class Class, err error) Outcome {
 		o.Class, o.Err = class, fmt.Errorf("document %s: %w", name, err)
-		o.Sample = bytes.Clone(w.plain.Bytes()[:min(w.plain.Len(), sampleBytes)])
+		o.Sample = s.concealed(bytes.Clone(w.plain.Bytes()[:min(w.plain.Len(), sampleBytes)]))
 		if one.header != nil {
 			o.SampleType = one.header.Get("Content-Type")
 			o.RetryAfter = announced.RetryAfter(refusesAll(class), one.header, now)

@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/freshet/freshet/source/announced"
@@ -43,14 +42,6 @@ type Config struct {
 	// Announced says where answers tell of the quota's policies.
 	Announced []announced.Rule `yaml:"announced,omitempty"`
 	Facets    map[string]Facet `yaml:"facets"`
-}
-
-// Auth says in which header the credential travels and where it is found; the
-// value is read by whoever builds the Source.
-type Auth struct {
-	Header     string `yaml:"header"`
-	SecretEnv  string `yaml:"secretEnv"`
-	SecretFile string `yaml:"secretFile"`
 }
 
 // Facet is one separately refreshed part of an entity.
@@ -163,7 +154,6 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 type Source struct {
 	name        string
 	config      Config
-	credential  atomic.Pointer[string] // also so that printing a Source shows no secret
 	credentials credentials
 	base        *url.URL
 	rules       []compiledRule
@@ -190,10 +180,10 @@ type document struct {
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
 
 // New returns the source, or an error that names each wrong setting below the
-// source's own. credential is sent in the header that Auth names; empty: none.
-// inFlight is the number of calls that are under way at once at most: as many
+// source's own. secrets are the credentials by name, the only one of a source that
+// lists none by the empty name; where one is empty or missing none is sent. inFlight is the number of calls that are under way at once at most: as many
 // connections are kept open, since dialling delays a call past its permit.
-func New(name string, config Config, credential string, inFlight int) (*Source, error) {
+func New(name string, config Config, secrets map[string]string, inFlight int) (*Source, error) {
 	s := &Source{name: name, config: config, facets: map[string]*facet{}}
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -214,14 +204,13 @@ func New(name string, config Config, credential string, inFlight int) (*Source, 
 	if config.MaxBody <= 0 {
 		fail("maxBody: %d must be positive", config.MaxBody)
 	}
-	if err := s.SetCredential(credential); err != nil {
-		errs = append(errs, err)
-	}
 	if s.credentials, err = newCredentials(config.Credentials, config.Auth); err != nil {
 		errs = append(errs, err)
+	} else if err := s.setCredentials(secrets); err != nil {
+		errs = append(errs, err)
 	}
-	if !headerName.MatchString(config.Auth.Header) {
-		fail("auth.header: %q can't be the name of a header", config.Auth.Header)
+	if err := config.Auth.check(); err != nil {
+		errs = append(errs, err)
 	}
 	if s.rules, err = compileRules(config.Rules); err != nil {
 		errs = append(errs, err)
@@ -345,20 +334,6 @@ func (s *Source) CheckKey(facet, key string) error {
 	if !f.key.MatchString(key) {
 		return fmt.Errorf("the key does not match the pattern of %s/%s: %s", s.name, facet, f.KeyPattern)
 	}
-	return nil
-}
-
-// SetCredential puts another credential in the place of the present one; empty:
-// none. Calls under way end with the one they began with. It refuses what New
-// does, and then nothing changes; its error does not show the credential.
-func (s *Source) SetCredential(secret string) error {
-	if secret != "" && s.config.Auth.Header == "" {
-		return errors.New("auth.header: a credential is configured, but not the header that carries it")
-	}
-	if strings.ContainsFunc(secret, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return errors.New("auth: the credential holds a control character, such as a line's end; a header can't carry it")
-	}
-	s.credential.Store(&secret)
 	return nil
 }
 

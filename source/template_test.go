@@ -25,7 +25,7 @@ func testSource(t testing.TB, baseURL string, change func(*Config)) *Source {
 	if change != nil {
 		change(&config)
 	}
-	s, err := New("test", config, "secret", 16)
+	s, err := New("test", config, map[string]string{"": "secret"}, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,11 +170,11 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		f.Documents = map[string]Document{"doc": {Path: "/v1?ocid={ocid}"}}
 		f.Params = map[string]string{"ocid": "{key}"}
 		config.Facets = map[string]Facet{"character": f}
-		if _, err := New("test", config, "secret", 1); err != nil {
+		if _, err := New("test", config, map[string]string{"": "secret"}, 1); err != nil {
 			t.Fatal(err)
 		}
 		change(&config)
-		if _, err := New("test", config, "secret", 1); err == nil || !strings.Contains(err.Error(), mention) {
+		if _, err := New("test", config, map[string]string{"": "secret"}, 1); err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("error %v, want one that mentions %q", err, mention)
 		}
 	}

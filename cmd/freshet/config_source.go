@@ -96,7 +96,7 @@ func (s SourceConfig) check(name string) error {
 			errs = append(errs, fmt.Errorf("prefetch.%s", line))
 		}
 	}
-	src, err := source.New(name, s.Config, "", s.connections())
+	src, err := source.New(name, s.Config, nil, s.connections())
 	if err != nil {
 		if name == builtIn && len(s.Facets) == 0 {
 			err = fmt.Errorf("%w; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows", err)

@@ -155,20 +155,20 @@ func TestConfigCheckSaysWhatASourceMayDo(t *testing.T) {
 
 func TestASecretIsRequiredWhereCallsAreMade(t *testing.T) {
 	t.Setenv("A_KEY", "")
-	if _, err := requireSecret(source.Auth{SecretEnv: "A_KEY"}); err == nil || !strings.Contains(err.Error(), "A_KEY is not set") {
+	if _, err := requireSecret(place{setting: "auth", env: "A_KEY"}); err == nil || !strings.Contains(err.Error(), "A_KEY is not set") {
 		t.Errorf("unset: %v", err)
 	}
-	if secret, err := offerSecret(source.Auth{SecretEnv: "A_KEY"}); err != nil || secret != "" {
+	if secret, err := offerSecret(place{setting: "auth", env: "A_KEY"}); err != nil || secret != "" {
 		t.Errorf("in dev: %q, %v", secret, err)
 	}
-	if secret, err := requireSecret(source.Auth{SecretFile: write(t, " key\n")}); err != nil || secret != "key" {
+	if secret, err := requireSecret(place{setting: "auth", file: write(t, " key\n")}); err != nil || secret != "key" {
 		t.Errorf("from a file: %q, %v", secret, err)
 	}
-	if _, err := requireSecret(source.Auth{SecretFile: write(t, "\n")}); err == nil {
+	if _, err := requireSecret(place{setting: "auth", file: write(t, "\n")}); err == nil {
 		t.Error("an empty file is a secret")
 	}
 	t.Setenv("A_KEY", "k")
-	if secret, err := requireSecret(source.Auth{SecretEnv: "A_KEY"}); err != nil || secret != "k" {
+	if secret, err := requireSecret(place{setting: "auth", env: "A_KEY"}); err != nil || secret != "k" {
 		t.Errorf("set: %q, %v", secret, err)
 	}
 }

@@ -31,7 +31,7 @@ func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
 		f := source.DefaultFacet()
 		f.Documents = map[string]source.Document{"d": {Path: "/{key}"}}
 		config.Facets = map[string]source.Facet{"f": f}
-		s, err := source.New("a", config, "old", 1)
+		s, err := source.New("a", config, map[string]string{"": "old"}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,9 @@ func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
 		changes := 0
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- followSecret(ctx, config.Auth, s, func() { changes++ }, slog.New(slog.DiscardHandler)) }()
+		go func() {
+			done <- followSecret(ctx, places(config)[0], s, func(string) { changes++ }, slog.New(slog.DiscardHandler))
+		}()
 		see := func(want int, what string) {
 			time.Sleep(2 * secretEvery)
 			synctest.Wait()

@@ -178,8 +178,10 @@ func (p *program) config() *cobra.Command {
 					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, strings.Join(slices.Sorted(maps.Keys(f.Documents)), ", "), f.FreshFor)
 				}
 				s.explainPrefetch(p.stdout, name)
-				if s.Auth.SecretEnv != "" && s.Auth.SecretFile == "" && lookup(p.env, s.Auth.SecretEnv) == "" {
-					fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", s.Auth.SecretEnv)
+				for _, at := range places(s.Config) {
+					if at.env != "" && at.file == "" && lookup(p.env, at.env) == "" {
+						fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", at.env)
+					}
 				}
 			}
 			_, err = fmt.Fprintln(p.stdout, "the configuration is valid")

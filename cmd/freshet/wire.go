@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -56,8 +55,8 @@ type parts struct {
 	trace    observe.Tracer
 	registry *prometheus.Registry
 	reg      prometheus.Registerer // registers there, under the namespace
-	// secret returns the credential that is found under these settings.
-	secret func(source.Auth) (string, error)
+	// secret returns the credential that is found there.
+	secret func(place) (string, error)
 
 	// The door to the topics and the look at them, which all roles share; run sets
 	// and runs them.
@@ -93,34 +92,6 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 	return errors.Join(front.stop(), behind.stop())
 }
 
-// requireSecret reads a source's credential; it must be there.
-func requireSecret(a source.Auth) (string, error) {
-	switch {
-	case a.SecretFile != "":
-		secret, err := readSecret("auth.secretFile", a.SecretFile)
-		if err == nil && secret == "" {
-			err = fmt.Errorf("auth.secretFile: %s is empty", a.SecretFile)
-		}
-		return secret, err
-	case a.SecretEnv != "":
-		if secret := strings.TrimSpace(os.Getenv(a.SecretEnv)); secret != "" {
-			return secret, nil
-		}
-		return "", fmt.Errorf("auth.secretEnv: %s is not set; set it to the upstream's credential", a.SecretEnv)
-	}
-	return "", nil
-}
-
-// offerSecret is requireSecret where a credential may be missing: none is sent.
-func offerSecret(a source.Auth) (string, error) {
-	if a.SecretFile == "" && os.Getenv(a.SecretEnv) == "" {
-		return "", nil
-	}
-	return requireSecret(a)
-}
-
-func noSecret(source.Auth) (string, error) { return "", nil }
-
 func (p parts) noSource(name string) error {
 	return usageError{fmt.Errorf("there is no source %q; the configuration has %s", name,
 		strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))}
@@ -138,15 +109,28 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 		if !ok {
 			return nil, p.noSource(name)
 		}
-		secret, err := p.secret(c.Auth)
+		secrets, err := p.secrets(c.Config)
 		if err == nil {
-			built[name], err = source.New(name, c.Config, secret, c.connections())
+			built[name], err = source.New(name, c.Config, secrets, c.connections())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sources.%s.%w", name, err))
 		}
 	}
 	return built, errors.Join(errs...)
+}
+
+// secrets returns a source's credentials by name.
+func (p parts) secrets(c source.Config) (map[string]string, error) {
+	found := map[string]string{}
+	for _, at := range places(c) {
+		secret, err := p.secret(at)
+		if err != nil {
+			return nil, err
+		}
+		found[at.name] = secret
+	}
+	return found, nil
 }
 
 // settings returns the quotas of all sources, and what is changed of them.

@@ -79,9 +79,14 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
 		}
 		behind.run(l.Run)
-		behind.run(func(ctx context.Context) error {
-			return followSecret(ctx, c.Auth, s, func() { l.Lift(time.Now()) }, p.log)
-		})
+		renewed := func(credential string) {
+			if credential == "" {
+				l.Lift(time.Now())
+			}
+		}
+		for _, at := range places(c.Config) {
+			behind.run(func(ctx context.Context) error { return followSecret(ctx, at, s, renewed, p.log) })
+		}
 		again := retries.New(name, p.store, retryDoor{p.producer}, p.rdb, p.log, p.reg)
 		front.run(again.Run)
 		relay := p.relay(name)

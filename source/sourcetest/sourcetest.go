@@ -96,7 +96,7 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 		path, _, _ := strings.Cut(d.Path, "?")
 		u.names[base.Path+path] = name
 	}
-	src, err := source.New("suite", config, s.Credential, 16)
+	src, err := source.New("suite", config, map[string]string{"": s.Credential}, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func (s Suite) testCredential(t *testing.T) {
 	}
 	src, u := s.start(t, s.Good)
 	for _, credential := range []string{s.Credential, s.Credential + "-2"} {
-		if err := src.SetCredential(credential); err != nil {
+		if err := src.SetCredential("", credential); err != nil {
 			t.Fatal(err)
 		}
 		s.fetch(t, src, s.Keys[0])

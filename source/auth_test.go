@@ -1,0 +1,222 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// twoOf lists two credentials for keys that begin with a letter each, and one for b too.
+func twoOf(c *Config) {
+	c.Credentials = []Credential{
+		{Name: "one", SecretEnv: "ONE", Keys: "a.*"},
+		{Name: "two", SecretEnv: "TWO", Keys: "b.*", Visibility: "team"},
+		{Name: "three", SecretEnv: "THREE", Keys: "b.*", Visibility: "team"},
+	}
+	c.Auth = Auth{Header: "Authorization", Prefix: "Bearer "}
+}
+
+// named gives permits for one credential each time, and remembers the calls.
+type named struct {
+	booth
+	choose func(Call) string
+	mu     sync.Mutex
+	calls  []Call
+}
+
+func (n *named) Acquire(ctx context.Context, c Call) (Permit, error) {
+	n.mu.Lock()
+	n.calls = append(n.calls, c)
+	n.mu.Unlock()
+	p, err := n.booth.Acquire(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return chosen{p, n.choose(c)}, nil
+}
+
+type chosen struct {
+	Permit
+	name string
+}
+
+func (c chosen) Credential() string { return c.name }
+
+func TestTheCredentialThatThePermitNamesTravels(t *testing.T) {
+	var got string
+	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		_, _ = w.Write([]byte("{}"))
+	})
+	config := testSource(t, at, nil).config
+	twoOf(&config)
+	s, err := New("test", config, map[string]string{"one": "1", "two": "2", "three": "3"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for key, want := range map[string]string{"a1": "[one]", "b1": "[two three]"} {
+		for _, last := range []bool{false, true} {
+			permits := &named{choose: func(c Call) string {
+				if last {
+					return c.Credentials[len(c.Credentials)-1]
+				}
+				return c.Credentials[0]
+			}}
+			p, err := s.Plan(Request{Facet: "character", Key: key})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Fetch(t.Context(), p, permits); err != nil {
+				t.Fatal(err)
+			}
+			c := permits.calls[0]
+			if fmt.Sprint(c.Credentials) != want || c.Key != key || c.Facet != "character" || c.Document != "doc" || c.Method != http.MethodGet || c.Params["ocid"] != key {
+				t.Errorf("%s: the permit was asked for %+v", key, c)
+			}
+			if secret := "Bearer " + s.credentials.secrets[permits.choose(c)].now(); got != secret {
+				t.Errorf("%s: %q arrived, want %q", key, got, secret)
+			}
+		}
+	}
+	if _, err := s.Plan(Request{Facet: "character", Key: "c1"}); !errors.Is(err, errNoCredential) {
+		t.Errorf("a key that no credential is for: %v", err)
+	}
+}
+
+func TestAPermitForACredentialThatIsNotThereSendsNothing(t *testing.T) {
+	s := testSource(t, serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") }), nil)
+	b := &named{choose: func(Call) string { return "another" }}
+	a, err := fetch(t, t.Context(), s, b)
+	if err != nil || b.unfinished.Load() != 0 {
+		t.Fatalf("%v, %d calls of which the end was not told", err, b.unfinished.Load())
+	}
+	if o := s.Read(a, time.Now()); o.Class != Transient || !strings.Contains(o.Err.Error(), `the name "another"`) {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestACredentialInTheQueryReplacesWhatIsThere(t *testing.T) {
+	var got url.Values
+	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.URL.Query()
+		if got.Get("hop") == "" { // an upstream that repeats what it was asked, as many do
+			w.Header().Set("Location", r.URL.Path+"?hop=1&"+r.URL.RawQuery)
+			w.WriteHeader(http.StatusFound)
+			return
+		}
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, at, func(c *Config) { c.Auth = Auth{Query: "key"} })
+	for _, value := range []string{"a+b/c=&d e", "renewed", ""} {
+		if err := s.SetCredential("", value); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{value}
+		if value == "" {
+			want = nil
+		}
+		if fmt.Sprint(got["key"]) != fmt.Sprint(want) || len(got["ocid"]) != 1 || len(got["date"]) != 1 {
+			t.Errorf("%q arrived as %v", value, got)
+		}
+	}
+}
+
+func TestACredentialInTheQueryIsInNoErrorInNoSampleAndInNoLog(t *testing.T) {
+	const secret = "hunter2-Zürich/=" // written differently in a query
+	answers := map[string]http.HandlerFunc{
+		"refused": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = fmt.Fprintf(w, "%s was not found; key %s is wrong", r.RequestURI, r.URL.Query().Get("key"))
+		},
+		"elsewhere": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "http://elsewhere.example"+r.RequestURI)
+			w.WriteHeader(http.StatusFound)
+		},
+		"not to be read": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "http://[::"+r.RequestURI)
+			w.WriteHeader(http.StatusFound)
+		},
+		"not JSON": func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.RequestURI)) },
+		"cut off":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"late":     func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"again": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, r.RequestURI+"&x=1", http.StatusFound)
+		},
+	}
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	for name, answer := range answers {
+		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout, c.Auth = 50*time.Millisecond, Auth{Query: "key"} })
+		if err := s.SetCredential("", secret); err != nil {
+			t.Fatal(err)
+		}
+		told := &ends{}
+		a, err := fetch(t, t.Context(), s, told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.Read(a, time.Now())
+		if o.Err == nil {
+			t.Errorf("%s: no error, the test shows nothing", name)
+		}
+		logger.Info("fetched", "answer", name, "err", o.Err, "sample", string(o.Sample), "outcome", o, "source", s, "config", s.config, "plan", a.plan, "ends", told.all)
+		fmt.Fprintf(&log, "%v %+v %#v %v", s, s, s, a.plan.requests[0].url)
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Errorf("the credential is in %s", log.String())
+	}
+	if !strings.Contains(log.String(), "key REDACTED is wrong") {
+		t.Error("no answer repeated it, the test shows nothing")
+	}
+}
+
+// ends remembers how calls ended.
+type ends struct {
+	booth
+	all []Ended
+}
+
+func (e *ends) Acquire(ctx context.Context, c Call) (Permit, error) {
+	p, err := e.booth.Acquire(ctx, c)
+	return heard{p, e}, err
+}
+
+type heard struct {
+	Permit
+	e *ends
+}
+
+func (h heard) Finished(e Ended) {
+	h.e.all = append(h.e.all, e)
+	h.Permit.Finished(e)
+}
+
+func TestAnAuthThatCanNotBeIsRefused(t *testing.T) {
+	config := testSource(t, "http://upstream.example", nil).config
+	for want, auth := range map[string]Auth{
+		"auth.query: ":  {Header: "x", Query: "y"},
+		"auth.prefix: ": {Query: "y", Prefix: "Bearer "},
+		"line's end":    {Header: "x", Prefix: "Bearer\n"},
+		"auth.header: ": {Header: "x y"},
+	} {
+		config.Auth = auth
+		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", auth, err)
+		}
+	}
+	config.Auth = Auth{Header: "x"}
+	if _, err := New("test", config, map[string]string{"other": "s3cret"}, 1); err == nil || !strings.Contains(err.Error(), `"other"`) || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a secret of a credential that is not listed: %v", err)
+	}
+}
