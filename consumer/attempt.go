@@ -25,6 +25,7 @@ type attempt struct {
 	number  int64
 	began   time.Time
 	took    []time.Duration // each call that was finished
+	calls   []*call         // those that were sent
 	skipped schemas.Verdict
 
 	ended bool // the record has come to its end or was given up
@@ -69,6 +70,19 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	return &call{a: a, what: what, permit: p}, nil
 }
 
+// named reports whether the call that decided went with one of several credentials.
+func (a *attempt) named(o source.Outcome) bool {
+	c, sent := o.Permit.(*call)
+	return sent && c.Credential() != ""
+}
+
+// well tells of each call that it was answered well. The fetch is over.
+func (a *attempt) well() {
+	for _, c := range a.calls {
+		c.permit.Well()
+	}
+}
+
 // call is one call's permit.
 type call struct {
 	a      *attempt
@@ -76,6 +90,17 @@ type call struct {
 	permit Permit
 	sent   time.Time
 	span   trace.Span
+}
+
+// troubleOf names the part of the source that calls like this one are.
+func (c *call) troubleOf(block string) string {
+	switch block {
+	case source.BlockCredential:
+		return fmt.Sprintf("calling the upstream with the credential %s, which it refuses", c.Credential())
+	case source.BlockResource:
+		return fmt.Sprintf("calling what is charged as %s/%s is, of which the upstream asks for a pause", c.what.Facet, c.what.Document)
+	}
+	return fmt.Sprintf("calling the endpoint of %s/%s, of which the upstream asks for a pause", c.what.Facet, c.what.Document)
 }
 
 // Release hands an unspent permit on.
@@ -140,6 +165,7 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	a.sent++
+	a.calls = append(a.calls, c)
 	return true, nil
 }
 

@@ -18,13 +18,14 @@ const (
 	bury              // a dead letter, and commit once Kafka has it
 )
 
-// halt is how all calls to the source pause, everywhere.
+// halt is how calls to the source pause, everywhere.
 type halt int
 
 const (
 	goOn   halt = iota
 	braked      // for first; 0: the upstream did not say
 	probed      // but for one call after first, and then after pauses that double up to most
+	parted      // those that have block in common with the call, for first and longer up to most
 )
 
 // decision is everything that follows from an attempt.
@@ -33,9 +34,11 @@ type decision struct {
 	// wait is how long to wait before trying again, or before a retry, if that is
 	// not the facet's to say.
 	wait   time.Duration
+	told   bool // the upstream said how long: never shorter
 	counts bool // as a failure: of the tries in a row if again, of the rounds if retry
 	doubt  bool // a bury that is sure only if it comes to that once more
 	halt   halt
+	block  string // of parted
 	first  time.Duration
 	most   time.Duration
 	reason schemas.DeadLetterReason // of a dead letter or a retry
@@ -62,6 +65,14 @@ const (
 	maintenanceFirst, maintenanceMost = 10 * time.Second, time.Minute
 	// An expired credential makes every request fail and none of them wrong.
 	refusedFirst, refusedMost = 5 * time.Second, 5 * time.Minute
+
+	// blockMost is how long what was refused for its quota is blocked at most, if no
+	// rule says that such a refusal is to be taken for longer; then it is blockTimes as
+	// long, up to blockLongest.
+	blockMost, blockLongest = time.Minute, time.Hour
+	blockTimes              = 60
+	// callWait is before a call that alone was refused is made again.
+	callWait = time.Second
 )
 
 // tried is what was done for a record before.
@@ -69,24 +80,27 @@ type tried struct {
 	calls    int           // sent in this attempt
 	failures int           // counted in a row, without this one
 	pinned   time.Duration // since its first call
+	named    bool          // the last call went with one of several credentials
 	doubted  bool          // it would have become a dead letter before, and is asked once more
 }
 
 // decide is the one place where a class becomes an action (semantics §5).
 func decide(o source.Outcome, t tried, d diagnosis) decision {
+	asked := max(o.RetryAfter, o.Wait)
 	switch o.Class {
 	case source.OK, source.NotModified, source.Absent:
 		return decision{next: write}
 	case source.Quota:
-		return decision{halt: braked, first: o.RetryAfter}
+		return refused(o.Block, t, asked, decision{halt: braked, first: asked}, decision{first: asked, most: blockedFor(o.Wait)})
 	case source.Maintenance:
-		return decision{halt: probed, first: max(o.RetryAfter, maintenanceFirst), most: max(o.RetryAfter, maintenanceMost)}
+		return decision{halt: probed, first: max(asked, maintenanceFirst), most: max(asked, maintenanceMost)}
 	case source.AuthRefused:
-		return decision{halt: probed, first: max(o.RetryAfter, refusedFirst), most: max(o.RetryAfter, refusedMost)}
+		all := decision{halt: probed, first: max(asked, refusedFirst), most: max(asked, refusedMost)}
+		return refused(o.Block, t, asked, all, decision{first: all.first, most: all.most})
 	case source.NotReady:
 		wait := notReadyWait
-		if o.RetryAfter > 0 {
-			wait = o.RetryAfter
+		if asked > 0 {
+			wait = asked
 		}
 		return decision{next: retry, wait: wait, reason: schemas.NotReady}
 	case source.Transient, source.Permanent, source.BadContent:
@@ -114,6 +128,34 @@ func decide(o source.Outcome, t tried, d diagnosis) decision {
 		return decision{wait: firstWait << t.failures, counts: true}
 	}
 	return decision{next: retry, counts: true, reason: reason}
+}
+
+// refused is what follows where an answer stops more or less than the source: all is
+// for the whole of it, and part for a part.
+func refused(block string, t tried, asked time.Duration, all, part decision) decision {
+	switch block {
+	case source.BlockCredential:
+		if !t.named { // it is the only one
+			return all
+		}
+	case source.BlockEndpoint, source.BlockResource:
+	case source.BlockCall:
+		wait := max(asked, callWait)
+		if t.pinned+wait > pinMost {
+			return decision{next: retry, wait: wait, reason: schemas.Outage}
+		}
+		return decision{wait: wait, told: true}
+	default:
+		return all
+	}
+	part.halt, part.block = parted, block
+	return part
+}
+
+// blockedFor is how long a part is blocked at most where a rule says that it is so for
+// at least wait.
+func blockedFor(wait time.Duration) time.Duration {
+	return max(blockMost, min(blockTimes*wait, blockLongest), wait)
 }
 
 // failure names a failed fetch.

@@ -64,6 +64,9 @@ func (w *Worker) rest(ctx context.Context, a *attempt, d decision) bool {
 		w.health.awaitGood(ctx, a.t.request.Entity, time.Now(), w.config.Doubt)
 		a.t.doubted = !w.permits.Probed(a.began)
 	}
+	if d.told {
+		return pause(ctx, d.wait+jittered(d.wait/4))
+	}
 	return pause(ctx, jittered(d.wait))
 }
 
@@ -134,7 +137,7 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	if t.first.IsZero() {
 		t.first = a.began
 	}
-	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), t.doubted}, what)
+	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}, what)
 	switch {
 	case d.counts && d.next == again:
 		t.failures++
@@ -146,9 +149,12 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 		w.permits.Brake(d.first, a.began)
 	case probed:
 		w.permits.Probe(d.first, d.most, a.began)
+	case parted:
+		o.Permit.(*call).permit.Halt(d.block, d.first, d.most)
 	case goOn:
 		if d.next == write || o.Class == source.NotReady {
 			w.permits.Lift(a.began)
+			a.well()
 		}
 	}
 	w.tellOf(a, f, d, what)
@@ -171,10 +177,16 @@ func troubleEndpoint(facet string) string {
 func (w *Worker) tellOf(a *attempt, f fetched, d decision, what diagnosis) {
 	o := f.outcome
 	switch {
-	case o.Class == source.AuthRefused:
+	case d.halt == parted && o.Class == source.AuthRefused:
+		w.trouble.Shout(w.log, o.Permit.(*call).troubleOf(d.block), o.Err)
+	case d.halt == parted:
+		w.trouble.Say(w.log, o.Permit.(*call).troubleOf(d.block), pauseOf(o))
+	case d.told: // the one call's
+		w.log.Debug("the upstream refused one call", "entity", a.t.request.Entity.String(), "wait", d.wait, "err", o.Err)
+	case o.Class == source.AuthRefused && d.halt == probed:
 		w.trouble.Shout(w.log, troubleRefused, o.Err)
 	case d.halt == braked || o.Class == source.Maintenance:
-		w.trouble.Say(w.log, troublePause, fmt.Errorf("%w (class %s, it says for %v)", o.Err, o.Class, o.RetryAfter))
+		w.trouble.Say(w.log, troublePause, pauseOf(o))
 	case what == fellSick:
 		w.trouble.Shout(w.log, troubleOutage, o.Err)
 	case what == sickEndpoint:
@@ -182,10 +194,19 @@ func (w *Worker) tellOf(a *attempt, f fetched, d decision, what diagnosis) {
 	case d.next == again && f.calls == 0:
 		w.trouble.Say(w.log, troubleReach, o.Err)
 	case d.next == write && w.trouble.any():
-		for _, doing := range []string{troublePause, troubleOutage, troubleRefused, troubleReach, troubleEndpoint(a.t.request.Facet)} {
+		over := []string{troublePause, troubleOutage, troubleRefused, troubleReach, troubleEndpoint(a.t.request.Facet)}
+		for _, c := range a.calls {
+			over = append(over, c.troubleOf(source.BlockEndpoint), c.troubleOf(source.BlockResource), c.troubleOf(source.BlockCredential))
+		}
+		for _, doing := range over {
 			w.trouble.Over(w.log, doing)
 		}
 	}
+}
+
+// pauseOf says what is asked for.
+func pauseOf(o source.Outcome) error {
+	return fmt.Errorf("%w (class %s, it says for %v)", o.Err, o.Class, max(o.RetryAfter, o.Wait))
 }
 
 // fetched is what one attempt came to.

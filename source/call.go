@@ -1,6 +1,10 @@
 package source
 
-import "github.com/freshet/freshet/source/announced"
+import (
+	"time"
+
+	"github.com/freshet/freshet/source/announced"
+)
 
 // Call is what a call is charged by, and who may make it.
 type Call struct {
@@ -26,5 +30,24 @@ type Ended struct {
 }
 
 // notices returns what an answer announces of the source's quotas.
-// Until the source has rules for that, it is nothing.
-func (s *Source) notices(answer) []announced.Notice { return nil }
+func (s *Source) notices(one answer) []announced.Notice {
+	if one.header == nil {
+		return nil
+	}
+	var w *walk
+	defer func() {
+		if w != nil {
+			w.free()
+		}
+	}()
+	return s.announced.Read(one.header, func() []byte {
+		if w == nil {
+			w = walks.Get().(*walk)
+			w.plain.Reset()
+			if s.decompress(w, one) != nil {
+				w.plain.Reset() // half a body tells nothing
+			}
+		}
+		return w.plain.Bytes()
+	}, time.Now())
+}

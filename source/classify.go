@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -47,7 +48,37 @@ type Rule struct {
 	Body   *Match `yaml:"body"`
 	// ContentType is the beginning of the content type.
 	ContentType string `yaml:"contentType"`
-	Class       Class  `yaml:"class"`
+	// Text is a regular expression that something in the first 64 KiB of the body
+	// matches, whatever kind of text it is.
+	Text  string `yaml:"text,omitempty"`
+	Class Class  `yaml:"class"`
+	// Block is what the class quota or auth stops; empty: what is usual for the class.
+	Block string `yaml:"block,omitempty"`
+	// Wait is for how long at least, also where the answer names a shorter time.
+	Wait time.Duration `yaml:"wait,omitempty"`
+}
+
+// What an answer of the class quota or auth stops.
+const (
+	BlockCall       = "call"       // the call itself
+	BlockEndpoint   = "endpoint"   // the document of the facet, for all keys
+	BlockResource   = "resource"   // what is charged to the same budget
+	BlockCredential = "credential" // what is called with the same credential
+	BlockSource     = "source"     // everything
+)
+
+var blocks = []string{BlockCall, BlockEndpoint, BlockResource, BlockCredential, BlockSource}
+
+// blockOf returns what answers of a class stop that no rule says it of; empty: nothing.
+func blockOf(c Class) string {
+	switch c {
+	case Quota:
+		return BlockSource
+	case AuthRefused:
+		return BlockCredential
+	case Maintenance, Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK:
+	}
+	return ""
 }
 
 // Match is a condition on a named value: equal, or matching a regular
@@ -64,8 +95,11 @@ type Match struct {
 
 type compiledRule struct {
 	Rule
-	header, body *regexp.Regexp
+	header, body, text *regexp.Regexp
 }
+
+// textBytes is how much of a body a rule's text is looked for in.
+const textBytes = 64 << 10
 
 func compileRules(rules []Rule) ([]compiledRule, error) {
 	compiled := make([]compiledRule, len(rules))
@@ -84,8 +118,35 @@ func compileRules(rules []Rule) ([]compiledRule, error) {
 		if compiled[i].body, err = r.Body.compile(); err != nil {
 			return nil, fmt.Errorf("rules[%d].body: %w", i, err)
 		}
+		if compiled[i].text, err = regexp.Compile(r.Text); err != nil {
+			return nil, fmt.Errorf("rules[%d].text: %w", i, err)
+		}
+		if err := r.checkStop(); err != nil {
+			return nil, fmt.Errorf("rules[%d].%w", i, err)
+		}
+		if r.Block == "" {
+			compiled[i].Block = blockOf(r.Class)
+		}
 	}
 	return compiled, nil
+}
+
+// waitMost bounds what a rule may have wait: a mistake must not stop a source for years.
+const waitMost = 24 * time.Hour
+
+func (r Rule) checkStop() error {
+	waits := r.Class == Quota || r.Class == AuthRefused || r.Class == Maintenance || r.Class == NotReady
+	switch {
+	case r.Block != "" && !slices.Contains(blocks, r.Block):
+		return fmt.Errorf("block: %q is not one of %v", r.Block, blocks)
+	case r.Block != "" && blockOf(r.Class) == "":
+		return fmt.Errorf("block: an answer of class %s stops nothing; only one of %s or %s does", r.Class, Quota, AuthRefused)
+	case r.Wait < 0 || r.Wait > waitMost:
+		return fmt.Errorf("wait: %v must be from 0 to %v", r.Wait, waitMost)
+	case r.Wait > 0 && !waits:
+		return fmt.Errorf("wait: after an answer of class %s nothing waits; it does after %s, %s, %s and %s", r.Class, Quota, AuthRefused, Maintenance, NotReady)
+	}
+	return nil
 }
 
 func (m *Match) compile() (*regexp.Regexp, error) {
@@ -111,6 +172,9 @@ func (r compiledRule) fits(status int, header http.Header, body []byte) bool {
 	if !strings.HasPrefix(header.Get("Content-Type"), r.ContentType) {
 		return false
 	}
+	if r.Text != "" && !r.text.Match(body[:min(len(body), textBytes)]) {
+		return false
+	}
 	if r.header != nil {
 		values, there := header[http.CanonicalHeaderKey(r.Header.Name)]
 		if r.Header.Missing == there || there && !slices.ContainsFunc(values, r.header.MatchString) {
@@ -129,15 +193,27 @@ func (r compiledRule) fits(status int, header http.Header, body []byte) bool {
 	return true
 }
 
+// verdict is what an answer means, and what it stops for how long at least.
+type verdict struct {
+	class Class
+	block string
+	wait  time.Duration
+}
+
 // classify says what an answer means: by the source's rules in order, then by
 // its status. body is decompressed. A 200 that no rule matches is OK here; its
 // content is judged when it is read.
-func (s *Source) classify(status int, header http.Header, body []byte) Class {
+func (s *Source) classify(status int, header http.Header, body []byte) verdict {
 	for _, r := range s.rules {
 		if r.fits(status, header, body) {
-			return r.Class
+			return verdict{r.Class, r.Block, r.Wait}
 		}
 	}
+	class := byStatus(status, header)
+	return verdict{class: class, block: blockOf(class)}
+}
+
+func byStatus(status int, header http.Header) Class {
 	switch {
 	case status == http.StatusOK:
 		return OK

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestARuleCanSayThatSomethingIsMissing(t *testing.T) {
@@ -40,7 +41,7 @@ func TestARuleCanSayThatSomethingIsMissing(t *testing.T) {
 		{400, bare, `{}`, Permanent},
 		{304, bare, ``, NotModified},
 	} {
-		if got := s.classify(c.status, c.header, []byte(c.body)); got != c.want {
+		if got := s.classify(c.status, c.header, []byte(c.body)).class; got != c.want {
 			t.Errorf("case %d: %d %v %.40s is %s, want %s", i, c.status, c.header, c.body, got, c.want)
 		}
 	}
@@ -52,5 +53,56 @@ func TestARuleCanSayThatSomethingIsMissing(t *testing.T) {
 	}
 	if o := read(t, s, answer{status: 200, header: versioned, body: []byte(`{"page":{"items":[1]}}`)}); o.Class != OK || string(o.Content.JSON) != `{"doc":{"page":{"items":[1]}}}` {
 		t.Errorf("%+v", o)
+	}
+}
+
+func TestARuleSaysWhatIsStoppedForHowLong(t *testing.T) {
+	s := testSource(t, "http://upstream.example", func(c *Config) {
+		c.Rules = []Rule{
+			{Status: 200, Text: "LIMITED_NUMBER_OF_.*_ERROR", Class: Quota, Block: BlockEndpoint, Wait: time.Minute},
+			{Status: 403, Text: "(?i)secondary rate limit", Class: Quota, Wait: time.Minute},
+			{Status: 403, Header: &Match{Name: "X-Scope"}, Class: AuthRefused, Block: BlockCall},
+		}
+	})
+	for i, c := range []struct {
+		answer    answer
+		want      Class
+		block     string
+		wait, ask time.Duration
+	}{
+		{answer{status: 200, body: []byte("<r><code>LIMITED_NUMBER_OF_SERVICE_REQUESTS_EXCEEDS_ERROR</code></r>")}, Quota, "endpoint", time.Minute, 0},
+		{answer{status: 200, header: compressed, body: gzipped(t, "<r>LIMITED_NUMBER_OF_X_ERROR")}, Quota, "endpoint", time.Minute, 0},
+		{answer{status: 200, body: []byte(`"` + strings.Repeat(" ", 64<<10) + `LIMITED_NUMBER_OF_X_ERROR"`)}, OK, "", 0, 0},
+		{answer{status: 200, body: []byte(`"NUMBER_OF_X_ERROR"`)}, OK, "", 0, 0},
+		{answer{status: 403, header: header("Retry-After", "5"), body: []byte("a Secondary Rate Limit")}, Quota, "source", time.Minute, 5 * time.Second},
+		{answer{status: 403, header: header("X-Scope", "")}, AuthRefused, "call", 0, 0},
+		{answer{status: 429, err: errTimeout}, Quota, "source", 0, 0},
+		{answer{status: 401}, AuthRefused, "credential", 0, 0},
+		{answer{status: 403}, Permanent, "", 0, 0},
+		{answer{status: 503}, Transient, "", 0, 0},
+	} {
+		permit := &ticket{}
+		c.answer.permit = permit
+		o := read(t, s, c.answer)
+		if o.Class != c.want || o.Block != c.block || o.Wait != c.wait || o.RetryAfter != c.ask || o.Permit != Permit(permit) {
+			t.Errorf("case %d is %+v", i, o)
+		}
+	}
+}
+
+func TestARuleThatCanNotBeIsRefused(t *testing.T) {
+	config := testSource(t, "http://upstream.example", nil).config
+	for want, r := range map[string]Rule{
+		"rules[0].text: ":         {Text: "(", Class: Quota},
+		`block: "all" is`:         {Class: Quota, Block: "all"},
+		"transient stops":         {Class: Transient, Block: BlockCall},
+		"wait: -1s must":          {Class: Quota, Wait: -time.Second},
+		"wait: 48h0m0s":           {Class: Quota, Wait: 48 * time.Hour},
+		"permanent nothing waits": {Class: Permanent, Wait: time.Second},
+	} {
+		config.Rules = []Rule{r}
+		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", r, err)
+		}
 	}
 }

@@ -337,7 +337,7 @@ func TestAnUpstreamThatCannotBeReachedTakesNoPermit(t *testing.T) {
 
 func threeDocuments(c *Config) {
 	f := c.Facets["character"]
-	f.Documents = map[string]Document{"a": {"/a"}, "b": {"/b"}, "c": {"/c"}}
+	f.Documents = map[string]Document{"a": {Path: "/a"}, "b": {Path: "/b"}, "c": {Path: "/c"}}
 	c.Facets["character"] = f
 }
 

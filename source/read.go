@@ -3,14 +3,11 @@ package source
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +29,13 @@ type Outcome struct {
 	Err        error
 	Status     int           // 0 if no whole answer came
 	RetryAfter time.Duration // how long the upstream asks to wait, at most 24 h; 0 if it does not say
-	Sample     []byte        // the beginning of the body, decompressed
+	// Block is what an answer of class quota or auth stops, one of the Block constants,
+	// and Wait is for how long at least, by the rule that it fits; 0: no rule says.
+	Block string
+	Wait  time.Duration
+	// Permit is the one that the call was made with; nil if there was none.
+	Permit     Permit
+	Sample     []byte // the beginning of the body, decompressed
 	SampleType string
 }
 
@@ -109,7 +112,7 @@ func (s *Source) Read(a *Answers, now time.Time) Outcome {
 	c.counted(func(part []byte) { w.hash.Write(part) })
 	w.hash.Sum(content.Hash[:0])
 	result.Content = content
-	if len(a.answers) == 1 {
+	if r := a.plan.requests[0]; len(a.answers) == 1 && r.call.Method == http.MethodGet && r.paging == nil {
 		h := a.answers[0].header
 		result.Validator = Validator{ETag: storable(h.Get("Etag")), LastModified: storable(h.Get("Last-Modified"))}
 	}
@@ -128,50 +131,113 @@ func storable(validator string) string {
 
 // readDocument decompresses, classifies and walks one document.
 func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time) Outcome {
-	name, conditional := p.facet.documents[i].name, p.validator != Validator{}
-	o := Outcome{Status: one.status}
-	fail := func(class Class, err error) Outcome {
-		o.Class, o.Err = class, fmt.Errorf("document %s: %w", name, err)
-		o.Sample = s.concealed(bytes.Clone(w.plain.Bytes()[:min(w.plain.Len(), sampleBytes)]))
-		if one.header != nil {
-			o.SampleType = one.header.Get("Content-Type")
-			o.RetryAfter = announced.RetryAfter(refusesAll(class), one.header, now)
-		}
+	d := p.facet.documents[i]
+	if d.Paging != nil {
+		return s.readPages(w, p, d, one, now)
+	}
+	r := reading{s: s, w: w, name: d.name, answer: one, now: now}
+	o := r.understand(p.validator != Validator{})
+	if o.Class != OK {
 		return o
 	}
-	w.plain.Reset()
+	if err := w.canonical.entry(d.name, w.plain.Bytes(), p.facet.paths); err != nil {
+		return r.notContent(err)
+	}
+	return o
+}
+
+// readPages does so with one that comes in pages: all of them are read, or the first
+// that has failed decides.
+func (s *Source) readPages(w *walk, p *Plan, d document, first answer, now time.Time) Outcome {
+	list, size := []byte{'['}, 0
+	var r reading
+	var o Outcome
+	for n, page := range append([]answer{first}, first.more...) {
+		r = reading{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), answer: page, now: now}
+		if o = r.understand(false); o.Class != OK {
+			return o
+		}
+		items, err := itemsOf(w.plain.Bytes(), d.Paging.Items)
+		if err != nil {
+			return r.notContent(err)
+		}
+		if size += w.plain.Len(); size > int(s.config.MaxBody) {
+			return r.failed(verdict{class: BadContent}, ErrOversized)
+		}
+		if page.astray != nil {
+			return r.failed(verdict{class: BadContent}, page.astray)
+		}
+		if len(list) > 1 && len(items) > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, items...)
+	}
+	if err := w.canonical.entry(d.name, append(list, ']'), p.facet.paths); err != nil {
+		return r.notContent(err)
+	}
+	return o
+}
+
+// reading is of one answer; its body is in w.plain once it is understood.
+type reading struct {
+	s      *Source
+	w      *walk
+	name   string
+	answer answer
+	now    time.Time
+}
+
+// understand decompresses and classifies the answer.
+func (r reading) understand(conditional bool) Outcome {
+	s, one := r.s, r.answer
+	r.w.plain.Reset()
 	if one.err != nil && !errors.Is(one.err, ErrOversized) {
 		// Of an answer whose body was lost the status still counts: a 429 is one.
 		if one.status != 0 && one.status != http.StatusOK {
-			return fail(s.classify(one.status, one.header, nil), one.err)
+			return r.failed(s.classify(one.status, one.header, nil), one.err)
 		}
-		return fail(Transient, one.err)
+		return r.failed(verdict{class: Transient}, one.err)
 	}
 	err := one.err
-	if unpack := s.decompress(w, one); err == nil {
+	if unpack := s.decompress(r.w, one); err == nil {
 		err = unpack
 	}
-	body := w.plain.Bytes()
-	if o.Class = s.classify(one.status, one.header, body); o.Class != OK && o.Class != NotModified {
-		return fail(o.Class, fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status)))
+	v := s.classify(one.status, one.header, r.w.plain.Bytes())
+	if v.class != OK && v.class != NotModified {
+		return r.failed(v, fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status)))
 	}
 	switch {
 	case errors.Is(err, ErrOversized):
-		return fail(BadContent, ErrOversized)
+		return r.failed(verdict{class: BadContent}, ErrOversized)
 	case err != nil:
-		return fail(Transient, err) // broken on the way
-	case o.Class == NotModified && !conditional:
-		return fail(BadContent, errors.New("the upstream answered 304, and was not asked conditionally"))
-	case o.Class == NotModified:
-		return o
+		return r.failed(verdict{class: Transient}, err) // broken on the way
+	case v.class == NotModified && !conditional:
+		return r.failed(verdict{class: BadContent}, errors.New("the upstream answered 304, and was not asked conditionally"))
 	}
-	if err := w.canonical.entry(name, body, p.facet.paths); err != nil {
-		if kind := one.header.Get("Content-Type"); !strings.Contains(kind, "json") {
-			err = fmt.Errorf("%w (content type %q)", err, kind)
-		}
-		return fail(BadContent, err)
+	return Outcome{Class: v.class, Status: one.status, Permit: one.permit}
+}
+
+// failed is what comes of an answer without content.
+func (r reading) failed(v verdict, err error) Outcome {
+	plain, header := r.w.plain.Bytes(), r.answer.header
+	o := Outcome{
+		Class: v.class, Block: v.block, Wait: v.wait, Status: r.answer.status, Permit: r.answer.permit,
+		Err:    fmt.Errorf("document %s: %w", r.name, err),
+		Sample: r.s.concealed(bytes.Clone(plain[:min(len(plain), sampleBytes)])),
+	}
+	if header != nil {
+		o.SampleType = header.Get("Content-Type")
+		o.RetryAfter = announced.RetryAfter(refusesAll(v.class), header, r.now)
 	}
 	return o
+}
+
+// notContent is what comes of one that can't be read.
+func (r reading) notContent(err error) Outcome {
+	if kind := r.answer.header.Get("Content-Type"); !strings.Contains(kind, "json") {
+		err = fmt.Errorf("%w (content type %q)", err, kind)
+	}
+	return r.failed(verdict{class: BadContent}, err)
 }
 
 // refusesAll reports whether an answer of the class refuses every call, and not only
@@ -231,20 +297,14 @@ func (c *canonical) entry(name string, body []byte, root *pathNode) error {
 	return nil
 }
 
-// isJSON reports whether a body is one valid document. It walks as the reading
-// does, whose depth is bounded: a hostile body can't exhaust the stack.
-func isJSON(body []byte) bool {
+func isJSON(body []byte) bool { return checkJSON(body) == nil }
+
+// checkJSON says why a body is not one valid document, if it is none. It walks as the
+// reading does, whose depth is bounded: a hostile body can't exhaust the stack.
+func checkJSON(body []byte) error {
 	w := walks.Get().(*walk)
 	defer w.free()
 	c := &w.canonical
 	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
-	return c.document(body, everything) == nil
-}
-
-// extractVersion returns a number that differs between settings that extract
-// different content, so that a changed setting is not taken for a changed entity.
-func extractVersion(f Facet) int64 {
-	names := slices.Sorted(maps.Keys(f.Documents))
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore))
-	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
+	return c.document(body, everything)
 }

@@ -16,13 +16,13 @@ func items(text string) ([]item, bool) {
 	if len(text) > maxField {
 		return nil, false
 	}
-	parts, ok := splitOutsideQuotes(text, ',')
+	parts, ok := SplitOutsideQuotes(text, ',')
 	if !ok {
 		return nil, false
 	}
 	list := make([]item, len(parts))
 	for i, part := range parts {
-		parameters, _ := splitOutsideQuotes(part, ';')
+		parameters, _ := SplitOutsideQuotes(part, ';')
 		list[i].name = bare(strings.TrimSpace(parameters[0]))
 		for _, parameter := range parameters[1:] {
 			name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
@@ -49,9 +49,9 @@ func bare(text string) string {
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
-// splitOutsideQuotes splits a structured field at a separator that stands in no quoted
+// SplitOutsideQuotes splits a structured field at a separator that stands in no quoted
 // string, and reports whether each string has its end.
-func splitOutsideQuotes(text string, separator byte) (parts []string, ok bool) {
+func SplitOutsideQuotes(text string, separator byte) (parts []string, ok bool) {
 	from, quoted := 0, false
 	for i := 0; i < len(text); i++ {
 		switch {

@@ -6,6 +6,9 @@ package sourcetest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -58,12 +61,15 @@ func Run(t *testing.T, s Suite) {
 type upstream struct {
 	mu       sync.Mutex
 	arrivals []*http.Request
+	bodies   [][]byte // of the arrivals
 	answer   func(document string) (status int, header http.Header, body string)
 	names    map[string]string // path to document
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	sent, _ := io.ReadAll(r.Body)
 	u.mu.Lock()
+	u.bodies = append(u.bodies, sent)
 	u.arrivals = append(u.arrivals, r.Clone(context.WithoutCancel(r.Context())))
 	u.mu.Unlock()
 	status, header, body := u.answer(u.names[r.URL.Path])
@@ -150,19 +156,73 @@ func (s Suite) testTargets(t *testing.T) {
 			t.Fatalf("key %q: %s (%v)", key, o.Class, o.Err)
 		}
 		called := map[string]int{}
-		for _, r := range u.arrivals {
-			called[u.names[r.URL.Path]]++
-			if got := r.Header.Get(s.Config.Auth.Header); s.Credential != "" && got != s.Credential {
+		for i, r := range u.arrivals {
+			document := u.names[r.URL.Path]
+			called[document]++
+			if got := s.credential(r); s.Credential != "" && got != s.Credential {
 				t.Errorf("the credential arrived as %q", got)
 			}
-			if !strings.Contains(r.URL.RawQuery+r.URL.Path, url.QueryEscape(key)) {
+			if !strings.Contains(r.URL.RawQuery+r.URL.Path, url.QueryEscape(key)) && !bytes.Contains(u.bodies[i], []byte(key)) {
 				t.Errorf("key %q is not in the call %s", key, r.URL)
+			}
+			if want := s.method(document); r.Method != want {
+				t.Errorf("document %s was asked for with %s, want %s", document, r.Method, want)
 			}
 		}
 		if len(called) != len(s.Good) || len(u.arrivals) != len(s.Good) {
 			t.Errorf("key %q: called %v, want each of the %d documents once", key, called, len(s.Good))
 		}
 	}
+}
+
+func (s Suite) document(name string) source.Document { return s.Config.Facets[s.Facet].Documents[name] }
+
+// method returns how a document is to be asked for.
+func (s Suite) method(document string) string {
+	switch d := s.document(document); {
+	case d.GraphQL != nil:
+		return http.MethodPost
+	case d.Method != "":
+		return d.Method
+	}
+	return http.MethodGet
+}
+
+// credential returns the one that a call came with, without what stands before it.
+func (s Suite) credential(r *http.Request) string {
+	if s.Config.Auth.Query != "" {
+		return r.URL.Query().Get(s.Config.Auth.Query)
+	}
+	return strings.TrimPrefix(r.Header.Get(s.Config.Auth.Header), s.Config.Auth.Prefix)
+}
+
+// shapeOf writes a body without what may differ from key to key: the strings of JSON,
+// the values of a form.
+func shapeOf(body []byte) string {
+	var v any
+	if json.Unmarshal(body, &v) == nil {
+		return fmt.Sprint(shape(v))
+	}
+	if form, err := url.ParseQuery(string(body)); err == nil {
+		return fmt.Sprint(slices.Sorted(maps.Keys(form)))
+	}
+	return string(body)
+}
+
+func shape(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name := range v {
+			v[name] = shape(v[name])
+		}
+	case []any:
+		for i := range v {
+			v[i] = shape(v[i])
+		}
+	case string:
+		return "text"
+	}
+	return v
 }
 
 func (s Suite) testHostileKeys(t *testing.T) {
@@ -179,7 +239,8 @@ func (s Suite) testHostileKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, r := range u.arrivals {
+	shapes := map[string]string{}
+	for i, r := range u.arrivals {
 		document, known := u.names[r.URL.Path]
 		if !known {
 			t.Errorf("a key led to %s", r.RequestURI)
@@ -191,6 +252,12 @@ func (s Suite) testHostileKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := r.URL.Query()
+		got.Del(s.Config.Auth.Query)
+		shape := shapeOf(u.bodies[i])
+		if before, seen := shapes[document]; seen && shape != before {
+			t.Errorf("a key changed the body: %s", u.bodies[i])
+		}
+		shapes[document] = shape
 		if len(got) != len(want) {
 			t.Errorf("a key changed the parameters: %s", r.RequestURI)
 		}
@@ -281,7 +348,7 @@ func (s Suite) testRulesAreShown(t *testing.T) {
 }
 
 func (s Suite) testCredential(t *testing.T) {
-	if s.Config.Auth.Header == "" {
+	if s.Config.Auth.Header == "" && s.Config.Auth.Query == "" {
 		t.Skip("the upstream takes no credential")
 	}
 	src, u := s.start(t, s.Good)
@@ -290,7 +357,7 @@ func (s Suite) testCredential(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.fetch(t, src, s.Keys[0])
-		if got := u.arrivals[len(u.arrivals)-1].Header.Get(s.Config.Auth.Header); got != credential {
+		if got := s.credential(u.arrivals[len(u.arrivals)-1]); got != credential {
 			t.Errorf("the credential arrived as %q", got)
 		}
 	}

@@ -1,0 +1,116 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// parts are permits with credentials, which note what is told of them.
+type parts struct {
+	permits
+	credentials []string // taken in turn until one is halted, and then the next
+	mu          sync.Mutex
+	told        []string
+}
+
+func (p *parts) note(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = append(p.told, fmt.Sprintf(format, args...))
+}
+
+func (p *parts) all() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.told)
+}
+
+func (p *parts) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	permit, err := p.permits.Acquire(ctx, lane, c)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return part{permit, p, c.Document, p.credentials[0]}, nil
+}
+
+func (p *parts) Brake(time.Duration, time.Time)                { p.note("brake") }
+func (p *parts) Probe(time.Duration, time.Duration, time.Time) { p.note("probe") }
+
+type part struct {
+	consumer.Permit
+	p                *parts
+	name, credential string
+}
+
+func (q part) Credential() string   { return q.credential }
+func (q part) Ended(e source.Ended) { q.p.note("%s %s %d", q.name, q.credential, e.Status) }
+func (q part) Well()                { q.p.note("%s %s well", q.name, q.credential) }
+
+func (q part) Halt(what string, first, most time.Duration) {
+	q.p.note("%s %s halts its %s for %v to %v", q.name, q.credential, what, first, most)
+	q.p.mu.Lock()
+	defer q.p.mu.Unlock()
+	if what == source.BlockCredential {
+		q.p.credentials = q.p.credentials[1:]
+	}
+}
+
+func TestARefusedPartOfASourceStopsThatPartAndTheRecordGoesOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		refuse func(w http.ResponseWriter)
+		want   []string
+	}{
+		"a credential": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
+			"basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
+		}},
+		"an endpoint": {func(w http.ResponseWriter) {
+			w.Header().Set("X-Endpoint", "1")
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}, []string{"basic one 429", "basic one halts its endpoint for 2s to 2m0s", "basic one 200", "basic one well"}},
+		"the source": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
+			"basic one 429", "brake", "basic one 200", "basic one well",
+		}},
+		"a call": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, []string{
+			"basic one 409", "basic one 200", "basic one well",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var first sync.Once
+			r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
+				refused := false
+				first.Do(func() { c.refuse(w); refused = true })
+				if !refused {
+					_, _ = w.Write([]byte(`{"a":1}`))
+				}
+			}, func(c *source.Config) {
+				c.Credentials = []source.Credential{{Name: "one", SecretEnv: "A"}, {Name: "two", SecretEnv: "B"}}
+				c.Auth = source.Auth{Header: "X-Key"}
+				c.Rules = append([]source.Rule{
+					{Status: 409, Class: source.Quota, Block: source.BlockCall},
+					{Status: 429, Header: &source.Match{Name: "X-Endpoint"}, Class: source.Quota, Block: source.BlockEndpoint, Wait: 2 * time.Second},
+				}, c.Rules...)
+			})
+			p := &parts{permits: permits{r.limiter}, credentials: []string{"one", "two"}}
+			r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
+			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.untilStored("a")
+			r.untilCommitted(schemas.High)
+			if got := p.all(); !slices.Equal(got, c.want) {
+				t.Errorf("told %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,282 @@
+package source
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// documentOf has the facet be of one document.
+func documentOf(d Document) func(*Config) {
+	return func(c *Config) {
+		f := c.Facets["character"]
+		f.Documents = map[string]Document{"doc": d}
+		f.Params = map[string]string{"ocid": "{key}", "page": "1"}
+		c.Facets["character"] = f
+	}
+}
+
+// hostile are keys that want to end what they stand in.
+var hostile = []string{
+	`a`, `"`, `","role":"admin`, `\`, `\"`, `\u0022`, "\n", "\x00", `{ocid}`, `}}`, `a&role=admin`, `a%26b`, `+`, `=`, "가", "\u2028", `</script>`, "\r\nX: y",
+}
+
+func TestAHostileKeyStaysWithinItsStringOfABody(t *testing.T) {
+	var got string
+	var kind string
+	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		got, kind = r.Method+" "+string(text), r.Header.Get("Content-Type")
+		_, _ = w.Write([]byte("{}"))
+	})
+	asJSON := func(text string) any {
+		var v any
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			t.Errorf("%s is not JSON: %v", text, err)
+		}
+		return v
+	}
+	for name, c := range map[string]struct {
+		document Document
+		kind     string
+		same     func(t *testing.T, body, key string)
+	}{
+		"JSON": {
+			Document{Path: "/p", Method: "POST", Body: ` {"k": "<{key}>", "n": 12345678901234567890, "l": ["{ocid}", null, {"a": true}]} `},
+			"application/json",
+			func(t *testing.T, body, key string) {
+				want := fmt.Sprint(map[string]any{"k": "<" + key + ">", "n": 12345678901234567890.0, "l": []any{key, nil, map[string]any{"a": true}}})
+				if got := fmt.Sprint(asJSON(body)); got != want || !strings.Contains(body, "12345678901234567890") {
+					t.Errorf("%s is %s, want %s", body, got, want)
+				}
+			},
+		},
+		"GraphQL": {
+			Document{Path: "/p", GraphQL: &GraphQL{Query: "query {viewer{login}}", Variables: map[string]any{"owner": "{key}", "first": uint64(100), "of": map[string]any{"x": []any{"{page}"}}}}},
+			"application/json",
+			func(t *testing.T, body, key string) {
+				want := fmt.Sprint(map[string]any{"query": "query {viewer{login}}", "variables": map[string]any{"owner": key, "first": 100.0, "of": map[string]any{"x": []any{"1"}}}})
+				if got := fmt.Sprint(asJSON(body)); got != want {
+					t.Errorf("%s is %s, want %s", body, got, want)
+				}
+			},
+		},
+		"GraphQL without variables": {
+			Document{Path: "/p", GraphQL: &GraphQL{Query: "{a}"}},
+			"application/json",
+			func(t *testing.T, body, _ string) {
+				if body != `{"query":"{a}","variables":{}}` {
+					t.Error(body)
+				}
+			},
+		},
+		"a form": {
+			Document{Path: "/p", Method: "POST", ContentType: "application/x-www-form-urlencoded; charset=utf-8", Body: "a={key}&b=x{ocid}&c="},
+			"application/x-www-form-urlencoded; charset=utf-8",
+			func(t *testing.T, body, key string) {
+				form, err := url.ParseQuery(body)
+				if want := (url.Values{"a": {key}, "b": {"x" + key}, "c": {""}}); err != nil || fmt.Sprint(form) != fmt.Sprint(want) {
+					t.Errorf("%s is %v, want %v", body, form, want)
+				}
+			},
+		},
+		"another text": {
+			Document{Path: "/p", Method: "POST", ContentType: "text/xml", Body: "<a>{key}</a>"},
+			"text/xml",
+			func(t *testing.T, body, _ string) {
+				if body != "<a>{key}</a>" {
+					t.Error(body)
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testSource(t, at, documentOf(c.document))
+			for _, key := range hostile {
+				p, err := s.Plan(Request{Facet: "character", Key: key})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := &ends{}
+				if _, err := s.Fetch(t.Context(), p, b); err != nil || len(b.all) != 1 || b.all[0].Status != 200 {
+					t.Fatal(err, b.all)
+				}
+				method, body, _ := strings.Cut(got, " ")
+				if method != http.MethodPost || kind != c.kind {
+					t.Fatalf("a %s of %q", method, kind)
+				}
+				c.same(t, body, key)
+			}
+		})
+	}
+}
+
+func TestHeadersOfTheSourceAndOfADocumentTravel(t *testing.T) {
+	var got http.Header
+	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header
+		_, _ = w.Write([]byte("{}"))
+	})
+	s := testSource(t, at, func(c *Config) {
+		c.Headers = map[string]string{"User-Agent": "me/1 (a@example.org)", "X-Version": "1"}
+		documentOf(Document{Path: "/p", Headers: map[string]string{"x-version": "2", "X-Entity": "id {key}", "Accept": "application/vnd.x+json"}})(c)
+	})
+	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"User-Agent": "me/1 (a@example.org)", "X-Version": "2", "X-Entity": "id a", "Accept": "application/vnd.x+json", "X-Api-Key": "secret", "Accept-Encoding": "gzip",
+	} {
+		if got.Get(name) != want || len(got[name]) != 1 {
+			t.Errorf("%s: %q, want %q", name, got[name], want)
+		}
+	}
+	if _, err := s.Plan(Request{Facet: "character", Key: "a\r\nX-Api-Key: b"}); err == nil || !strings.Contains(err.Error(), "X-Entity") {
+		t.Errorf("a key that ends its header: %v", err)
+	}
+}
+
+func TestACallSaysWhatItIsChargedBy(t *testing.T) {
+	s := testSource(t, "http://upstream.example", documentOf(Document{
+		Path: "/p?q={ocid}", Method: "POST", Cost: map[string]int{"point": 5, "call": 0}, Resource: "search",
+	}))
+	p, err := s.Plan(Request{Facet: "character", Key: "a", Params: map[string]string{"ocid": "b", "unknown": "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "{Facet:character Document:doc Method:POST Key:a Params:map[ocid:b page:1] Resource:search Costs:map[call:0 point:5] Credentials:[]}"
+	if got := fmt.Sprintf("%+v", p.requests[0].call); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestAPOSTThatMayHaveArrivedIsNotSentAgain(t *testing.T) {
+	at, arrivals := flaky(t)
+	s := testSource(t, at, documentOf(Document{Path: "/p", Method: "POST", Body: `{"k":"{key}"}`}))
+	lost := 0
+	for round := range 50 {
+		b := &booth{}
+		before := arrivals.Load()
+		a, err := fetch(t, t.Context(), s, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := arrivals.Load() - before; got > 1 || got > b.spent.Load() || int64(a.Calls) != b.spent.Load() {
+			t.Fatalf("round %d: %d arrivals on %d permits, %d calls counted", round, got, b.spent.Load(), a.Calls)
+		}
+		if s.Read(a, time.Now()).Class == Transient {
+			lost++
+		}
+	}
+	if lost < 20 {
+		t.Errorf("%d calls in 50 rounds were lost: the test shows nothing", lost)
+	}
+}
+
+func TestARedirectOfAPOSTIsNotFollowed(t *testing.T) {
+	var arrivals atomic.Int64
+	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		arrivals.Add(1)
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	})
+	s := testSource(t, at, documentOf(Document{Path: "/p", Method: "POST", Body: `{}`}))
+	a, err := fetch(t, t.Context(), s, &booth{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := s.Read(a, time.Now()); o.Class != Permanent || o.Status != http.StatusTemporaryRedirect || arrivals.Load() != 1 {
+		t.Errorf("%+v after %d arrivals", o, arrivals.Load())
+	}
+}
+
+func TestADocumentThatCanNotBeIsRefused(t *testing.T) {
+	config := testSource(t, "http://upstream.example", nil).config
+	post := func(d Document) Document { d.Method = "POST"; return d }
+	for want, d := range map[string]Document{
+		`doc.method: "HEAD" must be GET or POST`:                   {Method: "HEAD"},
+		"doc.body: a GET has none; write method: POST":             {Body: "{}"},
+		"doc.body: not JSON, in which a {placeholder} stands":      post(Document{Body: `{"n": {key}}`}),
+		"doc.body: not JSON: something follows":                    post(Document{Body: `{} {}`}),
+		"doc.body: uses {id}, which params does not define":        post(Document{Body: `{"n": "{id}"}`}),
+		"doc.body: \"{ a\" has a { without":                        post(Document{Body: `["{ a"]`}),
+		"doc.contentType: \"x/\" is no content type":               post(Document{Body: `{}`, ContentType: "x/"}),
+		"doc.contentType: it is the body's":                        post(Document{ContentType: "text/plain"}),
+		"doc.graphql: a query is a POST of JSON":                   {GraphQL: &GraphQL{Query: "{a}"}, Body: "{}"},
+		"doc.graphql.query: it is missing":                         {GraphQL: &GraphQL{}},
+		"doc.graphql.variables: uses {id}":                         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": "{id}"}}},
+		"doc.headers.Host: this header is not to be set":           {Headers: map[string]string{"Host": "x"}},
+		"doc.headers.X-API-key: this header carries the cred":      {Headers: map[string]string{"X-API-key": "x"}},
+		"doc.headers.a b: \"a b\" can't be":                        {Headers: map[string]string{"a b": "x"}},
+		"doc.headers.X: its value holds a control":                 {Headers: map[string]string{"X": "a\nb"}},
+		"doc.headers.x: this header is there twice":                {Headers: map[string]string{"X": "a", "x": "b"}},
+		"doc.headers.X: uses {id}":                                 {Headers: map[string]string{"X": "{id}"}},
+		"doc.cost.point: -1 must not":                              {Cost: map[string]int{"point": -1}},
+		"doc.paging: write either link: true or":                   {Paging: &Paging{}},
+		"doc.paging: param and variable are for":                   {Paging: &Paging{Link: true, Param: "x"}},
+		"doc.paging.link: a link is followed with GET":             post(Document{Paging: &Paging{Link: true}}),
+		"doc.paging: write either param or variable":               {Paging: &Paging{Cursor: "next"}},
+		"doc.paging.variable: only a graphql query":                {Paging: &Paging{Cursor: "next", Variable: "x"}},
+		"doc.paging.variable: a is filled with the cursor":         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": 1}}, Paging: &Paging{Cursor: "next", Variable: "a"}},
+		"doc.paging.most: 1001 must be from 1 to 1000":             {Paging: &Paging{Link: true, Most: 1001}},
+		"conditional: only a GET that has no paging can be asked":  {Paging: &Paging{Link: true}},
+		"conditional: only a GET that has no paging can be asked ": post(Document{}),
+	} {
+		d.Path = "/p"
+		documentOf(d)(&config)
+		f := config.Facets["character"]
+		f.Conditional = strings.HasPrefix(want, "conditional")
+		config.Facets["character"] = f
+		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "facets.character.") || !strings.Contains(err.Error(), strings.TrimSpace(want)) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	config.Headers = map[string]string{"Host": "x"}
+	if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "headers.Host: this header is not to be set") {
+		t.Errorf("a source's own Host: %v", err)
+	}
+}
+
+func TestWhatDecidesTheContentChangesTheExtractVersion(t *testing.T) {
+	version := func(d Document) int64 {
+		return extractVersion(Facet{Documents: map[string]Document{"doc": d}, Ignore: []string{"*.date"}})
+	}
+	// Stored snapshots are of this version; with another they would all be taken for changed.
+	const stored = 5590346684189849078
+	for _, same := range []Document{
+		{Path: "/a"}, {Path: "/b", Method: "GET"}, {Path: "/a", Cost: map[string]int{"x": 2}, Resource: "r", Headers: map[string]string{"X": "y"}},
+	} {
+		if got := version(same); got != stored {
+			t.Errorf("%+v has the version %d, want %d", same, got, int64(stored))
+		}
+	}
+	query := func(v any) *GraphQL { return &GraphQL{Query: "{a}", Variables: map[string]any{"a": v}} }
+	seen := map[int64]int{stored: -1}
+	for i, d := range []Document{
+		{Method: "POST"},
+		{Method: "POST", Body: "[]"},
+		{Method: "POST", Body: "[]", ContentType: "text/plain"},
+		{GraphQL: query(1)},
+		{GraphQL: query("1")},
+		{GraphQL: &GraphQL{Query: "{b}"}},
+		{Paging: &Paging{Link: true}},
+		{Paging: &Paging{Link: true, Items: "a"}},
+		{Paging: &Paging{Cursor: "a", Param: "b"}},
+		{Paging: &Paging{Cursor: "a", Param: "c"}},
+		{Paging: &Paging{Cursor: "b", Param: "c"}},
+	} {
+		got := version(d)
+		if before, twice := seen[got]; twice {
+			t.Errorf("document %d has the version of %d", i, before)
+		}
+		seen[got] = i
+	}
+	if version(Document{Paging: &Paging{Link: true}}) != version(Document{Method: "GET", Paging: &Paging{Link: true, Most: 5}}) {
+		t.Error("what does not decide the content changed the version")
+	}
+}

@@ -1,0 +1,283 @@
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// book serves items in pages of two, by a link, a cursor or the cursor of a query.
+type book struct {
+	items    int
+	arrivals atomic.Int64
+	answer   func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // nil: none is special
+	last     string                                                                 // of the arrivals
+}
+
+func (b *book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.arrivals.Add(1)
+	page := 1
+	body, _ := io.ReadAll(r.Body)
+	b.last = r.Method + " " + r.RequestURI + string(body)
+	var query struct {
+		Variables struct{ After *string }
+	}
+	_ = json.Unmarshal(body, &query)
+	for _, text := range []string{r.URL.Query().Get("page"), strings.TrimPrefix(r.URL.Query().Get("after"), "&c="), value(query.Variables.After)} {
+		if n, err := strconv.Atoi(text); err == nil {
+			page = n
+		}
+	}
+	if b.answer != nil && b.answer(w, r, page) {
+		return
+	}
+	list := []string{}
+	for i := 2*page - 2; i < min(2*page, b.items); i++ {
+		list = append(list, fmt.Sprintf(`{"b":%d,"a":[%d]}`, i, i))
+	}
+	items, next := strings.Join(list, " , "), 2*page < b.items
+	switch {
+	case r.Method == http.MethodPost: // the last page has a cursor too
+		_, _ = fmt.Fprintf(w, `{"data":{"all":{"edges":[%s],"pageInfo":{"endCursor":"%d","hasNextPage":%v}}}}`, items, page+1, next)
+	case r.URL.Query().Has("link"):
+		if next { // as GitHub does: by another path
+			w.Header().Add("Link", `<http://x.example/,>; rel=prev; title="a, <b>; rel=next"`)
+			w.Header().Add("Link", fmt.Sprintf(`<http://%s/repositories/7/issues?link=&page=%d&key=s3cret>; REL="last Next"`, r.Host, page+1))
+		}
+		_, _ = fmt.Fprintf(w, ` [ %s ] `, items)
+	default:
+		cursor := "null"
+		if next {
+			cursor = fmt.Sprintf(`"&c=%d"`, page+1)
+		}
+		_, _ = fmt.Fprintf(w, `{"of":{"list":[%s]},"next":%s}`, items, cursor)
+	}
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+var (
+	byLink   = Document{Path: "/repos/{key}/issues?link=", Paging: &Paging{Link: true}}
+	byCursor = Document{Path: "/list?after=&q={key}", Paging: &Paging{Cursor: "next", Param: "after", Items: "of.list"}}
+	byQuery  = Document{Path: "/graphql", GraphQL: &GraphQL{Query: "{all}", Variables: map[string]any{"id": "{key}"}}, Paging: &Paging{
+		Cursor: "data.all.pageInfo.endCursor", Variable: "after", Items: "data.all.edges",
+	}}
+	pagings = map[string]Document{"link": byLink, "cursor": byCursor, "query": byQuery}
+)
+
+func TestTheContentIsTheItemsOfAllPagesInTheirOrder(t *testing.T) {
+	for name, d := range pagings {
+		for _, items := range []int{0, 1, 2, 5, 20} {
+			b := &book{items: items}
+			s := testSource(t, serve(t, b.ServeHTTP), documentOf(d))
+			p, err := s.Plan(Request{Facet: "character", Key: `"a`})
+			if err != nil {
+				t.Fatal(err)
+			}
+			permits := &ends{}
+			a, err := s.Fetch(t.Context(), p, permits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{}
+			for i := range items {
+				want = append(want, fmt.Sprintf(`{"a":[%d],"b":%d}`, i, i))
+			}
+			o := s.Read(a, time.Now())
+			if o.Class != OK || string(o.Content.JSON) != `{"doc":[`+strings.Join(want, ",")+`]}` {
+				t.Fatalf("%s of %d: %+v", name, items, o)
+			}
+			pages := int64(max(1, (items+1)/2))
+			if n := permits.spent.Load(); n != pages || b.arrivals.Load() != pages || int64(a.Calls) != pages || len(permits.all) != int(pages) || permits.unfinished.Load() != 0 {
+				t.Errorf("%s of %d: %d arrivals on %d permits, %d calls counted, %d ends told", name, items, b.arrivals.Load(), n, a.Calls, len(permits.all))
+			}
+			if o.Validator != (Validator{}) || p.Calls() != 1 || a.Bytes() == 0 {
+				t.Errorf("%s: %+v, %d calls at least, %d bytes", name, o.Validator, p.Calls(), a.Bytes())
+			}
+			if items < 5 {
+				continue
+			}
+			if want := map[string]string{
+				"link":   fmt.Sprintf("GET /repositories/7/issues?link=&page=%d&key=s3cret", pages),
+				"cursor": fmt.Sprintf("GET /list?q=%%22a&after=%%26c%%3D%d", pages),
+				"query":  fmt.Sprintf(`POST /graphql{"query":"{all}","variables":{"after":"%d","id":"\"a"}}`, pages),
+			}[name]; b.last != want {
+				t.Errorf("the last page was asked for by %s, want %s", b.last, want)
+			}
+		}
+	}
+}
+
+func TestACredentialInTheQueryIsThatOfThePermitOnEveryPage(t *testing.T) {
+	b := &book{items: 3}
+	s := testSource(t, serve(t, b.ServeHTTP), func(c *Config) { documentOf(byLink)(c); c.Auth = Auth{Query: "key"} })
+	if err := s.SetCredential("", "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "GET /repositories/7/issues?link=&page=2&key=mine"; b.last != want {
+		t.Errorf("the second page was asked for by %s, want %s", b.last, want)
+	}
+}
+
+func TestOnePageThatFailsDecidesForAll(t *testing.T) {
+	for name, d := range pagings {
+		for want, c := range map[string]struct {
+			class  Class
+			answer func(w http.ResponseWriter, r *http.Request, page int) bool
+		}{
+			"page 2: the upstream answered 429": {Quota, func(w http.ResponseWriter, _ *http.Request, page int) bool {
+				if page == 2 {
+					w.WriteHeader(http.StatusTooManyRequests)
+				}
+				return page == 2
+			}},
+			"page 3: not valid JSON at byte 1": {BadContent, func(w http.ResponseWriter, _ *http.Request, page int) bool {
+				if page == 3 {
+					_, _ = w.Write([]byte(`[<html>`))
+				}
+				return page == 3
+			}},
+			"page 2: the page ": {BadContent, func(w http.ResponseWriter, _ *http.Request, page int) bool {
+				if page == 2 {
+					_, _ = w.Write([]byte(`{"of":1}`))
+				}
+				return page == 2
+			}},
+			"page 1: the upstream answered 404": {Absent, func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+				w.WriteHeader(http.StatusNotFound)
+				return true
+			}},
+		} {
+			b := &book{items: 9, answer: c.answer}
+			s := testSource(t, serve(t, b.ServeHTTP), documentOf(d))
+			permits := &booth{}
+			a, err := fetch(t, t.Context(), s, permits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := s.Read(a, time.Now())
+			page, _ := strconv.Atoi(want[5:6])
+			if o.Class != c.class || !strings.Contains(o.Err.Error(), want) || permits.spent.Load() != int64(page) || o.Permit == nil {
+				t.Errorf("%s: %s after %d calls, %v, want %s", name, o.Class, permits.spent.Load(), o.Err, want)
+			}
+		}
+	}
+}
+
+func TestWithoutAPermitForThePageNothingOfThemCounts(t *testing.T) {
+	b := &book{items: 9}
+	s := testSource(t, serve(t, b.ServeHTTP), documentOf(byCursor))
+	if a, err := fetch(t, t.Context(), s, &booth{limit: 2}); !errors.Is(err, errSoldOut) || a != nil || b.arrivals.Load() != 2 {
+		t.Errorf("%+v, %v after %d arrivals", a, err, b.arrivals.Load())
+	}
+}
+
+func TestPagesThatDoNotEndAreNoContent(t *testing.T) {
+	link := func(to string) func(w http.ResponseWriter, r *http.Request, page int) bool {
+		return func(w http.ResponseWriter, r *http.Request, page int) bool {
+			w.Header().Set("Link", strings.ReplaceAll(to, "HOST", r.Host))
+			_, _ = w.Write([]byte("[]"))
+			return true
+		}
+	}
+	page := func(text string) func(w http.ResponseWriter, r *http.Request, page int) bool {
+		return func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+			_, _ = w.Write([]byte(text))
+			return true
+		}
+	}
+	three := byCursor
+	three.Paging = &Paging{Cursor: "next", Param: "after", Items: "of.list", Most: 3}
+	for i, c := range []struct {
+		document Document
+		answer   func(w http.ResponseWriter, r *http.Request, page int) bool
+		calls    int64
+		want     string
+	}{
+		{byCursor, nil, 10, "page 10: there are more than 10 pages; narrow what is asked for, or raise the document's paging.most"},
+		{three, nil, 3, "page 3: there are more than 3 pages"},
+		{byLink, nil, 10, "page 10: there are more than 10 pages"},
+		{byCursor, page(`{"of":{"list":[]},"next":"x"}`), 2, "page 2: the page names one as the next that was there before"},
+		{byCursor, page(`{"of":{"list":[]},"next":7}`), 2, "page 2: the page names one as the next"},
+		{byCursor, page(`{"of":{"list":[]},"next":{"a":1}}`), 1, "page 1: at next there is no cursor"},
+		{byCursor, page(`{"of":{"list":[]},"next":"` + strings.Repeat("x", 9000) + `"}`), 1, "page 1: the cursor makes a path of more than 8 KiB"},
+		{byQuery, page(`{"data":{"all":{"edges":[],"pageInfo":{"endCursor":"x"}}}}`), 2, "page 2: the page names one as the next"},
+		{byLink, link(`<http://HOST/repos/a/issues?link=>; rel=next`), 1, "page 1: the page names one as the next"},
+		{byLink, link(`<https://HOST/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
+		{byLink, link(`<http://elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
+		{byLink, link(`<//elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
+		{byLink, link(`<>; rel=next`), 1, "page 1: the header Link leads nowhere"},
+		{byLink, link(`/a; rel=next`), 1, "page 1: the header Link can't be read"},
+		{byLink, link(`</a>; rel="next`), 1, "page 1: the header Link can't be read"},
+	} {
+		b := &book{items: 100, answer: c.answer}
+		s := testSource(t, serve(t, b.ServeHTTP), documentOf(c.document))
+		a, err := fetch(t, t.Context(), s, &booth{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := s.Read(a, time.Now()); o.Class != BadContent || !strings.Contains(o.Err.Error(), c.want) || b.arrivals.Load() != c.calls {
+			t.Errorf("case %d: %s after %d calls, %v, want %s", i, o.Class, b.arrivals.Load(), o.Err, c.want)
+		}
+	}
+}
+
+func TestAllPagesTogetherMayBeAsLargeAsOneBody(t *testing.T) {
+	for limit, want := range map[Bytes]Class{2000: OK, 400: BadContent} {
+		b := &book{items: 20}
+		s := testSource(t, serve(t, b.ServeHTTP), func(c *Config) { documentOf(byCursor)(c); c.MaxBody = limit })
+		a, err := fetch(t, t.Context(), s, &booth{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := s.Read(a, time.Now()); o.Class != want || (want == BadContent && (!errors.Is(o.Err, ErrOversized) || a.Bytes() > int(limit))) {
+			t.Errorf("within %d: %+v, %d bytes", limit, o, a.Bytes())
+		}
+	}
+	// The same, when they are small on the wire.
+	s := testSource(t, "http://upstream.example", func(c *Config) { documentOf(byLink)(c); c.MaxBody = 1000 })
+	page := answer{status: 200, header: compressed, body: gzipped(t, `["`+strings.Repeat("a", 600)+`"]`)}
+	two := page
+	two.more = []answer{page}
+	if o := read(t, s, page); o.Class != OK {
+		t.Errorf("%+v", o)
+	}
+	if o := read(t, s, two); o.Class != BadContent || !errors.Is(o.Err, ErrOversized) {
+		t.Errorf("%+v", o)
+	}
+}
+
+func FuzzALinkIsReadOrRefused(f *testing.F) {
+	for _, header := range []string{
+		`<https://a/?page=2>; rel="next", <https://a/?page=9>; rel="last"`, `<a>;rel=next`, `<a>; rel="prev next"; title="x\"y"`, `<a,b>;rel=next,`, `<a`, `<a>;;;=`, `>,<`, `<a>;rel="`,
+	} {
+		f.Add(header)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		to, err := nextLink(header)
+		if err != nil && to != "" {
+			t.Errorf("%q leads to %q and to %v", header, to, err)
+		}
+		if to != "" && !strings.Contains(header, "<"+to+">") {
+			t.Errorf("%q leads to %q, which is no target", header, to)
+		}
+		if ok, err := nextLink(`<x>; rel="a", ` + header); err == nil && ok != to && !strings.HasPrefix(strings.Trim(header, " \t,"), "<") {
+			t.Errorf("%q leads to %q alone and to %q behind another", header, to, ok)
+		}
+	})
+}

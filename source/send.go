@@ -1,0 +1,211 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+)
+
+// send makes one request. The transport sends it again by itself when a reused
+// connection turns out to be closed, so the permit is asked for where every
+// sending passes: after a connection is obtained and before anything is written.
+// The body may have room bytes.
+func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permits Permits) (one answer, calls int, err error) {
+	permit, err := permits.Acquire(ctx, r.call)
+	if err != nil {
+		return answer{}, 0, unsentCause(ctx, err)
+	}
+	defer func() { permit.Release() }()
+
+	// Until its permit is spent the request ends with ctx; then only with its own timeout.
+	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	defer detach()
+	var timer *time.Timer
+	defer func() {
+		if timer != nil {
+			timer.Stop()
+		}
+	}()
+
+	var spent atomic.Pointer[Permit] // the transport writes and reads in goroutines of its own
+	var req *http.Request
+	var refused error
+	refuse := func(conn net.Conn, err error) {
+		refused = err
+		cancel(err)
+		// Cancelling races with the write; on a closed connection nothing is written.
+		_ = conn.Close()
+	}
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		waiting := ctx
+		if calls > 0 { // the transport sends it again: a second call, a second permit
+			waiting = call
+			if p := spent.Swap(nil); p != nil {
+				(*p).Finished(Ended{Err: errUnanswered})
+			}
+			again, err := permits.Acquire(call, r.call)
+			if err != nil {
+				refuse(got.Conn, err)
+				return
+			}
+			permit = again
+		} else if !detach() { // before the permit is spent: nothing spent is cut off
+			refuse(got.Conn, context.Cause(ctx))
+			return
+		}
+		if err := permit.Spend(waiting); err != nil {
+			refuse(got.Conn, err)
+			return
+		}
+		used := permit
+		spent.Store(&used)
+		calls++
+		// What waited for its permit until now is sent with the credential of now.
+		if err := s.authorize(req, permit.Credential()); err != nil {
+			refuse(got.Conn, err)
+			return
+		}
+		if timer == nil {
+			timer = time.AfterFunc(s.config.Timeout, func() { cancel(errTimeout) })
+		}
+	}}
+	trace.WroteRequest = func(w httptrace.WroteRequestInfo) {
+		if p := spent.Load(); p != nil && w.Err == nil {
+			(*p).Written()
+		}
+	}
+	trace.GotFirstResponseByte = func() {
+		if p := spent.Load(); p != nil {
+			(*p).Answered()
+		}
+	}
+	body := io.Reader(http.NoBody)
+	if len(r.body) > 0 {
+		body = bytes.NewReader(r.body) // of which the request knows how to send it again
+	}
+	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), r.call.Method, r.url.String(), body)
+	if err != nil {
+		return answer{}, 0, err
+	}
+	s.dress(req, r, p.validator)
+	defer func() {
+		if p := spent.Load(); p != nil {
+			(*p).Finished(Ended{Status: one.status, Err: one.err, Notices: s.notices(one)})
+		}
+	}()
+
+	// RoundTrip and not a Client: nothing here may send a request of its own.
+	resp, err := s.transport.RoundTrip(req)
+	if err != nil {
+		switch {
+		case refused != nil:
+			err = refused
+		case calls == 0 && ctx.Err() != nil:
+			refused = unsentCause(ctx, err)
+		}
+		if calls == 0 && refused != nil {
+			return answer{}, 0, refused
+		}
+		return answer{err: plainError(call, err), permit: last(&spent)}, calls, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	one = answer{status: resp.StatusCode, header: resp.Header, permit: last(&spent)}
+	one.body, one.err = readBody(resp, room)
+	if one.err != nil {
+		one.err = plainError(call, one.err)
+	}
+	return one, calls, nil
+}
+
+// last returns the permit that was spent last, or nil.
+func last(spent *atomic.Pointer[Permit]) Permit {
+	if p := spent.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// errUnanswered ends a call that the transport sends again by itself.
+var errUnanswered = errors.New("the connection was closed before there was an answer")
+
+var errTimeout = errors.New("no whole answer within the source's timeout")
+
+// unsentCause prefers why the request was given up over how that surfaced.
+func unsentCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// plainError names the timeout instead of a cancelled context.
+func plainError(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+func (s *Source) dress(req *http.Request, r request, v Validator) {
+	req.Header.Set("User-Agent", "freshet")
+	req.Header.Set("Accept", "application/json")
+	if len(r.body) > 0 {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	for _, headers := range []map[string]string{s.config.Headers, r.header} {
+		for name, value := range headers {
+			req.Header.Set(name, value)
+		}
+	}
+	// Set explicitly, so that the transport leaves the body compressed: it waits
+	// for its turn to be read in a fraction of the memory.
+	if s.config.Gzip {
+		req.Header.Set("Accept-Encoding", "gzip")
+	} else {
+		req.Header.Set("Accept-Encoding", "identity")
+	}
+	if v.ETag != "" {
+		req.Header.Set("If-None-Match", v.ETag)
+	} else if v.LastModified != "" {
+		req.Header.Set("If-Modified-Since", v.LastModified)
+	}
+}
+
+// readBody reads at most limit bytes, as they come on the wire.
+func readBody(resp *http.Response, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if n := resp.ContentLength; n > 0 && n <= limit {
+		b.Grow(int(n) + bytes.MinRead)
+	}
+	n, err := b.ReadFrom(io.LimitReader(resp.Body, limit+1))
+	if err == nil && n > limit {
+		b.Truncate(int(limit))
+		err = ErrOversized
+	}
+	return b.Bytes(), err
+}
+
+func newTransport(inFlight int) *http.Transport {
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true) // one call a connection: the moment of writing is known
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           dialer.DialContext,
+		TLSHandshakeTimeout:   5 * time.Second,
+		MaxIdleConns:          0, // no limit but the one below
+		MaxIdleConnsPerHost:   inFlight,
+		IdleConnTimeout:       90 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		DisableCompression:    true,
+		Protocols:             protocols,
+	}
+}
