@@ -33,6 +33,8 @@ type Config struct {
 	Lease time.Duration `yaml:"-"`
 	// Credentials and Endpoints are how many there are: what LOW may call is reckoned by them.
 	Credentials, Endpoints int `yaml:"-"`
+	// Costs are the least that a document is estimated to cost, by unit.
+	Costs map[string]int `yaml:"-"`
 }
 
 // Policy is one limit of a source: so many calls in any window of a length, or

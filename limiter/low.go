@@ -31,26 +31,13 @@ func (q Quota) LowPerSecond(v View) float64 {
 	return max(0, rate)
 }
 
-// calls returns how many calls, of all values of the policy's scope together, a unit of
-// its budget comes to. What has as many values as there are entities bounds nothing.
+// calls returns how many calls, over all values of the policy's scope, a unit of what it
+// allows comes to.
 func (q Quota) calls(b PolicyBound) float64 {
-	n := 1.0
 	for _, s := range q.scoped {
-		if s.policy.Name != b.Name {
-			continue
-		}
-		n /= float64(s.policy.dearest())
-		for _, name := range s.scope.names {
-			switch name {
-			case "credential":
-				n *= max(1, float64(q.config.Credentials))
-			case "endpoint", "facet", "method":
-				n *= max(1, float64(q.config.Endpoints))
-			case "resource":
-			default:
-				n = math.Inf(1)
-			}
+		if s.policy.Name == b.Name {
+			return q.values(s) / q.leastCost(s.policy)
 		}
 	}
-	return n
+	return 1
 }

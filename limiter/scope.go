@@ -307,6 +307,12 @@ func parseScope(text string) (template, error) {
 	}
 }
 
+// Placeholders returns the names in a scope that is well written.
+func Placeholders(scope string) []string {
+	t, _ := parseScope(scope)
+	return t.names
+}
+
 func (t template) fill(value func(name string) string) string {
 	var out strings.Builder
 	for i, name := range t.names {

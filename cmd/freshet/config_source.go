@@ -86,11 +86,17 @@ func (s SourceConfig) check(name string) error {
 			errs = append(errs, fmt.Errorf("facets: %w", err))
 		}
 	}
-	if _, err := limiter.NewQuota(s.Quota); err != nil {
-		errs = append(errs, fmt.Errorf("quota.%w", err))
+	if _, err := limiter.NewQuota(s.quota()); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			errs = append(errs, fmt.Errorf("quota.%s", line))
+		}
 	} else if err := limiter.CheckCeilings(s.Quota.LowCeilings); err != nil {
 		errs = append(errs, fmt.Errorf("quota.lowCeilings%w", err))
 	}
+	for _, err := range s.checkQuota() {
+		errs = append(errs, fmt.Errorf("quota.%w", err))
+	}
+	errs = append(errs, checkAnnounced(s.Announced, s.Quota.Policies))
 	if _, err := s.schedule(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			errs = append(errs, fmt.Errorf("prefetch.%s", line))

@@ -163,7 +163,7 @@ func (p *program) config() *cobra.Command {
 			}
 			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
 				s := config.Sources[name]
-				quota, err := limiter.NewQuota(s.Quota)
+				quota, err := limiter.NewQuota(s.quota())
 				if err != nil {
 					return err
 				}

@@ -137,7 +137,7 @@ func (p parts) secrets(c source.Config) (map[string]string, error) {
 func (p parts) settings() *settings.Settings {
 	quotas := map[string]limiter.Config{}
 	for name, s := range p.config.Sources {
-		quotas[name] = s.Quota
+		quotas[name] = s.quota()
 	}
 	return settings.New(p.store, quotas)
 }

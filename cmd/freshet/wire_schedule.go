@@ -149,7 +149,7 @@ func share(ctx context.Context, rdb redis.UniversalClient, source, self string) 
 // limiterNow returns the limiter of a source as it is now, with the quota that is in
 // force as far as what was changed of it can be read and holds, and whether it is to stop.
 func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, stopped bool, err error) {
-	config := p.config.Sources[source].Quota
+	config := p.config.Sources[source].quota()
 	if quota, err = limiter.NewQuota(config); err != nil {
 		return view, quota, false, err
 	}

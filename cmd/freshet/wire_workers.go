@@ -72,7 +72,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		s := sources[name]
 		defer s.Close()
 		c := p.config.Sources[name]
-		l, err := limiter.New(name, c.Quota, limiter.Needs{
+		l, err := limiter.New(name, c.quota(), limiter.Needs{
 			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
@@ -82,6 +82,8 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		renewed := func(credential string) {
 			if credential == "" {
 				l.Lift(time.Now())
+			} else {
+				l.Renewed(credential)
 			}
 		}
 		for _, at := range places(c.Config) {

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/announced"
+)
+
+// leaseRoom is for telling Redis that a call has ended, after the longest one.
+const leaseRoom = 5 * time.Second
+
+// quota returns the source's quota with what the rest of its configuration says of it.
+func (s SourceConfig) quota() limiter.Config {
+	q := s.Quota
+	q.Lease = s.Timeout + leaseRoom
+	q.Credentials = max(1, len(s.Credentials))
+	q.Endpoints = len(s.endpoints())
+	q.Costs = s.leastCosts()
+	q.Halts = map[string]string{}
+	if len(s.Credentials) > 1 {
+		q.Halts[source.BlockCredential] = "{credential}"
+	}
+	for _, r := range s.Rules {
+		switch r.Block {
+		case source.BlockEndpoint, source.BlockResource:
+			q.Halts[r.Block] = "{credential}/{" + r.Block + "}"
+		}
+	}
+	return q
+}
+
+// leastCosts are the least that a document is estimated to cost, of each unit that one
+// names.
+func (s SourceConfig) leastCosts() map[string]int {
+	least, documents := map[string]int{}, 0
+	named := map[string]int{}
+	for _, f := range s.Facets {
+		for _, d := range f.Documents {
+			documents++
+			for unit, n := range d.Cost {
+				if before, known := least[unit]; !known || n < before {
+					least[unit] = n
+				}
+				named[unit]++
+			}
+		}
+	}
+	for unit, n := range named {
+		if n < documents { // of the others it is one
+			least[unit] = min(least[unit], 1)
+		}
+	}
+	return least
+}
+
+// endpoints are the source's documents, as quotas know them, with their facets.
+func (s SourceConfig) endpoints() []string {
+	var all []string
+	for name, f := range s.Facets {
+		for document := range f.Documents {
+			all = append(all, name+"/"+document)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// checkQuota returns what of the quota does not fit the rest of the source, each without
+// the quota's name in front of it.
+func (s SourceConfig) checkQuota() (errs []error) {
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	endpoints, placeholders := s.endpoints(), map[string]bool{}
+	for _, name := range []string{"credential", "endpoint", "facet", "method", "key", "resource"} {
+		placeholders[name] = true
+	}
+	for name, f := range s.Facets {
+		endpoints = append(endpoints, name)
+		for param := range f.Params {
+			placeholders[param] = true
+		}
+	}
+	units, told := map[string]bool{limiter.Requests: true}, map[string]bool{}
+	for _, r := range s.Announced {
+		told[r.Policy] = true
+	}
+	for i, p := range s.Quota.Policies {
+		at := fmt.Sprintf("policies[%d]", i)
+		if p.Unit != "" {
+			units[p.Unit] = true
+		}
+		for _, name := range limiter.Placeholders(p.Scope) {
+			if !placeholders[name] {
+				fail("%s.scope: there is no {%s}; there are %s", at, name, listed(placeholders))
+			}
+		}
+		for _, name := range p.Match.Endpoints {
+			if !slices.Contains(endpoints, name) {
+				fail("%s.match.endpoints: %q is no facet or facet/document of the source, which has %s", at, name, s.endpoints())
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(p.Costs)) {
+			if !slices.Contains(endpoints, name) && !slices.Contains(methods, name) {
+				fail("%s.costs.%s: write a method or a facet/document of the source, which has %s", at, name, s.endpoints())
+			}
+		}
+		for _, status := range append(slices.Clone(p.Free), p.Only...) {
+			if http.StatusText(status) == "" {
+				fail("%s: %d is no status of an answer", at, status)
+			}
+		}
+		if p.Learned && !told[p.Name] {
+			fail("%s.learned: no rule of announced says where answers tell of %s; add one with policy: %s", at, p.Name, p.Name)
+		}
+	}
+	for name, f := range s.Facets {
+		for document, d := range f.Documents {
+			for _, unit := range slices.Sorted(maps.Keys(d.Cost)) {
+				if !units[unit] {
+					errs = append(errs, fmt.Errorf("facets.%s.documents.%s.cost.%s: no policy of the quota counts that unit; it counts %s", name, document, unit, listed(units)))
+				}
+			}
+		}
+	}
+	return errs
+}
+
+var methods = []string{http.MethodGet, http.MethodPost}
+
+// checkAnnounced returns the rules that tell of a policy that there is none of.
+func checkAnnounced(rules []announced.Rule, policies []limiter.Policy) error {
+	var errs []error
+	for i, r := range rules {
+		if !slices.ContainsFunc(policies, func(p limiter.Policy) bool { return p.Name == r.Policy }) {
+			errs = append(errs, fmt.Errorf("announced[%d].policy: the quota has no policy %q", i, r.Policy))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,117 @@
+package limiter
+
+import (
+	"math"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// May returns how many calls a lane may make at most within a time, from an untouched
+// quota on: as many as every policy allows, over all values of its scope; infinitely
+// many if none bounds them by time.
+func (q Quota) May(lane schemas.Lane, within time.Duration) float64 {
+	most := math.Inf(1)
+	for _, l := range q.lanes {
+		calls := 0.0
+		for i, one := range l.lanes {
+			if one.interval > 0 && (i == 1 || (i == 0) == (lane == schemas.High)) {
+				calls += float64(one.burst) + float64(within)/float64(one.interval)
+			}
+		}
+		most = min(most, calls)
+	}
+	for _, r := range q.rings {
+		calls := r.calls
+		if lane == schemas.Low {
+			calls = r.low
+		}
+		most = min(most, repeated(float64(calls), r.reach, within))
+	}
+	if d := q.day; d != nil {
+		calls := float64(d.policy.Limit)
+		if lane == schemas.Low { // it is paced
+			calls = max(1, (calls-86400*d.reserve)*min(1, within.Hours()/24))
+		}
+		most = min(most, calls)
+	}
+	for _, s := range q.scoped {
+		most = min(most, q.values(s)*s.may(lane, within)/q.leastCost(s.policy))
+	}
+	if lane == schemas.Low {
+		for _, c := range q.config.LowCeilings {
+			if c.From == c.To {
+				most = min(most, float64(c.Rate)*within.Seconds())
+			}
+		}
+	}
+	return math.Floor(most + 1e-6)
+}
+
+// repeated is what a window allows within a time that may be longer.
+func repeated(calls float64, window, within time.Duration) float64 {
+	return calls * max(1, float64(within)/float64(window))
+}
+
+// may returns the units that one value of the scope may use within a time.
+func (s section) may(lane schemas.Lane, within time.Duration) float64 {
+	n := func(i int) float64 { return float64(s.numbers[i]) }
+	low := lane == schemas.Low
+	switch s.kind {
+	case ringKind:
+		if low {
+			return repeated(n(2), micros(s.numbers[0]), within)
+		}
+		return repeated(n(1), micros(s.numbers[0]), within)
+	case bucketKind:
+		if len(s.policy.Only) > 0 {
+			return math.Inf(1) // what is answered well costs nothing
+		}
+		units := n(1) + float64(within)/n(0)
+		if low {
+			units -= n(2)
+		}
+		return units
+	case gapKind:
+		return 1 + 2*float64(within.Microseconds())/(n(0)+n(1))
+	case toldKind:
+		if low {
+			return repeated(n(0)-n(2), micros(s.numbers[1]), within)
+		}
+		return repeated(n(0), micros(s.numbers[1]), within)
+	case placesKind, haltKind:
+	}
+	return math.Inf(1)
+}
+
+// values returns how many values the scope of a section has: what has as many as there are
+// entities bounds nothing.
+func (q Quota) values(s section) float64 {
+	n := 1.0
+	for _, name := range s.scope.names {
+		switch name {
+		case "credential":
+			n *= max(1, float64(q.config.Credentials))
+		case "endpoint", "facet", "method":
+			n *= max(1, float64(q.config.Endpoints))
+		case "resource":
+		default:
+			n = math.Inf(1)
+		}
+	}
+	return n
+}
+
+// leastCost returns the units that the cheapest call is estimated to cost.
+func (q Quota) leastCost(p Policy) float64 {
+	least := 1
+	if n, known := q.config.Costs[p.Unit]; known {
+		least = n
+	}
+	if len(p.Costs) > 0 {
+		for _, n := range p.Costs {
+			least = min(least, n)
+		}
+	}
+	return float64(max(1, least))
+}
