@@ -36,6 +36,9 @@ func newCredentials(all []Credential, auth Auth) (credentials, error) {
 	if len(all) > 0 && (auth.SecretEnv != "" || auth.SecretFile != "") {
 		return c, errors.New("auth.secretEnv and auth.secretFile: say of each credential where it is found, or list no credentials")
 	}
+	if len(all) > 0 && auth.Header == "" && auth.Query == "" {
+		return c, errors.New("auth.header: credentials are listed, but not the header, or auth.query, that carries them")
+	}
 	for i, one := range all {
 		switch {
 		case !credentialName.MatchString(one.Name):

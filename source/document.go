@@ -60,7 +60,8 @@ type Paging struct {
 
 const usualPages, mostPages = 10, 1000
 
-func (p *Paging) most() int {
+// MostPages returns how many pages there may be.
+func (p *Paging) MostPages() int {
 	if p.Most == 0 {
 		return usualPages
 	}

@@ -28,7 +28,7 @@ func (s *Source) document(ctx context.Context, p *Plan, r request, permits Permi
 	last := &first
 	for n := 1; ; n++ {
 		next, astray := s.after(r, *last, seen)
-		if next != nil && n == r.paging.most() {
+		if next != nil && n == r.paging.MostPages() {
 			next, astray = nil, fmt.Errorf("there are more than %d pages; narrow what is asked for, or raise the document's paging.most", n)
 		}
 		if next == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -167,6 +168,30 @@ func fits(c scheduler.Config, f source.Facet) (errs []error) {
 		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: what nobody reads would be deleted before it is due; shorten it, or keep the facet longer", of, longest, f.KeepFor))
 	}
 	return errs
+}
+
+// documented writes what a facet's documents are asked for by, where that is more than
+// one GET.
+func documented(f source.Facet) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
+		d := f.Documents[name]
+		var how []string
+		switch {
+		case d.GraphQL != nil:
+			how = append(how, "a GraphQL query")
+		case d.Method == http.MethodPost:
+			how = append(how, "a POST")
+		}
+		if d.Paging != nil {
+			how = append(how, fmt.Sprintf("1 to %d pages, a call each", d.Paging.MostPages()))
+		}
+		if len(how) > 0 {
+			name += " (" + strings.Join(how, ", ") + ")"
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, ", ")
 }
 
 // listed writes the names that there are.

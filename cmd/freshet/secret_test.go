@@ -3,16 +3,34 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/freshet/freshet/source"
 )
+
+func TestEachCredentialIsFoundWhereItsOwnSettingsSay(t *testing.T) {
+	t.Setenv("A_KEY", " one ")
+	config := source.Config{Credentials: []source.Credential{{Name: "a", SecretEnv: "A_KEY"}, {Name: "b", SecretFile: write(t, "two\n")}}}
+	found, err := parts{secret: requireSecret}.secrets(config)
+	if want := map[string]string{"a": "one", "b": "two"}; err != nil || !maps.Equal(found, want) {
+		t.Errorf("%v, %v", found, err)
+	}
+	config.Credentials[1] = source.Credential{Name: "b", SecretEnv: "B_KEY"}
+	if _, err := (parts{secret: requireSecret}).secrets(config); err == nil || !strings.HasPrefix(err.Error(), "credentials[1].secretEnv: B_KEY is not set") {
+		t.Errorf("one that is missing: %v", err)
+	}
+	if found, err := (parts{secret: offerSecret}).secrets(config); err != nil || found["a"] != "one" || found["b"] != "" {
+		t.Errorf("one that may be missing: %v, %v", found, err)
+	}
+}
 
 func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
@@ -27,11 +45,12 @@ func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := source.DefaultConfig()
 		config.BaseURL = server.URL
-		config.Auth = source.Auth{Header: "x-key", SecretFile: file}
+		config.Auth = source.Auth{Header: "x-key"}
+		config.Credentials = []source.Credential{{Name: "one", SecretFile: file}}
 		f := source.DefaultFacet()
 		f.Documents = map[string]source.Document{"d": {Path: "/{key}"}}
 		config.Facets = map[string]source.Facet{"f": f}
-		s, err := source.New("a", config, map[string]string{"": "old"}, 1)
+		s, err := source.New("a", config, map[string]string{"one": "old"}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +59,11 @@ func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- followSecret(ctx, places(config)[0], s, func(string) { changes++ }, slog.New(slog.DiscardHandler))
+			done <- followSecret(ctx, places(config)[0], s, func(name string) {
+				if changes++; name != "one" {
+					t.Errorf("told of a change of %q", name)
+				}
+			}, slog.New(slog.DiscardHandler))
 		}()
 		see := func(want int, what string) {
 			time.Sleep(2 * secretEvery)

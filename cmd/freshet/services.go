@@ -175,8 +175,9 @@ func (p *program) config() *cobra.Command {
 				fmt.Fprintf(p.stdout, "          after Redis lost its state no call is made for %v\n", quota.Quiet())
 				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 					f := s.Facets[facet]
-					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, strings.Join(slices.Sorted(maps.Keys(f.Documents)), ", "), f.FreshFor)
+					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, documented(f), f.FreshFor)
 				}
+				s.explainCredentials(p.stdout)
 				s.explainPrefetch(p.stdout, name)
 				for _, at := range places(s.Config) {
 					if at.env != "" && at.file == "" && lookup(p.env, at.env) == "" {
@@ -204,6 +205,20 @@ func (p *program) config() *cobra.Command {
 		},
 	})
 	return c
+}
+
+// explainCredentials says which keys each of several is for, and who sees what it fetches.
+func (s SourceConfig) explainCredentials(to io.Writer) {
+	for _, c := range s.Credentials {
+		keys, seen := "all keys", "every reader"
+		if c.Keys != "" {
+			keys = "keys " + c.Keys
+		}
+		if c.Visibility != "" {
+			seen = c.Visibility
+		}
+		fmt.Fprintf(to, "  credential %s: for %s, seen by %s\n", c.Name, keys, seen)
+	}
 }
 
 // explainPrefetch says what is prefetched, on what, and what a change leads to.

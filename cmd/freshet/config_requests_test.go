@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// asked is a source whose requests say all that can be said of them.
+const asked = `
+sources:
+  forge:
+    baseURL: https://forge.example/api
+    quota: {policies: [{name: second, limit: 60, window: 1s}]}
+    headers: {User-Agent: "me/1 (a@example.org)"}
+    auth: {header: Authorization, prefix: "Bearer "}
+    credentials:
+      - {name: one, secretEnv: FORGE_ONE, keys: "public_.*"}
+      - {name: two, secretFile: /run/secrets/two, visibility: staff}
+    rules:
+      - {status: 200, text: "LIMITED_NUMBER", class: quota, block: endpoint, wait: 60s}
+    facets:
+      issues:
+        documents:
+          list:
+            path: "/repos/{key}/issues"
+            headers: {Accept: application/json}
+            paging: {link: true, most: 50}
+            resource: core
+      project:
+        documents:
+          items:
+            path: /graphql
+            graphql:
+              query: |
+                query($owner: String!, $after: String) { items(owner: $owner, after: $after) { nodes { id } } }
+              variables: {owner: "{key}", first: 100, of: {archived: false, labels: ["a", "{key}"], least: 1.5, none: null}}
+            paging: {cursor: data.items.pageInfo.endCursor, variable: after, items: data.items.nodes}
+            cost: {point: 5}
+      search:
+        documents:
+          found: {path: /search, method: POST, body: '{"q": "{key}"}', contentType: application/json}
+`
+
+func TestAllThatIsSaidOfRequestsIsReadAndPrintedAsItIsWritten(t *testing.T) {
+	config, err := loadConfig(write(t, asked), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, printed, stderr := command(t, nil, "config", "print", "--config", write(t, asked))
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	again, err := loadConfig(write(t, printed), nil)
+	if err != nil {
+		t.Fatalf("what was printed is not read: %v\n%s", err, printed)
+	}
+	code, twice, stderr := command(t, nil, "config", "print", "--config", write(t, printed))
+	if code != 0 || printed != twice {
+		t.Errorf("%s%s\nis printed and read as\n%s", stderr, printed, twice)
+	}
+	before, after := config.Sources["forge"].Config, again.Sources["forge"].Config
+	for name, f := range before.Facets {
+		if !reflect.DeepEqual(f.Documents, after.Facets[name].Documents) {
+			t.Errorf("the documents of %s are printed and read as others:\n%s", name, printed)
+		}
+	}
+	if !reflect.DeepEqual(before.Credentials, after.Credentials) || before.Auth != after.Auth || !maps.Equal(before.Headers, after.Headers) {
+		t.Errorf("the credentials or the headers are printed and read as others:\n%s", printed)
+	}
+	d := after.Facets["project"].Documents["items"]
+	if d.GraphQL == nil || fmt.Sprint(d.GraphQL.Variables["of"]) != "map[archived:false labels:[a {key}] least:1.5 none:<nil>]" || d.Paging.Variable != "after" || d.Cost["point"] != 5 {
+		t.Errorf("%+v", d)
+	}
+	if r := after.Rules[0]; r.Block != "endpoint" || r.Wait.Seconds() != 60 || r.Text != "LIMITED_NUMBER" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestConfigCheckSaysHowADocumentIsAskedForAndByWhom(t *testing.T) {
+	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, asked))
+	const want = `  facet   issues: list (1 to 50 pages, a call each); fresh for 1h0m0s
+  facet   project: items (a GraphQL query, 1 to 10 pages, a call each); fresh for 1h0m0s
+  facet   search: found (a POST); fresh for 1h0m0s
+  credential one: for keys public_.*, seen by every reader
+  credential two: for all keys, seen by staff
+  note    FORGE_ONE is not set here; workers will not start without it
+`
+	if code != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
+	}
+}
+
+func TestAMistakeInARequestIsShownWhereItStands(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"prefix: \"Bearer \"", "prefixes: x", `unknown field "prefixes"`},
+		{"header: Authorization, prefix: \"Bearer \"", "query: key, prefix: x", "sources.forge.auth.prefix: it stands before"},
+		{"header: Authorization, prefix: \"Bearer \"", "prefix: ''", "sources.forge.auth.header: credentials are listed, but not the header"},
+		{"header: Authorization,", "header: Authorization, secretEnv: X,", "sources.forge.auth.secretEnv and auth.secretFile: say of each"},
+		{"name: two", "name: one", `sources.forge.credentials[1].name: "one" is taken`},
+		{"keys: \"public_.*\"", "keys: '('", "sources.forge.credentials[0].keys: "},
+		{"secretFile: /run/secrets/two", "keys: a", "sources.forge.credentials[1]: write either secretEnv or secretFile"},
+		{"block: endpoint", "block: all", `sources.forge.rules[0].block: "all" is not one of [call endpoint resource credential source]`},
+		{"class: quota", "class: transient", "sources.forge.rules[0].block: an answer of class transient stops nothing"},
+		{"wait: 60s", "wait: 60", "60 is not a duration"},
+		{"wait: 60s", "wait: 30h", "sources.forge.rules[0].wait: 30h0m0s must be from 0 to 24h0m0s"},
+		{"User-Agent: \"me/1 (a@example.org)\"", "Host: x", "sources.forge.headers.Host: this header is not to be set"},
+		{"Accept: application/json", "Authorization: x", "sources.forge.facets.issues.documents.list.headers.Authorization: this header carries the credential"},
+		{"link: true, most: 50", "most: 50", "sources.forge.facets.issues.documents.list.paging: write either link: true"},
+		{"most: 50", "most: 5000", "sources.forge.facets.issues.documents.list.paging.most: 5000 must be"},
+		{"most: 50", "next: 50", `unknown field "next"`},
+		{"owner: \"{key}\",", "owner: \"{kye}\",", "sources.forge.facets.project.documents.items.graphql.variables: uses {kye}"},
+		{"variable: after", "variable: first", "sources.forge.facets.project.documents.items.paging.variable: first is filled"},
+		{"point: 5", "point: -5", "sources.forge.facets.project.documents.items.cost.point: -5 must not"},
+		{"method: POST", "method: PUT", `sources.forge.facets.search.documents.found.method: "PUT" must be GET or POST`},
+		{"method: POST,", "", "sources.forge.facets.search.documents.found.body: a GET has none"},
+		{`'{"q": "{key}"}'`, `'{"q": {key}}'`, "sources.forge.facets.search.documents.found.body: not JSON"},
+	} {
+		text := strings.Replace(asked, c.from, c.to, 1)
+		if text == asked {
+			t.Fatalf("%q is not there", c.from)
+		}
+		_, err := loadConfig(write(t, text), nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "^") {
+			t.Errorf("%s: %v, want %s", c.to, err, c.want)
+		}
+	}
+}
