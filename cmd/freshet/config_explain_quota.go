@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+)
+
+// explainQuota says what each policy comes to, and what all of them together let each
+// lane do.
+func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
+	bounds := map[string]limiter.PolicyBound{}
+	for _, b := range quota.Bounds() {
+		bounds[b.Name] = b
+	}
+	for _, p := range s.Quota.Policies {
+		fmt.Fprintf(to, "  quota   %s: %s\n", p.Name, policyText(p, bounds[p.Name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.quota().Halts)) {
+		fmt.Fprintf(to, "  halt    a %s that is refused is stopped alone, and probed\n", name)
+	}
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		fmt.Fprintf(to, "  %-6s  at most %s a second, %s a minute, %s an hour, %s a day\n", lane,
+			may(quota, lane, time.Second), may(quota, lane, time.Minute), may(quota, lane, time.Hour), may(quota, lane, 24*time.Hour))
+	}
+	fmt.Fprintf(to, "          after Redis lost its state no call is made for %v\n", quota.Quiet())
+}
+
+func may(q limiter.Quota, lane schemas.Lane, within time.Duration) string {
+	n := q.May(lane, within)
+	if math.IsInf(n, 1) {
+		return "any number"
+	}
+	return grouped(int64(n))
+}
+
+// policyText says what one policy comes to.
+func policyText(p limiter.Policy, b limiter.PolicyBound) string {
+	units := "calls"
+	if p.Unit != "" {
+		units = p.Unit
+	}
+	var text string
+	switch {
+	case p.Gap != nil && p.Gap.Most > p.Gap.Least:
+		text = fmt.Sprintf("calls are %v to %v apart", p.Gap.Least, p.Gap.Most)
+	case p.Gap != nil:
+		text = fmt.Sprintf("calls are %v apart", p.Gap.Least)
+	case p.Window == limiter.InFlight:
+		text = fmt.Sprintf("%s under way at once, of all processes together", grouped(int64(p.Limit)))
+	case p.Restore > 0:
+		text = fmt.Sprintf("%s %s at once, and %s a second", grouped(int64(p.Limit)), units, calls(float64(p.Restore)))
+	case len(p.Only) > 0:
+		text = fmt.Sprintf("%s answers of the statuses %s in %v", grouped(int64(p.Limit)), statuses(p.Only), p.Window)
+	case p.Learned:
+		text = fmt.Sprintf("%s %s in %v, or what the answers tell", grouped(int64(p.Limit)), units, p.Window)
+	case p.Unit != "" || p.Scope != "":
+		text = fmt.Sprintf("%s %s in %v; up to %s are used", grouped(int64(p.Limit)), units, p.Window, calls(b.PerWindow))
+	default:
+		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them kept for HIGH; at most %d can arrive",
+			b.Limit, b.Window, calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Most)
+	}
+	if scopes := limiter.Placeholders(p.Scope); len(scopes) > 0 {
+		text += ", for each " + strings.Join(scopes, " and ")
+	}
+	if len(p.Match.Methods)+len(p.Match.Endpoints) > 0 {
+		text += ", of " + strings.Join(append(slices.Clone(p.Match.Methods), p.Match.Endpoints...), ", ")
+	}
+	if len(p.Costs) > 0 {
+		var costs []string
+		for _, of := range slices.Sorted(maps.Keys(p.Costs)) {
+			costs = append(costs, fmt.Sprintf("%s %d", of, p.Costs[of]))
+		}
+		text += "; " + strings.Join(costs, ", ")
+	}
+	if len(p.Free) > 0 {
+		text += "; answers of " + statuses(p.Free) + " are free"
+	}
+	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Learned || p.Restore > 0) {
+		text += fmt.Sprintf("; %v kept for HIGH", p.HighReserve)
+	}
+	return text
+}
+
+func statuses(all []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(all), " ", ", "), "[]")
+}
