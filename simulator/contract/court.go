@@ -1,0 +1,54 @@
+package contract
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// court is a site like a court's case search, for all callers together: 40 calls
+// in any minute, 3 in flight, and at least 600 ms from one to the next, refused
+// ones included. It gives out a cookie for a year (WMONID) and one for a visit
+// (JSESSIONID). What it refuses gets a page with status 200. Speed shortens the
+// minute; above 2.5 the gap is what bounds. SessionExpiry lets visits die, at
+// which the page comes with another JSESSIONID.
+func court(m *maker) contract {
+	inFlight := m.places("in-flight", 3)
+	apart := m.gap("gap", 600*time.Millisecond)
+	minute := m.window(sliding, "minute", requests, 40, time.Minute)
+	calls := make(map[string]int) // by the sessions that live
+	page := func() reply { return text(http.StatusOK, htmlType, htmlPage) }
+	visit := func(rep reply) {
+		id := fmt.Sprintf("%016X", m.rng.Uint64())
+		calls[id] = 0
+		rep.header.Add("Set-Cookie", "JSESSIONID="+id+"; Path=/; HttpOnly")
+	}
+	return contract{
+		demands: func(*call) []demand {
+			return []demand{{policy: inFlight, cost: 1}, {policy: apart, cost: 1}, {policy: minute, cost: 1}}
+		},
+		refuse: func(*call, *verdict) reply { return page() },
+		answer: func(c *call, v *verdict) reply {
+			rep := document(http.StatusOK, m.record(c))
+			session, err := c.Cookie("JSESSIONID")
+			known := false
+			if err == nil {
+				_, known = calls[session.Value]
+			}
+			switch most := m.switches[SessionExpiry]; {
+			case err == nil && (!known || most > 0 && float64(calls[session.Value]) >= most):
+				delete(calls, session.Value)
+				rep = page()
+				visit(rep)
+			case err == nil:
+				calls[session.Value]++
+			default:
+				visit(rep)
+			}
+			if _, err := c.Cookie("WMONID"); err != nil {
+				rep.header.Add("Set-Cookie", fmt.Sprintf("WMONID=%011X; Path=/; Expires=%s", m.rng.Uint64()>>20, v.at.AddDate(1, 0, 0).UTC().Format(http.TimeFormat)))
+			}
+			return rep
+		},
+	}
+}

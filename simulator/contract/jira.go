@@ -1,0 +1,94 @@
+package contract
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// jira is Jira Cloud's API: by tenant (the host) 65,000 points in an hour of the
+// clock, of which a read costs 1 and 1 for each object in the answer, a write 1;
+// and by tenant, method and endpoint (the path without what comes after its
+// fourth part) 10 calls in any second. Once the points are used up the policy is
+// no longer announced, and the announced seconds to the reset are a fifth of the
+// window too many. Speed shortens the hour.
+func jira(m *maker) contract {
+	burst := m.window(sliding, "burst", requests, 10, time.Second)
+	quota := m.window(aligned, "tenant-app-quota", points, 65_000, time.Hour)
+	const quotaReason = "jira-quota-tenant-based"
+	return contract{
+		demands: func(c *call) []demand {
+			return []demand{
+				{policy: burst, scope: c.Host + " " + c.Method + " " + segments(c, 4), cost: 1},
+				{policy: quota, scope: c.Host, cost: float64(1 + jiraObjects(c))},
+			}
+		},
+		announce: func(h http.Header, v *verdict) {
+			b, q := v.of(burst), v.of(quota)
+			put(h, "X-Ratelimit-Limit", number(b.policy.limit))
+			put(h, "X-Ratelimit-Remaining", number(b.left))
+			put(h, "X-Ratelimit-Reset", iso(b.reset))
+			left, after := q.left, q.reset.Sub(v.at)
+			if q.refuses && m.switches[LeftWhenRefused] == 0 {
+				left = 0
+			}
+			if left < 1 {
+				after += q.policy.window / 5
+				put(h, "X-Beta-Ratelimit-Reset", iso(q.reset))
+			} else {
+				put(h, "Beta-Ratelimit-Policy", fmt.Sprintf(`"%s";q=%v;w=%d`, q.policy.name, q.policy.limit, seconds(q.policy.window)))
+			}
+			put(h, "Beta-Ratelimit", fmt.Sprintf(`"%s";r=%s;t=%d`, q.policy.name, number(left), seconds(after)))
+			if left < q.policy.limit/5 {
+				put(h, "X-Beta-Ratelimit-Reason", quotaReason)
+				if left >= 1 {
+					put(h, "X-Beta-Ratelimit-Nearlimit", "true")
+				}
+			}
+		},
+		refuse: func(_ *call, v *verdict) reply {
+			reason := "jira-burst-based"
+			if v.refused.policy == quota {
+				reason = quotaReason
+			}
+			rep := document(http.StatusTooManyRequests, object{"errorMessages": []string{"Rate limit exceeded"}})
+			put(rep.header, "RateLimit-Reason", reason)
+			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
+			return rep
+		},
+		answer: func(c *call, _ *verdict) reply {
+			body := m.record(c)
+			if strings.Contains(c.URL.Path, "/search") {
+				list := []object{}
+				for n := range jiraObjects(c) {
+					list = append(list, object{"id": strconv.Itoa(10_000 + n)})
+				}
+				body["issues"] = list
+			}
+			return document(http.StatusOK, body)
+		},
+	}
+}
+
+// jiraObjects is how many objects are read: one, or as many as a search may
+// find.
+func jiraObjects(c *call) int {
+	switch {
+	case c.Method != http.MethodGet:
+		return 0
+	case strings.Contains(c.URL.Path, "/search"):
+		return min(100, atLeast(c.URL.Query().Get("maxResults"), 0, 50))
+	}
+	return 1
+}
+
+// iso leaves out what is zero behind the minutes, and rounds up to a second.
+func iso(t time.Time) string {
+	t = t.Add(time.Second - 1).UTC().Truncate(time.Second)
+	if t.Second() == 0 {
+		return t.Format("2006-01-02T15:04Z")
+	}
+	return t.Format(time.RFC3339)
+}

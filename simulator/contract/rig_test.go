@@ -1,0 +1,113 @@
+package contract
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// rig is an upstream in a bubble, where time passes only when it is told to.
+type rig struct {
+	*testing.T
+	u *Upstream
+}
+
+func play(t *testing.T, name string, o Options, scene func(r rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		u, err := New(name, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scene(rig{t, u})
+	})
+}
+
+// pass lets time go by.
+func pass(d time.Duration) { <-time.After(d) }
+
+// answer is what came back, with headers in Go's spelling.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (a answer) has(t *testing.T, status int, parts ...string) {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("status is %d, not %d: %s", a.status, status, a.body)
+	}
+	for _, part := range parts {
+		if !strings.Contains(a.body, part) {
+			t.Fatalf("body lacks %s: %s", part, a.body)
+		}
+	}
+}
+
+func (a answer) says(t *testing.T, name, want string) {
+	t.Helper()
+	if got := strings.Join(a.header.Values(name), "|"); got != want {
+		t.Fatalf("%s is %q, not %q", name, got, want)
+	}
+}
+
+// ask makes a request of "GET /path", headers "Name: value" and a body.
+func ask(what string, lines ...string) *http.Request {
+	method, path, _ := strings.Cut(what, " ")
+	var body io.Reader
+	var headers []string
+	for _, line := range lines {
+		if strings.HasPrefix(line, "{") {
+			body = strings.NewReader(line)
+		} else {
+			headers = append(headers, line)
+		}
+	}
+	r := httptest.NewRequest(method, "http://kr.api.example"+path, body)
+	for _, line := range headers {
+		name, value, _ := strings.Cut(line, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+func (r rig) do(q *http.Request) answer {
+	rec := httptest.NewRecorder()
+	r.u.ServeHTTP(rec, q)
+	got := rec.Result()
+	a := answer{got.StatusCode, http.Header{}, rec.Body.String()}
+	for name, values := range got.Header {
+		for _, v := range values {
+			a.header.Add(name, v)
+		}
+	}
+	return a
+}
+
+// within makes calls that must not be refused.
+func (r rig) within(n int, call func() *http.Request) {
+	r.Helper()
+	for i := range n {
+		a := r.do(call())
+		if s := r.u.Stats(); s.Refused > 0 {
+			r.Fatalf("call %d of %d was refused: %d %s, %v", i+1, n, a.status, a.body, s.Violations)
+		}
+	}
+}
+
+// policy returns the only entry of a policy.
+func (r rig) policy(name string) PolicyStats {
+	r.Helper()
+	for _, p := range r.u.Stats().Policies {
+		if p.Name == name {
+			return p
+		}
+	}
+	r.Fatalf("there is no policy %q in %+v", name, r.u.Stats().Policies)
+	return PolicyStats{}
+}

@@ -1,0 +1,74 @@
+package contract
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// riot is Riot's API with a development key: by key and region (the first label
+// of the host) 20 calls in 1 s and 100 in 120 s, and for each method (the path
+// without its last part) 30 in 10 s, in windows that begin with their first
+// call. Speed shortens those of 120 s and 10 s. SharedRefusal is the refusal of a
+// service behind it, which comes without a Retry-After.
+func riot(m *maker) contract {
+	app := []*policy{
+		m.window(fixed, "application-1s", requests, 20, time.Second),
+		m.window(fixed, "application-120s", requests, 100, 2*time.Minute),
+	}
+	method := []*policy{m.window(fixed, "method", requests, 30, 10*time.Second)}
+	refuse := func(kind string) reply {
+		rep := document(http.StatusTooManyRequests, object{"status": object{"message": "Rate limit exceeded", "status_code": 429}})
+		rep.header.Set("X-Rate-Limit-Type", kind)
+		return rep
+	}
+	return contract{
+		demands: func(c *call) []demand {
+			key := c.Header.Get("X-Riot-Token")
+			if key == "" {
+				return nil
+			}
+			region, _, _ := strings.Cut(c.Host, ".")
+			scope := owner(key) + " " + region
+			path := c.URL.Path[:strings.LastIndexByte(c.URL.Path, '/')]
+			return []demand{
+				{policy: app[0], scope: scope, cost: 1},
+				{policy: app[1], scope: scope, cost: 1},
+				{policy: method[0], scope: scope + " " + path, cost: 1},
+			}
+		},
+		announce: func(h http.Header, v *verdict) {
+			for name, policies := range map[string][]*policy{"X-App-Rate-Limit": app, "X-Method-Rate-Limit": method} {
+				var limits, counts []string
+				for _, p := range policies {
+					limits = append(limits, fmt.Sprintf("%v:%d", p.limit, seconds(p.window)))
+					counts = append(counts, fmt.Sprintf("%v:%d", v.of(p).used(), seconds(p.window)))
+				}
+				put(h, name, strings.Join(limits, ","))
+				put(h, name+"-Count", strings.Join(counts, ","))
+			}
+		},
+		refuse: func(_ *call, v *verdict) reply {
+			kind := "application"
+			if v.refused.policy == method[0] {
+				kind = "method"
+			}
+			rep := refuse(kind)
+			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
+			return rep
+		},
+		answer: func(c *call, v *verdict) reply {
+			switch {
+			case len(v.standings) == 0:
+				rep := document(http.StatusUnauthorized, object{"status": object{"message": "There is no key.", "status_code": 401}})
+				rep.mute = true
+				return rep
+			case m.on(SharedRefusal):
+				return refuse("service")
+			}
+			return document(http.StatusOK, m.record(c))
+		},
+	}
+}
