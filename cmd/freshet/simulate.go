@@ -12,10 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/simulator/contract"
 )
 
 func (p *program) simulate() *cobra.Command {
-	var address, latency string
+	var address, latency, name string
+	var speed float64
 	var limits []string
 	var c simulator.Config
 	cmd := &cobra.Command{
@@ -23,11 +25,32 @@ func (p *program) simulate() *cobra.Command {
 		Short: "Run the upstream simulator alone",
 		Long: `Run an upstream with documents of the Nexon Open API's shape and size, a real quota and
 misbehaviour on request. GET /_stats is the judge of what arrived, GET /_arrivals lists
-every call, POST /_control changes latency, quota, content and faults while it runs.`,
+every call, POST /_control changes latency, quota, content and faults while it runs.
+
+With --contract it is another API with that one's quotas, announced and refused as that one
+does, on small made-up documents. GET /_stats is its judge, POST /_reset forgets what it saw.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if c.Latency, err = parseRange(latency); err != nil {
 				return usageError{err}
+			}
+			if speed <= 0 {
+				return usageError{fmt.Errorf("--speed is %v; it must be above 0, and 60 makes a minute of an hour", speed)}
+			}
+			if name != "" {
+				for _, other := range []string{"limit", "identity", "pretty"} {
+					if cmd.Flags().Changed(other) {
+						return usageError{fmt.Errorf("--%s means nothing to a contract, which brings its own; leave it or --contract out", other)}
+					}
+				}
+				upstream, err := contract.New(name, contract.Options{Speed: speed, Latency: c.Latency, Seed: c.Seed})
+				if err != nil {
+					return usageError{err}
+				}
+				return p.serveUpstream(cmd.Context(), address, "", upstream)
+			}
+			if cmd.Flags().Changed("speed") {
+				return usageError{errors.New("--speed belongs to --contract, whose windows it shortens")}
 			}
 			for _, text := range limits {
 				limit, err := parseLimit(text)
@@ -39,18 +62,9 @@ every call, POST /_control changes latency, quota, content and faults while it r
 			if err := c.Validate(); err != nil {
 				return usageError{err}
 			}
-			l, err := listen(cmd.Context(), address, "the simulator's address", "--listen")
-			if err != nil {
-				return err
-			}
 			upstream := simulator.New(c)
-			server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
-			context.AfterFunc(cmd.Context(), func() { upstream.Close(); _ = server.Close() })
-			fmt.Fprintf(p.stderr, "upstream at http://%s/maplestory/v1, its judge at http://%s/_stats\n", l.Addr(), l.Addr())
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				return err
-			}
-			return nil
+			context.AfterFunc(cmd.Context(), upstream.Close)
+			return p.serveUpstream(cmd.Context(), address, "/maplestory/v1", upstream)
 		},
 	}
 	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:9090", "address to listen on")
@@ -59,7 +73,24 @@ every call, POST /_control changes latency, quota, content and faults while it r
 	cmd.Flags().Uint64Var(&c.Seed, "seed", 1, "seed of the made-up content")
 	cmd.Flags().BoolVar(&c.Identity, "identity", false, "never compress")
 	cmd.Flags().BoolVar(&c.Pretty, "pretty", false, "indent the documents, as the real API does")
+	cmd.Flags().StringVar(&name, "contract", "", "be an API with these quotas instead, such as github-rest")
+	cmd.Flags().Float64Var(&speed, "speed", 1, "divide the contract's windows of 10s and more")
 	return cmd
+}
+
+// serveUpstream listens until the context ends.
+func (p *program) serveUpstream(ctx context.Context, address, base string, upstream http.Handler) error {
+	l, err := listen(ctx, address, "the simulator's address", "--listen")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	fmt.Fprintf(p.stderr, "upstream at http://%s%s, its judge at http://%s/_stats\n", l.Addr(), base, l.Addr())
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // parseLimit reads a limit such as 500/1s.
