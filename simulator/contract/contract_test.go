@@ -140,7 +140,7 @@ func TestEveryContractHasAnExample(t *testing.T) {
 func TestWhoStaysWithinIsNeverRefusedAndOneCallMoreIsAsDocumented(t *testing.T) {
 	for _, x := range examples {
 		t.Run(x.name, func(t *testing.T) {
-			play(t, x.name, Options{}, func(r rig) {
+			play(t, x.name, Options{}, func(t *testing.T, r rig) {
 				r.within(x.atOnce, x.call)
 				pass(x.again + 1)
 				r.within(x.atOnce, x.call)
@@ -150,7 +150,7 @@ func TestWhoStaysWithinIsNeverRefusedAndOneCallMoreIsAsDocumented(t *testing.T) 
 					t.Errorf("all was used and nothing more, but the record has %+v", p)
 				}
 			})
-			play(t, x.name, Options{}, func(r rig) {
+			play(t, x.name, Options{}, func(t *testing.T, r rig) {
 				r.within(x.atOnce, x.call)
 				a := r.do(x.call())
 				a.has(t, cmp.Or(x.status, a.status), x.body...)

@@ -18,7 +18,7 @@ func TestTheRecordAgreesWithEveryDecision(t *testing.T) {
 	for _, x := range examples {
 		for _, how := range []map[Switch]float64{nil, {FixedWindows: 1}, {SlidingWindows: 1}} {
 			t.Run(fmt.Sprintf("%s %v", x.name, how), func(t *testing.T) {
-				play(t, x.name, Options{Speed: 3, Misbehave: how}, func(r rig) {
+				play(t, x.name, Options{Speed: 3, Misbehave: how}, func(t *testing.T, r rig) {
 					chance := rand.New(rand.NewPCG(7, 7))
 					for range 1_500 {
 						r.do(x.call())
@@ -66,12 +66,11 @@ func agrees(t *testing.T, a *account) int {
 
 func TestARefusalOfANexonKeyIsChargedToo(t *testing.T) {
 	call := get("GET /maplestory/v1/id", "X-Nxopen-Api-Key: app-1")
-	play(t, "nexon-development", Options{}, func(r rig) {
+	play(t, "nexon-development", Options{}, func(t *testing.T, r rig) {
 		r.within(5, call)
 		pass(time.Second)
 		r.do(call()).has(t, 429)
 		pass(1)
-		r.within(0, call)
 		for range 4 {
 			r.do(call()).has(t, 200)
 		}
@@ -80,7 +79,7 @@ func TestARefusalOfANexonKeyIsChargedToo(t *testing.T) {
 }
 
 func TestAccountsAreApart(t *testing.T) {
-	play(t, "nexon-development", Options{}, func(r rig) {
+	play(t, "nexon-development", Options{}, func(t *testing.T, r rig) {
 		r.within(3, get("GET /x", "X-Nxopen-Api-Key: app-1"))
 		r.within(2, get("GET /x", "X-Nxopen-Api-Key: app-2"))
 		r.within(5, get("GET /x", "X-Nxopen-Api-Key: other-1"))
@@ -92,7 +91,7 @@ func TestAnAcceleratedDayEndsAtItsMidnight(t *testing.T) {
 	// A day of ten minutes; the bubble begins at midnight of UTC, nine o'clock in
 	// Korea, which is a multiple of that.
 	call := get("GET /weather?serviceKey=k")
-	play(t, "data-go-kr", Options{Speed: 144}, func(r rig) {
+	play(t, "data-go-kr", Options{Speed: 144}, func(t *testing.T, r rig) {
 		pass(time.Minute)
 		for range 400 {
 			for range 25 {
@@ -115,7 +114,7 @@ func TestAnAcceleratedDayEndsAtItsMidnight(t *testing.T) {
 }
 
 func TestPlacesAreBackBeforeTheAnswerIs(t *testing.T) {
-	play(t, "court", Options{Latency: simulator.Range{Min: 5 * time.Second, Max: 5 * time.Second}}, func(r rig) {
+	play(t, "court", Options{Latency: simulator.Range{Min: 5 * time.Second, Max: 5 * time.Second}}, func(t *testing.T, r rig) {
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() { r.do(ask("GET /case/7")).has(t, 200, "value") })
@@ -136,7 +135,7 @@ func TestPlacesAreBackBeforeTheAnswerIs(t *testing.T) {
 
 func TestAResetForgetsStatisticsAndNotTheQuota(t *testing.T) {
 	call := get("GET /r/golang/new", bearer, agent)
-	play(t, "reddit", Options{}, func(r rig) {
+	play(t, "reddit", Options{}, func(t *testing.T, r rig) {
 		r.within(1_000, call)
 		r.do(call()).has(t, 429)
 		r.do(ask("POST /_reset")).has(t, 204)

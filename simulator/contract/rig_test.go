@@ -16,14 +16,14 @@ type rig struct {
 	u *Upstream
 }
 
-func play(t *testing.T, name string, o Options, scene func(r rig)) {
+func play(t *testing.T, name string, o Options, scene func(t *testing.T, r rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		u, err := New(name, o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		scene(rig{t, u})
+		scene(t, rig{t, u})
 	})
 }
 
