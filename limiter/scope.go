@@ -151,7 +151,7 @@ func newSection(p Policy, jitter, lease time.Duration) (section, error) {
 		s.kind = ringKind
 		s.numbers = []int64{(reach + time.Microsecond).Microseconds(), int64(budget), int64(budget) - kept}
 	default:
-		burst := max(1, budget/20, p.dearest())
+		burst := max(1, budget/100, p.dearest())
 		if 2*burst > budget {
 			return s, fmt.Errorf("limit: a call that costs %d of %d units can't be kept to; raise the limit or lower the cost", p.dearest(), budget)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ type callers struct {
 	*testing.T
 	redis   *miniredis.Miniredis
 	out     *outside
+	heard   func() []string // of processes that may have a place, since it was asked last
 	run     asker
 	config  Config
 	members []*member
@@ -68,8 +70,10 @@ func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
 	run, out := script("s", patiently(t, m.Addr())), newOutside(t)
+	heard := hear(t, m)
 	synctest.Test(t, func(t *testing.T) {
 		f := &callers{
+			heard: heard,
 			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, config: config,
 			answers: answers, far: 30 * ms,
 		}
@@ -81,6 +85,31 @@ func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream
 			m.end()
 		}
 	})
+}
+
+// hear returns what reads whom the script has told that it may have a place.
+func hear(t *testing.T, m *miniredis.Miniredis) func() []string {
+	sub := m.NewSubscriber()
+	sub.Subscribe(wakesKey("s"))
+	var all []string
+	done := make(chan struct{})
+	go func() {
+		for message := range sub.Messages() {
+			if message.Message == "that was all" {
+				done <- struct{}{}
+				continue
+			}
+			all = append(all, message.Message)
+		}
+	}()
+	t.Cleanup(sub.Close)
+	return func() []string {
+		m.Publish(wakesKey("s"), "that was all")
+		<-done
+		heard := all
+		all = nil
+		return heard
+	}
 }
 
 func (m *member) end() {
@@ -98,11 +127,18 @@ func (f *callers) begin() *member {
 		pass(f.span(200*time.Microsecond, time.Millisecond))
 		f.mu.Lock()
 		now := time.Now()
+		var woken []string
 		f.out.do(func() {
 			f.redis.SetTime(now)
 			g, err = f.run(context.Background(), d)
+			woken = f.heard()
 		})
 		f.mu.Unlock()
+		for _, m := range f.members {
+			if slices.Contains(woken, m.limiter.name) {
+				m.limiter.mayHave()
+			}
+		}
 		if err != nil {
 			f.Errorf("the script: %v", err)
 		}

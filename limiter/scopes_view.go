@@ -197,11 +197,16 @@ func (l *Limiter) wakes(ctx context.Context) {
 				return
 			}
 			if m.Payload == l.name {
-				l.mu.Lock()
-				l.again()
-				l.mu.Unlock()
-				l.wake()
+				l.mayHave()
 			}
 		}
 	}
+}
+
+// mayHave has this process ask at once.
+func (l *Limiter) mayHave() {
+	l.mu.Lock()
+	l.again()
+	l.mu.Unlock()
+	l.wake()
 }

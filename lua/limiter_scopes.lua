@@ -82,7 +82,7 @@ local function scoped()
       b.held = redis.call('ZCARD', b.calls)
       -- Who called before the state was lost may be calling still.
       if now < birth + s[4] then b.shut = birth + s[4] end
-      b.waiters, b.want, b.got = redis.call('HGETALL', b.key), {0, 0}, {0, 0}
+      b.waiters, b.asks, b.left, b.got = redis.call('HGETALL', b.key), {false, false}, {0, 0}, {0, 0}
     end,
     H = function(b, _, text)
       b.probe, b.began, b.turned, b.pause, b.most = 0, 0, 0, 0, 0
@@ -268,7 +268,7 @@ local function scoped()
       for x = 1, nextWord() do
         local b = buckets[nextWord()]
         way[x] = {b = b, units = nextWord()}
-        if b.s.kind == 'C' and b.class ~= c then b.want[c.lane], b.class = b.want[c.lane] + c.n, c end
+        if b.s.kind == 'C' then b.asks[c.lane] = true end
       end
       c.ways[w] = way
     end
@@ -301,7 +301,7 @@ local function scoped()
   local out = {now, 0, probe > 0 and -6 or 0}
   for _, c in ipairs(classes) do
     local low, first, second = c.lane == 2, c.lane, c.lane + 1
-    local granted, again, why, at = 0, 0, 0, #out + 1
+    local granted, again, why, at, full = 0, 0, 0, #out + 1, {}
     out[at], out[at + 1], out[at + 2] = 0, 0, 0
     while granted < c.n do
       if stopped then again, why = 1000000, -2; break end
@@ -314,13 +314,16 @@ local function scoped()
       base = max(base, birth + quiet)
       local slot, part, way, halted
       local hint = AGAIN
-      why = baseWhy
+      why, full = baseWhy, {}
       for w, all in ipairs(c.ways) do
         local s, p, because, probes = base, 1, baseWhy, 0
         for _, x in ipairs(all) do
           local t, left = wait[x.b.s.kind](x.b, x.b.s, x.units, low, s)
           if t > s then s, because = t, x.b.s.index or 0 end
-          if t == huge then hint = min(hint, x.b.s.kind == 'C' and PLACE or CALM) end
+          if t == huge then
+            hint = min(hint, x.b.s.kind == 'C' and PLACE or CALM)
+            if x.b.s.kind == 'C' then full[x.b] = true end
+          end
           if x.b.s.kind == 'H' and x.b.probe > 0 then probes, hint = 1, min(hint, LIFTED) end
           p = min(p, left)
         end
@@ -329,6 +332,10 @@ local function scoped()
         end
       end
       if slot > now + horizon then
+        -- It waits for a place where nothing else has it wait for longer.
+        if slot == huge then
+          for b in pairs(full) do b.left[c.lane] = b.left[c.lane] + c.n - granted end
+        end
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(horizon / 2)))
         if probe > 0 then
           why = -6
@@ -377,11 +384,12 @@ local function scoped()
     end,
     C = function(b, s)
       for lane = 1, 2 do
-        local left = b.want[lane] - b.got[lane]
-        if left > 0 then
-          redis.call('HSET', b.key, process .. ' ' .. lane, format('%d %.0f %d %.0f', lane, b.since[lane], left, now))
+        if b.left[lane] > 0 then
+          -- Who was served stands behind the others with what is left of it.
+          local since = b.got[lane] > 0 and now or b.since[lane]
+          redis.call('HSET', b.key, process .. ' ' .. lane, format('%d %.0f %d %.0f', lane, since, b.left[lane], now))
           redis.call('PEXPIRE', b.key, 10000)
-        elseif b.want[lane] > 0 then
+        elseif b.asks[lane] then
           redis.call('HDEL', b.key, process .. ' ' .. lane)
         end
       end

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/presets"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/simulator/contract"
+	"github.com/freshet/freshet/source"
+)
+
+// preset returns a preset as it is shipped.
+func preset(t *testing.T, name string) SourceConfig {
+	t.Helper()
+	var c SourceConfig
+	if err := yaml.UnmarshalWithOptions(presets.All()[name], &c, yaml.Strict()); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return c
+}
+
+// accelerated is a source whose upstream's time runs so much faster: windows of ten seconds
+// and more are shorter, and what takes as long to fill is filled faster.
+func accelerated(c SourceConfig, speed float64) SourceConfig {
+	const short = 10 * time.Second
+	policies := append([]limiter.Policy{}, c.Quota.Policies...)
+	for i, p := range policies {
+		if window := time.Duration(p.Window); window >= short {
+			policies[i].Window = limiter.Window(float64(window) / speed)
+		}
+		if p.Restore > 0 && float64(p.Limit)/float64(p.Restore) >= short.Seconds() {
+			policies[i].Restore *= limiter.Rate(speed)
+		}
+	}
+	c.Quota.Policies = policies
+	c.Quota.Brake = time.Duration(float64(c.Quota.Brake) / speed)
+	rules := append([]source.Rule{}, c.Rules...)
+	for i := range rules {
+		rules[i].Wait = time.Duration(float64(rules[i].Wait) / speed)
+	}
+	c.Rules = rules
+	// A place is kept for as long as a call may take: nobody waits long for one here.
+	c.Timeout = 3 * time.Second
+	for i := range policies {
+		policies[i].Lease = 0
+	}
+	return c
+}
+
+// against is a preset that calls an upstream which enforces its contract.
+type against struct {
+	*testing.T
+	config   SourceConfig
+	upstream *contract.Upstream
+	limiters []*limiter.Limiter
+	sources  []*source.Source
+	ctx      context.Context
+	wg       sync.WaitGroup
+	good     atomic.Int64
+	mu       sync.Mutex
+	bad      map[string]int
+}
+
+// begin has so many processes of their own limiters and connections call on and on, with
+// so many callers a lane, for keys of that form.
+func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *against {
+	t.Helper()
+	upstream, err := contract.New(name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(upstream)
+	t.Cleanup(server.Close)
+	base, err := url.Parse(c.BaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.BaseURL = server.URL + base.Path
+	ctx, stop := context.WithCancel(t.Context())
+	a := &against{T: t, config: c, upstream: upstream, ctx: ctx, bad: map[string]int{}}
+	t.Cleanup(func() { stop(); a.wg.Wait() })
+	id, address := servicetest.Name(name), servicetest.RedisAddress(t)
+	for n := range processes {
+		rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = rdb.Close() })
+		l, err := limiter.New(id, c.quota(), limiter.Needs{
+			Redis: rdb, Process: fmt.Sprint(n), Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := source.New(id, c.Config, secrets, 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		a.limiters, a.sources = append(a.limiters, l), append(a.sources, s)
+		a.wg.Go(func() { _ = l.Run(ctx) })
+	}
+	return a
+}
+
+// call has so many callers of each process call on and on.
+func (a *against) call(callers int, lane schemas.Lane, facet string, key func() string, params map[string]string) {
+	for i, l := range a.limiters {
+		for range callers {
+			a.wg.Go(func() {
+				for a.ctx.Err() == nil {
+					a.one(a.sources[i], l, lane, source.Request{Facet: facet, Key: key(), Params: params})
+				}
+			})
+		}
+	}
+}
+
+func (a *against) one(s *source.Source, l *limiter.Limiter, lane schemas.Lane, r source.Request) {
+	plan, err := s.Plan(r)
+	if err != nil {
+		a.Error(err)
+		return
+	}
+	answers, err := s.Fetch(a.ctx, plan, presetPermits{permits{l}, lane})
+	if err != nil {
+		return
+	}
+	o := s.Read(answers, time.Now())
+	if o.Class == source.OK || o.Class == source.NotModified {
+		a.good.Add(1)
+		if o.Content != nil {
+			o.Content.Release()
+		}
+		return
+	}
+	a.mu.Lock()
+	a.bad[fmt.Sprintf("%s: %v %.80s", o.Class, o.Err, o.Sample)]++
+	a.mu.Unlock()
+}
+
+// presetPermits are those of one lane, without records to be numbered.
+type presetPermits struct {
+	permits
+	lane schemas.Lane
+}
+
+func (p presetPermits) Acquire(ctx context.Context, c source.Call) (source.Permit, error) {
+	permit, err := p.permits.Acquire(ctx, p.lane, c)
+	if err != nil {
+		return nil, err
+	}
+	return &presetPermit{of: p, call: c, admission: permit.(admission)}, nil
+}
+
+type presetPermit struct {
+	admission
+	of   presetPermits
+	call source.Call
+}
+
+func (p *presetPermit) Spend(ctx context.Context) error {
+	for !p.admission.Spend() {
+		again, err := p.of.AcquireAgain(ctx, p.of.lane, p.call)
+		if err != nil {
+			return err
+		}
+		p.admission = again.(admission)
+	}
+	return nil
+}
+
+func (p *presetPermit) Finished(e source.Ended) { p.Ended(e) }
+
+// keys returns one of n keys at a time, numbers all.
+func keys(n int) func() string {
+	return func() string { return fmt.Sprint(100 + rand.IntN(n)) } //nolint:gosec // not a secret
+}
+
+// saturated is how long a preset is saturated.
+func saturated(t *testing.T) time.Duration {
+	text := os.Getenv("FRESHET_TEST_SATURATE")
+	if text == "" {
+		return 12 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("FRESHET_TEST_SATURATE: %v", err)
+	}
+	return d
+}
