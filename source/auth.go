@@ -124,6 +124,26 @@ func (s *Source) concealed(text []byte) []byte {
 	return text
 }
 
+// discreet returns the error without any of the credentials in its text.
+func (s *Source) discreet(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if hidden := string(s.concealed([]byte(text))); hidden != text {
+		return &hiddenError{hidden, err}
+	}
+	return err
+}
+
+type hiddenError struct {
+	text string
+	err  error
+}
+
+func (e *hiddenError) Error() string        { return e.text }
+func (e *hiddenError) Is(target error) bool { return errors.Is(e.err, target) }
+
 // leastConcealed keeps a credential of a few letters, which is none, from being looked
 // for in every word.
 const leastConcealed = 6

@@ -91,6 +91,44 @@ func TestTheCredentialThatThePermitNamesTravels(t *testing.T) {
 	}
 }
 
+// relieved is a permit that lapsed; what took its place is for another credential.
+type relieved struct {
+	Permit
+	name string
+}
+
+func (r *relieved) Credential() string { return r.name }
+
+func (r *relieved) Spend(ctx context.Context) error {
+	r.name = "two"
+	return r.Permit.Spend(ctx)
+}
+
+type relieving struct{ booth }
+
+func (r *relieving) Acquire(ctx context.Context, c Call) (Permit, error) {
+	p, err := r.booth.Acquire(ctx, c)
+	return &relieved{p, "one"}, err
+}
+
+func TestTheCredentialIsThatOfThePermitThatWasSpent(t *testing.T) {
+	var got string
+	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("X-Api-Key")
+		_, _ = w.Write([]byte("{}"))
+	})
+	config := testSource(t, at, nil).config
+	config.Credentials = []Credential{{Name: "one", SecretEnv: "A"}, {Name: "two", SecretEnv: "B"}}
+	s, err := New("test", config, map[string]string{"one": "1", "two": "2"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := fetch(t, t.Context(), s, &relieving{}); err != nil || got != "2" {
+		t.Errorf("%q arrived, %v", got, err)
+	}
+}
+
 func TestAPermitForACredentialThatIsNotThereSendsNothing(t *testing.T) {
 	s := testSource(t, serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") }), nil)
 	b := &named{choose: func(Call) string { return "another" }}
@@ -148,8 +186,18 @@ func TestACredentialInTheQueryIsInNoErrorInNoSampleAndInNoLog(t *testing.T) {
 			w.WriteHeader(http.StatusFound)
 		},
 		"not JSON": func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.RequestURI)) },
-		"cut off":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"late":     func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"no HTTP": func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, err = fmt.Fprintf(conn, "%s %s\r\n\r\n", r.URL.Query().Get("key"), r.RequestURI)
+				err = errors.Join(err, conn.Close())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		},
+		"cut off": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"late":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"again": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.RequestURI+"&x=1", http.StatusFound)
 		},
@@ -176,7 +224,7 @@ func TestACredentialInTheQueryIsInNoErrorInNoSampleAndInNoLog(t *testing.T) {
 	if strings.Contains(log.String(), "hunter2") {
 		t.Errorf("the credential is in %s", log.String())
 	}
-	if !strings.Contains(log.String(), "key REDACTED is wrong") {
+	if !strings.Contains(log.String(), "key REDACTED is wrong") || !strings.Contains(log.String(), `malformed HTTP status code \"/v1/a`) {
 		t.Error("no answer repeated it, the test shows nothing")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -176,6 +177,46 @@ func TestAPOSTThatMayHaveArrivedIsNotSentAgain(t *testing.T) {
 	}
 	if lost < 20 {
 		t.Errorf("%d calls in 50 rounds were lost: the test shows nothing", lost)
+	}
+}
+
+func TestAPOSTThatIsSentAgainIsWholeAndHasThePermitsCredential(t *testing.T) {
+	for name, auth := range map[string]Auth{"header": {Header: "X-Key"}, "query": {Query: "key"}} {
+		var mu sync.Mutex
+		var seen []string
+		at, _ := flaky(t, func(r *http.Request) {
+			text, _ := io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, string(text)+" "+r.Header.Get("X-Key")+r.URL.Query().Get("key"))
+		})
+		config := testSource(t, at, documentOf(Document{
+			Path: "/p", Method: "POST", Body: `["{key}"]`, Headers: map[string]string{"Idempotency-Key": "{key}"}, // by which the transport dares to
+		})).config
+		config.Auth = auth
+		config.Credentials = []Credential{{Name: "one", SecretEnv: "A"}, {Name: "two", SecretEnv: "B"}}
+		s, err := New("test", config, map[string]string{"one": "1", "two": "2"}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		turn := 0
+		b := &named{choose: func(c Call) string { turn++; return c.Credentials[(turn-1)%2] }}
+		for range 20 {
+			if _, err := fetch(t, t.Context(), s, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		for i, got := range seen {
+			if want := fmt.Sprintf(`["a"] %d`, i%2+1); got != want {
+				t.Errorf("%s: call %d came as %s, want %s", name, i, got, want)
+			}
+		}
+		if int64(len(seen)) != b.spent.Load() || len(seen) < 30 {
+			t.Errorf("%s: %d arrivals on %d permits; below 30 the test shows nothing", name, len(seen), b.spent.Load())
+		}
+		mu.Unlock()
 	}
 }
 

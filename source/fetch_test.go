@@ -112,7 +112,7 @@ func TestAFetchSendsOnePermittedRequestAndBringsTheBodyAsItCame(t *testing.T) {
 
 // flaky accepts connections; on each it answers the first request, and closes it
 // without an answer when a second one has arrived.
-func flaky(t *testing.T) (url string, arrivals *atomic.Int64) {
+func flaky(t *testing.T, seen ...func(r *http.Request)) (url string, arrivals *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -134,7 +134,10 @@ func flaky(t *testing.T) (url string, arrivals *atomic.Int64) {
 					if err != nil {
 						return
 					}
-					_ = req.Body.Close()
+					for _, see := range seen {
+						see(req)
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
 					arrivals.Add(1)
 					if n == 0 {
 						_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")

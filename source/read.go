@@ -222,7 +222,7 @@ func (r reading) failed(v verdict, err error) Outcome {
 	plain, header := r.w.plain.Bytes(), r.answer.header
 	o := Outcome{
 		Class: v.class, Block: v.block, Wait: v.wait, Status: r.answer.status, Permit: r.answer.permit,
-		Err:    fmt.Errorf("document %s: %w", r.name, err),
+		Err:    r.s.discreet(fmt.Errorf("document %s: %w", r.name, err)),
 		Sample: r.s.concealed(bytes.Clone(plain[:min(len(plain), sampleBytes)])),
 	}
 	if header != nil {

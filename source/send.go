@@ -114,13 +114,13 @@ func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permi
 		if calls == 0 && refused != nil {
 			return answer{}, 0, refused
 		}
-		return answer{err: plainError(call, err), permit: last(&spent)}, calls, nil
+		return answer{err: s.discreet(plainError(call, err)), permit: last(&spent)}, calls, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
 	one = answer{status: resp.StatusCode, header: resp.Header, permit: last(&spent)}
 	one.body, one.err = readBody(resp, room)
 	if one.err != nil {
-		one.err = plainError(call, one.err)
+		one.err = s.discreet(plainError(call, one.err))
 	}
 	return one, calls, nil
 }
