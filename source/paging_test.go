@@ -134,6 +134,22 @@ func TestACredentialInTheQueryIsThatOfThePermitOnEveryPage(t *testing.T) {
 	}
 }
 
+func TestAPageIsKnownAgainWithoutTheCredential(t *testing.T) {
+	b := &book{answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		w.Header().Set("Link", fmt.Sprintf("<http://%s/repos/a/issues?link=&key=%s>; rel=next", r.Host, r.URL.Query().Get("key")))
+		_, _ = w.Write([]byte("[]"))
+		return true
+	}}
+	s := testSource(t, serve(t, b.ServeHTTP), func(c *Config) { documentOf(byLink)(c); c.Auth = Auth{Query: "key"} })
+	if err := s.SetCredential("", "mine"); err != nil {
+		t.Fatal(err)
+	}
+	a, err := fetch(t, t.Context(), s, &booth{})
+	if err != nil || s.Read(a, time.Now()).Class != BadContent || b.arrivals.Load() != 1 {
+		t.Errorf("%+v, %v after %d arrivals", a, err, b.arrivals.Load())
+	}
+}
+
 func TestOnePageThatFailsDecidesForAll(t *testing.T) {
 	for name, d := range pagings {
 		for want, c := range map[string]struct {
