@@ -91,7 +91,7 @@ func decide(o source.Outcome, t tried, d diagnosis) decision {
 	case source.OK, source.NotModified, source.Absent:
 		return decision{next: write}
 	case source.Quota:
-		return refused(o.Block, t, asked, decision{halt: braked, first: asked}, decision{first: asked, most: blockedFor(o.Wait)})
+		return refused(o.Block, t, asked, decision{halt: braked, first: asked}, decision{first: asked, most: max(asked, blockedFor(o.Wait))})
 	case source.Maintenance:
 		return decision{halt: probed, first: max(asked, maintenanceFirst), most: max(asked, maintenanceMost)}
 	case source.AuthRefused:
@@ -155,7 +155,7 @@ func refused(block string, t tried, asked time.Duration, all, part decision) dec
 // blockedFor is how long a part is blocked at most where a rule says that it is so for
 // at least wait.
 func blockedFor(wait time.Duration) time.Duration {
-	return max(blockMost, min(blockTimes*wait, blockLongest), wait)
+	return max(blockMost, min(blockTimes*wait, blockLongest))
 }
 
 // failure names a failed fetch.
