@@ -55,6 +55,8 @@ type contract struct {
 	announce func(http.Header, *verdict)
 	refuse   func(*call, *verdict) reply
 	answer   func(*call, *verdict) reply
+	// penalise says what a call is charged for its answer; nil for nothing.
+	penalise func(*call, reply) []demand
 }
 
 var contracts = map[string]func(*maker) contract{

@@ -146,7 +146,7 @@ func TestWhoStaysWithinIsNeverRefusedAndOneCallMoreIsAsDocumented(t *testing.T) 
 				r.within(x.atOnce, x.call)
 				pass(x.again + 1)
 				r.within(x.atOnce, x.call)
-				if p := r.policy(x.policy); p.MaxInWindow > float64(p.Limit) || p.Used < 0.98*p.Budget {
+				if p := r.policy(x.policy); p.MaxInWindow > float64(p.Limit) || p.Used < 0.98*p.Budget || p.Used > p.Budget {
 					t.Errorf("all was used and nothing more, but the record has %+v", p)
 				}
 			})

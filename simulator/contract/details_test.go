@@ -49,9 +49,10 @@ func TestGitHubCountsFiveThousandAnHour(t *testing.T) {
 }
 
 func TestWhatHasNotChangedCostsGitHubsPointsAlone(t *testing.T) {
+	var tag string
 	play(t, "github-rest", Options{}, func(t *testing.T, r rig) {
 		first := r.do(ask("GET /repos/o/r", bearer))
-		tag := first.header.Get("Etag")
+		tag = first.header.Get("Etag")
 		again := r.do(ask("GET /repos/o/r", bearer, "If-None-Match: "+tag))
 		again.has(t, http.StatusNotModified)
 		again.says(t, "X-RateLimit-Remaining", "4999")
@@ -66,6 +67,12 @@ func TestWhatHasNotChangedCostsGitHubsPointsAlone(t *testing.T) {
 	})
 	play(t, "github-rest", Options{Misbehave: map[Switch]float64{NoETag: 1}}, func(t *testing.T, r rig) {
 		r.do(ask("GET /repos/o/r", bearer)).says(t, "Etag", "")
+		r.do(ask("GET /repos/o/r", bearer, "If-None-Match: "+tag)).has(t, 200, "value")
+	})
+	play(t, "github-rest", Options{Misbehave: map[Switch]float64{Gzip: 1}}, func(t *testing.T, r rig) {
+		a := r.do(ask("GET /repos/o/r", bearer, "If-None-Match: "+tag, "Accept-Encoding: gzip"))
+		a.has(t, http.StatusNotModified)
+		a.says(t, "Content-Encoding", "")
 	})
 }
 
@@ -122,6 +129,14 @@ func TestAQueryCostsByTheSizesOfItsConnections(t *testing.T) {
 		a := r.do(ask("POST /graphql", bearer, `{"query":"{rateLimit{cost} a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a.has(t, 200, `"cost":101`, `"remaining":4899`, `"resetAt":"2000-01-01T01:00:00Z"`, `"used":101`)
 		a.says(t, "X-RateLimit-Remaining", "4899")
+		r.within(48, get("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
+		a = r.do(ask("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
+		a.has(t, 200, "RATE_LIMITED")
+		a.says(t, "X-RateLimit-Remaining", "0") // 51 are, which are too few
+	})
+	play(t, "github-graphql", Options{}, func(t *testing.T, r rig) {
+		r.within(400, get("POST /graphql", bearer, `{"query":" mutation{star{id}}"}`))
+		r.do(ask("POST /graphql", bearer, `{"query":"{viewer{id}}"}`)).has(t, 403, "secondary")
 	})
 }
 
@@ -195,6 +210,14 @@ func TestDiscordBansAnAddressOfTenThousandInvalidCalls(t *testing.T) {
 		a.says(t, "X-RateLimit-Scope", "shared")
 		if p := r.u.Stats().Policies; p[1].Name != "invalid" || p[1].Used != 0 {
 			t.Errorf("a shared refusal is no invalid call: %+v", p)
+		}
+	})
+	play(t, "discord", Options{Misbehave: map[Switch]float64{Forbidden: 100}}, func(t *testing.T, r rig) {
+		for range 7 {
+			r.do(ask("GET /api/v10/channels/7/pins", "Authorization: Bot alice"))
+		}
+		if p := r.policy("invalid"); p.Used != 7 {
+			t.Errorf("five are forbidden and two over the limit: %+v", p)
 		}
 	})
 }
@@ -289,6 +312,7 @@ func TestOpenAIHoldsTheEstimateAndGivesBackTheRest(t *testing.T) {
 		r.within(3, call)
 		r.do(call()).has(t, 429, `"type":"tokens"`)
 		r.do(ask("POST /v1/chat/completions", bearer, `{"model":"other"}`)).says(t, "x-ratelimit-remaining-tokens", "29739")
+		r.do(ask("POST /v1/chat/completions", bearer, `{"model":"third","max_completion_tokens":5,"max_tokens":9}`)).says(t, "x-ratelimit-remaining-tokens", "29980")
 	})
 }
 

@@ -18,10 +18,6 @@ func discord(m *maker) contract {
 	global := m.window(sliding, "global", requests, 50, time.Second)
 	route := m.window(fixed, "route", requests, 5, 5*time.Second)
 	invalid := m.window(fixed, "invalid", requests, 10_000, 10*time.Minute)
-	wrong := func(c *call, rep reply) reply {
-		rep.settle = append(rep.settle, demand{policy: invalid, scope: peer(c), cost: 1})
-		return rep
-	}
 	limited := func(scope string, after time.Duration) reply {
 		rep := document(http.StatusTooManyRequests, object{
 			"message": "You are being rate limited.", "retry_after": fraction(after), "global": scope == "global",
@@ -58,22 +54,32 @@ func discord(m *maker) contract {
 			case invalid:
 				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned for a while\n")
 				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
-				rep.mute = true
+				rep.mute, rep.free = true, true // it is banned already
 				return rep
 			case global:
-				return wrong(c, limited("global", v.wait()))
+				return limited("global", v.wait())
 			}
-			rep := wrong(c, limited("user", v.wait()))
-			return withBucket(rep, c)
+			return withBucket(limited("user", v.wait()), c)
 		},
 		answer: func(c *call, v *verdict) reply {
 			switch {
 			case v.of(route) == nil:
-				return wrong(c, document(http.StatusUnauthorized, object{"message": "There is no token.", "code": 0}))
+				return document(http.StatusUnauthorized, object{"message": "There is no token.", "code": 0})
 			case m.on(SharedRefusal):
-				return withBucket(limited("shared", time.Second), c)
+				rep := withBucket(limited("shared", time.Second), c)
+				rep.free = true
+				return rep
 			}
 			return withBucket(document(http.StatusOK, m.record(c)), c)
+		},
+		penalise: func(c *call, rep reply) []demand {
+			switch rep.status {
+			case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
+				if !rep.free {
+					return []demand{{policy: invalid, scope: peer(c), cost: 1}}
+				}
+			}
+			return nil
 		},
 	}
 }

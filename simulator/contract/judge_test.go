@@ -3,6 +3,7 @@ package contract
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ func TestTheRecordAgreesWithEveryDecision(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v", x.name, how), func(t *testing.T) {
 				play(t, x.name, Options{Speed: 3, Misbehave: how}, func(t *testing.T, r rig) {
 					chance := rand.New(rand.NewPCG(7, 7))
-					for range 1_500 {
+					for range 1_200 {
 						r.do(x.call())
 						if chance.IntN(3) == 0 {
 							pass(time.Duration(chance.Int64N(int64(x.again) / int64(x.atOnce) / 3)))
@@ -113,6 +114,48 @@ func TestAnAcceleratedDayEndsAtItsMidnight(t *testing.T) {
 	})
 }
 
+// looking calls what is due when an answer is written.
+type looking struct {
+	*httptest.ResponseRecorder
+	due func()
+}
+
+func (l looking) WriteHeader(status int) {
+	l.due()
+	l.ResponseRecorder.WriteHeader(status)
+}
+
+func TestADayBeginsAtMidnightInKorea(t *testing.T) {
+	call := get("GET /x", "X-Nxopen-Api-Key: a")
+	play(t, "nexon-development", Options{}, func(t *testing.T, r rig) {
+		for range 200 {
+			r.within(5, call)
+			pass(time.Second + 1)
+		}
+		r.do(call()).has(t, 429)
+		pass(15*time.Hour - 201*time.Second)
+		r.do(call()).has(t, 429)
+		if p := r.policy("day"); p.Budget != 1_000 {
+			t.Errorf("within a day: %+v", p)
+		}
+		pass(time.Second + 1)
+		r.do(call()).has(t, 200)
+		if p := r.policy("day"); p.Budget != 2_000 {
+			t.Errorf("in two days: %+v", p)
+		}
+	})
+}
+
+func TestSpeedMultipliesWhatABucketRestores(t *testing.T) {
+	call := get("GET /admin/api/products/1.json", "X-Shopify-Access-Token: t")
+	play(t, "shopify-rest", Options{Speed: 20}, func(t *testing.T, r rig) {
+		r.within(40, call)
+		pass(time.Second)
+		r.within(40, call)
+		r.do(call()).has(t, 429)
+	})
+}
+
 func TestPlacesAreBackBeforeTheAnswerIs(t *testing.T) {
 	play(t, "court", Options{Latency: simulator.Range{Min: 5 * time.Second, Max: 5 * time.Second}}, func(t *testing.T, r rig) {
 		var all sync.WaitGroup
@@ -121,12 +164,18 @@ func TestPlacesAreBackBeforeTheAnswerIs(t *testing.T) {
 			pass(time.Second)
 		}
 		r.do(ask("GET /case/7")).has(t, 200, "<html>")
-		if s := r.u.Stats(); s.Refusals["in-flight"] != 1 || s.MaxInFlight != 4 {
+		r.do(ask("GET /case/7")).has(t, 200, "<html>")
+		if s := r.u.Stats(); s.Refusals["in-flight"] != 2 || s.MaxInFlight != 4 {
 			t.Errorf("a fourth in flight: %+v", s)
 		}
 		all.Wait()
 		pass(time.Second)
-		r.do(ask("GET /case/7")).has(t, 200, "value")
+		l := looking{httptest.NewRecorder(), func() {
+			if r.u.inFlight != 0 {
+				t.Errorf("%d are in flight when the answer is written", r.u.inFlight)
+			}
+		}}
+		r.u.ServeHTTP(l, ask("GET /case/7"))
 		if p := r.policy("in-flight"); p.MaxInWindow != 4 || p.Used != 20 || p.Budget != 39 {
 			t.Errorf("four calls of 5 s each, of 13 s with three places: %+v", p)
 		}

@@ -84,15 +84,18 @@ func (u *Upstream) render(c *call, v *verdict) reply {
 	case v.refused != nil:
 		rep = u.contract.refuse(c, v)
 		m.retryAfter(rep.header, v)
-		if m.on(RefusedWith200) {
-			rep.status = http.StatusOK
-		}
 	case m.on(Forbidden):
 		rep = document(http.StatusForbidden, object{"message": "this credential may not read that"})
 	case m.on(HTML):
 		rep = text(http.StatusOK, htmlType, htmlPage)
 	default:
 		rep = u.contract.answer(c, v)
+	}
+	if u.contract.penalise != nil {
+		rep.settle = append(rep.settle, u.contract.penalise(c, rep)...)
+	}
+	if v.refused != nil && m.on(RefusedWith200) {
+		rep.status = http.StatusOK
 	}
 	if m.switches[Silent] > 0 {
 		rep.header.Del("Retry-After")

@@ -31,6 +31,7 @@ type reply struct {
 	// settle is charged when the answer is written, or given back if negative.
 	settle []demand
 	mute   bool // doesn't announce anything
+	free   bool // is not penalised
 }
 
 const (
@@ -228,7 +229,5 @@ func (rep reply) write(w http.ResponseWriter, r *http.Request, compress bool) {
 		w.Header().Set("Content-Encoding", "gzip")
 	}
 	w.WriteHeader(rep.status)
-	if rep.status != http.StatusNotModified {
-		_, _ = w.Write(rep.body) // fails only when the client has gone
-	}
+	_, _ = w.Write(rep.body) // fails only when the client has gone
 }
