@@ -54,7 +54,8 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 			Entity: t.request.Entity, Version: a.number, CheckedAt: a.began,
 			Hash: f.content.hash, ExtractVersion: f.content.extractVersion, Payload: f.content.payload,
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
-			Effects: w.effectsOf(t),
+			Visibility: w.source.Visibility(t.request.Entity.Key),
+			Effects:    w.effectsOf(t),
 		},
 		written: make(chan store.Result, 1),
 	}

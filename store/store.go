@@ -30,10 +30,13 @@ type State struct {
 	// and the last are zero until there is content.
 	FetchedAt, CheckedAt, UpdatedAt time.Time
 	// Absent: the upstream said, the last time, that there is no such entity.
-	// Content from before is kept.
+	// Content from before, of the same visibility, is kept.
 	Absent bool
 	// ETag and LastModified are the upstream's own validators.
 	ETag, LastModified string
+	// Visibility names who may see what is known, content and absence alike: it is that
+	// of the fetch that wrote the state last. Empty: every reader.
+	Visibility string
 }
 
 // HasContent reports whether a payload is stored.
@@ -69,6 +72,11 @@ type Write struct {
 	Hash               Hash
 	ExtractVersion     int64
 	ETag, LastModified string
+	// Visibility names who may see what was fetched; empty: every reader. A row has one:
+	// content that is as it was before is seen by those whom the later fetch is for, and
+	// an absence ends content of another visibility. A NotModified that refers to limited
+	// content of another visibility is Lost: whoever asked has not been given that.
+	Visibility string
 	// Payload encodes the content. It is called for content that differs from
 	// what is stored, and for no other.
 	Payload func() (Payload, error)
@@ -88,8 +96,8 @@ type Payload struct {
 type Result int
 
 // The results. Whatever it is, the request that led to the fetch can be settled,
-// except after Lost: there the state that the NotModified referred to is gone,
-// and the entity has to be fetched in full.
+// except after Lost: there the state that the NotModified referred to is gone, or is
+// for others to see, and the entity has to be fetched in full.
 const (
 	Touched   Result = iota + 1 // unchanged: times and version were written, and nothing else
 	Changed                     // new content was stored

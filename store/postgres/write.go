@@ -21,27 +21,28 @@ import (
 const (
 	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
-	last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[])
-	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified)
+	visibility = i.visibility, last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[], $11::text[])
+	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility)
 WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
 	AND s.hash = i.hash AND s.extract_version = i.extract_version AND s.version <= i.version
+	AND (i.fetched OR s.visibility IN ('', i.visibility))
 RETURNING s.source, s.facet, s.key`
 
 	upsert = `WITH input AS (
-	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::int[], $12::bytea[])
-		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, encoding, size, payload)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::int[], $13::bytea[])
+		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, encoding, size, payload)
 ), state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility)
 	SELECT source, facet, key, version, hash, extract_version, encoding, size,
-		checked_at, checked_at, checked_at, false, etag, last_modified
+		checked_at, checked_at, checked_at, false, etag, last_modified, visibility
 	FROM input
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 		encoding = excluded.encoding, size = excluded.size, last_fetched_at = excluded.last_fetched_at,
 		last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
-		last_updated_at = CASE
+		visibility = excluded.visibility, last_updated_at = CASE
 			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 			ELSE excluded.last_checked_at END
 	WHERE excluded.version >= s.version
@@ -53,14 +54,23 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	absent = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
-SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', ''
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS i (source, facet, key, version, checked_at)
-ON CONFLICT (source, facet, key) DO UPDATE
-SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true
-WHERE excluded.version >= s.version
-RETURNING s.source, s.facet, s.key`
+	// absent deletes the payload of content that it ends (store.EndOther). One that was
+	// committed while this waited for its state is not seen, and remains without anything
+	// that points to it until the entity's next content or its end.
+	absent = `WITH state AS (
+	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility)
+	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[]) AS i (source, facet, key, version, checked_at, visibility)
+	ON CONFLICT (source, facet, key) DO UPDATE
+	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true` + store.EndOther + `
+	WHERE excluded.version >= s.version
+	RETURNING s.source, s.facet, s.key, s.encoding
+), payload AS (
+	DELETE FROM snapshot_payload p USING state s
+	WHERE s.encoding = '' AND p.source = s.source AND p.facet = s.facet AND p.key = s.key
+)
+SELECT source, facet, key FROM state`
 
 	// endFailures comes last, as a statement of its own: what it sees was committed
 	// before it begins, so also by a Fail that one of the others waited for. The
@@ -124,6 +134,7 @@ type columns struct {
 	extracts          []int64
 	fetched           []bool
 	etags, modified   []string
+	visibilities      []string
 }
 
 func (c *columns) add(w store.Write) {
@@ -132,6 +143,7 @@ func (c *columns) add(w store.Write) {
 	c.hashes, c.extracts = append(c.hashes, w.Hash[:]), append(c.extracts, w.ExtractVersion)
 	c.fetched = append(c.fetched, w.Kind == store.Content)
 	c.etags, c.modified = append(c.etags, w.ETag), append(c.modified, w.LastModified)
+	c.visibilities = append(c.visibilities, w.Visibility)
 }
 
 // returned runs a statement that returns entities, and a flag if flag is set.
@@ -166,7 +178,7 @@ func touchAll(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		return nil
 	}
 	return returned(ctx, tx, b, func(bool) store.Result { return store.Touched }, false, touch,
-		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified)
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities)
 }
 
 // upsertRest stores what the touch did not find unchanged. Only here is a
@@ -200,7 +212,7 @@ func upsertRest(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 			return store.Changed
 		}
 		return store.Rewritten
-	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, encodings, sizes, payloads)
+	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, encodings, sizes, payloads)
 }
 
 func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
@@ -215,7 +227,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		return nil
 	}
 	return returned(ctx, tx, b, func(bool) store.Result { return store.Absented }, false, absent,
-		c.sources, c.facets, c.keys, c.versions, c.checked)
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities)
 }
 
 // endStored deletes the status of every entity of which something was stored.

@@ -10,6 +10,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
+func testDuplicates(b bench) {
+	b.write([]store.Result{store.Refused, store.Changed, store.Refused},
+		content(entity, 5, "x"), content(entity, 7, "z"), content(entity, 6, "y"))
+	b.is(entity, "z", 7, 7, 7, 7)
+}
+
 // model is what a store must hold, the simple way.
 type model map[schemas.Entity]*row
 
@@ -18,6 +24,7 @@ type row struct {
 	text                               string
 	extract                            int64
 	absent                             bool
+	visibility                         string
 	failed                             int64 // number of the failure that has not ended; 0 for none
 }
 
@@ -54,15 +61,18 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	n := w.Version
 	same := r.text == text && r.extract == w.ExtractVersion
 	switch {
-	case w.Kind == store.NotModified && (!same || n < r.version):
+	case w.Kind == store.NotModified && (!same || n < r.version || (r.visibility != "" && r.visibility != w.Visibility)):
 		return store.Lost
 	case n < r.version:
 		return store.Refused
 	case w.Kind == store.Absence:
-		r.version, r.checked, r.absent = n, n, true
+		if r.visibility != w.Visibility {
+			*r = row{failed: r.failed}
+		}
+		r.version, r.checked, r.absent, r.visibility = n, n, true, w.Visibility
 		return store.Absented
 	case same:
-		r.version, r.checked, r.absent = n, n, false
+		r.version, r.checked, r.absent, r.visibility = n, n, false, w.Visibility
 		if w.Kind == store.Content {
 			r.fetched = n
 		}
@@ -74,7 +84,7 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	} else {
 		r.updated = n
 	}
-	r.version, r.fetched, r.checked, r.text, r.extract, r.absent = n, n, n, text, w.ExtractVersion, false
+	r.version, r.fetched, r.checked, r.text, r.extract, r.absent, r.visibility = n, n, n, text, w.ExtractVersion, false, w.Visibility
 	return result
 }
 
@@ -119,7 +129,7 @@ func (m model) check(b bench, what string) {
 			}
 			return out
 		}
-		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract ||
+		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract || s.Visibility != r.visibility ||
 			micros(s.State) != [3]int64{seconds(r.fetched), seconds(r.checked), seconds(r.updated)} {
 			b.Fatalf("%s: %s is %+v with %s; the model says %+v", what, e, s.State, text, *r)
 		}
@@ -163,6 +173,7 @@ func testModel(b bench) {
 					n++ // one number never belongs to two fetches
 				}
 				w, text := randomWrite(rng, e, n)
+				w.Visibility = []string{"", "", "partner", "staff"}[rng.IntN(4)]
 				writes = append(writes, w)
 				want = append(want, m.write(w, text))
 			}

@@ -92,6 +92,9 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"an answer not modified needs the state it refers to", testNotModified},
 		{"an absence is recorded and keeps the content", testAbsence},
 		{"other settings of the same entity are no change", testRewrite},
+		{"a row is seen by those whom its last fetch was for", testVisibility},
+		{"an absence for some leaves nothing of what others saw", testVisibilityOfAbsence},
+		{"what is stored at once for several is never mixed", testVisibilityRace},
 		{"a batch is written whole or not at all", testAtomic},
 		{"of two results for one entity in a batch the later wins", testDuplicates},
 		{"keys of every kind are kept apart", testKeys},
@@ -341,12 +344,6 @@ func testAtomic(b bench) {
 	if v := b.get(e("gone")).Version; v != 1 {
 		b.Errorf("the absence has version %d", v)
 	}
-}
-
-func testDuplicates(b bench) {
-	b.write([]store.Result{store.Refused, store.Changed, store.Refused},
-		content(entity, 5, "x"), content(entity, 7, "z"), content(entity, 6, "y"))
-	b.is(entity, "z", 7, 7, 7, 7)
 }
 
 func testCancelled(b bench) {
