@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,14 +17,29 @@ import (
 // Scope is something that a client may do.
 type Scope string
 
-// The scopes. Admin includes the others.
+// The scopes, besides those of See. Admin includes all others.
 const (
 	Read    Scope = "read"
 	Refresh Scope = "refresh"
 	Admin   Scope = "admin"
 )
 
-var scopes = []Scope{Read, Refresh, Admin}
+// seePrefix stands before a visibility in the scope of those who may see what was
+// fetched within it.
+const seePrefix = "see:"
+
+// See returns the scope of those who may see what was fetched within a visibility.
+// Whoever has it needs Read or Refresh besides.
+func See(visibility string) Scope { return Scope(seePrefix + visibility) }
+
+// visibilityName is what package source takes for a visibility.
+var visibilityName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
+
+// known reports whether the scope is one that there is, or that can be.
+func (s Scope) known() bool {
+	visibility, see := strings.CutPrefix(string(s), seePrefix)
+	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Admin}, s)
+}
 
 // Client is who asks.
 type Client struct {
@@ -39,6 +55,12 @@ type Client struct {
 // May reports whether the client may do what the scope says.
 func (c Client) May(s Scope) bool {
 	return slices.Contains(c.Scopes, s) || slices.Contains(c.Scopes, Admin)
+}
+
+// Sees reports whether the client may see what was fetched within a visibility; the
+// empty one is every reader's.
+func (c Client) Sees(visibility string) bool {
+	return visibility == "" || c.May(See(visibility))
 }
 
 type clientKey struct{}

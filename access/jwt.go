@@ -159,7 +159,7 @@ func (i *issuer) client(ctx context.Context, token string, now time.Time) (Clien
 	}
 	client := Client{Name: "jwt:" + named(c.Subject), Expires: c.ExpiresAt.Time}
 	for _, s := range append(strings.Fields(c.scope), c.scp...) {
-		if slices.Contains(scopes, Scope(s)) && !slices.Contains(client.Scopes, Scope(s)) {
+		if Scope(s).known() && !slices.Contains(client.Scopes, Scope(s)) {
 			client.Scopes = append(client.Scopes, Scope(s))
 		}
 	}

@@ -34,6 +34,10 @@ func TestATokenOfTheIssuerTellsWhoAsksAndWhatFor(t *testing.T) {
 	r.taken("scp as a list", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil, "scp", []string{"admin", "x"})), Admin)
 	r.taken("scp as a text", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil, "scp", "read")), Read)
 	r.taken("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil)))
+	sees := r.taken("visibilities", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", "read see:partner see: SEE:staff see:a/b see:partner")), Read, See("partner"))
+	if !sees.Sees("") || !sees.Sees("partner") || sees.Sees("staff") || sees.Sees("partne") || sees.May(Refresh) {
+		t.Errorf("%+v", sees)
+	}
 	r.taken("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("aud", []string{"other", "freshet"})), Read, Refresh)
 	r.taken("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
 	if c, p := r.ask("Bearer " + sign(t, jwt.SigningMethodRS256, "one", good("sub", "a\nb"+strings.Repeat("x", 5000)))); p != nil || len(c.Name) > 200 || strings.Contains(c.Name, "\n") {

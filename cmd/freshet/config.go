@@ -263,6 +263,11 @@ func (c *Config) check() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
 		failEach("sources."+name, c.Sources[name].check(name))
+		for i, credential := range c.Sources[name].Credentials {
+			if credential.Visibility != "" && c.Access.Require == access.Never {
+				fail("sources.%s.credentials[%d].visibility: only those who may see %q are to be served what is fetched with it, and access.require: never asks nobody who they are; set access.require to always or auto, or leave the visibility out", name, i, credential.Visibility)
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

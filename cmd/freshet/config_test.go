@@ -172,3 +172,24 @@ func TestASecretIsRequiredWhereCallsAreMade(t *testing.T) {
 		t.Errorf("set: %q, %v", secret, err)
 	}
 }
+
+func TestAVisibilityWhereNobodyIsAskedWhoTheyAreIsAMistake(t *testing.T) {
+	limited := strings.Replace(minimal, "    facets:\n", "    credentials:\n      - {name: all, secretEnv: A}\n      - {name: some, secretEnv: B, visibility: partner}\n    facets:\n", 1)
+	for require, mistaken := range map[string]bool{"never": true, "always": false, "auto": false} {
+		_, err := loadConfig(write(t, limited+"access:\n  require: "+require+"\n"), nil)
+		if (err != nil) != mistaken {
+			t.Errorf("%s: %v", require, err)
+		}
+		for _, mention := range []string{"sources.mine.credentials[1].visibility", "partner", "set access.require to always or auto", "^"} {
+			if mistaken && (err == nil || !strings.Contains(err.Error(), mention)) {
+				t.Errorf("%v does not mention %q", err, mention)
+			}
+		}
+		if mistaken && strings.Contains(err.Error(), "credentials[0]") {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := loadConfig(write(t, minimal+"access:\n  require: never\n"), nil); err != nil {
+		t.Errorf("without a visibility: %v", err)
+	}
+}

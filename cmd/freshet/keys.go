@@ -33,8 +33,11 @@ func (p *program) keysCreate() *cobra.Command {
 		Use:   "create",
 		Short: "Make an API key and print it, once",
 		Long: `Make an API key and print it. It is shown now and never again: only its hash is kept. The
-scope read is for reads, refresh for asking for refreshes, and admin for everything.`,
+scope read is for reads, refresh for asking for refreshes, and admin for everything. What a
+source fetches with a credential of limited visibility is there for those alone who have the
+scope see:VISIBILITY besides.`,
 		Example: `  freshet keys create --name a-dashboard --scopes read --expires 90d
+  freshet keys create --name a-partner --scopes read,refresh,see:partner
   FRESHET_TOKEN=$(cat admin-token) freshet keys create --name on-call --scopes admin`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if order.Name == "" || len(scopes) == 0 {
@@ -60,7 +63,7 @@ scope read is for reads, refresh for asking for refreshes, and admin for everyth
 		},
 	}
 	c.Flags().StringVar(&order.Name, "name", "", "whose key it is, for lists and audits")
-	c.Flags().StringSliceVar(&scopes, "scopes", nil, "what it is for: read, refresh, admin")
+	c.Flags().StringSliceVar(&scopes, "scopes", nil, "what it is for: read, refresh, see:VISIBILITY, admin")
 	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "how long it holds, as in 90d or 12h (default: until it is revoked)")
 	addrFlag(c, &addr)
 	return c

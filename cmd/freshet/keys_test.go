@@ -54,6 +54,9 @@ func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
 	d.said(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
 	d.said(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
 	d.said(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
+	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with read,see:partner`) {
+		t.Errorf("exit %d, %s", code, notes)
+	}
 	d.said(1, []string{"must be read, refresh or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
 	d.said(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
 	d.said(2, []string{"table, json or jsonl"}, "keys", "list", "-o", "xml")

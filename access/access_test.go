@@ -1,0 +1,26 @@
+package access
+
+import "testing"
+
+func TestAClientSeesWhatIsForEverybodyAndWhatItsScopesName(t *testing.T) {
+	for _, c := range []struct {
+		scopes []Scope
+		sees   map[string]bool
+	}{
+		{nil, map[string]bool{"": true, "a": false, "admin": false, "read": false}},
+		{[]Scope{Read, Refresh}, map[string]bool{"": true, "a": false, "read": false, "see:a": false}},
+		{[]Scope{Read, See("a"), See("c")}, map[string]bool{"": true, "a": true, "b": false, "c": true, "A": false, "aa": false}},
+		{[]Scope{See("admin")}, map[string]bool{"": true, "admin": true, "a": false}},
+		{[]Scope{Admin}, map[string]bool{"": true, "a": true}},
+	} {
+		client := Client{Scopes: c.scopes}
+		for visibility, want := range c.sees {
+			if client.Sees(visibility) != want {
+				t.Errorf("%v and %q: %v", c.scopes, visibility, !want)
+			}
+		}
+		if client.May(Admin) != (len(c.scopes) == 1 && c.scopes[0] == Admin) {
+			t.Errorf("%v may administer", c.scopes)
+		}
+	}
+}
