@@ -60,25 +60,36 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 		}
 		all[i] = e
 	}
-	views, err := s.lookAtMany(c, who, all, f)
+	views, err := s.lookAtMany(c, who, src, all, f)
 	if err != nil {
 		return err
 	}
 	return s.answerMany(c, all, views)
 }
 
-// lookAtMany is look for many entities. It fails if none of them can be seen.
-func (s *Server) lookAtMany(c echo.Context, who access.Client, all []schemas.Entity, f source.Facet) ([]view, error) {
+// lookAtMany is look for many entities. It fails if none of those that are for the client
+// to see can be looked at.
+func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
+	of, at := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
+	for i, e := range all {
+		if views[i] = unseen; who.Sees(src.Visibility(e.Key)) {
+			of, at = append(of, e), append(at, i)
+		}
+	}
 	begun := make([]bool, len(all))
 	var wishes []Wish
 	var wishing []int
-	unseen := 0
-	for i, found := range s.memory.getAll(c.Request().Context(), all, f) {
+	unread := 0
+	for j, found := range s.memory.getAll(c.Request().Context(), of, f) {
+		i := at[j]
+		if found.entry != nil && !who.Sees(found.Visibility) {
+			continue
+		}
 		v := judged(found.entry, found.older, f)
 		if found.err != nil {
-			if unseen++; unseen == len(all) {
-				return nil, s.unreadable(c, all[0], found.err)
+			if unread++; unread == len(of) {
+				return nil, s.unreadable(c, of[0], found.err)
 			}
 		}
 		switch {
@@ -156,7 +167,9 @@ func (s *Server) answerMany(c echo.Context, all []schemas.Entity, views []view) 
 	as := accepted(c.Request().Header["Accept-Encoding"])
 	m := &many{as: as, text: []byte(`{"items":[`)}
 	for i, v := range views {
-		s.metrics.read(all[i], v)
+		if !v.unseen {
+			s.metrics.read(all[i], v)
+		}
 		it := item{Key: all[i].Key, readBody: s.body(v, all[i].Source)}
 		it.Status, it.Freshness = v.status()
 		if err := m.add(v, &it); err != nil {

@@ -8,13 +8,15 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
 
-// entityOf returns the entity that the path names, and its facet.
-func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) {
+// entityOf returns the entity that the path names, and its facet, if the client may see
+// what would be fetched of it.
+func (s *Server) entityOf(c echo.Context, who access.Client) (schemas.Entity, source.Facet, error) {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return e, f, err
@@ -26,13 +28,17 @@ func (s *Server) entityOf(c echo.Context) (schemas.Entity, source.Facet, error) 
 		return e, f, err
 	}
 	s.about(c, e)
+	if !who.Sees(src.Visibility(e.Key)) {
+		return e, f, errUnseen
+	}
 	return e, f, nil
 }
 
 // targetOf returns what entityOf does, and how long the client wants to wait for it.
-func (s *Server) targetOf(c echo.Context) (e schemas.Entity, f source.Facet, patience time.Duration, err error) {
-	if e, f, err = s.entityOf(c); err == nil {
-		patience, err = s.patience(c)
+func (s *Server) targetOf(c echo.Context, who access.Client) (e schemas.Entity, f source.Facet, patience time.Duration, err error) {
+	// First, since it writes a header: whoever may not see the entity is told no more by it.
+	if patience, err = s.patience(c); err == nil {
+		e, f, err = s.entityOf(c, who)
 	}
 	return e, f, patience, err
 }

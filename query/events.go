@@ -57,7 +57,7 @@ type stream struct {
 // content, so that a change costs each reader what it wants to pay: it reads with
 // If-None-Match. What changed several times while a client was away is told once.
 func (s *Server) events(c echo.Context, who access.Client) error {
-	e, f, err := s.entityOf(c)
+	e, f, err := s.entityOf(c, who)
 	if err != nil {
 		return err
 	}
@@ -123,6 +123,9 @@ func (st *stream) follow(v view, w *waiter) {
 			return
 		}
 		seen, err := st.s.look(st.c, st.who, st.entity, st.facet)
+		if seen.unseen {
+			return // it has been fetched within another visibility
+		}
 		if err != nil || seen.older {
 			// What was told last stands, and who rang does not ring again.
 			due.Reset(lookAgainMost)

@@ -49,6 +49,7 @@ type memory struct {
 	looks   singleflight.Group
 	metrics *metrics
 	tallies *tallies
+	limited func(schemas.Entity) bool // what would be fetched of it now is not for every reader
 
 	started  time.Time    // what follows counts from it, past any step of the clock
 	heardAll atomic.Int64 // since when settles are heard; 0: they are not
@@ -64,8 +65,8 @@ type stripe struct {
 	settles uint64
 }
 
-func newMemory(st Store, most int64, m *metrics, t *tallies, log *slog.Logger) *memory {
-	c := &memory{tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, t *tallies, log *slog.Logger) *memory {
+	c := &memory{limited: limited, tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, most)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {
@@ -148,9 +149,16 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 		return nil, err
 	}
 	m.metrics.fromStore.Inc()
-	found := newEntry(snapshot, f, began, m.tallies.of(snapshot.Entity), m.weigh)
+	found := m.entry(snapshot, f, began)
 	m.keep(found, settles)
 	return found, nil
+}
+
+// entry returns a snapshot that a look found, ready to be answered with. What is not for
+// every reader no shared cache may keep, whatever the facet says.
+func (m *memory) entry(s store.Snapshot, f source.Facet, began int64) *entry {
+	f.Public = f.Public && s.Visibility == "" && !m.limited(s.Entity)
+	return newEntry(s, f, began, m.tallies.of(s.Entity), m.weigh)
 }
 
 func (m *memory) stripe(e schemas.Entity) *stripe {

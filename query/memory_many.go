@@ -94,7 +94,7 @@ func (m *memory) lookAll(ctx context.Context, of []schemas.Entity, f source.Face
 			continue
 		}
 		m.metrics.fromStore.Inc()
-		found[i] = newEntry(s, f, began, m.tallies.of(s.Entity), m.weigh)
+		found[i] = m.entry(s, f, began)
 		m.keep(found[i], settles[i])
 	}
 	return found, nil

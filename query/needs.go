@@ -51,10 +51,13 @@ type Store interface {
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 }
 
-// Source knows an upstream's facets and which keys they take.
+// Source knows an upstream's facets, which keys they take and who may see what.
 type Source interface {
 	Facet(name string) (source.Facet, bool)
 	CheckKey(facet, key string) error
+	// Visibility returns who may see what would be fetched for a key now; empty: every
+	// reader. It is asked for each read and must be quick.
+	Visibility(key string) string
 }
 
 // Wish asks for a refresh of one entity.

@@ -19,17 +19,22 @@ import (
 type view struct {
 	*entry         // nil: nothing is stored
 	older     bool // it may be overtaken: the store did not answer
+	unseen    bool // nothing of it is for this client
 	freshness Freshness
 	reason    schemas.Reason // why a refresh is wanted; empty: none is
 	answer    Answer
 	at        time.Time
 }
 
-// see finds an entity and judges it.
-func (s *Server) see(c echo.Context, e schemas.Entity, f source.Facet) (view, error) {
+// see finds an entity and judges it, if what is stored is for the client to see: that
+// may have been fetched within another visibility than what would be fetched now.
+func (s *Server) see(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, older, err := s.memory.get(c.Request().Context(), e, f)
 	if err != nil {
 		return view{}, s.unreadable(c, e, err)
+	}
+	if found != nil && !who.Sees(found.Visibility) {
+		return unseen, errUnseen
 	}
 	return judged(found, older, f), nil
 }
@@ -44,7 +49,7 @@ func judged(found *entry, older bool, f source.Facet) view {
 // behalf of what may be overtaken: while the store can't be read every settle would
 // lead to another fetch.
 func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	v, err := s.see(c, e, f)
+	v, err := s.see(c, who, e, f)
 	switch {
 	case err != nil || v.reason == "":
 	case v.older:
@@ -57,8 +62,8 @@ func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f sou
 
 // lookLast sees an entity once more for one who has waited in vain: what was
 // settled may not have been told.
-func (s *Server) lookLast(c echo.Context, e schemas.Entity, f source.Facet, waited view) view {
-	v, err := s.see(c, e, f)
+func (s *Server) lookLast(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, waited view) view {
+	v, err := s.see(c, who, e, f)
 	if err != nil {
 		return waited
 	}
@@ -99,7 +104,7 @@ func (s *Server) body(v view, source string) readBody {
 }
 
 func (s *Server) read(c echo.Context, who access.Client) error {
-	e, f, patience, err := s.targetOf(c)
+	e, f, patience, err := s.targetOf(c, who)
 	if err != nil {
 		return err
 	}
@@ -118,7 +123,7 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 		return err
 	}
 	if inVain {
-		v = s.lookLast(c, e, f, v)
+		v = s.lookLast(c, who, e, f, v)
 	}
 	return s.answer(c, e, v)
 }

@@ -17,7 +17,7 @@ import (
 // refresh asks for a refresh that begins after the request, and waits for it if
 // the client wants to.
 func (s *Server) refresh(c echo.Context, who access.Client) error {
-	e, f, patience, err := s.targetOf(c)
+	e, f, patience, err := s.targetOf(c, who)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 			asked, err = s.insist(c, who, e, f)
 			return view{}, err == nil, err
 		}
-		v, err := s.see(c, e, f)
+		v, err := s.see(c, who, e, f)
 		if err != nil || v.version() >= asked.Number || (!v.older && w.settled.Load() >= asked.Number) {
 			return v, false, err
 		}
@@ -49,7 +49,7 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 		return err
 	}
 	if inVain {
-		if v = s.lookLast(c, e, f, v); v.version() < asked.Number {
+		if v = s.lookLast(c, who, e, f, v); v.version() < asked.Number {
 			return s.queued(c, e)
 		}
 	}
@@ -89,6 +89,9 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	known, _, err := s.memory.get(c.Request().Context(), e, f)
 	if err != nil {
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
+	}
+	if known != nil && !who.Sees(known.Visibility) {
+		return Answer{}, errUnseen
 	}
 	w := s.traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
 	begun, err := s.begin(who, e, known == nil && err == nil)

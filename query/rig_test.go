@@ -39,6 +39,8 @@ type rig struct {
 	testing.TB
 	config Config
 	reads  Reads
+	limits func(key string) string // what would be fetched now; nil: for every reader
+	store  Store                   // nil: the rig
 	server *Server
 	router routers.Router
 	reg    *prometheus.Registry
@@ -228,8 +230,11 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok")
 	})
+	if r.store == nil {
+		r.store = r
+	}
 	r.server, err = New(r.config, Needs{
-		Store: r, Sources: map[string]Source{"nexon": src}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
+		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoed), Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
@@ -248,6 +253,19 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// limited is a source of which some is not for every reader.
+type limited struct {
+	*source.Source
+	visibility func(key string) string
+}
+
+func (l limited) Visibility(key string) string {
+	if l.visibility == nil {
+		return ""
+	}
+	return l.visibility(key)
 }
 
 func entity(key string) schemas.Entity {

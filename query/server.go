@@ -72,11 +72,12 @@ func New(config Config, needs Needs) (*Server, error) {
 		m.told.WithLabelValues(name)
 	}
 	s := &Server{
-		memory: newMemory(needs.Store, config.Memory, m, t, needs.Log), tallies: t, bell: newBell(),
+		tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
 		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
 	}
+	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, t, needs.Log)
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
 	}, func() float64 { return float64(s.waiters.Load()) }))

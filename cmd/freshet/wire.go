@@ -156,7 +156,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	}
 	known := map[string]query.Source{}
 	for name, s := range sources {
-		known[name] = s
+		known[name] = readable{s, slices.ContainsFunc(p.config.Sources[name].Credentials, func(c source.Credential) bool { return c.Visibility != "" })}
 	}
 	prefetched, err := p.entities(sources)
 	if err != nil {
@@ -193,6 +193,21 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	}
 	<-front.ctx.Done()
 	return errors.Join(front.stop(), behind.stop())
+}
+
+// readable is a source as the query service knows it.
+type readable struct {
+	*source.Source
+	limits bool // it has a credential of limited visibility
+}
+
+// Visibility returns who may see what would be fetched for a key now. A source that limits
+// nothing need not look for the credentials of each key that is read.
+func (r readable) Visibility(key string) string {
+	if !r.limits {
+		return ""
+	}
+	return r.Source.Visibility(key)
 }
 
 func (p parts) opsAddress() string {

@@ -1,0 +1,361 @@
+package query
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// realStore is a database that is written to as workers do.
+type realStore interface {
+	Store
+	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+}
+
+// realStores are all databases.
+var realStores = map[string]func(t *testing.T) realStore{
+	"embedded": func(t *testing.T) realStore {
+		s, err := sqlite.Open(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	},
+	"PostgreSQL": func(t *testing.T) realStore {
+		url := servicetest.Postgres(t)
+		if _, err := postgres.Migrate(t.Context(), url); err != nil {
+			t.Fatal(err)
+		}
+		s, err := postgres.Open(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	},
+}
+
+// looking counts looks into a store on the rig's account.
+type looking struct {
+	Store
+	*rig
+}
+
+func (l looking) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+	l.look()
+	return l.Store.Get(ctx, e)
+}
+
+func (l looking) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+	l.look()
+	return l.Store.GetAll(ctx, of)
+}
+
+func (r *rig) look() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looks++
+}
+
+// byPrefix limits keys by what they begin with.
+func byPrefix(key string) string {
+	visibility, _, limited := strings.Cut(key, ".")
+	if !limited {
+		return ""
+	}
+	return visibility
+}
+
+// limitedRig is a service in front of a store, with the visibilities of a configuration.
+func limitedRig(t *testing.T, st realStore, limits func(string) string) *rig {
+	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = looking{st, r}, limits, everyRead{} })
+}
+
+// everyRead counts the reads of all facets.
+type everyRead struct{}
+
+func (everyRead) Counts(string, string) bool                       { return true }
+func (everyRead) Observe(context.Context, []Read, time.Time) error { return nil }
+
+// write stores what a fetch so long ago found, within a visibility; absent: that it is not there.
+func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
+	t.Helper()
+	w := store.Write{
+		Entity: e, Version: version, CheckedAt: time.Now().Add(-age), Hash: sha256.Sum256([]byte(content)), Visibility: visibility,
+		Payload: func() (store.Payload, error) { return encoded, nil },
+	}
+	if absent {
+		w.Kind = store.Absence
+	}
+	if results, err := st.Write(t.Context(), []store.Write{w}); err != nil || !results[0].Stored() {
+		t.Fatal(results, err)
+	}
+}
+
+func client(scopes ...access.Scope) access.Client {
+	return access.Client{Name: "key:1", Scopes: append([]access.Scope{access.Read, access.Refresh}, scopes...)}
+}
+
+// attempts are all ways to learn something of an entity.
+var attempts = []struct {
+	method, path string
+	headers      []string
+}{
+	{"GET", "/v1/nexon/shared/%s", nil},
+	{"GET", "/v1/nexon/shared/%s", []string{"Accept-Encoding", "zstd"}},
+	{"GET", "/v1/nexon/shared/%s", []string{"Accept-Encoding", "gzip"}},
+	{"HEAD", "/v1/nexon/shared/%s", nil},
+	{"GET", "/v1/nexon/shared/%s", []string{"If-None-Match", "*"}},
+	{"GET", "/v1/nexon/shared/%s", []string{"If-None-Match", fmt.Sprintf(`W/"%.12x-0"`, sha256.Sum256([]byte(content)))}},
+	{"GET", "/v1/nexon/shared/%s", []string{"If-Modified-Since", "Fri, 31 Dec 2100 23:59:59 GMT"}},
+	{"GET", "/v1/nexon/shared/%s?wait=20s", nil},
+	{"GET", "/v1/nexon/shared/%s", []string{"Prefer", "wait=20"}},
+	{"GET", "/v1/nexon/shared/%s/events", nil},
+	{"GET", "/v1/nexon/shared/%s/events", []string{"Last-Event-Id", "5.x.absent"}},
+	{"HEAD", "/v1/nexon/shared/%s/events", nil},
+	{"POST", "/v1/nexon/shared/%s/refresh", nil},
+	{"POST", "/v1/nexon/shared/%s/refresh?wait=20s", nil},
+	{"GET", "/v1/nexon/shared?key=%s", nil},
+	{"GET", "/v1/nexon/shared?key=%s", []string{"Accept-Encoding", "gzip"}},
+	{"HEAD", "/v1/nexon/shared?key=%s", nil},
+}
+
+// try returns all of an answer that could tell something of the key.
+func (r *rig) try(i int, key string) string {
+	r.Helper()
+	a := attempts[i]
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // a stream that is served has no other end
+	defer cancel()
+	req := httptest.NewRequestWithContext(ctx, a.method, fmt.Sprintf(a.path, key), nil)
+	req.Header.Set("X-Correlation-Id", "one")
+	for h := 0; h < len(a.headers); h += 2 {
+		req.Header.Set(a.headers[h], a.headers[h+1])
+	}
+	rec := httptest.NewRecorder()
+	r.server.ServeHTTP(rec, req)
+	got := r.checked(req, rec)
+	got.Header.Del("Content-Length") // of a batch: the key is in it
+	return strings.ReplaceAll(fmt.Sprintln(got.StatusCode, got.Header, got.text), key, "KEY")
+}
+
+func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
+	shared := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "shared", Key: key} }
+	clients := map[string]access.Client{
+		"nobody": client(), "partner": client("see:partner"), "staff": client("see:staff"), "both": client("see:partner", "see:staff"),
+		"admin": {Name: "admin", Scopes: []access.Scope{access.Admin}},
+	}
+	// By key, so that the visibility of now is its prefix: what was stored, within which one.
+	rows := map[string]struct {
+		within string
+		age    time.Duration
+		absent bool
+	}{
+		"open": {}, "partner.a": {within: "partner"}, "partner.stale": {within: "partner", age: 2 * time.Hour}, "staff.a": {within: "staff"},
+		"partner.gone": {within: "partner", absent: true}, "partner.long-gone": {within: "partner", age: 9000 * time.Hour, absent: true},
+		"partner.was-open": {}, "was-partner": {within: "partner"}, "was-partner-stale": {within: "partner", age: 2 * time.Hour},
+		"staff.was-partner": {within: "partner"}, "was-staff-gone": {within: "staff", absent: true},
+	}
+	for name, open := range realStores {
+		t.Run(name, func(t *testing.T) {
+			st := open(t)
+			for key, row := range rows {
+				write(t, st, shared(key), row.within, 5, row.age, row.absent)
+			}
+			for who, c := range clients {
+				for key, row := range rows {
+					r := limitedRig(t, st, byPrefix)
+					if c.Sees(row.within) && c.Sees(byPrefix(key)) {
+						r.client = c
+						a := r.do(http.MethodGet, "/v1/nexon/shared/"+key)
+						cache := a.Header.Get("Cache-Control")
+						if served := a.text != "" && string(a.body.Snapshot) == content; served == row.absent || (served && strings.HasPrefix(cache, "public") != (key == "open")) {
+							t.Errorf("%s and %s: %d %s %s", who, key, a.StatusCode, cache, a.text)
+						}
+						continue
+					}
+					var answers []string
+					for i := range attempts {
+						r.client = c
+						answers = append(answers, r.try(i, key))
+					}
+					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.looked() > 0 {
+						t.Errorf("%s and %s: %d looks at what would not be served whatever is there", who, key, r.looked())
+					}
+					r.client = clients["admin"] // it is remembered now, and must not be served for that
+					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
+					r.mu.Lock()
+					r.wishes, r.counted = nil, nil
+					r.mu.Unlock()
+					r.server.tallies.take()
+					r.client = c
+					began := time.Now()
+					for i := range attempts {
+						none := r.try(i, "third.none")
+						if again := r.try(i, key); answers[i] != none || again != none || !(strings.Contains(none, "404") || attempts[i].method == http.MethodHead) {
+							t.Errorf("%s and %s, %v:\n%safter another's read\n%sand of what is not there\n%s", who, key, attempts[i], answers[i], again, none)
+						}
+					}
+					if took := time.Since(began); took > 15*time.Second {
+						t.Errorf("%s waited for %s for %v", who, key, took)
+					}
+					if told := r.server.tallies.take(); len(r.asked()) > 0 || len(told) > 0 {
+						t.Errorf("%s had %s asked for %v, and read %v", who, key, r.asked(), told)
+					}
+					for _, what := range r.counted {
+						if kind, _, _ := strings.Cut(what, " "); kind == "begin" || kind == "keys" {
+							t.Errorf("%s and %s counted %q", who, key, r.counted)
+						}
+					}
+					r.nobodyWaits()
+				}
+			}
+		})
+	}
+}
+
+func TestOfSeveralKeysEachIsServedToThoseWhoMaySeeIt(t *testing.T) {
+	for name, open := range realStores {
+		t.Run(name, func(t *testing.T) {
+			st := open(t)
+			for _, key := range []string{"open", "partner.a", "staff.a"} {
+				write(t, st, entity(key), byPrefix(key), 5, time.Minute, false)
+			}
+			write(t, st, entity("was-partner"), "partner", 5, 2*time.Hour, false)
+			const path = "/v1/nexon/character?key=staff.a&key=open&key=partner.a&key=new&key=was-partner&key=partner.new&key=partner.a"
+			for who, want := range map[string]string{
+				"":        "[404 200 404 202 404 404 404]",
+				"partner": "[404 200 200 202 200 202 200]",
+				"staff":   "[200 200 404 202 404 404 404]",
+			} {
+				r := limitedRig(t, st, byPrefix)
+				if r.client = client(); who != "" {
+					r.client = client(access.See(who))
+				}
+				a := r.do(http.MethodGet, path)
+				var got []int
+				wishes := 0
+				for _, item := range a.body.Items {
+					got = append(got, item.Status)
+					if item.UpdateQueued {
+						wishes++
+					}
+					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
+						t.Errorf("%q: %+v", who, item)
+					}
+				}
+				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
+					t.Errorf("%q: %v reads of what is not there", who, n)
+				}
+				if fmt.Sprint(got) != want || len(r.asked()) != wishes || strings.Contains(a.Header.Get("Cache-Control"), "public") {
+					t.Errorf("%q: %v, %d wishes; want %s", who, got, len(r.asked()), want)
+				}
+			}
+		})
+	}
+}
+
+func TestAConfigurationLimitsAtOnceAndOpensNothingThatIsStored(t *testing.T) {
+	for name, open := range realStores {
+		t.Run(name, func(t *testing.T) {
+			st := open(t)
+			write(t, st, entity("a"), "", 5, 0, false)
+			nowLimited := limitedRig(t, st, func(string) string { return "partner" })
+			nowLimited.client = client()
+			if a := nowLimited.get("a"); a.StatusCode != 404 {
+				t.Errorf("limited by now: %d %s", a.StatusCode, a.text)
+			}
+			if nowLimited.client = client("see:partner"); nowLimited.get("a").StatusCode != 200 {
+				t.Error("a partner can't see what everybody could")
+			}
+			write(t, st, entity("a"), "partner", 6, 0, false)
+			nowOpen := limitedRig(t, st, nil)
+			for range 2 {
+				nowOpen.client = client()
+				if a := nowOpen.get("a"); a.StatusCode != 404 {
+					t.Errorf("fetched for partners: %d %s", a.StatusCode, a.text)
+				}
+				if nowOpen.client = client("see:partner"); nowOpen.get("a").StatusCode != 200 {
+					t.Error("a partner can't see what was fetched for partners")
+				}
+			}
+			write(t, st, entity("a"), "", 7, 0, false)
+			nowOpen.heard("a", 7)
+			nowOpen.client = client()
+			if a := nowOpen.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
+				t.Errorf("fetched anew: %d %s", a.StatusCode, a.text)
+			}
+		})
+	}
+}
+
+func TestWhoFollowsOrWaitsLearnsNothingOfWhatIsLimitedMeanwhile(t *testing.T) {
+	partner := func(s *store.Snapshot) { s.Visibility, s.Version = "partner", 9 }
+	r := newRig(t)
+	r.client = client()
+	r.stored("followed", time.Minute)
+	f := r.follow("followed", "")
+	if e := <-f.events; e.name != eventChanged {
+		t.Fatalf("%+v", e)
+	}
+	r.stored("followed", 0, partner)
+	select {
+	case e, more := <-f.events:
+		if more {
+			t.Errorf("told of what is limited: %+v", e)
+		}
+	case <-time.After(patience):
+		t.Error("the stream goes on")
+	}
+	for _, door := range []string{"GET /v1/nexon/character/waited?wait=20s", "POST /v1/nexon/character/waited/refresh?wait=20s"} {
+		r.stored("waited", 2*time.Hour)
+		before := len(r.asked())
+		method, path, _ := strings.Cut(door, " ")
+		answered := make(chan answer, 1)
+		go func() { answered <- r.do(method, path) }()
+		within(t, "a wish", func() bool { return len(r.asked()) > before })
+		r.stored("waited", 0, partner)
+		if a := <-answered; a.StatusCode != 404 || a.body.LastCheckedAt != nil {
+			t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
+		}
+	}
+	r.nobodyWaits()
+}
+
+func TestWhatIsRememberedForSomeIsNotServedToOthersWhileTheStoreIsAway(t *testing.T) {
+	r := newRig(t)
+	s := r.stored("a", 2*time.Hour, func(s *store.Snapshot) { s.Entity.Facet, s.Visibility = "shared", "partner" })
+	r.client = client("see:partner")
+	r.do(http.MethodGet, "/v1/nexon/shared/a")
+	r.server.heard(schemas.Settled{Entity: s.Entity, Number: 8})
+	r.mu.Lock()
+	r.storeErr = context.DeadlineExceeded
+	r.wishes = nil
+	r.mu.Unlock()
+	if a := r.do(http.MethodGet, "/v1/nexon/shared/a"); a.StatusCode != 200 {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+	r.client = client()
+	for i, a := range attempts {
+		if got := r.try(i, "a"); !strings.Contains(got, "404") && a.method != http.MethodHead {
+			t.Errorf("%v: %s", a, got)
+		}
+	}
+	if len(r.asked()) > 0 {
+		t.Errorf("asked for %v", r.asked())
+	}
+}
