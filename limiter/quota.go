@@ -236,6 +236,15 @@ func (q Quota) Quiet() time.Duration {
 	for _, r := range q.rings {
 		quiet = max(quiet, r.reach)
 	}
+	for _, s := range q.scoped {
+		switch {
+		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // others may go
+		case s.kind == ringKind:
+			quiet = max(quiet, micros(s.numbers[0]))
+		case s.kind == placesKind: // who had a place may have it still
+			quiet = max(quiet, micros(s.numbers[2]))
+		}
+	}
 	return quiet
 }
 

@@ -14,6 +14,10 @@ import (
 // InFlight is the window of a policy that bounds calls under way at once.
 const InFlight Window = -2
 
+// scopedRingMost is the greatest limit of a policy with a scope that is kept as an exact
+// ring: more of it can be used than of a bucket, but it takes as long as it is.
+const scopedRingMost = 200
+
 // Requests is the unit of a policy that names none: each call costs one.
 const Requests = "requests"
 
@@ -147,7 +151,7 @@ func newSection(p Policy, jitter, lease time.Duration) (section, error) {
 	case len(p.Only) > 0: // half at once and half over the window: what is given back is soon there
 		s.kind = bucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0}
-	case budget <= ringMost:
+	case budget <= scopedRingMost && p.dearest() == 1 && p.Unit == "":
 		s.kind = ringKind
 		s.numbers = []int64{(reach + time.Microsecond).Microseconds(), int64(budget), int64(budget) - kept}
 	default:

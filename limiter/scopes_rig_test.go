@@ -74,7 +74,7 @@ func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream
 	synctest.Test(t, func(t *testing.T) {
 		f := &callers{
 			heard: heard,
-			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, config: config,
+			T:     t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, config: config,
 			answers: answers, far: 30 * ms,
 		}
 		for range n {

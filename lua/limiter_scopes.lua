@@ -44,6 +44,7 @@
 local CALM = 50000    -- a call that is under way may end
 local PLACE = 300000  -- and who waits for its place says that he is still there
 local LIVE = 1000000  -- or stands in nobody's way any longer
+local NEAR = 20000    -- a place is not held empty for longer before its slot
 
 local function scoped()
   local spec, mine = {}, {}
@@ -262,13 +263,13 @@ local function scoped()
   for word in string.gmatch(ARGV[10], '%S+') do words[#words + 1] = word + 0 end
   local function nextWord() i = i + 1; return words[i] end
   while words[i + 1] do
-    local c = {lane = nextWord(), n = nextWord(), ways = {}}
+    local c = {lane = nextWord(), n = nextWord(), ways = {}, ahead = horizon}
     for w = 1, nextWord() do
       local way = {}
       for x = 1, nextWord() do
         local b = buckets[nextWord()]
         way[x] = {b = b, units = nextWord()}
-        if b.s.kind == 'C' then b.asks[c.lane] = true end
+        if b.s.kind == 'C' then b.asks[c.lane], c.ahead = true, NEAR end
       end
       c.ways[w] = way
     end
@@ -331,12 +332,12 @@ local function scoped()
           slot, part, way, why, halted = s, p, w, because, probes
         end
       end
-      if slot > now + horizon then
+      if slot > now + c.ahead then
         -- It waits for a place where nothing else has it wait for longer.
         if slot == huge then
           for b in pairs(full) do b.left[c.lane] = b.left[c.lane] + c.n - granted end
         end
-        again = slot == huge and hint or min(hint, max(1000, slot - now - floor(horizon / 2)))
+        again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
         if probe > 0 then
           why = -6
           if brake <= now then again = min(again, LIFTED) end
@@ -364,9 +365,9 @@ local function scoped()
   local save = {
     W = function(b, s)
       redis.call('SET', b.key, format('%16d', birth) .. (b.ring ~= '' and b.ring or format('%16d', 0)), 'PX', format('%.0f', ceil((s[2] + horizon) / 1000) + 1000))
-      local n = 0
-      for p = 1, #b.ring, 16 do if number(b.ring, p) > now - s[2] then n = n + 1 end end
-      return s[3] - n, 0, n > 0 and number(b.ring, 1) + s[2] or 0
+      local p = 1
+      while p < #b.ring and number(b.ring, p) <= now - s[2] do p = p + 16 end
+      return s[3] - (#b.ring + 1 - p) / 16, 0, p < #b.ring and number(b.ring, p) + s[2] or 0
     end,
     G = function(b, s)
       keep(b, max(0, b.tat - now) + 1000000, b.tat)

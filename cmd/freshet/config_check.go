@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/presets"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 )
@@ -67,7 +68,41 @@ func (p *program) config() *cobra.Command {
 			return err
 		},
 	})
+	preset := &cobra.Command{
+		Use:   "preset NAME",
+		Short: "Print the configuration of a well-known upstream, to begin with",
+		Long: `Print the configuration of a well-known upstream as a whole file, to be changed to your
+needs: its quota is tested against an upstream that enforces just that. Without a name,
+list them.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				_, err := fmt.Fprintln(p.stdout, strings.Join(presets.Names(), "\n"))
+				return err
+			}
+			text, known := presets.All()[args[0]]
+			if !known {
+				return usageError{fmt.Errorf("there is no preset %q; there are %s", args[0], strings.Join(presets.Names(), ", "))}
+			}
+			_, err := p.stdout.Write(presetFile(args[0], text))
+			return err
+		},
+	}
+	c.AddCommand(preset)
 	return c
+}
+
+// presetFile is a preset as a configuration file of its own.
+func presetFile(name string, preset []byte) []byte {
+	var out strings.Builder
+	fmt.Fprintf(&out, "sources:\n  %s:\n", name)
+	for line := range strings.Lines(string(preset)) {
+		if strings.TrimSpace(line) != "" {
+			out.WriteString("    ")
+		}
+		out.WriteString(line)
+	}
+	return []byte(out.String())
 }
 
 // explainCredentials says which keys each of several is for, and who sees what it fetches.

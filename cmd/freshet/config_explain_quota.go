@@ -24,13 +24,13 @@ func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 		fmt.Fprintf(to, "  quota   %s: %s\n", p.Name, policyText(p, bounds[p.Name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.quota().Halts)) {
-		fmt.Fprintf(to, "  halt    a %s that is refused is stopped alone, and probed\n", name)
+		fmt.Fprintf(to, "  halt    %s: one that is refused is stopped alone, and probed\n", name)
 	}
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		fmt.Fprintf(to, "  %-6s  at most %s a second, %s a minute, %s an hour, %s a day\n", lane,
 			may(quota, lane, time.Second), may(quota, lane, time.Minute), may(quota, lane, time.Hour), may(quota, lane, 24*time.Hour))
 	}
-	fmt.Fprintf(to, "          after Redis lost its state no call is made for %v\n", quota.Quiet())
+	fmt.Fprintf(to, "          after Redis lost its state no call is made for %v\n", quota.Quiet().Round(time.Millisecond))
 }
 
 func may(q limiter.Quota, lane schemas.Lane, within time.Duration) string {
@@ -54,18 +54,18 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 	case p.Gap != nil:
 		text = fmt.Sprintf("calls are %v apart", p.Gap.Least)
 	case p.Window == limiter.InFlight:
-		text = fmt.Sprintf("%s under way at once, of all processes together", grouped(int64(p.Limit)))
+		text = grouped(int64(p.Limit)) + " under way at once, of all processes together"
 	case p.Restore > 0:
 		text = fmt.Sprintf("%s %s at once, and %s a second", grouped(int64(p.Limit)), units, calls(float64(p.Restore)))
 	case len(p.Only) > 0:
-		text = fmt.Sprintf("%s answers of the statuses %s in %v", grouped(int64(p.Limit)), statuses(p.Only), p.Window)
+		text = fmt.Sprintf("%s answers of the statuses %s in %v", grouped(int64(p.Limit)), statuses(p.Only), lengthOf(p.Window))
 	case p.Learned:
-		text = fmt.Sprintf("%s %s in %v, or what the answers tell", grouped(int64(p.Limit)), units, p.Window)
+		text = fmt.Sprintf("%s %s in %v, or what the answers tell", grouped(int64(p.Limit)), units, lengthOf(p.Window))
 	case p.Unit != "" || p.Scope != "":
-		text = fmt.Sprintf("%s %s in %v; up to %s are used", grouped(int64(p.Limit)), units, p.Window, calls(b.PerWindow))
+		text = fmt.Sprintf("%s %s in %v; up to %s are used", grouped(int64(p.Limit)), units, lengthOf(p.Window), calls(b.PerWindow))
 	default:
 		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them kept for HIGH; at most %d can arrive",
-			b.Limit, b.Window, calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Most)
+			b.Limit, lengthOf(b.Window), calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Most)
 	}
 	if scopes := limiter.Placeholders(p.Scope); len(scopes) > 0 {
 		text += ", for each " + strings.Join(scopes, " and ")
@@ -85,6 +85,17 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 	}
 	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Learned || p.Restore > 0) {
 		text += fmt.Sprintf("; %v kept for HIGH", p.HighReserve)
+	}
+	return text
+}
+
+// lengthOf writes a window without the zeros that nobody needs: 1h for 1h0m0s.
+func lengthOf(w limiter.Window) string {
+	text := w.String()
+	for _, zeros := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zeros) {
+			text = text[:len(text)-2]
+		}
 	}
 	return text
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,7 +72,10 @@ type against struct {
 	limiters []*limiter.Limiter
 	sources  []*source.Source
 	ctx      context.Context
+	stop     context.CancelFunc
+	closing  []func()
 	wg       sync.WaitGroup
+	stood    atomic.Int64 // how often this process stood still for longer than is allowed for
 	good     atomic.Int64
 	mu       sync.Mutex
 	bad      map[string]int
@@ -86,19 +90,18 @@ func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secret
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(upstream)
-	t.Cleanup(server.Close)
 	base, err := url.Parse(c.BaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.BaseURL = server.URL + base.Path
 	ctx, stop := context.WithCancel(t.Context())
-	a := &against{T: t, config: c, upstream: upstream, ctx: ctx, bad: map[string]int{}}
-	t.Cleanup(func() { stop(); a.wg.Wait() })
+	a := &against{T: t, config: c, upstream: upstream, ctx: ctx, stop: stop, closing: []func(){server.Close}, bad: map[string]int{}}
+	a.wg.Go(a.watch)
 	id, address := servicetest.Name(name), servicetest.RedisAddress(t)
 	for n := range processes {
 		rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
-		t.Cleanup(func() { _ = rdb.Close() })
+		a.closing = append(a.closing, func() { _ = rdb.Close() })
 		l, err := limiter.New(id, c.quota(), limiter.Needs{
 			Redis: rdb, Process: fmt.Sprint(n), Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
@@ -109,11 +112,39 @@ func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secret
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(s.Close)
+		a.closing = append(a.closing, s.Close)
 		a.limiters, a.sources = append(a.limiters, l), append(a.sources, s)
 		a.wg.Go(func() { _ = l.Run(ctx) })
 	}
 	return a
+}
+
+// end ends all calls.
+func (a *against) end() {
+	a.stop()
+	a.wg.Wait()
+	for _, f := range slices.Backward(a.closing) {
+		f()
+	}
+}
+
+// watch counts how often a timer is late by more than half of what quotas allow for.
+func (a *against) watch() {
+	const every, allowed = 2 * time.Millisecond, 5 * time.Millisecond
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-a.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		if now.Sub(last) > every+allowed {
+			a.stood.Add(1)
+		}
+		last = now
+	}
 }
 
 // call has so many callers of each process call on and on.
@@ -187,7 +218,7 @@ func (p *presetPermit) Finished(e source.Ended) { p.Ended(e) }
 
 // keys returns one of n keys at a time, numbers all.
 func keys(n int) func() string {
-	return func() string { return fmt.Sprint(100 + rand.IntN(n)) } //nolint:gosec // not a secret
+	return func() string { return fmt.Sprint(100 + rand.IntN(n)) }
 }
 
 // saturated is how long a preset is saturated.

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/simulator/contract"
+	"github.com/freshet/freshet/source"
+)
+
+// Two accounts have twice the budget of one, and calls go with the one that has more left.
+func TestEachCallGoesWithTheCredentialThatHasMostLeft(t *testing.T) {
+	c := accelerated(preset(t, "github-rest"), 400) // an hour is 9 s
+	c.Auth.SecretEnv = ""
+	c.Credentials = nil
+	secrets := map[string]string{}
+	for _, name := range []string{"alice", "bob"} {
+		c.Credentials = append(c.Credentials, source.Credential{Name: name, SecretEnv: strings.ToUpper(name)})
+		secrets[name] = name + "-token"
+	}
+	c.Quota.Policies[0].Limit, c.Quota.Policies[0].HighReserve.Calls = 5000, 0
+	a := begin(t, "github-rest", c, contract.Options{Speed: 400, Latency: simulator.Range{Min: 20 * time.Millisecond, Max: 60 * time.Millisecond}}, secrets, 2)
+	defer a.end()
+	a.call(40, schemas.Low, "user", keys(500), nil)
+	a.await(func(s contract.Stats) bool { return s.Arrivals > 3000 })
+	s := a.upstream.Stats()
+	used := map[string]float64{}
+	for _, p := range s.Policies {
+		if p.Name == "core" {
+			used[p.Scope] = p.Used
+		}
+	}
+	if used["alice"] < 1000 || used["bob"] < 1000 || s.Refused > 0 {
+		t.Errorf("%v used, %d refused: %v", used, s.Refused, s.Violations)
+	}
+}
+
+// Of two credentials the one that is refused is stopped alone: every entity is fetched with
+// the other, and with both again once its file holds another secret.
+func TestAnExpiredCredentialIsDoneWithoutUntilItsFileChanges(t *testing.T) {
+	var mu sync.Mutex
+	calls := map[string]int{} // by the secret and the status
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secret := r.Header.Get("Authorization")
+		mu.Lock()
+		defer mu.Unlock()
+		if secret == "Bearer expired" {
+			calls[secret]++
+			http.Error(w, "{}", http.StatusUnauthorized)
+			return
+		}
+		calls[secret]++
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"key":%q}`, r.URL.Path)
+	}))
+	t.Cleanup(upstream.Close)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	one, two := write("one", "expired"), write("two", "good")
+	config := write("freshet.yaml", strings.NewReplacer("ONE", one, "TWO", two).Replace(`
+sources:
+  api:
+    baseURL: https://api.example
+    auth: {header: Authorization, prefix: "Bearer "}
+    timeout: 2s
+    credentials:
+      - {name: one, secretFile: ONE}
+      - {name: two, secretFile: TWO}
+    quota: {policies: [{name: second, limit: 50, window: 1s, scope: "{credential}"}]}
+    facets: {thing: {documents: {thing: {path: "/thing/{key}"}}}}
+`))
+	d := startDev(t, "--no-demo", "--config", config, "--upstream", upstream.URL, "--data-dir", dir)
+	fetched := func(n int) {
+		if status, text := d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d?wait=25s", d.api, n)); status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	for n := range 40 {
+		fetched(n)
+	}
+	mu.Lock()
+	if calls["Bearer expired"] > 4 || calls["Bearer good"] < 40 {
+		t.Errorf("with one that has expired: %v", calls)
+	}
+	mu.Unlock()
+	write("one", "renewed")
+	n := 100
+	within(t, patience, "the renewed credential is used", func() bool {
+		n++
+		fetched(n)
+		mu.Lock()
+		defer mu.Unlock()
+		return calls["Bearer renewed"] > 3
+	})
+}
