@@ -43,6 +43,10 @@ observe: ## what operators see: panels, rules and alerts on a real Prometheus, j
 torture: ## faults at random under load, judged by Kafka, the database and the upstream's log (SEED= for a run again, FAULTS=12, RESULTS=a file to keep it in)
 	@$(SERVICES); $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS:+--results $$RESULTS} torture
 
+presets: ## each preset saturated for a minute against an upstream that enforces its contract, on a real Redis
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_SATURATE=$${SATURATE:-60s} \
+		$(GO) test -count=1 -v -timeout 20m -parallel 20 -run 'EachPresetUses|PresetsLearn|CrashedHolders|EachCallGoesWith' ./cmd/freshet | grep -v '^=== '
+
 simulate-day: ## days of prefetch in accelerated time, by what is shipped (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
 	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"
 
@@ -101,4 +105,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule lint vuln fmt services services-down
+.PHONY: help dev build test presets race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule lint vuln fmt services services-down

@@ -28,6 +28,8 @@ type metrics struct {
 	window   *prometheus.GaugeVec
 	state    *prometheus.GaugeVec
 	probing  prometheus.Gauge
+	halted   prometheus.Gauge
+	empty    prometheus.Gauge
 	second   perSecond
 	allowed  prometheus.Gauge
 	quiet    prometheus.Counter
@@ -85,6 +87,12 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		probing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_probing", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
 		}),
+		halted: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_scopes_halted", Help: "Credentials, endpoints and budgets that are stopped alone, as this process knows.",
+		}),
+		empty: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_scopes_empty", Help: "Values of policies' scopes of which nothing is left, as this process knows.",
+		}),
 		acquired: map[schemas.Lane]prometheus.Counter{},
 		rejected: map[schemas.Lane]prometheus.Counter{},
 		waited:   map[schemas.Lane]prometheus.Observer{},
@@ -108,11 +116,26 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		m.waited[lane] = waited.WithLabelValues(string(lane))
 	}
 	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.brakes,
-		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, m.state, m.probing, m.allowed, m.quiet,
+		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, m.state, m.probing, m.halted, m.empty, m.allowed, m.quiet,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rate_limiter_rps", Help: "Calls sent in the last whole second of the clock; the sum over all processes is the source's.",
 		}, func() float64 { return float64(m.second.last(time.Now())) }))
 	return m
+}
+
+// scopes counts what the buckets of this process show.
+func (m *metrics) scopes(all []ScopeView) {
+	halted, empty := 0.0, 0.0
+	for _, s := range all {
+		switch {
+		case s.Halted:
+			halted++
+		case s.Left != nil && *s.Left <= 0:
+			empty++
+		}
+	}
+	m.halted.Set(halted)
+	m.empty.Set(empty)
 }
 
 // spent counts a permit that was spent.
