@@ -36,7 +36,13 @@ type bucket struct {
 	key     string // in Redis
 }
 
-func bucketKey(source, name string) string { return "quota:{" + source + "}:b:" + name }
+// bucketKey names a bucket in Redis. Places are kept in a hash, which no other kind could read.
+func bucketKey(source string, k kind, name string) string {
+	if k == placesKind {
+		return "quota:{" + source + "}:p:" + name
+	}
+	return "quota:{" + source + "}:b:" + name
+}
 
 // bucketOf returns the bucket of a section that a call is charged to, made with the
 // credential.
@@ -47,7 +53,7 @@ func (l *Limiter) bucketOf(n int, c Call, credential string) *bucket {
 	}
 	value := s.scope.fill(func(name string) string { return c.value(name, credential) })
 	name := s.policy.Name + ":" + value
-	return &bucket{section: n, name: name, value: value, key: bucketKey(l.source, name)}
+	return &bucket{section: n, name: name, value: value, key: bucketKey(l.source, s.kind, name)}
 }
 
 // wayOf returns what a call is charged that is made with the credential. The caller holds
@@ -86,6 +92,9 @@ func (l *Limiter) line(lane schemas.Lane, c Call) *queue {
 		}
 		fmt.Fprintf(&id, " %q", credential)
 	}
+	if l.scopesBy("resource") { // its name may change for one endpoint alone
+		fmt.Fprintf(&id, " @%q", c.Endpoint)
+	}
 	if q := l.classes[id.String()]; q != nil {
 		return q
 	}
@@ -108,6 +117,21 @@ func (l *Limiter) tidy() {
 		}
 		return empty
 	})
+}
+
+// standing returns the line of a class as it stands now: it may have been forgotten, or
+// another one have come in its place. The caller holds l.mu.
+func (l *Limiter) standing(q *queue) *queue {
+	if q.class == nil {
+		return q
+	}
+	now, stands := l.classes[q.id]
+	if !stands {
+		now = q
+		l.classes[q.id] = q
+		l.lines = append(l.lines, q)
+	}
+	return now
 }
 
 // total is the line in which the lane's counts are kept.
@@ -152,8 +176,17 @@ type happening struct {
 	rest   string
 }
 
-// again reports whether it may be told twice.
-func (h happening) again() bool { return h.what != 'g' && h.what != 'w' && h.what != 'u' }
+// again reports whether it may be told twice: what gives back may not, and what takes more
+// must not be forgotten.
+func (h happening) again() bool {
+	switch h.what {
+	case 'g':
+		return strings.HasPrefix(h.rest, "-")
+	case 'w':
+		return strings.Contains(h.rest, " -")
+	}
+	return h.what != 'u'
+}
 
 // asked is the demand of the classes as the script takes it.
 type asked struct {

@@ -19,13 +19,19 @@ func (p *Permit) Credential() string {
 }
 
 // Ended is told how the call ended that the permit was spent on, as soon as that is known:
-// the status of its answer, 0 for none, and what the answer tells of the policies.
+// the status of its answer, 0 for none, and what the answer tells of the policies. Told
+// again it changes nothing.
 func (p *Permit) Ended(status int, notices []announced.Notice) {
 	if p.slot.way == nil {
 		return
 	}
 	l := p.limiter
 	l.mu.Lock()
+	if p.over {
+		l.mu.Unlock()
+		return // what is given back twice would be a call too many
+	}
+	p.over = true
 	p.slot.learn(l, notices)
 	read := l.clock.at(time.Now())
 	for _, c := range p.slot.way.charges {
@@ -108,14 +114,18 @@ func (l *Limiter) settle(s slot, c charge, policy Policy, status int, n announce
 		l.tellOf(told, 'n', fmt.Sprintf("%s %d %d %d %d %d %d", c.ticket(s), how, used, s.at, left, till, n.Slack.Microseconds()))
 	case bucketKind:
 		if back := int64(c.units) - used; back != 0 {
-			l.tellOf(c.bucket, 'g', strconv.FormatInt(back, 10))
+			at := s.at
+			if policy.Restore > 0 || len(policy.Only) > 0 { // it is given back when the answer is made
+				at = 0
+			}
+			l.tellOf(c.bucket, 'g', fmt.Sprintf("%d %d", back, at))
 		}
 		if policy.Learned && n.Remaining != announced.Unknown {
 			l.tellOf(c.bucket, 'l', fmt.Sprintf("%d %d", n.Remaining, s.at))
 		}
 	case ringKind:
-		if used == 0 {
-			l.tellOf(c.bucket, 'w', strconv.FormatInt(s.at, 10))
+		if back := int64(c.units) - used; back != 0 {
+			l.tellOf(c.bucket, 'w', fmt.Sprintf("%d %d", s.at, back))
 		}
 	case gapKind, haltKind:
 	}
@@ -141,9 +151,9 @@ func (l *Limiter) unsent(s slot) {
 		case toldKind:
 			l.tellOf(c.bucket, 'n', fmt.Sprintf("%s 0 0 %s -1 0 0", c.ticket(s), at))
 		case bucketKind:
-			l.tellOf(c.bucket, 'g', strconv.Itoa(c.units))
+			l.tellOf(c.bucket, 'g', fmt.Sprintf("%d %s", c.units, at))
 		case ringKind:
-			l.tellOf(c.bucket, 'w', at)
+			l.tellOf(c.bucket, 'w', fmt.Sprintf("%s %d", at, c.units))
 		case haltKind:
 			if s.probes {
 				l.tellOf(c.bucket, 'u', at)
@@ -177,7 +187,7 @@ func (p *Permit) Halt(what string, first, most time.Duration) {
 		return
 	}
 	l.tellOf(halted, 'h', fmt.Sprintf("%d %d %d", first.Microseconds(), max(first, most).Microseconds(), max(0, l.clock.at(p.spent))))
-	l.halted[halted.key] = true
+	l.noteHalt(halted)
 	for _, q := range l.lines {
 		q.slots = slices.DeleteFunc(q.slots, func(s slot) bool {
 			gone := s.way != nil && slices.ContainsFunc(s.way.charges, func(c charge) bool { return c.key == halted.key })
@@ -190,6 +200,17 @@ func (p *Permit) Halt(what string, first, most time.Duration) {
 	l.mu.Unlock()
 	l.metrics.brakes.Inc()
 	l.wake()
+}
+
+// haltedMost bounds the halts that a process remembers: of those that it has forgotten it
+// tells only by their probes.
+const haltedMost = 1000
+
+func (l *Limiter) noteHalt(b *bucket) {
+	if len(l.halted) >= haltedMost {
+		clear(l.halted)
+	}
+	l.halted[b.key] = true
 }
 
 // Well is told of every call that was answered well: it ends what was halted before it

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +23,7 @@ import (
 type Limiter struct {
 	source  string
 	process string
-	name    string // the process', in one word
+	name    string // the process', in one word; not that of its life before
 	ask     asker
 	rdb     redis.UniversalClient // for the live view; nil in tests without Redis
 	needs   wants
@@ -100,7 +102,7 @@ func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter,
 		return nil, err
 	}
 	l := &Limiter{
-		source: source, process: needs.Process, name: strings.Join(strings.Fields("p "+needs.Process), "_"), ask: ask, rdb: needs.Redis, needs: wants{needs, config},
+		source: source, process: needs.Process, name: nameOf(needs.Process), ask: ask, rdb: needs.Redis, needs: wants{needs, config},
 		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics), jitter: &jitter{},
 		kick: make(chan struct{}, 1), count: make(chan struct{}, 1),
 		high: queue{lane: schemas.High}, low: queue{lane: schemas.Low},
@@ -113,6 +115,13 @@ func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter,
 	l.put(quota, 0, false)
 	l.unset = needs.Settings != nil
 	return l, nil
+}
+
+// nameOf returns a word for a process in this life of it: one that crashed may have been
+// named as it, and its calls are under way yet.
+func nameOf(process string) string {
+	life := rand.Uint64() //nolint:gosec // not a secret
+	return strings.Join(append(strings.Fields(process), strconv.FormatUint(life, 36)), "_")
 }
 
 // put makes a quota the one that is asked for. The caller holds l.mu.

@@ -14,6 +14,7 @@ type Permit struct {
 	since   time.Time // it was waited for
 	slot    slot
 	given   bool          // guarded by limiter.mu
+	over    bool          // it is known how its call ended; guarded by limiter.mu
 	ready   chan struct{} // has room for one; nil while its waiter does not sleep
 	ended   atomic.Bool   // spent, lapsed or released
 	spent   time.Time
@@ -47,6 +48,9 @@ func (p *Permit) Spend() bool {
 		l.mu.Lock()
 		l.refund(p.slot)
 		l.mu.Unlock()
+		if p.slot.way != nil { // somebody may wait for its place
+			l.wake()
+		}
 		return false
 	}
 	p.spent = now
@@ -62,7 +66,8 @@ func (p *Permit) Release() {
 	}
 	l := p.limiter
 	l.mu.Lock()
-	p.queue.slots = append([]slot{p.slot}, p.queue.slots...)
+	q := l.standing(p.queue)
+	q.slots = append([]slot{p.slot}, q.slots...)
 	l.mu.Unlock()
 	l.wake()
 }

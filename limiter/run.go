@@ -108,7 +108,7 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 }
 
 // turns returns the classes that are asked for now: those of HIGH first, of each lane
-// those that came first. A probing stop lets one call pass: whose, chance says.
+// those whose first has waited longest. A probing stop lets one call pass: whose, chance says.
 func (l *Limiter) turns(all []classDemand) []classDemand {
 	if len(all) < 2 {
 		return all
@@ -118,7 +118,7 @@ func (l *Limiter) turns(all []classDemand) []classDemand {
 	}
 	slices.SortStableFunc(all, func(a, b classDemand) int {
 		if a.q.lane == b.q.lane {
-			return 0
+			return a.q.first.since.Compare(b.q.first.since)
 		}
 		if a.q.lane == schemas.High {
 			return -1
@@ -338,14 +338,10 @@ func (a answer) slot(i int, s classSlot) slot {
 // takeClass adds the slots that a class was granted. The caller holds l.mu.
 func (l *Limiter) takeClass(a answer, i int, c classGrant) {
 	q, n := a.asked.classes[i].q, a.asked.classes[i].n
-	if l.classes[q.id] != q { // everybody went meanwhile
-		if l.classes[q.id] == nil && len(c.slots) > 0 {
-			l.classes[q.id] = q
-			l.lines = append(l.lines, q)
-		} else if q = l.classes[q.id]; q == nil {
-			return
-		}
+	if l.classes[q.id] == nil && len(c.slots) == 0 {
+		return // everybody went meanwhile
 	}
+	q = l.standing(q)
 	for _, s := range c.slots {
 		q.slots = append(q.slots, a.slot(i, s))
 	}

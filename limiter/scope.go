@@ -147,10 +147,10 @@ func newSection(p Policy, jitter, lease time.Duration) (section, error) {
 			return s, fmt.Errorf("limit: %d units are restored while a call may be on its way, of %d at once; that can't be kept to", early, budget)
 		}
 		s.kind = bucketKind
-		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Learned)}
+		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Learned), 0}
 	case len(p.Only) > 0: // half at once and half over the window: what is given back is soon there
 		s.kind = bucketKind
-		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0}
+		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	case budget <= scopedRingMost && p.dearest() == 1 && p.Unit == "":
 		s.kind = ringKind
 		s.numbers = []int64{(reach + time.Microsecond).Microseconds(), int64(budget), int64(budget) - kept}
@@ -160,7 +160,7 @@ func newSection(p Policy, jitter, lease time.Duration) (section, error) {
 			return s, fmt.Errorf("limit: a call that costs %d of %d units can't be kept to; raise the limit or lower the cost", p.dearest(), budget)
 		}
 		s.kind = bucketKind
-		s.numbers = []int64{reach.Nanoseconds()/int64(budget-burst+1) + 1, int64(burst), min(kept, int64(burst)/2), boolNumber(p.Learned)}
+		s.numbers = []int64{reach.Nanoseconds()/int64(budget-burst+1) + 1, int64(burst), min(kept, int64(burst)/2), boolNumber(p.Learned), reach.Microseconds()}
 	}
 	return s, nil
 }

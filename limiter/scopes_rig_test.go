@@ -2,9 +2,9 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,13 +22,15 @@ type callers struct {
 	*testing.T
 	redis   *miniredis.Miniredis
 	out     *outside
-	heard   func() []string // of processes that may have a place, since it was asked last
 	run     asker
+	told    *wakesTold
 	config  Config
 	members []*member
 
 	mu      sync.Mutex // of the rest, and of Redis
 	far     time.Duration
+	ahead   time.Duration // Redis' clock is
+	fails   func() (before, after bool)
 	answers upstream
 	calls   []sentCall
 	chance  *rand.Rand
@@ -69,13 +71,11 @@ type member struct {
 func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream, test func(f *callers)) {
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
-	run, out := script("s", patiently(t, m.Addr())), newOutside(t)
-	heard := hear(t, m)
+	run, out, told := script("s", patiently(t, m.Addr())), newOutside(t), newWakesTold(t, m)
 	synctest.Test(t, func(t *testing.T) {
 		f := &callers{
-			heard: heard,
-			T:     t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, config: config,
-			answers: answers, far: 30 * ms,
+			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, told: told, config: config,
+			answers: answers, far: 30 * ms, fails: func() (before, after bool) { return false, false },
 		}
 		for range n {
 			f.begin()
@@ -85,31 +85,6 @@ func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream
 			m.end()
 		}
 	})
-}
-
-// hear returns what reads whom the script has told that it may have a place.
-func hear(t *testing.T, m *miniredis.Miniredis) func() []string {
-	sub := m.NewSubscriber()
-	sub.Subscribe(wakesKey("s"))
-	var all []string
-	done := make(chan struct{})
-	go func() {
-		for message := range sub.Messages() {
-			if message.Message == "that was all" {
-				done <- struct{}{}
-				continue
-			}
-			all = append(all, message.Message)
-		}
-	}()
-	t.Cleanup(sub.Close)
-	return func() []string {
-		m.Publish(wakesKey("s"), "that was all")
-		<-done
-		heard := all
-		all = nil
-		return heard
-	}
 }
 
 func (m *member) end() {
@@ -126,31 +101,42 @@ func (f *callers) begin() *member {
 	l, err := newLimiter("s", f.config, func(_ context.Context, d demand) (g grant, err error) {
 		pass(f.span(200*time.Microsecond, time.Millisecond))
 		f.mu.Lock()
-		now := time.Now()
-		var woken []string
+		before, after := f.fails()
+		if before {
+			f.mu.Unlock()
+			return g, errors.New("Redis can't be reached")
+		}
+		now := time.Now().Add(f.ahead)
+		var told []string
 		f.out.do(func() {
 			f.redis.SetTime(now)
 			g, err = f.run(context.Background(), d)
-			woken = f.heard()
+			told = f.told.take()
 		})
+		members := f.members
 		f.mu.Unlock()
-		for _, m := range f.members {
-			if slices.Contains(woken, m.limiter.name) {
-				m.limiter.mayHave()
-			}
-		}
 		if err != nil {
 			f.Errorf("the script: %v", err)
 		}
 		pass(f.span(200*time.Microsecond, time.Millisecond))
+		for _, name := range told {
+			for _, m := range members {
+				m.limiter.roused(name)
+			}
+		}
+		if after {
+			return grant{}, errors.New("Redis' answer was lost")
+		}
 		return g, err
 	}, needs)
 	if err != nil {
 		f.Fatal(err)
 	}
 	m.limiter = l
-	m.wg.Go(func() { _ = l.Run(m.ctx) })
+	f.mu.Lock()
 	f.members = append(f.members, m)
+	f.mu.Unlock()
+	m.wg.Go(func() { _ = l.Run(m.ctx) })
 	return m
 }
 
@@ -163,10 +149,10 @@ func (f *callers) flushed() {
 
 // passed lets time pass, of which Redis' keys with an end hear too.
 func (f *callers) passed(d time.Duration) {
-	for ; d > 0; d -= time.Second {
-		elapse(min(d, time.Second))
+	for step := 250 * ms; d > 0; d -= step {
+		elapse(min(d, step))
 		f.mu.Lock()
-		f.out.do(func() { f.redis.FastForward(time.Second) })
+		f.out.do(func() { f.redis.FastForward(min(d, step)) })
 		f.mu.Unlock()
 	}
 }

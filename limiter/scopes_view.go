@@ -17,8 +17,9 @@ type ScopeView struct {
 	Left     *int64 `json:"left,omitempty"`
 	UnderWay int64  `json:"underWay"`
 	// Until is when there is more, or when what is halted is probed.
-	Until *time.Time `json:"until,omitempty"`
-	At    time.Time  `json:"at"`
+	Until  *time.Time `json:"until,omitempty"`
+	Halted bool       `json:"halted,omitempty"`
+	At     time.Time  `json:"at"`
 }
 
 // bucketShown is what the script said last of a bucket, and when.
@@ -38,6 +39,13 @@ const (
 // have a bounded number of values. The caller holds l.mu.
 func (l *Limiter) noteBuckets(a answer) {
 	for b, state := range a.states {
+		if l.quota.scoped[b.section].kind == haltKind {
+			if state.left == 0 {
+				l.noteHalt(b)
+			} else {
+				delete(l.halted, b.key)
+			}
+		}
 		if !l.quota.scoped[b.section].shown() {
 			continue
 		}
@@ -48,9 +56,6 @@ func (l *Limiter) noteBuckets(a answer) {
 			}
 		}
 		l.states[b.name] = bucketShown{b, state, a.then}
-		if l.quota.scoped[b.section].kind == haltKind && state.left == 0 {
-			l.halted[b.key] = true
-		}
 	}
 }
 
@@ -79,7 +84,8 @@ func (l *Limiter) scopeViews(now time.Time) []ScopeView {
 			continue // nothing to see
 		}
 		v := ScopeView{Policy: s.policy.Name, Scope: b.bucket.value, UnderWay: b.state.under, At: time.UnixMicro(l.clock.at(b.at)).UTC()}
-		if left := b.state.left; left >= 0 {
+		v.Halted = s.kind == haltKind
+		if left := b.state.left; left >= 0 && !v.Halted {
 			v.Left = &left
 		}
 		if b.state.until > 0 {
@@ -196,15 +202,16 @@ func (l *Limiter) wakes(ctx context.Context) {
 			if !open {
 				return
 			}
-			if m.Payload == l.name {
-				l.mayHave()
-			}
+			l.roused(m.Payload)
 		}
 	}
 }
 
-// mayHave has this process ask at once.
-func (l *Limiter) mayHave() {
+// roused is told which process may have a place.
+func (l *Limiter) roused(name string) {
+	if name != l.name {
+		return
+	}
 	l.mu.Lock()
 	l.again()
 	l.mu.Unlock()

@@ -96,6 +96,7 @@ func (l *Limiter) show() {
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
 	l.mu.Unlock()
+	l.metrics.scopes(p.Scopes)
 	for lane, v := range map[schemas.Lane]LaneView{schemas.High: p.High, schemas.Low: p.Low} {
 		l.metrics.waiting[lane].Set(float64(v.Waiting))
 	}

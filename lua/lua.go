@@ -51,6 +51,9 @@ var limiterLong string
 //go:embed limiter_slots.lua
 var limiterSlots string
 
+//go:embed limiter_buckets.lua
+var limiterBuckets string
+
 //go:embed limiter_scopes.lua
 var limiterScopes string
 
@@ -65,7 +68,7 @@ var (
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
-	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots+limiterScopes+limiterDone)
+	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots+limiterBuckets+limiterScopes+limiterDone)
 )
 
 // All are all of them.

@@ -1,0 +1,384 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// scopesSeeds is how many random runs are judged.
+const scopesSeeds = "FRESHET_TEST_SCOPES_SEEDS"
+
+// Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
+// served and nothing is left over.
+func TestScopedPoliciesHoldInAnyInterleavingOfFaults(t *testing.T) {
+	first, n := uint64(1), 6
+	if text := os.Getenv(scopesSeeds); text != "" { // a number, or the first and the last
+		from, to, ranged := strings.Cut(text, "-")
+		a, _ := strconv.Atoi(from)
+		if n = a; ranged {
+			b, _ := strconv.Atoi(to)
+			first, n = uint64(a), b-a+1
+		}
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			j := drawScopes(seed)
+			inCallers(t, seed, 2+j.chance.IntN(2), j.config, j.answer, j.play)
+		})
+	}
+}
+
+// scopesJudge is the upstream, and knows what it allows.
+type scopesJudge struct {
+	config Config
+	seed   uint64
+	chance *rand.Rand
+	story  []string
+	wrong  map[string]int
+
+	seen    map[string][]time.Time // arrivals, or units, by policy and value
+	levels  map[string]float64
+	fixed   map[string]*fixedWindow
+	flying  map[string]int
+	stopped time.Time // no call may arrive after that
+	losses  int       // of Redis' state
+	sick    string    // the credential that is refused
+}
+
+const refusedTold = "told: refused"
+
+var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}
+
+func drawScopes(seed uint64) *scopesJudge {
+	r := rand.New(rand.NewPCG(seed, 7))
+	j := &scopesJudge{
+		seed: seed, chance: r, wrong: map[string]int{}, seen: map[string][]time.Time{}, levels: map[string]float64{},
+		fixed: map[string]*fixedWindow{}, flying: map[string]int{},
+	}
+	all := []Policy{
+		{Name: "ring", Limit: 5 + r.IntN(30), Window: Window(span(r, time.Second, 4*time.Second).Truncate(ms)), Unit: "units"},
+		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
+		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
+		{Name: "gap", Gap: &Gap{Least: span(r, 50*ms, 600*ms).Truncate(ms), Most: time.Second}},
+		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 5*time.Second, 15*time.Second).Truncate(ms)), Learned: true, Pace: chance(r, 3)},
+		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
+	}
+	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
+	all = all[:2+r.IntN(3)]
+	for i := range all {
+		p := &all[i]
+		p.Scope = scopesDrawn[r.IntN(len(scopesDrawn))]
+		if p.Gap == nil && chance(r, 2) {
+			p.HighReserve = Reserve{Calls: 1}
+		}
+		if !p.scoped() {
+			p.Scope = "all"
+		}
+	}
+	j.config = Config{Jitter: 10 * ms, Lease: 6 * time.Second, Policies: all, Halts: map[string]string{"credential": "{credential}"}}
+	return j
+}
+
+func (j *scopesJudge) note(format string, args ...any) { j.wrong[fmt.Sprintf(format, args...)]++ }
+
+// answer judges an arrival, and answers it.
+func (j *scopesJudge) answer(c atUpstream) answered {
+	a := answered{status: 200, takes: 20*ms + time.Duration(c.at.UnixNano()%int64(300*ms))}
+	if chance(j.chance, 30) {
+		a.takes = span(j.chance, time.Second, 5*time.Second)
+	}
+	if !j.stopped.IsZero() && c.at.After(j.stopped) {
+		j.note("a call in a stop")
+	}
+	var over []string
+	for _, p := range j.config.Policies {
+		scope, _ := parseScope(p.Scope)
+		id := p.Name + ":" + scope.fill(func(name string) string { return c.call.value(name, c.credential) })
+		units := p.cost(c.call)
+		switch p.Name {
+		case "ring", "window":
+			for range units {
+				j.seen[id] = append(j.seen[id], c.at)
+			}
+			for c.at.Sub(j.seen[id][0]) >= time.Duration(p.Window) {
+				j.seen[id] = j.seen[id][1:]
+			}
+			if n := len(j.seen[id]); n > p.Limit {
+				j.note("%s: %d of %d in the window", p.Name, n, p.Limit)
+			}
+		case "bucket":
+			level, known := j.levels[id]
+			if !known {
+				level = float64(p.Limit)
+			} else {
+				level = min(float64(p.Limit), level+float64(p.Restore)*c.at.Sub(j.seen[id][0]).Seconds())
+			}
+			j.levels[id], j.seen[id] = level-float64(units), []time.Time{c.at}
+			if level < float64(units) {
+				j.note("bucket: %d units of %.1f", units, level)
+			}
+		case "gap":
+			if before := j.seen[id]; len(before) > 0 && c.at.Sub(before[0]) < p.Gap.Least {
+				j.note("gap: %v", c.at.Sub(before[0]))
+			}
+			j.seen[id] = []time.Time{c.at}
+		case "told":
+			w := j.fixed[id]
+			if w == nil {
+				w = &fixedWindow{limit: p.Limit, length: time.Duration(p.Window)}
+				j.fixed[id] = w
+			}
+			if !w.take(c.at, 1) {
+				j.note(refusedTold)
+				j.story = append(j.story, fmt.Sprintf("refused %v %s left %d till %v", c.at.UnixMicro(), id, w.limit-w.used, w.ends.UnixMicro()))
+			}
+			a.notices = append(a.notices, told("told", int64(w.limit-w.used), w.ends.Sub(c.at), 5500*ms))
+		case "places":
+			if j.flying[id]++; j.flying[id] > p.Limit {
+				j.note("places: %d of %d", j.flying[id], p.Limit)
+			}
+			over = append(over, id)
+		}
+	}
+	if c.credential == j.sick && j.sick != "" {
+		a.status, a.notices = 401, nil
+	}
+	a.then = func() {
+		for _, id := range over {
+			j.flying[id]--
+		}
+	}
+	return a
+}
+
+// play has the callers call while things happen, and looks what is left over.
+func (j *scopesJudge) play(f *callers) {
+	r := j.chance
+	started, served := atomic.Int64{}, atomic.Int64{}
+	busy, calls := context.WithCancel(f.Context())
+	defer calls()
+	caller := func(m *member, lane schemas.Lane, call Call) {
+		for busy.Err() == nil && m.ctx.Err() == nil {
+			started.Add(1)
+			j.call(f, m, lane, call)
+			served.Add(1)
+			pass(f.span(0, 400*ms))
+		}
+	}
+	begin := func(m *member) {
+		for range 4 + r.IntN(8) {
+			call := Call{
+				Endpoint: []string{"f/a", "f/b"}[r.IntN(2)], Method: []string{"GET", "POST"}[r.IntN(2)], Key: []string{"k", "l"}[r.IntN(2)],
+				Credentials: names(2)[:1+r.IntN(2)], Costs: map[string]int{"units": 1 + r.IntN(4)},
+			}
+			lane := []schemas.Lane{schemas.High, schemas.Low, schemas.Low}[r.IntN(3)]
+			m.wg.Go(func() { caller(m, lane, call) })
+		}
+	}
+	f.mu.Lock()
+	members := slices.Clone(f.members)
+	for _, m := range members {
+		begin(m)
+	}
+	f.mu.Unlock()
+	start := time.Now()
+	for time.Since(start) < 30*time.Second {
+		f.passed(f.span(500*ms, 4*time.Second))
+		j.happens(f, start, begin)
+	}
+	f.mu.Lock()
+	f.fails = func() (before, after bool) { return false, false }
+	j.sick = ""
+	f.mu.Unlock()
+	for _, c := range names(2) {
+		f.members[0].limiter.Renewed(c)
+	}
+	f.passed(20 * time.Second)
+	calls()
+	f.passed(90 * time.Second)
+	if a, b := started.Load(), served.Load(); a != b {
+		f.Errorf("%d of %d callers wait for ever", a-b, a)
+	}
+	j.leftOver(f)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for wrong, n := range j.wrong {
+		if wrong == refusedTold && n <= 4*j.losses {
+			continue // what is left after a loss, of each, one call finds out
+		}
+		f.Errorf("%d times: %s", n, wrong)
+	}
+	if len(f.calls) < 20 {
+		f.Errorf("only %d calls", len(f.calls))
+	}
+	if f.Failed() {
+		f.Logf("%s=%d-%d\n%+v\n%s", scopesSeeds, j.seed, j.seed, j.config.Policies, strings.Join(j.story, "\n"))
+	}
+}
+
+// call makes one call, or gives up before or after it may be made.
+func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) {
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	f.mu.Lock()
+	gives, drops, late, lost := chance(j.chance, 8), chance(j.chance, 15), chance(j.chance, 15), chance(j.chance, 20)
+	f.mu.Unlock()
+	if gives {
+		timer := time.AfterFunc(f.span(0, time.Second), cancel)
+		defer timer.Stop()
+	}
+	p, err := m.limiter.Acquire(ctx, lane, call)
+	if err != nil {
+		return
+	}
+	if late {
+		pass(f.span(0, 80*ms))
+	}
+	if drops {
+		p.Release()
+		return
+	}
+	if !p.Spend() {
+		return
+	}
+	pass(f.span(0, 5*ms))
+	f.mu.Lock()
+	at := atUpstream{call, p.Credential(), time.Now()}
+	a := f.answers(at)
+	f.calls = append(f.calls, sentCall{at, lane, false})
+	f.mu.Unlock()
+	pass(a.takes)
+	f.made(a)
+	if m.ctx.Err() != nil {
+		return // it has crashed
+	}
+	pass(f.span(0, 40*ms))
+	switch {
+	case lost:
+		p.Ended(0, nil)
+	case a.status == 200:
+		p.Ended(200, a.notices)
+		p.Well()
+	default:
+		p.Ended(a.status, a.notices)
+		p.Halt("credential", time.Second, 5*time.Second)
+	}
+}
+
+// happens has something happen.
+func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)) {
+	f.mu.Lock()
+	r := j.chance
+	what, m, other := r.IntN(11), f.members[r.IntN(len(f.members))], r.IntN(2) == 0
+	long, i, target := span(r, 100*ms, 2*time.Second), r.IntN(len(j.config.Policies)), r.Float64()
+	j.story = append(j.story, fmt.Sprintf("%v: %d %v", time.Since(start), what, long))
+	f.mu.Unlock()
+	revision := time.Since(start).Microseconds()
+	switch what {
+	case 0:
+		f.flushed()
+		j.losses++
+	case 1, 2:
+		until := time.Now().Add(long)
+		f.mu.Lock()
+		f.fails = func() (before, after bool) {
+			ill := time.Now().Before(until) && chance(r, 2)
+			return ill && other, ill && !other
+		}
+		f.mu.Unlock()
+	case 3:
+		f.mu.Lock()
+		j.losses++
+		f.ahead += map[bool]time.Duration{true: -8 * ms, false: 2 * time.Second}[other]
+		f.mu.Unlock()
+	case 4, 5: // within what the upstream allows
+		config := j.config
+		config.Policies = slices.Clone(config.Policies)
+		if p := &config.Policies[i]; p.Gap == nil {
+			p.Target = max(p.Limit/2+1, int(target*float64(p.Limit)))
+		}
+		if _, err := NewQuota(config); err == nil {
+			f.put(config, revision, false)
+		}
+	case 6:
+		f.put(j.config, revision, true)
+		f.mu.Lock()
+		j.stopped = time.Now().Add(10 * ms)
+		f.mu.Unlock()
+		f.passed(long)
+		f.mu.Lock()
+		j.stopped = time.Time{}
+		f.mu.Unlock()
+		f.put(j.config, revision+1, false)
+	case 7:
+		if other {
+			m.limiter.Brake(long, time.Now())
+		} else {
+			m.limiter.Probe(time.Second, time.Second, time.Now())
+			f.passed(long)
+			for _, m := range f.members {
+				m.limiter.Lift(time.Now().Add(time.Second))
+			}
+		}
+	case 8:
+		f.mu.Lock()
+		j.sick = map[bool]string{true: "c0", false: ""}[other]
+		f.mu.Unlock()
+	case 9, 10:
+		m.stop() // its calls are made to their end, and nobody is told
+		f.mu.Lock()
+		f.members = slices.DeleteFunc(f.members, func(o *member) bool { return o == m })
+		f.mu.Unlock()
+		n := f.begin()
+		f.mu.Lock()
+		begin(n)
+		f.mu.Unlock()
+	}
+}
+
+// leftOver looks whether any call is counted as under way that is not.
+func (j *scopesJudge) leftOver(f *callers) {
+	for _, m := range f.members {
+		m.limiter.mu.Lock()
+		if n := m.limiter.waiting(); n > 0 || len(m.limiter.lines) > 2 || len(m.limiter.tellScopes) > 0 {
+			f.Errorf("%d wait in %d lines, %d are to be told", n, len(m.limiter.lines), len(m.limiter.tellScopes))
+		}
+		m.limiter.mu.Unlock()
+	}
+	for _, endpoint := range []string{"f/a", "f/b"} {
+		for _, method := range []string{"GET", "POST"} {
+			for _, credential := range names(2) {
+				for _, key := range []string{"k", "l"} {
+					f.one(f.members[0], schemas.High, Call{Endpoint: endpoint, Method: method, Key: key, Credentials: []string{credential}})
+				}
+			}
+		}
+	}
+	f.passed(2 * time.Second)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, key := range f.redis.Keys() {
+		switch {
+		case strings.HasSuffix(key, ":calls"):
+			all, _ := f.redis.ZMembers(key)
+			f.Errorf("%s holds %v", key, all)
+		case strings.Contains(key, ":p:"):
+			f.Errorf("%s is left over", key)
+		case strings.Contains(key, ":b:told"):
+			if text, _ := f.redis.Get(key); len(text) > 112 && strings.TrimSpace(text[96:112]) != "0" {
+				f.Errorf("%s has %s under way", key, text[96:112])
+			}
+		}
+	}
+}

@@ -1,0 +1,144 @@
+//go:build unix
+
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/source/announced"
+)
+
+// On each kind of Redis two processes keep a learned, an in-flight and a bucket policy.
+func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const places, budget = 3, 100
+		config := scopedConfig(
+			Policy{Name: "places", Limit: places, Window: InFlight},
+			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Learned: true},
+			Policy{Name: "points", Limit: 4000, Restore: 200, Scope: "{endpoint}"},
+		)
+		config.Lease = time.Second // a new source waits for as long
+		config.Jitter = time.Second
+		source := servicetest.Name("scoped")
+		var mu sync.Mutex
+		var flying, most atomic.Int64
+		left, refused := int64(budget), 0
+		ctx, stop := context.WithCancel(t.Context())
+		var running, calling sync.WaitGroup
+		for i := range 2 {
+			needs := quietly(Needs{Redis: rdb})
+			needs.Process = fmt.Sprint(i)
+			l, err := New(source, config, needs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			running.Go(func() { _ = l.Run(ctx) })
+			for range 6 {
+				calling.Go(func() {
+					for range 8 { // 96 of them all
+						call := Call{Endpoint: "f/d", Key: "k", Credentials: []string{"c"}}
+						p, err := l.Acquire(ctx, schemas.Low, call)
+						for err == nil && !p.Spend() {
+							p, err = l.AcquireAgain(ctx, schemas.Low, call)
+						}
+						if err != nil {
+							return
+						}
+						n := flying.Add(1)
+						for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+						}
+						mu.Lock()
+						if left == 0 {
+							refused++
+						} else {
+							left--
+						}
+						notice := told("core", left, time.Hour, time.Second)
+						mu.Unlock()
+						pass(5 * ms)
+						flying.Add(-1)
+						p.Ended(200, []announced.Notice{notice})
+					}
+				})
+			}
+		}
+		ended := make(chan struct{})
+		go func() { calling.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(60 * time.Second):
+			t.Error("not all calls were made within a minute")
+		}
+		stop()
+		calling.Wait()
+		running.Wait()
+		if refused > 0 || left != budget-96 || most.Load() > places {
+			t.Errorf("%d left, %d refused, %d at once", left, refused, most.Load())
+		}
+	})
+}
+
+var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`)
+
+// BenchmarkScopes has Redis say how long it spends on a call for that many classes, each
+// charged to four buckets, while so many calls are under way.
+func BenchmarkScopes(b *testing.B) {
+	for _, at := range [][2]int{{1, 0}, {8, 0}, {8, 2000}, {48, 0}} {
+		b.Run(fmt.Sprintf("%d classes, %d under way", at[0], at[1]), func(b *testing.B) {
+			rdb := servicetest.PrivateRedis(b).Client
+			config := scopedConfig(
+				Policy{Name: "ring", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
+				Policy{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
+				Policy{Name: "told", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Learned: true},
+				Policy{Name: "places", Limit: 100000, Window: InFlight},
+			)
+			config.Lease = time.Minute
+			l, err := New("bench", config, quietly(Needs{Redis: rdb}))
+			if err != nil {
+				b.Fatal(err)
+			}
+			d := demand{terms: l.terms, process: "p"}
+			for i := range at[0] {
+				q := l.line(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
+				d.classes = append(d.classes, classDemand{q, 1})
+			}
+			ask := script("bench", rdb)
+			var places *bucket
+			for _, c := range d.classes[0].q.class.ways[0].charges {
+				if l.quota.scoped[c.section].kind == placesKind {
+					places = c.bucket
+				}
+			}
+			for i := range at[1] {
+				rdb.ZAdd(b.Context(), places.key+":calls", redis.Z{Score: 9e15, Member: fmt.Sprintf("x.%d:1", i)})
+			}
+			n := 0
+			call := func() {
+				n++
+				d.tickets = fmt.Sprintf("p.%d.", n)
+				if _, err := ask(b.Context(), d); err != nil {
+					b.Fatal(err)
+				}
+			}
+			call()
+			rdb.ConfigResetStat(b.Context())
+			for b.Loop() {
+				call()
+			}
+			m := usedPerCall.FindStringSubmatch(rdb.Info(b.Context(), "commandstats").Val())
+			us, _ := strconv.ParseFloat(m[1], 64)
+			b.ReportMetric(us, "us/call")
+		})
+	}
+}

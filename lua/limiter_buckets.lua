@@ -1,0 +1,241 @@
+-- limiter_buckets: goes on where limiter_slots ends, whose locals are ours: calls that are
+-- charged to buckets of their own, one for each value of a policy's scope, besides what
+-- all calls of the source are charged to. All are taken together, or none.
+--
+-- Sections of the quota (ARGV[3]) for them, each with a number for its policy's name first:
+--   W reach, units in it, units that LOW may use     an exact ring of the last slots
+--   G ns a unit, units at once, units kept for HIGH, whether levels are told, us for which
+--     it is remembered that it was used     a bucket
+--   P least, most                                    us between two slots
+--   N units, window in us, units kept for HIGH, whether LOW is paced, lease in us
+--                                                    counted by what the answers tell
+--   C places, places for LOW, lease in us            calls under way at once
+--   H                                                what is halted alone
+-- KEYS[2k], KEYS[2k+1]  the state of bucket k: quota:{source}:b:<scope>, and of its calls
+--           under way, which have the first key's name and ":calls"
+-- ARGV[8]   for each bucket its section's place among those above
+-- ARGV[9]   what has happened to them, words apart by blanks; k is a bucket:
+--           c k TICKET            a call has ended
+--           g k UNITS SLOT        so many of a slot's were not used, or if negative used
+--                                 besides; SLOT 0: they were, and were given back now
+--           l k UNITS SLOT        so many are left, as the answer to the call of SLOT tells
+--           w k SLOT UNITS        so many of a slot's were not used, or if negative used besides
+--           n k TICKET HOW UNITS SLOT LEFT END SLACK   a call has ended: HOW 0 nothing was
+--                                 sent; 1 what came of it is not known; 2 its answer tells
+--                                 what is LEFT (-1: not that) until END (0: not that; up to
+--                                 SLACK us too late); 3 it was answered, and tells nothing.
+--                                 UNITS were used
+--           h k FIRST MOST SENT   halt: but for one call that probes after FIRST us, and
+--                                 after pauses that double up to MOST; nothing if a call
+--                                 was lifted or halted since SENT
+--           u k SLOT              nothing was sent of a probe's slot
+--           o k SENT              it is well again, as a call sent then shows (0: in any case)
+-- ARGV[10]  for each class of calls: lane (1 HIGH, 2 LOW), calls, alternatives, and for each
+--           of these: buckets, and for each of these: k and the units of a call
+-- ARGV[11]  what tickets begin with; they are numbered from 1, in the order of the grants
+-- ARGV[12]  the process, and ARGV[13] the channel on which one is told that it may have a place
+--
+-- Returns {now, day's calls, -6 in a probing stop or 0; for each class: calls granted, in how
+-- many us to ask for the others (0: there are none), the section that refused them (or as
+-- in limiter_acquire), and for each granted: the wait in us, which alternative, and whether
+-- it probes what is halted; for each bucket: units left, units under way, and the moment
+-- when there are more (0: not known)}.
+--
+-- A bucket begins with the birth of the source's state: it was lost when that was.
+
+local CALM = 50000    -- a call that is under way may end
+local PLACE = 300000  -- and who waits for its place says that he is still there
+local LIVE = 1000000  -- or stands in nobody's way any longer
+local NEAR = 20000    -- a place is not held empty for longer before its slot
+local TAIL = 100000   -- a call arrives within so long of its slot
+
+-- The window of a bucket that is counted by what answers tell is over.
+local function turn(b)
+  if b.known == 1 and now >= b.till then b.known, b.over = 0, b.till end
+end
+
+-- The last slots, the earliest first.
+local function ringed(b, slot, units)
+  local p = #b.ring - 15
+  while p > 0 and number(b.ring, p) > slot do p = p - 16 end
+  b.ring = sub(sub(b.ring, 1, p + 15) .. string.rep(format('%16d', slot), units) .. sub(b.ring, p + 16), -16 * b.s[3])
+end
+
+-- What the buckets hold now: what they held, and what has happened to them since.
+local function bucketsNow()
+  local spec, mine = {}, {}
+  for _, s in ipairs(policies) do spec[s.key] = s end
+  for _, s in ipairs(sections(quota)) do
+    if STRICTER[s.kind] then mine[#mine + 1] = spec[s.key] or s end
+  end
+  local load = {
+    W = function(b, s, text)
+      b.ring = text and sub(text, 17, -2) or ''
+      if b.was then
+        b.ring = string.rep(format('%16d', now + horizon), s[3])
+      elseif not text and now < birth + s[2] then
+        b.ring = string.rep(format('%16d', birth + horizon), s[3])
+      end
+    end,
+    G = function(b, s, text)
+      b.tat = text and number(text, 17) or birth + quiet + ceil(s[2] * s[3] / 1000)
+      if b.was then b.tat = now + ceil(s[2] * (s[3] + #b.was / 16) / 1000) end
+    end,
+    P = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s[2] end,
+    N = function(b, s, text)
+      b.known, b.left, b.units, b.till, b.began, b.flying, b.probing, b.paced, b.over, b.last = 0, 0, s[2], 0, 0, 0, 0, 0, 0, 0
+      b.lost, b.lostAt = 0, 0
+      if not text then
+        redis.call('DEL', b.calls)
+        return
+      end
+      b.known, b.left, b.units, b.till, b.began = number(text, 17), number(text, 33), number(text, 49), number(text, 65), number(text, 81)
+      b.flying, b.probing, b.paced, b.over, b.last = number(text, 97), number(text, 113), number(text, 129), number(text, 145), number(text, 161)
+      b.lost, b.lostAt = number(text, 177), number(text, 193)
+      -- Of whom nothing was heard, what it asked for was used.
+      local gone = b.flying > 0 and redis.call('ZRANGEBYSCORE', b.calls, '-inf', format('%.0f', now)) or {}
+      for _, ticket in ipairs(gone) do
+        local units = string.match(ticket, '%d+$') + 0
+        b.flying, b.left = max(0, b.flying - units), b.left - units
+        b.lost, b.lostAt = b.lost + units, max(b.lostAt, now - s[6])
+      end
+      if #gone > 0 then redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now)) end
+    end,
+    C = function(b, s)
+      redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now))
+      b.held = redis.call('ZCARD', b.calls)
+      -- Who called before the state was lost may be calling still.
+      if now < birth + s[4] then b.shut = birth + s[4] end
+      b.waiters, b.want, b.got, b.left = redis.call('HGETALL', b.key), {0, 0}, {0, 0}, {0, 0}
+    end,
+    H = function(b, _, text)
+      b.probe, b.began, b.turned, b.pause, b.most = 0, 0, 0, 0, 0
+      if text then b.probe, b.began, b.turned, b.pause, b.most = number(text, 17), number(text, 33), number(text, 49), number(text, 65), number(text, 81) end
+    end,
+  }
+
+  local buckets = {}
+  for word in string.gmatch(ARGV[8], '%S+') do
+    local k = #buckets + 1
+    local s = mine[word + 0]
+    local b = {s = s, key = KEYS[2 * k], calls = KEYS[2 * k + 1]}
+    local text = s.kind ~= 'C' and redis.call('GET', b.key)
+    if text and (#text < 33 or #text % 16 ~= 1 or find(text, '[^%d %-]') ~= #text or number(text, 1) ~= birth) then text = false end
+    -- Another limit may have made another kind of it, which begins as if it were used up.
+    if text and sub(text, -1) ~= s.kind then
+      b.was = text
+      text = false
+    end
+    load[s.kind](b, s, text)
+    buckets[k] = b
+  end
+
+  -- What an answer tells. Every end that is told is too late, if anything: the least holds.
+  -- A window begins with the answer of a call that was sent after all of which an answer
+  -- came: what others used since is under way, then, and what a slow one tells is old.
+  local function told(b, slot, left, till, slack)
+    local near = 2 * slack + TAIL
+    -- What others used that told nothing of it came after this one, unless clearly before.
+    if slot > b.lostAt + TAIL then b.lost = 0 else left = max(0, left - b.lost) end
+    if b.known == 1 and till > b.till + near and now >= b.till - near and slot >= b.began and slot > b.last then
+      b.known, b.over = 0, min(b.till, now) -- it was over a little sooner than was thought
+    end
+    if b.known == 1 then
+      if slot < b.began then return end -- it tells of a window before
+      b.left = min(b.left, left)
+      if till < b.till then b.till = till elseif left <= 0 and till > b.till + near then b.till = till end
+    elseif slot > b.last and (slot >= b.over or till > b.over + near) then
+      b.known, b.left, b.till, b.began = 1, left, till, slot
+      b.units = max(b.units, left)
+    end
+  end
+
+  local happen = {
+    c = function(b, ticket)
+      if redis.call('ZREM', b.calls, ticket) == 1 then b.held, b.freed = b.held - 1, true end
+      return 1
+    end,
+    g = function(b, units, slot)
+      local back, since = units * b.s[2] / 1000, slot == '0' and 0 or max(0, now - slot)
+      -- What it held up since may have been room that nobody would have used.
+      if back > 0 then back = max(0, back - since) end
+      b.tat = b.tat - floor(back)
+      return 2
+    end,
+    l = function(b, units, slot)
+      -- Others have used of it if there is clearly less than we know of, what came since granted.
+      local most = b.s[3]
+      local own, told = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
+      if own > told + max(2, most / 50) then b.tat = now + ceil((most - told) * b.s[2] / 1000) end
+      return 2
+    end,
+    w = function(b, slot, units)
+      local text, back = format('%16d', slot), units + 0
+      local full = #b.ring >= 16 * b.s[3]
+      for p = #b.ring - 15, 1, -16 do
+        if back <= 0 then break end
+        if sub(b.ring, p, p + 15) == text then
+          b.ring = sub(b.ring, 1, p - 1) .. sub(b.ring, p + 16)
+          back = back - 1
+          -- For a slot yet to come another one was dropped, which may leave the reach only then.
+          if full and slot + 0 > now then b.ring = format('%16d', slot - b.s[2]) .. b.ring end
+        end
+      end
+      if back < 0 then ringed(b, now, -back) end
+      return 2
+    end,
+    n = function(b, ticket, how, units, slot, left, till, slack)
+      how, units, slot, left, till = how + 0, units + 0, slot + 0, left + 0, till + 0
+      turn(b)
+      local counted = redis.call('ZREM', b.calls, ticket) == 0
+      if counted then
+        how = how == 2 and 2 or 0 -- that it was used, already
+      else
+        b.flying = max(0, b.flying - string.match(ticket, '%d+$'))
+      end
+      if b.probing == slot then b.probing = 0 end
+      if slot < birth + horizon then return 7 end -- what came after it is not known any more
+      if how > 0 and not counted and not (how == 2 and left >= 0) then
+        b.lost, b.lostAt = b.lost + units, max(b.lostAt, slot)
+      end
+      if how > 0 and not counted and b.known == 1 and slot < b.began and slot >= b.over - TAIL then
+        b.left = b.left - units -- it may have come when the window had begun
+      elseif how == 2 and left >= 0 then
+        told(b, slot, left, till > 0 and till or slot + b.s[3], slack + 0)
+      elseif how > 0 and b.known == 1 and slot >= b.began then
+        b.left = b.left - units
+      elseif how >= 2 and slot >= b.over then -- as configured, then
+        b.known, b.left, b.till, b.began = 1, b.s[2] - units, slot + b.s[3] + horizon, slot
+      end
+      if how > 0 then b.last = max(b.last, slot) end
+      return 7
+    end,
+    h = function(b, first, most, sent)
+      first, most, sent = first + 0, most + 0, sent + 0
+      if b.probe > 0 then
+        b.most = max(b.most, first, most)
+        if first > b.pause then b.pause, b.probe = first, max(b.probe, b.turned + first) end
+      elseif sent >= b.turned then
+        b.probe, b.began, b.turned, b.pause, b.most = now + first, now, now, first, max(first, most)
+      end
+      return 3
+    end,
+    u = function(b, slot)
+      if b.probe > 0 and b.turned == slot + 0 then
+        b.pause, b.probe, b.turned = max(PROBE_LEAST, floor(b.pause / 2)), max(now, b.turned) + PROBE_LEAST, b.turned - 1
+      end
+      return 1
+    end,
+    o = function(b, sent)
+      if b.probe > 0 and (sent == '0' or sent + 0 > b.began) then b.probe, b.turned = 0, now end
+      return 1
+    end,
+  }
+  local words = {}
+  for word in string.gmatch(ARGV[9], '%S+') do words[#words + 1] = word end
+  local i = 1
+  while words[i] do
+    i = i + 2 + happen[words[i]](buckets[words[i + 1] + 0], unpack(words, i + 2, i + 8))
+  end
+  return buckets
+end
