@@ -45,7 +45,7 @@ torture: ## faults at random under load, judged by Kafka, the database and the u
 
 presets: ## each preset saturated for a minute against an upstream that enforces its contract, on a real Redis
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_SATURATE=$${SATURATE:-60s} \
-		$(GO) test -count=1 -v -timeout 20m -parallel 20 -run 'EachPresetUses|PresetsLearn|CrashedHolders|EachCallGoesWith' ./cmd/freshet | grep -v '^=== '
+		$(GO) test -count=1 -v -timeout 20m -parallel 20 -run 'PresetUsesIts|PresetsLearn|CrashedHolders|EachCallGoesWith' ./cmd/freshet | grep -v '^=== '
 
 simulate-day: ## days of prefetch in accelerated time, by what is shipped (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
 	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"

@@ -43,13 +43,37 @@ func (p *Permit) Ended(status int, notices []announced.Notice) {
 		}
 		l.settle(p.slot, c, policy, status, n, read)
 	}
-	l.again()
+	l.room(p.slot.way)
 	l.mu.Unlock()
 	l.wake()
 }
 
-// again has every class ask at once: what has ended may have made room. The caller holds
-// l.mu.
+// room has those ask at once who are charged to a bucket in which a call's end may have
+// made room. The others would only be refused again, in front of who might be served. The
+// caller holds l.mu.
+func (l *Limiter) room(w *way) {
+	kept := map[string]bool{}
+	for _, c := range w.charges {
+		switch l.quota.scoped[c.section].kind {
+		case placesKind, toldKind, ringKind, bucketKind:
+			kept[c.key] = true
+		case gapKind, haltKind:
+		}
+	}
+	for _, q := range l.lines {
+		if q.class != nil && q.class.chargedTo(kept) {
+			q.back = time.Time{}
+		}
+	}
+}
+
+func (c *class) chargedTo(keys map[string]bool) bool {
+	return slices.ContainsFunc(c.ways, func(w *way) bool {
+		return slices.ContainsFunc(w.charges, func(c charge) bool { return keys[c.key] })
+	})
+}
+
+// again has every class ask at once: there may be room for any. The caller holds l.mu.
 func (l *Limiter) again() {
 	for _, q := range l.lines {
 		if q.class != nil {

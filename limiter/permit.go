@@ -93,6 +93,7 @@ type queue struct {
 	lane        schemas.Lane
 	class       *class // nil: all of a source without buckets
 	id          string // of the class
+	asked       int    // for it in the call to Redis of this number
 	first, last *Permit
 	length      int
 	slots       []slot    // the earliest first

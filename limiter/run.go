@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,7 +108,8 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	return d, next
 }
 
-// turns returns the classes that are asked for now: those of HIGH first, of each lane
+// turns returns the classes that are asked for now, if they are too many those that were
+// asked for longest ago: those of HIGH first, of each lane
 // those whose first has waited longest. A probing stop lets one call pass: whose, chance says.
 func (l *Limiter) turns(all []classDemand) []classDemand {
 	if len(all) < 2 {
@@ -115,6 +117,10 @@ func (l *Limiter) turns(all []classDemand) []classDemand {
 	}
 	if l.probing.Load() {
 		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
+	}
+	if len(all) > classesMost { // or those that are refused again and again kept the others out
+		slices.SortStableFunc(all, func(a, b classDemand) int { return cmp.Compare(a.q.asked, b.q.asked) })
+		all = all[:classesMost]
 	}
 	slices.SortStableFunc(all, func(a, b classDemand) int {
 		if a.q.lane == b.q.lane {
@@ -125,7 +131,7 @@ func (l *Limiter) turns(all []classDemand) []classDemand {
 		}
 		return 1
 	})
-	return all[:min(len(all), classesMost)]
+	return all
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -180,6 +186,9 @@ func (l *Limiter) askOnce(d demand) bool {
 	d.terms = l.terms
 	if len(d.classes)+len(l.tellScopes) > 0 {
 		l.calls++
+		for _, c := range d.classes {
+			c.q.asked = l.calls
+		}
 		d.buckets, d.process = l.happenedTo(), l.name
 		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
 	}

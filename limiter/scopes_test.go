@@ -391,3 +391,40 @@ func TestHighGoesBeforeLowInABucket(t *testing.T) {
 		}
 	})
 }
+
+// A crowd that comes at once after a window's end finds no more than the window has, of two
+// learned policies together.
+func TestACrowdFindsNoMoreThanIsLearned(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			burst, daily := &fixedWindow{limit: 100, length: 15 * time.Second}, &fixedWindow{limit: 10000, length: 6 * time.Hour}
+			seconds := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
+			answers := func(c atUpstream) answered {
+				ok := burst.take(c.at, 1) && daily.take(c.at, 1)
+				status := 200
+				if !ok {
+					status = 429
+				}
+				return answered{status: status, refused: !ok, takes: 20*ms + time.Duration(c.at.UnixNano()*7919%int64(1300*ms)), notices: []announced.Notice{
+					told("burst", int64(burst.limit-burst.used), seconds(burst.ends.Sub(c.at)), time.Second),
+					told("daily", int64(daily.limit-daily.used), seconds(daily.ends.Sub(c.at)), time.Second),
+				}}
+			}
+			config := scopedConfig(
+				Policy{Name: "burst", Limit: 100, Window: Window(15 * time.Second), Scope: "{credential}", Learned: true, HighReserve: Reserve{Calls: 10}},
+				Policy{Name: "daily", Limit: 10000, Window: Window(6 * time.Hour), Scope: "{credential}", Learned: true, HighReserve: Reserve{Calls: 500}},
+			)
+			inCallers(t, seed, 2, config, answers, func(f *callers) {
+				for _, m := range f.members {
+					f.wait(m, 50, schemas.Low, Call{Endpoint: "f/d", Method: "GET", Key: "k"})
+					f.wait(m, 10, schemas.High, Call{Endpoint: "f/d", Method: "GET", Key: "k"})
+				}
+				f.passed(70 * time.Second)
+				if calls, refused := f.since(time.Time{}); refused > 0 || len(calls) < 380 {
+					t.Errorf("%d calls, %d refused", len(calls), refused)
+				}
+			})
+		})
+	}
+}

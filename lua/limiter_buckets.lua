@@ -135,16 +135,19 @@ local function bucketsNow()
   -- came: what others used since is under way, then, and what a slow one tells is old.
   local function told(b, slot, left, till, slack)
     local near = 2 * slack + TAIL
+    -- The end is told from when the answer was made: between the slot and now. It is no
+    -- sooner than this, then, and so another window's if this is later than the known one's.
+    local least = till - 2 * slack - max(0, now - slot)
     -- What others used that told nothing of it came after this one, unless clearly before.
     if slot > b.lostAt + TAIL then b.lost = 0 else left = max(0, left - b.lost) end
-    if b.known == 1 and till > b.till + near and now >= b.till - near and slot >= b.began and slot > b.last then
+    if b.known == 1 and least > b.till + TAIL and now >= b.till - near and slot >= b.began and slot > b.last then
       b.known, b.over = 0, min(b.till, now) -- it was over a little sooner than was thought
     end
     if b.known == 1 then
       if slot < b.began then return end -- it tells of a window before
       b.left = min(b.left, left)
-      if till < b.till then b.till = till elseif left <= 0 and till > b.till + near then b.till = till end
-    elseif slot > b.last and (slot >= b.over or till > b.over + near) then
+      if till < b.till then b.till = till elseif left <= 0 and least > b.till + TAIL then b.till = till end
+    elseif slot > b.last and (slot >= b.over or least > b.over + TAIL) then
       b.known, b.left, b.till, b.began = 1, left, till, slot
       b.units = max(b.units, left)
     end

@@ -28,7 +28,8 @@ local function scoped()
       end
       if at >= b.till then return huge, 0 end
       local left = b.left - (low and s[4] or 0)
-      if left < units then return b.till, 0 end
+      -- Nothing is reserved beyond the window's end: one call asks then what the next has.
+      if left < units then return max(b.till, now + horizon + 1), 0 end
       if left - b.flying < units then return huge, 0 end
       local slot = 0
       if low and s[5] == 1 then slot = b.paced + (b.till - now) * units / (left - b.flying) - AHEAD end
