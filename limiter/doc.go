@@ -26,6 +26,22 @@
 // before. More than horizon / T lone waiters of as many processes (52 of LOW at
 // 350/s) are each told so once, and then cost two calls a permit.
 //
+// # Buckets
+//
+// A policy with a scope, a unit or costs, or of another kind, is kept in buckets of their
+// own, one for each value of its scope: an exact ring, a bucket that is restored, a gap,
+// what answers tell is left (learned), places for calls under way, an error budget. What may
+// be stopped alone, such as a credential, is one too. Calls that are charged alike are a
+// class and wait in one line; the script gives them slots that all their buckets and the
+// policies above allow, with the credential that can go first, and of several with the one
+// that has most left, or gives none.
+//
+// A learned budget lets a call go while the least that was told in its window, without
+// what is under way, is enough. A place has a holder until its call has ended or its lease
+// has; who waits for one stands in line with the other processes, HIGH first, and is told
+// when it may have it. What a call really cost is settled when it has ended; one of which
+// nothing is heard has cost what was thought.
+//
 // # The bound
 //
 // In any closed window of length W a lane holds at most B + ⌊W/T⌋ slots, a ring

@@ -86,15 +86,12 @@ func (s SourceConfig) checkQuota() (errs []error) {
 			placeholders[param] = true
 		}
 	}
-	units, told := map[string]bool{limiter.Requests: true}, map[string]bool{}
+	told := map[string]bool{}
 	for _, r := range s.Announced {
 		told[r.Policy] = true
 	}
 	for i, p := range s.Quota.Policies {
 		at := fmt.Sprintf("policies[%d]", i)
-		if p.Unit != "" {
-			units[p.Unit] = true
-		}
 		for _, name := range limiter.Placeholders(p.Scope) {
 			if !placeholders[name] {
 				fail("%s.scope: there is no {%s}; there are %s", at, name, listed(placeholders))
@@ -119,9 +116,23 @@ func (s SourceConfig) checkQuota() (errs []error) {
 			fail("%s.learned: no rule of announced says where answers tell of %s; add one with policy: %s", at, p.Name, p.Name)
 		}
 	}
-	for name, f := range s.Facets {
-		for document, d := range f.Documents {
-			for _, unit := range slices.Sorted(maps.Keys(d.Cost)) {
+	return errs
+}
+
+var methods = []string{http.MethodGet, http.MethodPost}
+
+// checkCosts returns the costs in units that no policy counts.
+func (s SourceConfig) checkCosts() (errs []error) {
+	units := map[string]bool{limiter.Requests: true}
+	for _, p := range s.Quota.Policies {
+		if p.Unit != "" {
+			units[p.Unit] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Facets)) {
+		documents := s.Facets[name].Documents
+		for _, document := range slices.Sorted(maps.Keys(documents)) {
+			for _, unit := range slices.Sorted(maps.Keys(documents[document].Cost)) {
 				if !units[unit] {
 					errs = append(errs, fmt.Errorf("facets.%s.documents.%s.cost.%s: no policy of the quota counts that unit; it counts %s", name, document, unit, listed(units)))
 				}
@@ -130,8 +141,6 @@ func (s SourceConfig) checkQuota() (errs []error) {
 	}
 	return errs
 }
-
-var methods = []string{http.MethodGet, http.MethodPost}
 
 // checkAnnounced returns the rules that tell of a policy that there is none of.
 func checkAnnounced(rules []announced.Rule, policies []limiter.Policy) error {

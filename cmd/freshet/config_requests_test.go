@@ -13,7 +13,7 @@ const asked = `
 sources:
   forge:
     baseURL: https://forge.example/api
-    quota: {policies: [{name: second, limit: 60, window: 1s}]}
+    quota: {policies: [{name: second, limit: 60, window: 1s}, {name: points, limit: 600, window: 1m, unit: point}]}
     headers: {User-Agent: "me/1 (a@example.org)"}
     auth: {header: Authorization, prefix: "Bearer "}
     credentials:

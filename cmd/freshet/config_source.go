@@ -97,6 +97,7 @@ func (s SourceConfig) check(name string) error {
 	for _, err := range s.checkQuota() {
 		errs = append(errs, fmt.Errorf("quota.%w", err))
 	}
+	errs = append(errs, s.checkCosts()...)
 	errs = append(errs, checkAnnounced(s.Announced, s.Quota.Policies))
 	if _, err := s.schedule(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
