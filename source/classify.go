@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/freshet/freshet/source/announced"
 )
 
 // Class is what an answer means; what follows from each is decided in one place
@@ -117,6 +119,11 @@ func compileRules(rules []Rule) ([]compiledRule, error) {
 		}
 		if compiled[i].body, err = r.Body.compile(); err != nil {
 			return nil, fmt.Errorf("rules[%d].body: %w", i, err)
+		}
+		if r.Body != nil {
+			if err := announced.CheckPath(r.Body.Name); err != nil {
+				return nil, fmt.Errorf("rules[%d].body.name: %w", i, err)
+			}
 		}
 		if compiled[i].text, err = regexp.Compile(r.Text); err != nil {
 			return nil, fmt.Errorf("rules[%d].text: %w", i, err)

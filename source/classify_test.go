@@ -106,3 +106,21 @@ func TestARuleThatCanNotBeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A modifier may walk what an upstream sends to any depth, and end the process.
+func TestAPathWithAModifierIsRefused(t *testing.T) {
+	facet := map[string]Facet{"f": {KeyPattern: ".*", Documents: map[string]Document{"d": {Path: "/d"}}, FreshFor: 1, AbsentFor: 1, FailedFor: 1}}
+	config := DefaultConfig()
+	config.BaseURL, config.Facets = "http://example.org", facet
+	config.Rules = []Rule{{Body: &Match{Name: "@valid.a"}, Class: Quota}}
+	if _, err := New("s", config, nil, 1); err == nil || !strings.Contains(err.Error(), "rules[0].body.name") {
+		t.Errorf("a rule: %v", err)
+	}
+	config.Rules = nil
+	for _, p := range []Paging{{Cursor: "a|@pretty", Param: "c"}, {Link: true, Items: "@this"}} {
+		config.Facets["f"].Documents["d"] = Document{Path: "/d", Paging: &p}
+		if _, err := New("s", config, nil, 1); err == nil || !strings.Contains(err.Error(), "paging.") {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/freshet/freshet/source/announced"
 )
 
 // Document is one call's worth of an entity, or what several calls bring page by page.
@@ -82,6 +84,11 @@ func (p *Paging) check(method string, q *GraphQL) error {
 		return errors.New("paging.variable: only a graphql query has variables; write param")
 	case p.Most < 0 || p.Most > mostPages:
 		return fmt.Errorf("paging.most: %d must be from 1 to %d", p.Most, mostPages)
+	}
+	for name, path := range map[string]string{"cursor": p.Cursor, "items": p.Items} {
+		if err := announced.CheckPath(path); err != nil {
+			return fmt.Errorf("paging.%s: %w", name, err)
+		}
 	}
 	if p.Variable != "" {
 		if _, taken := q.Variables[p.Variable]; taken {

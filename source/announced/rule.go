@@ -132,9 +132,8 @@ func parsePlace(text string) (place, error) {
 		return place{}, nil
 	case body && path == "":
 		return place{}, errors.New("body: needs a path behind it, such as body:extensions.cost.actualQueryCost")
-	case body && modifier.MatchString(path):
-		// Some of them walk a body of any depth, and an upstream could exhaust the stack.
-		return place{}, fmt.Errorf("%q has a modifier (@…), which is not allowed here; name a member, and write an @ in its name as \\@", text)
+	case body && CheckPath(path) != nil:
+		return place{}, CheckPath(path)
 	case body:
 		return place{path: path}, nil
 	case !headerName.MatchString(text):
@@ -144,6 +143,16 @@ func parsePlace(text string) (place, error) {
 }
 
 var modifier = regexp.MustCompile(`(^|[^\\])@`)
+
+// CheckPath returns nil if a gjson path may be looked up in what an upstream sends: it must
+// have no modifiers, some of which walk a body of any depth, so that one could exhaust the
+// stack.
+func CheckPath(path string) error {
+	if modifier.MatchString(path) {
+		return fmt.Errorf("%q has a modifier (@…), which is not allowed here; name a member, and write an @ in its name as \\@", path)
+	}
+	return nil
+}
 
 // NeedsBody reports whether any rule reads the body.
 func (r Rules) NeedsBody() bool { return r.body }
