@@ -11,13 +11,19 @@ var pipeline = board{
 
 var rateLimit = row{"Rate limit overview", []panel{
 	{
-		title: "Limiter now", unit: number, wide: 6, kind: stat,
+		title: "Limiter now", unit: number, wide: 4, kind: stat,
 		about:  "Normal: flowing, or unused on a quiet day. Ramping: calls come back after a brake. Braked: the upstream asked for a pause. Probing: it fails for everybody, and one call at a time looks. Stopped: somebody stopped it by hand; the audit says who. Starting quiet: Redis lost the limiter's state, a second or two.",
 		states: []status{{1, "now", ""}}, colours: limiterStates,
 		asks: one(highest("source, state", `rate_limiter_state{`+ofSource+`}`)+" == 1", "{{source}}: {{state}}"),
 	},
 	{
-		title: "Calls left this instant", unit: number, wide: 6, kind: stat,
+		title: "Stopped alone, and used up", unit: number, wide: 4, kind: stat,
+		about: "Credentials, endpoints and budgets that are stopped alone, and values of policies' scopes of which nothing is left. Normal: none stopped; used up at the end of a window, or all the time while the rate of each is in use. Stopped: the upstream refuses that one, and what needs it waits; freshet limiter says which. All of them: the source stands still though it flows.",
+		asks: all(one(highest("source", `rate_limiter_scopes_halted{`+ofSource+`}`), "{{source}} stopped alone"),
+			one(highest("source", `rate_limiter_scopes_empty{`+ofSource+`}`), "{{source}} used up")),
+	},
+	{
+		title: "Calls left this instant", unit: number, wide: 4, kind: stat,
 		about: "What each policy lets out now: for HIGH (the global budget) and for LOW. Normal: a few of a window that is kept by lanes, as a second, since that is only what may go at once; 0 means that the whole rate is in use. A day at 0 for LOW is spent down to HIGH's reserve; at 0 for HIGH nothing goes until midnight of the policy's zone.",
 		asks:  one(highest("policy, priority", `rate_limiter_left{`+ofSource+`}`), "{{policy}} {{priority}}"),
 	},

@@ -203,6 +203,37 @@ func TestEveryStateOfALimiterIsSaidInALine(t *testing.T) {
 	}
 }
 
+func TestWhatIsLeftForEachValueOfAScopeIsShownAndWhatIsHalted(t *testing.T) {
+	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
+	soon, passed, left, none := at.Add(90*time.Second), at.Add(-time.Second), int64(4_987), int64(0)
+	var said strings.Builder
+	p := &program{stdout: &said}
+	v := limiter.View{Source: "api", State: "flowing", At: at, Scopes: []limiter.ScopeView{
+		{Policy: "core", Scope: `"acme"`, Left: &left, UnderWay: 12, Until: &soon},
+		{Policy: "core", Scope: `"spent"`, Left: &none, Until: &soon},
+		{Policy: "core", Scope: `"new"`, UnderWay: 1},
+		{Policy: "credential halted", Scope: `"old"`, Halted: true, Until: &passed},
+		{Policy: "places", Left: &left},
+	}}
+	if err := p.printLimiter(v); err != nil {
+		t.Fatal(err)
+	}
+	want := "  POLICY             FOR      LEFT         UNDER WAY  MORE IN\n" +
+		"  core               \"acme\"   4,987        12         1m30s\n" +
+		"  core               \"spent\"  0            0          1m30s\n" +
+		"  core               \"new\"    unknown yet  1          -\n" +
+		"  credential halted  \"old\"    halted       0          0s\n" +
+		"  places             -        4,987        0          -\n"
+	if !strings.Contains(said.String(), want) {
+		t.Errorf("%s\nwant\n%s", said.String(), want)
+	}
+	said.Reset()
+	v.Scopes = nil
+	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "UNDER WAY") {
+		t.Errorf("without scopes: %s, %v", said.String(), err)
+	}
+}
+
 func TestAStopHoldsEveryWorkerAndLosesNothing(t *testing.T) {
 	f := newFleet(t, false, "--latency", "30ms-300ms")
 	f.worker()

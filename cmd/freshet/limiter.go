@@ -20,8 +20,9 @@ func (p *program) limiter() *cobra.Command {
 		Use:   "limiter",
 		Short: "Show what the sources' limiters do now: what is left, who waits and why",
 		Long: `Show what the sources' limiters do now, through a query service: whether calls flow, what
-is left of each policy, for all and for LOW, and how many calls wait in each worker, since
-when and why. Of a window of many calls only what could be made this instant is known.`,
+is left of each policy, for all and for LOW, what is left for each value of a policy's scope and
+what is halted alone, as the workers know, and how many calls wait in each worker, since when and
+why. Of a window of many calls only what could be made this instant is known.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -88,6 +89,16 @@ func (p *program) printLimiter(v limiter.View) error {
 			return err
 		}
 	}
+	if len(v.Scopes) > 0 {
+		rows := [][]string{{"  POLICY", "FOR", "LEFT", "UNDER WAY", "MORE IN"}}
+		for _, scope := range v.Scopes {
+			rows = append(rows, scopeRow(scope, v.At))
+		}
+		fmt.Fprintln(p.stdout)
+		if err := table(p.stdout, rows); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintln(p.stdout)
 	if len(v.Processes) == 0 {
 		_, err := fmt.Fprintln(p.stdout, "  No worker has reported within the last minute.")
@@ -143,6 +154,26 @@ func policyRow(policy limiter.PolicyView, now time.Time) []string {
 	return []string{
 		"  " + policy.Name, limit, target, used, grouped(policy.Left), grouped(policy.LeftForLow), resets,
 	}
+}
+
+// scopeRow says what a policy has left for one value of its scope; what is halted has more
+// when it is probed.
+func scopeRow(scope limiter.ScopeView, now time.Time) []string {
+	left, more := "unknown yet", "-"
+	value := scope.Scope
+	if value == "" {
+		value = "-" // the policy holds for the source
+	}
+	switch {
+	case scope.Halted:
+		left = "halted"
+	case scope.Left != nil:
+		left = grouped(*scope.Left)
+	}
+	if scope.Until != nil {
+		more = ago(scope.Until.Sub(now))
+	}
+	return []string{"  " + scope.Policy, value, left, grouped(scope.UnderWay), more}
 }
 
 func laneRow(process, lane string, v limiter.LaneView) []string {
