@@ -146,7 +146,7 @@ local function bucketsNow()
     if b.known == 1 then
       if slot < b.began then return end -- it tells of a window before
       b.left = min(b.left, left)
-      if till < b.till then b.till = till elseif left <= 0 and least > b.till + TAIL then b.till = till end
+      if till < b.till then b.till = till elseif left <= 0 and least + slack > b.till + TAIL then b.till = till end
     elseif slot > b.last and (slot >= b.over or least > b.over + TAIL) then
       b.known, b.left, b.till, b.began = 1, left, till, slot
       b.units = max(b.units, left)
