@@ -70,7 +70,7 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	return &call{a: a, what: what, permit: p}, nil
 }
 
-// named reports whether the call that decided went with one of several credentials.
+// named reports whether the call that decided went with a credential that is listed by a name.
 func (a *attempt) named(o source.Outcome) bool {
 	c, sent := o.Permit.(*call)
 	return sent && c.Credential() != ""

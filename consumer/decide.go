@@ -80,7 +80,7 @@ type tried struct {
 	calls    int           // sent in this attempt
 	failures int           // counted in a row, without this one
 	pinned   time.Duration // since its first call
-	named    bool          // the last call went with one of several credentials
+	named    bool          // the last call went with a credential that is listed by a name
 	doubted  bool          // it would have become a dead letter before, and is asked once more
 }
 
@@ -135,7 +135,9 @@ func decide(o source.Outcome, t tried, d diagnosis) decision {
 func refused(block string, t tried, asked time.Duration, all, part decision) decision {
 	switch block {
 	case source.BlockCredential:
-		if !t.named { // it is the only one
+		// The only one is the whole source. But a halt for its quota is longer with each
+		// refusal, which a brake is not.
+		if !t.named && all.halt == probed {
 			return all
 		}
 	case source.BlockEndpoint, source.BlockResource:

@@ -37,7 +37,7 @@ func TestEachClassHasItsEnd(t *testing.T) {
 		{"429 of a resource for two seconds", source.Outcome{Class: source.Quota, Block: source.BlockResource, Wait: 2 * time.Second}, first, nothing, decision{halt: parted, block: "resource", first: 2 * time.Second, most: 2 * time.Minute}},
 		{"429 of a resource for hours", source.Outcome{Class: source.Quota, Block: source.BlockResource, Wait: 3 * time.Hour}, first, nothing, decision{halt: parted, block: "resource", first: 3 * time.Hour, most: 3 * time.Hour}},
 		{"429 of one of several credentials", source.Outcome{Class: source.Quota, Block: source.BlockCredential}, tried{calls: 1, named: true}, nothing, decision{halt: parted, block: "credential", most: time.Minute}},
-		{"429 of the only credential", source.Outcome{Class: source.Quota, Block: source.BlockCredential}, first, nothing, decision{halt: braked}},
+		{"429 of the only credential", source.Outcome{Class: source.Quota, Block: source.BlockCredential, Wait: time.Minute}, first, nothing, decision{halt: parted, block: "credential", first: time.Minute, most: time.Hour}},
 		{"429 of one call", source.Outcome{Class: source.Quota, Block: source.BlockCall}, third, nothing, decision{wait: time.Second, told: true}},
 		{"429 of one call with a time", source.Outcome{Class: source.Quota, Block: source.BlockCall, RetryAfter: 7 * time.Second, Wait: 8 * time.Second}, third, nothing, decision{wait: 8 * time.Second, told: true}},
 		{"429 of one call for too long", source.Outcome{Class: source.Quota, Block: source.BlockCall, RetryAfter: time.Hour}, first, nothing, decision{next: retry, wait: time.Hour, reason: schemas.Outage}},

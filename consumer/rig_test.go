@@ -165,26 +165,29 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 
 type permits struct{ *limiter.Limiter }
 
-func (p permits) Acquire(ctx context.Context, lane schemas.Lane, _ source.Call) (consumer.Permit, error) {
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	permit, err := p.Limiter.Acquire(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}
-	return admission{permit}, nil
+	return admission{permit, c.Credentials[0]}, nil
 }
 
-func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, _ source.Call) (consumer.Permit, error) {
+func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	permit, err := p.Limiter.AcquireAgain(ctx, lane, limiter.Call{})
 	if err != nil {
 		return nil, err
 	}
-	return admission{permit}, nil
+	return admission{permit, c.Credentials[0]}, nil
 }
 
-// admission is a permit of a limiter with one credential and one budget.
-type admission struct{ *limiter.Permit }
+// admission is a permit of a limiter with one budget, for the first credential of the call.
+type admission struct {
+	*limiter.Permit
+	credential string
+}
 
-func (admission) Credential() string                        { return "" }
+func (a admission) Credential() string                      { return a.credential }
 func (admission) Ended(source.Ended)                        {}
 func (admission) Halt(string, time.Duration, time.Duration) {}
 func (admission) Well()                                     {}

@@ -43,6 +43,7 @@ func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
 			f.Conditional = true
 			c.Facets = map[string]source.Facet{"character": f}
 			c.Rules = []source.Rule{{Status: http.StatusNotFound, Class: source.Absent}}
+			c.Auth.Header = "X-Key"
 			c.Credentials = []source.Credential{{Name: "only", SecretEnv: "UNSET", Visibility: round.visibility}}
 		})
 		if round.gone {

@@ -109,6 +109,9 @@ type document struct {
 	contentType string
 }
 
+// maxResource bounds the name of a budget, as package announced does, in bytes.
+const maxResource = 128
+
 // compileDocument returns the document, or an error that begins with the wrong setting.
 // known says which placeholders there are.
 func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (document, error) {
@@ -150,10 +153,21 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 			return d, fmt.Errorf("cost.%s: %d must not be negative", unit, config.Cost[unit])
 		}
 	}
+	if strings.ContainsFunc(config.Resource, func(r rune) bool { return r <= ' ' || r > '~' }) || len(config.Resource) > maxResource {
+		return d, fmt.Errorf("resource: %q must be up to %d printable letters of ASCII without blanks, as answers name it", config.Resource, maxResource)
+	}
 	if config.Paging != nil {
 		return d, config.Paging.check(d.method, config.GraphQL)
 	}
 	return d, nil
+}
+
+// visible has what a text would be cut off at, such as a line's end, shown as a blank.
+func visible(r rune) rune {
+	if isControl(r) {
+		return ' '
+	}
+	return r
 }
 
 // ownHeaders are set by what sends, or by settings of their own.
@@ -168,7 +182,7 @@ func checkHeaders(headers map[string]string, auth Auth) error {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case name == "" || !headerName.MatchString(name):
-			return fmt.Errorf("%s: %q can't be the name of a header", name, name)
+			return fmt.Errorf("%s: %q can't be the name of a header", strings.Map(visible, name), name)
 		case slices.Contains(ownHeaders, canonical):
 			return fmt.Errorf("%s: this header is not to be set; it is made from the other settings", name)
 		case canonical == http.CanonicalHeaderKey(auth.Header):

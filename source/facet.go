@@ -121,7 +121,10 @@ type facet struct {
 func compileFacet(config Facet, auth Auth) (*facet, error) {
 	f := &facet{Facet: config, params: map[string]template{}}
 	pattern, err := regexp.Compile("^(?:" + config.KeyPattern + ")$")
-	if err != nil || config.KeyPattern == "" {
+	if config.KeyPattern == "" {
+		return nil, errors.New("keyPattern: \"\" matches no key; leave it out for the usual one, or write one as in \"[0-9]{1,20}\"")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("keyPattern: %q is not a regular expression: %w", config.KeyPattern, err)
 	}
 	f.key = pattern

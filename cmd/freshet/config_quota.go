@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
@@ -24,13 +25,15 @@ func (s SourceConfig) quota() limiter.Config {
 	q.Endpoints = len(s.endpoints())
 	q.Costs = s.leastCosts()
 	q.Halts = map[string]string{}
-	if len(s.Credentials) > 1 {
+	if len(s.Credentials) > 0 { // also one that is listed alone: by its name it is halted
 		q.Halts[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {
-		switch r.Block {
-		case source.BlockEndpoint, source.BlockResource:
+		switch {
+		case r.Block == source.BlockEndpoint || r.Block == source.BlockResource:
 			q.Halts[r.Block] = "{credential}/{" + r.Block + "}"
+		case r.Block == source.BlockCredential && r.Class == source.Quota:
+			q.Halts[r.Block] = "{credential}"
 		}
 	}
 	return q
@@ -92,6 +95,9 @@ func (s SourceConfig) checkQuota() (errs []error) {
 	}
 	for i, p := range s.Quota.Policies {
 		at := fmt.Sprintf("policies[%d]", i)
+		if p.Lease != 0 && p.Window != limiter.InFlight {
+			fail("%s.lease: only a policy of window: in-flight has places that are leased; leave it out", at)
+		}
 		for _, name := range limiter.Placeholders(p.Scope) {
 			if !placeholders[name] {
 				fail("%s.scope: there is no {%s}; there are %s", at, name, listed(placeholders))
@@ -100,6 +106,11 @@ func (s SourceConfig) checkQuota() (errs []error) {
 		for _, name := range p.Match.Endpoints {
 			if !slices.Contains(endpoints, name) {
 				fail("%s.match.endpoints: %q is no facet or facet/document of the source, which has %s", at, name, s.endpoints())
+			}
+		}
+		for _, name := range p.Match.Methods {
+			if !slices.Contains(methods, name) {
+				fail("%s.match.methods: %q is no method that a source calls with, which are %s", at, name, strings.Join(methods, " and "))
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.Costs)) {
@@ -121,9 +132,10 @@ func (s SourceConfig) checkQuota() (errs []error) {
 
 var methods = []string{http.MethodGet, http.MethodPost}
 
-// checkCosts returns the costs in units that no policy counts.
+// checkCosts returns the costs in units that no policy counts. One that names no unit
+// counts calls, whatever a document says that they cost.
 func (s SourceConfig) checkCosts() (errs []error) {
-	units := map[string]bool{limiter.Requests: true}
+	units := map[string]bool{}
 	for _, p := range s.Quota.Policies {
 		if p.Unit != "" {
 			units[p.Unit] = true

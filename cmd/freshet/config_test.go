@@ -174,7 +174,7 @@ func TestASecretIsRequiredWhereCallsAreMade(t *testing.T) {
 }
 
 func TestAVisibilityWhereNobodyIsAskedWhoTheyAreIsAMistake(t *testing.T) {
-	limited := strings.Replace(minimal, "    facets:\n", "    credentials:\n      - {name: all, secretEnv: A}\n      - {name: some, secretEnv: B, visibility: partner}\n    facets:\n", 1)
+	limited := strings.Replace(minimal, "    facets:\n", "    auth: {header: X-Key}\n    credentials:\n      - {name: all, secretEnv: A}\n      - {name: some, secretEnv: B, visibility: partner}\n    facets:\n", 1)
 	for require, mistaken := range map[string]bool{"never": true, "always": false, "auto": false} {
 		_, err := loadConfig(write(t, limited+"access:\n  require: "+require+"\n"), nil)
 		if (err != nil) != mistaken {

@@ -85,6 +85,7 @@ type against struct {
 // so many callers a lane, for keys of that form.
 func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *against {
 	t.Helper()
+	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // first: without one the test ends here
 	upstream, err := contract.New(name, o)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,6 @@ func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secret
 	ctx, stop := context.WithCancel(t.Context())
 	a := &against{T: t, config: c, upstream: upstream, ctx: ctx, stop: stop, closing: []func(){server.Close}, bad: map[string]int{}}
 	a.wg.Go(a.watch)
-	id, address := servicetest.Name(name), servicetest.RedisAddress(t)
 	for n := range processes {
 		rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
 		a.closing = append(a.closing, func() { _ = rdb.Close() })

@@ -80,11 +80,10 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		}
 		behind.run(l.Run)
 		renewed := func(credential string) {
-			if credential == "" {
+			if credential == "" { // it is the only one, and refused with it is the source
 				l.Lift(time.Now())
-			} else {
-				l.Renewed(credential)
 			}
+			l.Renewed(credential)
 		}
 		for _, at := range places(c.Config) {
 			behind.run(func(ctx context.Context) error { return followSecret(ctx, at, s, renewed, p.log) })

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/source"
+)
+
+// With a credential that is listed alone a refusal stops everything: one call probes after
+// 5 s, and the next only after as long again. So in eight seconds there are the calls that
+// were under way as it was refused, and one.
+func TestACredentialThatIsListedAloneIsProbedWhenItIsRefused(t *testing.T) {
+	t.Setenv("THE_ONLY_ONE", "expired")
+	var first atomic.Int64
+	var calls atomic.Int64 // after the pause
+	began := time.Now()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		first.CompareAndSwap(0, int64(time.Since(began)))
+		if time.Since(began)-time.Duration(first.Load()) > 4*time.Second {
+			calls.Add(1)
+		}
+		http.Error(w, "{}", http.StatusUnauthorized)
+	}))
+	t.Cleanup(upstream.Close)
+	dir := t.TempDir()
+	d := startDev(t, "--no-demo", "--config", write(t, `
+sources:
+  api:
+    baseURL: https://api.example
+    auth: {header: Authorization, prefix: "Bearer "}
+    timeout: 2s
+    credentials: [{name: one, secretEnv: THE_ONLY_ONE}]
+    quota: {policies: [{name: second, limit: 50, window: 1s, scope: "{credential}"}]}
+    facets: {thing: {documents: {thing: {path: "/thing/{key}"}}}}
+`), "--upstream", upstream.URL, "--data-dir", dir)
+	for n := range 60 {
+		d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d", d.api, n))
+	}
+	within(t, patience, "eight seconds are over since the first call", func() bool {
+		return first.Load() > 0 && time.Since(began)-time.Duration(first.Load()) > 8*time.Second
+	})
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d calls after the first pause, want the one that probes", n)
+	}
+}
+
+// A halt is longer with each refusal, and so is that of the only credential, where a rule
+// says that what it may do is used up.
+func TestASourceOfOneCredentialCanHaltIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		config SourceConfig
+		halts  bool
+	}{
+		"none is listed":        {SourceConfig{}, false},
+		"one is listed":         {SourceConfig{Config: source.Config{Credentials: []source.Credential{{Name: "one"}}}}, true},
+		"its quota is used up":  {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.Quota, Block: source.BlockCredential}}}}, true},
+		"it is refused by rule": {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.AuthRefused, Block: source.BlockCredential}}}}, false},
+	} {
+		if _, halts := c.config.quota().Halts[source.BlockCredential]; halts != c.halts {
+			t.Errorf("%s: %v", name, halts)
+		}
+	}
+}
