@@ -72,7 +72,10 @@ func (f *following) names(ctx context.Context) {
 // wakes has this process ask at once when it is told that it may have a place, until ctx
 // ends.
 func (l *Limiter) wakes(ctx context.Context) {
-	if l.rdb == nil || !slices.ContainsFunc(l.quota.scoped, func(s section) bool { return s.kind == placesKind }) {
+	l.mu.Lock()
+	places := slices.ContainsFunc(l.quota.scoped, func(s section) bool { return s.kind == placesKind })
+	l.mu.Unlock()
+	if l.rdb == nil || !places {
 		return
 	}
 	line := l.rdb.Subscribe(ctx, wakesKey(l.source))

@@ -163,6 +163,13 @@ func (f *callers) span(from, to time.Duration) time.Duration {
 	return from + time.Duration(f.chance.Int64N(int64(to-from)+1))
 }
 
+// read is what the upstream's answers have written down so far.
+func read[T any](f *callers, v *T) T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *v
+}
+
 // wait has so many callers of a process call on and on.
 func (f *callers) wait(m *member, n int, lane schemas.Lane, call Call) {
 	for range n {

@@ -26,6 +26,7 @@
 --          used END N AT RATE MOST  the day until END had N calls at AT, and since
 --                              then at most MOST and RATE a second
 --          step NOW            Redis' clock was found to be set forward when it showed NOW
+-- KEYS[2...], ARGV[8...]  the buckets that the calls are taken from too: limiter_buckets
 --
 -- Returns {n HIGH, n LOW, now, day's calls, runs...}: the slots granted, HIGH's first,
 -- as runs of three numbers: how many, the first as a wait in us from now, and the
