@@ -27,7 +27,9 @@ type Store struct {
 func Open(ctx context.Context, path string) (*Store, error) {
 	dsn := ":memory:"
 	if path != "" {
-		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)"
+		// A transaction that reads before it writes must not find at its write that
+		// another process does so too: it begins with the right to write.
+		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)&_txlock=immediate"
 	}
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {

@@ -2,7 +2,9 @@ package sqlite
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,4 +107,27 @@ func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
 	if got, err := s.Get(t.Context(), w.Entity); err != nil || len(got.Payload) == 0 {
 		t.Errorf("%+v, %v", got.State, err)
 	}
+}
+
+// Two processes may have a file open, as `freshet dev` and a look at what it keeps.
+func TestTwoWhoWriteAFileWaitForEachOther(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f.db")
+	var wg sync.WaitGroup
+	for range 2 {
+		s, err := Open(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Close() }()
+		wg.Go(func() {
+			for i := range 200 {
+				e := schemas.Entity{Source: "s", Facet: "f", Key: strconv.Itoa(i)}
+				if _, err := s.RegisterEntities(t.Context(), []store.Registered{{Entity: e, Tier: store.Warm, Enabled: true, Due: time.Now()}}); err != nil {
+					t.Errorf("register %s: %v", e, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
