@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,10 @@ import (
 func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
-	quota, err := limiter.NewQuota(r.configs["nexon"])
+	config := r.configs["nexon"]
+	config.Policies = append(slices.Clone(config.Policies), limiter.Policy{Name: "seats", Limit: 3, Window: limiter.InFlight, Scope: "{endpoint}"})
+	r.configs["nexon"] = config
+	quota, err := limiter.NewQuota(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +38,7 @@ func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 		t.Error(text)
 	}
 
-	l, err := limiter.New("nexon", r.configs["nexon"], limiter.Needs{
+	l, err := limiter.New("nexon", config, limiter.Needs{
 		Redis: rdb, Settings: r, Usage: r, Process: "here", Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
@@ -71,10 +75,10 @@ func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 		}
 	}
 	until(`"state":"starting quiet","at":`, `"until":`, `"process":"here"`)
-	if p, err := l.Acquire(ctx, schemas.Low, limiter.Call{}); err != nil || !p.Spend() {
+	if p, err := l.Acquire(ctx, schemas.Low, limiter.Call{Endpoint: "basic"}); err != nil || !p.Spend() {
 		t.Fatal(err)
 	}
-	until(`"state":"flowing"`, `"used":1`, `"resetsAt":`)
+	until(`"state":"flowing"`, `"used":1`, `"resetsAt":`, `"policy":"seats"`, `"scope":"\"basic\""`, `"underWay":1`)
 	r.act("stop", "")
 	until(`"state":"stopped"`, `"revision":1`)
 	go func() { _, _ = l.Acquire(ctx, schemas.High, limiter.Call{}) }()
