@@ -123,7 +123,7 @@ func (w *Worker) row(t *task, f failed, before store.Status) store.Status {
 	if row.Since.IsZero() {
 		row.Since = now
 	}
-	row.TraceParent = t.traceParent()
+	row.TraceParent, row.Replay = t.traceParent(), t.replay()
 	return row
 }
 

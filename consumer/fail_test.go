@@ -98,7 +98,7 @@ func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *tes
 	if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
 		t.Errorf("a visit gave %+v", got)
 	}
-	letters, err := r.db.Letters(t.Context(), "nexon", true, 10)
+	letters, err := r.db.Letters(t.Context(), store.LetterFilter{Source: "nexon", Handled: store.OpenLetters}, store.Letter{}, 10)
 	if err != nil || len(letters) != 3 {
 		t.Fatalf("%d letters in the index, %v", len(letters), err)
 	}

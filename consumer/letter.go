@@ -70,9 +70,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 		Worker: w.config.Name, Time: time.Now(),
 		Status: l.outcome.Status, Sample: l.outcome.Sample, SampleType: l.outcome.SampleType,
 	}}
-	for _, h := range r.Headers {
-		d.Headers = append(d.Headers, schemas.Header{Key: h.Key, Value: h.Value})
-	}
+	d.Headers = t.headers()
 	var id store.LetterID
 	err := w.persist(ctx, doingLetters, func(ctx context.Context) error {
 		put, err := w.letters.ProduceSync(ctx, d.record(w.source.Name())).First()
@@ -91,7 +89,8 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 	})
 	if err == nil {
 		err = w.fail(ctx, t, l, before, store.Letter{
-			LetterID: id, Reason: l.reason, Attempts: t.calls, At: d.Time, CorrelationID: t.request.CorrelationID,
+			LetterID: id, Reason: l.reason, Error: d.Error, Fingerprint: d.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+			Replays: t.replay().Count, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}
 	if err != nil {

@@ -49,6 +49,18 @@ func (t *task) traceParent() string {
 	return ""
 }
 
+// headers are the record's.
+func (t *task) headers() []schemas.Header {
+	headers := make([]schemas.Header, 0, len(t.record.Headers))
+	for _, h := range t.record.Headers {
+		headers = append(headers, schemas.Header(h))
+	}
+	return headers
+}
+
+// replay is the replay by which the record was asked for, which its retries go on with.
+func (t *task) replay() schemas.ReplayMark { return schemas.ReplayOf(t.headers()) }
+
 // traced returns ctx in the record's trace, also where this process traces nothing: a
 // log line names the trace of whoever asked.
 func (t *task) traced(ctx context.Context) context.Context {

@@ -36,6 +36,7 @@ type Wish struct {
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string // W3C trace context; empty: none
+	Replay        schemas.ReplayMark
 
 	sent chan<- error // is told whether Kafka has the record, if there is to be one; has room for that
 }
@@ -312,6 +313,9 @@ func newRecord(w Wish, number int64) (*kgo.Record, error) {
 	}
 	if w.TraceParent != "" {
 		record.Headers = []kgo.RecordHeader{{Key: schemas.TraceParent, Value: []byte(w.TraceParent)}}
+	}
+	for _, h := range w.Replay.Headers() {
+		record.Headers = append(record.Headers, kgo.RecordHeader(h))
 	}
 	return record, nil
 }

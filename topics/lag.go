@@ -32,7 +32,7 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 	var lags []Lag
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		l := Lag{Source: source, Lane: lane, Topic: schemas.RequestTopic(source, lane), Group: schemas.Group(source, lane)}
-		starts, ends, err := bounds(ctx, admin, l.Topic)
+		starts, ends, err := Bounds(ctx, admin, l.Topic)
 		if err != nil {
 			return nil, err
 		}
@@ -54,8 +54,8 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 	return lags, nil
 }
 
-// bounds returns where the partitions of a topic start and end.
-func bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
+// Bounds returns where the partitions of a topic start and end.
+func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
 	starts, err = admin.ListStartOffsets(ctx, topic)
 	if err == nil {
 		err = starts.Error()
@@ -74,7 +74,7 @@ func bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends
 
 // countLetters returns how many records there are on a source's dead-letter topic.
 func countLetters(ctx context.Context, admin *kadm.Client, source string) (int64, error) {
-	starts, ends, err := bounds(ctx, admin, schemas.DeadLetterTopic(source))
+	starts, ends, err := Bounds(ctx, admin, schemas.DeadLetterTopic(source))
 	n := int64(0)
 	ends.Each(func(end kadm.ListedOffset) {
 		start, _ := starts.Lookup(end.Topic, end.Partition)

@@ -297,7 +297,7 @@ func notReadyIsAskedAgain(c *ill) {
 // letterOf checks that the index has one letter, and that it is the entity's.
 func (c *ill) letterOf(key string, reason schemas.DeadLetterReason, attempts int) {
 	c.Helper()
-	all, err := c.store.Letters(c.Context(), c.source, true, 10)
+	all, err := c.store.Letters(c.Context(), store.LetterFilter{Source: c.source, Handled: store.OpenLetters}, store.Letter{}, 10)
 	if err != nil || len(all) != 1 {
 		c.Fatalf("%d letters, %v", len(all), err)
 	}

@@ -43,7 +43,7 @@ type site struct {
 	store   interface {
 		States(ctx context.Context, of []schemas.Entity) ([]store.State, error)
 		Statuses(ctx context.Context, of []schemas.Entity) ([]store.Status, error)
-		Letters(ctx context.Context, source string, open bool, limit int) ([]store.Letter, error)
+		Letters(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error)
 		Fail(ctx context.Context, s store.Status, letter *store.Letter) error
 	}
 	kafka     *kgo.Client
@@ -410,7 +410,7 @@ func (c *ill) behind() int64 {
 func (c *ill) aftermath(letters int) {
 	c.Helper()
 	within(c, patience, "the commit of every offset", func() bool { return c.behind() == 0 })
-	index, err := c.store.Letters(c.Context(), c.source, true, 1000)
+	index, err := c.store.Letters(c.Context(), store.LetterFilter{Source: c.source, Handled: store.OpenLetters}, store.Letter{}, 1000)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -171,7 +171,7 @@ func (d retryDoor) Ask(ctx context.Context, due []store.Status) []store.Status {
 	for i, s := range due {
 		wishes[i] = producer.Wish{
 			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
-			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent,
+			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay,
 		}
 	}
 	var left []store.Status

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -113,37 +112,4 @@ func (s *Store) NextDue(ctx context.Context, source string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("read the next retry of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
-}
-
-// Letters returns a source's dead letters, all or the open ones, the newest
-// first, limit of them at most.
-func (s *Store) Letters(ctx context.Context, source string, open bool, limit int) ([]store.Letter, error) {
-	rows, err := s.pool.Query(ctx, store.SelectLetters(open), source, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read the dead letters of %s: %w", source, err)
-	}
-	letters, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.Letter, err error) {
-		return l, l.ScanLetter(row.Scan)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the dead letters of %s: %w", source, err)
-	}
-	return letters, nil
-}
-
-// HandleLetters says of those letters that are still open what was done about
-// them and by whom, and returns how many there were. All are marked or none.
-func (s *Store) HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error) {
-	var b pgx.Batch
-	handled := 0
-	for _, id := range store.SortLetters(ids) {
-		b.Queue(store.HandleLetter, id.HandleArgs(how, by, at)...).Exec(func(tag pgconn.CommandTag) error {
-			handled += int(tag.RowsAffected())
-			return nil
-		})
-	}
-	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return 0, fmt.Errorf("mark %d dead letters as %s: %w", len(ids), how, marked(err))
-	}
-	return handled, nil
 }

@@ -163,3 +163,20 @@ func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	}
 	return tx.Commit()
 }
+
+// collect returns the rows of a query.
+func collect[T any](ctx context.Context, db *sql.DB, fill func(*T, func(...any) error) error, query string, args ...any) (all []T, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var one T
+		if err := fill(&one, rows.Scan); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}

@@ -17,15 +17,7 @@ func failing(e schemas.Entity, n int64) store.Status {
 	return store.Status{
 		Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: fmt.Sprint("error ", n), Rounds: int(n), Failures: 2,
 		Number: n, Until: at(n), Lane: schemas.Low, Params: map[string]string{"n": fmt.Sprint(n)},
-		CorrelationID: fmt.Sprint("c", n), TraceParent: fmt.Sprint("00-", n), Since: at(n), UpdatedAt: at(n),
-	}
-}
-
-// letter is that of the record at an offset, written at that time.
-func letter(e schemas.Entity, offset int64) store.Letter {
-	return store.Letter{
-		LetterID: store.LetterID{Topic: "t", Partition: 3, Offset: offset}, Entity: e,
-		Reason: schemas.Upstream4xx, Attempts: 2, At: at(offset), CorrelationID: fmt.Sprint("c", offset),
+		CorrelationID: fmt.Sprint("c", n), TraceParent: fmt.Sprint("00-", n), Replay: schemas.ReplayMark{ID: fmt.Sprint("r", n), Count: int(n % 3)}, Since: at(n), UpdatedAt: at(n),
 	}
 }
 
@@ -33,15 +25,6 @@ func (b bench) fail(statuses ...store.Status) {
 	b.Helper()
 	for _, s := range statuses {
 		if err := b.store.Fail(b.Context(), s, nil); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func (b bench) bury(letters ...store.Letter) {
-	b.Helper()
-	for _, l := range letters {
-		if err := b.store.Fail(b.Context(), store.Status{}, &l); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -72,15 +55,6 @@ func (b bench) hasStatus(want ...store.Status) {
 func (b bench) isWell(e schemas.Entity) {
 	b.Helper()
 	b.hasStatus(store.Status{Entity: e})
-}
-
-func (b bench) letters(source string, open bool, limit int) []store.Letter {
-	b.Helper()
-	all, err := b.store.Letters(b.Context(), source, open, limit)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
 }
 
 func (b bench) due(source string, now, lease int64, limit int) []store.Status {
@@ -234,7 +208,7 @@ func testHostileFailure(b bench) {
 	s.Reason, s.CorrelationID, s.TraceParent = "\x00", "\xc3(\x00", strings.Repeat("é", 3000)
 	s.Params = map[string]string{"\x00": "'\x00\"\\", "": "", "<가>": "\u2028&"}
 	l := letter(s.Entity, 1)
-	l.CorrelationID = "\x00\xff"
+	l.CorrelationID, l.Error = "\x00\xff", strings.Repeat("é", store.MaxIndexedError)
 	if err := b.store.Fail(b.Context(), s, &l); err != nil {
 		b.Fatal(err)
 	}
@@ -249,9 +223,7 @@ func testHostileFailure(b bench) {
 	if all := b.letters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
 		b.Errorf("%+v", all)
 	}
-	if n, err := b.store.HandleLetters(b.Context(), []store.LetterID{l.LetterID}, "replayed", "me\x00", at(1)); n != 1 || err != nil {
-		b.Error(n, err)
-	}
+	b.handle(store.Handling{How: store.Replayed, By: "me\x00", At: at(1)}, l.LetterID)
 	b.write(one(store.Changed), content(s.Entity, 1, "x"))
 	b.isWell(s.Entity)
 }
@@ -335,59 +307,4 @@ func testDueRace(b bench) {
 	if len(claims) != rows {
 		b.Errorf("%d of %d were claimed", len(claims), rows)
 	}
-}
-
-func testLetters(b bench) {
-	is := func(open bool, limit int, want ...store.Letter) {
-		b.Helper()
-		if got := b.letters("nexon", open, limit); len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
-			b.Fatalf("letters\n%+v, want\n%+v", got, want)
-		}
-	}
-	is(true, 9)
-	undecoded := letter(schemas.Entity{Source: "nexon"}, 2)
-	undecoded.Reason, undecoded.Attempts, undecoded.CorrelationID = schemas.Undecodable, 0, ""
-	one, three, other := letter(entity, 1), letter(entity, 3), letter(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 4)
-	s := failing(entity, 1)
-	s.State = store.Failed
-	if err := b.store.Fail(b.Context(), s, &three); err != nil {
-		b.Fatal(err)
-	}
-	b.hasStatus(s)
-	b.bury(one, undecoded, other)
-	b.isWell(undecoded.Entity)
-	repeated := three
-	repeated.At = at(99)
-	b.bury(repeated)
-	is(true, 9, three, undecoded, one)
-	is(true, 2, three, undecoded)
-
-	unknown := letter(entity, 77).LetterID
-	handle := func(want int, how string, ids ...store.LetterID) {
-		b.Helper()
-		if n, err := b.store.HandleLetters(b.Context(), ids, how, "me", at(50)); n != want || err != nil {
-			b.Fatalf("%d were handled, %v; want %d", n, err, want)
-		}
-	}
-	handle(0, "purged")
-	handle(0, "purged", unknown)
-	handle(2, "replayed", three.LetterID, unknown, one.LetterID, three.LetterID)
-	handle(1, "purged", one.LetterID, undecoded.LetterID)
-	for l, how := range map[*store.Letter]string{&one: "replayed", &undecoded: "purged", &three: "replayed"} {
-		l.Handled, l.HandledAt, l.HandledBy = how, at(50), "me"
-	}
-	is(true, 9)
-	is(false, 9, three, undecoded, one)
-	b.bury(repeated) // which does not open it again
-	is(true, 9)
-	is(false, 1, three)
-
-	// A letter is written also where its status comes too late.
-	b.write([]store.Result{store.Changed}, content(entity, 5, "x"))
-	late := letter(entity, 9)
-	if err := b.store.Fail(b.Context(), failing(entity, 4), &late); err != nil {
-		b.Fatal(err)
-	}
-	b.isWell(entity)
-	is(true, 9, late)
 }

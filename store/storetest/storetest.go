@@ -67,11 +67,7 @@ type Store interface {
 	Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
 	// NextDue returns when the next retry is due; zero if there is none.
 	NextDue(ctx context.Context, source string) (time.Time, error)
-	// Letters returns a source's dead letters, the newest first, all or the open
-	// ones, limit of them at most.
-	Letters(ctx context.Context, source string, open bool, limit int) ([]store.Letter, error)
-	// HandleLetters marks those that are open, and returns how many were.
-	HandleLetters(ctx context.Context, ids []store.LetterID, how, by string, at time.Time) (int, error)
+	Letters
 	Entities
 	Effects
 }
@@ -122,6 +118,11 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a retry is claimed when it is due, and again when the claim ends", testDue},
 		{"of concurrent claims each retry goes to one", testDueRace},
 		{"letters are listed until they are handled", testLetters},
+		{"letters are chosen by every filter, and page by page", testLetterFilter},
+		{"letters are counted by what went wrong", testLetterGroups},
+		{"what is handled from the beginning is known, and forgotten when it is gone", testLetterPrefixes},
+		{"a job is worked on by one at a time, and goes on where it was", testJobs},
+		{"of those who take on a job at once one gets it", testJobRace},
 		{"an entity that is registered again keeps what was seen of it", testRegister},
 		{"thousands are registered and switched at once", testRegisterMany},
 		{"entities are chosen by every filter, page by page", testEntityFilter},
@@ -377,7 +378,7 @@ func testCancelled(b bench) {
 	if _, err := b.store.NextDue(ctx, "nexon"); err == nil {
 		b.Error("NextDue succeeded")
 	}
-	if _, err := b.store.Letters(ctx, "nexon", true, 1); err == nil {
+	if _, err := b.store.Letters(ctx, store.LetterFilter{Source: "nexon"}, store.Letter{}, 1); err == nil {
 		b.Error("Letters succeeded")
 	}
 	b.isWell(entity)
@@ -386,8 +387,8 @@ func testCancelled(b bench) {
 	if _, err := b.store.Due(ctx, "nexon", at(9), time.Second, 1); err == nil {
 		b.Error("Due succeeded")
 	}
-	if _, err := b.store.HandleLetters(ctx, []store.LetterID{l.LetterID}, "purged", "me", at(9)); err == nil {
-		b.Error("HandleLetters succeeded")
+	if err := b.store.CreateJob(ctx, job(1), auditOf("a")); err == nil {
+		b.Error("CreateJob succeeded")
 	}
 	b.hasStatus(failing(entity, 5))
 	if all := b.letters("nexon", true, 9); len(all) != 1 {

@@ -1,0 +1,32 @@
+package schemas
+
+import "testing"
+
+func TestErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
+	of := func(status int, key, text string) string {
+		return DeadLetter{Reason: Upstream4xx, Status: status, Error: text}.Fingerprint(Entity{Source: "s", Facet: "f", Key: key})
+	}
+	base := of(400, "abcd", `GET https://x/y?id=abcd: 400 after 31ms (request 7f3c9a0011, 0b6e7a54-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00004"}`)
+	for name, same := range map[string]string{
+		"another key":        of(400, "other-key", `GET https://x/y?id=other-key: 400 after 31ms (request 7f3c9a0011, 0b6e7a54-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00004"}`),
+		"an escaped key":     of(400, "a/b c", `GET https://x/y?id=a%2Fb+c: 400 after 31ms (request 7f3c9a0011, 0b6e7a54-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00004"}`),
+		"a short key":        of(400, "ab", `GET https://x/y?id=ab: 400 after 31ms (request 7f3c9a0011, 0b6e7a54-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00004"}`),
+		"other numbers, ids": of(400, "abcd", `GET https://x/y?id=abcd: 400 after 1700ms (request 00aa11bb22, 11111111-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00004"}`),
+	} {
+		if same != base {
+			t.Errorf("%s: another fingerprint", name)
+		}
+	}
+	for name, other := range map[string]string{
+		"another code":   of(400, "abcd", `GET https://x/y?id=abcd: 400 after 31ms (request 7f3c9a0011, 0b6e7a54-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00005"}`),
+		"another status": of(422, "abcd", `GET https://x/y?id=abcd: 400 after 31ms (request 7f3c9a0011, 0b6e7a54-1f8b-4c53-9a3e-5a4f3f1f9c11): {"name":"OPENAPI00004"}`),
+		"nothing":        of(0, "", ""),
+	} {
+		if other == base {
+			t.Errorf("%s: the same fingerprint", name)
+		}
+	}
+	if (DeadLetter{Reason: ParseError}).Fingerprint(Entity{}) == (DeadLetter{Reason: Unstorable}).Fingerprint(Entity{}) {
+		t.Error("two reasons have one fingerprint")
+	}
+}

@@ -1,0 +1,389 @@
+package store
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// LetterID names a dead letter by where it lies on its topic, so that it can be
+// read and replayed without a scan. A record that is buried twice has two.
+type LetterID struct {
+	Topic     string
+	Partition int32
+	Offset    int64
+}
+
+// Letter is the index's entry of a record that lies on a dead-letter topic.
+type Letter struct {
+	LetterID
+	// Entity has no facet and no key where the record could not be decoded.
+	Entity schemas.Entity
+	Reason schemas.DeadLetterReason
+	// Error is the beginning of what the letter says, at most MaxIndexedError bytes of
+	// it; Fingerprint is that of schemas.DeadLetter. Both are empty in letters of before
+	// they were kept.
+	Error, Fingerprint string
+	Status             int // of the upstream's last answer; 0 if there was none
+	Attempts           int // calls of the upstream
+	// Replays is how often what failed had been replayed.
+	Replays       int
+	At            time.Time
+	CorrelationID string
+	// Handled is what was done about it; empty while it is open. Job is the job that did
+	// it, if one did.
+	Handled   string
+	HandledAt time.Time
+	HandledBy string
+	Job       string
+}
+
+// What may have been done about a letter.
+const (
+	Replayed = "replayed"
+	Purged   = "purged"
+)
+
+// MaxIndexedError is how many bytes of an error the index keeps: a million letters of one
+// outage must not cost gigabytes. The letter itself has more.
+const MaxIndexedError = 400
+
+// LetterFilter chooses letters of one source. What is empty chooses all.
+type LetterFilter struct {
+	Source      string                   `json:"source"`
+	Reason      schemas.DeadLetterReason `json:"reason,omitempty"`
+	Fingerprint string                   `json:"fingerprint,omitempty"`
+	Facet       string                   `json:"facet,omitempty"`
+	Key         string                   `json:"key,omitempty"`
+	Since       time.Time                `json:"since,omitzero"` // from then on
+	Until       time.Time                `json:"until,omitzero"` // before then
+	Attempts    *int                     `json:"attempts,omitempty"`
+	Partition   *int32                   `json:"partition,omitempty"`
+	Offset      *int64                   `json:"offset,omitempty"`
+	// Handled is open, handled, replayed or purged.
+	Handled string `json:"handled,omitempty"`
+}
+
+// What LetterFilter.Handled may be besides Replayed and Purged.
+const (
+	OpenLetters    = "open"
+	HandledLetters = "handled"
+)
+
+// where returns the condition, and its arguments behind those that there are.
+func (f LetterFilter) where(args []any) (string, []any) {
+	conditions := []string{}
+	add := func(condition string, value any) {
+		args = append(args, value)
+		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
+	}
+	add("source = $%d", f.Source)
+	for _, c := range []struct{ condition, value string }{
+		{"reason = $%d", string(f.Reason)},
+		{"fingerprint = $%d", f.Fingerprint},
+		{"facet = $%d", f.Facet},
+		{"key <> '' AND key = $%d", f.Key},
+	} {
+		if c.value != "" {
+			add(c.condition, c.value)
+		}
+	}
+	switch f.Handled {
+	case "":
+	case OpenLetters:
+		conditions = append(conditions, "handled = ''")
+	case HandledLetters:
+		conditions = append(conditions, "handled <> ''")
+	default:
+		add("handled = $%d", f.Handled)
+	}
+	if !f.Since.IsZero() {
+		add("at >= $%d", toMicros(f.Since))
+	}
+	if !f.Until.IsZero() {
+		add("at < $%d", toMicros(f.Until))
+	}
+	if f.Attempts != nil {
+		add("attempts = $%d", *f.Attempts)
+	}
+	if f.Partition != nil {
+		add("kafka_partition = $%d", *f.Partition)
+	}
+	if f.Offset != nil {
+		add("kafka_offset = $%d", *f.Offset)
+	}
+	return strings.Join(conditions, " AND "), args
+}
+
+const letterColumns = `topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
+	at, correlation_id, handled, handled_at, handled_by, job`
+
+// SelectLetters returns the statement that lists the chosen letters, the newest first,
+// behind one of them unless its time is zero; and what it takes. It returns what
+// ScanLetter takes.
+func (f LetterFilter) SelectLetters(behind Letter, limit int) (string, []any) {
+	where, args := f.where(nil)
+	if !behind.At.IsZero() {
+		n := len(args)
+		where += fmt.Sprintf(" AND (at, topic, kafka_partition, kafka_offset) < ($%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4)
+		args = append(args, toMicros(behind.At), behind.Topic, behind.Partition, behind.Offset)
+	}
+	args = append(args, limit)
+	return fmt.Sprintf(`SELECT %s FROM dead_letters WHERE %s
+ORDER BY at DESC, topic DESC, kafka_partition DESC, kafka_offset DESC LIMIT $%d`, letterColumns, where, len(args)), args
+}
+
+// WalkLetters returns the statement that lists the chosen letters in the order in which
+// they lie on their topic, behind one of them; and what it takes. It returns what
+// ScanLetter takes.
+func (f LetterFilter) WalkLetters(behind LetterID, limit int) (string, []any) {
+	where, args := f.where([]any{schemas.DeadLetterTopic(f.Source), behind.Partition, behind.Offset, limit})
+	return `SELECT ` + letterColumns + ` FROM dead_letters
+WHERE topic = $1 AND (kafka_partition, kafka_offset) > ($2, $3) AND ` + where + `
+ORDER BY kafka_partition, kafka_offset LIMIT $4`, args
+}
+
+// LetterGroup is how many letters there are of one kind.
+type LetterGroup struct {
+	Reason      schemas.DeadLetterReason `json:"reason"`
+	Fingerprint string                   `json:"fingerprint"`
+	Facet       string                   `json:"facet"`
+	Status      int                      `json:"status,omitempty"`
+	// Error is that of one of them.
+	Error string    `json:"error"`
+	Count int64     `json:"count"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	// Spent are those that were replayed as often as may be.
+	Spent int64 `json:"spent"`
+}
+
+// GroupLetters returns the statement that counts the chosen letters by what went wrong, the
+// most frequent first; and what it takes. It returns what ScanGroup takes.
+func (f LetterFilter) GroupLetters(limit int) (string, []any) {
+	where, args := f.where([]any{schemas.MaxReplays, limit})
+	return `SELECT reason, fingerprint, facet, max(status), max(error), count(*), min(at), max(at),
+	count(CASE WHEN replays >= $1 THEN 1 END)
+FROM dead_letters WHERE ` + where + `
+GROUP BY reason, fingerprint, facet ORDER BY count(*) DESC, max(at) DESC, fingerprint, facet LIMIT $2`, args
+}
+
+// ScanGroup fills the group by scan, which is a row's Scan.
+func (g *LetterGroup) ScanGroup(scan func(...any) error) error {
+	var first, last int64
+	err := scan(&g.Reason, &g.Fingerprint, &g.Facet, &g.Status, &g.Error, &g.Count, &first, &last, &g.Spent)
+	g.First, g.Last = fromMicros(first), fromMicros(last)
+	return err
+}
+
+const (
+	// InsertLetter takes LetterArgs.
+	InsertLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
+	at, correlation_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+ON CONFLICT (topic, kafka_partition, kafka_offset) DO NOTHING`
+
+	// HandleLetter takes HandleArgs.
+	HandleLetter = `UPDATE dead_letters SET handled = $4, handled_at = $5, handled_by = $6, job = $7
+WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset = $3 AND handled = ''`
+
+	// SelectPrefixes takes a topic and a time, and returns for each partition how far all
+	// letters are handled and older than that: an offset, before which nothing is open.
+	SelectPrefixes = `SELECT kafka_partition,
+	COALESCE(min(CASE WHEN handled = '' OR at >= $2 THEN kafka_offset END), max(kafka_offset) + 1)
+FROM dead_letters WHERE topic = $1 GROUP BY kafka_partition ORDER BY kafka_partition`
+
+	// ForgetLetters takes a topic, a partition, an offset before which the topic has no
+	// records, and the greatest number of rows.
+	ForgetLetters = `DELETE FROM dead_letters WHERE (topic, kafka_partition, kafka_offset) IN (
+	SELECT topic, kafka_partition, kafka_offset FROM dead_letters
+	WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset < $3 ORDER BY kafka_offset LIMIT $4)`
+)
+
+// LetterArgs are what InsertLetter takes.
+func (l Letter) LetterArgs() []any {
+	return []any{
+		l.Topic, l.Partition, l.Offset, l.Entity.Source, l.Entity.Facet, l.Entity.Key,
+		string(l.Reason), cleanTo(l.Error, MaxIndexedError), l.Fingerprint, l.Status, l.Attempts, l.Replays, toMicros(l.At), clean(l.CorrelationID),
+	}
+}
+
+// ScanLetter fills the letter by scan, which is a row's Scan.
+func (l *Letter) ScanLetter(scan func(...any) error) error {
+	var at, handled int64
+	err := scan(&l.Topic, &l.Partition, &l.Offset, &l.Entity.Source, &l.Entity.Facet, &l.Entity.Key,
+		&l.Reason, &l.Error, &l.Fingerprint, &l.Status, &l.Attempts, &l.Replays, &at, &l.CorrelationID, &l.Handled, &handled, &l.HandledBy, &l.Job)
+	l.At, l.HandledAt = fromMicros(at), fromMicros(handled)
+	return err
+}
+
+// SortLetters returns the letters in the order in which a database takes them, so
+// that two who mark the same ones never wait for each other in a circle.
+func SortLetters(ids []LetterID) []LetterID {
+	return slices.SortedFunc(slices.Values(ids), func(a, b LetterID) int {
+		return cmp.Or(strings.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+	})
+}
+
+// Handling is what was done about letters.
+type Handling struct {
+	How, By, Job string
+	At           time.Time
+}
+
+// HandleArgs are what HandleLetter takes.
+func (id LetterID) HandleArgs(h Handling) []any {
+	return []any{id.Topic, id.Partition, id.Offset, clean(h.How), toMicros(h.At), clean(h.By), h.Job}
+}
+
+// JobKind is what a job does with letters.
+type JobKind string
+
+// The kinds of jobs.
+const (
+	ReplayJob JobKind = "REPLAY"
+	PurgeJob  JobKind = "PURGE"
+)
+
+// JobState says how it goes on with a job.
+type JobState string
+
+// The states of a job. One that was stopped may be resumed.
+const (
+	JobRunning JobState = "RUNNING"
+	JobStopped JobState = "STOPPED"
+	JobDone    JobState = "DONE"
+)
+
+// LetterJob is what is done, or was, about all letters that a filter chooses. One process at
+// a time works on it, and any goes on with it.
+type LetterJob struct {
+	ID     string       `json:"id"`
+	Source string       `json:"source"`
+	Kind   JobKind      `json:"kind"`
+	Filter LetterFilter `json:"filter"`
+	// Lane is that of a replay's requests.
+	Lane schemas.Lane `json:"lane,omitempty"`
+	// Rate is in letters a second, 0: as many as go; Most is in letters, 0: all.
+	Rate  float64  `json:"rate,omitempty"`
+	Most  int64    `json:"max,omitempty"`
+	Note  string   `json:"note,omitempty"`
+	State JobState `json:"state"`
+	// Total are the letters that were chosen when it was ordered; Done those that were
+	// handled, and Refused those that stay open, by why.
+	Total   int64            `json:"total"`
+	Done    int64            `json:"done"`
+	Refused map[string]int64 `json:"refused"`
+	// At is the last letter that was looked at, and ChunkAt when those behind it began to
+	// be asked for; zero if none of them can have been.
+	At      LetterID  `json:"-"`
+	ChunkAt time.Time `json:"-"`
+	// Holder works on it alone until Lease.
+	Holder string    `json:"-"`
+	Lease  time.Time `json:"-"`
+	// Error is why it waits.
+	Error     string    `json:"error,omitempty"`
+	CreatedAt time.Time `json:"createdAt"`
+	CreatedBy string    `json:"createdBy"`
+	UpdatedAt time.Time `json:"updatedAt"`
+	EndedAt   time.Time `json:"endedAt,omitzero"`
+}
+
+// ErrNoJob is returned for a job that there is none of, or none in the state that it must
+// have been in. Nothing was written.
+var ErrNoJob = errors.New("there is no such job, or it has ended")
+
+const jobColumns = `id, source, kind, filter, lane, rate, most, note, state, total, done, refused, kafka_partition, kafka_offset, chunk_at,
+	holder, lease, error, created_at, created_by, updated_at, ended_at`
+
+// The queries about jobs.
+const (
+	// InsertJob takes JobArgs.
+	InsertJob = `INSERT INTO letter_jobs (` + jobColumns + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`
+
+	// SelectJob takes an id, SelectJobs the greatest number of rows; the newest come first.
+	// Both return what ScanJob takes.
+	SelectJob  = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE id = $1`
+	SelectJobs = `SELECT ` + jobColumns + ` FROM letter_jobs ORDER BY created_at DESC, id DESC LIMIT $1`
+
+	// SelectFreeJob takes a time, and returns the job that waits the longest for somebody to
+	// work on it, as ScanJob takes it. HoldJob takes its id, the holder, the end of the
+	// lease, the lease before and the holder before, and writes a row or none.
+	SelectFreeJob = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE state = 'RUNNING' AND lease <= $1 ORDER BY lease, id LIMIT 1`
+	HoldJob       = `UPDATE letter_jobs SET holder = $2, lease = $3 WHERE id = $1 AND state = 'RUNNING' AND lease = $4 AND holder = $5`
+
+	// SelectNextJob returns when the lease of the next running job ends, or no row.
+	SelectNextJob = `SELECT lease FROM letter_jobs WHERE state = 'RUNNING' ORDER BY lease LIMIT 1`
+
+	// AdvanceJob takes AdvanceArgs, and returns the state that the job now has, or no row if
+	// somebody else holds it. A job that was stopped meanwhile stays so, but what was done
+	// of it is done.
+	AdvanceJob = `UPDATE letter_jobs SET state = CASE WHEN state = 'RUNNING' THEN $3 ELSE state END,
+	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7, chunk_at = $8, lease = $9, error = $10, updated_at = $11,
+	ended_at = CASE WHEN state = 'RUNNING' THEN $12 ELSE ended_at END
+WHERE id = $1 AND holder = $2 AND state <> 'DONE' RETURNING state`
+
+	// SwitchJob takes an id, the state before and after, and when. Who resumes a job has it
+	// worked on at once, unless its holder still is.
+	SwitchJob = `UPDATE letter_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2`
+)
+
+// JobArgs are what InsertJob takes.
+func (j LetterJob) JobArgs() ([]any, error) {
+	filter, err := json.Marshal(j.Filter)
+	if err != nil {
+		return nil, err
+	}
+	refused, err := json.Marshal(j.Refused)
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		j.ID, j.Source, string(j.Kind), string(filter), string(j.Lane), j.Rate, j.Most, clean(j.Note), string(j.State), j.Total, j.Done, string(refused),
+		j.At.Partition, j.At.Offset, toMicros(j.ChunkAt), j.Holder, toMicros(j.Lease), clean(j.Error),
+		toMicros(j.CreatedAt), clean(j.CreatedBy), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
+	}, nil
+}
+
+// HoldArgs are what HoldJob takes for one who takes the job on as it is.
+func (j LetterJob) HoldArgs(holder string, until time.Time) []any {
+	return []any{j.ID, holder, toMicros(until), toMicros(j.Lease), j.Holder}
+}
+
+// AdvanceArgs are what AdvanceJob takes.
+func (j LetterJob) AdvanceArgs() ([]any, error) {
+	refused, err := json.Marshal(j.Refused)
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		j.ID, j.Holder, string(j.State), j.Done, string(refused), j.At.Partition, j.At.Offset, toMicros(j.ChunkAt), toMicros(j.Lease),
+		clean(j.Error), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
+	}, nil
+}
+
+// ScanJob fills the job by scan, which is a row's Scan.
+func (j *LetterJob) ScanJob(scan func(...any) error) error {
+	var filter, refused []byte
+	var chunk, lease, created, updated, ended int64
+	err := scan(&j.ID, &j.Source, &j.Kind, &filter, &j.Lane, &j.Rate, &j.Most, &j.Note, &j.State, &j.Total, &j.Done, &refused,
+		&j.At.Partition, &j.At.Offset, &chunk, &j.Holder, &lease, &j.Error, &created, &j.CreatedBy, &updated, &ended)
+	if err != nil {
+		return err
+	}
+	j.At.Topic = schemas.DeadLetterTopic(j.Source)
+	j.ChunkAt, j.Lease = fromMicros(chunk), fromMicros(lease)
+	j.CreatedAt, j.UpdatedAt, j.EndedAt = fromMicros(created), fromMicros(updated), fromMicros(ended)
+	j.Refused = nil
+	if err := errors.Join(json.Unmarshal(filter, &j.Filter), json.Unmarshal(refused, &j.Refused)); err != nil {
+		return fmt.Errorf("job %s: %w", j.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// Letters returns the chosen dead letters, the newest first, limit of them at most; behind
+// one of them unless its time is zero.
+func (s *Store) Letters(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error) {
+	query, args := filter.SelectLetters(behind, limit)
+	return s.someLetters(ctx, filter, query, args)
+}
+
+// WalkLetters returns the chosen dead letters in the order in which they lie on their topic,
+// behind one of them, limit of them at most.
+func (s *Store) WalkLetters(ctx context.Context, filter store.LetterFilter, behind store.LetterID, limit int) ([]store.Letter, error) {
+	query, args := filter.WalkLetters(behind, limit)
+	return s.someLetters(ctx, filter, query, args)
+}
+
+func (s *Store) someLetters(ctx context.Context, filter store.LetterFilter, query string, args []any) ([]store.Letter, error) {
+	letters, err := collect(ctx, s.db, func(l *store.Letter, scan func(...any) error) error { return l.ScanLetter(scan) }, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters of %s: %w", filter.Source, err)
+	}
+	return letters, nil
+}
+
+// GroupLetters counts the chosen dead letters by what went wrong, the most frequent first,
+// limit of the groups at most. It looks at each of the letters.
+func (s *Store) GroupLetters(ctx context.Context, filter store.LetterFilter, limit int) ([]store.LetterGroup, error) {
+	query, args := filter.GroupLetters(limit)
+	groups, err := collect(ctx, s.db, func(g *store.LetterGroup, scan func(...any) error) error { return g.ScanGroup(scan) }, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("count the dead letters of %s: %w", filter.Source, err)
+	}
+	return groups, nil
+}
+
+// LetterPrefixes returns for each partition of a topic of letters an offset, before which all
+// letters are handled and older than that.
+func (s *Store) LetterPrefixes(ctx context.Context, topic string, youngest time.Time) (map[int32]int64, error) {
+	type prefix struct {
+		partition int32
+		offset    int64
+	}
+	all, err := collect(ctx, s.db, func(p *prefix, scan func(...any) error) error { return scan(&p.partition, &p.offset) },
+		store.SelectPrefixes, topic, youngest.UnixMicro())
+	if err != nil {
+		return nil, fmt.Errorf("look for what is handled on %s: %w", topic, err)
+	}
+	prefixes := map[int32]int64{}
+	for _, p := range all {
+		prefixes[p.partition] = p.offset
+	}
+	return prefixes, nil
+}
+
+// ForgetLetters deletes entries of letters before an offset, which their topic has no longer,
+// limit of them at most, and returns how many there were.
+func (s *Store) ForgetLetters(ctx context.Context, before store.LetterID, limit int) (int, error) {
+	result, err := s.db.ExecContext(ctx, store.ForgetLetters, before.Topic, before.Partition, before.Offset, limit)
+	if err != nil {
+		return 0, fmt.Errorf("forget letters of %s: %w", before.Topic, err)
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
+}
+
+// CreateJob writes a job and the entry that says who ordered it, both or neither.
+func (s *Store) CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error {
+	args, err := job.JobArgs()
+	if err == nil {
+		err = s.audited(ctx, entry, store.ErrConflict, store.InsertJob, args...)
+	}
+	if err != nil {
+		return fmt.Errorf("write the job: %w", err)
+	}
+	return nil
+}
+
+// Job returns a job, or store.ErrNoJob.
+func (s *Store) Job(ctx context.Context, id string) (job store.LetterJob, err error) {
+	err = job.ScanJob(s.db.QueryRowContext(ctx, store.SelectJob, id).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return job, store.ErrNoJob
+	}
+	if err != nil {
+		return job, fmt.Errorf("read job %s: %w", id, err)
+	}
+	return job, nil
+}
+
+// Jobs returns the newest jobs, the newest first, limit of them at most.
+func (s *Store) Jobs(ctx context.Context, limit int) ([]store.LetterJob, error) {
+	jobs, err := collect(ctx, s.db, func(j *store.LetterJob, scan func(...any) error) error { return j.ScanJob(scan) }, store.SelectJobs, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// HoldJob gives a running job on which nobody works to a holder until then; ok is false if
+// there is none. The chunk that its last holder may have begun is in it. Of those who ask at
+// once one gets it.
+func (s *Store) HoldJob(ctx context.Context, holder string, now, until time.Time) (job store.LetterJob, ok bool, err error) {
+	err = job.ScanJob(s.db.QueryRowContext(ctx, store.SelectFreeJob, now.UnixMicro()).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return job, false, nil
+	}
+	if err == nil {
+		ok, err = wrote(s.db.ExecContext(ctx, store.HoldJob, job.HoldArgs(holder, until)...))
+	}
+	if err != nil {
+		return job, false, fmt.Errorf("take on a job: %w", err)
+	}
+	job.Holder, job.Lease = holder, until
+	return job, ok, nil
+}
+
+// NextJob returns when a running job may be taken on next; zero if there is none.
+func (s *Store) NextJob(ctx context.Context) (time.Time, error) {
+	var us int64
+	err := s.db.QueryRowContext(ctx, store.SelectNextJob).Scan(&us)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("look for jobs: %w", err)
+	}
+	return time.UnixMicro(us).UTC(), nil
+}
+
+// AdvanceJob writes how far a job is, marks the letters that were handled, and writes the
+// entry unless it is nil: all of it, or nothing with store.ErrConflict if another holds it.
+// It returns the job's state: somebody may have stopped it.
+func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []store.LetterID, h store.Handling, entry *store.AuditEntry) (state store.JobState, err error) {
+	args, err := job.AdvanceArgs()
+	if err != nil {
+		return "", err
+	}
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, store.AdvanceJob, args...).Scan(&state)
+		if errors.Is(err, sql.ErrNoRows) {
+			return store.ErrConflict
+		}
+		for _, id := range store.SortLetters(handled) {
+			if err == nil {
+				_, err = tx.ExecContext(ctx, store.HandleLetter, id.HandleArgs(h)...)
+			}
+		}
+		if err == nil && entry != nil {
+			_, err = tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("go on with job %s: %w", job.ID, err)
+	}
+	return state, nil
+}
+
+// SwitchJob stops or resumes a job and writes the entry, both or neither; store.ErrNoJob if
+// it is not in the state before.
+func (s *Store) SwitchJob(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
+	err := s.audited(ctx, entry, store.ErrNoJob, store.SwitchJob, id, string(before), string(after), at.UnixMicro())
+	if err != nil {
+		return fmt.Errorf("switch job %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,396 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Letters is what is asked of a store about dead letters.
+type Letters interface {
+	// Letters returns the chosen ones, the newest first, behind one of them unless its time
+	// is zero; WalkLetters in the order in which they lie on their topic.
+	Letters(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error)
+	WalkLetters(ctx context.Context, filter store.LetterFilter, behind store.LetterID, limit int) ([]store.Letter, error)
+	GroupLetters(ctx context.Context, filter store.LetterFilter, limit int) ([]store.LetterGroup, error)
+	LetterPrefixes(ctx context.Context, topic string, youngest time.Time) (map[int32]int64, error)
+	ForgetLetters(ctx context.Context, before store.LetterID, limit int) (int, error)
+	CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error
+	Job(ctx context.Context, id string) (store.LetterJob, error)
+	Jobs(ctx context.Context, limit int) ([]store.LetterJob, error)
+	HoldJob(ctx context.Context, holder string, now, until time.Time) (job store.LetterJob, ok bool, err error)
+	NextJob(ctx context.Context) (time.Time, error)
+	AdvanceJob(ctx context.Context, job store.LetterJob, handled []store.LetterID, h store.Handling, entry *store.AuditEntry) (store.JobState, error)
+	SwitchJob(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
+}
+
+var letterTopic = schemas.DeadLetterTopic("nexon")
+
+// letter is that of the record at an offset, written at that time.
+func letter(e schemas.Entity, offset int64) store.Letter {
+	return store.Letter{
+		LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
+		Reason: schemas.Upstream4xx, Error: fmt.Sprint("error ", offset), Fingerprint: "f1", Status: 400, Attempts: 2, Replays: 1,
+		At: at(offset), CorrelationID: fmt.Sprint("c", offset),
+	}
+}
+
+func (b bench) bury(letters ...store.Letter) {
+	b.Helper()
+	for _, l := range letters {
+		if err := b.store.Fail(b.Context(), store.Status{}, &l); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b bench) letters(source string, open bool, limit int) []store.Letter {
+	b.Helper()
+	f := store.LetterFilter{Source: source}
+	if open {
+		f.Handled = store.OpenLetters
+	}
+	all, err := b.store.Letters(b.Context(), f, store.Letter{}, limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func auditOf(action string) store.AuditEntry {
+	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
+}
+
+// job is a running replay of that number.
+func job(n int64) store.LetterJob {
+	attempts, partition, offset := 2, int32(3), int64(9)
+	return store.LetterJob{
+		ID: fmt.Sprint("job-", n), Source: "nexon", Kind: store.ReplayJob, Lane: schemas.Low, Rate: 0.5, Most: 10, Note: "why", State: store.JobRunning,
+		Filter: store.LetterFilter{
+			Source: "nexon", Reason: schemas.Upstream4xx, Fingerprint: "f", Facet: "character", Key: "k", Since: at(1), Until: at(2),
+			Attempts: &attempts, Partition: &partition, Offset: &offset, Handled: store.OpenLetters,
+		},
+		Total: 7, Refused: map[string]int64{"GONE": 1}, At: store.LetterID{Topic: letterTopic, Partition: -1},
+		CreatedAt: at(n), CreatedBy: "me", UpdatedAt: at(n),
+	}
+}
+
+// handle marks letters by a job made for that.
+func (b bench) handle(h store.Handling, ids ...store.LetterID) {
+	b.Helper()
+	j := job(time.Now().UnixNano())
+	j.Holder = "handler"
+	if err := b.store.CreateJob(b.Context(), j, auditOf("x")); err != nil {
+		b.Fatal(err)
+	}
+	j.State = store.JobDone
+	if _, err := b.store.AdvanceJob(b.Context(), j, ids, h, nil); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func testLetters(b bench) {
+	is := func(open bool, limit int, want ...store.Letter) {
+		b.Helper()
+		if got := b.letters("nexon", open, limit); len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
+			b.Fatalf("letters\n%+v, want\n%+v", got, want)
+		}
+	}
+	is(true, 9)
+	undecoded := letter(schemas.Entity{Source: "nexon"}, 2)
+	undecoded.Reason, undecoded.Attempts, undecoded.CorrelationID = schemas.Undecodable, 0, ""
+	one, three, other := letter(entity, 1), letter(entity, 3), letter(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 4)
+	s := failing(entity, 1)
+	s.State = store.Failed
+	if err := b.store.Fail(b.Context(), s, &three); err != nil {
+		b.Fatal(err)
+	}
+	b.hasStatus(s)
+	b.bury(one, undecoded, other)
+	b.isWell(undecoded.Entity)
+	repeated := three
+	repeated.At = at(99)
+	b.bury(repeated)
+	is(true, 9, three, undecoded, one)
+	is(true, 2, three, undecoded)
+
+	unknown := letter(entity, 77).LetterID
+	b.handle(store.Handling{How: store.Purged, At: at(50)})
+	b.handle(store.Handling{How: store.Replayed, By: "me", Job: "j", At: at(50)}, three.LetterID, unknown, one.LetterID, three.LetterID)
+	b.handle(store.Handling{How: store.Purged, By: "you", At: at(51)}, one.LetterID, undecoded.LetterID)
+	for _, l := range []*store.Letter{&one, &three} {
+		l.Handled, l.HandledAt, l.HandledBy, l.Job = store.Replayed, at(50), "me", "j"
+	}
+	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = store.Purged, at(51), "you"
+	is(true, 9)
+	is(false, 9, three, undecoded, one)
+}
+
+// chosen returns the offsets of the chosen letters, by both ways of listing them.
+func (b bench) chosen(f store.LetterFilter) []int64 {
+	b.Helper()
+	f.Source = "nexon"
+	found := map[int64]bool{}
+	var newest []int64
+	behind := store.Letter{}
+	for {
+		page, err := b.store.Letters(b.Context(), f, behind, 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, l := range page {
+			newest = append(newest, l.Offset)
+			found[l.Offset] = true
+		}
+		if len(page) < 2 {
+			break
+		}
+		behind = page[1]
+	}
+	last := store.LetterID{Partition: -1}
+	walked := 0
+	for {
+		page, err := b.store.WalkLetters(b.Context(), f, last, 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, l := range page {
+			if !found[l.Offset] || l.Partition < last.Partition || l.Partition == last.Partition && l.Offset <= last.Offset {
+				b.Errorf("%+v is walked past behind %+v", l.LetterID, last)
+			}
+			last = l.LetterID
+			walked++
+		}
+		if len(page) < 2 {
+			break
+		}
+	}
+	if walked != len(newest) {
+		b.Errorf("%d letters are walked along, %d listed", walked, len(newest))
+	}
+	return newest
+}
+
+func testLetterFilter(b bench) {
+	for n := range int64(6) {
+		l := letter(entity, n+1)
+		l.Partition = int32(n % 2)
+		if n == 4 {
+			l.At = at(4) // as the one before: the place tells them apart
+		}
+		if n == 5 {
+			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5
+		}
+		b.bury(l)
+	}
+	b.bury(letter(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: entity.Key}, 9))
+	b.handle(store.Handling{How: store.Replayed, At: at(9)}, store.LetterID{Topic: letterTopic, Partition: 0, Offset: 1})
+	b.handle(store.Handling{How: store.Purged, At: at(9)}, store.LetterID{Topic: letterTopic, Partition: 1, Offset: 2})
+	five, one, two := 5, int32(1), int64(2)
+	for name, test := range map[string]struct {
+		filter store.LetterFilter
+		want   []int64
+	}{
+		"all":         {store.LetterFilter{}, []int64{6, 4, 5, 3, 2, 1}},
+		"open":        {store.LetterFilter{Handled: store.OpenLetters}, []int64{6, 4, 5, 3}},
+		"handled":     {store.LetterFilter{Handled: store.HandledLetters}, []int64{2, 1}},
+		"purged":      {store.LetterFilter{Handled: store.Purged}, []int64{2}},
+		"reason":      {store.LetterFilter{Reason: schemas.ParseError}, []int64{6}},
+		"fingerprint": {store.LetterFilter{Fingerprint: "f2"}, []int64{6}},
+		"facet":       {store.LetterFilter{Facet: "guild"}, []int64{6}},
+		"key":         {store.LetterFilter{Key: entity.Key}, []int64{4, 5, 3, 2, 1}},
+		"times":       {store.LetterFilter{Since: at(2), Until: at(4)}, []int64{3, 2}},
+		"attempts":    {store.LetterFilter{Attempts: &five}, []int64{6}},
+		"one":         {store.LetterFilter{Partition: &one, Offset: &two}, []int64{2}},
+		"several":     {store.LetterFilter{Key: entity.Key, Since: at(3), Handled: store.OpenLetters}, []int64{4, 5, 3}},
+	} {
+		if got := b.chosen(test.filter); !reflect.DeepEqual(got, test.want) {
+			b.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func testLetterGroups(b bench) {
+	for n := range int64(5) {
+		l := letter(entity, n+1)
+		if l.Replays = 0; n == 1 {
+			l.Replays = schemas.MaxReplays
+		}
+		if n == 4 {
+			l.Fingerprint, l.Status = "f2", 0
+		}
+		b.bury(l)
+	}
+	b.handle(store.Handling{How: store.Purged, At: at(9)}, letter(entity, 1).LetterID)
+	want := []store.LetterGroup{
+		{Reason: schemas.Upstream4xx, Fingerprint: "f1", Facet: entity.Facet, Status: 400, Error: "error 4", Count: 3, First: at(2), Last: at(4), Spent: 1},
+		{Reason: schemas.Upstream4xx, Fingerprint: "f2", Facet: entity.Facet, Error: "error 5", Count: 1, First: at(5), Last: at(5)},
+	}
+	f := store.LetterFilter{Source: "nexon", Handled: store.OpenLetters}
+	if got, err := b.store.GroupLetters(b.Context(), f, 9); err != nil || !reflect.DeepEqual(got, want) {
+		b.Errorf("%+v, %v", got, err)
+	}
+	if got, err := b.store.GroupLetters(b.Context(), f, 1); err != nil || !reflect.DeepEqual(got, want[:1]) {
+		b.Errorf("%+v, %v", got, err)
+	}
+}
+
+func testLetterPrefixes(b bench) {
+	var ids []store.LetterID
+	for n := range int64(6) {
+		l := letter(entity, n+1)
+		l.Partition = int32(n % 2) // 0: 1, 3, 5; 1: 2, 4, 6
+		ids = append(ids, l.LetterID)
+		b.bury(l)
+	}
+	is := func(youngest int64, want map[int32]int64) {
+		b.Helper()
+		if got, err := b.store.LetterPrefixes(b.Context(), letterTopic, at(youngest)); err != nil || !maps.Equal(got, want) {
+			b.Errorf("%v, %v; want %v", got, err, want)
+		}
+	}
+	is(99, map[int32]int64{0: 1, 1: 2})
+	b.handle(store.Handling{How: store.Purged, At: at(9)}, ids[0], ids[1], ids[3], ids[5])
+	is(99, map[int32]int64{0: 3, 1: 7})
+	is(4, map[int32]int64{0: 3, 1: 4}) // what is young is not passed over
+	forget := func(partition int32, before int64, limit, want int) {
+		b.Helper()
+		if n, err := b.store.ForgetLetters(b.Context(), store.LetterID{Topic: letterTopic, Partition: partition, Offset: before}, limit); n != want || err != nil {
+			b.Errorf("%d were forgotten, %v; want %d", n, err, want)
+		}
+	}
+	forget(1, 7, 2, 2)
+	forget(1, 7, 2, 1)
+	forget(0, 3, 9, 1)
+	if got := b.letters("nexon", false, 9); len(got) != 2 || got[0].Offset != 5 || got[1].Offset != 3 {
+		b.Errorf("%+v", got)
+	}
+}
+
+func testJobs(b bench) {
+	next := func(want time.Time) {
+		b.Helper()
+		if got, err := b.store.NextJob(b.Context()); err != nil || !got.Equal(want) {
+			b.Errorf("the next job is due at %v, %v; want %v", got, err, want)
+		}
+	}
+	if _, err := b.store.Job(b.Context(), "job-1"); !errors.Is(err, store.ErrNoJob) {
+		b.Error(err)
+	}
+	next(time.Time{})
+	b.bury(letter(entity, 1), letter(entity, 2))
+	for n := range int64(2) {
+		if err := b.store.CreateJob(b.Context(), job(n+1), auditOf(fmt.Sprint("order ", n+1))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, job(1)) {
+		b.Errorf("%+v, %v; want %+v", got, err, job(1))
+	}
+	if all, err := b.store.Jobs(b.Context(), 9); err != nil || len(all) != 2 || all[0].ID != "job-2" {
+		b.Errorf("%+v, %v", all, err)
+	}
+	hold := func(holder string, now, until int64) (store.LetterJob, bool) {
+		b.Helper()
+		j, ok, err := b.store.HoldJob(b.Context(), holder, at(now), at(until))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return j, ok
+	}
+	first, ok := hold("a", 10, 20)
+	if second, also := hold("b", 10, 30); !ok || !also || first.ID != "job-1" || second.ID != "job-2" || second.Holder != "b" {
+		b.Errorf("%+v and %+v are held", first, second)
+	}
+	if _, ok := hold("c", 19, 40); ok {
+		b.Error("a job that is held was taken on")
+	}
+	next(at(20))
+
+	advance := func(j store.LetterJob, want store.JobState, handled ...store.LetterID) {
+		b.Helper()
+		state, err := b.store.AdvanceJob(b.Context(), j, handled, store.Handling{How: store.Replayed, By: "me", Job: j.ID, At: at(12)}, nil)
+		if state != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, store.ErrConflict) {
+			b.Errorf("%s, %v; want %q", state, err, want)
+		}
+	}
+	first.Done, first.At, first.ChunkAt, first.Lease, first.Error, first.UpdatedAt = 1, letter(entity, 1).LetterID, at(12), at(25), "waits", at(12)
+	first.Refused = map[string]int64{"GONE": 1, "LIMIT": 2}
+	advance(first, store.JobRunning, letter(entity, 1).LetterID)
+	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, first) {
+		b.Errorf("%+v, %v; want %+v", got, err, first)
+	}
+	if open := b.letters("nexon", true, 9); len(open) != 1 || open[0].Offset != 2 {
+		b.Errorf("%+v", open)
+	}
+
+	taken, ok := hold("c", 25, 50)
+	if taken.Lease, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
+		b.Errorf("%v %+v; want %+v", ok, taken, first)
+	}
+	advance(first, "", letter(entity, 2).LetterID) // its lease is over
+	if open := b.letters("nexon", true, 9); len(open) != 1 {
+		b.Error("who has lost a job marked a letter")
+	}
+
+	stop := func(from, to store.JobState, want error) {
+		b.Helper()
+		if err := b.store.SwitchJob(b.Context(), "job-1", from, to, at(13), auditOf("switch")); !errors.Is(err, want) {
+			b.Errorf("%v, want %v", err, want)
+		}
+	}
+	stop(store.JobStopped, store.JobRunning, store.ErrNoJob)
+	stop(store.JobRunning, store.JobStopped, nil)
+	taken.Holder, taken.Lease, taken.Done = "c", at(50), 2
+	advance(taken, store.JobStopped, letter(entity, 2).LetterID) // what was done is done
+	if open := b.letters("nexon", true, 9); len(open) != 0 {
+		b.Error("what was done of a job that was stopped is not marked")
+	}
+	next(at(30))
+	stop(store.JobStopped, store.JobRunning, nil)
+	taken.State, taken.EndedAt = store.JobDone, at(14)
+	entry := auditOf("ended")
+	if state, err := b.store.AdvanceJob(b.Context(), taken, nil, store.Handling{}, &entry); state != store.JobDone || err != nil {
+		b.Error(state, err)
+	}
+	advance(taken, "")
+	stop(store.JobRunning, store.JobStopped, store.ErrNoJob)
+	all, err := b.store.Audit(b.Context(), 9)
+	if err != nil || len(all) != 5 || all[0].Action != "ended" || all[4].Action != "order 1" {
+		b.Errorf("%+v, %v", all, err)
+	}
+}
+
+func testJobRace(b bench) {
+	for n := range int64(8) {
+		if err := b.store.CreateJob(b.Context(), job(n), auditOf("order")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	var held atomic.Int64
+	for who := range 4 {
+		wg.Go(func() {
+			for range 60 {
+				_, ok, err := b.store.HoldJob(b.Context(), fmt.Sprint(who), at(10), at(20))
+				if err != nil {
+					b.Error(err)
+				}
+				if ok {
+					held.Add(1)
+				}
+			}
+		})
+	}
+	if wg.Wait(); held.Load() != 8 {
+		b.Errorf("8 jobs were held %d times", held.Load())
+	}
+}
