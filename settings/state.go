@@ -119,9 +119,9 @@ type Entry struct {
 	ID     int64           `json:"id"` // rises, with gaps
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
-	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; entities-enable, entities-disable, snapshot-delete
+	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; entities-enable, entities-disable, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
 	Source string          `json:"source"` // empty for a key
-	Before json.RawMessage `json:"before"` // limiter.Override, access.Key, or which entities were meant
+	Before json.RawMessage `json:"before"` // limiter.Override, access.Key, or which entities or letters were meant
 	After  json.RawMessage `json:"after"`
 	Note   string          `json:"note"`
 }

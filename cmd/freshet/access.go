@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/letters"
 )
 
 // guard returns who knows whom a request is from, and what bounds them, of a
@@ -31,14 +32,17 @@ func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access
 
 // admin returns the admin API. Whoever serves it lets only those in who may
 // administer, and says who they are.
-func (p parts) admin(guard *access.Guard, prefetched *entities.Entities) http.Handler {
-	keys, all := guard.Handler(actor), prefetched.Handler()
+func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *letters.Letters) http.Handler {
+	keys, all, letters := guard.Handler(actor), prefetched.Handler(), dead.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
 	mux.Handle("/admin/v1/keys/", keys)
 	mux.Handle("/admin/v1/entities", all)
 	mux.Handle("/admin/v1/entities/", all)
 	mux.Handle("/admin/v1/snapshots/", all)
+	for _, path := range []string{"/admin/v1/letters/", "/admin/v1/letter-jobs", "/admin/v1/letter-jobs/"} {
+		mux.Handle(path, letters)
+	}
 	mux.Handle(levelPath, p.levels.handler(p.log))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux

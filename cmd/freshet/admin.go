@@ -168,7 +168,7 @@ func (a *admin) refused(r reply, scope access.Scope) error {
 		return a.stranger(r)
 	}
 	switch p.Code {
-	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot":
+	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-letter", "no-such-job":
 		return notFoundError{errors.New(p.Detail)}
 	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
 		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope %s", a.base, p.Detail, scope)

@@ -39,7 +39,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// progress tells how far an import is: a bar at a terminal, and lines elsewhere.
+// progress tells how far long work is: a bar at a terminal, and lines elsewhere.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -57,14 +57,24 @@ func (p *progress) every() time.Duration {
 func (p *progress) show(rows int, now time.Time) {
 	text := fmt.Sprintf("%d rows, %.0f rows/s", rows, float64(rows)/max(now.Sub(p.started).Seconds(), 0.001))
 	if p.input.size > 0 {
-		part := min(1, float64(p.input.read.Load())/float64(p.input.size))
-		bar := ""
-		if p.terminal {
-			full := int(part * barWidth)
-			bar = "[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "] "
-		}
-		text = fmt.Sprintf("%s%2.0f %%, %s", bar, 100*part, text)
+		p.line(float64(p.input.read.Load())/float64(p.input.size), text)
+		return
 	}
+	p.write(text)
+}
+
+// line tells that a part is done, of 1.
+func (p *progress) line(part float64, text string) {
+	part = min(1, part)
+	bar := ""
+	if p.terminal {
+		full := int(part * barWidth)
+		bar = "[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "] "
+	}
+	p.write(fmt.Sprintf("%s%2.0f %%, %s", bar, 100*part, text))
+}
+
+func (p *progress) write(text string) {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r"+text+"\x1b[K")
 		return

@@ -57,7 +57,7 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); settings may also come from FRESHET_… variables")
-	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(),
+	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.dlq(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(),
 		p.simulate(), p.migrate(), p.topics(), p.config(),
 		p.healthcheck(), p.version())
 	root.Args = func(c *cobra.Command, args []string) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/freshet/freshet/changes"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/letters"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
@@ -46,6 +47,7 @@ type parts struct {
 		retention.Store
 		access.KeyStore
 		entities.Store
+		letters.Store
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient
@@ -166,6 +168,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	dead := p.letters(sources)
 	var server *query.Server
 	ops := p.ops(map[string]check{
 		"reads":    {required: true, ask: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
@@ -177,7 +180,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
-		Ops: ops, Admin: p.admin(guard, prefetched), Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Ops: ops, Admin: p.admin(guard, prefetched, dead), Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err
@@ -186,6 +189,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
+	behind.run(dead.Run)
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	if p.opsListener != nil {

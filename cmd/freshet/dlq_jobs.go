@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// lookEvery is how often a job is looked at while somebody follows it.
+const lookEvery = 500 * time.Millisecond
+
+func (p *program) dlqReplay() *cobra.Command {
+	var d dead
+	var lane, rate, note, resume string
+	var most int64
+	var dry, yes bool
+	c := &cobra.Command{
+		Use:   "replay",
+		Short: "Ask again for the requests of dead letters, once their cause is mended",
+		Long: `Ask again for the requests of all open dead letters that the filters choose. The query services
+do it, each letter once, also if one of them dies: what was interrupted goes on by itself.
+Interrupting this command leaves the job going. Replays go to the LOW lane unless told
+otherwise, so that they don't take what is kept for users.`,
+		Example: `  freshet dlq replay --reason UPSTREAM_5XX --since 24h --dry-run
+  freshet dlq replay --reason UPSTREAM_5XX --since 24h --rate 50/s
+  freshet dlq replay --offset 3:120 --lane high --yes
+  freshet dlq replay --resume 0199c8a0-…`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if resume != "" {
+				return p.resumeJob(cmd, d.addr, resume)
+			}
+			perSecond, err := rateOf(rate)
+			if err != nil {
+				return err
+			}
+			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": most, "note": note}
+			if !slices.Contains([]any{string(schemas.High), string(schemas.Low)}, order["lane"]) {
+				return usageError{fmt.Errorf("--lane is %q; it must be high or low", lane)}
+			}
+			return p.order(cmd, &d, order, dry, yes)
+		},
+	}
+	d.flags(c)
+	c.Flags().StringVar(&lane, "lane", "low", "high or low")
+	c.Flags().StringVar(&rate, "rate", "50/s", "at most so many in a second or minute, as in 50/s or 30/m; 0: as many as go")
+	c.Flags().StringVar(&resume, "resume", "", "go on with this job, which was stopped")
+	orderFlags(c, &most, &note, &dry, &yes)
+	return c
+}
+
+func (p *program) dlqPurge() *cobra.Command {
+	var d dead
+	var note string
+	var most int64
+	var dry, yes bool
+	c := &cobra.Command{
+		Use:   "purge",
+		Short: "Mark dead letters as done with, and delete them where Kafka can",
+		Long: `Mark all open dead letters that the filters choose as done with. Kafka can delete only what its
+partitions begin with: of each, all that lies before the first letter which is still open.`,
+		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 7d`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return p.order(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
+		},
+	}
+	d.flags(c)
+	orderFlags(c, &most, &note, &dry, &yes)
+	return c
+}
+
+func orderFlags(c *cobra.Command, most *int64, note *string, dry, yes *bool) {
+	c.Flags().Int64Var(most, "max", 0, "at most so many letters; 0: all")
+	c.Flags().StringVar(note, "note", "", "why, for the audit")
+	c.Flags().BoolVar(dry, "dry-run", false, "count what would be done, and do nothing")
+	c.Flags().BoolVar(yes, "yes", false, "do not ask")
+}
+
+// rateOf reads a number of letters in a second or minute, and returns it for a second.
+func rateOf(text string) (float64, error) {
+	number, unit, _ := strings.Cut(text, "/")
+	n, err := strconv.Atoi(number)
+	per := map[string]float64{"s": 1, "m": 60, "": 1}[unit]
+	if err != nil || n < 0 || per == 0 || (unit == "" && n != 0) {
+		return 0, usageError{fmt.Errorf("--rate is %q; it must be a number in a second or minute, as in 50/s or 30/m, or 0 for as many as go", text)}
+	}
+	return float64(n) / per, nil
+}
+
+// order shows what would be done, and unless that is all has it done.
+func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, yes bool) error {
+	ctx := cmd.Context()
+	api, path, values, err := p.begin(ctx, d)
+	if err != nil {
+		return err
+	}
+	order["filter"] = values
+	var plan letters.Planned
+	if err := api.call(ctx, http.MethodPost, path+"/plan", order, &plan); err != nil {
+		return err
+	}
+	if err := p.tellPlan(plan); err != nil {
+		return err
+	}
+	verb := map[any]string{store.ReplayJob: "replay", store.PurgeJob: "purge"}[order["kind"]]
+	switch {
+	case dry:
+		return nil
+	case plan.Count == 0:
+		return notFoundError{fmt.Errorf("there is no dead letter to %s", verb)}
+	case !yes:
+		in := cmd.InOrStdin()
+		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count, d.source)
+		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
+			return err
+		}
+	}
+	var j store.LetterJob
+	if err := api.call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
+		return err
+	}
+	return p.follow(ctx, api, j)
+}
+
+// tellPlan prints what would become of which letters.
+func (p *program) tellPlan(plan letters.Planned) error {
+	rows := [][]string{{"LETTERS", "REASON", "FACET", "WOULD GO TO"}}
+	for _, r := range plan.Routes {
+		to := r.Topic
+		switch {
+		case r.Refused != "":
+			to = "nowhere: " + refusals[r.Refused]
+		case to == "":
+			to = "nowhere: done with"
+		}
+		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), dash(r.Facet), to})
+	}
+	if err := table(p.stdout, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(p.stdout, "%d of %d letters\n", plan.Count, plan.Total)
+	return err
+}
+
+// refusals are why a letter stays open, in words.
+var refusals = map[string]string{
+	letters.RefusedLimit:       fmt.Sprintf("replayed %d times already; mend the cause, then `freshet snapshot refresh`, or purge", schemas.MaxReplays),
+	letters.RefusedUndecodable: "no request that this release can read; upgrade, or purge",
+	letters.RefusedGone:        "Kafka has it no longer; purge",
+	letters.RefusedInvalid:     "the configuration has no such facet, or it takes no such key; mend it, or purge",
+}
+
+// follow tells how far a job is until it has ended. What interrupts the command does not
+// interrupt the job.
+func (p *program) follow(ctx context.Context, api *admin, j store.LetterJob) error {
+	defer api.keep()()
+	f, isFile := p.stderr.(*os.File)
+	shown := &jobProgress{progress: progress{out: p.stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for j.State == store.JobRunning {
+		shown.tell(j, time.Now())
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			shown.clear()
+			return partialError{fmt.Errorf("job %s goes on without this command: %d of %d are done; see `freshet dlq jobs`, end it with `freshet dlq stop %s`", j.ID, j.Done, j.Total, j.ID)}
+		}
+		if err := api.call(ctx, http.MethodGet, "/letter-jobs/"+url.PathEscape(j.ID), nil, &j); err != nil && ctx.Err() == nil {
+			shown.clear()
+			return fmt.Errorf("job %s goes on, but can't be looked at: %w", j.ID, err)
+		}
+	}
+	shown.clear()
+	return p.ended(j)
+}
+
+// ended says how a job ended.
+func (p *program) ended(j store.LetterJob) error {
+	did := map[store.JobKind]string{store.ReplayJob: "asked for again", store.PurgeJob: "done with"}[j.Kind]
+	if _, err := fmt.Fprintf(p.stdout, "%d of %d letters are %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
+		return err
+	}
+	var why []string
+	for _, refused := range slices.Sorted(maps.Keys(j.Refused)) {
+		why = append(why, fmt.Sprintf("%d stay open: %s", j.Refused[refused], refusals[refused]))
+	}
+	if j.State == store.JobStopped {
+		why = append(why, "somebody stopped the job; go on with `freshet dlq replay --resume "+j.ID+"`")
+	}
+	if len(why) > 0 {
+		return partialError{errors.New(strings.Join(why, "; "))}
+	}
+	return nil
+}
+
+// jobProgress tells how far a job is: a bar at a terminal, and lines elsewhere.
+type jobProgress struct {
+	progress
+	told time.Time
+}
+
+func (s *jobProgress) tell(j store.LetterJob, now time.Time) {
+	if now.Sub(s.told) < s.every() {
+		return
+	}
+	s.told = now
+	refused := int64(0)
+	for _, n := range j.Refused {
+		refused += n
+	}
+	text := fmt.Sprintf("%d of %d letters", j.Done+refused, j.Total)
+	if refused > 0 {
+		text += fmt.Sprintf(", %d stay open", refused)
+	}
+	if j.Error != "" {
+		text += ", waits: " + brief(j.Error)
+	}
+	s.line(float64(j.Done+refused)/float64(max(1, j.Total)), text)
+}
+
+func (p *program) dlqJobs() *cobra.Command {
+	var addr string
+	var output format
+	c := &cobra.Command{
+		Use:   "jobs",
+		Short: "List what is being done about dead letters, and what was",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			var all struct{ Jobs []store.LetterJob }
+			if err := api.call(cmd.Context(), http.MethodGet, "/letter-jobs", nil, &all); err != nil {
+				return err
+			}
+			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "OF", "STAY OPEN", "ORDERED", "BY", "WAITS"}
+			return printAll(p.stdout, output, all.Jobs, header, func(j store.LetterJob) [][]string {
+				refused := int64(0)
+				for _, n := range j.Refused {
+					refused += n
+				}
+				return [][]string{{
+					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
+					strconv.FormatInt(refused, 10), stamp(j.CreatedAt), j.CreatedBy, brief(j.Error),
+				}}
+			})
+		},
+	}
+	output.flag(c)
+	addrFlag(c, &addr)
+	return c
+}
+
+func (p *program) dlqStop() *cobra.Command {
+	var addr string
+	c := &cobra.Command{
+		Use:   "stop JOB",
+		Short: "Stop a job on dead letters; what it has done is done",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := p.admin(addr)
+			if err != nil {
+				return err
+			}
+			j, err := api.switchJob(cmd.Context(), args[0], "stop")
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "job %s is stopped within %v; %d of %d letters are done\n", j.ID, 10*time.Second, j.Done, j.Total)
+			return err
+		},
+	}
+	addrFlag(c, &addr)
+	return c
+}
+
+func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
+	api, err := p.admin(addr)
+	if err != nil {
+		return err
+	}
+	j, err := api.switchJob(cmd.Context(), id, "resume")
+	if err != nil {
+		return err
+	}
+	return p.follow(cmd.Context(), api, j)
+}
+
+func (a *admin) switchJob(ctx context.Context, id, verb string) (j store.LetterJob, err error) {
+	err = a.call(ctx, http.MethodPost, "/letter-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
+	return j, err
+}

@@ -1,0 +1,351 @@
+package letters
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	listUsual, listMost = 100, 1000
+	noteMost            = 1000 // characters
+	// rateMost and rateLeast are in letters a second.
+	rateMost, rateLeast = 10_000, 1.0 / 60
+)
+
+// Entry is a letter as lists show it.
+type Entry struct {
+	// ID is partition:offset on the source's topic.
+	ID            string                   `json:"id"`
+	Source        string                   `json:"source"`
+	Facet         string                   `json:"facet,omitempty"`
+	Key           string                   `json:"key,omitempty"`
+	Reason        schemas.DeadLetterReason `json:"reason"`
+	Error         string                   `json:"error"`
+	Fingerprint   string                   `json:"fingerprint"`
+	Status        int                      `json:"status,omitempty"`
+	Attempts      int                      `json:"attempts"`
+	Replays       int                      `json:"replays"`
+	At            time.Time                `json:"at"`
+	CorrelationID string                   `json:"correlationId,omitempty"`
+	Handled       string                   `json:"handled,omitempty"`
+	HandledAt     time.Time                `json:"handledAt,omitzero"`
+	HandledBy     string                   `json:"handledBy,omitempty"`
+	Job           string                   `json:"job,omitempty"`
+}
+
+func entryOf(l store.Letter) Entry {
+	return Entry{
+		ID: mark(l.LetterID), Source: l.Entity.Source, Facet: l.Entity.Facet, Key: l.Entity.Key, Reason: l.Reason, Error: l.Error,
+		Fingerprint: l.Fingerprint, Status: l.Status, Attempts: l.Attempts, Replays: l.Replays, At: l.At, CorrelationID: l.CorrelationID,
+		Handled: l.Handled, HandledAt: l.HandledAt, HandledBy: l.HandledBy, Job: l.Job,
+	}
+}
+
+// List is a page of letters, the newest first.
+type List struct {
+	Letters []Entry `json:"letters"`
+	// Next is to be given as after, for the next page; empty: this is the last.
+	Next string `json:"next,omitempty"`
+}
+
+// Groups are letters counted by what went wrong, the most frequent first.
+type Groups struct {
+	Groups []store.LetterGroup `json:"groups"`
+	Total  int64               `json:"total"`
+	// More: there are more groups than are shown.
+	More bool `json:"more,omitempty"`
+}
+
+// Handler returns the admin API of letters, below /admin/v1/letters.
+func (l *Letters) Handler() http.Handler {
+	const root = "/admin/v1/letters"
+	get := func(h admin.Handle) map[string]admin.Handle { return map[string]admin.Handle{http.MethodGet: h} }
+	post := func(h admin.Handle) map[string]admin.Handle { return map[string]admin.Handle{http.MethodPost: h} }
+	return admin.API{
+		Paths: map[string]map[string]admin.Handle{
+			root + "/{source}":                      get(l.list),
+			root + "/{source}/groups":               get(l.groups),
+			root + "/{source}/{partition}/{offset}": get(l.show),
+			root + "/{source}/plan":                 post(l.plan),
+			root + "/{source}/jobs":                 post(l.order),
+			"/admin/v1/letter-jobs":                 get(l.jobs),
+			"/admin/v1/letter-jobs/{id}":            get(l.job),
+			"/admin/v1/letter-jobs/{id}/stop":       post(l.switched(store.JobStopped)),
+			"/admin/v1/letter-jobs/{id}/resume":     post(l.switched(store.JobRunning)),
+		},
+		Explain:     explain,
+		Unavailable: "Dead letters can't be looked at or handled at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
+		CrossSite:   "A page of another site may not handle dead letters.",
+		Log:         l.Log,
+	}.Handler()
+}
+
+func explain(err error) *problem.HTTPError {
+	switch {
+	case errors.Is(err, store.ErrNoJob):
+		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or none that can be stopped or resumed.")
+	case errors.Is(err, errGone):
+		return problem.New(http.StatusNotFound, "no-such-letter", "The dead-letter topic does not have the record: there never was one, or Kafka has deleted it for its age.")
+	}
+	return nil
+}
+
+func (l *Letters) list(r *http.Request) (admin.Answer, error) {
+	filter, err := l.filterOf(r, r.URL.Query(), "limit", "after")
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	limit := listUsual
+	if text := r.URL.Query().Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > listMost {
+			return admin.Answer{}, bad("limit is %.20q; it must lie between 1 and %d.", text, listMost)
+		}
+	}
+	after, err := afterOf(filter.Source, r.URL.Query().Get("after"))
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	all, err := l.List(r.Context(), filter, after, limit)
+	page := List{Letters: make([]Entry, len(all))}
+	for i, letter := range all {
+		page.Letters[i] = entryOf(letter)
+	}
+	if len(all) == limit {
+		last := all[limit-1]
+		page.Next = fmt.Sprintf("%d:%d:%d", last.At.UnixMicro(), last.Partition, last.Offset)
+	}
+	return admin.Answer{Body: page}, err
+}
+
+// afterOf reads what List.Next says.
+func afterOf(source, text string) (behind store.Letter, err error) {
+	if text == "" {
+		return behind, nil
+	}
+	var us int64
+	behind.Topic = schemas.DeadLetterTopic(source)
+	if n, err := fmt.Sscanf(text, "%d:%d:%d", &us, &behind.Partition, &behind.Offset); err != nil || n != 3 || us <= 0 {
+		return behind, bad("after is %.60q; take it from the page before.", text)
+	}
+	behind.At = time.UnixMicro(us).UTC()
+	return behind, nil
+}
+
+func (l *Letters) groups(r *http.Request) (admin.Answer, error) {
+	filter, err := l.filterOf(r, r.URL.Query())
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	groups, err := l.Groups(r.Context(), filter)
+	all := Groups{Groups: append([]store.LetterGroup{}, groups...), More: len(groups) == groupsMost}
+	for _, g := range groups {
+		all.Total += g.Count
+	}
+	return admin.Answer{Body: all}, err
+}
+
+func (l *Letters) show(r *http.Request) (admin.Answer, error) {
+	source := r.PathValue("source")
+	if err := l.known(source); err != nil {
+		return admin.Answer{}, err
+	}
+	partition, err := strconv.ParseInt(r.PathValue("partition"), 10, 32)
+	offset, wrong := strconv.ParseInt(r.PathValue("offset"), 10, 64)
+	if err != nil || wrong != nil || partition < 0 || offset < 0 {
+		return admin.Answer{}, bad("A letter is named by partition and offset, both whole numbers, as in /3/120.")
+	}
+	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: int32(partition), Offset: offset}
+	letter, err := l.Show(r.Context(), id)
+	return admin.Answer{Body: letter}, err
+}
+
+func (l *Letters) plan(r *http.Request) (admin.Answer, error) {
+	o, err := l.orderOf(r)
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	p, err := l.Plan(r.Context(), o)
+	return admin.Answer{Body: p}, err
+}
+
+func (l *Letters) order(r *http.Request) (admin.Answer, error) {
+	o, err := l.orderOf(r)
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	j, err := l.Start(r.Context(), o, l.Actor(r))
+	return admin.Answer{Status: http.StatusCreated, Body: j}, err
+}
+
+func (l *Letters) jobs(r *http.Request) (admin.Answer, error) {
+	all, err := l.Jobs(r.Context())
+	return admin.Answer{Body: map[string]any{"jobs": append([]store.LetterJob{}, all...)}}, err
+}
+
+func (l *Letters) job(r *http.Request) (admin.Answer, error) {
+	j, err := l.Store.Job(r.Context(), r.PathValue("id"))
+	return admin.Answer{Body: j}, err
+}
+
+func (l *Letters) switched(to store.JobState) admin.Handle {
+	return func(r *http.Request) (admin.Answer, error) {
+		j, err := l.Switch(r.Context(), r.PathValue("id"), to, l.Actor(r))
+		return admin.Answer{Body: j}, err
+	}
+}
+
+func bad(format string, args ...any) error {
+	return problem.New(http.StatusBadRequest, "bad-request", fmt.Sprintf(format, args...))
+}
+
+func (l *Letters) known(source string) error {
+	if _, known := l.Sources[source]; known {
+		return nil
+	}
+	return problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.100q.", source))
+}
+
+// ordered is the body of an order; the filter has the names that lists take.
+type ordered struct {
+	Kind   string            `json:"kind"`
+	Filter map[string]string `json:"filter"`
+	Lane   string            `json:"lane"`
+	Rate   float64           `json:"rate"`
+	Most   int64             `json:"max"`
+	Note   string            `json:"note"`
+}
+
+func (l *Letters) orderOf(r *http.Request) (o Order, err error) {
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return o, problem.Body(err)
+	}
+	var body ordered
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil || d.More() {
+		return o, problem.Body(errors.Join(err, errors.New(`the body must be an object, as in {"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX"},"lane":"LOW","rate":50}`)))
+	}
+	values := url.Values{}
+	for name, value := range body.Filter {
+		values.Set(name, value)
+	}
+	if o.Filter, err = l.filterOf(r, values); err != nil {
+		return o, err
+	}
+	o.Kind, o.Lane, o.Rate, o.Most, o.Note = store.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Most, body.Note
+	switch {
+	case o.Kind != store.ReplayJob && o.Kind != store.PurgeJob:
+		return o, bad("kind is %.20q; it must be REPLAY or PURGE.", body.Kind)
+	case o.Kind == store.ReplayJob && o.Lane != schemas.High && o.Lane != schemas.Low:
+		return o, bad("lane is %.20q; it must be HIGH or LOW.", body.Lane)
+	case o.Rate != 0 && (o.Rate < rateLeast || o.Rate > rateMost):
+		return o, bad("rate is %v letters a second; it must lie between 1 a minute and %d a second, or be 0 for as many as go.", o.Rate, rateMost)
+	case o.Most < 0:
+		return o, bad("max is %d; it must be a number of letters, or 0 for all.", o.Most)
+	case utf8.RuneCountInString(o.Note) > noteMost || strings.ContainsFunc(o.Note, unicode.IsControl):
+		return o, bad("The note must be one line of at most %d characters.", noteMost)
+	}
+	return o, nil
+}
+
+// filterOf reads a filter of the source in the path; more are names that mean something else.
+func (l *Letters) filterOf(r *http.Request, values url.Values, more ...string) (f store.LetterFilter, err error) {
+	f.Source = r.PathValue("source")
+	if err := l.known(f.Source); err != nil {
+		return f, err
+	}
+	for name := range values {
+		text := values.Get(name)
+		if len(values[name]) > 1 {
+			return f, bad("%.40q stands there twice.", name)
+		}
+		if text == "" || slices.Contains(more, name) {
+			continue
+		}
+		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return f, bad("%.40q must be text in UTF-8.", name)
+		}
+		if err := set(&f, name, text); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// set sets one part of a filter.
+func set(f *store.LetterFilter, name, text string) (err error) {
+	switch name {
+	case "reason":
+		f.Reason = schemas.DeadLetterReason(text)
+		if !slices.Contains(schemas.DeadLetterReasons, f.Reason) {
+			var all []string
+			for _, reason := range schemas.DeadLetterReasons {
+				all = append(all, string(reason))
+			}
+			return bad("reason is %.40q; there are %s.", text, strings.Join(all, ", "))
+		}
+	case "fingerprint":
+		f.Fingerprint = text
+	case "facet":
+		f.Facet = text
+	case "key":
+		f.Key = text
+	case "since":
+		f.Since, err = time.Parse(time.RFC3339Nano, text)
+	case "until":
+		f.Until, err = time.Parse(time.RFC3339Nano, text)
+	case "attempts":
+		var n int
+		n, err = strconv.Atoi(text)
+		f.Attempts = &n
+	case "offset":
+		partition, offset, err := ParseID(text)
+		if err != nil {
+			return bad("offset is %.60q; it must be partition:offset, as in 3:120.", text)
+		}
+		f.Partition, f.Offset = &partition, &offset
+	case "handled":
+		if f.Handled = text; text == "all" {
+			f.Handled = ""
+		} else if !slices.Contains([]string{store.OpenLetters, store.HandledLetters, store.Replayed, store.Purged}, text) {
+			return bad("handled is %.40q; it must be open, handled, replayed, purged or all.", text)
+		}
+	default:
+		return bad("There is no filter %.40q; there are reason, fingerprint, facet, key, since, until, attempts, offset and handled.", name)
+	}
+	if err != nil {
+		return bad("%s is %.60q; it must be %s.", name, text, map[string]string{
+			"since": "a time, as in 2026-01-27T12:00:00Z", "until": "a time, as in 2026-01-27T12:00:00Z", "attempts": "a whole number",
+		}[name])
+	}
+	return nil
+}
+
+// ParseID reads partition:offset.
+func ParseID(text string) (partition int32, offset int64, err error) {
+	before, after, _ := strings.Cut(text, ":")
+	p, err := strconv.ParseInt(before, 10, 32)
+	if err == nil {
+		offset, err = strconv.ParseInt(after, 10, 64)
+	}
+	if err == nil && (p < 0 || offset < 0) {
+		err = strconv.ErrRange
+	}
+	return int32(p), offset, err
+}

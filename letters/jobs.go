@@ -1,0 +1,182 @@
+package letters
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// chunkMost is how many letters a job handles between two looks at its state, and
+	// chunkTime how long that may take.
+	chunkMost = 500
+	chunkTime = 30 * time.Second
+	// lease is how long a job belongs to its holder from a chunk's start, besides the pause
+	// that its rate wants. It is longer than what the last request of a chunk may be on its
+	// way (the producer's delivery timeout), so that who comes next sees it on the topic.
+	lease = chunkTime + 20*time.Second
+	// looksAgain is how long a job waits, whose process has died, if nobody is told of it.
+	looksAgain = lease
+	// troublePause is how long a job waits for what keeps it from going on: until then a
+	// request that Kafka did not acknowledge in time has arrived, or never will.
+	troublePause = 10 * time.Second
+	// advancePatience bounds a write of how far a job is.
+	advancePatience = 5 * time.Second
+)
+
+// Run works on jobs until ctx ends, several at once, as do other processes. A chunk that has
+// begun is finished.
+func (l *Letters) Run(ctx context.Context) error {
+	var working sync.WaitGroup
+	defer working.Wait()
+	return l.Bell.Run(ctx, looksAgain, func(ctx context.Context, now time.Time) (time.Time, error) {
+		for {
+			select {
+			case l.places <- struct{}{}:
+			default:
+				return time.Time{}, nil // who ends here wakes
+			}
+			j, held, err := l.Store.HoldJob(ctx, l.Process, now, now.Add(lease))
+			if err != nil || !held {
+				<-l.places
+				if err != nil {
+					return time.Time{}, err
+				}
+				return l.Store.NextJob(ctx)
+			}
+			working.Go(func() {
+				l.work(ctx, j)
+				<-l.places
+				l.Bell.Wake(time.Now())
+			})
+		}
+	})
+}
+
+// work goes on with a job that this process holds, until it has ended, is stopped, is
+// somebody else's, or ctx ends.
+func (l *Letters) work(ctx context.Context, j store.LetterJob) {
+	log := l.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
+	log.Info("a job on dead letters is worked on here", "done", j.Done, "of", j.Total)
+	var trouble error
+	for {
+		began := time.Now()
+		next, err := l.chunk(ctx, j)
+		if errors.Is(err, store.ErrConflict) {
+			log.Warn("another process works on the job now")
+			return
+		}
+		switch {
+		case err != nil && trouble == nil:
+			log.Warn("a job on dead letters waits", "err", err)
+		case err == nil && trouble != nil:
+			log.Info("a job on dead letters goes on")
+		}
+		trouble, j = err, next
+		if j.State != store.JobRunning {
+			log.Info("a job on dead letters has ended or was stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
+			return
+		}
+		wait := pauseOf(j) - time.Since(began)
+		if err != nil {
+			wait = troublePause
+		}
+		if ctx.Err() != nil || !paused(ctx, wait) {
+			l.release(ctx, j)
+			return
+		}
+	}
+}
+
+// chunkOf is how many letters a job handles at once, and pauseOf how long that is to take.
+func chunkOf(j store.LetterJob) int {
+	n := int64(chunkMost)
+	if j.Rate > 0 {
+		n = int64(max(1, min(chunkMost, j.Rate)))
+	}
+	if j.Most > 0 {
+		n = min(n, j.Most-j.Done)
+	}
+	return int(n)
+}
+
+func pauseOf(j store.LetterJob) time.Duration {
+	if j.Rate <= 0 {
+		return 0
+	}
+	n := max(1, min(chunkMost, math.Floor(j.Rate)))
+	return time.Duration(n / j.Rate * float64(time.Second))
+}
+
+func paused(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// release lets another process go on at once.
+func (l *Letters) release(ctx context.Context, j store.LetterJob) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), advancePatience)
+	defer cancel()
+	j.Lease = time.Now()
+	if _, err := l.Store.AdvanceJob(ctx, j, nil, store.Handling{}, nil); err != nil {
+		l.Log.Warn("a job on dead letters waits until its lease ends", "job", j.ID, "err", err)
+		return
+	}
+	l.Bell.Tell(ctx, time.Now())
+}
+
+// advance writes how far the job is now, and which letters were handled, and returns it as
+// it then is. With an error nothing is written.
+func (l *Letters) advance(ctx context.Context, j store.LetterJob, handled []store.LetterID) (store.LetterJob, error) {
+	now := time.Now().UTC()
+	j.UpdatedAt, j.Lease = now, now.Add(lease+pauseOf(j))
+	how := store.Replayed
+	if j.Kind == store.PurgeJob {
+		how = store.Purged
+	}
+	var ended *store.AuditEntry
+	if j.State == store.JobDone {
+		j.EndedAt = now
+		e := entry(j, "ended", j.CreatedBy, now)
+		ended = &e
+	}
+	// What was asked for is to be known, also when the chunk's time is over.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), advancePatience)
+	defer cancel()
+	state, err := l.Store.AdvanceJob(ctx, j, handled, store.Handling{How: how, By: j.CreatedBy, Job: j.ID, At: now}, ended)
+	j.State = state
+	return j, err
+}
+
+// chunk handles the next letters of a job, and returns it as it is then known to be; err says
+// why less was done than could be.
+func (l *Letters) chunk(ctx context.Context, j store.LetterJob) (store.LetterJob, error) {
+	// It begins as a whole and ends as one, also when the process stops.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTime)
+	defer cancel()
+	work := l.replay
+	if j.Kind == store.PurgeJob {
+		work = l.purge
+	}
+	j, err := work(ctx, j)
+	if err == nil || errors.Is(err, store.ErrConflict) {
+		return j, err
+	}
+	// Whoever looks is told why it waits. If that can't be written either, the lease ends.
+	waits := j
+	waits.Error = err.Error()
+	if told, failed := l.advance(ctx, waits, nil); failed == nil {
+		j = told
+	}
+	return j, err
+}

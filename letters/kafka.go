@@ -1,0 +1,211 @@
+package letters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/topics"
+)
+
+const (
+	// gapMost is how many records that nobody wants are read rather than passed over.
+	gapMost = 2000
+	// fetchMost bounds what one look at Kafka brings, in bytes: a letter may have a MiB.
+	fetchMost = 4 << 20
+)
+
+// Kafka is the letters' topics in Kafka.
+type Kafka struct {
+	options []kgo.Opt // of a client
+}
+
+// NewKafka returns the topics as a client with the options sees them.
+func NewKafka(options []kgo.Opt) *Kafka { return &Kafka{options} }
+
+// client returns a client that reads no partition yet.
+func (k *Kafka) client() (*kgo.Client, error) {
+	c, err := kgo.NewClient(append(append([]kgo.Opt{}, k.options...),
+		kgo.FetchMaxBytes(fetchMost), kgo.FetchMaxPartitionBytes(fetchMost), kgo.FetchMaxWait(500*time.Millisecond))...)
+	if err != nil {
+		return nil, fmt.Errorf("make a Kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// span is a stretch of one partition: records from first to last, both of them wanted.
+type span struct {
+	partition   int32
+	first, last int64
+}
+
+// spans returns the stretches in which the wanted letters lie, without long gaps. They are
+// sorted, and so are these.
+func spans(ids []store.LetterID, starts, ends kadm.ListedOffsets) []span {
+	var all []span
+	for _, id := range ids {
+		start, known := starts.Lookup(id.Topic, id.Partition)
+		end, _ := ends.Lookup(id.Topic, id.Partition)
+		if !known || id.Offset < start.Offset || id.Offset >= end.Offset {
+			continue // it is gone
+		}
+		if n := len(all) - 1; n >= 0 && all[n].partition == id.Partition && id.Offset-all[n].last <= gapMost {
+			all[n].last = id.Offset
+		} else {
+			all = append(all, span{id.Partition, id.Offset, id.Offset})
+		}
+	}
+	return all
+}
+
+// Read implements Mail.
+func (k *Kafka) Read(ctx context.Context, ids []store.LetterID, found func(store.LetterID, Read)) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	topic := ids[0].Topic
+	c, err := k.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	starts, ends, err := topics.Bounds(ctx, kadm.NewClient(c), topic)
+	if err != nil {
+		return err
+	}
+	wanted := make(map[store.LetterID]bool, len(ids))
+	for _, id := range ids {
+		wanted[id] = true
+	}
+	for _, s := range spans(ids, starts, ends) {
+		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {s.partition: kgo.NewOffset().At(s.first)}})
+		err := drain(ctx, c, func(r *kgo.Record) (more bool) {
+			if id := (store.LetterID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}); wanted[id] && r.Offset <= s.last {
+				found(id, read(r))
+			}
+			return r.Offset < s.last
+		})
+		if err != nil {
+			return err
+		}
+		c.RemoveConsumePartitions(map[string][]int32{topic: {s.partition}})
+	}
+	return nil
+}
+
+func read(r *kgo.Record) Read {
+	letter, err := schemas.ParseDeadLetter(r.Key, r.Value, headersOf(r))
+	return Read{letter, err}
+}
+
+func headersOf(r *kgo.Record) []schemas.Header {
+	headers := make([]schemas.Header, 0, len(r.Headers))
+	for _, h := range r.Headers {
+		headers = append(headers, schemas.Header(h))
+	}
+	return headers
+}
+
+// drain tells of each record until one is the last of its partition's, which must be the only
+// one that is read.
+func drain(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (more bool)) error {
+	for {
+		fetches := c.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			return err
+		}
+		var errs []error
+		fetches.EachError(func(topic string, partition int32, err error) {
+			errs = append(errs, fmt.Errorf("read %s, partition %d: %w", topic, partition, err))
+		})
+		if len(errs) > 0 {
+			return errors.Join(errs...)
+		}
+		more := true
+		fetches.EachRecord(func(r *kgo.Record) { more = each(r) && more })
+		if !more {
+			return nil
+		}
+	}
+}
+
+// Asked implements Mail.
+func (k *Kafka) Asked(ctx context.Context, topic, job string, from, to time.Time) (map[string]bool, error) {
+	c, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	admin := kadm.NewClient(c)
+	_, ends, err := topics.Bounds(ctx, admin, topic)
+	if err != nil {
+		return nil, err
+	}
+	since, err := admin.ListOffsetsAfterMilli(ctx, from.UnixMilli(), topic)
+	if err == nil {
+		err = since.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at topic %s: %w", topic, err)
+	}
+	asked := map[string]bool{}
+	for _, first := range since.Offsets()[topic] {
+		end, _ := ends.Lookup(topic, first.Partition)
+		if first.At >= end.Offset {
+			continue
+		}
+		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {first.Partition: kgo.NewOffset().At(first.At)}})
+		err := drain(ctx, c, func(r *kgo.Record) (more bool) {
+			if m := schemas.ReplayOf(headersOf(r)); m.ID == job && m.Of != "" {
+				asked[m.Of] = true
+			}
+			return r.Offset < end.Offset-1 && !r.Timestamp.After(to)
+		})
+		if err != nil {
+			return nil, err
+		}
+		c.RemoveConsumePartitions(map[string][]int32{topic: {first.Partition}})
+	}
+	return asked, nil
+}
+
+// Cut implements Mail.
+func (k *Kafka) Cut(ctx context.Context, topic string, before map[int32]int64) (map[int32]int64, error) {
+	c, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	admin := kadm.NewClient(c)
+	starts, ends, err := topics.Bounds(ctx, admin, topic)
+	if err != nil {
+		return nil, err
+	}
+	cut := kadm.Offsets{}
+	after := map[int32]int64{}
+	starts.Each(func(start kadm.ListedOffset) {
+		end, _ := ends.Lookup(topic, start.Partition)
+		after[start.Partition] = start.Offset
+		if at := min(before[start.Partition], end.Offset); at > start.Offset {
+			cut.AddOffset(topic, start.Partition, at, -1)
+			after[start.Partition] = at
+		}
+	})
+	if len(cut) == 0 {
+		return after, nil
+	}
+	answers, err := admin.DeleteRecords(ctx, cut)
+	if err == nil {
+		err = answers.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("delete handled letters of %s: %w", topic, err)
+	}
+	return after, nil
+}

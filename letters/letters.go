@@ -1,0 +1,249 @@
+// Package letters is what operators do with dead letters: they list and count them by the
+// index in the database, read single ones from Kafka, and have all that a filter chooses
+// replayed or purged, by jobs that run in the query services.
+//
+// Invariants of a job:
+//   - It is worked on by the process that holds its lease, and by no other. Which letters it
+//     handled and how far it is are written in one transaction (Store.AdvanceJob).
+//   - It chooses letters of before it was ordered: what dies again by it is not its own.
+//   - A letter is asked for once. Before the first of a chunk is, the job says when
+//     (LetterJob.ChunkAt). Who goes on with it looks on the topic which of them were: each
+//     request carries the job and the letter (schemas.ReplayMark). Its holder asks for none
+//     when its chunk's time is over, so that nothing comes behind that look.
+//   - A letter that could not be asked for stays open and is counted by why, once: the job's
+//     position never passes one of which nothing is known yet.
+//   - What is purged is deleted from Kafka only where everything before it is handled too,
+//     and not before it is so old that its neighbours have been indexed.
+package letters
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Letters is what can be done with dead letters.
+type Letters struct {
+	Needs
+	places chan struct{} // for the jobs that are worked on here
+}
+
+// jobsAtOnce are worked on by one process: a slow one must not keep others waiting.
+const jobsAtOnce = 8
+
+// New returns what can be done with letters. Run works on jobs.
+func New(needs Needs) *Letters {
+	return &Letters{needs, make(chan struct{}, jobsAtOnce)}
+}
+
+// Why a letter stays open.
+const (
+	RefusedLimit       = "LIMIT"       // it was replayed as often as may be
+	RefusedUndecodable = "UNDECODABLE" // this release can't read its request
+	RefusedGone        = "GONE"        // its topic has it no longer
+	RefusedInvalid     = "INVALID"     // the configuration has no such facet, or it takes no such key
+)
+
+// Order is what somebody wants to be done with all letters that a filter chooses.
+type Order struct {
+	Kind   store.JobKind
+	Filter store.LetterFilter
+	Lane   schemas.Lane
+	Rate   float64 // letters a second; 0: as many as go
+	Most   int64   // letters; 0: all
+	Note   string
+}
+
+// Planned is what an order would do.
+type Planned struct {
+	// Total are the letters that it chooses, and Count those of them that it would handle.
+	Total int64 `json:"total"`
+	Count int64 `json:"count"`
+	// Routes are what would become of which of them.
+	Routes []Route `json:"routes"`
+	// More: there are more kinds of them than are shown.
+	More bool `json:"more,omitempty"`
+}
+
+// Route is where letters of one kind would go.
+type Route struct {
+	Reason schemas.DeadLetterReason `json:"reason"`
+	Facet  string                   `json:"facet"`
+	Count  int64                    `json:"count"`
+	// Topic is where they are asked for; empty for a purge and for those that stay open.
+	Topic string `json:"topic,omitempty"`
+	// Refused says why they stay open.
+	Refused string `json:"refused,omitempty"`
+}
+
+const (
+	// groupsMost bounds how many kinds of letters are told apart, and jobsMost how many jobs
+	// are shown.
+	groupsMost = 1000
+	jobsMost   = 100
+)
+
+// Plan returns what an order would do, by the index alone. It is not known there which
+// letters their topic still has.
+func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
+	groups, err := l.Store.GroupLetters(ctx, o.chosen(time.Time{}), groupsMost)
+	if err != nil {
+		return Planned{}, err
+	}
+	p := Planned{Routes: []Route{}, More: len(groups) == groupsMost}
+	add := func(r Route) {
+		if r.Count == 0 {
+			return
+		}
+		p.Total += r.Count
+		if r.Refused == "" {
+			p.Count += r.Count
+		}
+		same := func(other Route) bool {
+			return other.Reason == r.Reason && other.Facet == r.Facet && other.Topic == r.Topic && other.Refused == r.Refused
+		}
+		if i := slices.IndexFunc(p.Routes, same); i >= 0 {
+			p.Routes[i].Count += r.Count
+		} else {
+			p.Routes = append(p.Routes, r)
+		}
+	}
+	for _, g := range groups {
+		r := Route{Reason: g.Reason, Facet: g.Facet, Count: g.Count}
+		if o.Kind == store.PurgeJob {
+			add(r)
+			continue
+		}
+		spent := r
+		spent.Refused, spent.Count = RefusedLimit, g.Spent
+		add(spent)
+		r.Count -= g.Spent
+		if g.Facet == "" { // it may be that this release can: only the letter itself tells
+			r.Refused = RefusedUndecodable
+		} else {
+			r.Topic = schemas.RequestTopic(o.Filter.Source, o.Lane)
+		}
+		add(r)
+	}
+	if o.Most > 0 {
+		p.Count = min(p.Count, o.Most)
+	}
+	return p, nil
+}
+
+// chosen is the filter of an order that is given now.
+func (o Order) chosen(now time.Time) store.LetterFilter {
+	f := o.Filter
+	f.Handled = store.OpenLetters
+	if !now.IsZero() && (f.Until.IsZero() || f.Until.After(now)) {
+		f.Until = now
+	}
+	return f
+}
+
+// Start orders a job in the name of an actor. It is worked on by a process that runs jobs.
+func (l *Letters) Start(ctx context.Context, o Order, actor string) (store.LetterJob, error) {
+	p, err := l.Plan(ctx, o)
+	if err != nil {
+		return store.LetterJob{}, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return store.LetterJob{}, fmt.Errorf("make an id: %w", err)
+	}
+	now := time.Now().UTC()
+	j := store.LetterJob{
+		ID: id.String(), Source: o.Filter.Source, Kind: o.Kind, Filter: o.chosen(now), Lane: o.Lane, Rate: o.Rate, Most: o.Most, Note: o.Note,
+		State: store.JobRunning, Total: p.Count, Refused: map[string]int64{},
+		At: store.LetterID{Partition: -1}, CreatedAt: now, CreatedBy: actor, UpdatedAt: now,
+	}
+	if o.Kind == store.PurgeJob {
+		j.Lane = ""
+	}
+	if err := l.Store.CreateJob(ctx, j, entry(j, "started", actor, now)); err != nil {
+		return store.LetterJob{}, err
+	}
+	l.Bell.Tell(ctx, now)
+	return j, nil
+}
+
+// Switch stops or resumes a job, and returns it as it then is.
+func (l *Letters) Switch(ctx context.Context, id string, to store.JobState, actor string) (store.LetterJob, error) {
+	j, err := l.Store.Job(ctx, id)
+	if err != nil {
+		return j, err
+	}
+	from, did := store.JobRunning, "stopped"
+	if to == store.JobRunning {
+		from, did = store.JobStopped, "resumed"
+	}
+	now := time.Now().UTC()
+	err = l.Store.SwitchJob(ctx, id, from, to, now, entry(j, did, actor, now))
+	if j.State == to && errors.Is(err, store.ErrNoJob) {
+		err = nil // it is so already
+	}
+	if err != nil {
+		return j, err
+	}
+	l.Bell.Tell(ctx, now)
+	return l.Store.Job(ctx, id)
+}
+
+// entry is what the audit says of a job, by its kind: replay-started, purge-ended.
+func entry(j store.LetterJob, did, actor string, at time.Time) store.AuditEntry {
+	kind := map[store.JobKind]string{store.ReplayJob: "replay-", store.PurgeJob: "purge-"}[j.Kind]
+	after, err := json.Marshal(struct {
+		Job     string             `json:"job"`
+		Filter  store.LetterFilter `json:"filter"`
+		Lane    schemas.Lane       `json:"lane,omitempty"`
+		Rate    float64            `json:"rate,omitempty"`
+		Most    int64              `json:"max,omitempty"`
+		Total   int64              `json:"total"`
+		Done    int64              `json:"done"`
+		Refused map[string]int64   `json:"refused,omitempty"`
+	}{j.ID, j.Filter, j.Lane, j.Rate, j.Most, j.Total, j.Done, j.Refused})
+	if err != nil {
+		panic(err) // it is of our own types
+	}
+	return store.AuditEntry{At: at, Actor: actor, Action: kind + did, Source: j.Source, Before: json.RawMessage("null"), After: after, Note: j.Note}
+}
+
+// List returns the chosen letters, the newest first, behind one of them unless its time is
+// zero.
+func (l *Letters) List(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error) {
+	return l.Store.Letters(ctx, filter, behind, limit)
+}
+
+// Groups counts the chosen letters by what went wrong, the most frequent first.
+func (l *Letters) Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
+	return l.Store.GroupLetters(ctx, filter, groupsMost)
+}
+
+// Jobs returns the newest jobs, the newest first.
+func (l *Letters) Jobs(ctx context.Context) ([]store.LetterJob, error) {
+	return l.Store.Jobs(ctx, jobsMost)
+}
+
+// Show reads one letter.
+func (l *Letters) Show(ctx context.Context, id store.LetterID) (schemas.DeadLetter, error) {
+	var read Read
+	there := false
+	err := l.Mail.Read(ctx, []store.LetterID{id}, func(_ store.LetterID, r Read) { read, there = r, true })
+	switch {
+	case err != nil:
+		return schemas.DeadLetter{}, err
+	case !there:
+		return schemas.DeadLetter{}, errGone
+	}
+	return read.Letter, read.Err
+}
+
+var errGone = errors.New("the topic does not have the letter any more")
