@@ -89,7 +89,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 	})
 	if err == nil {
 		err = w.fail(ctx, t, l, before, store.Letter{
-			LetterID: id, Reason: l.reason, Error: d.Error, Fingerprint: d.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+			LetterID: id, Reason: l.reason, Error: d.Summary(), Fingerprint: d.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
 			Replays: t.replay().Count, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}

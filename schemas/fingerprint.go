@@ -3,6 +3,7 @@ package schemas
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -13,6 +14,8 @@ const (
 	// fingerprintOf is how much of an error tells it from others, in bytes: behind that
 	// stand excerpts of answers.
 	fingerprintOf = 300
+	// summedUp is how long an answer is that a summary has, in bytes.
+	summedUp = 300
 	// fingerprintBytes of a hash: two of a thousand errors are taken for one in one of
 	// 10^13 cases.
 	fingerprintBytes = 8
@@ -24,11 +27,21 @@ var (
 	numbers = regexp.MustCompile(`^([0-9]+(ms|s|m|h|us|ns|B|KiB|MiB)?|[0-9a-fA-F]{8,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
 )
 
-// Fingerprint is the same for letters whose errors differ in nothing but the entity's key,
+// Summary is the error in one line, with what a short answer of JSON says: many upstreams
+// say 400 to everything, and what is wrong beside it.
+func (d DeadLetter) Summary() string {
+	text := d.Error
+	if len(d.Sample) <= summedUp && json.Valid(d.Sample) {
+		text += ": " + string(d.Sample)
+	}
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// Fingerprint is the same for letters whose summaries differ in nothing but the entity's key,
 // numbers and ids, so that they can be counted, looked at and replayed together. e is the
 // letter's entity; it may be empty.
 func (d DeadLetter) Fingerprint(e Entity) string {
-	text := cut(d.Error, fingerprintOf)
+	text := cut(d.Summary(), fingerprintOf)
 	for _, key := range []string{url.PathEscape(e.Key), url.QueryEscape(e.Key), e.Key} {
 		if len(key) > 3 || errorWords.FindString(key) != key { // a short one may be a part of any word
 			text = strings.ReplaceAll(text, key, "#")

@@ -1,6 +1,9 @@
 package schemas
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
 	of := func(status int, key, text string) string {
@@ -28,5 +31,22 @@ func TestErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
 	}
 	if (DeadLetter{Reason: ParseError}).Fingerprint(Entity{}) == (DeadLetter{Reason: Unstorable}).Fingerprint(Entity{}) {
 		t.Error("two reasons have one fingerprint")
+	}
+}
+
+func TestASummaryHasWhatAShortAnswerSays(t *testing.T) {
+	for want, d := range map[string]DeadLetter{
+		`answered 400: { "name": "OPENAPI00004" }`: {Error: "answered\n400", Sample: []byte("{\n  \"name\":  \"OPENAPI00004\"\n}")},
+		"answered 500": {Error: "answered 500", Sample: []byte("<html>no</html>")},
+		"answered 501": {Error: "answered 501", Sample: []byte(`"` + strings.Repeat("x", 400) + `"`)},
+		"no answer":    {Error: "no answer"},
+	} {
+		if got := d.Summary(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	one, other := DeadLetter{Error: "400", Sample: []byte(`{"name":"A"}`)}, DeadLetter{Error: "400", Sample: []byte(`{"name":"B"}`)}
+	if one.Fingerprint(Entity{}) == other.Fingerprint(Entity{}) {
+		t.Error("two errors that only their answers tell apart have one fingerprint")
 	}
 }

@@ -26,9 +26,9 @@ type Letter struct {
 	// Entity has no facet and no key where the record could not be decoded.
 	Entity schemas.Entity
 	Reason schemas.DeadLetterReason
-	// Error is the beginning of what the letter says, at most MaxIndexedError bytes of
-	// it; Fingerprint is that of schemas.DeadLetter. Both are empty in letters of before
-	// they were kept.
+	// Error is the beginning of the letter's summary, at most MaxIndexedError bytes of it;
+	// Fingerprint is that of schemas.DeadLetter. Both are empty in letters of before they
+	// were kept.
 	Error, Fingerprint string
 	Status             int // of the upstream's last answer; 0 if there was none
 	Attempts           int // calls of the upstream
