@@ -63,6 +63,11 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 	log := l.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
 	log.Info("a job on dead letters is worked on here", "done", j.Done, "of", j.Total)
 	var trouble error
+	defer func() {
+		if trouble != nil {
+			l.metrics.waiting.Dec()
+		}
+	}()
 	for {
 		began := time.Now()
 		next, err := l.chunk(ctx, j)
@@ -73,8 +78,10 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 		switch {
 		case err != nil && trouble == nil:
 			log.Warn("a job on dead letters waits", "err", err)
+			l.metrics.waiting.Inc()
 		case err == nil && trouble != nil:
 			log.Info("a job on dead letters goes on")
+			l.metrics.waiting.Dec()
 		}
 		trouble, j = err, next
 		if j.State != store.JobRunning {
@@ -155,6 +162,9 @@ func (l *Letters) advance(ctx context.Context, j store.LetterJob, handled []stor
 	defer cancel()
 	state, err := l.Store.AdvanceJob(ctx, j, handled, store.Handling{How: how, By: j.CreatedBy, Job: j.ID, At: now}, ended)
 	j.State = state
+	if err == nil {
+		l.metrics.handled.WithLabelValues(j.Source, how).Add(float64(len(handled)))
+	}
 	return j, err
 }
 

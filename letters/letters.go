@@ -33,7 +33,8 @@ import (
 // Letters is what can be done with dead letters.
 type Letters struct {
 	Needs
-	places chan struct{} // for the jobs that are worked on here
+	metrics *metrics
+	places  chan struct{} // for the jobs that are worked on here
 }
 
 // jobsAtOnce are worked on by one process: a slow one must not keep others waiting.
@@ -41,7 +42,7 @@ const jobsAtOnce = 8
 
 // New returns what can be done with letters. Run works on jobs.
 func New(needs Needs) *Letters {
-	return &Letters{needs, make(chan struct{}, jobsAtOnce)}
+	return &Letters{needs, newMetrics(needs.Sources, needs.Metrics), make(chan struct{}, jobsAtOnce)}
 }
 
 // Why a letter stays open.

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -21,8 +23,9 @@ type Needs struct {
 	// Process names this one among those that work on jobs.
 	Process string
 	// Actor names who asks, for the audit.
-	Actor func(*http.Request) string
-	Log   *slog.Logger
+	Actor   func(*http.Request) string
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Store keeps the index of letters, and the jobs.

@@ -28,7 +28,7 @@ func (p parts) letters(sources map[string]*source.Source) *letters.Letters {
 		Bell: due.New(lettersChannel, p.rdb, p.log, due.Words{
 			Waits: "jobs on dead letters wait until the database answers", GoesOn: "jobs on dead letters go on",
 		}),
-		Sources: known, Process: workerName(), Actor: actor, Log: p.log,
+		Sources: known, Process: workerName(), Actor: actor, Log: p.log, Metrics: p.reg,
 	})
 }
 
