@@ -86,6 +86,7 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 		trouble, j = err, next
 		if j.State != store.JobRunning {
 			log.Info("a job on dead letters has ended or was stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
+			l.release(ctx, j)
 			return
 		}
 		wait := pauseOf(j) - time.Since(began)
@@ -130,8 +131,12 @@ func paused(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// release lets another process go on at once.
+// release lets another process go on at once, unless what was asked for may not have arrived
+// yet: then it waits for the end of the lease.
 func (l *Letters) release(ctx context.Context, j store.LetterJob) {
+	if j.State == store.JobDone || !j.ChunkAt.IsZero() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), advancePatience)
 	defer cancel()
 	j.Lease = time.Now()

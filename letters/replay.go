@@ -51,7 +51,8 @@ func (l *Letters) replay(ctx context.Context, j store.LetterJob) (store.LetterJo
 	if begun, err = l.advance(ctx, begun, nil); err != nil {
 		return j, err
 	}
-	if begun.State != store.JobRunning {
+	if begun.State != store.JobRunning { // somebody has stopped it, and nothing was asked for
+		begun.ChunkAt = time.Time{}
 		return begun, nil
 	}
 	trouble := l.ask(ctx, begun.ChunkAt.Add(chunkTime), fates)
