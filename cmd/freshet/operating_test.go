@@ -1,0 +1,117 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/deploy"
+)
+
+func written(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var (
+	spans  = regexp.MustCompile("`([^`\n]+)`")
+	fences = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```$")
+)
+
+// fault returns what is wrong with a command line, without running it.
+func fault(line string) error {
+	line, _, _ = strings.Cut(line, " #")
+	c, rest, err := newRoot(nil, io.Discard, io.Discard).Find(strings.Fields(line)[1:])
+	if err != nil {
+		return err
+	}
+	if err := c.ParseFlags(rest); err != nil {
+		return err
+	}
+	if given := c.Flags().Args(); c.HasSubCommands() || len(given) > 0 { // a command may be named without what it needs
+		return c.ValidateArgs(given)
+	}
+	return nil
+}
+
+func TestEveryCommandOfTheGuideExists(t *testing.T) {
+	text := written(t, "docs", "operating.md")
+	var lines []string
+	for _, block := range fences.FindAllStringSubmatch(text, -1) {
+		lines = append(lines, strings.Split(block[1], "\n")...)
+	}
+	for _, span := range spans.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
+		lines = append(lines, span[1])
+	}
+	looked := 0
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "freshet ") {
+			continue
+		}
+		looked++
+		if err := fault(line); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	if looked < 30 {
+		t.Errorf("only %d commands were found; has the guide changed its form?", looked)
+	}
+	for _, wrong := range []string{"freshet nothing", "freshet limiter --nothing", "freshet topics nothing", "freshet limiter nothing"} {
+		if fault(wrong) == nil {
+			t.Errorf("%s is taken for a command", wrong)
+		}
+	}
+}
+
+func TestWhatTheGuideNamesExists(t *testing.T) {
+	text := fences.ReplaceAllString(written(t, "docs", "operating.md"), "")
+	known := written(t, "docs", "metrics.md")
+	files, err := filepath.Glob(filepath.Join(root, "schemas", "migrations", "postgres", "*.sql"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no migrations", err)
+	}
+	for _, file := range files {
+		for _, m := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(written(t, "schemas", "migrations", "postgres", filepath.Base(file)), -1) {
+			known += "`" + m[1] + "`"
+		}
+	}
+	for _, name := range []string{"pg_dump", "pg_basebackup", "pg_total_relation_size", "hot_standby_feedback", "max_wal_size", "wal_compression", "pool_max_conns"} {
+		known += "`" + name + "`" // PostgreSQL's own
+	}
+	for _, span := range spans.FindAllStringSubmatch(text, -1) {
+		if name := span[1]; regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(name) && !strings.Contains(known, "`"+name+"`") {
+			t.Errorf("%s is neither a metric of docs/metrics.md nor a table", name)
+		}
+	}
+	panels, err := deploy.Panels("5m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`\b_([A-Z][^_\n]+)_\b`).FindAllStringSubmatch(text, -1) {
+		if !slices.ContainsFunc(panels, func(p deploy.Panel) bool { return p.Title == m[1] }) {
+			t.Errorf("there is no panel %s", m[1])
+		}
+	}
+	for _, m := range regexp.MustCompile(`\]\(([a-z]*(?:\.md)?)#([a-z-]+)\)`).FindAllStringSubmatch(text, -1) {
+		of := m[1]
+		if of == "" {
+			of = "operating.md"
+		}
+		there := false
+		for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(written(t, "docs", of), -1) {
+			title := strings.NewReplacer(",", "", "'", "").Replace(strings.ToLower(h[1]))
+			there = there || strings.ReplaceAll(title, " ", "-") == m[2]
+		}
+		if !there {
+			t.Errorf("%s has no section %s", of, m[2])
+		}
+	}
+}
