@@ -183,11 +183,16 @@ func (g *LetterGroup) ScanGroup(scan func(...any) error) error {
 }
 
 const (
-	// InsertLetter takes LetterArgs.
+	// InsertLetter takes LetterArgs. A letter that is written again is the same; one of
+	// another time lies on a topic that was made anew, and the one before it is gone.
 	InsertLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-ON CONFLICT (topic, kafka_partition, kafka_offset) DO NOTHING`
+ON CONFLICT (topic, kafka_partition, kafka_offset) DO UPDATE
+SET source = excluded.source, facet = excluded.facet, key = excluded.key, reason = excluded.reason, error = excluded.error,
+	fingerprint = excluded.fingerprint, status = excluded.status, attempts = excluded.attempts, replays = excluded.replays,
+	at = excluded.at, correlation_id = excluded.correlation_id, handled = '', handled_at = 0, handled_by = '', job = ''
+WHERE dead_letters.at <> excluded.at`
 
 	// HandleLetter takes HandleArgs.
 	HandleLetter = `UPDATE dead_letters SET handled = $4, handled_at = $5, handled_by = $6, job = $7

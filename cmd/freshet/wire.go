@@ -168,6 +168,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	if err := p.migrated(ctx); err != nil {
+		return err
+	}
 	dead := p.letters(sources)
 	var server *query.Server
 	ops := p.ops(map[string]check{

@@ -117,7 +117,7 @@ func testLetters(b bench) {
 	b.bury(one, undecoded, other)
 	b.isWell(undecoded.Entity)
 	repeated := three
-	repeated.At = at(99)
+	repeated.Attempts = 99
 	b.bury(repeated)
 	is(true, 9, three, undecoded, one)
 	is(true, 2, three, undecoded)
@@ -132,6 +132,11 @@ func testLetters(b bench) {
 	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = store.Purged, at(51), "you"
 	is(true, 9)
 	is(false, 9, three, undecoded, one)
+	anew := letter(key("other"), 3) // the topic was made anew
+	anew.At = at(60)
+	b.bury(anew)
+	is(true, 9, anew)
+	is(false, 9, anew, undecoded, one)
 }
 
 // chosen returns the offsets of the chosen letters, by both ways of listing them.
