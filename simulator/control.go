@@ -90,6 +90,18 @@ func (s *Simulator) Control(c Control) error {
 	return nil
 }
 
+// InForce returns the latency and the fault rules as they are now, whoever set them:
+// what Control takes to be there again.
+func (s *Simulator) InForce() Control {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	latency, faults := s.settings.latency, make([]Fault, 0, len(s.settings.rules))
+	for _, r := range s.settings.rules {
+		faults = append(faults, r.fault)
+	}
+	return Control{Latency: &latency, Faults: faults}
+}
+
 func validLimits(limits []Limit) error {
 	for i, l := range limits {
 		if l.Limit < 1 || l.Window < time.Microsecond {

@@ -125,3 +125,25 @@ func TestAWrongConfigurationIsRefused(t *testing.T) {
 		}()
 	}
 }
+
+func TestWhatIsInForceIsWhatWasSetLast(t *testing.T) {
+	s := New(Config{Latency: Range{Max: time.Second}})
+	if got := s.InForce(); *got.Latency != (Range{Max: time.Second}) || got.Faults == nil || len(got.Faults) > 0 {
+		t.Errorf("at first %+v", got)
+	}
+	half, latency := 50.0, Range{Min: time.Second, Max: time.Minute}
+	want := Control{Latency: &latency, Faults: []Fault{{Kind: Reset, Percent: &half}, {Kind: TooManyRequests, RetryAfter: "3"}}}
+	if err := s.Control(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Control(Control{ChangePercent: 1}); err != nil { // leaves all else as it is
+		t.Fatal(err)
+	}
+	got := s.InForce()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, set was %+v", got, want)
+	}
+	if again := New(Config{}); again.Control(got) != nil || !reflect.DeepEqual(again.InForce(), want) {
+		t.Errorf("elsewhere it is %+v", again.InForce())
+	}
+}
