@@ -29,15 +29,20 @@ type devOptions struct {
 	dataDir  string
 	upstream string
 	noDemo   bool
+	open     bool
+	// browser opens a URL for the person at this machine.
+	browser func(ctx context.Context, url string) error
 }
 
 func (p *program) dev() *cobra.Command {
-	var o devOptions
+	o := devOptions{browser: openBrowser}
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in this process, to see it work",
 		Long: `Run the query service, the workers, the scheduler, Kafka, Redis, the database and a simulated
-upstream in this process, with the sources and quotas of production. It listens on loopback only.`,
+upstream in this process, with the sources and quotas of production. It listens on loopback only.
+On the simulated upstream a demo reads a few entities, for which content grows old within seconds;
+what it prints says how to break that upstream, and mend it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := p.runDev(cmd.Context(), o, time.Now())
 			if err == nil {
@@ -50,6 +55,7 @@ upstream in this process, with the sources and quotas of production. It listens 
 	c.Flags().StringVar(&o.dataDir, "data-dir", "", "keep snapshots and topics in this folder (default: memory, lost on exit)")
 	c.Flags().StringVar(&o.upstream, "upstream", "", "call this upstream (scheme://host:port) in place of the simulator")
 	c.Flags().BoolVar(&o.noDemo, "no-demo", false, "make no demo load")
+	c.Flags().BoolVar(&o.open, "open", false, "open the console in the browser")
 	return c
 }
 
@@ -74,25 +80,36 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 	// The server closes it; this is for a start that fails.
 	defer func() { _ = l.Close() }()
 
+	if !o.noDemo && o.upstream == "" {
+		quicken(config)
+	}
 	behind := newGroup(context.WithoutCancel(ctx))
 	defer func() { err = errors.Join(err, behind.stop()) }()
-	parts, seen, closeAll, err := p.embed(ctx, o, config, behind)
+	in, closeAll, err := p.embed(ctx, o, config, behind)
 	defer closeAll()
 	if err != nil {
 		return err
 	}
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error {
-		return parts.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}), scheduling(func() {}))
+		return in.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}), scheduling(func() {}))
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {
-		front.run(func(ctx context.Context) error { return demo(ctx, base, config) })
+		front.run(func(ctx context.Context) error { return newDemo(base, config, in.weather).run(ctx) })
 	}
 	if err := answers(front.ctx, base+"/readyz"); err != nil {
 		return errors.Join(err, front.stop())
 	}
-	p.welcome(base, seen, o, config, time.Since(started))
+	p.welcome(base, in, o, time.Since(started))
+	if o.open {
+		front.run(func(ctx context.Context) error {
+			if err := o.browser(ctx, base+consolePath); err != nil {
+				in.log.Warn("the browser could not be opened; open this address by hand", "url", base+consolePath, "err", err)
+			}
+			return nil
+		})
+	}
 	<-front.ctx.Done()
 	return front.stop()
 }
@@ -100,8 +117,15 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 // address is a line of what dev prints.
 type address struct{ name, at, note string }
 
+// embedded is what dev has in place of the services.
+type embedded struct {
+	parts
+	seen    []address
+	weather *weather // of the simulated upstream; nil if the upstream is another
+}
+
 // embed starts what dev has in place of the services.
-func (p *program) embed(ctx context.Context, o devOptions, config Config, behind *group) (parts, []address, func(), error) {
+func (p *program) embed(ctx context.Context, o devOptions, config Config, behind *group) (embedded, func(), error) {
 	var closers []func()
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
@@ -109,10 +133,10 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		}
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // the table is to be seen
-	made := parts{config: config, secret: offerSecret}
+	made := embedded{parts: parts{config: config, secret: offerSecret}}
 	made.log, made.levels = p.logger(config.Log)
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
-	fail := func(err error) (parts, []address, func(), error) { return made, nil, closeAll, err }
+	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 
 	tracer, flush, err := config.Tracing.tracer(ctx, made.log)
 	if err != nil {
@@ -168,10 +192,10 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 
 	upstream := address{"Upstream", o.upstream, "yours"}
 	if o.upstream == "" {
-		upstream, err = simulate(ctx, behind)
-		if err != nil {
+		if made.weather, err = simulate(ctx, behind); err != nil {
 			return fail(err)
 		}
+		upstream = address{"Upstream", made.weather.at, "simulated; its judge: /_stats"}
 	}
 	if err := redirect(made.config.Sources, upstream.at); err != nil {
 		return fail(err)
@@ -180,12 +204,13 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 	if database != "" {
 		kept = database
 	}
-	return made, []address{
+	made.seen = []address{
 		upstream,
 		{"Kafka", kafka.ListenAddrs()[0], "embedded"},
 		{"Redis", rds.Addr(), "embedded"},
 		{"Snapshots", kept, "SQLite"},
-	}, closeAll, nil
+	}
+	return made, closeAll, nil
 }
 
 // expire lets keys of the embedded Redis expire, which it does only when told.
@@ -203,14 +228,14 @@ func expire(ctx context.Context, rds *miniredis.Miniredis) error {
 }
 
 // simulate starts an upstream as strict as the default source's real one.
-func simulate(ctx context.Context, behind *group) (address, error) {
+func simulate(ctx context.Context, behind *group) (*weather, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return address{}, fmt.Errorf("listen for the simulated upstream: %w", err)
+		return nil, fmt.Errorf("listen for the simulated upstream: %w", err)
 	}
 	upstream := simulator.New(simulator.Config{
 		Limits:  []simulator.Limit{{Limit: 500, Window: time.Second}, {Limit: 20_000_000, Window: 24 * time.Hour}},
-		Latency: simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond},
+		Latency: calm,
 		Seed:    1,
 	})
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
@@ -222,7 +247,7 @@ func simulate(ctx context.Context, behind *group) (address, error) {
 		}
 		return nil
 	})
-	return address{"Upstream", "http://" + l.Addr().String(), "simulated; its judge: /_stats"}, nil
+	return &weather{upstream, "http://" + l.Addr().String()}, nil
 }
 
 // redirect has every source call another scheme and host, by its own paths.
@@ -269,14 +294,14 @@ func answers(ctx context.Context, url string) error {
 }
 
 // welcome prints what there is and what to try.
-func (p *program) welcome(base string, seen []address, o devOptions, config Config, took time.Duration) {
-	name := slices.Sorted(maps.Keys(config.Sources))[0]
-	facet := slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
+func (p *program) welcome(base string, in embedded, o devOptions, took time.Duration) {
+	name, facet := shown(in.config)
 	rows := [][]string{
+		{"Console", base + consolePath, "what goes on here, live"},
 		{"Query API", base + "/v1/" + name + "/" + facet + "/{key}", "contract: " + base + "/docs"},
 		{"Metrics", base + "/metrics", "health: /healthz"},
 	}
-	for _, a := range seen {
+	for _, a := range in.seen {
 		rows = append(rows, []string{a.name, a.at, a.note})
 	}
 	for i := range rows {
@@ -290,5 +315,13 @@ func (p *program) welcome(base string, seen []address, o devOptions, config Conf
 		fmt.Fprintf(p.stdout, "\nSnapshots and topics are kept in %s; what Redis knows is lost on exit.\n", o.dataDir)
 	}
 	fmt.Fprintf(p.stdout, "\nTry, twice:  curl -i %s/v1/%s/%s/somebody\nand then:    curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
+	if in.weather != nil {
+		breaks, mends := in.weather.byHand()
+		fmt.Fprintf(p.stdout, "\nBreak the upstream (429s):  %s\nand mend it:                %s\n", breaks, mends)
+		if !o.noDemo {
+			f := in.config.Sources[name].Facets[facet]
+			fmt.Fprintf(p.stdout, "\nSo that the demo moves, %s is fresh for %v, prefetched every %v and retried after %v at first; not so with --no-demo.\n", facet, f.FreshFor, demoEach, demoRetry[0])
+		}
+	}
 	fmt.Fprintf(p.stdout, "\nReady in %v. Ctrl-C stops.\n", took.Round(time.Millisecond))
 }

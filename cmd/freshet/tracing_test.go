@@ -81,7 +81,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 	character.Retry = []time.Duration{50 * time.Millisecond}
 	facets["character"] = character
 	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, _, closeAll, err := p.embed(t.Context(), devOptions{upstream: server.URL}, config, behind)
+	made, closeAll, err := p.embed(t.Context(), devOptions{upstream: server.URL}, config, behind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 		}
 	})
 	process := func(spans *tracetest.InMemoryExporter, log *slog.Logger) parts {
-		own := made
+		own := made.parts
 		own.registry, own.reg = newRegistry("freshet")
 		own.log, own.trace = log, observe.NewTracer(TracingConfig{Sample: sample}.provider(sdk.WithSyncer(spans)))
 		return own

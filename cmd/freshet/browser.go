@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"os/exec"
+	"runtime"
+	"slices"
+)
+
+// consolePath is where the query service has the console.
+const consolePath = "/console"
+
+// shown returns the source and the facet that dev shows: the first of each by name.
+func shown(config Config) (name, facet string) {
+	name = slices.Sorted(maps.Keys(config.Sources))[0]
+	return name, slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
+}
+
+// openBrowser opens a URL with what the system has for that. It returns when that has
+// ended, or ctx has: a browser that was opened stays open.
+func openBrowser(ctx context.Context, url string) error {
+	opener := []string{"xdg-open"}
+	switch runtime.GOOS {
+	case "darwin":
+		opener = []string{"open"}
+	case "windows":
+		opener = []string{"rundll32", "url.dll,FileProtocolHandler"}
+	}
+	command := exec.CommandContext(context.WithoutCancel(ctx), opener[0], append(opener[1:], url)...) //nolint:gosec // our own address
+	if err := command.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sum adds up the samples of a metric that have all the labels, as in end="absented".
+func (d *dev) sum(name string, labels ...string) (total float64) {
+	d.Helper()
+	_, text := d.do(http.MethodGet, d.api+"/metrics")
+next:
+	for _, line := range regexp.MustCompile(`(?m)^freshet_`+name+`\{.*$`).FindAllString(string(text), -1) {
+		for _, l := range labels {
+			if !strings.Contains(line, l) {
+				continue next
+			}
+		}
+		n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			d.Fatal(err)
+		}
+		total += n
+	}
+	return total
+}
+
+func TestInTheDemoEverythingMoves(t *testing.T) {
+	d := startDev(t)
+	if !strings.Contains(d.text, "fresh for 6s") {
+		t.Errorf("it is not said what is not as configured:\n%s", d.text)
+	}
+	for what, labels := range map[string][]string{
+		"rate_limiter_acquired_total": {`"HIGH"`, `"LOW"`},
+		"reads_total":                 {`"FRESH"`, `"STALE"`, `"UPDATING"`, `"NOT_FOUND"`},
+		"settled_total":               {`"changed"`, `"touched"`, `"absented"`},
+		"prefetch_asked_total":        {"source"},
+	} {
+		for _, label := range labels {
+			within(t, patience, what+" "+label, func() bool { return d.sum(what, label) > 0 })
+		}
+	}
+	d.said(0, []string{strconv.Itoa(demoKnown)}, "entities", "list", "--count", "--prefix", "demo-")
+	before := d.stats().Arrivals
+	<-time.After(5 * time.Second)
+	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
+		t.Errorf("%d calls in five seconds", calls)
+	}
+	if code, stderr := d.stop(); code != 0 { // a slow machine may log that it is one
+		t.Errorf("stopped with %d: %s", code, stderr)
+	}
+}
+
+func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
+	d := startDev(t)
+	well := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
+	state := func(want string) func() bool { return func() bool { return d.view().State == want } }
+	flows := func() {
+		t.Helper()
+		d.set("well")
+		before := well()
+		within(t, 2*patience, "ten calls that are well again", func() bool { return well() >= before+10 })
+	}
+	flows()
+
+	d.set("storm")
+	within(t, patience, "a brake", state("braked"))
+	within(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_brakes_total") > 0 })
+	flows()
+
+	d.set("poisoned")
+	within(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
+	within(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
+	within(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
+	within(t, patience, "a retry that is asked for", func() bool { return d.sum("retries_asked_total") > 0 })
+	if s := d.view().State; s != "flowing" && s != "ramping" {
+		t.Errorf("for a few keys the source is %s", s)
+	}
+	flows()
+
+	d.set("slow")
+	var long float64
+	within(t, patience, "ten long calls", func() bool {
+		long = d.sum("upstream_duration_seconds_count", `"ok"`) - d.sum("upstream_duration_seconds_bucket", `"ok"`, `le="2`)
+		return long >= 10
+	})
+	flows()
+
+	letters := d.sum("settled_total", `"dead_letter"`)
+	d.set("outage")
+	within(t, patience, "a stop with probes", state("probing"))
+	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
+		t.Errorf("an outage buried %v", n-letters)
+	}
+	flows()
+
+	d.set("maintenance")
+	within(t, patience, "a stop with probes", state("probing"))
+	within(t, patience, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
+	flows()
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/simulator"
+)
+
+// weather is how the simulated upstream of dev behaves. It is kept by the simulator
+// alone, so that whoever sets it, here or by the simulator's own control API, all see
+// the same.
+type weather struct {
+	upstream *simulator.Simulator
+	at       string // the simulator's URL
+}
+
+// Weather is one way in which the upstream may behave.
+type Weather struct {
+	Name, Title string
+	Explains    string // what a person will see happen, in one sentence
+}
+
+// calm is how long a healthy upstream takes to answer.
+var calm = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond}
+
+// condition is a weather and what makes it.
+type condition struct {
+	Weather
+	latency simulator.Range
+	faults  []simulator.Fault // empty but not nil: the simulator would keep its own
+}
+
+// conditions are all there are. A weather that lets some calls fail must leave more than
+// half of them well, or the upstream is taken to be sick and not the entities.
+var conditions = []condition{
+	{
+		Weather{"well", "Well", "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
+		calm,
+		[]simulator.Fault{},
+	},
+	{
+		Weather{"storm", "Storm of 429s", "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
+		calm,
+		[]simulator.Fault{{Kind: simulator.TooManyRequests, RetryAfter: "3"}},
+	},
+	{
+		Weather{"outage", "Outage", "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
+		calm,
+		[]simulator.Fault{{Kind: simulator.Reset, Percent: new(30.0)}, {Kind: simulator.InternalError}},
+	},
+	{
+		Weather{"slow", "Slow", "Answers take from one to six seconds, so more calls are under way at once, and what is asked for comes later."},
+		simulator.Range{Min: time.Second, Max: 6 * time.Second},
+		[]simulator.Fault{},
+	},
+	{
+		Weather{"maintenance", "Maintenance", "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
+		calm,
+		[]simulator.Fault{{Kind: simulator.GameMaintenance, Percent: new(50.0)}, {Kind: simulator.Maintenance}},
+	},
+	{
+		Weather{"poisoned", "Poisoned keys", "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
+		calm,
+		[]simulator.Fault{{Key: "3$", Kind: simulator.BadParameter}, {Key: "[15]7$", Kind: simulator.InternalError}},
+	},
+}
+
+func (c condition) control() simulator.Control {
+	return simulator.Control{Latency: &c.latency, Faults: c.faults}
+}
+
+// Kinds returns every weather, the good one first.
+func (w *weather) Kinds() []Weather {
+	all := make([]Weather, len(conditions))
+	for i, c := range conditions {
+		all[i] = c.Weather
+	}
+	return all
+}
+
+// Now returns the name of the weather; empty if somebody has made one of their own by
+// the simulator's control API.
+func (w *weather) Now() string {
+	now := w.upstream.InForce()
+	for _, c := range conditions {
+		if reflect.DeepEqual(now, c.control()) {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// Set changes the weather by its name. Calls that are under way end as they began.
+func (w *weather) Set(_ context.Context, name string) error {
+	names := make([]string, len(conditions))
+	for i, c := range conditions {
+		if c.Name == name {
+			return w.upstream.Control(c.control())
+		}
+		names[i] = c.Name
+	}
+	return fmt.Errorf("there is no weather %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// byHand returns the commands that bring a storm, and end it, without a console.
+func (w *weather) byHand() (breaks, mends string) {
+	return `curl -d '{"faults":[{"kind":"429","retryAfter":"3"}]}' ` + w.at + "/_control",
+		`curl -d '{"faults":[]}' ` + w.at + "/_control"
+}

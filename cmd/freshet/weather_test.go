@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/simulator"
+)
+
+func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
+	upstream := simulator.New(simulator.Config{})
+	server := httptest.NewServer(upstream)
+	t.Cleanup(server.Close)
+	t.Cleanup(upstream.Close)
+	w := &weather{upstream, server.URL}
+	kinds := w.Kinds()
+	if len(kinds) != 6 || kinds[0].Name != "well" {
+		t.Fatalf("there are %+v", kinds)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var sent, answered atomic.Int64
+	var load sync.WaitGroup
+	for range 4 {
+		load.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/maplestory/v1/character/basic?ocid=a", http.NoBody)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				sent.Add(1)
+				resp, err := client.Do(req)
+				if err != nil {
+					continue // a broken connection, as in an outage
+				}
+				answered.Add(1)
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	for _, from := range kinds {
+		for _, to := range kinds {
+			for _, name := range []string{from.Name, to.Name} {
+				if err := w.Set(t.Context(), name); err != nil || w.Now() != name {
+					t.Errorf("%s was set: %v, now it is %q", name, err, w.Now())
+				}
+			}
+		}
+	}
+	if err := w.Set(t.Context(), "well"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
+	cancel()
+	load.Wait()
+	if got := upstream.Stats().Arrivals; int64(got) < sent.Load() {
+		t.Errorf("the judge counted %d of %d calls", got, sent.Load())
+	}
+}
+
+func TestAnUnknownWeatherIsRefusedWithAllThatThereAreAndChangesNothing(t *testing.T) {
+	w := &weather{upstream: simulator.New(simulator.Config{})}
+	if w.Now() != "" { // no latency: none of ours
+		t.Errorf("by hand it is %q", w.Now())
+	}
+	if err := w.Set(t.Context(), "outage"); err != nil {
+		t.Fatal(err)
+	}
+	err := w.Set(t.Context(), "rain")
+	if err == nil || !strings.Contains(err.Error(), `no weather "rain"; there are well, storm, outage, slow, maintenance, poisoned`) || w.Now() != "outage" {
+		t.Errorf("%v, and it is %q", err, w.Now())
+	}
+}
+
+// set changes the weather of a running dev as its curl line does.
+func (d *dev) set(name string) {
+	d.Helper()
+	for _, c := range conditions {
+		if c.Name == name {
+			text, err := json.Marshal(c.control())
+			if err != nil {
+				d.Fatal(err)
+			}
+			d.control(d.upstream+"/_control", string(text))
+			return
+		}
+	}
+	d.Fatalf("there is no weather %q", name)
+}
+
+func (d *dev) control(url, text string) {
+	d.Helper()
+	req, err := http.NewRequestWithContext(d.Context(), http.MethodPost, url, strings.NewReader(text))
+	if err != nil {
+		d.Fatal(err)
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		d.Fatalf("%s: %d", text, resp.StatusCode)
+	}
+}
+
+func TestTheLinesThatDevPrintsBreakTheUpstreamAndMendIt(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	lines := regexp.MustCompile(`: +curl -d '([^']+)' (http://\S+)\n`).FindAllStringSubmatch(d.text, -1)
+	if len(lines) != 2 {
+		t.Fatalf("dev prints %q", d.text)
+	}
+	d.until("a fresh answer", "before", isFresh)
+	d.control(lines[0][2], lines[0][1])
+	if r := d.read("during"); r.status != 202 {
+		t.Errorf("during the storm: %+v", r)
+	}
+	within(t, patience, "a brake", func() bool { return d.view().State == "braked" && d.stats().ByStatus[429] > 0 })
+	d.control(lines[1][2], lines[1][1])
+	d.until("a fresh answer", "during", isFresh)
+
+	bare := startDev(t, "--no-demo", "--upstream", "http://127.0.0.1:1")
+	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "Break") {
+		t.Errorf("there is nothing to break, and it prints %s", bare.text)
+	}
+}
+
+// opens runs dev and returns what it would have opened, and what it logs.
+func opens(t *testing.T, o devOptions, ended error) (url, console, log string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	p := &program{stdout: &out, stderr: &errs}
+	o.listen, o.noDemo = "127.0.0.1:0", true
+	o.browser = func(_ context.Context, u string) error {
+		url = u
+		cancel()
+		return ended
+	}
+	if err := p.runDev(ctx, o, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return url, regexp.MustCompile(`Console +(\S+)`).FindStringSubmatch(out.String())[1], errs.String()
+}
+
+func TestDevOpensTheConsoleIfAskedToAndOneLineSaysThatItCouldNot(t *testing.T) {
+	url, console, log := opens(t, devOptions{open: true}, nil)
+	if url == "" || url != console || !strings.HasSuffix(url, "/console") || log != "" {
+		t.Errorf("%q was opened, %q is printed; log %q", url, console, log)
+	}
+	_, console, log = opens(t, devOptions{open: true}, errors.New("no such program"))
+	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "no such program") || !strings.Contains(log, console) {
+		t.Errorf("log %q", log)
+	}
+}
