@@ -63,7 +63,7 @@ func quicken(config Config) {
 // demo does what a few people would, through the front door.
 type demo struct {
 	base, name, facet string
-	weather           *weather // nil: nothing changes upstream by the demo's doing
+	weather           *weather // nil: the upstream is real, and the demo only reads
 	client            *http.Client
 }
 
@@ -93,10 +93,13 @@ func (d *demo) run(ctx context.Context) error {
 			d.register(ctx)
 			registered = true
 		}
+		if d.weather == nil {
+			continue // a real upstream's quota is not for a demo to spend
+		}
 		if n%demoRefresh == demoRefresh/2 {
 			d.ask(ctx, http.MethodPost, entity+"/refresh", nil)
 		}
-		if d.weather != nil && n%demoChange == 0 {
+		if n%demoChange == 0 {
 			_ = d.weather.upstream.Control(simulator.Control{ChangePercent: 30 * rand.Float64()}) //nolint:gosec // not a secret
 		}
 	}

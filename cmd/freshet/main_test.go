@@ -190,7 +190,7 @@ func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
 func TestWhatDevPrintsLeadsSomewhere(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	for _, want := range []string{
-		"Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
+		"\n\n  Console    " + d.api + "/console ", "Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
 		"lost on exit; --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
 	} {
 		if !strings.Contains(d.text, want) {
