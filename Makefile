@@ -77,6 +77,10 @@ bench-schedule: ## a tick of the schedule among few and many entities, and their
 
 lint: $(LINT) ## linters and import fences
 	$(LINT) run ./...
+	cd deploy/kubernetes && $(LINT) run ./...
+
+kubernetes: ## the manifests fit the API types, each other and the freshet of this checkout
+	cd deploy/kubernetes && $(GO) vet ./... && $(GO) test -count=1 ./... && $(GO) mod tidy -diff
 
 vuln: $(VULN) ## known vulnerabilities (asks vuln.go.dev)
 	$(VULN) ./...
@@ -105,4 +109,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test presets race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule lint vuln fmt services services-down
+.PHONY: help dev build test presets race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule kubernetes lint vuln fmt services services-down

@@ -1,0 +1,70 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+)
+
+// judgeContainer says what is wrong with a container by itself, and with the ports that
+// its configuration has it listen on.
+func (in *installation) judgeContainer(who string, c corev1.Container) {
+	for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		request, requested := c.Resources.Requests[r]
+		limit, limited := c.Resources.Limits[r]
+		if !requested || !limited || request.Cmp(limit) > 0 {
+			in.fault("%s: it must request %s, and no more than its limit", who, r)
+		}
+	}
+	s := c.SecurityContext
+	if s == nil || !is(s.ReadOnlyRootFilesystem, true) || !is(s.AllowPrivilegeEscalation, false) ||
+		s.Capabilities == nil || fmt.Sprint(s.Capabilities.Drop) != "[ALL]" || len(s.Capabilities.Add) > 0 {
+		in.fault("%s: securityContext must have a read-only root, no escalation, and drop ALL capabilities", who)
+	}
+	if c.Image != "freshet" {
+		in.fault("%s: its image is %q; it must be freshet, which the kustomization replaces", who, c.Image)
+	}
+	for _, e := range c.Env {
+		if e.Name == "GOMEMLIMIT" {
+			in.judgeMemory(who, e.Value, c.Resources.Limits[corev1.ResourceMemory])
+		}
+	}
+	if len(c.Ports) == 0 {
+		return // it works and ends
+	}
+	for path, probe := range map[string]*corev1.Probe{"/readyz": c.ReadinessProbe, "/livez": c.LivenessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || !hasPort(c, probe.HTTPGet.Port.StrVal) {
+			in.fault("%s: a probe must ask for %s at a port that the container names", who, path)
+		}
+	}
+	in.judgeListening(who, c)
+}
+
+// judgeMemory has the garbage collector know of the limit, with some room below it.
+func (in *installation) judgeMemory(who, text string, limit resource.Quantity) {
+	soft, err := resource.ParseQuantity(strings.TrimSuffix(text, "B"))
+	if part := soft.AsApproximateFloat64() / limit.AsApproximateFloat64(); err != nil || part < .8 || part > .95 {
+		in.fault("%s: GOMEMLIMIT is %s, which must be some nine tenths of %s", who, text, limit.String())
+	}
+}
+
+// judgeListening compares the ports with those of freshet.yaml.
+func (in *installation) judgeListening(who string, c corev1.Container) {
+	var config struct {
+		Query, Ops struct{ Listen string }
+	}
+	if err := yaml.Unmarshal([]byte(in.config), &config); err != nil {
+		in.fault("freshet.yaml: %v", err)
+		return
+	}
+	for _, p := range c.Ports {
+		listen := map[string]string{"http": config.Query.Listen, "ops": config.Ops.Listen}[p.Name]
+		if host, port, err := net.SplitHostPort(listen); err != nil || host != "" || port != fmt.Sprint(p.ContainerPort) {
+			in.fault("%s: the port %s is %d, and freshet.yaml listens on %q", who, p.Name, p.ContainerPort, listen)
+		}
+	}
+}

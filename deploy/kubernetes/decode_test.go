@@ -1,0 +1,79 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// podMonitor is what is used of a kind that is not among the API types: it belongs to
+// Prometheus' operator.
+type podMonitor struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector            metav1.LabelSelector `json:"selector"`
+		PodMetricsEndpoints []struct {
+			Port     string `json:"port"`
+			Path     string `json:"path"`
+			Interval string `json:"interval"`
+		} `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+func (p *podMonitor) DeepCopyObject() runtime.Object { c := *p; return &c }
+
+// types are the API types that a manifest may be of. Autoscaling is not among them, on
+// purpose: see worker.yaml.
+var types = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(s))
+	utilruntime.Must(appsv1.AddToScheme(s))
+	utilruntime.Must(batchv1.AddToScheme(s))
+	utilruntime.Must(policyv1.AddToScheme(s))
+	utilruntime.Must(networkingv1.AddToScheme(s))
+	s.AddKnownTypeWithName(schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}, &podMonitor{})
+	return s
+}()
+
+// strictly refuses what a cluster would drop without a word: unknown and duplicate fields.
+var strictly = json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
+
+// decode returns the objects of a file's documents, each of the type that its apiVersion
+// and kind name.
+func decode(text string) ([]runtime.Object, error) {
+	var all []runtime.Object
+	documents := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+	for n := 1; ; n++ {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		object, _, err := strictly.Decode(document, nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", n, err)
+		}
+		all = append(all, object)
+	}
+}

@@ -1,0 +1,233 @@
+package kubernetes
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// workload is a set of pods that a manifest makes.
+type workload struct {
+	name string
+	pods corev1.PodTemplateSpec
+}
+
+// containers are all that a pod runs, in order.
+func (w workload) containers() []corev1.Container {
+	return append(slices.Clone(w.pods.Spec.InitContainers), w.pods.Spec.Containers...)
+}
+
+// installation is everything that the manifests make, and what is wrong with it.
+type installation struct {
+	workloads []workload
+	kept      map[string][]string // keys by "ConfigMap name" and "Secret name"
+	config    string              // the ConfigMap's freshet.yaml
+	faults    []string
+}
+
+func (in *installation) fault(format string, args ...any) {
+	in.faults = append(in.faults, fmt.Sprintf(format, args...))
+}
+
+// judge says what is wrong with files, by their names, that the API types can't say.
+func judge(files map[string]string) *installation {
+	in := &installation{kept: map[string][]string{}}
+	var all []runtime.Object
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		objects, err := decode(files[name])
+		if err != nil {
+			in.fault("%s: %v", name, err)
+		}
+		all = append(all, objects...)
+	}
+	for _, object := range all {
+		in.collect(object)
+	}
+	for _, w := range in.workloads {
+		in.judgePods(w)
+	}
+	for _, object := range all {
+		in.judgeReferences(object)
+	}
+	return in
+}
+
+func (in *installation) collect(object runtime.Object) {
+	meta := object.(metav1.Object)
+	for _, err := range validation.ValidateLabels(meta.GetLabels(), field.NewPath(meta.GetName(), "labels")) {
+		in.fault("%v", err)
+	}
+	switch o := object.(type) {
+	case *corev1.ConfigMap:
+		in.kept["ConfigMap "+o.Name] = slices.Sorted(maps.Keys(o.Data))
+		in.config = o.Data["freshet.yaml"]
+	case *corev1.Secret:
+		in.kept["Secret "+o.Name] = slices.Sorted(maps.Keys(o.StringData))
+	case *batchv1.Job:
+		in.workloads = append(in.workloads, workload{o.Name, o.Spec.Template})
+	case *appsv1.Deployment:
+		in.workloads = append(in.workloads, workload{o.Name, o.Spec.Template})
+	}
+}
+
+// judgeReferences follows what an object selects, and the ports that it names there.
+func (in *installation) judgeReferences(object runtime.Object) {
+	switch o := object.(type) {
+	case *corev1.Service:
+		for _, p := range o.Spec.Ports {
+			in.judgePort("Service "+o.Name, &metav1.LabelSelector{MatchLabels: o.Spec.Selector}, p.TargetPort)
+		}
+	case *policyv1.PodDisruptionBudget:
+		in.selected("PodDisruptionBudget "+o.Name, o.Spec.Selector)
+	case *appsv1.Deployment:
+		for _, w := range in.selected("Deployment "+o.Name, o.Spec.Selector) {
+			if w.name != o.Name {
+				in.fault("Deployment %s: it selects the pods of %s", o.Name, w.name)
+			}
+		}
+		for _, s := range o.Spec.Template.Spec.TopologySpreadConstraints {
+			in.selected("Deployment "+o.Name+": topologySpreadConstraints", s.LabelSelector)
+		}
+	case *networkingv1.NetworkPolicy:
+		in.selected("NetworkPolicy "+o.Name, &o.Spec.PodSelector)
+		for _, rule := range o.Spec.Ingress {
+			for _, p := range rule.Ports {
+				in.judgePort("NetworkPolicy "+o.Name, &o.Spec.PodSelector, *p.Port)
+			}
+		}
+	case *podMonitor:
+		for _, e := range o.Spec.PodMetricsEndpoints {
+			in.judgePort("PodMonitor "+o.Name, &o.Spec.Selector, intstr.FromString(e.Port))
+		}
+	}
+}
+
+// selected returns the workloads whose pods a selector is of; there must be one.
+func (in *installation) selected(who string, s *metav1.LabelSelector) (found []workload) {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil || selector.Empty() {
+		in.fault("%s: its selector is of all pods, or can't be read (%v)", who, err)
+		return nil
+	}
+	for _, w := range in.workloads {
+		if selector.Matches(labels.Set(w.pods.Labels)) {
+			found = append(found, w)
+		}
+	}
+	if len(found) == 0 {
+		in.fault("%s: no pod has the labels %s", who, selector)
+	}
+	return found
+}
+
+// judgePort looks for a port, by its name, in the pods of a selector. A Job has none.
+func (in *installation) judgePort(who string, s *metav1.LabelSelector, port intstr.IntOrString) {
+	served := false
+	for _, w := range in.selected(who, s) {
+		here := slices.ContainsFunc(w.containers(), func(c corev1.Container) bool { return hasPort(c, port.StrVal) })
+		if !here && w.pods.Spec.RestartPolicy != corev1.RestartPolicyNever {
+			in.fault("%s: the pods of %s have no port that is called %q", who, w.name, port.String())
+		}
+		served = served || here
+	}
+	if !served {
+		in.fault("%s: no pod has a port that is called %q", who, port.String())
+	}
+}
+
+func hasPort(c corev1.Container, name string) bool {
+	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
+}
+
+// least is how long each role may take to stop, in seconds: see the manifests' comments.
+var least = map[string]int64{"freshet-query": 35, "freshet-worker": 50, "freshet-scheduler": 20}
+
+func (in *installation) judgePods(w workload) {
+	spec := w.pods.Spec
+	if spec.TerminationGracePeriodSeconds == nil && least[w.name] > 0 || spec.TerminationGracePeriodSeconds != nil && *spec.TerminationGracePeriodSeconds < least[w.name] {
+		in.fault("%s: terminationGracePeriodSeconds must be at least %d, or it is killed in the midst of its stop", w.name, least[w.name])
+	}
+	if !is(spec.AutomountServiceAccountToken, false) || !is(spec.EnableServiceLinks, false) {
+		in.fault("%s: automountServiceAccountToken and enableServiceLinks must be false: freshet does not speak to Kubernetes", w.name)
+	}
+	if s := spec.SecurityContext; s == nil || !is(s.RunAsNonRoot, true) || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		in.fault("%s: securityContext must have runAsNonRoot and the seccomp profile RuntimeDefault", w.name)
+	}
+	sources := map[string]string{}
+	for _, v := range spec.Volumes {
+		switch {
+		case v.ConfigMap != nil:
+			sources[v.Name] = "ConfigMap " + v.ConfigMap.Name
+		case v.Secret != nil:
+			sources[v.Name] = "Secret " + v.Secret.SecretName
+		}
+		if _, there := in.kept[sources[v.Name]]; !there {
+			in.fault("%s: the volume %s is of a %s that does not exist", w.name, v.Name, sources[v.Name])
+		}
+	}
+	for _, c := range w.containers() {
+		who := w.name + "/" + c.Name
+		in.judgeContainer(who, c)
+		mounted := in.mounted(who, c, sources)
+		for _, e := range c.Env {
+			if (e.Name == "FRESHET_CONFIG" || strings.HasSuffix(e.Name, "_FILE")) && !slices.Contains(mounted, e.Value) {
+				in.fault("%s: %s is %s, which is not mounted", who, e.Name, e.Value)
+			}
+		}
+		for _, file := range in.configured(c.Name) {
+			if !slices.Contains(mounted, file) {
+				in.fault("%s: freshet.yaml names %s, which is not mounted", who, file)
+			}
+		}
+	}
+	if port := w.pods.Annotations["prometheus.io/port"]; port != "" {
+		for _, c := range spec.Containers {
+			if !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return fmt.Sprint(p.ContainerPort) == port && p.Name == "ops" }) {
+				in.fault("%s: prometheus.io/port is %s, which is not the port ops", w.name, port)
+			}
+		}
+	}
+}
+
+// mounted are the files that a container finds.
+func (in *installation) mounted(who string, c corev1.Container, sources map[string]string) (files []string) {
+	for _, m := range c.VolumeMounts {
+		from, there := sources[m.Name]
+		if !there || !m.ReadOnly || m.SubPath != "" {
+			in.fault("%s: the mount %s must be of a volume of the pod, read-only, and whole, so that changes of it are seen", who, m.Name)
+		}
+		for _, key := range in.kept[from] {
+			files = append(files, m.MountPath+"/"+key)
+		}
+	}
+	return files
+}
+
+var fileSettings = regexp.MustCompile(`(?m)^[^#\n]*\b(passwordFile|adminTokenFile): ([^,}\s]+)`)
+
+// configured are the files that the configuration names and a container reads: the
+// passwords of the services all do, the admin token the query service alone.
+func (in *installation) configured(container string) (files []string) {
+	for _, m := range fileSettings.FindAllStringSubmatch(in.config, -1) {
+		if m[1] == "passwordFile" || container == "query" {
+			files = append(files, m[2])
+		}
+	}
+	return files
+}
+
+func is(b *bool, want bool) bool { return b != nil && *b == want }

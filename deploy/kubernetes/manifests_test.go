@@ -1,0 +1,162 @@
+package kubernetes
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/kustomize/api/krusty"
+	kustomize "sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// manifests are the texts of all but the kustomization, by file.
+func manifests(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob("*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, name := range names {
+		if name == "kustomization.yaml" {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = string(text)
+	}
+	return files
+}
+
+func TestTheManifestsFitTheAPITypesAndEachOther(t *testing.T) {
+	in := judge(manifests(t))
+	for _, fault := range in.faults {
+		t.Error(fault)
+	}
+	if len(in.workloads) != 4 || len(in.kept) != 4 || in.config == "" {
+		t.Errorf("%d sets of pods, %d ConfigMaps and Secrets, %d bytes of configuration were judged", len(in.workloads), len(in.kept), len(in.config))
+	}
+}
+
+func kustomization(t *testing.T) kustomize.Kustomization {
+	t.Helper()
+	text, err := os.ReadFile("kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k kustomize.Kustomization
+	if err := yaml.UnmarshalStrict(text, &k); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestTheKustomizationHasEveryManifestButTheExamples(t *testing.T) {
+	var want []string
+	for name := range manifests(t) {
+		if !strings.HasSuffix(name, ".example.yaml") {
+			want = append(want, name)
+		}
+	}
+	have := slices.Sorted(slices.Values(kustomization(t).Resources))
+	if slices.Sort(want); !slices.Equal(have, want) {
+		t.Errorf("it has %v of %v", have, want)
+	}
+}
+
+func TestWhatTheExamplesMakeIsWhereThePodsAre(t *testing.T) {
+	namespace := kustomization(t).Namespace
+	for name, text := range manifests(t) {
+		objects, err := decode(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			if have := o.(metav1.Object).GetNamespace(); strings.HasSuffix(name, ".example.yaml") && have != namespace {
+				t.Errorf("%s is for the namespace %q, and not %q", name, have, namespace)
+			}
+		}
+	}
+}
+
+// rendered are the objects that kustomize makes of the folder.
+func rendered(t *testing.T) []runtime.Object {
+	t.Helper()
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := made.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decode(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func TestKustomizeReplacesEveryImageAndPutsAllInOneNamespace(t *testing.T) {
+	k := kustomization(t)
+	image := k.Images[0].NewName + ":" + k.Images[0].NewTag
+	containers := 0
+	for _, o := range rendered(t) {
+		meta := o.(metav1.Object)
+		if _, itself := o.(*corev1.Namespace); itself && meta.GetName() != k.Namespace || !itself && meta.GetNamespace() != k.Namespace {
+			t.Errorf("%T %s is in %q, and not in %q", o, meta.GetName(), meta.GetNamespace(), k.Namespace)
+		}
+		for _, c := range podsOf(o).containers() {
+			containers++
+			if c.Image != image {
+				t.Errorf("%s has the image %s, and not %s", c.Name, c.Image, image)
+			}
+		}
+		for _, v := range podsOf(o).pods.Spec.Volumes {
+			if v.Secret != nil && *v.Secret.DefaultMode != 0o440 {
+				t.Errorf("%s: the files of %s have the mode %o; root alone and the pod's group may read them", meta.GetName(), v.Name, *v.Secret.DefaultMode)
+			}
+		}
+	}
+	if containers != 5 {
+		t.Errorf("%d containers", containers)
+	}
+}
+
+func podsOf(o runtime.Object) workload {
+	switch o := o.(type) {
+	case *batchv1.Job:
+		return workload{o.Name, o.Spec.Template}
+	case *appsv1.Deployment:
+		return workload{o.Name, o.Spec.Template}
+	}
+	return workload{}
+}
+
+// What is applied first, by its label, must hold all that the Job needs and no role.
+func TestTheFirstStepIsTheJobAndWhatItNeeds(t *testing.T) {
+	var first []string
+	for _, o := range rendered(t) {
+		if meta := o.(metav1.Object); meta.GetLabels()["freshet/step"] == "prepare" {
+			first = append(first, o.GetObjectKind().GroupVersionKind().Kind+" "+meta.GetName())
+		}
+	}
+	want := []string{
+		"ConfigMap freshet", "Job freshet-prepare", "Namespace freshet",
+		"NetworkPolicy freshet", "NetworkPolicy freshet-query", "NetworkPolicy freshet-worker",
+	}
+	if slices.Sort(first); !slices.Equal(first, want) {
+		t.Errorf("the first step has %v", first)
+	}
+}
