@@ -3,6 +3,7 @@ GO       ?= go
 TOOLS    := $(CURDIR)/bin
 LINT     := $(TOOLS)/golangci-lint-2.15.0
 VULN     := $(TOOLS)/govulncheck-1.9.0
+GORELEASER := $(GO) run github.com/goreleaser/goreleaser/v2@v2.17.0
 K6       := $(TOOLS)/k6-1.8.1
 # The real services' addresses, if they are up.
 SERVICES := eval "$$(scripts/services env 2>/dev/null)"
@@ -78,9 +79,22 @@ bench-schedule: ## a tick of the schedule among few and many entities, and their
 lint: $(LINT) ## linters and import fences
 	$(LINT) run ./...
 	cd deploy/kubernetes && $(LINT) run ./...
+	cd deploy/release && $(LINT) run ./...
 
 kubernetes: ## the manifests fit the API types, each other and the freshet of this checkout
 	cd deploy/kubernetes && $(GO) vet ./... && $(GO) test -count=1 ./... && $(GO) mod tidy -diff
+
+sbom: build ## what is in bin/freshet, as CycloneDX: bin/freshet.cdx.json
+	cd deploy/release && $(GO) run ./sbom -o $(TOOLS)/freshet.cdx.json $(TOOLS)/freshet
+
+release-check: ## .goreleaser.yaml fits goreleaser's types, and the SBOM what was linked
+	cd deploy/release && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+release: release-check ## release the tag that is checked out, as a draft (IMAGE=registry.example/freshet; needs cosign and docker)
+	@tag=$$(git describe --exact-match --tags) && notes=$$(mktemp) && trap "rm -f $$notes" EXIT && \
+	awk -v tag="## $$tag" '/^## /{on = $$0 == tag; next} on' CHANGELOG.md > $$notes && \
+	{ grep -q . $$notes || { echo "CHANGELOG.md has nothing under \"## $$tag\""; exit 1; }; } && \
+	IMAGE=$${IMAGE:?say which image, as IMAGE=registry.example/freshet} $(GORELEASER) release --clean --release-notes $$notes
 
 vuln: $(VULN) ## known vulnerabilities (asks vuln.go.dev)
 	$(VULN) ./...
@@ -109,4 +123,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build test presets race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule kubernetes lint vuln fmt services services-down
+.PHONY: help dev build test presets race seen seen-outage scenarios scenario-reads observe torture k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down

@@ -148,9 +148,23 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func()
 	return parts, func() { flush(); closeAll() }, nil
 }
 
-// version returns the module's version as the build knows it.
+// release is the version of what is built for a release, as v1.2.3:
+// -ldflags "-X main.release=v1.2.3". It is empty otherwise.
+var release string
+
+// version returns the version of this program.
 func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(release, info)
+}
+
+// versionOf is that of a release, or else what the build knows: of `go install …@v1.2.3`,
+// or of a checkout. Neither is known of a build without its repository, as in an image.
+func versionOf(release string, info *debug.BuildInfo) string {
+	switch {
+	case release != "":
+		return release
+	case info != nil && info.Main.Version != "" && info.Main.Version != "(devel)":
 		return info.Main.Version
 	}
 	return "v0.0.0-dev"

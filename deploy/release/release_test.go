@@ -1,0 +1,103 @@
+package release
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goreleaser/goreleaser/v2/pkg/config"
+)
+
+const root = "../.."
+
+func text(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// read decodes as goreleaser does: what it does not know is an error.
+func read(t *testing.T) config.Project {
+	t.Helper()
+	p, err := config.LoadReader(strings.NewReader(text(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestWhatGoreleaserDoesNotKnowIsFound(t *testing.T) {
+	for _, s := range []struct{ old, now string }{
+		{"version: 2", "version: 2\nversion: 2"},
+		{"mod_timestamp:", "mod_time:"},
+		{"builds_info:", "build_info:"},
+		{"documents:", "document:"},
+		{"signature:", "signatures:"},
+		{"platforms: [linux/amd64, linux/arm64]", "platforms: {linux: amd64}"},
+		{"algorithm:", "algorithms:"},
+	} {
+		broken := strings.Replace(text(t), s.old, s.now, 1)
+		if _, err := config.LoadReader(strings.NewReader(broken)); broken == text(t) || err == nil {
+			t.Errorf("%q in place of %q is read without an error", s.now, s.old)
+		}
+	}
+}
+
+func TestProgramsAreStaticAndTheSameWheneverTheyAreBuilt(t *testing.T) {
+	p := read(t)
+	if p.Version != 2 || len(p.Builds) != 1 || len(p.Archives) != 1 {
+		t.Fatalf("version %d, %d builds in %d sets of archives", p.Version, len(p.Builds), len(p.Archives))
+	}
+	b := p.Builds[0]
+	if want := []string{"linux_amd64_v1", "linux_arm64_v8.0", "darwin_arm64_v8.0"}; !slices.Equal(b.Targets, want) {
+		t.Errorf("built for %v", b.Targets)
+	}
+	if !slices.Contains(b.Env, "CGO_ENABLED=0") || !slices.Contains(b.Flags, "-trimpath") || b.ModTimestamp != "{{ .CommitTimestamp }}" {
+		t.Errorf("built with %v, %v and the time %q", b.Env, b.Flags, b.ModTimestamp)
+	}
+	times := []string{p.Archives[0].BuildsInfo.MTime}
+	for _, f := range p.Archives[0].Files {
+		times = append(times, f.Info.MTime)
+	}
+	for _, time := range times {
+		if time != "{{ .CommitDate }}" {
+			t.Errorf("an archive has files of the time %q", time)
+		}
+	}
+}
+
+func TestWhatAReleaseTakesFromTheCheckoutExists(t *testing.T) {
+	p := read(t)
+	patterns := []string{p.Builds[0].Main, p.DockersV2[0].Dockerfile}
+	for _, f := range p.Archives[0].Files {
+		patterns = append(patterns, f.Source)
+	}
+	for _, pattern := range patterns {
+		if found, err := filepath.Glob(filepath.Join(root, pattern)); err != nil || len(found) == 0 {
+			t.Errorf("there is no %s (%v)", pattern, err)
+		}
+	}
+}
+
+func TestEveryProgramHasItsBillAndAllOfItIsSigned(t *testing.T) {
+	p := read(t)
+	if len(p.SBOMs) != 1 || p.SBOMs[0].Artifacts != "binary" || !slices.Contains(p.SBOMs[0].Args, "$artifact") || !slices.Contains(p.SBOMs[0].Args, "$document") {
+		t.Errorf("SBOMs: %+v", p.SBOMs)
+	}
+	if hook := p.Before.Hooks[0]; !strings.Contains(hook, "-o ../../bin/sbom") || p.SBOMs[0].Cmd != "../bin/sbom" {
+		t.Errorf("%s is built, and %s is run in dist", hook, p.SBOMs[0].Cmd)
+	}
+	// Checksums are of all that is uploaded, so their signature is too.
+	if len(p.Signs) != 1 || p.Signs[0].Artifacts != "checksum" || p.Checksum.Disable {
+		t.Errorf("signed: %+v", p.Signs)
+	}
+	image := p.DockersV2[0]
+	if image.SBOM != "true" || !slices.Contains(image.Flags, "--provenance=mode=max") || len(p.DockerSigns) != 1 {
+		t.Errorf("the image is made as %+v and signed as %+v", image, p.DockerSigns)
+	}
+}
