@@ -2,7 +2,9 @@ package letters
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -15,15 +17,17 @@ const (
 	// chunkTime how long that may take.
 	chunkMost = 500
 	chunkTime = 30 * time.Second
+	// onTheWay is how long a request may be on its way to its topic: for the producer's
+	// delivery timeout, and as long again if it was sent at the end of that.
+	onTheWay = 20 * time.Second
 	// lease is how long a job belongs to its holder from a chunk's start, besides the pause
-	// that its rate wants. It is longer than what the last request of a chunk may be on its
-	// way (the producer's delivery timeout), so that who comes next sees it on the topic.
-	lease = chunkTime + 20*time.Second
+	// that its rate wants. Who comes next sees the last request of the chunk on the topic.
+	lease = chunkTime + onTheWay
 	// looksAgain is how long a job waits, whose process has died, if nobody is told of it.
 	looksAgain = lease
 	// troublePause is how long a job waits for what keeps it from going on: until then a
 	// request that Kafka did not acknowledge in time has arrived, or never will.
-	troublePause = 10 * time.Second
+	troublePause = onTheWay
 	// advancePatience bounds a write of how far a job is.
 	advancePatience = 5 * time.Second
 )
@@ -40,7 +44,7 @@ func (l *Letters) Run(ctx context.Context) error {
 			default:
 				return time.Time{}, nil // who ends here wakes
 			}
-			j, held, err := l.Store.HoldJob(ctx, l.Process, now, now.Add(lease))
+			j, held, err := l.Store.HoldJob(ctx, l.holder(), now, now.Add(lease))
 			if err != nil || !held {
 				<-l.places
 				if err != nil {
@@ -57,6 +61,10 @@ func (l *Letters) Run(ctx context.Context) error {
 	})
 }
 
+// holder is a new name for who takes on a job. A process that has lost one, as while the
+// database was away, may get it again: then it must not have it twice.
+func (l *Letters) holder() string { return fmt.Sprintf("%s/%s", l.Process, rand.Text()) }
+
 // work goes on with a job that this process holds, until it has ended, is stopped, is
 // somebody else's, or ctx ends.
 func (l *Letters) work(ctx context.Context, j store.LetterJob) {
@@ -70,7 +78,7 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 	}()
 	for {
 		began := time.Now()
-		next, err := l.chunk(ctx, j)
+		next, err := l.chunk(ctx, j, trouble != nil)
 		if errors.Is(err, store.ErrConflict) {
 			log.Warn("another process works on the job now")
 			return
@@ -86,15 +94,16 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 		trouble, j = err, next
 		if j.State != store.JobRunning {
 			log.Info("a job on dead letters has ended or was stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
-			l.release(ctx, j)
+		}
+		if j.State == store.JobDone {
 			return
 		}
 		wait := pauseOf(j) - time.Since(began)
 		if err != nil {
 			wait = troublePause
 		}
-		if ctx.Err() != nil || !paused(ctx, wait) {
-			l.release(ctx, j)
+		if j.State == store.JobStopped || ctx.Err() != nil || !paused(ctx, wait) {
+			l.release(ctx, j, trouble != nil)
 			return
 		}
 	}
@@ -131,20 +140,41 @@ func paused(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// release lets another process go on at once, unless what was asked for may not have arrived
-// yet: then it waits for the end of the lease.
-func (l *Letters) release(ctx context.Context, j store.LetterJob) {
-	if j.State == store.JobDone || !j.ChunkAt.IsZero() {
-		return
+// release lets another process go on: at once, or behind trouble when what may still be on
+// its way has arrived.
+func (l *Letters) release(ctx context.Context, j store.LetterJob, troubled bool) {
+	var err error
+	at := time.Now()
+	if troubled {
+		at = at.Add(troublePause)
+		j, err = l.again(ctx, j)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), advancePatience)
-	defer cancel()
-	j.Lease = time.Now()
-	if _, err := l.Store.AdvanceJob(ctx, j, nil, store.Handling{}, nil); err != nil {
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), advancePatience)
+		defer cancel()
+		j.Lease = at
+		_, err = l.Store.AdvanceJob(ctx, j, nil, store.Handling{}, nil)
+	}
+	if err != nil {
 		l.Log.Warn("a job on dead letters waits until its lease ends", "job", j.ID, "err", err)
 		return
 	}
-	l.Bell.Tell(ctx, time.Now())
+	l.Bell.Tell(ctx, at)
+}
+
+// again reads a job anew. After trouble the database alone knows how far it is: what was
+// written may not have been answered.
+func (l *Letters) again(ctx context.Context, j store.LetterJob) (store.LetterJob, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), advancePatience)
+	defer cancel()
+	is, err := l.Store.Job(ctx, j.ID)
+	if err == nil && is.Holder != j.Holder {
+		err = store.ErrConflict
+	}
+	if err != nil {
+		return j, err
+	}
+	return is, nil
 }
 
 // advance writes how far the job is now, and which letters were handled, and returns it as
@@ -175,23 +205,35 @@ func (l *Letters) advance(ctx context.Context, j store.LetterJob, handled []stor
 
 // chunk handles the next letters of a job, and returns it as it is then known to be; err says
 // why less was done than could be.
-func (l *Letters) chunk(ctx context.Context, j store.LetterJob) (store.LetterJob, error) {
+func (l *Letters) chunk(ctx context.Context, j store.LetterJob, troubled bool) (store.LetterJob, error) {
 	// It begins as a whole and ends as one, also when the process stops.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTime)
 	defer cancel()
+	if troubled {
+		var err error
+		if j, err = l.again(ctx, j); err != nil || j.State != store.JobRunning {
+			return j, err
+		}
+	}
 	work := l.replay
 	if j.Kind == store.PurgeJob {
 		work = l.purge
 	}
-	j, err := work(ctx, j)
+	after, err := work(ctx, j)
 	if err == nil || errors.Is(err, store.ErrConflict) {
+		return after, err
+	}
+	is, failed := l.again(ctx, j)
+	if failed == nil && is.State == store.JobRunning {
+		// Whoever looks is told why it waits. If that can't be written either, the lease ends.
+		is.Error = err.Error()
+		is, failed = l.advance(ctx, is, nil)
+	}
+	switch {
+	case errors.Is(failed, store.ErrConflict):
+		return j, failed
+	case failed != nil:
 		return j, err
 	}
-	// Whoever looks is told why it waits. If that can't be written either, the lease ends.
-	waits := j
-	waits.Error = err.Error()
-	if told, failed := l.advance(ctx, waits, nil); failed == nil {
-		j = told
-	}
-	return j, err
+	return is, err
 }

@@ -1,0 +1,462 @@
+package letters
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+const theSource = "nexon"
+
+// world is what outlives processes: the database, the letters and the request topic. Tests
+// that let it run do so in a bubble of testing/synctest: hours cost nothing.
+type world struct {
+	*testing.T
+	db *sqlite.Store
+
+	mu        sync.Mutex
+	letters   map[store.LetterID]Read
+	starts    map[int32]int64
+	requests  []request
+	processes []*process
+	born      int
+}
+
+// request is a record of the request topic.
+type request struct {
+	Ask
+	at time.Time
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return &world{T: t, db: db, letters: map[store.LetterID]Read{}, starts: map[int32]int64{}}
+}
+
+// inBubble plays a test in a world where time passes at once.
+func inBubble(t *testing.T, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer func() {
+			w.mu.Lock()
+			all := slices.Clone(w.processes)
+			w.mu.Unlock()
+			for _, p := range all {
+				p.stop()
+			}
+		}()
+		test(w)
+	})
+}
+
+func idOf(partition int32, offset int64) store.LetterID {
+	return store.LetterID{Topic: schemas.DeadLetterTopic(theSource), Partition: partition, Offset: offset}
+}
+
+// value is the record of a request for the key.
+func (w *world) value(of schemas.Entity, params map[string]string) []byte {
+	w.Helper()
+	text, err := schemas.UpdateRequest{
+		EventID: "e", Entity: of, Params: params, Lane: schemas.High, Reason: schemas.UserRequest, RequestedAt: time.Now(), CorrelationID: "c-" + of.Key,
+	}.Encode()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return text
+}
+
+// bury puts a letter on its topic and into the index, as it died just now; change makes it
+// what it is to be.
+func (w *world) bury(id store.LetterID, change ...func(*store.Letter, *Read)) {
+	w.Helper()
+	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
+	read := Read{Letter: schemas.DeadLetter{Value: w.value(of, nil), Reason: schemas.Upstream5xx, Time: time.Now()}}
+	l := store.Letter{LetterID: id, Entity: of, Reason: schemas.Upstream5xx, Error: "it failed", Fingerprint: "f", At: time.Now()}
+	for _, c := range change {
+		c(&l, &read)
+	}
+	l.Replays = read.Letter.Replay().Count
+	if err := w.db.Fail(w.Context(), store.Status{}, &l); err != nil {
+		w.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.letters[id] = read
+}
+
+// buryMany buries n letters in partition 0 and returns when none of them is young.
+func (w *world) buryMany(n int64) {
+	w.Helper()
+	for offset := range n {
+		w.bury(idOf(0, offset))
+	}
+	<-time.After(time.Minute)
+}
+
+// asked returns how often each letter was asked for.
+func (w *world) asked() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := map[string]int{}
+	for _, r := range w.requests {
+		n[r.Mark.Of]++
+	}
+	return n
+}
+
+// eachOnce fails unless each of n letters of partition 0 was asked for, and that once.
+func (w *world) eachOnce(n int) {
+	w.Helper()
+	asked := w.asked()
+	for of, times := range asked {
+		if times != 1 {
+			w.Errorf("letter %s was asked for %d times", of, times)
+		}
+	}
+	if len(asked) != n {
+		w.Errorf("%d letters were asked for, want %d", len(asked), n)
+	}
+}
+
+func (w *world) job(id string) store.LetterJob {
+	w.Helper()
+	j, err := w.db.Job(w.Context(), id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return j
+}
+
+// ended waits until a job has.
+func (w *world) ended(id string) store.LetterJob {
+	w.Helper()
+	for since := time.Now(); time.Since(since) < 24*time.Hour; <-time.After(time.Second) {
+		if j := w.job(id); j.State == store.JobDone {
+			return j
+		}
+	}
+	w.Fatalf("the job does not end: %+v", w.job(id))
+	return store.LetterJob{}
+}
+
+// counted fails unless the job ended with these counts, and the database says so too.
+func (w *world) counted(j store.LetterJob, done int64, refused map[string]int64) {
+	w.Helper()
+	if j.Done != done || !maps.Equal(j.Refused, refused) {
+		w.Errorf("%d are done and refused %v; want %d and %v", j.Done, j.Refused, done, refused)
+	}
+	all, err := w.db.Letters(w.Context(), store.LetterFilter{Source: theSource, Handled: store.HandledLetters}, store.Letter{}, 100_000)
+	if err != nil {
+		w.Fatal(err)
+	}
+	n := int64(0)
+	for _, l := range all {
+		if l.Job == j.ID {
+			n++
+		}
+	}
+	if n != done {
+		w.Errorf("%d letters are marked as handled by the job, want %d", n, done)
+	}
+}
+
+// fault is what befalls a process as it does something.
+type fault int
+
+const (
+	none    fault = iota
+	refused       // nothing is done, and it is told so
+	lost          // it is done, but told that it was not
+	slow          // it takes longer than a chunk may
+	killed        // the process ends before
+	killedAfter
+)
+
+var errAway = errors.New("it is away")
+
+// process is one that works on jobs.
+type process struct {
+	*Letters
+	world *world
+	ctx   context.Context
+	stop  context.CancelFunc
+	ended chan struct{}
+	rung  chan struct{}
+	// befalls says what befalls it; nil: nothing does.
+	befalls func(what string) fault
+	// door does what Ask does instead, unless it is nil.
+	door func(ctx context.Context, all []Ask) []error
+
+	mu   sync.Mutex
+	dead bool
+}
+
+// process returns one that does not run yet.
+func (w *world) process() *process {
+	w.Helper()
+	p := &process{world: w, ended: make(chan struct{}), rung: make(chan struct{}, 1)}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.born++
+	w.processes = append(w.processes, p)
+	p.Letters = New(Needs{
+		Store: fakeStore{w.db, p}, Mail: fakeMail{p}, Door: p, Bell: fakeBell{p}, Sources: map[string]Source{theSource: fakeSource{}},
+		Process: fmt.Sprint("process-", w.born), Log: slog.New(slog.DiscardHandler),
+	})
+	return p
+}
+
+// run has it work until it is stopped or killed, or the test ends.
+func (p *process) run() *process {
+	go func() {
+		defer close(p.ended)
+		_ = p.Run(p.ctx)
+	}()
+	return p
+}
+
+// shut stops it in order.
+func (p *process) shut() {
+	p.stop()
+	<-p.ended
+}
+
+// kill ends it at once: it does nothing any more.
+func (p *process) kill() {
+	p.mu.Lock()
+	p.dead = true
+	p.mu.Unlock()
+	p.stop()
+}
+
+func (p *process) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
+// do does something as the process, or what befalls it.
+func do[T any](ctx context.Context, p *process, what string, f func() (T, error)) (T, error) {
+	var nothing T
+	if p.isDead() {
+		runtime.Goexit()
+	}
+	befalls := none
+	if p.befalls != nil {
+		befalls = p.befalls(what)
+	}
+	if befalls == refused {
+		return nothing, errAway
+	}
+	if befalls == slow {
+		select {
+		case <-ctx.Done():
+			return nothing, ctx.Err()
+		case <-time.After(chunkTime + 10*time.Second):
+		}
+	}
+	if befalls == killed {
+		p.kill()
+	}
+	if p.isDead() {
+		runtime.Goexit()
+	}
+	is, err := f()
+	if befalls == lost {
+		return nothing, errAway
+	}
+	if befalls == killedAfter {
+		p.kill()
+	}
+	if p.isDead() {
+		runtime.Goexit()
+	}
+	return is, err
+}
+
+// fakeStore is the real one, as far as the process reaches it.
+type fakeStore struct {
+	*sqlite.Store
+	p *process
+}
+
+func (s fakeStore) WalkLetters(ctx context.Context, f store.LetterFilter, behind store.LetterID, limit int) ([]store.Letter, error) {
+	return do(ctx, s.p, "walk", func() ([]store.Letter, error) { return s.Store.WalkLetters(ctx, f, behind, limit) })
+}
+
+func (s fakeStore) Job(ctx context.Context, id string) (store.LetterJob, error) {
+	return do(ctx, s.p, "job", func() (store.LetterJob, error) { return s.Store.Job(ctx, id) })
+}
+
+func (s fakeStore) HoldJob(ctx context.Context, holder string, now, until time.Time) (j store.LetterJob, ok bool, err error) {
+	j, err = do(ctx, s.p, "hold", func() (store.LetterJob, error) {
+		var err error
+		j, ok, err = s.Store.HoldJob(ctx, holder, now, until)
+		return j, err
+	})
+	return j, ok, err
+}
+
+func (s fakeStore) NextJob(ctx context.Context) (time.Time, error) {
+	return do(ctx, s.p, "next", func() (time.Time, error) { return s.Store.NextJob(ctx) })
+}
+
+func (s fakeStore) AdvanceJob(ctx context.Context, j store.LetterJob, handled []store.LetterID, h store.Handling, e *store.AuditEntry) (store.JobState, error) {
+	return do(ctx, s.p, "advance", func() (store.JobState, error) { return s.Store.AdvanceJob(ctx, j, handled, h, e) })
+}
+
+// fakeSource takes all keys but one.
+type fakeSource struct{}
+
+func (fakeSource) CheckKey(_, key string) error {
+	if strings.HasPrefix(key, "bad") {
+		return errors.New("there is no such key")
+	}
+	return nil
+}
+
+type fakeMail struct{ p *process }
+
+func (m fakeMail) Read(ctx context.Context, ids []store.LetterID, found func(store.LetterID, Read)) error {
+	_, err := do(ctx, m.p, "read", func() (any, error) {
+		w := m.p.world
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, id := range ids {
+			if r, there := w.letters[id]; there && id.Offset >= w.starts[id.Partition] {
+				found(id, r)
+			}
+		}
+		return nil, nil
+	})
+	return err
+}
+
+func (m fakeMail) Asked(ctx context.Context, _, job string, from, to time.Time) (map[string]bool, error) {
+	return do(ctx, m.p, "asked", func() (map[string]bool, error) {
+		w := m.p.world
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		asked := map[string]bool{}
+		for _, r := range w.requests {
+			if r.Mark.ID == job && !r.at.Before(from.Truncate(time.Millisecond)) && !r.at.After(to) {
+				asked[r.Mark.Of] = true
+			}
+		}
+		return asked, nil
+	})
+}
+
+func (m fakeMail) Cut(ctx context.Context, _ string, before map[int32]int64) (map[int32]int64, error) {
+	return do(ctx, m.p, "cut", func() (map[int32]int64, error) {
+		w := m.p.world
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for partition, offset := range before {
+			w.starts[partition] = max(w.starts[partition], offset)
+		}
+		return maps.Clone(w.starts), nil
+	})
+}
+
+// put has a record on the request topic that was sent then.
+func (w *world) put(a Ask, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.requests = append(w.requests, request{a, at})
+}
+
+// Ask is the door of the process.
+func (p *process) Ask(ctx context.Context, all []Ask) []error {
+	if p.door != nil {
+		if p.isDead() {
+			runtime.Goexit()
+		}
+		return p.door(ctx, all)
+	}
+	errs, err := do(ctx, p, "ask", func() ([]error, error) {
+		for _, a := range all {
+			p.world.put(a, time.Now())
+		}
+		return make([]error, len(all)), nil
+	})
+	if err != nil {
+		return slices.Repeat([]error{err}, len(all))
+	}
+	return errs
+}
+
+// fakeBell rings at once.
+type fakeBell struct{ p *process }
+
+func (b fakeBell) Run(ctx context.Context, latest time.Duration, work func(context.Context, time.Time) (time.Time, error)) error {
+	for {
+		next, err := work(ctx, time.Now())
+		wait := latest
+		if err != nil {
+			wait = 5 * time.Second
+		} else if !next.IsZero() {
+			wait = min(latest, max(time.Until(next), time.Millisecond))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.p.rung:
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (b fakeBell) Tell(_ context.Context, at time.Time) {
+	time.AfterFunc(time.Until(at), func() {
+		b.p.world.mu.Lock()
+		all := slices.Clone(b.p.world.processes)
+		b.p.world.mu.Unlock()
+		for _, p := range all {
+			fakeBell{p}.Wake(at)
+		}
+	})
+}
+
+func (b fakeBell) Wake(time.Time) {
+	select {
+	case b.p.rung <- struct{}{}:
+	default:
+	}
+}
+
+// start orders a job in the test's name.
+func (p *process) start(o Order) store.LetterJob {
+	p.world.Helper()
+	o.Filter.Source = theSource
+	o.Kind = cmp.Or(o.Kind, store.ReplayJob)
+	if o.Kind == store.ReplayJob {
+		o.Lane = cmp.Or(o.Lane, schemas.Low)
+	}
+	j, err := p.Start(p.world.Context(), o, "me")
+	if err != nil {
+		p.world.Fatal(err)
+	}
+	return j
+}
