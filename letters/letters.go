@@ -160,10 +160,14 @@ func (l *Letters) Start(ctx context.Context, o Order, actor string) (store.Lette
 	if err != nil {
 		return store.LetterJob{}, fmt.Errorf("make an id: %w", err)
 	}
+	total := p.Total
+	if o.Most > 0 {
+		total = min(total, o.Most)
+	}
 	now := time.Now().UTC()
 	j := store.LetterJob{
 		ID: id.String(), Source: o.Filter.Source, Kind: o.Kind, Filter: o.chosen(now), Lane: o.Lane, Rate: o.Rate, Most: o.Most, Note: o.Note,
-		State: store.JobRunning, Total: p.Count, Refused: map[string]int64{},
+		State: store.JobRunning, Total: total, Refused: map[string]int64{},
 		At: store.LetterID{Partition: -1}, CreatedAt: now, CreatedBy: actor, UpdatedAt: now,
 	}
 	if o.Kind == store.PurgeJob {

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -108,19 +110,16 @@ func (l *Letters) fates(ctx context.Context, j store.LetterJob, letters []store.
 	for _, letter := range letters {
 		ids = append(ids, letter.LetterID)
 	}
-	read := make(map[store.LetterID]Read, len(ids))
-	if err := l.Mail.Read(ctx, ids, func(id store.LetterID, r Read) { read[id] = r }); err != nil {
-		return nil, fmt.Errorf("read letters: %w", err)
-	}
 	fates := make([]*fate, len(ids))
+	of := make(map[store.LetterID]*fate, len(ids))
 	for i, id := range ids {
-		fates[i] = &fate{id: id}
-		r, there := read[id]
-		if !there {
-			fates[i].refused = RefusedGone
-			continue
-		}
-		fates[i].ask, fates[i].refused = l.askFor(j, id, r)
+		fates[i] = &fate{id: id, refused: RefusedGone}
+		of[id] = fates[i]
+	}
+	// Of each no more is kept than is asked for: a letter may have megabytes.
+	err := l.Mail.Read(ctx, ids, func(id store.LetterID, r Read) { of[id].ask, of[id].refused = l.askFor(j, id, r) })
+	if err != nil {
+		return nil, fmt.Errorf("read letters: %w", err)
 	}
 	return fates, nil
 }
@@ -143,12 +142,25 @@ func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a Ask, r
 		return a, RefusedLimit
 	}
 	a = Ask{Request: request, Lane: j.Lane, Mark: schemas.ReplayMark{ID: j.ID, Count: before.Count + 1, Of: mark(id)}}
+	if !fits(a) {
+		return a, RefusedUndecodable
+	}
 	for _, h := range r.Letter.Headers {
 		if h.Key == schemas.TraceParent {
 			a.TraceParent = string(h.Value)
 		}
 	}
 	return a, ""
+}
+
+// fits reports whether a request can be asked for at all, whatever number and time it gets:
+// one that is too large would keep its job waiting for good, and no worker takes it.
+func fits(a Ask) bool {
+	_, err := schemas.UpdateRequest{
+		EventID: uuid.Nil.String(), Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
+		RequestedAt: time.Unix(1, 999_999_999).UTC(), CorrelationID: a.Request.CorrelationID, Version: schemas.MaxVersion,
+	}.Encode()
+	return err == nil
 }
 
 func mark(id store.LetterID) string { return fmt.Sprintf("%d:%d", id.Partition, id.Offset) }
