@@ -295,7 +295,8 @@ func do[T any](ctx context.Context, p *process, what string, f func() (T, error)
 	return is, err
 }
 
-// fakeStore is the real one, as far as the process reaches it.
+// fakeStore is the real one, as far as the process reaches it. What is interrupted there
+// would take the database in memory along.
 type fakeStore struct {
 	*sqlite.Store
 	p *process
@@ -312,14 +313,14 @@ func (s fakeStore) Job(ctx context.Context, id string) (store.LetterJob, error) 
 func (s fakeStore) HoldJob(ctx context.Context, holder string, now, until time.Time) (j store.LetterJob, ok bool, err error) {
 	j, err = do(ctx, s.p, "hold", func() (store.LetterJob, error) {
 		var err error
-		j, ok, err = s.Store.HoldJob(ctx, holder, now, until)
+		j, ok, err = s.Store.HoldJob(context.WithoutCancel(ctx), holder, now, until)
 		return j, err
 	})
 	return j, ok, err
 }
 
 func (s fakeStore) NextJob(ctx context.Context) (time.Time, error) {
-	return do(ctx, s.p, "next", func() (time.Time, error) { return s.Store.NextJob(ctx) })
+	return do(ctx, s.p, "next", func() (time.Time, error) { return s.Store.NextJob(context.WithoutCancel(ctx)) })
 }
 
 func (s fakeStore) AdvanceJob(ctx context.Context, j store.LetterJob, handled []store.LetterID, h store.Handling, e *store.AuditEntry) (store.JobState, error) {
