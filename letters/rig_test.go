@@ -374,6 +374,11 @@ func (m fakeMail) Cut(ctx context.Context, _ string, before map[int32]int64) (ma
 		w := m.p.world
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		for id, r := range w.letters {
+			if id.Offset < before[id.Partition] && time.Since(r.Letter.Time) < settling {
+				w.Errorf("%+v is deleted, and may have neighbours that have no entry yet", id)
+			}
+		}
 		for partition, offset := range before {
 			w.starts[partition] = max(w.starts[partition], offset)
 		}

@@ -1,0 +1,107 @@
+package letters
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// TestNothingOpenIsDeletedAndAllThatCanBeIs purges at random among letters that are open,
+// handled or young.
+func TestNothingOpenIsDeletedAndAllThatCanBeIs(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			inBubble(t, func(w *world) { w.purgeSome(rand.New(rand.NewPCG(seed, 9))) })
+		})
+	}
+}
+
+func (w *world) purgeSome(r *rand.Rand) {
+	kept := 2 + r.IntN(40) // one in so many is not purged
+	bury := func(from, to int64) {
+		for offset := from; offset < to; offset++ {
+			for partition := range int32(4) {
+				w.bury(idOf(partition, offset), func(l *store.Letter, _ *Read) {
+					if r.IntN(kept) == 0 {
+						l.Fingerprint = "kept"
+					}
+				})
+			}
+		}
+	}
+	bury(1, 300)
+	<-time.After(time.Minute)
+	bury(300, 310+r.Int64N(20)) // they are young
+	<-time.After(2 * time.Second)
+	p := w.process()
+	p.befalls = func(what string) fault {
+		if what == "cut" && r.IntN(3) == 0 {
+			return []fault{refused, lost, killed, killedAfter}[r.IntN(4)]
+		}
+		return none
+	}
+	replayed := p.start(Order{Filter: store.LetterFilter{Fingerprint: "kept"}, Most: int64(1 + r.IntN(20))})
+	j := p.start(Order{Kind: store.PurgeJob, Filter: store.LetterFilter{Fingerprint: "f"}})
+	p.run()
+	<-time.After(3 * time.Second)
+	w.process().run()
+	w.ended(replayed.ID)
+	w.ended(j.ID)
+
+	all, err := w.db.Letters(w.Context(), store.LetterFilter{Source: theSource}, store.Letter{}, 100_000)
+	if err != nil {
+		w.Fatal(err)
+	}
+	first := map[int32]int64{} // that had to stay, for it is open or was young
+	for _, l := range all {
+		if l.Offset < w.starts[l.Partition] {
+			w.Errorf("%+v has an entry, and was deleted", l)
+		}
+		if first[l.Partition] == 0 || l.Offset < first[l.Partition] {
+			first[l.Partition] = l.Offset
+		}
+		if l.Handled == "" && l.Fingerprint == "f" {
+			w.Errorf("%+v was not purged", l)
+		}
+	}
+	for id := range w.letters {
+		if id.Offset < first[id.Partition] && id.Offset >= w.starts[id.Partition] {
+			w.Errorf("%+v lies there without an entry", id)
+		}
+	}
+	for _, l := range all {
+		if l.Offset == first[l.Partition] && l.Handled != "" && l.At.Before(j.CreatedAt.Add(-settling)) {
+			w.Errorf("%+v is handled and old, the first of its partition, and was not deleted", l)
+		}
+	}
+	n := 0
+	for _, l := range all {
+		if l.Fingerprint == "kept" {
+			n++
+		}
+	}
+	if asked := w.asked(); len(w.requests) != len(asked) {
+		w.Errorf("%d requests for %d letters", len(w.requests), len(asked))
+	}
+	if len(all) == 0 || n == 0 {
+		w.Error("all letters were deleted")
+	}
+}
+
+// TestAPurgeForgetsWhatIsGoneForItsAge, open or not: nobody can do anything about it.
+func TestAPurgeForgetsWhatIsGoneForItsAge(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(2500)
+		w.starts[0] = 2400
+		p := w.process().run()
+		one := int64(2450)
+		w.ended(p.start(Order{Kind: store.PurgeJob, Filter: store.LetterFilter{Offset: &one}}).ID)
+		all, err := w.db.Letters(w.Context(), store.LetterFilter{Source: theSource}, store.Letter{}, 10_000)
+		if err != nil || len(all) != 100 || w.starts[0] != 2400 {
+			t.Errorf("%d entries are left, %v; the topic begins at %d", len(all), err, w.starts[0])
+		}
+	})
+}
