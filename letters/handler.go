@@ -14,6 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
@@ -98,7 +100,9 @@ func (l *Letters) Handler() http.Handler {
 func explain(err error) *problem.HTTPError {
 	switch {
 	case errors.Is(err, store.ErrNoJob):
-		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or none that can be stopped or resumed.")
+		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or it has ended and can't be stopped or resumed.")
+	case errors.Is(err, errUnreadable):
+		return problem.New(http.StatusUnprocessableEntity, "unreadable-letter", err.Error())
 	case errors.Is(err, errGone):
 		return problem.New(http.StatusNotFound, "no-such-letter", "The dead-letter topic does not have the record: there never was one, or Kafka has deleted it for its age.")
 	}
@@ -137,9 +141,13 @@ func afterOf(source, text string) (behind store.Letter, err error) {
 	if text == "" {
 		return behind, nil
 	}
-	var us int64
+	at, id, _ := strings.Cut(text, ":")
+	us, err := strconv.ParseInt(at, 10, 64)
 	behind.Topic = schemas.DeadLetterTopic(source)
-	if n, err := fmt.Sscanf(text, "%d:%d:%d", &us, &behind.Partition, &behind.Offset); err != nil || n != 3 || us <= 0 {
+	if err == nil {
+		behind.Partition, behind.Offset, err = ParseID(id)
+	}
+	if err != nil || us <= 0 {
 		return behind, bad("after is %.60q; take it from the page before.", text)
 	}
 	behind.At = time.UnixMicro(us).UTC()
@@ -198,13 +206,21 @@ func (l *Letters) jobs(r *http.Request) (admin.Answer, error) {
 }
 
 func (l *Letters) job(r *http.Request) (admin.Answer, error) {
-	j, err := l.Store.Job(r.Context(), r.PathValue("id"))
+	id := r.PathValue("id")
+	if uuid.Validate(id) != nil {
+		return admin.Answer{}, store.ErrNoJob
+	}
+	j, err := l.Store.Job(r.Context(), id)
 	return admin.Answer{Body: j}, err
 }
 
 func (l *Letters) switched(to store.JobState) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
-		j, err := l.Switch(r.Context(), r.PathValue("id"), to, l.Actor(r))
+		id := r.PathValue("id")
+		if uuid.Validate(id) != nil {
+			return admin.Answer{}, store.ErrNoJob
+		}
+		j, err := l.Switch(r.Context(), id, to, l.Actor(r))
 		return admin.Answer{Body: j}, err
 	}
 }
@@ -250,6 +266,8 @@ func (l *Letters) orderOf(r *http.Request) (o Order, err error) {
 	}
 	o.Kind, o.Lane, o.Rate, o.Most, o.Note = store.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Most, body.Note
 	switch {
+	case o.Filter.Handled != "" && o.Filter.Handled != store.OpenLetters:
+		return o, bad("handled is %q; what is done about letters is done about open ones.", o.Filter.Handled)
 	case o.Kind != store.ReplayJob && o.Kind != store.PurgeJob:
 		return o, bad("kind is %.20q; it must be REPLAY or PURGE.", body.Kind)
 	case o.Kind == store.ReplayJob && o.Lane != schemas.High && o.Lane != schemas.Low:
@@ -311,9 +329,10 @@ func set(f *store.LetterFilter, name, text string) (err error) {
 	case "until":
 		f.Until, err = time.Parse(time.RFC3339Nano, text)
 	case "attempts":
-		var n int
-		n, err = strconv.Atoi(text)
-		f.Attempts = &n
+		var n uint64
+		n, err = strconv.ParseUint(text, 10, 31)
+		attempts := int(n)
+		f.Attempts = &attempts
 	case "offset":
 		partition, offset, err := ParseID(text)
 		if err != nil {

@@ -218,7 +218,7 @@ func entry(j store.LetterJob, did, actor string, at time.Time) store.AuditEntry 
 	if err != nil {
 		panic(err) // it is of our own types
 	}
-	return store.AuditEntry{At: at, Actor: actor, Action: kind + did, Source: j.Source, Before: json.RawMessage("null"), After: after, Note: j.Note}
+	return store.AuditEntry{At: at, Actor: actor, Action: kind + did, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
 }
 
 // List returns the chosen letters, the newest first, behind one of them unless its time is
@@ -247,8 +247,13 @@ func (l *Letters) Show(ctx context.Context, id store.LetterID) (schemas.DeadLett
 		return schemas.DeadLetter{}, err
 	case !there:
 		return schemas.DeadLetter{}, errGone
+	case read.Err != nil:
+		return schemas.DeadLetter{}, fmt.Errorf("%w: %w", errUnreadable, read.Err)
 	}
-	return read.Letter, read.Err
+	return read.Letter, nil
 }
 
-var errGone = errors.New("the topic does not have the letter any more")
+var (
+	errGone       = errors.New("the topic does not have the letter any more")
+	errUnreadable = errors.New("the record can't be read as a dead letter")
+)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -222,7 +223,7 @@ func (w *world) process() *process {
 	w.processes = append(w.processes, p)
 	p.Letters = New(Needs{
 		Store: fakeStore{w.db, p}, Mail: fakeMail{p}, Door: p, Bell: fakeBell{p}, Sources: map[string]Source{theSource: fakeSource{}},
-		Process: fmt.Sprint("process-", w.born), Log: slog.New(slog.DiscardHandler),
+		Process: fmt.Sprint("process-", w.born), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
 	})
 	return p
 }

@@ -1,0 +1,250 @@
+package letters
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// counter is the admin API of letters, whose answers are compared with the OpenAPI document.
+type counter struct {
+	*world
+	of      *process
+	handler http.Handler
+	router  routers.Router
+}
+
+func newCounter(t *testing.T) *counter {
+	t.Helper()
+	c := &counter{world: newWorld(t)}
+	c.of = c.process()
+	c.handler = c.of.Handler()
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	doc.Servers = nil
+	if c.router, err = gorillamux.NewRouter(doc); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// do sends a request, and checks the answer against the OpenAPI document, and what was taken
+// too; into may be nil.
+func (c *counter) do(method, target, body string, want int, into any) (text string) {
+	c.Helper()
+	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	rec := httptest.NewRecorder()
+	c.handler.ServeHTTP(rec, req)
+	text = rec.Body.String()
+	if rec.Code != want {
+		c.Errorf("%s %s %s: %d, want %d: %s", method, target, body, rec.Code, want, text)
+	}
+	if into != nil {
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			c.Fatalf("%s %s: %s: %v", method, target, text, err)
+		}
+	}
+	route, params, err := c.router.FindRoute(req)
+	if err != nil {
+		c.Fatalf("%s %s is not in the OpenAPI document: %v", method, target, err)
+	}
+	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
+	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
+	req.Body = io.NopCloser(strings.NewReader(body))
+	if err := openapi3filter.ValidateRequest(c.Context(), input); err != nil && rec.Code < 300 {
+		c.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, target, err)
+	}
+	if err := openapi3filter.ValidateResponse(c.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: rec.Code, Header: rec.Header(), Body: io.NopCloser(strings.NewReader(text)), Options: options,
+	}); err != nil {
+		c.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, target, err, text)
+	}
+	return text
+}
+
+const lettersPath = "/admin/v1/letters/" + theSource
+
+// fill buries four letters: one is handled, one has come back too often, one can't be read.
+func (c *counter) fill() {
+	c.bury(idOf(0, 1), func(l *store.Letter, r *Read) {
+		l.Status, l.Attempts, l.CorrelationID = 500, 4, "c"
+		r.Letter.Headers = []schemas.Header{{Key: "a", Value: []byte("b")}, {Key: "none"}}
+		r.Letter.Sample, r.Letter.SampleType, r.Letter.Status = []byte("oh"), "text/plain", 500
+	})
+	c.bury(idOf(0, 2))
+	c.bury(idOf(1, 3), func(_ *store.Letter, r *Read) {
+		r.Letter.Headers = schemas.ReplayMark{ID: "x", Count: schemas.MaxReplays}.Headers()
+	})
+	c.bury(idOf(1, 4), func(l *store.Letter, r *Read) {
+		l.Entity, l.Fingerprint, l.Reason = schemas.Entity{Source: theSource}, "", schemas.Undecodable
+		r.Letter.Value = nil
+	})
+	c.bury(idOf(2, 5), func(_ *store.Letter, r *Read) { r.Err = errors.New("header x is no number") })
+	j := c.of.start(Order{Kind: store.PurgeJob, Filter: store.LetterFilter{Key: "0-2", Until: time.Now().Add(time.Second)}})
+	j.State = store.JobDone
+	if _, err := c.db.AdvanceJob(c.Context(), j, []store.LetterID{idOf(0, 2)}, store.Handling{How: store.Purged, By: "me", Job: j.ID, At: time.Now()}, nil); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func TestEachAnswerFitsTheDocument(t *testing.T) {
+	t.Parallel()
+	c := newCounter(t)
+	c.do(http.MethodGet, lettersPath, "", 200, nil)
+	c.do(http.MethodGet, lettersPath+"/groups", "", 200, nil)
+	c.do(http.MethodGet, "/admin/v1/letter-jobs", "", 200, nil)
+	c.fill()
+	var seen []string
+	for after := ""; ; {
+		var list List
+		c.do(http.MethodGet, lettersPath+"?limit=2&after="+after, "", 200, &list)
+		for _, e := range list.Letters {
+			seen = append(seen, e.ID)
+		}
+		if after = list.Next; after == "" {
+			break
+		}
+	}
+	if got := fmt.Sprint(seen); got != "[2:5 1:4 1:3 0:2 0:1]" {
+		t.Errorf("pages have %s", got)
+	}
+	for query, want := range map[string]string{
+		"handled=open": "[2:5 1:4 1:3 0:1]", "handled=purged": "[0:2]", "handled=replayed": "[]", "handled=all&reason=UNDECODABLE": "[1:4]", "offset=1:3": "[1:3]",
+		"attempts=4": "[0:1]", "key=0-1": "[0:1]", "facet=character&fingerprint=f&handled=handled": "[0:2]", "since=2999-01-01T00:00:00Z": "[]",
+		"until=2999-01-01T00:00:00%2B09:00&limit=1": "[2:5]", "key=%27%22%25_": "[]",
+	} {
+		var list List
+		c.do(http.MethodGet, lettersPath+"?"+query, "", 200, &list)
+		ids := []string{}
+		for _, e := range list.Letters {
+			ids = append(ids, e.ID)
+		}
+		if got := fmt.Sprint(ids); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+	var groups Groups
+	c.do(http.MethodGet, lettersPath+"/groups?handled=open", "", 200, &groups)
+	if groups.Total != 4 || len(groups.Groups) != 2 || groups.Groups[0].Spent != 1 {
+		t.Errorf("%+v", groups)
+	}
+	for _, id := range []string{"/0/1", "/1/3", "/1/4"} {
+		c.do(http.MethodGet, lettersPath+id, "", 200, nil)
+	}
+	if text := c.do(http.MethodGet, lettersPath+"/2/5", "", 422, nil); !strings.Contains(text, "header x") {
+		t.Error(text)
+	}
+	c.do(http.MethodGet, lettersPath+"/9/9", "", 404, nil)
+}
+
+func TestOrdersAreTakenStoppedAndResumed(t *testing.T) {
+	t.Parallel()
+	c := newCounter(t)
+	c.fill()
+	var plan Planned
+	c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"REPLAY","lane":"LOW"}`, 200, &plan)
+	if plan.Total != 4 || plan.Count != 2 || len(plan.Routes) != 3 {
+		t.Errorf("%+v", plan)
+	}
+	c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"PURGE","filter":{"handled":"open"},"max":3}`, 200, &plan)
+	if plan.Count != 3 {
+		t.Errorf("%+v", plan)
+	}
+	var j store.LetterJob
+	c.do(http.MethodPost, lettersPath+"/jobs", `{"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX","offset":"0:1","attempts":"4"},"lane":"HIGH","rate":0.5,"max":7,"note":"well again"}`, 201, &j)
+	if j.Lane != schemas.High || j.Rate != 0.5 || j.Most != 7 || j.Note != "well again" || j.CreatedBy != "me" || j.Filter.Handled != store.OpenLetters || j.Filter.Until.IsZero() {
+		t.Errorf("%+v", j)
+	}
+	path := "/admin/v1/letter-jobs/" + j.ID
+	c.do(http.MethodPost, path+"/stop", "{}", 200, &j)
+	c.do(http.MethodPost, path+"/stop", "", 200, &j)
+	if j.State != store.JobStopped {
+		t.Errorf("%+v", j)
+	}
+	c.do(http.MethodPost, path+"/resume", "{}", 200, &j)
+	c.do(http.MethodGet, path, "", 200, &j)
+	if j.State != store.JobRunning {
+		t.Errorf("%+v", j)
+	}
+	var all struct{ Jobs []store.LetterJob }
+	c.do(http.MethodGet, "/admin/v1/letter-jobs", "", 200, &all)
+	if len(all.Jobs) != 2 || all.Jobs[0].ID != j.ID {
+		t.Errorf("%+v", all)
+	}
+	for _, id := range []string{"none", "%00", "%ff", "0199c8a0-6f3e-7c41-9d05-3a8f6c1b2e47"} {
+		c.do(http.MethodGet, "/admin/v1/letter-jobs/"+id, "", 404, nil)
+		c.do(http.MethodPost, "/admin/v1/letter-jobs/"+id+"/stop", "", 404, nil)
+		c.do(http.MethodPost, "/admin/v1/letter-jobs/"+id+"/resume", "", 404, nil)
+	}
+}
+
+// TestBadInputIsAnsweredWithWhatToDo: each is the caller's mistake, and no trouble here.
+func TestBadInputIsAnsweredWithWhatToDo(t *testing.T) {
+	t.Parallel()
+	c := newCounter(t)
+	for query, says := range map[string]string{
+		"reason=UPSTREAM_6XX": "there are UNDECODABLE", "since=yesterday": "2026-01-27T12:00:00Z", "until=1": "2026-01-27T12:00:00Z",
+		"attempts=-1": "whole number", "attempts=4294967296": "whole number", "attempts=x": "whole number",
+		"offset=3": "partition:offset", "offset=3:x": "partition:offset", "offset=-1:3": "partition:offset", "offset=3:99999999999999999999": "partition:offset",
+		"offset=4294967296:1": "partition:offset", "handled=gone": "open, handled", "colour=red": "there are reason", "key=a&key=b": "twice",
+		"key=%00": "UTF-8", "facet=%ff": "UTF-8",
+	} {
+		for _, path := range []string{"", "/groups"} {
+			if text := c.do(http.MethodGet, lettersPath+path+"?"+query, "", 400, nil); !strings.Contains(text, says) {
+				t.Errorf("%s%s: %s", path, query, text)
+			}
+		}
+	}
+	for _, query := range []string{"limit=0", "limit=1001", "limit=-1", "limit=x", "after=x", "after=1:2", "after=1:2:3:4", "after=0:2:3", "after=1:-2:3", "after=1:2:3x"} {
+		c.do(http.MethodGet, lettersPath+"?"+query, "", 400, nil)
+	}
+	for _, query := range []string{"limit=1", "after=1:2:3"} {
+		c.do(http.MethodGet, lettersPath+"/groups?"+query, "", 400, nil)
+	}
+	for _, id := range []string{"/x/1", "/1/x", "/-1/1", "/1/-1", "/4294967296/1", "/1/99999999999999999999"} {
+		c.do(http.MethodGet, lettersPath+id, "", 400, nil)
+	}
+	for body, says := range map[string]string{
+		"": "an object, as in", "null": "REPLAY or PURGE", "[]": "an object, as in", `{"kind":"REPLAY"}`: "HIGH or LOW", `{"kind":"SHRED"}`: "REPLAY or PURGE",
+		`{"kind":"PURGE"}{}`: "an object, as in", `{"kind":"PURGE","colour":"red"}`: "colour", `{"kind":"REPLAY","lane":"low"}`: "HIGH or LOW",
+		`{"kind":"PURGE","rate":-1}`: "1 a minute", `{"kind":"PURGE","rate":0.001}`: "1 a minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "an object, as in",
+		`{"kind":"PURGE","max":-1}`: "0 for all", `{"kind":"PURGE","max":1.5}`: "an object, as in", `{"kind":"PURGE","note":"a\nb"}`: "one line",
+		`{"kind":"PURGE","note":"` + strings.Repeat("x", 1001) + `"}`: "1000", `{"kind":"PURGE","filter":{"limit":"1"}}`: "there are reason",
+		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "open ones", `{"kind":"PURGE","filter":{"attempts":4}}`: "an object, as in",
+		`{"kind":"PURGE","filter":{"key":"a\u0000"}}`: "UTF-8", `{"kind":"PURGE","filter":{"since":"now"}}`: "a time",
+	} {
+		for _, path := range []string{"/plan", "/jobs"} {
+			if text := c.do(http.MethodPost, lettersPath+path, body, 400, nil); !strings.Contains(text, says) {
+				t.Errorf("%.100s: %s", body, text)
+			}
+		}
+	}
+	c.do(http.MethodPost, lettersPath+"/jobs", `{"note":"`+strings.Repeat("x", 70<<10)+`"}`, 413, nil)
+	for _, path := range []string{"", "/groups", "/1/2"} {
+		c.do(http.MethodGet, "/admin/v1/letters/nobody"+path, "", 404, nil)
+	}
+	c.do(http.MethodPost, "/admin/v1/letters/nobody/jobs", `{"kind":"PURGE"}`, 404, nil)
+	if jobs, err := c.db.Jobs(t.Context(), 9); err != nil || len(jobs) != 0 {
+		t.Errorf("%+v were ordered, %v", jobs, err)
+	}
+}
