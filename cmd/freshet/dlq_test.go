@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/store"
+)
+
+// ailing has the upstream refuse all keys that begin with bad for good, or none.
+func (d *dev) ailing(ill bool) {
+	d.Helper()
+	var c simulator.Control
+	if ill {
+		c.Faults = []simulator.Fault{{Key: "^bad", Kind: simulator.BadParameter}}
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		d.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(d.Context(), http.MethodPost, d.upstream+"/_control", bytes.NewReader(text))
+	if err != nil {
+		d.Fatal(err)
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		d.Fatal(resp.Status)
+	}
+}
+
+// buried has n keys end as letters, beside others that vouch for the upstream.
+func (d *dev) buried(prefix string, n int) {
+	d.Helper()
+	d.ailing(true)
+	for _, key := range append(characters("bad-"+prefix, n), characters(prefix, 30)...) {
+		d.do(http.MethodGet, d.api+"/v1/nexon/character/"+key)
+	}
+	for since := time.Now(); strings.Count(d.said(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
+		if time.Since(since) > 2*patience {
+			d.Fatalf("there are not %d letters:\n%s", n, d.said(0, nil, "dlq", "list"))
+		}
+	}
+	d.ailing(false)
+}
+
+func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.said(0, []string{"no dead letters\n"}, "dlq", "list")
+	d.said(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
+	for _, list := range [][]string{{"list"}, {"list", "--group"}, {"jobs"}} {
+		if text := d.said(0, nil, append(append([]string{"dlq"}, list...), "-o", "json")...); text != "[]\n" {
+			t.Errorf("nothing is %q", text)
+		}
+	}
+	nothing := func(verb string, args ...string) {
+		t.Helper()
+		if code, _, errs := d.dlq(context.Background(), append([]string{verb, "--yes"}, args...)...); code != 3 || !strings.Contains(errs, "there is no dead letter to "+verb) {
+			t.Errorf("exit %d, %q", code, errs)
+		}
+	}
+	nothing("replay", "--reason", "parse_error")
+	for _, c := range [][]string{
+		{"UPSTREAM_5XX", "list", "--reason", "x"},
+		{"24h or 7d", "list", "--since", "soon"},
+		{"24h or 7d", "replay", "--until", "-3h"},
+		{"3:120", "show", "3-120"},
+		{"whole number", "purge", "--attempts", "-1"},
+		{"0, for all, or more", "list", "--limit", "-1"},
+		{"between 1 and 1000", "show", "--limit", "0"},
+		{"high or low", "replay", "--lane", "middle"},
+		{"50/s or 30/m", "replay", "--rate", "50"},
+		{"50/s or 30/m", "replay", "--rate", "9/h"},
+		{"table, json or jsonl", "list", "-o", "xml"},
+		{"accepts 1 arg", "stop"},
+	} {
+		d.said(2, c[:1], append([]string{"dlq"}, c[1:]...)...)
+	}
+	d.said(3, []string{`no source "github"`}, "dlq", "list", "--source", "github")
+	d.said(3, []string{"does not have the record"}, "dlq", "show", "3:99999")
+	d.said(3, []string{"there is no such dead letter"}, "dlq", "show", "--key", "nobody")
+	d.said(3, []string{"no such job"}, "dlq", "stop", "none")
+	d.said(3, []string{"no such job"}, "dlq", "replay", "--resume", "none")
+
+	d.buried("a", 5)
+	table := strings.Join(strings.Fields(d.said(0, nil, "dlq", "list", "--limit", "0")), " ")
+	for _, want := range []string{"ID DIED REASON STATUS FACET/KEY ATTEMPTS REPLAYS HANDLED ERROR", "UPSTREAM_4XX 400 character/bad-a4 2 0 - document"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in %s", want, table)
+		}
+	}
+	if code, out, errs := d.dlq(context.Background(), "list", "--limit", "2"); code != 0 || strings.Count(out, "\n") != 3 || !strings.Contains(errs, "there are more than 2") {
+		t.Errorf("exit %d, %q, %q", code, out, errs)
+	}
+	if table := strings.Join(strings.Fields(d.said(0, nil, "dlq", "list", "--group")), " "); !strings.Contains(table, "ERROR 5 UPSTREAM_4XX 400 character ") {
+		t.Error(table)
+	}
+	var all []letters.Entry
+	if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	d.said(0, []string{"UPSTREAM_4XX", "0 times of at most 3", `"key": "bad-a1"`, "OPENAPI00004", "answer, application/json"}, "dlq", "show", all[0].ID)
+	d.said(0, []string{`"reason":"UPSTREAM_4XX"`}, "dlq", "show", "--key", "bad-a1", "-o", "jsonl")
+
+	d.said(0, []string{"nexon.update-priority-low\n", "5 of 5 letters\n"}, "dlq", "replay", "--dry-run")
+	if code, out, errs := d.dlq(context.Background(), "replay"); code != 2 || !strings.Contains(out, "5 of 5 letters") || !strings.Contains(errs, "give --yes") {
+		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
+	}
+	if code, out, errs := d.dlq(context.Background(), "replay", "--yes", "--lane", "high", "--rate", "0", "--max", "3"); code != 0 || !strings.Contains(out, "3 of 3 letters are asked for again (job ") || strings.Contains(out, "%") || !strings.Contains(errs, " %, 0 of 3 letters") {
+		t.Errorf("exit %d, %q, %q", code, out, errs)
+	}
+	d.said(0, []string{"REPLAY  nexon   DONE   3"}, "dlq", "jobs")
+	if n := strings.Count(d.said(0, nil, "dlq", "list", "--handled", "replayed", "-o", "jsonl"), "\n"); n != 3 {
+		t.Errorf("%d were replayed, want 3", n)
+	}
+	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 letters are done with") {
+		t.Errorf("exit %d, %q", code, out)
+	}
+	nothing("purge")
+	d.said(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
+}
+
+// dlq runs a command until ctx ends.
+func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	d.Helper()
+	var out, errs bytes.Buffer
+	code = run(ctx, append([]string{"dlq"}, args...), []string{"FRESHET_ADDR=" + d.api}, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// TestInterruptingACommandLeavesTheJobGoing until it is stopped, and it can be resumed.
+func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.buried("a", 4)
+	ctx, interrupt := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer interrupt()
+	following.Go(func() {
+		if code, out, errs := d.dlq(ctx, "replay", "--yes", "--rate", "1/m"); code != 4 || !strings.Contains(errs, "goes on without this command") || strings.Contains(out, "are asked for again") {
+			t.Errorf("exit %d, %q, %q", code, out, errs)
+		}
+	})
+	job := func(state store.JobState, done int64) (j store.LetterJob) {
+		d.Helper()
+		for since := time.Now(); j.State != state || j.Done != done; <-time.After(50 * time.Millisecond) {
+			var all []store.LetterJob
+			if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
+				t.Fatalf("%+v, %v", all, err)
+			}
+			if len(all) == 1 {
+				j = all[0]
+			}
+			if time.Since(since) > patience {
+				t.Fatalf("the job is not %s with %d done: %+v", state, done, j)
+			}
+		}
+		return j
+	}
+	id := job(store.JobRunning, 1).ID
+	interrupt()
+	following.Wait()
+	job(store.JobRunning, 1)
+	d.said(0, []string{"is stopped", "1 of 4"}, "dlq", "stop", id)
+	job(store.JobStopped, 1)
+
+	again, leave := context.WithCancel(context.Background())
+	defer leave()
+	following.Go(func() { d.dlq(again, "replay", "--resume", id) })
+	job(store.JobRunning, 1)
+	d.said(0, nil, "dlq", "stop", id)
+	following.Wait() // who follows it is told
+}
+
+// TestWhoFollowsAJobIsToldWhatStaysOpen with exit code 4, and what to do about each kind.
+func TestWhoFollowsAJobIsToldWhatStaysOpen(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		j       store.LetterJob
+		partial bool
+		says    string
+	}{
+		"all":     {store.LetterJob{State: store.JobDone, Total: 2, Done: 2}, false, ""},
+		"limit":   {store.LetterJob{State: store.JobDone, Total: 2, Done: 1, Refused: map[string]int64{letters.RefusedLimit: 1}}, true, "1 stay open: replayed 3 times already; mend"},
+		"several": {store.LetterJob{State: store.JobDone, Refused: map[string]int64{letters.RefusedGone: 4, letters.RefusedInvalid: 1}}, true, "4 stay open: Kafka has it no longer; purge; 1 stay open: the configuration"},
+		"stopped": {store.LetterJob{State: store.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
+	} {
+		var out bytes.Buffer
+		p := &program{stdout: &out}
+		test.j.Kind = store.ReplayJob
+		err := p.ended(test.j)
+		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := fmt.Sprintf("%d of %d letters are asked for again", test.j.Done, test.j.Total); !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %q", name, out.String())
+		}
+	}
+}
