@@ -1,0 +1,150 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+)
+
+// Needs are what the console shows, and by what it acts.
+type Needs struct {
+	// Sources are their names, sorted, and Facets those of each.
+	Sources []string
+	Facets  map[string][]string
+	Now     Overview
+	Known   Known
+	Limits  Limits
+	Letters Letters
+	Guard   Guard
+	// Weather breaks the upstream of a demonstration; nil: there is none.
+	Weather Weather
+	// ReadOnly: nobody may change anything by this console, whoever they are.
+	ReadOnly bool
+	Version  string
+	Clock    func() time.Time
+	Log      *slog.Logger
+}
+
+// Guard knows who asks. A request has its token in Authorization, where the console puts it
+// from its cookie.
+type Guard interface {
+	Identify(r *http.Request, address string) (access.Client, error)
+	// Required reports whether anybody is asked who they are.
+	Required() bool
+}
+
+// Overview is what is going on.
+type Overview interface {
+	// Lanes says how far behind each lane is; it is sampled in the background and costs
+	// nothing to ask.
+	Lanes(source string) []Lane
+	// Reads says what readers of this process were told since it started.
+	Reads() []Reads
+	// Dependencies says which of them answer; it asks them no more than once a second.
+	Dependencies(ctx context.Context) []Dependency
+}
+
+// Lane is how far behind one lane of a source is.
+type Lane struct {
+	Lane schemas.Lane
+	// Records that wait, and for how long the next one will; Known: that was measured lately.
+	Records int64
+	Wait    time.Duration
+	Known   bool
+}
+
+// Reads are what readers of a source were told since the process started.
+type Reads struct {
+	Source                         string
+	Fresh, Stale, Updating, Absent int64
+	// AgeHalf is an age that half of the snapshots were not older than, AgeMost one that 95
+	// of 100 were not; zero: nobody has read.
+	AgeHalf, AgeMost time.Duration
+}
+
+// Dependency is one service that the process leans on.
+type Dependency struct {
+	Name  string
+	Error string // empty: it answers
+}
+
+// Known is what is known of one entity.
+type Known interface {
+	// Entity returns all of it. Content is left out if the client may not see it.
+	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
+	// CheckKey returns why there can be no such entity.
+	CheckKey(e schemas.Entity) error
+	// Refresh asks for it in the HIGH lane, as a person does, and says in words what became
+	// of that.
+	Refresh(ctx context.Context, e schemas.Entity) (told string, err error)
+}
+
+// Entity is what is known of one entity.
+type Entity struct {
+	Entity schemas.Entity
+	// Stored: State says of what; Payload is the content, if it may be shown.
+	Stored  bool
+	State   store.State
+	Payload []byte
+	// FreshFor is for how long it counts as fresh after a check.
+	FreshFor time.Duration
+	// Status is what is known of its failures; its State is empty if there are none.
+	Status store.Status
+	Way    Way
+	// Registered is nil if it is not prefetched.
+	Registered *store.Registered
+	// Letters are its newest dead letters.
+	Letters []store.Letter
+}
+
+// Way is what Redis knows of the requests of an entity; the zero value: nothing is under way.
+type Way struct {
+	Lane       schemas.Lane // of the request under way; empty: none
+	Number     int64
+	Confirmed  bool // Kafka has it
+	Until      time.Time
+	Issued     int64 // the last number issued; above Number: a fetch is under way
+	Hold       string
+	HoldUntil  time.Time
+	Unknown    bool // Redis did not answer
+	CooledTill time.Time
+}
+
+// Limits are the quotas, and what is changed of them while they are in use.
+type Limits interface {
+	View(ctx context.Context, source string) (limiter.View, error)
+	Get(ctx context.Context, source string) (settings.State, error)
+	Change(ctx context.Context, o settings.Order, p settings.Patch) (settings.State, error)
+	Stop(ctx context.Context, o settings.Order) (settings.State, error)
+	Resume(ctx context.Context, o settings.Order) (settings.State, error)
+	Audit(ctx context.Context, limit int) ([]settings.Entry, error)
+}
+
+// Letters are the dead letters.
+type Letters interface {
+	List(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error)
+	Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error)
+	Show(ctx context.Context, id store.LetterID) (schemas.DeadLetter, error)
+	Plan(ctx context.Context, o letters.Order) (letters.Planned, error)
+	Start(ctx context.Context, o letters.Order, actor string) (store.LetterJob, error)
+	Switch(ctx context.Context, id string, to store.JobState, actor string) (store.LetterJob, error)
+	Jobs(ctx context.Context) ([]store.LetterJob, error)
+}
+
+// Weather is how the upstream of a demonstration behaves.
+type Weather interface {
+	Kinds() []WeatherKind
+	Now() string
+	Set(ctx context.Context, name string) error
+}
+
+// WeatherKind is one way in which it may behave.
+type WeatherKind struct{ Name, Title, Explains string }
