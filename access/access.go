@@ -17,10 +17,12 @@ import (
 // Scope is something that a client may do.
 type Scope string
 
-// The scopes, besides those of See. Admin includes all others.
+// The scopes, besides those of See. Inspect is of those who may look at all that operators
+// see, and change nothing. Admin includes all others.
 const (
 	Read    Scope = "read"
 	Refresh Scope = "refresh"
+	Inspect Scope = "inspect"
 	Admin   Scope = "admin"
 )
 
@@ -29,7 +31,7 @@ const (
 const seePrefix = "see:"
 
 // See returns the scope of those who may see what was fetched within a visibility.
-// Whoever has it needs Read or Refresh besides.
+// Whoever has it needs Read, Refresh or Inspect besides.
 func See(visibility string) Scope { return Scope(seePrefix + visibility) }
 
 // visibilityName is what package source takes for a visibility.
@@ -38,7 +40,7 @@ var visibilityName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 // known reports whether the scope is one that there is, or that can be.
 func (s Scope) known() bool {
 	visibility, see := strings.CutPrefix(string(s), seePrefix)
-	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Admin}, s)
+	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Inspect, Admin}, s)
 }
 
 // Client is who asks.

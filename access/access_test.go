@@ -24,3 +24,18 @@ func TestAClientSeesWhatIsForEverybodyAndWhatItsScopesName(t *testing.T) {
 		}
 	}
 }
+
+func TestWhoMayInspectMayNothingElse(t *testing.T) {
+	inspector := Client{Scopes: []Scope{Inspect}}
+	if !Inspect.known() || !inspector.May(Inspect) {
+		t.Error("the scope is none")
+	}
+	for _, s := range []Scope{Read, Refresh, Admin, See("a")} {
+		if inspector.May(s) {
+			t.Errorf("who may inspect may %s", s)
+		}
+	}
+	if (Client{Scopes: []Scope{Read, Refresh}}).May(Inspect) || !(Client{Scopes: []Scope{Admin}}).May(Inspect) {
+		t.Error("who reads may inspect, or who administers may not")
+	}
+}
