@@ -1,0 +1,72 @@
+package console
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/settings"
+)
+
+// audited is how many acts are shown.
+const audited = 200
+
+// activityPage is the page of who did what.
+type activityPage struct {
+	Entries []act
+	More    bool
+	Most    int
+}
+
+// act is one entry of the audit in words.
+type act struct {
+	At                             time.Time
+	Actor, Did, Source, Note, Full string
+}
+
+var acts = map[string]string{
+	"set": "changed the quota", "stop": "stopped the source", "resume": "resumed the source",
+	"key-create": "made an API key", "key-revoke": "revoked an API key",
+	"entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",
+	"replay-started": "ordered a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "had a replay done",
+	"purge-started": "ordered a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "had a purge done",
+}
+
+func actOf(e settings.Entry) act {
+	did, known := acts[e.Action]
+	if !known {
+		did = shown(e.Action, 40)
+	}
+	full := ""
+	if text := compact(e.Before); text != "" {
+		full = "before " + text + "\n"
+	}
+	return act{e.At, shown(e.Actor, 80), did, shown(e.Source, 63), shown(e.Note, errorShown), shown(full+"after "+compact(e.After), longShown)}
+}
+
+// compact is JSON on one line; empty if it says nothing.
+func compact(text json.RawMessage) string {
+	switch s := strings.TrimSpace(string(text)); s {
+	case "", "null", "{}":
+		return ""
+	default:
+		return s
+	}
+}
+
+func (c *Console) activity(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	ctx, cancel := bounded(r)
+	defer cancel()
+	all, err := c.Limits.Audit(ctx, audited)
+	if err != nil {
+		c.trouble(w, r, "The audit can't be read.", err)
+		return
+	}
+	p := activityPage{More: len(all) == audited, Most: audited}
+	for _, e := range all {
+		p.Entries = append(p.Entries, actOf(e))
+	}
+	c.render(w, r, http.StatusOK, "activity", "Activity", p)
+}

@@ -1,0 +1,158 @@
+// What is new on the page is put in its place as text, and never as markup.
+'use strict'
+;(() => {
+  const SVG = 'http://www.w3.org/2000/svg'
+  const root = document.documentElement
+
+  // The switch of the colours.
+  const theme = document.getElementById('theme')
+  theme.closest('label').hidden = false
+  theme.value = root.dataset.theme || ''
+  theme.addEventListener('change', () => {
+    if (theme.value) root.dataset.theme = theme.value
+    else delete root.dataset.theme
+    try {
+      if (theme.value) localStorage.setItem('freshet-theme', theme.value)
+      else localStorage.removeItem('freshet-theme')
+    } catch { /* it holds for this page */ }
+    for (const c of charts.values()) c.plot.redraw()
+  })
+
+  const set = (element, { text, tone }) => {
+    if (element.textContent !== text) element.textContent = text
+    if (tone) element.dataset.tone = tone
+    else delete element.dataset.tone
+  }
+
+  const bar = part => {
+    const svg = document.createElementNS(SVG, 'svg')
+    for (const [name, value] of Object.entries({ class: 'bar', viewBox: '0 0 100 8', preserveAspectRatio: 'none', 'aria-hidden': 'true', focusable: 'false' })) svg.setAttribute(name, value)
+    for (const [name, width] of [['rest', 100], ['part', part]]) {
+      const rect = document.createElementNS(SVG, 'rect')
+      rect.setAttribute('class', name)
+      rect.setAttribute('width', width)
+      rect.setAttribute('height', 8)
+      svg.append(rect)
+    }
+    return svg
+  }
+
+  const cell = (element, fact) => {
+    const text = document.createElement('span')
+    set(text, fact)
+    element.append(...(fact.part === undefined ? [] : [bar(fact.part)]), text)
+    return element
+  }
+
+  const fill = (body, rows) => {
+    const heads = [...body.closest('table').tHead.rows[0].cells]
+    const made = rows.map(row => {
+      const tr = document.createElement('tr')
+      row.forEach((fact, i) => {
+        const td = cell(document.createElement(i === 0 ? 'th' : 'td'), fact)
+        if (i === 0) td.scope = 'row'
+        else if (heads[i].className) td.className = heads[i].className
+        tr.append(td)
+      })
+      return tr
+    })
+    if (!made.length) {
+      const tr = document.createElement('tr'), td = document.createElement('td')
+      td.className = 'none'
+      td.colSpan = heads.length
+      td.textContent = body.dataset.empty
+      tr.append(td)
+      made.push(tr)
+    }
+    body.replaceChildren(...made)
+  }
+
+  const patch = said => {
+    for (const element of document.querySelectorAll('[data-fact]')) {
+      const fact = said.facts[element.dataset.fact]
+      if (fact) set(element, fact)
+    }
+    for (const svg of document.querySelectorAll('[data-part]')) svg.lastElementChild.setAttribute('width', said.facts[svg.dataset.part].part)
+    for (const body of document.querySelectorAll('[data-rows]')) {
+      const rows = said.rows[body.dataset.rows]
+      const text = JSON.stringify(rows)
+      if (rows && body.dataset.was !== text) fill(body, rows)
+      body.dataset.was = text
+    }
+    for (const list of document.querySelectorAll('[data-list]')) {
+      list.replaceChildren(...said.rows[list.dataset.list].map(row => cell(document.createElement('li'), row[0])))
+    }
+    for (const [source, points] of Object.entries(said.points || {})) plot(source, points)
+    const at = document.getElementById('live-at')
+    at.textContent = said.at
+  }
+
+  // The charts of the last minutes.
+  const charts = new Map()
+  const minutes = 5 * 60
+  const ink = name => () => getComputedStyle(document.querySelector(name)).color
+  const plot = (source, points) => {
+    const place = document.querySelector(`[data-chart="${CSS.escape(source)}"]`)
+    if (!place || !window.uPlot) return
+    let chart = charts.get(source)
+    if (!chart) {
+      const line = (label, color, dash) => ({ label, stroke: ink(color), width: 2, dash, spanGaps: false, points: { show: false } })
+      const axis = { stroke: ink('.unit'), font: '12px system-ui, sans-serif', grid: { stroke: ink('.grid'), width: 1 }, ticks: { show: false } }
+      const data = [[], [], [], []]
+      chart = { data }
+      charts.set(source, chart)
+      chart.plot = new uPlot({
+        width: place.clientWidth, height: 170, legend: { show: false }, cursor: { show: false },
+        tzDate: t => uPlot.tzDate(new Date(t * 1000), 'UTC'),
+        scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high) * 1.08] } },
+        axes: [{ ...axis, size: 26, space: 70, values: '{HH}:{mm}:{ss}' }, { ...axis, size: 46, space: 34 }],
+        series: [{}, line('HIGH', '.key.high'), line('LOW', '.key.low', [7, 4]), line('allowed', '.key.most', [2, 4])],
+      }, data, place)
+      new ResizeObserver(() => chart.plot.setSize({ width: place.clientWidth, height: 170 })).observe(place)
+      matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => chart.plot.redraw())
+    }
+    const { data } = chart
+    for (const p of points) {
+      if (data[0].length && p.t <= data[0].at(-1)) continue
+      if (data[0].length && p.t - data[0].at(-1) > 15) { // nobody looked
+        data[0].push(p.t - 1)
+        for (const line of data.slice(1)) line.push(null)
+      }
+      data[0].push(p.t)
+      data[1].push(p.high)
+      data[2].push(p.low)
+      data[3].push(p.most)
+    }
+    while (data[0].length && data[0].at(-1) - data[0][0] > minutes) for (const line of data) line.shift()
+    chart.plot.setData(data)
+  }
+
+  // What is new comes by itself while somebody looks.
+  const path = document.body.dataset.live
+  if (!path || !window.EventSource) return
+  const state = document.getElementById('live-state')
+  const say = text => { if (state.textContent !== text) state.textContent = text }
+  let stream
+  const begin = () => {
+    stream = new EventSource(path + (document.querySelector('[data-chart]') ? '?charts=1' : ''))
+    stream.onmessage = event => {
+      const said = JSON.parse(event.data)
+      patch(said)
+      if (said.facts['job.state']?.text === 'DONE') {
+        stream.close()
+        say('It has ended, at')
+        return
+      }
+      say('Live,')
+    }
+    stream.onerror = () => say(stream.readyState === EventSource.CLOSED ? 'Not live any more; load the page again. As it was at' : 'Not live: connecting again. As it was at')
+  }
+  addEventListener('pagehide', () => stream.close())
+  document.addEventListener('visibilitychange', () => {
+    if (document.hidden) {
+      stream.close()
+      say('As it was at')
+    } else if (stream.readyState === EventSource.CLOSED && state.textContent !== 'It has ended, at') begin()
+  })
+  begin()
+})()

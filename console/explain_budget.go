@@ -1,0 +1,148 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+)
+
+// rates are how many calls a second each lane was permitted lately; Known: that could be
+// measured.
+type rates struct {
+	High, Low float64
+	Known     bool
+}
+
+// budgetSays is the budget of a source in one sentence; v is nil if it could not be read.
+func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
+	switch {
+	case v == nil:
+		return "What the budget of " + source + " does is not known: Redis does not answer, so that nothing is called either."
+	case v.State == "unused":
+		return source + " has not been called yet; all of its budget is left."
+	}
+	var parts []string
+	used := false
+	for _, p := range v.Policies {
+		window, err := time.ParseDuration(p.Window)
+		switch {
+		case p.Window == limiter.Day.String():
+			parts = append(parts, dayLeft(p, now))
+		case err != nil:
+		case p.Used == nil && !used:
+			used = true
+			parts = append([]string{source + laneUse(p, r, window)}, parts...)
+		case p.Used != nil:
+			parts = append(parts, fmt.Sprintf("%s of %s calls of %s are left", count(p.Left), count(p.Limit), lastOf(window)))
+		}
+	}
+	if !used {
+		text := source + " is called as often as its limits let it"
+		if r.Known {
+			text = fmt.Sprintf("%s uses %s calls a second (HIGH %s, LOW %s)", source, rated(r.High+r.Low), rated(r.High), rated(r.Low))
+		}
+		parts = append([]string{text}, parts...)
+	}
+	parts = append(parts, brakeSays(v, now))
+	if n := halted(v.Scopes); n > 0 {
+		parts = append(parts, several(n, "part of it is", "parts of it are")+" halted alone")
+	}
+	if v.NewestRevision > v.Revision {
+		parts = append(parts, "limits that were changed a moment ago are still to come into force")
+	}
+	return strings.Join(parts, "; ") + "."
+}
+
+// laneUse says how much of a policy that is kept by lanes is used.
+func laneUse(p limiter.PolicyView, r rates, window time.Duration) string {
+	target := p.Target
+	if target == 0 {
+		target = p.Limit
+	}
+	if !r.Known {
+		return fmt.Sprintf(" may use %s calls %s; how many it uses is known in a moment", count(target), every(window))
+	}
+	of := window.Seconds()
+	return fmt.Sprintf(" uses %s of %s calls %s (HIGH %s, LOW %s)", rated((r.High+r.Low)*of), count(target), every(window), rated(r.High*of), rated(r.Low*of))
+}
+
+func dayLeft(p limiter.PolicyView, now time.Time) string {
+	if p.ResetsAt == nil {
+		return "what is left of the day is not known yet"
+	}
+	return fmt.Sprintf("%s of %s calls of the day are left for %s", count(p.Left), count(p.Limit), span(p.ResetsAt.Sub(now)))
+}
+
+// windows are those that have a name.
+var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
+
+// every is a window as what a rate is of.
+func every(window time.Duration) string {
+	switch name := windows[window]; name {
+	case "":
+		return "in " + span(window)
+	case "hour":
+		return "an hour"
+	default:
+		return "a " + name
+	}
+}
+
+func lastOf(window time.Duration) string {
+	if name := windows[window]; name != "" {
+		return "the " + name
+	}
+	return span(window)
+}
+
+// The states of limiter.View that are told apart here.
+const (
+	stateBraked  = "braked"
+	stateProbing = "probing"
+	stateRamping = "ramping"
+	stateStopped = "stopped"
+	stateFlowing = "flowing"
+	stateUnused  = "unused"
+	stateQuiet   = "starting quiet"
+	stateUncount = "uncounted"
+)
+
+// brakeSays is what keeps a source from being called, in words.
+func brakeSays(v *limiter.View, now time.Time) string {
+	until := ""
+	if v.Until != nil {
+		until = clock(*v.Until, now)
+	}
+	switch v.State {
+	case stateFlowing, stateUnused:
+		return "nothing brakes it"
+	case stateBraked:
+		return "it is braked until " + until + ", because the upstream refused calls"
+	case stateProbing:
+		if until == "" {
+			return "it is stopped because the upstream is sick, and probed now by a single call"
+		}
+		return "it is stopped because the upstream is sick, and probed by a single call at " + until
+	case stateRamping:
+		return fmt.Sprintf("it comes back after a brake, at %.0f %% of its rate", v.Rate*100)
+	case stateStopped:
+		return "it is stopped by hand, until somebody resumes it"
+	case stateQuiet:
+		return "it waits until " + until + ", because the limiter's state was lost"
+	case stateUncount:
+		return "it waits until the count of the day is restored"
+	}
+	return "it is " + v.State
+}
+
+func halted(all []limiter.ScopeView) int {
+	n := 0
+	for _, s := range all {
+		if s.Halted {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,164 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// around is what goes on around an entity: what its source's limiter does, nil if that is
+// not known, and how far behind its lanes are.
+type around struct {
+	limits *limiter.View
+	lanes  []Lane
+}
+
+// whyStale says why an entity is as old as it is, and what is going to happen with it.
+func whyStale(e Entity, a around, now time.Time) string {
+	said := []string{ageSays(e, now)}
+	add := func(text string) {
+		if text != "" {
+			said = append(said, text)
+		}
+	}
+	add(holdSays(e, now))
+	asked := waySays(e, a, now)
+	add(asked)
+	if e.Way.CooledTill.After(now) {
+		add("A person asked for it a moment ago; it can be asked for again at " + clock(e.Way.CooledTill, now) + ".")
+	}
+	if a.limits != nil && !goes(a.limits.State) {
+		add(e.Entity.Source + " as a whole waits: " + brakeSays(a.limits, now) + ".")
+	}
+	if asked == "" && !held(e, now) {
+		add(nextSays(e, now))
+	}
+	return strings.Join(said, " ")
+}
+
+// goes reports whether calls are made in a state of the limiter.
+func goes(state string) bool {
+	return state == stateFlowing || state == stateRamping || state == stateUnused
+}
+
+// fresh reports whether what is stored counts as fresh.
+func fresh(e Entity, now time.Time) bool {
+	return e.Stored && e.State.CheckedAt.Add(e.FreshFor).After(now)
+}
+
+func ageSays(e Entity, now time.Time) string {
+	if !e.Stored {
+		return "Nothing is stored of it."
+	}
+	checked := "Checked " + ago(e.State.CheckedAt, now)
+	if e.State.Absent {
+		checked = "The upstream said " + ago(e.State.CheckedAt, now) + " that there is no such entity"
+	}
+	end := e.State.CheckedAt.Add(e.FreshFor)
+	switch {
+	case fresh(e, now) && e.State.Absent:
+		return fmt.Sprintf("%s, and that is believed until %s.", checked, clock(end, now))
+	case fresh(e, now):
+		return fmt.Sprintf("It is not stale. %s, and fresh for %s, until %s.", checked, span(e.FreshFor), clock(end, now))
+	case e.State.Absent:
+		return fmt.Sprintf("%s, which is believed for %s.", checked, span(e.FreshFor))
+	}
+	return fmt.Sprintf("%s, and fresh for %s.", checked, span(e.FreshFor))
+}
+
+// held reports whether nobody but a person has it asked for now.
+func held(e Entity, now time.Time) bool {
+	switch e.Status.State {
+	case store.Suspended, store.Retrying:
+		return true
+	case store.Failed:
+		return e.Status.Until.After(now)
+	}
+	return e.Way.Hold != "" && e.Way.HoldUntil.After(now)
+}
+
+func holdSays(e Entity, now time.Time) string {
+	s := e.Status
+	reason := ""
+	if s.Reason != "" {
+		reason = " (" + shown(s.Reason, 60) + ")"
+	}
+	switch s.State {
+	case store.Retrying:
+		failed := "It is held: its last request failed " + ago(s.UpdatedAt, now) + reason
+		if !s.Until.After(now) {
+			return fmt.Sprintf("%s, and a retry has been due since %s.", failed, clock(s.Until, now))
+		}
+		return fmt.Sprintf("%s, and it is asked for again at %s.", failed, clock(s.Until, now))
+	case store.Failed:
+		given := "It was given up " + ago(s.UpdatedAt, now) + reason + " and is a dead letter"
+		if !s.Until.After(now) {
+			return given + "; the hold is over, so that the next read asks for it again."
+		}
+		return fmt.Sprintf("%s. It is held: nobody but a person asks for it before %s.", given, clock(s.Until, now))
+	case store.Suspended:
+		return fmt.Sprintf("It is suspended: it was given up %s in a row, last %s%s. Nothing asks for it until a person does, by refresh now or by a replay.",
+			several(s.Failures, "time", "times"), ago(s.UpdatedAt, now), reason)
+	}
+	if e.Way.Hold == "" || !e.Way.HoldUntil.After(now) {
+		return ""
+	}
+	until := clock(e.Way.HoldUntil, now)
+	switch e.Way.Hold {
+	case schemas.HoldAbsent:
+		return "It is held until " + until + ", because the upstream said that there is none."
+	case schemas.HoldRetrying:
+		return "It is held until " + until + ", because its last request failed and a retry is written down."
+	}
+	return "It is held until " + until + " (" + shown(e.Way.Hold, 40) + ")."
+}
+
+// waySays is what is under way for it; empty if nothing is.
+func waySays(e Entity, a around, now time.Time) string {
+	w := e.Way
+	switch {
+	case w.Unknown:
+		return "Whether a request is under way is not known: Redis does not answer."
+	case w.Lane == "":
+		return ""
+	case w.Issued > w.Number:
+		return fmt.Sprintf("A fetch is under way now, which was asked for in the %s lane.", w.Lane)
+	case !w.Confirmed:
+		return fmt.Sprintf("A request in the %s lane is on its way to Kafka.", w.Lane)
+	}
+	text := fmt.Sprintf("A request waits in the %s lane", w.Lane)
+	var textSb134 strings.Builder
+	for _, l := range a.lanes {
+		if l.Lane == w.Lane && l.Known && l.Records > 0 {
+			textSb134.WriteString(fmt.Sprintf(", behind %s at most, which takes about %s", several(l.Records, "other", "others"), span(l.Wait)))
+		}
+	}
+	text += textSb134.String()
+	if w.Until.After(now) {
+		text += "; should it be lost, it is asked for anew after " + clock(w.Until, now)
+	}
+	return text + "."
+}
+
+// nextSays is what asks for it next, where nothing does now.
+func nextSays(e Entity, now time.Time) string {
+	switch r := e.Registered; {
+	case fresh(e, now) && r == nil:
+		return "It is not prefetched: the first read after that asks for it."
+	case r == nil:
+		return "Nothing has asked for it since: it is not prefetched, and the next read asks."
+	case !r.Enabled:
+		return "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."
+	case r.Due.After(now):
+		return fmt.Sprintf("It is prefetched (%s) and due at %s; a read of what is stale asks for it sooner.", tierName(r.Tier), clock(r.Due, now))
+	}
+	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierName(e.Registered.Tier), clock(e.Registered.Due, now))
+}
+
+func tierName(t store.Tier) string {
+	return map[store.Tier]string{store.Hot: "hot", store.Warm: "warm", store.Cold: "cold"}[t]
+}

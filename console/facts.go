@@ -1,0 +1,159 @@
+package console
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+)
+
+// fact is something that is true at the moment, in words. Tone is ok, warn, bad or empty;
+// it never says more than the words do.
+type fact struct {
+	Text string `json:"text"`
+	Tone string `json:"tone,omitempty"`
+	// Part is how much of something is used, from 0 to 100; nil: it is no such thing.
+	Part *int `json:"part,omitempty"`
+}
+
+// facts are what the live pages say, by where it stands.
+type facts struct {
+	At     string                 `json:"at"`
+	Facts  map[string]fact        `json:"facts"`
+	Rows   map[string][][]fact    `json:"rows"`
+	Points map[string][]point     `json:"points,omitempty"`
+	Tables map[string]headedTable `json:"-"`
+}
+
+// headedTable is a table whose rows are live.
+type headedTable struct {
+	ID, Caption string
+	Heads       []string
+	Numbers     []bool // which columns are of numbers
+	Rows        [][]fact
+	Empty       string // what stands there without rows
+}
+
+const (
+	toneOK   = "ok"
+	toneWarn = "warn"
+	toneBad  = "bad"
+
+	day = 24 * time.Hour
+	// behindWarn and behindBad are from when on a lane is behind, and far behind.
+	behindWarn, behindBad = time.Minute, 10 * time.Minute
+)
+
+// factsOf says in words what a sample knows of the sources, and of the rest.
+func (c *Console) factsOf(n *sample, sources []string) facts {
+	f := facts{At: n.At.UTC().Format("15:04:05") + " UTC", Facts: map[string]fact{}, Rows: map[string][][]fact{}, Tables: map[string]headedTable{}}
+	f.wrong(n, sources)
+	for _, source := range sources {
+		of := n.Sources[source]
+		f.Facts["says."+source] = fact{Text: budgetSays(source, of.Limits, of.Rates, n.At)}
+		f.Facts["state."+source] = stateOf(of.Limits)
+		f.table("lanes."+source, "Lanes of "+source, "", []string{"Lane", "Calls a second", "Records that wait", "The next waits for"}, "001", lanesOf(of))
+		if of.Limits == nil {
+			f.table("policies."+source, "Policies of "+source, "Redis does not answer.", policyHeads, "001111", nil)
+			f.table("processes."+source, "Who waits for a permit of "+source, "Redis does not answer.", processHeads, "00111", nil)
+			f.table("scopes."+source, "Parts of "+source, "Redis does not answer.", scopeHeads, "0011", nil)
+			continue
+		}
+		f.table("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeads, "001111", policiesOf(of, n.At))
+		f.table("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeads, "00111", processesOf(of.Limits))
+		f.table("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeads, "0011", scopesOf(of.Limits, n.At))
+	}
+	f.table("reads", "What readers of this process were told since it started", "Nobody has read yet.",
+		[]string{"Source", "Reads", "Fresh", "Stale", "Being fetched", "No such entity", "Half not older than", "95 % not older than"}, "01111111", readsOf(n.Reads, sources))
+	f.table("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependsOf(n.Depends))
+	f.Facts["weather"] = fact{Text: c.weatherTitle(n.Weather)}
+	return f
+}
+
+var (
+	policyHeads  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Kept for HIGH, and when it is new"}
+	processHeads = []string{"Process", "Lane", "Waiting", "The longest for", "Granted", "Why the first waits"}
+	scopeHeads   = []string{"Policy", "Of", "Left", "Under way", "State"}
+)
+
+func (f *facts) table(id, caption, empty string, heads []string, numbers string, rows [][]fact) {
+	t := headedTable{ID: id, Caption: caption, Heads: heads, Rows: rows, Empty: empty}
+	for i := range heads {
+		t.Numbers = append(t.Numbers, i < len(numbers) && numbers[i] == '1')
+	}
+	f.Rows[id] = rows
+	if rows == nil {
+		f.Rows[id] = [][]fact{}
+	}
+	f.Tables[id] = t
+}
+
+// wrong lists what is wrong now, the worst first.
+func (f *facts) wrong(n *sample, sources []string) {
+	rows := [][]fact{}
+	add := func(tone, format string, args ...any) {
+		rows = append(rows, []fact{{Text: fmt.Sprintf(format, args...), Tone: tone}})
+	}
+	for _, d := range n.Depends {
+		if d.Error != "" {
+			add(toneBad, "%s does not answer: %s", d.Name, shown(d.Error, errorShown))
+		}
+	}
+	for _, source := range sources {
+		of := n.Sources[source]
+		switch v := of.Limits; {
+		case v == nil:
+			add(toneBad, "%s: the limiter can't be asked, so that nothing is called.", source)
+		case !goes(v.State):
+			add(stateOf(v).Tone, "%s: %s.", source, brakeSays(v, n.At))
+		}
+		if of.Limits != nil && halted(of.Limits.Scopes) > 0 {
+			add(toneWarn, "%s: %s halted alone; see the limiter.", source, several(halted(of.Limits.Scopes), "part is", "parts are"))
+		}
+		for _, l := range of.Lanes {
+			switch {
+			case !l.Known:
+				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
+			case l.Records > 0 && l.Wait >= behindWarn:
+				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(l.Wait), several(l.Records, "record", "records"))
+			}
+		}
+		if of.Died > 0 {
+			add(toneWarn, "%s: %s since yesterday are open.", source, several(of.Died, "dead letter", "dead letters"))
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b []fact) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
+	f.Rows["wrong"] = rows
+	f.Facts["wrong"] = fact{Text: "Nothing is wrong.", Tone: toneOK}
+	if len(rows) > 0 {
+		f.Facts["wrong"] = fact{Text: several(len(rows), "thing needs", "things need") + " a look.", Tone: rows[0][0].Tone}
+	}
+}
+
+// stateOf is what a source's limiter does, in a word.
+func stateOf(v *limiter.View) fact {
+	if v == nil {
+		return fact{Text: "unknown", Tone: toneBad}
+	}
+	switch v.State {
+	case stateFlowing, stateUnused:
+		return fact{Text: v.State, Tone: toneOK}
+	case stateStopped, stateProbing:
+		return fact{Text: v.State, Tone: toneBad}
+	}
+	return fact{Text: v.State, Tone: toneWarn}
+}
+
+func laneTone(l Lane) string {
+	switch {
+	case !l.Known:
+		return toneWarn
+	case l.Records == 0 || l.Wait < behindWarn:
+		return toneOK
+	case l.Wait < behindBad:
+		return toneWarn
+	}
+	return toneBad
+}

@@ -1,0 +1,110 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+)
+
+// wavyView is a limiter at work, whose lanes go up and down.
+func wavyView(since time.Duration) limiter.View {
+	v := theView("nexon", since)
+	s := since.Seconds() + 300
+	p := &v.Processes[0]
+	p.High.Granted, p.Low.Granted = int64(12*s+60*math.Sin(s/9)+100), int64(300*s-900*math.Cos(s/21)+1000)
+	other := *p
+	other.Process, other.High.Granted, other.Low.Granted = "worker-2", p.High.Granted/3, p.Low.Granted/9
+	v.Processes = append(v.Processes, other)
+	return v
+}
+
+// brakedView is a limiter that the upstream brakes.
+func brakedView(since time.Duration) limiter.View {
+	at := then.Add(since)
+	left, none := int64(4_811), int64(0)
+	return limiter.View{
+		Source: "github", State: "braked", At: at, Until: new(at.Add(42 * time.Second)), Rate: 0.5, Revision: 3, NewestRevision: 3,
+		Policies: []limiter.PolicyView{{Name: "minute", Window: "1m0s", Limit: 900, Target: 880, Used: new(int64(871)), Left: 9, LeftForLow: 0}},
+		Scopes: []limiter.ScopeView{
+			{Policy: "core", Scope: "token-a", Left: &left, UnderWay: 3, Until: new(at.Add(31 * time.Minute)), At: at},
+			{Policy: "core", Scope: "token-b", Left: &none, Until: new(at.Add(12 * time.Minute)), At: at},
+			{Policy: "credential", Scope: "token-c", Halted: true, Until: new(at.Add(90 * time.Second)), At: at},
+		},
+		Processes: []limiter.ProcessView{{
+			Process: "worker-1", At: at, High: limiter.LaneView{Waiting: 3, OldestMS: 8_200, Why: "braked: the upstream refused calls", Granted: 1_204},
+			Low: limiter.LaneView{Waiting: 512, OldestMS: 41_000, Why: "braked: the upstream refused calls", Granted: 80_113},
+		}},
+	}
+}
+
+// fillRig gives a rig something to show on each page.
+func fillRig(r *rig) {
+	r.lanes["github"] = []Lane{{schemas.High, 3, 8 * time.Second, true}, {schemas.Low, 41_207, 26 * time.Minute, true}}
+	r.reads = append(r.reads, Reads{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
+	r.depends = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
+	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
+	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
+	for i := range 60 {
+		r.list = append(r.list, store.Letter{
+			LetterID: store.LetterID{Topic: "nexon.update-dlq", Partition: int32(i % 12), Offset: int64(120 + i)},
+			Entity:   schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%08x%02x", 0x3fa8b1c2+i*7919, i)},
+			Reason:   schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: then.Add(-time.Duration(i) * 11 * time.Minute),
+		})
+	}
+	r.groups = []store.LetterGroup{
+		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: then.Add(-19 * time.Hour), Last: then.Add(-6 * time.Minute), Spent: 14},
+		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: then.Add(-5 * time.Hour), Last: then.Add(-2 * time.Hour)},
+		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: then.Add(-21 * time.Hour), Last: then.Add(-3 * time.Hour)},
+	}
+	r.entity = Entity{
+		Stored: true, FreshFor: time.Hour,
+		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: then.Add(-3 * time.Hour), FetchedAt: then.Add(-3 * time.Hour), UpdatedAt: then.Add(-26 * time.Hour)},
+		Payload: []byte(`{"character_name":"somebody","level":284,"item_equipment":[{"item":"hat"}]}`),
+		Status: store.Status{
+			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Number: 9, Until: then.Add(4 * time.Minute), Since: then.Add(-9 * time.Minute), UpdatedAt: then.Add(-2 * time.Minute),
+		},
+		Way:        Way{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
+		Registered: &store.Registered{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
+		Letters:    r.list[40:41],
+	}
+	value, _ := json.Marshal(map[string]any{"schema": 1, "source": "nexon"})
+	r.shown = schemas.DeadLetter{
+		Key: []byte("character/3fa8b1c2d4"), Value: value, Reason: schemas.Upstream5xx, Error: broken, Attempts: 9, Topic: "nexon.update-priority-high", Partition: 7, Offset: 90_112,
+		Group: "nexon.high-worker", Worker: "worker-1", Time: then.Add(-7 * time.Hour), Status: 503, Sample: []byte(`{"error":{"name":"OPENAPI00009"}}`), SampleType: "application/json",
+		Headers: []schemas.Header{{Key: "traceparent", Value: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")}},
+	}
+	r.planned = letters.Planned{Total: 12_268, Count: 12_254, Routes: []letters.Route{
+		{Reason: schemas.Upstream5xx, Facet: "character", Count: 11_906, Topic: "nexon.update-priority-low"},
+		{Reason: schemas.Upstream5xx, Facet: "character", Count: 14, Refused: letters.RefusedLimit},
+		{Reason: schemas.ParseError, Facet: "character", Count: 341, Topic: "nexon.update-priority-low"},
+		{Reason: schemas.Upstream4xx, Facet: "character", Count: 7, Topic: "nexon.update-priority-low"},
+	}}
+	r.jobs = []store.LetterJob{
+		{
+			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.LetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: then}, Lane: schemas.Low, Rate: 50,
+			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{letters.RefusedLimit: 14, letters.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: then.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call",
+		},
+		{
+			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.LetterFilter{Source: "github", Handled: "open", Until: then}, State: store.JobStopped, Total: 40, Done: 12,
+			CreatedAt: then.Add(-26 * time.Hour), CreatedBy: "admin-token",
+		},
+	}
+	changed, by := then.Add(-50*time.Minute), "key:3k7m2xqpzt4a on-call"
+	s := r.states["nexon"]
+	s.Revision, s.ChangedAt, s.ChangedBy = 7, &changed, &by
+	s.Effective.Policies[0].Target = 400
+	r.states["nexon"] = s
+	r.audit = []settings.Entry{
+		{ID: 9, At: changed, Actor: by, Action: "set", Source: "nexon", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"policies":{"second":{"target":400}}}`), Note: "the upstream asked us to be gentle tonight"},
+		{ID: 8, At: then.Add(-2 * time.Hour), Actor: "admin-token", Action: "resume", Source: "github", Before: json.RawMessage(`{"stopped":true}`), After: json.RawMessage(`{}`)},
+		{ID: 7, At: then.Add(-3 * time.Hour), Actor: "admin-token", Action: "stop", Source: "github", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"stopped":true}`), Note: "they called"},
+		{ID: 5, At: then.Add(-30 * time.Hour), Actor: "unauthenticated@127.0.0.1", Action: "key-create", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"id":"3k7m2xqpzt4a","name":"on-call"}`)},
+	}
+}

@@ -1,0 +1,140 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/store"
+)
+
+// jobShown is a job as pages show it.
+type jobShown struct {
+	store.LetterJob
+	facts
+	Chosen chosenLetters
+}
+
+func (j jobShown) livePath() string {
+	if j.State == store.JobDone {
+		return ""
+	}
+	return root + "/live/jobs/" + j.ID
+}
+
+// Fact returns what a live element says.
+func (j jobShown) Fact(id string) factAt { return factAt{id, j.Facts[id]} }
+
+// Stoppable and Resumable report what may be done with it.
+func (j jobShown) Stoppable() bool { return j.State == store.JobRunning }
+
+// Resumable reports whether it was stopped.
+func (j jobShown) Resumable() bool { return j.State == store.JobStopped }
+
+func showJob(j store.LetterJob, now time.Time) jobShown {
+	s := jobShown{LetterJob: j, facts: jobFacts(j, now), Chosen: chosenLetters{Filter: j.Filter}}
+	if j.Filter.Attempts != nil {
+		s.Chosen.Attempts = strconv.Itoa(*j.Filter.Attempts)
+	}
+	if j.Filter.Partition != nil && j.Filter.Offset != nil {
+		s.Chosen.Offset = fmt.Sprintf("%d:%d", *j.Filter.Partition, *j.Filter.Offset)
+	}
+	return s
+}
+
+// jobFacts says how far a job is.
+func jobFacts(j store.LetterJob, now time.Time) facts {
+	var stay int64
+	for _, n := range j.Refused {
+		stay += n
+	}
+	part := 100
+	if j.Total > 0 {
+		part = int(min(100, 100*(j.Done+stay)/j.Total))
+	}
+	verb := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
+	text := fmt.Sprintf("%s of %s %s", exact(j.Done), exact(j.Total), verb)
+	if stay > 0 {
+		text += fmt.Sprintf(", %s stay open", exact(stay))
+	}
+	f := facts{At: now.UTC().Format("15:04:05") + " UTC", Facts: map[string]fact{
+		"job.state": {Text: string(j.State), Tone: map[store.JobState]string{store.JobDone: toneOK, store.JobStopped: toneWarn}[j.State]},
+		"job.done":  {Text: text, Part: &part},
+		"job.error": {Text: ""},
+	}, Rows: map[string][][]fact{"refused": {}}}
+	if j.Error != "" && j.State != store.JobDone {
+		f.Facts["job.error"] = fact{Text: "It waits: " + shown(j.Error, errorShown), Tone: toneWarn}
+	}
+	for _, why := range slices.Sorted(maps.Keys(j.Refused)) {
+		f.Rows["refused"] = append(f.Rows["refused"], []fact{{Text: staysOpen(why)}, {Text: exact(j.Refused[why])}})
+	}
+	f.Tables = map[string]headedTable{"refused": {
+		ID: "refused", Caption: "Letters that stay open", Heads: []string{"Why", "Letters"}, Numbers: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
+	}}
+	return f
+}
+
+// Refusals are the letters that stay open, by why.
+func (j jobShown) Refusals() headedTable { return j.Tables["refused"] }
+
+// staysOpen says why letters stay open.
+func staysOpen(why string) string {
+	switch why {
+	case letters.RefusedLimit:
+		return "They were replayed as often as may be."
+	case letters.RefusedUndecodable:
+		return "This release can't read their request."
+	case letters.RefusedGone:
+		return "Their topic does not have them any more."
+	case letters.RefusedInvalid:
+		return "The configuration has no such facet, or it takes no such key."
+	}
+	return shown(why, 60)
+}
+
+// jobOf returns a job by its id.
+func (c *Console) jobOf(r *http.Request, id string) (store.LetterJob, bool, error) {
+	ctx, cancel := bounded(r)
+	defer cancel()
+	all, err := c.Letters.Jobs(ctx)
+	if err != nil {
+		return store.LetterJob{}, false, err
+	}
+	i := slices.IndexFunc(all, func(j store.LetterJob) bool { return j.ID == id })
+	if i < 0 {
+		return store.LetterJob{}, false, nil
+	}
+	return all[i], true, nil
+}
+
+func (c *Console) jobsShown(ctx context.Context, now time.Time) ([]jobShown, error) {
+	all, err := c.Letters.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var some []jobShown
+	for _, j := range all[:min(len(all), jobsMost)] {
+		some = append(some, showJob(j, now))
+	}
+	return some, nil
+}
+
+func (c *Console) job(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	j, found, err := c.jobOf(r, r.PathValue("id"))
+	switch {
+	case err != nil:
+		c.trouble(w, r, "The jobs can't be read.", err)
+	case !found:
+		c.refuse(w, r, http.StatusNotFound, "There is no such job among the newest.")
+	default:
+		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
+		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), showJob(j, c.Clock()))
+	}
+}

@@ -1,0 +1,267 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	lettersShown = 50
+	groupsShown  = 50
+)
+
+// lettersPage is the page of the dead letters of a filter.
+type lettersPage struct {
+	chosenLetters
+	Sources  []string
+	Reasons  []schemas.DeadLetterReason
+	Facets   []string
+	Problem  string
+	Died     []died
+	DiedSays string
+	Safe     verdict
+	Groups   []store.LetterGroup
+	Total    int64
+	Letters  []store.Letter
+	Next     string // of the next page's address
+	Jobs     []jobShown
+}
+
+// Handlings are what may be chosen by what was done about a letter.
+func (lettersPage) Handlings() [][2]string {
+	return [][2]string{{store.OpenLetters, "open ones"}, {store.HandledLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allLetters, "all"}}
+}
+
+// allLetters chooses letters whatever was done about them.
+const allLetters = "all"
+
+// chosenLetters is a filter as a form has it.
+type chosenLetters struct {
+	Filter   store.LetterFilter
+	Attempts string
+	Offset   string
+}
+
+// Query is the filter as a part of an address.
+func (l chosenLetters) Query() url.Values {
+	q := url.Values{}
+	for _, f := range l.Fields() {
+		q.Set(f[0], f[1])
+	}
+	return q
+}
+
+// Address is the path with the filter.
+func (l chosenLetters) Address() string { return root + "/letters?" + l.Query().Encode() }
+
+// Fields are the filter as hidden fields of a form.
+func (l chosenLetters) Fields() [][2]string {
+	f := l.Filter
+	all := [][2]string{{"source", f.Source}}
+	for _, v := range [][2]string{
+		{"reason", string(f.Reason)},
+		{"fingerprint", f.Fingerprint},
+		{"facet", f.Facet},
+		{"key", f.Key},
+		{"since", exactTime(f.Since)},
+		{"until", exactTime(f.Until)},
+		{"attempts", l.Attempts},
+		{"offset", l.Offset},
+		{"handled", f.Handled},
+	} {
+		if v[1] != "" {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+func exactTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// fieldTime is a time as browsers' fields have it, in UTC.
+func fieldTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05")
+}
+
+func readTime(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"} {
+		if t, err := time.Parse(form, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", shown(text, 40))
+}
+
+// filterOf reads a filter. Its errors are sentences for whoever sent it.
+func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
+	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
+	f := &l.Filter
+	source, known := c.chosen(r)
+	f.Source = source
+	if !known {
+		return l, errors.New("there is no such source")
+	}
+	f.Reason, f.Fingerprint, f.Facet, f.Key = schemas.DeadLetterReason(get("reason")), get("fingerprint"), get("facet"), get("key")
+	l.Attempts, l.Offset = get("attempts"), get("offset")
+	f.Handled = get("handled")
+	if f.Handled == "" {
+		f.Handled = store.OpenLetters
+	}
+	for _, text := range []string{string(f.Reason), f.Fingerprint, f.Facet, f.Key} {
+		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return l, errors.New("the filter must be text in UTF-8")
+		}
+	}
+	if f.Reason != "" && meanings[f.Reason].says == "" {
+		return l, fmt.Errorf("there is no reason %q", shown(string(f.Reason), 40))
+	}
+	switch f.Handled {
+	case store.OpenLetters, store.HandledLetters, store.Replayed, store.Purged, allLetters:
+	default:
+		return l, fmt.Errorf("handled is %q; it must be open, handled, replayed, purged or all", shown(f.Handled, 40))
+	}
+	var wrong [2]error
+	f.Since, wrong[0] = readTime(get("since"))
+	f.Until, wrong[1] = readTime(get("until"))
+	if err := errors.Join(wrong[:]...); err != nil {
+		return l, err
+	}
+	if l.Attempts != "" {
+		n, err := strconv.Atoi(l.Attempts)
+		if err != nil || n < 0 {
+			return l, errors.New("attempts must be a whole number")
+		}
+		f.Attempts = &n
+	}
+	if l.Offset != "" {
+		partition, offset, err := letters.ParseID(l.Offset)
+		if err != nil {
+			return l, errors.New("the position must be partition:offset, as in 3:120")
+		}
+		f.Partition, f.Offset = &partition, &offset
+	}
+	return l, nil
+}
+
+// asked is the filter as the store takes it.
+func (l chosenLetters) asked() store.LetterFilter {
+	f := l.Filter
+	if f.Handled == allLetters {
+		f.Handled = ""
+	}
+	return f
+}
+
+func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	ctx, cancel := bounded(r)
+	defer cancel()
+	now := c.Clock()
+	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons}
+	var err error
+	if p.chosenLetters, err = c.filterOf(r); err != nil {
+		p.Problem, p.Filter.Source = err.Error(), c.Sources[0]
+		p.Filter.Handled = store.OpenLetters
+	}
+	p.Facets = c.Facets[p.Filter.Source]
+	behind, wrong := behindOf(p.Filter.Source, r.FormValue("after"))
+	if wrong != nil && p.Problem == "" {
+		p.Problem = wrong.Error()
+	}
+	if p.Died, err = c.diedSince(ctx, now.Add(-day)); err == nil && p.Problem == "" {
+		err = p.fill(ctx, c, behind, now)
+	}
+	if err == nil {
+		p.Jobs, err = c.jobsShown(ctx, now)
+	}
+	if err != nil {
+		c.trouble(w, r, "The dead letters can't be read.", err)
+		return
+	}
+	p.DiedSays = diedSays(p.Died, now.Add(-day), now)
+	if p.Died = p.Died[:min(len(p.Died), groupsShown)]; len(p.Groups) > groupsShown {
+		p.Groups = p.Groups[:groupsShown]
+	}
+	status := http.StatusOK
+	if p.Problem != "" {
+		status = http.StatusBadRequest
+	}
+	c.render(w, r, status, "letters", "Dead letters", p)
+}
+
+// behindOf reads where the next page of a list begins.
+func behindOf(source, text string) (behind store.Letter, err error) {
+	if text == "" {
+		return behind, nil
+	}
+	var us int64
+	behind.Topic = schemas.DeadLetterTopic(source)
+	if n, err := fmt.Sscanf(text, "%d:%d:%d", &us, &behind.Partition, &behind.Offset); err != nil || n != 3 || us <= 0 {
+		return store.Letter{}, errors.New("the page is named in no way that is known; begin with the first")
+	}
+	behind.At = time.UnixMicro(us).UTC()
+	return behind, nil
+}
+
+func letterPath(id store.LetterID, source string) string {
+	return fmt.Sprintf("%s/letters/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
+}
+
+// letterPage is the page of one letter.
+type letterPage struct {
+	schemas.DeadLetter
+	ID      store.LetterID
+	Source  string
+	Value   string
+	Sample  string
+	Request *schemas.UpdateRequest
+	Heads   [][2]string
+	Replays int
+}
+
+func (c *Console) letter(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	source := r.PathValue("source")
+	partition, offset, err := letters.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
+	if err != nil || !c.known(source) {
+		c.refuse(w, r, http.StatusNotFound, "There is no such dead letter.")
+		return
+	}
+	ctx, cancel := bounded(r)
+	defer cancel()
+	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
+	l, err := c.Letters.Show(ctx, id)
+	if err != nil {
+		c.Log.Warn("the console can't show a dead letter", "letter", fmt.Sprintf("%s/%d:%d", source, partition, offset), "err", err)
+		c.refuse(w, r, http.StatusNotFound, "The letter can't be read: its topic does not have it any more, or Kafka does not answer. The log says which.")
+		return
+	}
+	p := letterPage{DeadLetter: l, ID: id, Source: source, Value: readable(l.Value), Sample: readable(l.Sample), Replays: l.Replay().Count}
+	if request, err := schemas.DecodeUpdateRequest(l.Value); err == nil {
+		p.Request = &request
+	}
+	for _, h := range l.Headers {
+		p.Heads = append(p.Heads, [2]string{shown(h.Key, 80), shown(string(h.Value), errorShown)})
+	}
+	c.render(w, r, http.StatusOK, "letter", "Dead letter", p)
+}

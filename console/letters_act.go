@@ -1,0 +1,211 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	noteMost = 1000 // characters
+	// rateMost is in letters a second.
+	rateMost = 10_000
+	jobsMost = 20
+)
+
+// diedSince are the letters of all sources since then, by what went wrong.
+func (c *Console) diedSince(ctx context.Context, since time.Time) ([]died, error) {
+	var all []died
+	for _, source := range c.Sources {
+		groups, err := c.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since})
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range groups {
+			all = append(all, died{source, g, reasonMeans(g.Reason)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b died) int { return int(min(1, max(-1, b.Count-a.Count))) })
+	return all, nil
+}
+
+// fill looks at what the filter chooses.
+func (p *lettersPage) fill(ctx context.Context, c *Console, behind store.Letter, now time.Time) error {
+	f := p.asked()
+	all, err := c.Letters.List(ctx, f, behind, lettersShown)
+	if err != nil {
+		return err
+	}
+	if p.Letters = all; len(all) == lettersShown {
+		last, q := all[lettersShown-1], p.Query()
+		q.Set("after", fmt.Sprintf("%d:%d:%d", last.At.UnixMicro(), last.Partition, last.Offset))
+		p.Next = root + "/letters?" + q.Encode()
+	}
+	if p.Groups, err = c.Letters.Groups(ctx, f); err != nil {
+		return err
+	}
+	for _, g := range p.Groups {
+		p.Total += g.Count
+	}
+	open := p.Groups
+	if f.Handled != store.OpenLetters { // only what is open is ever replayed
+		f.Handled = store.OpenLetters
+		if open, err = c.Letters.Groups(ctx, f); err != nil {
+			return err
+		}
+	}
+	p.Safe = c.judge(ctx, f.Source, open, now)
+	return nil
+}
+
+// judge says whether a replay of these groups is safe.
+func (c *Console) judge(ctx context.Context, source string, open []store.LetterGroup, now time.Time) verdict {
+	v, err := c.Limits.View(ctx, source)
+	if err != nil {
+		return safeToReplay(source, open, nil, c.Now.Lanes(source), now)
+	}
+	return safeToReplay(source, open, &v, c.Now.Lanes(source), now)
+}
+
+// planPage shows what an order would do, before it is given.
+type planPage struct {
+	chosenLetters
+	Kind    store.JobKind
+	Lane    schemas.Lane
+	Rate    string
+	Most    string
+	Note    string
+	Problem string
+	Plan    letters.Planned
+	Safe    verdict
+	// Takes is for how long it takes at its rate at least; empty: not known.
+	Takes string
+}
+
+// Replays reports whether it is a replay, and no purge.
+func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
+
+// Stays says why letters stay open.
+func (planPage) Stays(why string) string { return staysOpen(why) }
+
+// orderOf reads an order. Its errors are sentences for whoever gave it.
+func (c *Console) orderOf(r *http.Request) (p planPage, o letters.Order, err error) {
+	if p.chosenLetters, err = c.filterOf(r); err != nil {
+		return p, o, err
+	}
+	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
+	p.Kind, p.Lane, p.Rate, p.Most, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("most"), get("note")
+	o = letters.Order{Kind: p.Kind, Filter: p.asked(), Lane: p.Lane, Note: p.Note}
+	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
+		return p, o, errors.New("say whether the letters are to be replayed or purged")
+	}
+	if p.Kind == store.ReplayJob && !p.Lane.Valid() {
+		return p, o, errors.New("the lane must be HIGH or LOW")
+	}
+	if p.Rate != "" {
+		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && (o.Rate < 1.0/60 || o.Rate > rateMost) {
+			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", rateMost)
+		}
+	}
+	if p.Most != "" {
+		if o.Most, err = strconv.ParseInt(p.Most, 10, 64); err != nil || o.Most < 0 {
+			return p, o, errors.New("the greatest number must be a whole number, or empty for all")
+		}
+	}
+	return p, o, checkNote(p.Note)
+}
+
+func checkNote(note string) error {
+	if utf8.RuneCountInString(note) > noteMost || !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl) {
+		return fmt.Errorf("the note must be one line of at most %d characters", noteMost)
+	}
+	return nil
+}
+
+// plan shows what an order would do. What it counted is what is then acted on: letters that
+// come later are not of it.
+func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	ctx, cancel := bounded(r)
+	defer cancel()
+	now := c.Clock()
+	p, o, err := c.orderOf(r)
+	if err != nil {
+		p.Problem = err.Error()
+		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
+		return
+	}
+	if p.Filter.Until.IsZero() || p.Filter.Until.After(now) {
+		p.Filter.Until = now.Truncate(time.Microsecond)
+	}
+	p.Filter.Handled = store.OpenLetters
+	o.Filter = p.asked()
+	if p.Plan, err = c.Letters.Plan(ctx, o); err != nil {
+		c.trouble(w, r, "The letters can't be counted.", err)
+		return
+	}
+	open, err := c.Letters.Groups(ctx, o.Filter)
+	if err != nil {
+		c.trouble(w, r, "The letters can't be counted.", err)
+		return
+	}
+	p.Safe = c.judge(ctx, o.Filter.Source, open, now)
+	if o.Rate > 0 {
+		p.Takes = span(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
+	}
+	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
+}
+
+// start gives the order of which the plan was shown.
+func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
+	p, o, err := c.orderOf(r)
+	if err == nil && o.Filter.Until.IsZero() {
+		err = errors.New("look at what it would do first")
+	}
+	if err != nil {
+		p.Problem = err.Error()
+		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
+		return
+	}
+	ctx, cancel := bounded(r)
+	defer cancel()
+	j, err := c.Letters.Start(ctx, o, who.Name)
+	if err != nil {
+		c.trouble(w, r, "The job could not be ordered.", err)
+		return
+	}
+	done(w, r, root+"/letters/jobs/"+j.ID, "started")
+}
+
+func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, who access.Client) {
+	c.switchJob(w, r, who, store.JobStopped, "job-stopped")
+}
+
+func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, who access.Client) {
+	c.switchJob(w, r, who, store.JobRunning, "job-resumed")
+}
+
+func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.Client, to store.JobState, code string) {
+	ctx, cancel := bounded(r)
+	defer cancel()
+	j, err := c.Letters.Switch(ctx, r.PathValue("id"), to, who.Name)
+	switch {
+	case errors.Is(err, store.ErrNoJob):
+		c.refuse(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
+	case err != nil:
+		c.trouble(w, r, "The job could not be changed.", err)
+	default:
+		done(w, r, root+"/letters/jobs/"+j.ID, code)
+	}
+}

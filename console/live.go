@@ -1,0 +1,137 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/store"
+)
+
+// viewersMost may watch at once.
+const viewersMost = 100
+
+// take takes a place among those who watch, until leave; or says that there is none.
+func (c *Console) take(w http.ResponseWriter) bool {
+	select {
+	case c.places <- struct{}{}:
+		return true
+	default:
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
+		return false
+	}
+}
+
+func (c *Console) leave() { <-c.places }
+
+// stream begins an answer of server-sent events; send writes one.
+func (c *Console) stream(w http.ResponseWriter) (send func(event any) error) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	flow := http.NewResponseController(w)
+	return func(event any) error {
+		text, err := json.Marshal(event)
+		if err != nil {
+			panic(err) // it is of our own types
+		}
+		// A server that bounds its answers bounds each event, not all of them.
+		_ = flow.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		if _, err := fmt.Fprintf(w, "retry: 2000\ndata: %s\n\n", text); err != nil {
+			return err
+		}
+		return flow.Flush()
+	}
+}
+
+// live tells, once a second, what the live pages show.
+func (c *Console) live(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	sources, charts := c.Sources, r.FormValue("charts") != ""
+	if one := r.FormValue("source"); one != "" {
+		if !c.known(one) {
+			c.refuse(w, r, http.StatusNotFound, "There is no such source.")
+			return
+		}
+		sources = []string{one}
+	}
+	if !c.take(w) {
+		return
+	}
+	defer c.leave()
+	samples, leave := c.sampler.watch()
+	defer leave()
+	send := c.stream(w)
+	var upTo float64
+	for {
+		var n *sample
+		select {
+		case <-r.Context().Done():
+			return
+		case n = <-samples:
+		}
+		// What was allowed to begin ends when it would not be any more.
+		if who, err := c.identify(r); err != nil || !isAllowed(mayLook, c, who) {
+			return
+		}
+		f := c.factsOf(n, sources)
+		if charts {
+			f.Points = map[string][]point{}
+			for _, source := range sources {
+				f.Points[source] = slices.DeleteFunc(c.sampler.history(source), func(p point) bool { return p.T <= upTo })
+			}
+			upTo = float64(n.At.UnixMilli()) / 1000
+		}
+		if send(f) != nil {
+			return
+		}
+	}
+}
+
+func isAllowed(m may, c *Console, who access.Client) bool {
+	ok, _ := m(c, who)
+	return ok
+}
+
+// jobEvery is how often a job's progress is looked at.
+const jobEvery = time.Second
+
+// liveJob tells how far a job is until it has ended.
+func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	if !c.take(w) {
+		return
+	}
+	defer c.leave()
+	id := r.PathValue("id")
+	j, found, err := c.jobOf(r, id)
+	switch {
+	case err != nil:
+		c.trouble(w, r, "The jobs can't be read.", err)
+		return
+	case !found:
+		c.refuse(w, r, http.StatusNotFound, "There is no such job.")
+		return
+	}
+	send := c.stream(w)
+	tick := time.NewTicker(jobEvery)
+	defer tick.Stop()
+	for {
+		if send(jobFacts(j, c.Clock())) != nil || j.State == store.JobDone {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+		if who, err := c.identify(r); err != nil || !isAllowed(mayLook, c, who) {
+			return
+		}
+		if j, found, err = c.jobOf(r, id); err != nil || !found {
+			return // the page comes again
+		}
+	}
+}

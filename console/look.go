@@ -1,0 +1,179 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// contentShown is how much of an entity's content is shown, in bytes.
+const contentShown = 20 << 10
+
+// looked is the page of one entity.
+type looked struct {
+	Sources []string
+	Facets  map[string][]string
+	Source  string
+	Facet   string
+	Key     string
+	Problem string // with what was asked for
+	Told    string // what became of a refresh
+	Entity  *Entity
+	Why     string
+	Hidden  bool // the client may not see its content
+	Content string
+	Steps   []happened
+}
+
+// happened is one entry of what is known of an entity, by time.
+type happened struct {
+	At   time.Time
+	What string
+	More string
+	Link string
+}
+
+func (c *Console) look(w http.ResponseWriter, r *http.Request, who access.Client) {
+	c.showEntity(w, r, who, http.StatusOK, "")
+}
+
+// refresh asks for an entity as a person does, and shows it then.
+func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Client) {
+	e := entityOf(r)
+	if why := c.noEntity(e); why != "" {
+		c.showEntity(w, r, who, http.StatusBadRequest, "")
+		return
+	}
+	ctx, cancel := bounded(r)
+	defer cancel()
+	told, err := c.Known.Refresh(ctx, e)
+	if err != nil {
+		c.trouble(w, r, "The refresh could not be asked for.", err)
+		return
+	}
+	c.Log.Info("a person asked for a refresh", "entity", e.String(), "actor", who.Name)
+	c.showEntity(w, r, who, http.StatusOK, told)
+}
+
+// entityOf reads what a form names. A facet may come with its source, from the list of all.
+func entityOf(r *http.Request) schemas.Entity {
+	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: strings.TrimSpace(r.FormValue("key"))}
+	if source, facet, both := strings.Cut(e.Facet, "/"); both {
+		e.Source, e.Facet = source, facet
+	}
+	return e
+}
+
+// noEntity says why there can be no such entity; empty: there can.
+func (c *Console) noEntity(e schemas.Entity) string {
+	switch {
+	case !c.known(e.Source):
+		return "There is no such source."
+	case !slices.Contains(c.Facets[e.Source], e.Facet):
+		return e.Source + " has no such facet."
+	}
+	err := e.Check()
+	if err == nil {
+		err = c.Known.CheckKey(e)
+	}
+	if err != nil {
+		return "There can be no such entity: " + shown(err.Error(), errorShown) + "."
+	}
+	return ""
+}
+
+func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.Client, status int, told string) {
+	e := entityOf(r)
+	p := looked{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Told: told}
+	if e.Key == "" && e.Facet == "" {
+		c.render(w, r, http.StatusOK, "look", "Look up", p)
+		return
+	}
+	if p.Problem = c.noEntity(e); p.Problem != "" {
+		c.render(w, r, http.StatusBadRequest, "look", "Look up", p)
+		return
+	}
+	ctx, cancel := bounded(r)
+	defer cancel()
+	known, err := c.Known.Entity(ctx, e, who)
+	if err != nil {
+		c.trouble(w, r, "What is known of it can't be read.", err)
+		return
+	}
+	now, a := c.Clock(), around{lanes: c.Now.Lanes(e.Source)}
+	if v, err := c.Limits.View(ctx, e.Source); err == nil {
+		a.limits = &v
+	}
+	p.Hidden = known.Stored && !who.Sees(known.State.Visibility)
+	if !p.Hidden {
+		p.Content = readable(known.Payload)
+	}
+	p.Entity, p.Why, p.Steps = &known, whyStale(known, a, now), stepsOf(known, now)
+	c.render(w, r, status, "look", "Look up", p)
+}
+
+// readable is content as people read it, cut.
+func readable(payload []byte) string {
+	var out bytes.Buffer
+	if len(payload) == 0 {
+		return ""
+	}
+	if json.Indent(&out, payload, "", "  ") != nil {
+		out.Reset()
+		out.Write(payload)
+	}
+	return shown(out.String(), contentShown)
+}
+
+// stepsOf is what is known of an entity in the order of time, what is to come first.
+func stepsOf(e Entity, now time.Time) []happened {
+	var all []happened
+	add := func(at time.Time, what, more, link string) {
+		if !at.IsZero() {
+			all = append(all, happened{at, what, shown(more, errorShown), link})
+		}
+	}
+	if e.Stored {
+		s := e.State
+		found := "Checked"
+		if s.Absent {
+			found = "Checked: the upstream has no such entity"
+		}
+		add(s.CheckedAt, found, "", "")
+		add(s.FetchedAt, "Content fetched", "", "")
+		add(s.UpdatedAt, "Content changed", "", "")
+		add(s.CheckedAt.Add(e.FreshFor), "Stale from then on", "", "")
+	}
+	if s := e.Status; s.State != "" {
+		add(s.Since, "First of the failures in a row", "", "")
+		add(s.UpdatedAt, "Last failure: "+shown(s.Reason, 60), s.Error, "")
+		switch s.State {
+		case store.Retrying:
+			add(s.Until, "Retry is due", "", "")
+		case store.Failed:
+			add(s.Until, "The hold ends", "", "")
+		case store.Suspended:
+		}
+	}
+	for _, l := range e.Letters {
+		add(l.At, "Became a dead letter: "+shown(string(l.Reason), 60), l.Error, letterPath(l.LetterID, e.Entity.Source))
+		if l.Handled != "" {
+			add(l.HandledAt, "The dead letter was "+shown(l.Handled, 20), "by "+l.HandledBy, "")
+		}
+	}
+	if e.Registered != nil && e.Registered.Enabled {
+		add(e.Registered.Due, "Prefetch is due", "", "")
+	}
+	if e.Way.HoldUntil.After(now) {
+		add(e.Way.HoldUntil, "The hold in Redis ends", "", "")
+	}
+	slices.SortStableFunc(all, func(a, b happened) int { return b.At.Compare(a.At) })
+	return all
+}

@@ -1,0 +1,145 @@
+package console
+
+import (
+	"bytes"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+)
+
+// page is what the layout shows around what each page has of its own (Body).
+type page struct {
+	Title  string
+	Name   string // of the template
+	Nav    []link
+	Who    string
+	Asked  bool // somebody logged in
+	Acts   bool // who looks may change things
+	Fetch  bool // who looks may ask for a refresh
+	Locked bool // the console is read-only
+	Said   string
+	Now    time.Time
+	Live   string // where the page hears what is new; empty: nowhere
+	Vers   string
+	Body   any
+}
+
+// link is one of the navigation.
+type link struct {
+	Path, Title string
+	Here        bool
+}
+
+var navigation = []link{
+	{root, "Overview", false},
+	{root + "/look", "Look up", false},
+	{root + "/queues", "Queues", false},
+	{root + "/limiter", "Limiter", false},
+	{root + "/letters", "Dead letters", false},
+	{root + "/settings", "Settings", false},
+	{root + "/activity", "Activity", false},
+}
+
+// said is what a page says after an act, by the code in its address.
+var said = map[string]string{
+	"changed":     "The quota is changed. All processes follow within two seconds.",
+	"unchanged":   "Nothing was different from what is in force; nothing was changed.",
+	"stopped":     "The source is stopped: no process calls it any more, and nothing is lost meanwhile.",
+	"resumed":     "The source is resumed.",
+	"started":     "The job is ordered.",
+	"job-stopped": "The job is stopped. What it did is done; it may be resumed.",
+	"job-resumed": "The job goes on.",
+	"weather":     "The upstream behaves as you wish from now on.",
+}
+
+func parsePages() map[string]*template.Template {
+	funcs := template.FuncMap{
+		"asset": assetURL,
+		"key":   func(s string) string { return shown(s, keyShown) },
+		"text":  func(s string) string { return shown(s, errorShown) },
+		"long":  func(s string) string { return shown(s, longShown) },
+		"count": func(n any) string {
+			switch n := n.(type) {
+			case int:
+				return exact(n)
+			case int64:
+				return exact(n)
+			}
+			return fmt.Sprint(n)
+		},
+		"span": span, "ago": ago, "clock": clock, "means": reasonMeans, "tier": tierName,
+		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"field": func(t time.Time) string { return fieldTime(t) },
+		"at":    func(t, now time.Time) stamp { return stamp{t, now} },
+		"join":  strings.Join,
+		"pair":  func(a, b any) [2]any { return [2]any{a, b} },
+	}
+	layout := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html"))
+	all := map[string]*template.Template{}
+	for _, name := range []string{"overview", "look", "queues", "limiter", "letters", "letter", "plan", "job", "settings", "activity", "login", "refused"} {
+		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
+	}
+	return all
+}
+
+// stamp is a time, and the one from which it is looked at.
+type stamp struct{ T, Now time.Time }
+
+// render answers with a page.
+func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
+	who, _ := access.ClientOf(r.Context())
+	p := page{
+		Title: title, Name: name, Who: shown(who.Name, 60), Now: c.Clock(), Vers: c.Version, Body: body,
+		Asked: c.Guard.Required() && who.Name != "", Locked: c.ReadOnly, Said: said[r.URL.Query().Get("said")],
+	}
+	p.Acts, _ = mayAct(c, who)
+	p.Fetch, _ = mayRefresh(c, who)
+	if looks, _ := mayLook(c, who); looks {
+		for _, l := range navigation {
+			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
+			p.Nav = append(p.Nav, l)
+		}
+	}
+	if name == "overview" || name == "queues" || name == "limiter" {
+		p.Live = root + "/live"
+	}
+	if live, ok := body.(interface{ livePath() string }); ok {
+		p.Live = live.livePath()
+	}
+	var text bytes.Buffer
+	if err := c.pages[name].Execute(&text, p); err != nil {
+		c.Log.Error("a page of the console can't be made", "page", name, "err", err)
+		http.Error(w, "The page can't be made; the log says why.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = text.WriteTo(w) // who has left misses nothing
+}
+
+// refusal is what the page of a refusal says.
+type refusal struct{ Why string }
+
+// refuse answers with a page that says why not.
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
+	c.render(w, r, status, "refused", http.StatusText(status), refusal{why})
+}
+
+// trouble answers with a page that says that what lies behind does not answer.
+func (c *Console) trouble(w http.ResponseWriter, r *http.Request, what string, err error) {
+	c.Log.Warn("the console can't show or do something", "what", what, "err", err)
+	c.refuse(w, r, http.StatusServiceUnavailable, what+" The log of this process says why; try again in a moment.")
+}
+
+// done leads to a page that says what was done.
+func done(w http.ResponseWriter, r *http.Request, path, code string) {
+	sep := "?"
+	if strings.Contains(path, "?") {
+		sep = "&"
+	}
+	http.Redirect(w, r, path+sep+"said="+code, http.StatusSeeOther)
+}

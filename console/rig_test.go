@@ -1,0 +1,327 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+)
+
+// then is when everything in the tests happens.
+var then = time.Date(2026, 1, 27, 12, 0, 30, 0, time.UTC)
+
+// rig is an installation that says what a test wants.
+type rig struct {
+	t *testing.T
+	*Console
+	mu sync.Mutex
+
+	lanes    map[string][]Lane
+	reads    []Reads
+	depends  []Dependency
+	entity   Entity
+	keyWrong error
+	told     string
+	views    map[string]limiter.View
+	states   map[string]settings.State
+	audit    []settings.Entry
+	list     []store.Letter
+	groups   []store.LetterGroup
+	shown    schemas.DeadLetter
+	planned  letters.Planned
+	jobs     []store.LetterJob
+	broken   error // of whatever is asked
+	asks     bool  // who they are
+	weather  string
+	looks    int
+	view     func(source string) limiter.View // instead of views
+
+	// What was done.
+	refreshed []schemas.Entity
+	orders    []settings.Order
+	patches   []settings.Patch
+	ordered   []letters.Order
+	actors    []string
+	filters   []store.LetterFilter
+	switched  []store.JobState
+}
+
+func newRig(t *testing.T, changes ...func(*Needs)) *rig {
+	r := &rig{t: t, lanes: map[string][]Lane{}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
+	for _, source := range []string{"github", "nexon"} {
+		r.lanes[source] = []Lane{{schemas.High, 0, 0, true}, {schemas.Low, 12_480, 35 * time.Second, true}}
+		r.states[source] = settings.State{Source: source, Configured: theQuota(), Effective: new(theQuota())}
+		r.views[source] = theView(source, 0)
+	}
+	r.depends = []Dependency{{"Kafka", ""}, {"PostgreSQL", ""}, {"Redis", ""}}
+	r.reads = []Reads{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
+	needs := Needs{
+		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
+		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r),
+		Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
+	}
+	for _, change := range changes {
+		change(&needs)
+	}
+	r.Console = New(needs)
+	return r
+}
+
+func readOnly(n *Needs) { n.ReadOnly = true }
+
+func theQuota() settings.Quota {
+	return settings.Quota{Policies: []settings.Policy{
+		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
+		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
+	}, LowCeilings: []limiter.Ceiling{{From: 19, To: 23, Rate: 150}}}
+}
+
+// theView is a limiter that flows; since is for how long its process has gone on.
+func theView(source string, since time.Duration) limiter.View {
+	at := then.Add(since)
+	return limiter.View{
+		Source: source, State: "flowing", At: at, Rate: 1,
+		Policies: []limiter.PolicyView{
+			{Name: "second", Window: "1s", Limit: 500, Target: 450, Left: 138, LeftForLow: 50},
+			{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(16_900_000)), Left: 3_100_000, LeftForLow: 2_290_000, ResetsAt: new(then.Add(9*time.Hour - 30*time.Second))},
+		},
+		Processes: []limiter.ProcessView{{
+			Process: "worker-1", At: at, High: limiter.LaneView{Granted: int64(12 * since.Seconds())},
+			Low: limiter.LaneView{Waiting: 212, OldestMS: 640, Why: "the policy second has no room before", Granted: int64(300 * since.Seconds())},
+		}},
+	}
+}
+
+func (r *rig) do(method, path string, form url.Values, headers ...string) *http.Response {
+	r.t.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	q := httptest.NewRequestWithContext(r.t.Context(), method, path, body)
+	q.RemoteAddr = "192.0.2.7:4711"
+	if form != nil {
+		q.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		q.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, q)
+	return w.Result()
+}
+
+// page is an answer that was read as a document.
+type document struct {
+	status int
+	header http.Header
+	root   *html.Node
+}
+
+func (r *rig) open(method, path string, form url.Values, headers ...string) document {
+	r.t.Helper()
+	answer := r.do(method, path, form, headers...)
+	root, err := html.Parse(answer.Body)
+	if err = errors.Join(err, answer.Body.Close()); err != nil {
+		r.t.Fatal(err)
+	}
+	return document{answer.StatusCode, answer.Header, root}
+}
+
+func (r *rig) get(path string, headers ...string) document {
+	return r.open("GET", path, nil, headers...)
+}
+
+// each calls f for all elements of the document.
+func (d document) each(f func(n *html.Node)) {
+	for n := range d.root.Descendants() {
+		if n.Type == html.ElementNode {
+			f(n)
+		}
+	}
+}
+
+func (d document) byID(id string) *html.Node {
+	var found *html.Node
+	d.each(func(n *html.Node) {
+		if attr(n, "id") == id && found == nil {
+			found = n
+		}
+	})
+	return found
+}
+
+// says is the text of an element, its spaces made one.
+func (d document) says(id string) string { return textOf(d.byID(id)) }
+
+func (d document) text() string { return textOf(d.root) }
+
+func textOf(n *html.Node) string {
+	if n == nil {
+		return "(there is no such element)"
+	}
+	var all strings.Builder
+	for c := range n.Descendants() {
+		if c.Type == html.TextNode {
+			all.WriteString(c.Data + " ")
+		}
+	}
+	return strings.Join(strings.Fields(all.String()), " ")
+}
+
+func attr(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+type (
+	fakeNow     rig
+	fakeKnown   rig
+	fakeLimits  rig
+	fakeLetters rig
+	fakeGuard   rig
+	fakeWeather rig
+)
+
+func (f *fakeNow) Lanes(source string) []Lane                { return f.lanes[source] }
+func (f *fakeNow) Reads() []Reads                            { return f.reads }
+func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
+func (f *fakeKnown) CheckKey(schemas.Entity) error           { return f.keyWrong }
+func (f *fakeGuard) Required() bool                          { return f.asks }
+func (f *fakeWeather) Now() string                           { return f.weather }
+func (f *fakeLetters) Jobs(context.Context) ([]store.LetterJob, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]store.LetterJob{}, f.jobs...), f.broken
+}
+
+func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {
+	known := f.entity
+	known.Entity = e
+	if !c.Sees(known.State.Visibility) {
+		known.Payload = nil
+	}
+	return known, f.broken
+}
+
+func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity) (string, error) {
+	f.refreshed = append(f.refreshed, e)
+	return f.told, f.broken
+}
+
+func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looks++
+	if f.view != nil {
+		return f.view(source), f.broken
+	}
+	return f.views[source], f.broken
+}
+
+func (f *fakeLimits) Get(_ context.Context, source string) (settings.State, error) {
+	return f.states[source], f.broken
+}
+
+func (f *fakeLimits) Change(_ context.Context, o settings.Order, p settings.Patch) (settings.State, error) {
+	f.orders, f.patches = append(f.orders, o), append(f.patches, p)
+	return f.states[o.Source], f.broken
+}
+
+func (f *fakeLimits) Stop(_ context.Context, o settings.Order) (settings.State, error) {
+	f.orders = append(f.orders, o)
+	return f.states[o.Source], f.broken
+}
+
+func (f *fakeLimits) Resume(ctx context.Context, o settings.Order) (settings.State, error) {
+	return f.Stop(ctx, o)
+}
+
+func (f *fakeLimits) Audit(context.Context, int) ([]settings.Entry, error) { return f.audit, f.broken }
+
+func (f *fakeLetters) List(_ context.Context, filter store.LetterFilter, _ store.Letter, limit int) ([]store.Letter, error) {
+	f.filters = append(f.filters, filter)
+	return f.list[:min(limit, len(f.list))], f.broken
+}
+
+func (f *fakeLetters) Groups(_ context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
+	if filter.Source != "nexon" {
+		return nil, f.broken
+	}
+	return f.groups, f.broken
+}
+
+func (f *fakeLetters) Show(context.Context, store.LetterID) (schemas.DeadLetter, error) {
+	return f.shown, f.broken
+}
+
+func (f *fakeLetters) Plan(_ context.Context, o letters.Order) (letters.Planned, error) {
+	return f.planned, f.broken
+}
+
+func (f *fakeLetters) Start(_ context.Context, o letters.Order, actor string) (store.LetterJob, error) {
+	f.ordered, f.actors = append(f.ordered, o), append(f.actors, actor)
+	return store.LetterJob{ID: "job-1"}, f.broken
+}
+
+func (f *fakeLetters) Switch(_ context.Context, id string, to store.JobState, actor string) (store.LetterJob, error) {
+	f.switched, f.actors = append(f.switched, to), append(f.actors, actor)
+	return store.LetterJob{ID: id}, f.broken
+}
+
+func (f *fakeWeather) Kinds() []WeatherKind {
+	return []WeatherKind{
+		{"fair", "Fair", "The upstream answers as it should."},
+		{"storm", "429 storm", "It refuses calls for their number: watch the brake on the limiter page."},
+		{"outage", "Outage", "It answers 503: the source is stopped and probed, and retries wait."},
+		{"slow", "Slow", "It takes seconds: lanes fall behind."},
+		{"maintenance", "Maintenance", "It says that it is closed: calls stop until it opens."},
+	}
+}
+
+func (f *fakeWeather) Set(_ context.Context, name string) error {
+	f.weather = name
+	return f.broken
+}
+
+// Identify knows tokens by their scopes: "inspect,refresh" is a token with both.
+func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, error) {
+	if !f.asks {
+		if r.Host == "evil.example" {
+			return access.Client{}, problem.New(http.StatusMisdirectedRequest, "misdirected", "By this name it answers nothing.")
+		}
+		return access.Client{Name: "unauthenticated@" + address, Scopes: []access.Scope{access.Admin}}, nil
+	}
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if token == "" || token == "wrong" {
+		return access.Client{}, problem.New(http.StatusUnauthorized, "INVALID_TOKEN", "The API key or token does not hold. Get another one.")
+	}
+	c := access.Client{Name: "key:1 " + token}
+	for s := range strings.SplitSeq(token, ",") {
+		c.Scopes = append(c.Scopes, access.Scope(s))
+	}
+	return c, nil
+}
+
+var errBroken = errors.New("it is broken")

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"encoding/base64"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+)
+
+const (
+	cookieName = "freshet-console"
+	// tokenMost is the longest token that a cookie takes, in bytes.
+	tokenMost = 2900
+)
+
+// may says whether a client may do something here.
+type may func(c *Console, who access.Client) (allowed bool, why string)
+
+func mayLook(_ *Console, who access.Client) (bool, string) {
+	return who.May(access.Inspect), "Your token may not look at the console: it needs the scope inspect or admin."
+}
+
+func mayAct(c *Console, who access.Client) (bool, string) {
+	if c.ReadOnly {
+		return false, readOnlySays
+	}
+	return who.May(access.Admin), "Your token may look and change nothing: this needs the scope admin."
+}
+
+func mayRefresh(c *Console, who access.Client) (bool, string) {
+	if c.ReadOnly {
+		return false, readOnlySays
+	}
+	return who.May(access.Inspect) && who.May(access.Refresh), "Your token may not ask for a refresh: it needs the scopes inspect and refresh, or admin."
+}
+
+const readOnlySays = "This console is read-only: it shows all and changes nothing, whoever asks."
+
+// identify says who asks, by the token in Authorization or in the cookie.
+func (c *Console) identify(r *http.Request) (access.Client, error) {
+	if len(r.Header.Values("Authorization")) == 0 {
+		if cookie, err := r.Cookie(cookieName); err == nil {
+			if token, err := base64.RawURLEncoding.DecodeString(cookie.Value); err == nil {
+				r = r.Clone(r.Context())
+				r.Header.Set("Authorization", "Bearer "+string(token))
+			}
+		}
+	}
+	address := r.RemoteAddr
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = host
+	}
+	return c.Guard.Identify(r, address)
+}
+
+// guarded has a request answered if its client may make it.
+func (c *Console) guarded(allowed may, h handle) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := c.identify(r)
+		if err != nil {
+			c.unknown(w, r, err)
+			return
+		}
+		if ok, why := allowed(c, who); !ok {
+			c.refuse(w, r.WithContext(access.WithClient(r.Context(), who)), http.StatusForbidden, why)
+			return
+		}
+		h(w, r.WithContext(access.WithClient(r.Context(), who)), who)
+	})
+}
+
+// unknown answers a request of which nobody knows from whom it is.
+func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
+	status, why := http.StatusServiceUnavailable, "Who you are can't be checked at the moment; the log says why."
+	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+		status, why = p.Status, p.Detail
+	} else {
+		c.Log.Error("the console can't tell who asks", "err", err)
+	}
+	switch {
+	case status != http.StatusUnauthorized:
+		c.refuse(w, r, status, why)
+	case r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live"):
+		http.Redirect(w, r, root+"/login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+	default:
+		c.refuse(w, r, status, "You are not logged in any more. Log in, and do it again.")
+	}
+}
+
+// loginForm is what the login page shows.
+type loginForm struct{ To, Problem string }
+
+func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
+	to := own(r.FormValue("to"))
+	if !c.Guard.Required() {
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of the console's own
+		return
+	}
+	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to})
+}
+
+// own returns the path if it is one of the console's, and otherwise that of the overview.
+func own(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.Path != root && !strings.HasPrefix(u.Path, root+"/") || strings.Contains(u.Path, "..") {
+		return root
+	}
+	return u.RequestURI()
+}
+
+func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+	form := loginForm{To: own(r.FormValue("to"))}
+	token := strings.TrimSpace(r.PostFormValue("token"))
+	asked := r.Clone(r.Context())
+	asked.Header.Set("Authorization", "Bearer "+token)
+	who, err := c.identify(asked)
+	status := http.StatusUnauthorized
+	switch p, is := errors.AsType[*problem.HTTPError](err); {
+	case len(token) > tokenMost:
+		form.Problem = "The token is too long for a browser's cookie. Use an API key."
+	case token == "":
+		form.Problem = "Enter an API key or a token."
+	case is && p.Status != http.StatusUnauthorized:
+		status, form.Problem = p.Status, p.Detail
+	case is:
+		form.Problem = p.Detail
+	case err != nil:
+		c.unknown(w, r, err)
+		return
+	default:
+		if ok, why := mayLook(c, who); !ok {
+			status, form.Problem = http.StatusForbidden, why
+		}
+	}
+	if form.Problem != "" {
+		c.render(w, r, status, "login", "Log in", form)
+		return
+	}
+	http.SetCookie(w, c.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(token)), 0))
+	http.Redirect(w, r, form.To, http.StatusSeeOther)
+}
+
+func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
+	http.SetCookie(w, c.cookie(r, "", -1))
+	http.Redirect(w, r, root+"/login", http.StatusSeeOther)
+}
+
+// cookie is one that no script reads, and that no other site's page has sent. It ends with
+// the browser. Over plain HTTP, as on loopback, it can't be Secure.
+func (c *Console) cookie(r *http.Request, value string, age int) *http.Cookie {
+	secure := r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://")
+	//nolint:gosec // Secure, wherever the browser would send it back then
+	return &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: age, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode}
+}
