@@ -165,8 +165,7 @@ var sights = []struct{ name, path string }{
 }
 
 func TestEveryPageIsWellSeenInABrowser(t *testing.T) {
-	r := busy(t)
-	r.Weather = (*fakeWeather)(r)
+	r := busy(t, weathered)
 	fillRig(r)
 	server := httptest.NewServer(r)
 	t.Cleanup(func() {

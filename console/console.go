@@ -75,13 +75,13 @@ func New(needs Needs) *Console {
 	mux.HandleFunc("POST "+root+"/login", c.login)
 	mux.HandleFunc("POST "+root+"/logout", c.logout)
 	mux.HandleFunc("GET "+root+"/assets/{name...}", c.asset)
-	mux.HandleFunc(root+"/", func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle(root+"/", c.guarded(mayLook, func(w http.ResponseWriter, r *http.Request, _ access.Client) {
 		if r.URL.Path == root+"/" {
 			http.Redirect(w, r, root, http.StatusPermanentRedirect)
 			return
 		}
 		c.refuse(w, r, http.StatusNotFound, "There is no such page.")
-	})
+	}))
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.refuse(w, r, http.StatusForbidden, "A page of another site may do nothing here.")

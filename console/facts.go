@@ -54,19 +54,19 @@ func (c *Console) factsOf(n *sample, sources []string) facts {
 		of := n.Sources[source]
 		f.Facts["says."+source] = fact{Text: budgetSays(source, of.Limits, of.Rates, n.At)}
 		f.Facts["state."+source] = stateOf(of.Limits)
-		f.table("lanes."+source, "Lanes of "+source, "", []string{"Lane", "Calls a second", "Records that wait", "The next waits for"}, "001", lanesOf(of))
+		f.table("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "Records", "Behind by"}, "0110", lanesOf(of))
 		if of.Limits == nil {
-			f.table("policies."+source, "Policies of "+source, "Redis does not answer.", policyHeads, "001111", nil)
+			f.table("policies."+source, "Policies of "+source, "Redis does not answer.", policyHeads, "000110", nil)
 			f.table("processes."+source, "Who waits for a permit of "+source, "Redis does not answer.", processHeads, "00111", nil)
 			f.table("scopes."+source, "Parts of "+source, "Redis does not answer.", scopeHeads, "0011", nil)
 			continue
 		}
-		f.table("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeads, "001111", policiesOf(of, n.At))
+		f.table("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeads, "000110", policiesOf(of, n.At))
 		f.table("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeads, "00111", processesOf(of.Limits))
 		f.table("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeads, "0011", scopesOf(of.Limits, n.At))
 	}
-	f.table("reads", "What readers of this process were told since it started", "Nobody has read yet.",
-		[]string{"Source", "Reads", "Fresh", "Stale", "Being fetched", "No such entity", "Half not older than", "95 % not older than"}, "01111111", readsOf(n.Reads, sources))
+	f.table("reads", "What this process told its readers since it started, and how old that was", "Nobody has read yet.",
+		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readsOf(n.Reads, sources))
 	f.table("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependsOf(n.Depends))
 	f.Facts["weather"] = fact{Text: c.weatherTitle(n.Weather)}
 	return f

@@ -24,7 +24,7 @@ func lanesOf(of *seen) [][]fact {
 		case !l.Known:
 			records.Text, wait.Text = "not known", "not known"
 		case l.Records == 0:
-			wait.Text = "no time"
+			wait.Text = "nothing"
 		}
 		rows = append(rows, []fact{{Text: string(l.Lane)}, rate, records, wait})
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	lettersShown = 50
+	lettersShown = 30
 	groupsShown  = 50
 )
 

@@ -61,6 +61,7 @@ func parsePages() map[string]*template.Template {
 		"asset": assetURL,
 		"key":   func(s string) string { return shown(s, keyShown) },
 		"text":  func(s string) string { return shown(s, errorShown) },
+		"brief": func(s string) string { return shown(s, briefShown) },
 		"long":  func(s string) string { return shown(s, longShown) },
 		"count": func(n any) string {
 			switch n := n.(type) {

@@ -80,9 +80,15 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	for _, change := range changes {
 		change(&needs)
 	}
+	if needs.Weather != nil {
+		needs.Weather = (*fakeWeather)(r)
+	}
 	r.Console = New(needs)
 	return r
 }
+
+// weathered gives the rig its weather.
+func weathered(n *Needs) { n.Weather = (*fakeWeather)(nil) }
 
 func readOnly(n *Needs) { n.ReadOnly = true }
 

@@ -13,6 +13,7 @@ import (
 const (
 	keyShown   = 256
 	errorShown = 300
+	briefShown = 110 // where the whole stands a click away
 	longShown  = 4 << 10
 )
 
