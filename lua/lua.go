@@ -33,6 +33,9 @@ var coalesceConfirm string
 //go:embed coalesce_rollback.lua
 var coalesceRollback string
 
+//go:embed coalesce_look.lua
+var coalesceLook string
+
 //go:embed request_peek.lua
 var requestPeek string
 
@@ -65,6 +68,7 @@ var (
 	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
 	CoalesceConfirm  = script("coalesce_confirm", coalesceConfirm)
 	CoalesceRollback = script("coalesce_rollback", coalesceRollback)
+	CoalesceLook     = script("coalesce_look", coalesceLook)
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
@@ -72,4 +76,4 @@ var (
 )
 
 // All are all of them.
-var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}
+var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceLook, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}
