@@ -27,6 +27,7 @@ type Needs struct {
 	Reads    Reads        // nil: nobody is told, and nothing is counted
 	Ops      http.Handler // answers for health and metrics
 	Admin    http.Handler // answers whatever lies below /admin/v1
+	Console  http.Handler // answers /console and whatever lies below it, and asks Guard itself; nil: there is none
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
 	Trace    observe.Tracer

@@ -85,15 +85,11 @@ const surePatience = 5 * time.Second
 // insist asks until Kafka has somebody's record: a person who asks for a refresh must
 // not lose it to a publish that fails, or to the end of this process.
 func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
-	// Without a store the floor is unknown, and numbers rise all the same.
-	known, _, err := s.memory.get(c.Request().Context(), e, f)
-	if err != nil {
-		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
-	}
+	w, known, err := s.wished(c.Request().Context(), e, f)
 	if known != nil && !who.Sees(known.Visibility) {
 		return Answer{}, errUnseen
 	}
-	w := s.traced(c, Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown})
+	w = s.traced(c, w)
 	begun, err := s.begin(who, e, known == nil && err == nil)
 	if err != nil {
 		return Answer{}, err
@@ -111,6 +107,16 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	}
 	p.After = max(time.Second, time.Until(a.Until))
 	return a, p
+}
+
+// wished returns the wish for a refresh that begins after it, and what is stored, or why
+// that can't be looked at: then the floor is unknown, and numbers rise all the same.
+func (s *Server) wished(ctx context.Context, e schemas.Entity, f source.Facet) (w Wish, known *entry, err error) {
+	known, _, err = s.memory.get(ctx, e, f)
+	if err != nil {
+		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
+	}
+	return Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown}, known, err
 }
 
 // untilSure waits for certainty, in a room of its own: those who wait for a slow Kafka

@@ -37,13 +37,14 @@ const patience = 20 * time.Second
 // rig is the service with everything behind it under the test's hand.
 type rig struct {
 	testing.TB
-	config Config
-	reads  Reads
-	limits func(key string) string // what would be fetched now; nil: for every reader
-	store  Store                   // nil: the rig
-	server *Server
-	router routers.Router
-	reg    *prometheus.Registry
+	config  Config
+	reads   Reads
+	limits  func(key string) string // what would be fetched now; nil: for every reader
+	store   Store                   // nil: the rig
+	console http.Handler            // nil: there is none
+	server  *Server
+	router  routers.Router
+	reg     *prometheus.Registry
 
 	mu        sync.Mutex // guards what follows while requests are under way
 	snapshots map[schemas.Entity]store.Snapshot
@@ -235,7 +236,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	}
 	r.server, err = New(r.config, Needs{
 		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
-		Ops: ops, Admin: http.HandlerFunc(echoed), Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)

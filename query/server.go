@@ -118,6 +118,10 @@ func New(config Config, needs Needs) (*Server, error) {
 		needs.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
 		return nil
 	}))
+	if needs.Console != nil {
+		e.Any("/console", s.console(needs.Console))
+		e.Any("/console/*", s.console(needs.Console))
+	}
 	return s, nil
 }
 

@@ -1,0 +1,52 @@
+package query
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// console serves the pages for operators as they are asked for. It lets everybody in: who
+// opens a page shows a cookie, which the pages know and the guard does not. RemoteAddr is the
+// address of the client, behind proxies that are known too.
+func (s *Server) console(pages http.Handler) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		ctx, leave := context.WithCancel(context.WithValue(r.Context(), correlated{}, correlationOf(c)))
+		defer leave()
+		if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+			c.Set(waitedKey, true)
+			go func() { // a page that is left open must not hold up a stop
+				select {
+				case <-s.stopping:
+					leave()
+				case <-ctx.Done():
+				}
+			}()
+		}
+		r = r.WithContext(ctx)
+		if _, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+			r.RemoteAddr = net.JoinHostPort(c.RealIP(), port)
+		}
+		pages.ServeHTTP(c.Response(), r)
+		return nil
+	}
+}
+
+// correlated is where the context of a page's request has its correlation id.
+type correlated struct{}
+
+// Refresh asks for a refresh that begins after the call, as POST …/refresh does, for somebody
+// who may ask for it; it is on nobody's account. It waits for Kafka for 5 s at most: what is
+// not certain by then is Pending.
+func (s *Server) Refresh(ctx context.Context, e schemas.Entity, f source.Facet) Answer {
+	w, _, _ := s.wished(ctx, e, f) // without a look at the store as well
+	w.CorrelationID, _ = ctx.Value(correlated{}).(string)
+	return s.untilSure(ctx, w)
+}

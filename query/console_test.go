@@ -1,0 +1,137 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// pages has the rig serve a console.
+func pages(serve http.HandlerFunc) func(*rig) {
+	return func(r *rig) { r.console = serve }
+}
+
+func TestTheConsoleGetsWhatLiesBelowItAsItWasSentAndAsksWhoItIsItself(t *testing.T) {
+	r := newRig(t, pages(echoed))
+	r.client = access.Client{}
+	r.refused = problem.New(http.StatusUnauthorized, "no-token", "Nobody may.")
+	for _, call := range []string{"GET /console", "GET /console/", "POST /console/x/a%2Fb", "HEAD /console/x"} {
+		method, path, _ := strings.Cut(call, " ")
+		a := r.do(method, path+"?x=y")
+		if a.text != call || a.StatusCode != 200 || a.Header.Get("X-Correlation-Id") == "" {
+			t.Errorf("%s came through as %d %s", call, a.StatusCode, a.text)
+		}
+	}
+	if a := r.do(http.MethodGet, "/consolex"); a.StatusCode != 404 || a.body.Code != "no-such-path" {
+		t.Errorf("beside it: %d %s", a.StatusCode, a.text)
+	}
+	if len(r.counted) > 0 {
+		t.Errorf("counted on an account: %v", r.counted)
+	}
+}
+
+func TestWithoutAConsoleThereIsNone(t *testing.T) {
+	r := newRig(t)
+	for _, path := range []string{"/console", "/console/", "/console/x"} {
+		if a := r.do(http.MethodGet, path); a.StatusCode != 404 || a.body.Code != "no-such-path" {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+		}
+	}
+}
+
+func TestTheConsoleIsToldTheAddressBehindProxiesThatAreKnown(t *testing.T) {
+	told := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }
+	for proxies, want := range map[string]string{"": "192.0.2.1:1234", "192.0.2.0/24": "198.51.100.7:1234"} {
+		r := newRig(t, pages(told), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
+		if a := r.do(http.MethodGet, "/console", "X-Forwarded-For", "198.51.100.7"); a.text != want {
+			t.Errorf("with the proxies %q: %s, want %s", proxies, a.text, want)
+		}
+	}
+}
+
+func TestAPanicOfAPageEndsItsRequestAlone(t *testing.T) {
+	r := newRig(t, pages(func(http.ResponseWriter, *http.Request) { panic("a bug") }))
+	if a := r.do(http.MethodGet, "/console/x"); a.StatusCode != 500 || a.body.Code != "internal" {
+		t.Errorf("%d %s", a.StatusCode, a.text)
+	}
+}
+
+func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
+	begun, finish := make(chan string, 2), make(chan struct{})
+	r := newRig(t, pages(func(w http.ResponseWriter, req *http.Request) {
+		begun <- req.URL.Path
+		select {
+		case <-req.Context().Done():
+			_, _ = io.WriteString(w, "left")
+		case <-finish:
+			_, _ = io.WriteString(w, "finished")
+		}
+	}))
+	stream, page := make(chan answer, 1), make(chan answer, 1)
+	go func() { stream <- r.do(http.MethodGet, "/console/events", "Accept", "text/event-stream") }()
+	go func() { page <- r.do(http.MethodPost, "/console/act", "Accept", "text/html") }()
+	<-begun
+	<-begun
+	close(r.server.stopping)
+	select {
+	case a := <-stream:
+		if a.text != "left" {
+			t.Errorf("the stream: %s", a.text)
+		}
+	case <-time.After(patience):
+		t.Fatal("the stream holds up the stop")
+	}
+	close(finish)
+	if a := <-page; a.text != "finished" {
+		t.Errorf("what was under way: %s", a.text)
+	}
+	if n := testutil.CollectAndCount(r.server.metrics.requests); n != 2 {
+		t.Errorf("%d series", n)
+	}
+	for _, route := range []string{"/console/*?wait", "/console/*"} {
+		method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[strings.HasSuffix(route, "wait")]
+		if !r.server.metrics.requests.DeleteLabelValues(route, method, "200") {
+			t.Errorf("%s is not counted", route)
+		}
+	}
+}
+
+func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) {
+	var server *Server
+	var got Answer
+	f := source.Facet{Cooldown: 17 * time.Second}
+	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) { got = server.Refresh(req.Context(), entity("a"), f) }))
+	server = r.server
+	r.client = access.Client{}
+	r.stored("a", 0)
+	r.do(http.MethodPost, "/console/refresh", "X-Correlation-Id", "abc")
+	want := Wish{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc"}
+	if all := r.asked(); len(all) != 1 || all[0] != want || !got.Queued {
+		t.Errorf("%+v, answered %+v; want %+v", all, got, want)
+	}
+	for _, what := range r.counted {
+		if strings.HasPrefix(what, "begin") {
+			t.Errorf("on an account: %s", what)
+		}
+	}
+
+	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
+	if a := server.Refresh(t.Context(), entity("b"), f); !a.Queued || r.asked()[1].Floor != 0 {
+		t.Errorf("without the database: %+v", a)
+	}
+	r.set(func() { r.insist = func(context.Context, Wish) Answer { return Answer{Pending: true} } })
+	if a := server.Refresh(t.Context(), entity("b"), f); !a.Pending || a.Queued {
+		t.Errorf("not certain: %+v", a)
+	}
+}
