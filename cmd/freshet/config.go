@@ -77,11 +77,12 @@ type DatabaseConfig struct {
 	DirectURL string `yaml:"directURL"`
 }
 
-// QueryConfig is where reads are answered, and how many bytes of snapshots are kept
-// in memory in front of the database.
+// QueryConfig is where reads are answered, how many bytes of snapshots are kept in memory
+// in front of the database, and whether there is a console: on, read-only or off.
 type QueryConfig struct {
-	Listen string       `yaml:"listen"`
-	Memory source.Bytes `yaml:"memory"`
+	Listen  string       `yaml:"listen"`
+	Memory  source.Bytes `yaml:"memory"`
+	Console string       `yaml:"console"`
 }
 
 // OpsConfig is where health and metrics are told, which have no access control:
@@ -146,7 +147,7 @@ func defaultConfig() (Config, error) {
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
-		Query:    QueryConfig{"127.0.0.1:8080", 256 << 20},
+		Query:    QueryConfig{"127.0.0.1:8080", 256 << 20, consoleOn},
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
@@ -249,6 +250,9 @@ func (c *Config) check() error {
 		if _, _, err := net.SplitHostPort(l.value); err != nil {
 			fail("%s: %q must be host:port, as in 127.0.0.1:8080", l.name, l.value)
 		}
+	}
+	if w := c.Query.Console; w != consoleOn && w != consoleReadOnly && w != consoleOff {
+		fail("query.console: %q must be on, read-only or off", w)
 	}
 	failEach("access", c.Access.Check())
 	if !namespacePattern.MatchString(c.Metrics.Namespace) {

@@ -193,3 +193,27 @@ func TestAVisibilityWhereNobodyIsAskedWhoTheyAreIsAMistake(t *testing.T) {
 		t.Errorf("without a visibility: %v", err)
 	}
 }
+
+func TestTheConsoleIsOnUnlessTheConfigurationSaysOtherwise(t *testing.T) {
+	for text, want := range map[string]string{"": "on", "query: {console: on}\n": "on", "query: {console: read-only}\n": "read-only", "query: {console: off}\n": "off"} {
+		c, err := loadConfig(write(t, minimal+text), nil)
+		if err != nil || c.Query.Console != want {
+			t.Errorf("%q is %q, %v", text, c.Query.Console, err)
+		}
+		printed, err := yaml.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := loadConfig(write(t, string(printed)), nil); err != nil || again.Query.Console != want {
+			t.Errorf("printed it is read as %q, %v", again.Query.Console, err)
+		}
+	}
+	if c, err := loadConfig("", []string{"FRESHET_QUERY_CONSOLE=off"}); err != nil || c.Query.Console != "off" {
+		t.Errorf("by the environment %q, %v", c.Query.Console, err)
+	}
+	for _, text := range []string{"query: {console: false}\n", "query: {console: readonly}\n", "query: {console: \"\"}\n"} {
+		if _, err := loadConfig(write(t, minimal+text), nil); err == nil || !strings.Contains(err.Error(), "must be on, read-only or off") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -103,7 +103,7 @@ func TestNobodyElseChangesTheLevelWhereMetricsAreOpen(t *testing.T) {
 	l := newLevels(slog.LevelInfo)
 	p := parts{levels: l, log: slog.New(slog.DiscardHandler)}
 	p.registry, p.reg = newRegistry("freshet")
-	ops := p.ops(nil)
+	ops := p.ops(&health{})
 	for _, c := range []struct {
 		name, from, host string
 		header           http.Header

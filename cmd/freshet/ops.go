@@ -33,8 +33,8 @@ func newRegistry(namespace string) (*prometheus.Registry, prometheus.Registerer)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	var ours prometheus.Registerer = reg
-	if namespace != "" {
-		ours = prometheus.WrapRegistererWithPrefix(namespace+"_", reg)
+	if prefix := metricPrefix(namespace); prefix != "" {
+		ours = prometheus.WrapRegistererWithPrefix(prefix, reg)
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "build_info", Help: "1, with the version that runs.", ConstLabels: prometheus.Labels{"version": version()},
@@ -44,9 +44,16 @@ func newRegistry(namespace string) (*prometheus.Registry, prometheus.Registerer)
 	return reg, ours
 }
 
+// metricPrefix returns what stands before the name of each of our metrics.
+func metricPrefix(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return namespace + "_"
+}
+
 // ops answers for the process: alive, ready, healthy, and its metrics.
-func (p parts) ops(checks map[string]check) http.Handler {
-	h := &health{checks: checks}
+func (p parts) ops(h *health) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", h.ready)
@@ -55,6 +62,9 @@ func (p parts) ops(checks map[string]check) http.Handler {
 	mux.Handle(levelPath, fromHere(p.levels.handler(p.log)))
 	return mux
 }
+
+// readsCheck is whether reads can be answered.
+const readsCheck = "reads"
 
 // health remembers the last look for a moment: a probe must not become load.
 type health struct {

@@ -136,11 +136,11 @@ func (p *program) watched(ctx context.Context, opsAddress string, of func(parts 
 	g := newGroup(ctx)
 	g.run(func(ctx context.Context) error { return parts.run(ctx, of(parts, ops.Addr().String())) })
 	g.run(func(ctx context.Context) error {
-		return serveOps(ctx, ops, parts.ops(map[string]check{
+		return serveOps(ctx, ops, parts.ops(&health{checks: map[string]check{
 			"database": {required: true, ask: parts.store.Ping},
 			"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
 			"kafka":    {required: true, ask: probe.Ping},
-		}))
+		}}))
 	})
 	<-g.ctx.Done()
 	return g.stop()

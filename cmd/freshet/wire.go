@@ -173,17 +173,21 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	}
 	dead := p.letters(sources)
 	var server *query.Server
-	ops := p.ops(map[string]check{
-		"reads":    {required: true, ask: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
+	h := &health{checks: map[string]check{
+		readsCheck: {required: true, ask: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
 		"database": {ask: p.store.Ping},
 		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
 		"kafka":    {ask: p.client.Ping},
-	})
+	}}
+	ops := p.ops(h)
+	ask := func(ctx context.Context, e schemas.Entity, f source.Facet) query.Answer {
+		return server.Refresh(ctx, e, f)
+	}
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
-		Ops: ops, Admin: p.admin(guard, prefetched, dead), Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: p.console(sources, guard, h, dead, ask), Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/source"
+)
+
+// What query.console may be.
+const (
+	consoleOn       = "on"
+	consoleReadOnly = "read-only" // nobody may change anything by it
+	consoleOff      = "off"
+)
+
+// console returns the pages for operators; nil if there are to be none.
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, h *health, dead *letters.Letters, ask refreshing) http.Handler {
+	if p.config.Query.Console == consoleOff {
+		return nil
+	}
+	return pages(p.consoleNeeds(sources, guard, h, dead, ask))
+}
+
+// consoleNeeds are what they show and act by, over what the query service has. ask asks for
+// a refresh as that does.
+func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Guard, h *health, dead *letters.Letters, ask refreshing) console.Needs {
+	facets := map[string][]string{}
+	for name, s := range p.config.Sources {
+		facets[name] = slices.Sorted(maps.Keys(s.Facets))
+	}
+	return console.Needs{
+		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
+		Now: &overview{parts: p, health: h}, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Letters: dead, Guard: guard,
+		Weather:  nil, // there is none but in dev
+		ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log,
+	}
+}
+
+// pages are those of package console.
+func pages(console.Needs) http.Handler { return http.NotFoundHandler() }
+
+// refreshing asks for a refresh that a person wants.
+type refreshing func(ctx context.Context, e schemas.Entity, f source.Facet) query.Answer
+
+// overview tells the console what is going on.
+type overview struct {
+	parts
+	health *health
+	reads  readsRead
+}
+
+// Lanes returns the lanes of a source, HIGH first. Wait is zero as well while records wait
+// and nobody has worked on any within the last minute.
+func (o *overview) Lanes(source string) []console.Lane {
+	var lanes []console.Lane
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		l := console.Lane{Lane: lane}
+		l.Records, l.Known = o.lag.Records(source, lane)
+		l.Wait, _, _ = o.lag.Wait(source, lane)
+		lanes = append(lanes, l)
+	}
+	return lanes
+}
+
+// Dependencies returns what health found a second ago at most, by name.
+func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
+	found := o.health.look(ctx)
+	var all []console.Dependency
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if name == readsCheck {
+			continue // it follows from the others
+		}
+		d := console.Dependency{Name: name}
+		if err := found[name]; err != nil {
+			d.Error = err.Error()
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// limits lets the console see and change quotas.
+type limits struct {
+	*settings.Settings
+	parts parts
+}
+
+// View returns what the limiter of a source does now.
+func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
+	if _, known := l.parts.config.Sources[source]; !known {
+		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
+	}
+	view, _, _, err := l.parts.limiterNow(ctx, source)
+	return view, err
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// lookPatience bounds what the looks at one entity may take.
+const lookPatience = 2 * time.Second
+
+// lettersShown are so many of an entity's dead letters, the newest.
+const lettersShown = 10
+
+// known tells the console what is known of an entity.
+type known struct {
+	parts   parts
+	sources map[string]*source.Source
+	ask     refreshing
+}
+
+// CheckKey returns why there can be no such entity.
+func (k known) CheckKey(e schemas.Entity) error {
+	src, there := k.sources[e.Source]
+	if !there {
+		return fmt.Errorf("there is no source %.80q; the configuration has %s", e.Source, strings.Join(slices.Sorted(maps.Keys(k.sources)), ", "))
+	}
+	if err := schemas.CheckKey(e.Key); err != nil {
+		return err
+	}
+	return src.CheckKey(e.Facet, e.Key)
+}
+
+// Entity looks everywhere at once. Without Redis only Way is missing; without the database
+// there is an error.
+func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
+	if err := k.CheckKey(e); err != nil {
+		return console.Entity{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	facet, _ := k.sources[e.Source].Facet(e.Facet)
+	found := console.Entity{Entity: e, FreshFor: facet.FreshFor}
+	looks := []func() error{
+		func() error { return k.content(ctx, &found, c) },
+		func() error {
+			all, err := k.parts.store.Statuses(ctx, []schemas.Entity{e})
+			if err == nil {
+				found.Status = all[0]
+			}
+			return err
+		},
+		func() (err error) {
+			found.Registered, err = k.registered(ctx, e)
+			return err
+		},
+		func() (err error) {
+			found.Letters, err = k.parts.store.Letters(ctx, store.LetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.Letter{}, lettersShown)
+			return err
+		},
+		func() error {
+			found.Way = k.way(ctx, e)
+			return nil
+		},
+	}
+	errs := make([]error, len(looks))
+	var wg sync.WaitGroup
+	for i, look := range looks {
+		wg.Go(func() { errs[i] = look() })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return console.Entity{}, err
+	}
+	if w := &found.Way; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
+		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
+	}
+	return found, nil
+}
+
+// content looks at what is stored. As for readers, both count: what it was fetched within,
+// and what it would be fetched within now.
+func (k known) content(ctx context.Context, found *console.Entity, c access.Client) error {
+	s, err := k.parts.store.Get(ctx, found.Entity)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	found.Stored, found.State = true, s.State
+	if !s.HasContent() || !c.Sees(s.Visibility) || !c.Sees(k.sources[s.Entity.Source].Visibility(s.Entity.Key)) {
+		return nil
+	}
+	found.Payload, err = s.Decode(nil)
+	return err
+}
+
+// registered finds an entity among those that are prefetched: of all whose keys begin as its
+// own does it is the first.
+func (k known) registered(ctx context.Context, e schemas.Entity) (*store.Registered, error) {
+	all, err := k.parts.store.Entities(ctx, store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
+	if err != nil || len(all) == 0 || all[0].Entity != e {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
+// way looks at what Redis knows.
+func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
+	w, err := producer.NewCoalescing(k.parts.rdb).Look(ctx, e)
+	if err != nil {
+		k.parts.log.Warn("an entity is shown without what is under way for it", "err", err)
+		return console.Way{Unknown: true}
+	}
+	return console.Way{
+		Lane: w.Lane, Number: w.Number, Confirmed: w.Confirmed, Until: w.Until, Issued: w.Issued,
+		Hold: w.Hold, HoldUntil: w.HoldUntil, CooledTill: w.CooledUntil,
+	}
+}
+
+// Refresh asks for a refresh, and says what became of that.
+func (k known) Refresh(ctx context.Context, e schemas.Entity) (string, error) {
+	if err := k.CheckKey(e); err != nil {
+		return "", err
+	}
+	facet, _ := k.sources[e.Source].Facet(e.Facet)
+	return inWords(k.ask(ctx, e, facet)), nil
+}
+
+// inWords says what became of a wish.
+func inWords(a query.Answer) string {
+	switch {
+	case a.Queued:
+		return "A refresh is queued."
+	case a.Pending:
+		return "A refresh is being queued, but Kafka has not acknowledged it yet. Ask again in a few seconds to be certain."
+	case a.Reason == query.ReasonCooldown:
+		return fmt.Sprintf("It was refreshed on request a moment ago; the next one is taken at %s.", a.Until.UTC().Format("15:04:05 UTC"))
+	case a.Reason == query.ReasonBusy:
+		return "No refresh is queued: Kafka takes requests more slowly than they come. Ask again in a few seconds."
+	case a.Reason == query.ReasonDown:
+		return "No refresh is queued: Redis or Kafka does not answer. Ask again when they do."
+	}
+	return "No refresh is queued: " + a.Reason + "."
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// onPostgres gives parts a real database.
+func onPostgres(t *testing.T) func(*parts) {
+	t.Helper()
+	url := servicetest.Postgres(t)
+	if _, err := postgres.Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	db, err := postgres.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return func(p *parts) { p.store = db }
+}
+
+var (
+	anybody = access.Client{Name: "key:1", Scopes: []access.Scope{access.Read}}
+	partner = access.Client{Name: "key:2", Scopes: []access.Scope{access.Read, access.See("partner")}}
+)
+
+func (f *facts) look(key string, c access.Client) console.Entity {
+	f.Helper()
+	found, err := f.needs.Known.Entity(f.Context(), one(key), c)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return found
+}
+
+func eachDatabase(t *testing.T, test func(f *facts)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(newFacts(t, nil)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(newFacts(t, onPostgres(t))) })
+}
+
+func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
+	eachDatabase(t, func(f *facts) {
+		facet := f.config.Sources[builtIn].Facets["character"]
+		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, Status: store.Status{Entity: one("a")}}
+		got := f.look("a", anybody)
+		if len(got.Letters) == 0 {
+			got.Letters = nil
+		}
+		if !reflect.DeepEqual(got, nothing) {
+			f.Errorf("of nothing: %+v", got)
+		}
+		f.write("a", 7, time.Minute, "")
+		f.write("ab", 8, time.Minute, "")
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		for _, key := range []string{"ab", "b"} { // those beside it
+			if _, err := f.store.RegisterEntities(f.Context(), []store.Registered{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+				f.Fatal(err)
+			}
+		}
+		if got := f.look("a", anybody); got.Registered != nil {
+			f.Errorf("registered as %+v", got.Registered)
+		}
+		if _, err := f.store.RegisterEntities(f.Context(), []store.Registered{{Entity: one("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
+			f.Fatal(err)
+		}
+		for i := range 12 {
+			for _, key := range []string{"a", "b"} {
+				err := f.store.Fail(f.Context(), store.Status{
+					Entity: one(key), State: store.Failed, Reason: "UPSTREAM_5XX", Error: "it failed", Number: int64(100 + i), Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
+				}, &store.Letter{
+					LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(builtIn), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
+					Entity:   one(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
+				})
+				if err != nil {
+					f.Fatal(err)
+				}
+			}
+		}
+		got = f.look("a", anybody)
+		if !got.Stored || got.State.Version != 7 || string(got.Payload) != `{"name":"a"}` {
+			f.Errorf("stored: %+v %s", got.State, got.Payload)
+		}
+		if got.Status.State != store.Failed || got.Status.Number != 111 || !got.Status.Until.Equal(now.Add(time.Hour)) {
+			f.Errorf("status %+v", got.Status)
+		}
+		if got.Registered == nil || got.Registered.Entity != one("a") || got.Registered.Tier != store.Warm {
+			f.Errorf("registered as %+v", got.Registered)
+		}
+		if len(got.Letters) != 10 || !got.Letters[0].At.Equal(now.Add(11*time.Second)) || got.Letters[9].Entity != one("a") {
+			f.Errorf("letters %+v", got.Letters)
+		}
+	})
+}
+
+func TestWhoMayNotSeeAnEntityIsNotShownItsContent(t *testing.T) {
+	f := newFacts(t, func(p *parts) {
+		c := p.config.Sources[builtIn]
+		c.Auth.SecretEnv = ""
+		c.Credentials = []source.Credential{
+			{Name: "theirs", SecretEnv: "THEIRS", Keys: "now", Visibility: "partner"}, {Name: "ours", SecretEnv: "OURS"},
+		}
+		p.config.Sources[builtIn] = c
+	})
+	f.write("then", 7, time.Minute, "partner") // and would be fetched for everybody
+	f.write("now", 8, time.Minute, "")         // and would be fetched for the partner
+	f.write("never", 9, time.Minute, "")
+	for _, key := range []string{"then", "now", "never"} {
+		got := f.look(key, anybody)
+		if !got.Stored || got.State.Version == 0 || (got.Payload == nil) != (key != "never") {
+			t.Errorf("%s: anybody is shown %s", key, got.Payload)
+		}
+		for _, c := range []access.Client{partner, {Name: "key:3", Scopes: []access.Scope{access.Admin}}} {
+			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` {
+				t.Errorf("%s: %s is shown %s", key, c.Name, got.Payload)
+			}
+		}
+	}
+}
+
+// The hash is written as package lua does.
+func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
+	f := newFacts(t, nil)
+	const ms = "9999999999999"
+	far := time.UnixMilli(9999999999999).UTC()
+	for _, c := range []struct {
+		what   string
+		fields []string
+		want   console.Way
+	}{
+		{"nothing", nil, console.Way{}},
+		{"in the air", []string{"lock", "HIGH 100 " + ms + " PENDING", "ver", "100"}, console.Way{Lane: schemas.High, Number: 100, Until: far, Issued: 100}},
+		{"in Kafka", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "100"}, console.Way{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 100}},
+		{"being fetched", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "101"}, console.Way{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 101}},
+		{"held", []string{"hold", "FAILED " + ms + " 100", "ver", "100"}, console.Way{Hold: "FAILED", HoldUntil: far, Issued: 100}},
+		{"cooling", []string{"cooldown", ms + " 100 " + ms, "ver", "100"}, console.Way{CooledTill: far, Issued: 100}},
+		{"over", []string{"lock", "LOW 100 1000 CONFIRMED", "hold", "FAILED 1000 100", "cooldown", "1000 100 1000"}, console.Way{}},
+		{"of another server", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "server", "0123456789abcdef"}, console.Way{}},
+		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.Way{Issued: 9}},
+	} {
+		hash := "upd:{" + one("a").String() + "}"
+		if err := f.rdb.Del(t.Context(), hash).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.fields) > 0 {
+			if err := f.rdb.HSet(t.Context(), hash, c.fields).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if strings.HasPrefix(c.what, "overtaken") {
+			f.write("a", 7, time.Minute, "")
+		}
+		if got := f.look("a", anybody).Way; got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+	}
+	f.stopRedis()
+	if got := f.look("a", anybody); got.Way != (console.Way{Unknown: true}) || !got.Stored || string(got.Payload) == "" {
+		t.Errorf("without Redis: %+v", got)
+	}
+}
+
+func TestWithoutTheDatabaseNothingIsMadeUp(t *testing.T) {
+	f := newFacts(t, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	if got, err := f.needs.Known.Entity(ctx, one("a"), anybody); err == nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
+	f := newFacts(t, nil)
+	for e, mention := range map[schemas.Entity]string{
+		one(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
+		{Source: builtIn, Facet: "other", Key: "a"}: "it has character", one(strings.Repeat("x", 2000)): "",
+	} {
+		err := f.needs.Known.CheckKey(e)
+		if err == nil || !strings.Contains(err.Error(), mention) {
+			t.Errorf("%.40s: %v", e, err)
+		}
+		_, unseen := f.needs.Known.Entity(t.Context(), e, anybody)
+		told, unasked := f.needs.Known.Refresh(t.Context(), e)
+		if unseen == nil || unasked == nil || told != "" {
+			t.Errorf("%.40s: %v, %v, %s", e, unseen, unasked, told)
+		}
+	}
+	if err := f.needs.Known.CheckKey(one("a")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
+	f := newFacts(t, nil)
+	ask := func(want string) {
+		t.Helper()
+		told, err := f.needs.Known.Refresh(t.Context(), one("a"))
+		if err != nil || !strings.HasPrefix(told, want) {
+			t.Errorf("told %q, %v; want %q", told, err, want)
+		}
+	}
+	ask("A refresh is queued.")
+	way := f.look("a", anybody).Way
+	if way.Lane != schemas.High || way.Number == 0 || way.CooledTill.IsZero() {
+		t.Errorf("%+v", way)
+	}
+	ask("A refresh is queued.") // it is covered by the first
+	coalescing := producer.NewCoalescing(f.rdb)
+	within(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Way.CooledTill) > 20*time.Second })
+	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: one("a"), Number: way.Number, Satisfied: true}}); err != nil {
+		t.Fatal(err)
+	}
+	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Way.CooledTill.Format("15:04:05") + " UTC.")
+	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
+		t.Errorf("by the API: %d %s", w.Code, w.Body)
+	}
+	f.stopRedis()
+	ask("No refresh is queued: Redis or Kafka does not answer.")
+	for want, a := range map[string]query.Answer{
+		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka takes": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
+	} {
+		if got := inWords(a); !strings.HasPrefix(got, want) {
+			t.Errorf("%+v: %s", a, got)
+		}
+	}
+}

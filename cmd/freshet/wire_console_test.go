@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// facts are what the console is told, on embedded services and a database.
+type facts struct {
+	*testing.T
+	parts
+	server    *query.Server
+	needs     console.Needs
+	stopRedis func()
+}
+
+func newFacts(t *testing.T, change func(*parts)) *facts {
+	t.Helper()
+	config, err := defaultConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	topics := []kfake.Opt{kfake.NumBrokers(1)}
+	for _, topic := range schemas.Topics(builtIn) {
+		topics = append(topics, kfake.SeedTopics(topic.Partitions, topic.Name))
+	}
+	kafka, err := kfake.NewCluster(topics...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kafka.Close)
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	f := &facts{T: t}
+	rdb, m := servicetest.MiniRedis(t)
+	f.stopRedis = m.Close
+	p := parts{config: config, store: db, rdb: rdb, kafka: []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)}, secret: noSecret, log: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&p)
+	}
+	p.registry, p.reg = newRegistry(p.config.Metrics.Namespace)
+	ctx, cancel := context.WithCancel(context.Background())
+	got, done := make(chan parts, 1), make(chan error, 1)
+	go func() {
+		done <- p.run(ctx, func(ctx context.Context, p parts) error {
+			got <- p
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	f.parts = <-got
+	f.wire()
+	return f
+}
+
+// wire does what serve does, without a listener.
+func (f *facts) wire() {
+	f.Helper()
+	sources, err := f.sources()
+	if err != nil {
+		f.Fatal(err)
+	}
+	guard, meters, err := f.guard(f.Context(), "127.0.0.1:1")
+	if err != nil {
+		f.Fatal(err)
+	}
+	h := &health{checks: map[string]check{
+		readsCheck: {required: true, ask: func(context.Context) error { return errors.New("nothing is remembered") }},
+		"database": {ask: f.store.Ping},
+		"redis":    {ask: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
+		"kafka":    {ask: f.client.Ping},
+	}}
+	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{
+		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{f.producer}, Settles: settles{f.parts},
+		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
+		Console: f.console(sources, guard, h, nil, nil), Log: f.log, Metrics: f.reg,
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.needs = f.consoleNeeds(sources, guard, h, f.letters(sources), f.server.Refresh)
+}
+
+func one(key string) schemas.Entity {
+	return schemas.Entity{Source: builtIn, Facet: "character", Key: key}
+}
+
+// write stores content that was checked so long ago.
+func (f *facts) write(key string, version int64, age time.Duration, visibility string) {
+	f.Helper()
+	text := []byte(`{"name":"` + key + `"}`)
+	results, err := f.store.Write(f.Context(), []store.Write{{
+		Entity: one(key), Kind: store.Content, Version: version, CheckedAt: time.Now().Add(-age), Hash: store.Hash{byte(version)}, Visibility: visibility,
+		Payload: func() (store.Payload, error) { return store.Encode(text), nil },
+	}})
+	if err != nil || results[0] != store.Changed {
+		f.Fatal(results, err)
+	}
+}
+
+// ask sends a request of a client on this machine.
+func (f *facts) ask(method, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	f.server.ServeHTTP(w, httptest.NewRequestWithContext(f.Context(), method, "http://127.0.0.1"+path, http.NoBody))
+	return w
+}
+
+func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
+	for _, namespace := range []string{"freshet", ""} {
+		f := newFacts(t, func(p *parts) { p.config.Metrics.Namespace = namespace })
+		if got := f.needs.Now.Reads(); !reflect.DeepEqual(got, []console.Reads{{Source: builtIn}}) {
+			t.Errorf("before any read: %+v", got)
+		}
+		f.write("fresh", 1, 10*time.Minute, "")
+		f.write("stale", 2, 5*time.Hour, "")
+		for range 18 {
+			f.ask(http.MethodGet, "/v1/nexon/character/fresh")
+		}
+		f.ask(http.MethodGet, "/v1/nexon/character/stale")
+		f.ask(http.MethodGet, "/v1/nexon/character/stale")
+		f.ask(http.MethodGet, "/v1/nexon/character/new")
+		within(t, patience, "the count", func() bool { return f.needs.Now.Reads()[0].Updating == 1 })
+		got := f.needs.Now.Reads()[0]
+		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
+		if got.Fresh != 18 || got.Stale != 2 || got.Absent != 0 || !about(got.AgeHalf, 10*time.Minute) || !about(got.AgeMost, 5*time.Hour) {
+			t.Errorf("namespace %q: %+v", namespace, got)
+		}
+	}
+}
+
+func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"source", "facet", "freshness"})
+	ages := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "snapshot_age_at_read_seconds", NativeHistogramBucketFactor: 1.1}, []string{"source", "facet"})
+	reg.MustRegister(reads, ages)
+	for i := range 100 {
+		facet := []string{"a", "b"}[i%2]
+		reads.WithLabelValues("one", facet, "FRESH").Inc()
+		ages.WithLabelValues("one", facet).Observe(float64(i + 1))
+	}
+	reads.WithLabelValues("two", "a", "NOT_FOUND").Add(3)
+	reads.WithLabelValues("gone", "a", "FRESH").Inc()
+	for range 9 {
+		ages.WithLabelValues("young", "a").Observe(0)
+	}
+	ages.WithLabelValues("young", "a").Observe(-1) // by another host's clock
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := readsSummed(families, "", []string{"one", "two", "young"})
+	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/20 }
+	if got[0].Fresh != 100 || !near(got[0].AgeHalf, 50*time.Second) || !near(got[0].AgeMost, 95*time.Second) {
+		t.Errorf("%+v", got[0])
+	}
+	if got[1] != (console.Reads{Source: "two", Absent: 3}) || got[2] != (console.Reads{Source: "young"}) {
+		t.Errorf("%+v", got[1:])
+	}
+}
+
+func TestTheOverviewNamesTheDependencyThatIsDown(t *testing.T) {
+	f := newFacts(t, nil)
+	down := func() (names []string) {
+		all := f.needs.Now.Dependencies(t.Context())
+		if !slices.IsSortedFunc(all, func(a, b console.Dependency) int { return strings.Compare(a.Name, b.Name) }) || len(all) != 3 {
+			t.Fatalf("%+v", all)
+		}
+		for _, d := range all {
+			if d.Error != "" {
+				names = append(names, d.Name)
+			}
+		}
+		return names
+	}
+	if got := down(); len(got) > 0 {
+		t.Errorf("all answer, and %v are down", got)
+	}
+	f.stopRedis()
+	within(t, patience, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
+}
+
+func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
+	f := newFacts(t, nil)
+	for _, key := range characters("k", 7) {
+		if r := f.producer.Insist(t.Context(), producer.Wish{Entity: one(key), Lane: schemas.High, Reason: schemas.CacheMiss}); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	want := []console.Lane{{Lane: schemas.High, Records: 7, Known: true}, {Lane: schemas.Low, Known: true}}
+	within(t, patience, "the sample", func() bool { return reflect.DeepEqual(f.needs.Now.Lanes(builtIn), want) })
+	if got := f.needs.Now.Lanes("other"); !reflect.DeepEqual(got, []console.Lane{{Lane: schemas.High}, {Lane: schemas.Low}}) {
+		t.Errorf("of no source: %+v", got)
+	}
+}
+
+func TestTheConsoleSeesAndChangesTheLimits(t *testing.T) {
+	f := newFacts(t, nil)
+	v, err := f.needs.Limits.View(t.Context(), builtIn)
+	if err != nil || v.Source != builtIn || v.State != "unused" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if _, err := f.needs.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
+		t.Errorf("another source: %v", err)
+	}
+	if s, err := f.needs.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "key:1"}); err != nil || !s.Stopped {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if all, err := f.needs.Limits.Audit(t.Context(), 10); err != nil || len(all) != 1 || all[0].Actor != "key:1" {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+func problemOf(err error) int {
+	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+		return p.Status
+	}
+	return 0
+}
+
+func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
+	for _, word := range []string{consoleOn, consoleReadOnly, consoleOff} {
+		f := newFacts(t, func(p *parts) { p.config.Query.Console = word })
+		w := f.ask(http.MethodGet, "/console/")
+		if missing := w.Code == http.StatusNotFound && w.Header().Get("Content-Type") == problem.ContentType; missing != (word == consoleOff) {
+			t.Errorf("%s: %d %s", word, w.Code, w.Body)
+		}
+		if f.needs.ReadOnly != (word == consoleReadOnly) {
+			t.Errorf("%s: read-only is %v", word, f.needs.ReadOnly)
+		}
+		if !slices.Equal(f.needs.Sources, []string{builtIn}) || !reflect.DeepEqual(f.needs.Facets, map[string][]string{builtIn: {"character"}}) || f.needs.Guard.Required() {
+			t.Errorf("%+v", f.needs)
+		}
+	}
+}
