@@ -175,17 +175,23 @@ func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
 		ages.WithLabelValues("young", "a").Observe(0)
 	}
 	ages.WithLabelValues("young", "a").Observe(-1) // by another host's clock
+	for i := range 10 {
+		ages.WithLabelValues("mixed", "a").Observe(100 * float64(i/6)) // six of no age
+	}
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := readsSummed(families, "", []string{"one", "two", "young"})
-	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/20 }
+	got := readsSummed(families, "", []string{"one", "two", "young", "mixed"})
+	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is a tenth
 	if got[0].Fresh != 100 || !near(got[0].AgeHalf, 50*time.Second) || !near(got[0].AgeMost, 95*time.Second) {
 		t.Errorf("%+v", got[0])
 	}
 	if got[1] != (console.Reads{Source: "two", Absent: 3}) || got[2] != (console.Reads{Source: "young"}) {
 		t.Errorf("%+v", got[1:])
+	}
+	if got[3].AgeHalf != 0 || !near(got[3].AgeMost, 100*time.Second) {
+		t.Errorf("%+v", got[3])
 	}
 }
 
