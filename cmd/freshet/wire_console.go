@@ -30,7 +30,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, h
 	if p.config.Query.Console == consoleOff {
 		return nil
 	}
-	return pages(p.consoleNeeds(sources, guard, h, dead, ask))
+	return console.New(p.consoleNeeds(sources, guard, h, dead, ask))
 }
 
 // consoleNeeds are what they show and act by, over what the query service has. ask asks for
@@ -47,9 +47,6 @@ func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Gua
 		ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log,
 	}
 }
-
-// pages are those of package console.
-func pages(console.Needs) http.Handler { return http.NotFoundHandler() }
 
 // refreshing asks for a refresh that a person wants.
 type refreshing func(ctx context.Context, e schemas.Entity, f source.Facet) query.Answer

@@ -23,6 +23,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
@@ -101,15 +102,19 @@ func (f *facts) wire() {
 		"redis":    {ask: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
 		"kafka":    {ask: f.client.Ping},
 	}}
+	dead := f.letters(sources)
+	ask := func(ctx context.Context, e schemas.Entity, facet source.Facet) query.Answer {
+		return f.server.Refresh(ctx, e, facet)
+	}
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{
 		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{f.producer}, Settles: settles{f.parts},
 		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
-		Console: f.console(sources, guard, h, nil, nil), Log: f.log, Metrics: f.reg,
+		Console: f.console(sources, guard, h, dead, ask), Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.needs = f.consoleNeeds(sources, guard, h, f.letters(sources), f.server.Refresh)
+	f.needs = f.consoleNeeds(sources, guard, h, dead, ask)
 }
 
 func one(key string) schemas.Entity {
@@ -257,9 +262,14 @@ func problemOf(err error) int {
 func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
 	for _, word := range []string{consoleOn, consoleReadOnly, consoleOff} {
 		f := newFacts(t, func(p *parts) { p.config.Query.Console = word })
-		w := f.ask(http.MethodGet, "/console/")
-		if missing := w.Code == http.StatusNotFound && w.Header().Get("Content-Type") == problem.ContentType; missing != (word == consoleOff) {
-			t.Errorf("%s: %d %s", word, w.Code, w.Body)
+		for _, path := range []string{"/console", "/console/look?source=nexon&facet=character&key=a", "/console/letters", "/console/settings"} {
+			w := f.ask(http.MethodGet, path)
+			switch {
+			case word == consoleOff && (w.Code != http.StatusNotFound || w.Header().Get("Content-Type") != problem.ContentType):
+				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
+			case word != consoleOff && (w.Code != http.StatusOK || !strings.Contains(w.Body.String(), builtIn)):
+				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
+			}
 		}
 		if f.needs.ReadOnly != (word == consoleReadOnly) {
 			t.Errorf("%s: read-only is %v", word, f.needs.ReadOnly)
