@@ -123,7 +123,9 @@ func (k known) registered(ctx context.Context, e schemas.Entity) (*store.Registe
 func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
 	w, err := producer.NewCoalescing(k.parts.rdb).Look(ctx, e)
 	if err != nil {
-		k.parts.log.Warn("an entity is shown without what is under way for it", "err", err)
+		if !errors.Is(err, context.Canceled) {
+			k.parts.log.Warn("an entity is shown without what is under way for it", "err", err)
+		}
 		return console.Way{Unknown: true}
 	}
 	return console.Way{

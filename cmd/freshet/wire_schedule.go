@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -155,7 +156,9 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 	}
 	o, revision, err := p.settings().Quota(ctx, source)
 	if err != nil {
-		p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
+		if !errors.Is(err, context.Canceled) { // otherwise whoever wanted to see it has left
+			p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
+		}
 	} else if changed, err := config.With(o); err == nil {
 		if effective, err := limiter.NewQuota(changed); err == nil {
 			quota = effective
