@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
@@ -224,6 +226,7 @@ func (w *world) process() *process {
 	p.Letters = New(Needs{
 		Store: fakeStore{w.db, p}, Mail: fakeMail{p}, Door: p, Bell: fakeBell{p}, Sources: map[string]Source{theSource: fakeSource{}},
 		Process: fmt.Sprint("process-", w.born), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry(),
 	})
 	return p
 }

@@ -120,8 +120,7 @@ type address struct{ name, at, note string }
 // embedded is what dev has in place of the services.
 type embedded struct {
 	parts
-	seen    []address
-	weather *weather // of the simulated upstream; nil if the upstream is another
+	seen []address
 }
 
 // embed starts what dev has in place of the services.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/simulator"
 )
 
@@ -18,18 +19,12 @@ type weather struct {
 	at       string // the simulator's URL
 }
 
-// Weather is one way in which the upstream may behave.
-type Weather struct {
-	Name, Title string
-	Explains    string // what a person will see happen, in one sentence
-}
-
 // calm is how long a healthy upstream takes to answer.
 var calm = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond}
 
 // condition is a weather and what makes it.
 type condition struct {
-	Weather
+	console.WeatherKind
 	latency simulator.Range
 	faults  []simulator.Fault // empty but not nil: the simulator would keep its own
 }
@@ -38,32 +33,32 @@ type condition struct {
 // half of them well, or the upstream is taken to be sick and not the entities.
 var conditions = []condition{
 	{
-		Weather{"well", "Well", "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
+		console.WeatherKind{Name: "well", Title: "Well", Explains: "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
 		calm,
 		[]simulator.Fault{},
 	},
 	{
-		Weather{"storm", "Storm of 429s", "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
+		console.WeatherKind{Name: "storm", Title: "Storm of 429s", Explains: "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
 		calm,
 		[]simulator.Fault{{Kind: simulator.TooManyRequests, RetryAfter: "3"}},
 	},
 	{
-		Weather{"outage", "Outage", "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
+		console.WeatherKind{Name: "outage", Title: "Outage", Explains: "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
 		calm,
 		[]simulator.Fault{{Kind: simulator.Reset, Percent: new(30.0)}, {Kind: simulator.InternalError}},
 	},
 	{
-		Weather{"slow", "Slow", "Answers take from one to six seconds, so more calls are under way at once, and what is asked for comes later."},
+		console.WeatherKind{Name: "slow", Title: "Slow", Explains: "Answers take from one to six seconds, so more calls are under way at once, and what is asked for comes later."},
 		simulator.Range{Min: time.Second, Max: 6 * time.Second},
 		[]simulator.Fault{},
 	},
 	{
-		Weather{"maintenance", "Maintenance", "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
+		console.WeatherKind{Name: "maintenance", Title: "Maintenance", Explains: "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
 		calm,
 		[]simulator.Fault{{Kind: simulator.GameMaintenance, Percent: new(50.0)}, {Kind: simulator.Maintenance}},
 	},
 	{
-		Weather{"poisoned", "Poisoned keys", "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
+		console.WeatherKind{Name: "poisoned", Title: "Poisoned keys", Explains: "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
 		calm,
 		[]simulator.Fault{{Key: "3$", Kind: simulator.BadParameter}, {Key: "[15]7$", Kind: simulator.InternalError}},
 	},
@@ -74,10 +69,10 @@ func (c condition) control() simulator.Control {
 }
 
 // Kinds returns every weather, the good one first.
-func (w *weather) Kinds() []Weather {
-	all := make([]Weather, len(conditions))
+func (w *weather) Kinds() []console.WeatherKind {
+	all := make([]console.WeatherKind, len(conditions))
 	for i, c := range conditions {
-		all[i] = c.Weather
+		all[i] = c.WeatherKind
 	}
 	return all
 }

@@ -66,6 +66,8 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
+	weather *weather // of dev's simulated upstream; nil: there is none
+
 	opsListener net.Listener // where the query service tells of its health besides; may be nil
 }
 

@@ -40,12 +40,15 @@ func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Gua
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
-	return console.Needs{
+	needs := console.Needs{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
 		Now: &overview{parts: p, health: h}, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Letters: dead, Guard: guard,
-		Weather:  nil, // there is none but in dev
 		ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log,
 	}
+	if p.weather != nil {
+		needs.Weather = p.weather
+	}
+	return needs
 }
 
 // refreshing asks for a refresh that a person wants.

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+)
+
+func (p *program) dlqShow() *cobra.Command {
+	var d dead
+	var output format
+	var limit int
+	c := &cobra.Command{
+		Use:   "show [PARTITION:OFFSET]",
+		Short: "Show dead letters whole: payload, headers, attempts, error, what the upstream answered",
+		Long: `Show dead letters as Kafka has them: payload, headers, attempts, error, and the beginning of what
+the upstream answered. Name one, or choose some by filters; the newest come first.`,
+		Example: `  freshet dlq show 3:120
+  freshet dlq show --key somebody`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			if len(args) == 1 {
+				d.offset = args[0]
+			}
+			if limit < 1 || limit > pageMost {
+				return usageError{fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, pageMost)}
+			}
+			api, path, values, err := p.begin(cmd.Context(), &d)
+			if err != nil {
+				return err
+			}
+			defer api.keep()()
+			ids := []string{d.offset}
+			if d.offset == "" {
+				if ids, err = idsOf(cmd.Context(), api, path, values, limit); err != nil {
+					return err
+				}
+			}
+			return p.showLetters(cmd.Context(), api, path, ids, output)
+		},
+	}
+	d.flags(c)
+	c.Flags().IntVar(&limit, "limit", 10, "at most so many")
+	c.Flags().StringVar(&d.of, "handled", "all", "open, handled, replayed, purged or all")
+	output.flag(c)
+	return c
+}
+
+// idsOf returns the chosen letters.
+func idsOf(ctx context.Context, api *admin, path string, values map[string]string, limit int) ([]string, error) {
+	q := queryOf(values)
+	q.Set("limit", strconv.Itoa(limit))
+	var list letters.List
+	if err := api.call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range list.Letters {
+		ids = append(ids, e.ID)
+	}
+	if len(ids) == 0 {
+		return nil, notFoundError{errors.New("there is no such dead letter")}
+	}
+	return ids, nil
+}
+
+func (p *program) showLetters(ctx context.Context, api *admin, path string, ids []string, output format) error {
+	var all []json.RawMessage
+	for i, id := range ids {
+		var raw json.RawMessage
+		if err := api.call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw); err != nil {
+			return err
+		}
+		if output != "table" {
+			all = append(all, raw)
+			continue
+		}
+		var letter schemas.DeadLetter
+		if err := json.Unmarshal(raw, &letter); err != nil {
+			return err
+		}
+		if i > 0 {
+			fmt.Fprintln(p.stdout)
+		}
+		if err := showLetter(p.stdout, id, letter); err != nil {
+			return err
+		}
+	}
+	if output == "table" {
+		return nil
+	}
+	return printAll(p.stdout, output, all, nil, nil)
+}
+
+// showLetter prints a letter for people. What can't be printed is escaped: it is what
+// strangers sent.
+func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
+	replay := d.Replay()
+	rows := [][]string{
+		{"letter", id},
+		{"died", stamp(d.Time)},
+		{"reason", string(d.Reason)},
+		{"error", printable(d.Error)},
+		{"attempts", fmt.Sprintf("%d calls of the upstream", d.Attempts)},
+		{"replayed", fmt.Sprintf("%d times of at most %d", replay.Count, schemas.MaxReplays)},
+		{"record", fmt.Sprintf("%s, partition %d, offset %d", d.Topic, d.Partition, d.Offset)},
+		{"worker", printable(d.Worker) + " of " + d.Group},
+		{"key", printable(string(d.Key))},
+	}
+	if d.Status != 0 {
+		rows = append(rows, []string{"status", strconv.Itoa(d.Status)})
+	}
+	if d.ValueBytes != 0 {
+		rows = append(rows, []string{"cut", fmt.Sprintf("the payload had %d bytes; all of it lies where the record was read", d.ValueBytes)})
+	}
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	for _, h := range d.Headers {
+		fmt.Fprintf(w, "header  %s: %s\n", printable(h.Key), printable(string(h.Value)))
+	}
+	fmt.Fprintf(w, "payload\n%s\n", indented(d.Value))
+	if len(d.Sample) > 0 {
+		fmt.Fprintf(w, "answer, %s\n%s\n", printable(d.SampleType), indented(d.Sample))
+	}
+	return nil
+}
+
+// printable escapes what is no text, and what could move a terminal's cursor.
+func printable(s string) string {
+	if quoted := strconv.QuoteToGraphic(s); quoted != `"`+s+`"` {
+		return quoted
+	}
+	return s
+}
+
+// indented is a payload for people: JSON on lines of its own, anything else escaped.
+func indented(b []byte) string {
+	var out bytes.Buffer
+	if json.Valid(b) && json.Indent(&out, b, "  ", "  ") == nil {
+		return "  " + out.String()
+	}
+	lines := strings.Split(string(b), "\n")
+	for i, line := range lines {
+		lines[i] = "  " + printable(strings.TrimSuffix(line, "\r"))
+	}
+	return strings.Join(lines, "\n")
+}
