@@ -156,6 +156,14 @@ func (l *Limiter) waiting() int {
 	return n
 }
 
+// used is how many calls were made here. The caller holds l.mu.
+func (l *Limiter) used() (n int64) {
+	for _, q := range l.lines {
+		n += q.used
+	}
+	return n
+}
+
 const (
 	// classesMost bounds the classes of one call to Redis, and classCallsMost what is asked
 	// for each: the script's time grows with both.

@@ -67,6 +67,7 @@ type following struct {
 	written  Count
 	looked   time.Time
 	reported time.Time
+	calls    int64 // that were made when it was reported last
 }
 
 // trouble says once what is wrong, and once that it is over.
@@ -196,8 +197,8 @@ func (f *following) write(ctx context.Context) {
 	}
 }
 
-// report has the live view told who waits here, every second while somebody does
-// and once more after that; of who is idle it is told seldom. It rides on a call for
+// report has the live view told who waits here, every second while somebody does or calls
+// are made, and once more after that; of who is idle it is told seldom. It rides on a call for
 // permits, so that a Redis that does not answer is probed by nothing else, and a
 // permit costs no second call; only where none comes by is one made for it, and
 // where none may be made it is one of its own.
@@ -209,7 +210,8 @@ func (f *following) report(now time.Time) {
 	l.mu.Lock()
 	waiting := l.waiting() > 0
 	l.metrics.fade(now)
-	due := waiting || l.shown || now.Sub(f.reported) >= idleReport
+	calls := l.used()
+	due := waiting || l.shown || calls != f.calls || now.Sub(f.reported) >= idleReport
 	blocked := l.unset || l.uncount
 	l.shown = waiting
 	if l.report && !blocked { // nothing came by since the last time
@@ -219,7 +221,7 @@ func (f *following) report(now time.Time) {
 	alone := due && blocked && l.failed == 0
 	l.mu.Unlock()
 	if due {
-		f.reported = now
+		f.reported, f.calls = now, calls
 	}
 	if alone {
 		l.show()

@@ -77,8 +77,8 @@ type LaneView struct {
 }
 
 const (
-	// reportLife is how long the report of a process with waiters is believed; it
-	// comes every second then, and every idleReport from an idle one.
+	// reportLife is how long the report of a process with waiters is believed; it comes
+	// every second then and while calls are made, and every idleReport from an idle one.
 	reportLife = 5 * time.Second
 	idleReport = 15 * time.Second
 	reportsTTL = time.Minute
@@ -92,6 +92,7 @@ func (l *Limiter) show() {
 	l.mu.Lock()
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
+	l.shown = l.shown || p.High.Waiting+p.Low.Waiting > 0 // that nobody waits any more is told too
 	if l.clock.redis > 0 { // the clocks of processes differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}

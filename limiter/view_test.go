@@ -364,4 +364,18 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
+	if !l.shown { // somebody waited as it was told: that nobody does is to be told too
+		t.Error("who waited for an instant seems to wait on")
+	}
+	l.shown, l.report, l.tells = false, false, false
+	for l.low.first != nil {
+		l.low.remove(l.low.first)
+	}
+	if f.report(time.Now()); l.report {
+		t.Error("who is idle is told of at once")
+	}
+	l.high.used++
+	if f.report(time.Now()); !l.report {
+		t.Error("who calls without waiting is not told of")
+	}
 }
