@@ -17,6 +17,9 @@ import (
 const (
 	// gapMost is how many records that nobody wants are read rather than passed over.
 	gapMost = 2000
+	// clocksApart is how much later than it was, another producer may say that its record was
+	// written: those of a job may lie behind it.
+	clocksApart = 5 * time.Minute
 	// fetchMost bounds what one look at Kafka brings, in bytes: a letter may have a MiB.
 	fetchMost = 4 << 20
 )
@@ -165,7 +168,7 @@ func (k *Kafka) Asked(ctx context.Context, topic, job string, from, to time.Time
 			if m := schemas.ReplayOf(headersOf(r)); m.ID == job && m.Of != "" {
 				asked[m.Of] = true
 			}
-			return r.Offset < end.Offset-1 && !r.Timestamp.After(to)
+			return r.Offset < end.Offset-1 && !r.Timestamp.After(to.Add(clocksApart))
 		})
 		if err != nil {
 			return nil, err
