@@ -26,7 +26,7 @@ func once(what string, n int, befalls fault) func(string) fault {
 // another go on.
 func TestAKilledProcessLeavesNothingAskedForTwice(t *testing.T) {
 	for _, what := range []string{"hold", "walk", "read", "advance", "ask"} {
-		for n := range 3 {
+		for n := range 2 {
 			for _, f := range []fault{killed, killedAfter} {
 				inBubble(t, func(w *world) {
 					w.buryMany(520)
@@ -72,7 +72,7 @@ func TestAnAnswerOfTheDatabaseThatIsLostChangesNoCount(t *testing.T) {
 // TestAProcessThatGetsItsJobAgainHasItOnce keeps the database away until the lease is over,
 // so that the process takes on the job that it is at.
 func TestAProcessThatGetsItsJobAgainHasItOnce(t *testing.T) {
-	for away := 40 * time.Second; away < 2*time.Minute; away += 7 * time.Second {
+	for away := 40 * time.Second; away < 2*time.Minute; away += 14 * time.Second {
 		inBubble(t, func(w *world) {
 			w.buryMany(1600)
 			p := w.process()
