@@ -89,7 +89,7 @@ func diedSays(all []died, since, now time.Time) string {
 	text := fmt.Sprintf("%s died %s, of %s, the last one %s.",
 		several(total, "request", "requests"), from, several(len(all), "cause", "causes"), ago(last, now))
 	if len(all) > 1 {
-		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", exact(most.Count), most.Reason, most.Source)
+		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", exact(most.Count), shown(string(most.Reason), reasonShown), most.Source)
 	}
 	return text
 }

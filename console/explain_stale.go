@@ -85,7 +85,7 @@ func holdSays(e Entity, now time.Time) string {
 	s := e.Status
 	reason := ""
 	if s.Reason != "" {
-		reason = " (" + shown(s.Reason, 60) + ")"
+		reason = " (" + shown(s.Reason, reasonShown) + ")"
 	}
 	switch s.State {
 	case store.Retrying:

@@ -98,7 +98,7 @@ func (f *facts) wrong(n *sample, sources []string) {
 	}
 	for _, d := range n.Depends {
 		if d.Error != "" {
-			add(toneBad, "%s does not answer: %s", d.Name, shown(d.Error, errorShown))
+			add(toneBad, "%s does not answer: %s", shown(d.Name, keyShown), shown(d.Error, errorShown))
 		}
 	}
 	for _, source := range sources {

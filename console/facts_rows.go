@@ -2,7 +2,6 @@ package console
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
@@ -138,7 +137,7 @@ func dependsOf(all []Dependency) [][]fact {
 		if d.Error != "" {
 			state = fact{Text: "does not answer: " + shown(d.Error, errorShown), Tone: toneBad}
 		}
-		rows = append(rows, []fact{{Text: strings.TrimSpace(d.Name)}, state})
+		rows = append(rows, []fact{{Text: shown(d.Name, keyShown)}, state})
 	}
 	return rows
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	lettersShown = 30
+	lettersShown = 20
 	groupsShown  = 50
 )
 

@@ -20,9 +20,9 @@ import (
 
 const (
 	noteMost = 1000 // characters
-	// rateMost is in letters a second.
-	rateMost = 10_000
-	jobsMost = 20
+	// rateMost and rateLeast are in letters a second.
+	rateMost, rateLeast = 10_000, 1.0 / 60
+	jobsMost            = 20
 )
 
 // diedSince are the letters of all sources since then, by what went wrong.
@@ -115,7 +115,8 @@ func (c *Console) orderOf(r *http.Request) (p planPage, o letters.Order, err err
 		return p, o, errors.New("the lane must be HIGH or LOW")
 	}
 	if p.Rate != "" {
-		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && (o.Rate < 1.0/60 || o.Rate > rateMost) {
+		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= rateLeast && o.Rate <= rateMost) { // nor no number
+
 			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", rateMost)
 		}
 	}

@@ -1,15 +1,254 @@
 package console
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/url"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
 )
 
-func TestEveryPageIsMade(t *testing.T) {
+// paths are the pages, with something to show on each.
+var paths = []string{
+	"", "/look", "/look?facet=nexon/character&key=somebody", "/queues", "/limiter", "/letters", "/letters?source=nexon&handled=all&after=1769515230000000:3:120",
+	"/letters/nexon/3/120", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW", "/letters/plan?source=nexon&kind=PURGE", "/letters/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity",
+}
+
+// wellFormed fails for what a page must never have: a script or a style of its own, or a
+// control that does not say what it is.
+func (d document) wellFormed(t *testing.T, where string) {
+	t.Helper()
+	labelled := map[string]bool{}
+	d.each(func(n *html.Node) {
+		if n.Data == "label" {
+			labelled[attr(n, "for")] = true
+		}
+	})
+	headings := 0
+	d.each(func(n *html.Node) {
+		for _, a := range n.Attr {
+			if a.Key == "style" || strings.HasPrefix(a.Key, "on") || (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/console") && !strings.HasPrefix(a.Val, "#") {
+				t.Errorf("%s: <%s %s=%q>", where, n.Data, a.Key, a.Val)
+			}
+		}
+		switch n.Data {
+		case "script":
+			if attr(n, "src") == "" || n.FirstChild != nil {
+				t.Errorf("%s has a script of its own", where)
+			}
+		case "style", "iframe", "object", "base":
+			t.Errorf("%s has a <%s>", where, n.Data)
+		case "h1":
+			headings++
+		case "input", "select", "textarea":
+			if attr(n, "type") != "hidden" && !labelled[attr(n, "id")] {
+				t.Errorf("%s: no label for %s", where, attr(n, "name"))
+			}
+		}
+	})
+	if headings != 1 {
+		t.Errorf("%s has %d h1", where, headings)
+	}
+	h := d.header
+	if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-store" {
+		t.Errorf("%s: %v", where, h)
+	}
+}
+
+func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
+	if strings.Contains(policy, "unsafe") || !strings.HasPrefix(policy, "default-src 'none'; ") {
+		t.Error(policy)
+	}
+	for _, filled := range []bool{true, false} {
+		for _, weather := range []bool{true, false} {
+			r := newRig(t)
+			if weather {
+				r = newRig(t, weathered)
+			}
+			if filled {
+				fillRig(r)
+			}
+			for _, path := range paths {
+				want := 200
+				if !filled && strings.Contains(path, "/jobs/") {
+					want = 404
+				}
+				d := r.get(root + path)
+				if d.status != want {
+					t.Errorf("%s: %d %s", path, d.status, d.says("main"))
+				}
+				d.wellFormed(t, path)
+			}
+		}
+	}
+}
+
+func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 	r := newRig(t)
-	for _, path := range []string{"", "/look", "/look?facet=nexon/character&key=somebody", "/queues", "/limiter", "/letters", "/letters/nexon/3/120", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW", "/settings", "/activity"} {
+	fillRig(r)
+	r.broken = errBroken
+	for path, want := range map[string]string{
+		"": "github: the limiter can't be asked, so that nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "Redis does not answer.",
+		"/look?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/letters": "The dead letters can't be read.",
+		"/letters/nexon/3/120": "The letter can't be read", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
+		"/letters/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
+	} {
 		d := r.get(root + path)
-		if d.status != 200 || d.byID("main") == nil {
-			t.Errorf("%s: %d %s", path, d.status, d.text())
+		if !strings.Contains(d.text(), want) || strings.Contains(d.text(), errBroken.Error()) {
+			t.Errorf("%s: %s", path, d.text())
+		}
+		d.wellFormed(t, path)
+	}
+}
+
+func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	if got := r.get(root + "/look?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04." {
+		t.Error(got)
+	}
+	// Counts of two moments make a rate.
+	r.get(root)
+	r.views["nexon"] = theView("nexon", 3*time.Second)
+	for _, path := range []string{"", "/limiter"} {
+		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing brakes it."
+		if got := r.get(root + path).says("budget-says"); !strings.Contains(got, want) {
+			t.Error(got)
+		}
+	}
+	d := r.get(root + "/letters?source=nexon")
+	for _, want := range []string{"12,268 requests died since yesterday 12:00, of 3 causes", "UPSTREAM_5XX", "11,920", "The upstream went on failing for these entities", "OPENAPI00004: Please input valid parameter"} {
+		if got := d.says("died-since-yesterday"); !strings.Contains(got, want) {
+			t.Errorf("%q is not in %s", want, got)
+		}
+	}
+	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "Not yet: the same error came again 6 min ago") || attr(d.byID("safe-to-replay"), "data-answer") != "Not yet" {
+		t.Error(got)
+	}
+	if got := r.get(root + "/letters?source=github").says("safe-to-replay"); got != "No: nothing that the filter chooses is open." {
+		t.Error(got)
+	}
+}
+
+func TestHostileContentStaysContent(t *testing.T) {
+	const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>' {{.}} ` + "\u202eevil\u2066\x00"
+	text := evil + strings.Repeat("z", 4096)
+	r := newRig(t)
+	fillRig(r)
+	r.told = text
+	r.entity.Status.Error, r.entity.Status.Reason, r.entity.State.Visibility = text, text, text
+	r.entity.Payload = []byte(text)
+	for i := range r.list {
+		r.list[i].Error, r.list[i].Entity.Key, r.list[i].Handled = text, text, text
+	}
+	r.entity.Letters = r.list[:3]
+	for i := range r.groups {
+		r.groups[i].Error, r.groups[i].Facet, r.groups[i].Reason, r.groups[i].Fingerprint = text, text, schemas.DeadLetterReason(text), text
+	}
+	r.shown.Error, r.shown.Value, r.shown.Sample, r.shown.Topic, r.shown.Reason = text, []byte(text), []byte(text), text, schemas.DeadLetterReason(text)
+	r.shown.Headers = []schemas.Header{{Key: text, Value: []byte(text)}}
+	r.jobs[0].Note, r.jobs[0].CreatedBy, r.jobs[0].Error, r.jobs[0].Filter.Key = text, text, text, text
+	r.jobs[0].Refused = map[string]int64{text: 1}
+	r.audit = []settings.Entry{{Action: text, Actor: text, Source: text, Note: text, Before: []byte(text), After: []byte(text)}}
+	r.depends = []Dependency{{text, text}}
+	r.planned.Routes[0].Facet, r.planned.Routes[1].Refused = text, text
+	view := r.views["nexon"]
+	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Why = text, text, text
+	r.views["nexon"] = view
+	all := append(slices.Clone(paths), "/look?facet=nexon/character&key="+url.QueryEscape(evil), "/letters?key="+url.QueryEscape(text), "/letters?since="+url.QueryEscape(text), "/letters?after="+url.QueryEscape(text), "/letters?source="+url.QueryEscape(text), "/letters/plan?source=nexon&kind="+url.QueryEscape(text))
+	for _, path := range all {
+		d := r.get(root + path)
+		d.wellFormed(t, path)
+		if d.status >= 500 {
+			t.Errorf("%s: %d", path, d.status)
+		}
+		d.each(func(n *html.Node) {
+			if n.Data == "img" || n.Data == "script" && !strings.HasPrefix(attr(n, "src"), root+"/assets/") {
+				t.Errorf("%s has a <%s>", path, n.Data)
+			}
+		})
+		// What a page says can't turn what stands around it, and is no novel.
+		if said := d.text(); strings.ContainsAny(said, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(said, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/look") && !strings.HasPrefix(path, "/activity") {
+			t.Errorf("%s: %q", path, said[:500])
+		}
+	}
+	d := r.open("POST", root+"/look", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
+	if said := d.says("told"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
+		t.Errorf("%d %s", d.status, said)
+	}
+}
+
+func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	for path, want := range map[string]string{
+		"/look?facet=nowhere/x&key=a": "There is no such source.", "/look?facet=nexon/nothing&key=a": "nexon has no such facet.", "/look?facet=nexon/character&key=..": "There can be no such entity",
+		"/letters?source=nowhere": "there is no such source", "/letters?reason=NONE": `there is no reason "NONE"`, "/letters?handled=x": "handled is", "/letters?since=soon": `"soon" is no time`, "/letters?attempts=x": "whole number",
+		"/letters?offset=3": "partition:offset", "/letters?after=x": "begin with the first", "/letters/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/letters/plan?lane=LOW": "replayed or purged",
+		"/letters/plan?kind=PURGE&rate=x": "the rate must be", "/letters/plan?kind=PURGE&rate=NaN": "the rate must be", "/letters/plan?kind=PURGE&most=-1": "whole number", "/letters/plan?kind=PURGE&note=a%0Ab": "one line",
+	} {
+		d := r.get(root + path)
+		if d.status != 400 || !strings.Contains(d.text(), want) {
+			t.Errorf("%s: %d %s", path, d.status, d.says("main"))
+		}
+		d.wellFormed(t, path)
+	}
+	for _, path := range []string{"/nowhere", "/letters/nowhere/3/120", "/letters/nexon/x/120", "/letters/jobs/none", "/assets/none.js"} {
+		if d := r.get(root + path); d.status != 404 || d.byID("refused") == nil {
+			t.Errorf("%s: %d", path, d.status)
+		}
+	}
+}
+
+func TestAFilterIsKeptThroughThePages(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	const filter = "source=nexon&reason=UPSTREAM_5XX&fingerprint=ab&facet=character&key=a%2Fb&since=2026-01-26T10:00&until=2026-01-27T10:00:00.123456Z&attempts=9&offset=3:120&handled=all"
+	d := r.get(root + "/letters?" + filter)
+	f := r.filters[0]
+	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(then.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
+		*f.Attempts != 9 || *f.Partition != 3 || *f.Offset != 120 || f.Handled != "" {
+		t.Errorf("%+v", f)
+	}
+	next := ""
+	d.each(func(n *html.Node) {
+		if attr(n, "rel") == "next" {
+			next = attr(n, "href")
+		}
+	})
+	if r.get(next); len(r.filters) != 2 || r.filters[1].Key != "a/b" || r.filters[1].Until != f.Until || *r.filters[1].Offset != 120 {
+		t.Errorf("%s: %+v", next, r.filters[1])
+	}
+	if r.get(root + "/letters"); r.filters[2].Handled != store.OpenLetters || r.filters[2].Source != "github" {
+		t.Errorf("%+v", r.filters[2])
+	}
+}
+
+func TestAssetsAreKeptByTheirHashAlone(t *testing.T) {
+	r := newRig(t)
+	for name := range assets {
+		by := r.do("GET", assetURL(name), nil)
+		plain := r.do("GET", root+"/assets/"+name, nil)
+		if by.StatusCode != 200 || by.Header.Get("Cache-Control") != "public, max-age=31536000, immutable" || plain.Header.Get("Cache-Control") != "no-store" || by.Header.Get("Content-Type") == "" {
+			t.Errorf("%s: %d %v %v", name, by.StatusCode, by.Header, plain.Header)
+		}
+	}
+	for name, want := range map[string]string{
+		"vendor/uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+		"vendor/uPlot.min.css":     "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+		"vendor/LICENSE":           "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+	} {
+		sum := sha256.Sum256(assets[name].body)
+		if got := hex.EncodeToString(sum[:]); got != want {
+			t.Errorf("%s is not as its authors published it: %s; see vendor/README.txt", name, got)
 		}
 	}
 }

@@ -11,10 +11,11 @@ import (
 
 // How much of a text from outside is shown.
 const (
-	keyShown   = 256
-	errorShown = 300
-	briefShown = 110 // where the whole stands a click away
-	longShown  = 4 << 10
+	keyShown    = 256
+	errorShown  = 300
+	reasonShown = 60
+	briefShown  = 110 // where the whole stands a click away
+	longShown   = 4 << 10
 )
 
 // shown returns a text from outside as people may read it: cut, in UTF-8, and without what

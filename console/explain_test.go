@@ -1,0 +1,208 @@
+package console
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestTheBudgetIsSaidInASentence(t *testing.T) {
+	known := rates{12, 300, true}
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Left: 3_100_000, ResetsAt: new(then.Add(9 * time.Hour))}
+	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
+	minute := limiter.PolicyView{Name: "minute", Window: "1m0s", Limit: 40, Used: new(int64(34)), Left: 6}
+	until := new(then.Add(40 * time.Second))
+	for _, c := range []struct {
+		want  string
+		rates rates
+		view  *limiter.View
+	}{
+		{"What the budget of nexon does is not known: Redis does not answer, so that nothing is called either.", known, nil},
+		{"nexon has not been called yet; all of its budget is left.", rates{}, &limiter.View{State: "unused"}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},
+		{"nexon may use 450 calls a second; how many it uses is known in a moment; nothing brakes it.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second}}},
+		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing brakes it.", rates{0.5, 0, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
+		{"nexon is called as often as its limits let it; 6 of 40 calls of the minute are left; nothing brakes it.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
+		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing brakes it.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
+		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
+		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
+		{"it is braked until 12:01:10, because the upstream refused calls.", known, &limiter.View{State: "braked", Until: until}},
+		{"it is stopped because the upstream is sick, and probed by a single call at 12:01:10.", known, &limiter.View{State: "probing", Until: until}},
+		{"it is stopped because the upstream is sick, and probed now by a single call.", known, &limiter.View{State: "probing"}},
+		{"it comes back after a brake, at 55 % of its rate.", known, &limiter.View{State: "ramping", Rate: 0.55}},
+		{"it is stopped by hand, until somebody resumes it.", known, &limiter.View{State: "stopped"}},
+		{"it waits until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "starting quiet", Until: until}},
+		{"what is left of the day is not known yet; it waits until the count of the day is restored.", known, &limiter.View{State: "uncounted", Policies: []limiter.PolicyView{{Window: "day"}}}},
+		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
+		{"nothing brakes it; 1 part of it is halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{Halted: true}, {}}}},
+		{"nothing brakes it; 2 parts of it are halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{Halted: true}, {Halted: true}}}},
+		{"nothing brakes it; limits that were changed a moment ago are still to come into force.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
+	} {
+		got := budgetSays("nexon", c.view, c.rates, then)
+		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
+			t.Errorf("%s\nwanted\n%s", got, c.want)
+		}
+	}
+}
+
+func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
+	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
+	stored := func(age time.Duration) Entity {
+		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, State: store.State{CheckedAt: then.Add(-age)}}
+	}
+	const old = "Checked 3 h ago, and fresh for 1 h. "
+	with := func(change func(*Entity)) Entity {
+		known := stored(3 * time.Hour)
+		change(&known)
+		return known
+	}
+	failed := store.Status{State: store.Retrying, Reason: "UPSTREAM_5XX", UpdatedAt: then.Add(-2 * time.Minute), Until: then.Add(4 * time.Minute), Failures: 3}
+	as := func(s store.StatusState, until time.Duration) Entity {
+		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, then.Add(until) })
+	}
+	way := func(w Way) Entity { return with(func(e *Entity) { e.Way = w }) }
+	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
+		return with(func(e *Entity) { e.Registered = &store.Registered{Enabled: enabled, Due: then.Add(due), Tier: tier} })
+	}
+	later := then.Add(10 * time.Minute)
+	for _, c := range []struct {
+		entity Entity
+		want   string
+	}{
+		{Entity{Entity: e}, "Nothing is stored of it. Nothing has asked for it since: it is not prefetched, and the next read asks."},
+		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that asks for it."},
+		{stored(3 * time.Hour), old + "Nothing has asked for it since: it is not prefetched, and the next read asks."},
+		{with(func(e *Entity) { e.State.Absent = true }), "The upstream said 3 h ago that there is no such entity, which is believed for 1 h. Nothing"},
+		{func() Entity { e := stored(10 * time.Minute); e.State.Absent = true; return e }(), "The upstream said 10 min ago that there is no such entity, and that is believed until 12:50."},
+		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04."},
+		{as(store.Retrying, -3*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and a retry has been due since 11:57."},
+		{as(store.Failed, 6*time.Hour), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter. It is held: nobody but a person asks for it before 18:00."},
+		{as(store.Failed, -time.Minute), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold is over, so that the next read asks for it again. Nothing"},
+		{as(store.Suspended, 0), old + "It is suspended: it was given up 3 times in a row, last 2 min ago (UPSTREAM_5XX). Nothing asks for it until a person does, by refresh now or by a replay."},
+		{way(Way{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
+		{way(Way{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
+		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
+		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
+		{way(Way{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
+		{way(Way{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
+		{way(Way{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
+		{way(Way{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
+		{way(Way{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing has asked"},
+		{way(Way{CooledTill: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
+		{registered(false, 0, store.Hot), old + "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."},
+		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},
+		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
+	} {
+		a := around{limits: &limiter.View{State: "flowing"}, lanes: []Lane{{schemas.High, 0, 0, true}, {schemas.Low, 900, 7 * time.Minute, true}}}
+		if got := whyStale(c.entity, a, then); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s\nwanted\n%s", got, c.want)
+		}
+	}
+	stopped := whyStale(stored(3*time.Hour), around{limits: &limiter.View{State: "stopped"}}, then)
+	if !strings.Contains(stopped, "nexon as a whole waits: it is stopped by hand, until somebody resumes it.") {
+		t.Error(stopped)
+	}
+}
+
+func TestWhatDiedIsCounted(t *testing.T) {
+	since := then.Add(-day)
+	one := died{Source: "nexon", LetterGroup: store.LetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
+	many := died{Source: "github", LetterGroup: store.LetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
+	for _, c := range []struct {
+		all  []died
+		want string
+	}{
+		{nil, "Nothing died since yesterday 12:00."},
+		{[]died{one}, "1 request died since yesterday 12:00, of 1 cause, the last one 1 h ago."},
+		{[]died{one, many}, "1,205 requests died since yesterday 12:00, of 2 causes, the last one 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
+	} {
+		if got := diedSays(c.all, since, then); got != c.want {
+			t.Error(got)
+		}
+	}
+}
+
+func TestEveryReasonOfALetterIsExplained(t *testing.T) {
+	for _, r := range schemas.DeadLetterReasons {
+		if m := meanings[r]; m.says == "" || m.passes == (m.mend != "") || reasonMeans(r) != m.says {
+			t.Errorf("%s: %+v", r, m)
+		}
+	}
+	if reasonMeans("X") != "A reason that this release does not know." {
+		t.Error(reasonMeans("X"))
+	}
+}
+
+func TestWhetherAReplayIsSafe(t *testing.T) {
+	long := then.Add(-3 * time.Hour)
+	passing := store.LetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
+	lasting := store.LetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
+	group := func(g store.LetterGroup, change func(*store.LetterGroup)) []store.LetterGroup {
+		change(&g)
+		return []store.LetterGroup{g}
+	}
+	well := []Lane{{schemas.Low, 5, time.Minute, true}}
+	flowing := &limiter.View{State: "flowing"}
+	none := func(*store.LetterGroup) {}
+	for _, c := range []struct {
+		groups []store.LetterGroup
+		limits *limiter.View
+		lanes  []Lane
+		want   string
+	}{
+		{nil, flowing, well, "No: nothing that the filter chooses is open."},
+		{group(passing, none), flowing, well, "Yes: nexon is flowing, the last of these died 3 h ago, and what they died of may have passed."},
+		{group(passing, none), nil, well, "No: what the limiter of nexon does is not known, because Redis does not answer."},
+		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: it is stopped by hand, until somebody resumes it."},
+		{group(passing, none), &limiter.View{State: "braked", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: it is braked until 12:01:00, because the upstream refused calls."},
+		{group(passing, none), &limiter.View{State: "probing"}, well, "No: nexon is not called now: it is stopped because the upstream is sick, and probed now by a single call."},
+		{group(passing, none), &limiter.View{State: "uncounted"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},
+		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
+		{group(passing, func(g *store.LetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the same error came again 9 min ago; wait until it has not come for 10 min."},
+		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would come back, unless that was done: mend how the answer is read."},
+		{group(lasting, func(g *store.LetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would come back, unless that was done: look what the error says."},
+		{[]store.LetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back, unless that was done: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
+		{group(passing, func(g *store.LetterGroup) { g.Spent = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
+		{group(passing, func(g *store.LetterGroup) { g.Spent = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
+		{group(passing, none), flowing, []Lane{{schemas.Low, 90_000, 12 * time.Minute, true}}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
+		{group(passing, none), flowing, []Lane{{schemas.Low, 90_000, 12 * time.Minute, false}, {schemas.High, 1, time.Hour, true}}, "Yes: "},
+	} {
+		if got := safeToReplay("nexon", c.groups, c.limits, c.lanes, then).String(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s\nwanted\n%s", got, c.want)
+		}
+	}
+	worst := safeToReplay("nexon", group(lasting, func(g *store.LetterGroup) { g.Last = then }), nil, well, then)
+	if worst.Answer != verdictNo || len(worst.Reasons) != 3 {
+		t.Errorf("%+v", worst)
+	}
+}
+
+func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
+	for want, got := range map[string]string{
+		"0 s": span(0), "120 ms": span(120 * time.Millisecond), "59 s": span(59*time.Second + 900*time.Millisecond), "12 min": span(12 * time.Minute), "3 h 20 min": span(3*time.Hour + 20*time.Minute),
+		"26 h": span(26*time.Hour + 5*time.Minute), "9 days": span(9 * day), "5 s": span(-5 * time.Second), "just now": ago(then, then), "2 min ago": ago(then.Add(-2*time.Minute), then),
+		"12:00:31": clock(then.Add(time.Second), then), "14:00": clock(then.Add(2*time.Hour), then), "29 Jan 12:00": clock(then.Add(2*day), then), "27 Jan 2025": clock(then.Add(-365*day), then),
+		"1 M": count(1_000_000), "999,999": count(999_999), "12": exact(12), "-1,234,567": exact(-1_234_567), "-123": exact(-123), "1 letter": several(1, "letter", "letters"), "0 letters": several(0, "letter", "letters"),
+		"9.9": rated(9.94), "10": rated(9.96), "0": rated(0), "< 0.1 %": share(1, 10_000), "100 %": share(3, 3), "> 99.9 %": share(99_999, 100_000), "": share(0, 0), "33.3 %": share(1, 3),
+	} {
+		if got != want {
+			t.Errorf("%q, wanted %q", got, want)
+		}
+	}
+}
+
+func TestATextFromOutsideIsCutAndCanNotTurnItsSurroundings(t *testing.T) {
+	got := shown("a\u202eb\x00c\u2066\xffé\n"+strings.Repeat("ä", 400), 300)
+	if !strings.HasPrefix(got, "a\uFFFDb\uFFFDc\uFFFD\uFFFDé\n") || len(got) > 320 || !strings.HasSuffix(got, "ä …") {
+		t.Errorf("%q", got)
+	}
+	if slices.Contains([]rune(shown("🙂🙂", 5)), '\uFFFD') || shown("abc", 3) != "abc" {
+		t.Errorf("%q", shown("🙂🙂", 5))
+	}
+}

@@ -1,0 +1,212 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/access"
+)
+
+// posts are the acts, with what they take.
+var posts = map[string]url.Values{
+	"/look":                {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
+	"/letters/start":       {"source": {"nexon"}, "kind": {"REPLAY"}, "lane": {"LOW"}, "until": {"2026-01-27T12:00:00Z"}},
+	"/letters/jobs/1/stop": {}, "/letters/jobs/1/resume": {},
+	"/settings/nexon": {"revision": {"7"}, "target.second": {"410"}}, "/settings/nexon/stop": {"note": {"x"}}, "/settings/nexon/resume": {},
+	"/weather": {"weather": {"storm"}},
+}
+
+// did counts what was done in the rig.
+func (r *rig) did() int {
+	n := len(r.refreshed) + len(r.orders) + len(r.ordered) + len(r.switched)
+	if r.weather != "fair" {
+		n++
+	}
+	return n
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	for _, c := range []struct {
+		token              string
+		look, refresh, act int
+	}{
+		{"", 303, 401, 401},
+		{"wrong", 303, 401, 401},
+		{"read", 403, 403, 403},
+		{"read,refresh", 403, 403, 403},
+		{"see:a", 403, 403, 403},
+		{"inspect", 200, 403, 403},
+		{"inspect,refresh", 200, 200, 403},
+		{"admin", 200, 200, 303},
+	} {
+		for _, locked := range []bool{false, true} {
+			r := newRig(t, weathered, func(n *Needs) { n.ReadOnly = locked })
+			fillRig(r)
+			r.asks = true
+			for _, path := range paths {
+				if d := r.get(root+path, "Authorization", "Bearer "+c.token); d.status != c.look {
+					t.Errorf("%q gets %s: %d", c.token, path, d.status)
+				}
+			}
+			for path, form := range posts {
+				want, before := c.act, r.did()
+				if path == "/look" {
+					want = c.refresh
+				}
+				if allowed := want < 400; locked && allowed {
+					want = 403
+				}
+				d := r.open("POST", root+path, form, "Authorization", "Bearer "+c.token)
+				if d.status != want || (r.did() > before) != (want < 400) {
+					t.Errorf("%q, locked %v, posts to %s: %d %s", c.token, locked, path, d.status, d.says("refused"))
+				}
+				if d.status == 403 && d.says("refused") == "" {
+					t.Errorf("%s does not say why", path)
+				}
+				if d.status != 303 {
+					d.wellFormed(t, path)
+				}
+			}
+		}
+	}
+}
+
+// offers counts the forms and buttons that act.
+func (d document) offers() int {
+	n := 0
+	d.each(func(e *html.Node) {
+		if e.Data == "form" && attr(e, "method") == "post" && attr(e, "action") != root+"/logout" {
+			for c := range e.Descendants() {
+				if c.Data == "button" {
+					n++
+				}
+			}
+		}
+	})
+	return n
+}
+
+func TestWhatNobodyMayDoIsNotOffered(t *testing.T) {
+	for _, path := range paths {
+		open, locked, inspector := newRig(t, weathered), newRig(t, weathered, readOnly), newRig(t, weathered)
+		inspector.asks = true
+		for _, r := range []*rig{open, locked, inspector} {
+			fillRig(r)
+		}
+		if n := locked.get(root + path).offers(); n != 0 {
+			t.Errorf("%s, read-only, offers %d acts", path, n)
+		}
+		if n := inspector.get(root+path, "Authorization", "Bearer inspect").offers(); n != 0 {
+			t.Errorf("%s offers an inspector %d acts", path, n)
+		}
+		acts := strings.Contains(path, "key=") || strings.Contains(path, "/plan") || strings.Contains(path, "/jobs/") || path == "/settings" || path == ""
+		if n := open.get(root + path).offers(); (n > 0) != acts {
+			t.Errorf("%s offers %d acts", path, n)
+		}
+	}
+	if d := newRig(t, readOnly).get(root); !strings.Contains(d.text(), "read-only") {
+		t.Error("nothing says that the console is read-only")
+	}
+}
+
+func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
+		r := newRig(t, weathered)
+		fillRig(r)
+		for path, form := range posts {
+			if d := r.open("POST", root+path, form, headers...); d.status != 403 || r.did() > 0 {
+				t.Errorf("%v to %s: %d", headers, path, d.status)
+			}
+		}
+		r.asks = true
+		if answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}}, headers...); answer.StatusCode != 403 || len(answer.Cookies()) > 0 {
+			t.Errorf("%v logs in: %d", headers, answer.StatusCode)
+		}
+	}
+	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.says("refused"), "By this name") {
+		t.Errorf("by a strange name: %d %s", d.status, d.text())
+	}
+}
+
+func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	answer := r.do("GET", root+"/letters?source=nexon&key=a%26b", nil)
+	to := answer.Header.Get("Location")
+	if answer.StatusCode != 303 || to != "/console/login?to=%2Fconsole%2Fletters%3Fsource%3Dnexon%26key%3Da%2526b" {
+		t.Fatal(answer.StatusCode, to)
+	}
+	d := r.get(to)
+	if d.wellFormed(t, "login"); d.status != 200 || d.byID("token") == nil || !strings.Contains(d.text(), "Log in") {
+		t.Fatal(d.status, d.text())
+	}
+	in := func(token, to string, headers ...string) *http.Response {
+		return r.do("POST", root+"/login", url.Values{"token": {token}, "to": {to}}, headers...)
+	}
+	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, strings.Repeat("x", 3000): 401} {
+		if answer := in(token, ""); answer.StatusCode != want || len(answer.Cookies()) > 0 {
+			t.Errorf("%.20q: %d, %v", token, answer.StatusCode, answer.Cookies())
+		}
+	}
+	for _, c := range []struct {
+		to, want, origin string
+		secure           bool
+	}{
+		{"/console/letters?source=nexon", "/console/letters?source=nexon", "", false},
+		{"https://evil.example/console", "/console", "https://example.com", true},
+		{"//evil.example/console", "/console", "http://example.com", false},
+		{`/\evil.example`, "/console", "", false},
+		{"/console/../v1", "/console", "", false},
+		{"/consoles", "/console", "", false},
+		{"", "/console", "", false},
+	} {
+		var headers []string
+		if c.origin != "" {
+			headers = []string{"Origin", c.origin, "Sec-Fetch-Site", "same-origin"}
+		}
+		answer := in(`inspect,"; é`, c.to, headers...)
+		cookies := answer.Cookies()
+		if answer.StatusCode != 303 || answer.Header.Get("Location") != c.want || len(cookies) != 1 {
+			t.Fatalf("%+v: %d %v", c, answer.StatusCode, answer.Header)
+		}
+		k := cookies[0]
+		if !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Path != "/console" || k.Secure != c.secure || strings.Contains(k.Value, "inspect") {
+			t.Errorf("%+v: %s", c, k)
+		}
+		d := r.get(root, "Cookie", k.Name+"="+k.Value)
+		if d.status != 200 || !strings.Contains(d.text(), `key:1 inspect,"; é`) || !strings.Contains(d.text(), "Log out") {
+			t.Errorf("the cookie is not taken: %d", d.status)
+		}
+		// Whoever shows a token says who they are by that alone.
+		if d := r.get(root, "Cookie", k.Name+"="+k.Value, "Authorization", "Bearer wrong"); d.status != 303 {
+			t.Errorf("a cookie stands in for a token: %d", d.status)
+		}
+	}
+	out := r.do("POST", root+"/logout", url.Values{})
+	if k := out.Cookies(); out.StatusCode != 303 || len(k) != 1 || k[0].MaxAge >= 0 || k[0].Path != "/console" {
+		t.Errorf("%d %v", out.StatusCode, k)
+	}
+	r.asks = false
+	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.StatusCode != 303 || answer.Header.Get("Location") != "/console/queues" {
+		t.Errorf("nobody is asked, and yet there is a login: %d", answer.StatusCode)
+	}
+}
+
+func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.asks, r.entity.State.Visibility = true, "partner"
+	for token, want := range map[string]bool{"inspect": false, "inspect,see:other": false, "inspect,see:partner": true, "admin": true} {
+		d := r.get(root+"/look?facet=nexon/character&key=a", "Authorization", "Bearer "+token)
+		if got := strings.Contains(d.text(), "item_equipment"); d.status != 200 || got != want || strings.Contains(d.text(), "may not see") == want {
+			t.Errorf("%s: %d, content %v", token, d.status, got)
+		}
+	}
+	if access.Inspect != "inspect" {
+		t.Error(access.Inspect)
+	}
+}
