@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/servicetest"
 )
 
@@ -112,40 +110,13 @@ func (b *tab) open(url string, width int64, theme string) {
 	b.must(chromedp.EmulateViewport(width, 900))
 	b.must(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+			Features: []*emulation.MediaFeature{{Name: "prefers-colour-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
 		})
 		return err
 	}))
 	if _, err := chromedp.Run(b.ctx, chromedp.Navigate(url)); err != nil {
 		b.t.Fatalf("open %s: %v", url, err)
 	}
-}
-
-// busy has the rig's time pass, and its limiter count, as in an installation at work; the
-// charts have some minutes to show.
-func busy(t *testing.T, changes ...func(*Needs)) *rig {
-	var mu sync.Mutex
-	var before time.Duration
-	began := time.Now()
-	passed := func() time.Duration {
-		mu.Lock()
-		defer mu.Unlock()
-		return before + time.Since(began)
-	}
-	r := newRig(t, append(changes, func(n *Needs) { n.Clock = func() time.Time { return then.Add(passed() - 4*time.Minute) } })...)
-	r.view = func(source string) limiter.View {
-		if source == "github" {
-			return brakedView(passed() - 4*time.Minute)
-		}
-		return wavyView(passed() - 4*time.Minute)
-	}
-	for range 240 {
-		r.sampler.look(t.Context())
-		mu.Lock()
-		before += time.Second
-		mu.Unlock()
-	}
-	return r
 }
 
 // sights are the pages that are looked at.
@@ -165,20 +136,16 @@ var sights = []struct{ name, path string }{
 }
 
 func TestEveryPageIsWellSeenInABrowser(t *testing.T) {
-	r := busy(t, weathered)
+	r := busyFor(t, 240, weathered)
 	fillRig(r)
-	server := httptest.NewServer(r)
-	t.Cleanup(func() {
-		server.CloseClientConnections() // those that watch
-		server.Close()
-	})
+	address := strings.TrimSuffix(r.serve(), root)
 	b := newTab(t)
 	pictures := os.Getenv("FRESHET_TEST_SCREENSHOTS")
 	for _, s := range sights {
 		for _, width := range []int64{1280, 400} {
 			for _, theme := range []string{"light", "dark"} {
 				at := fmt.Sprintf("%s-%d-%s", s.name, width, theme)
-				b.open(server.URL+s.path, width, theme)
+				b.open(address+s.path, width, theme)
 				if s.name == "overview" || s.name == "limiter" || s.name == "queues" || s.name == "job" {
 					b.until(`document.getElementById('live-state').textContent === 'Live,'`)
 				}
@@ -195,6 +162,9 @@ func TestEveryPageIsWellSeenInABrowser(t *testing.T) {
 					if s.name != "refused" || !strings.Contains(text, "404") {
 						t.Errorf("%s complains: %s", at, text)
 					}
+				}
+				if width == 1280 && theme == "light" {
+					b.reachAll(at)
 				}
 				if pictures != "" {
 					b.picture(filepath.Join(pictures, at+".png"), width)
@@ -217,4 +187,75 @@ func (b *tab) picture(file string, width int64) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// reachAll goes through the page by the Tab key: it must reach, in their order, all that can
+// be used, and show where it is.
+func (b *tab) reachAll(at string) {
+	b.t.Helper()
+	ask[bool](b, `document.activeElement.blur(), window.reached = [], true`)
+	all := ask[int](b, `(window.usable = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex="0"]')].filter(e => e.checkVisibility())).length`)
+	for range 6*all + 20 { // a field for a time has several stops
+		b.must(chromedp.KeyEvent("\t"))
+		if !ask[bool](b, `(() => {
+			const e = document.activeElement
+			if (e === document.body || window.reached.length && e === window.usable[0] && window.reached.at(-1) !== e) return false
+			if (window.reached.at(-1) !== e) window.reached.push(e)
+			if (getComputedStyle(e).outlineStyle === 'none') e.dataset.unseen = 'yes'
+			return true
+		})()`) {
+			break
+		}
+	}
+	for _, fault := range ask[[]string](b, `[
+		...window.usable.filter(e => !window.reached.includes(e) && e.isConnected).map(e => 'is not reached: ' + e.outerHTML.slice(0, 100)),
+		...window.reached.filter(e => e.dataset.unseen).map(e => 'has the focus unseen: ' + e.outerHTML.slice(0, 100)),
+		...window.reached.filter((e, i) => i && e.isConnected && !(e.compareDocumentPosition(window.reached[i - 1]) & 2)).map(e => 'is reached out of turn: ' + e.outerHTML.slice(0, 100)),
+	]`) {
+		b.t.Errorf("%s: %s", at, fault)
+	}
+}
+
+func TestTheColoursThatWereChosenAreThereAgainAtOnce(t *testing.T) {
+	r := newRig(t)
+	b := newTab(t)
+	b.open(r.serve()+"/settings", 1280, "light")
+	ground := func() string { return ask[string](b, `getComputedStyle(document.body).backgroundColor`) }
+	light := ground()
+	ask[bool](b, `(() => { const s = document.getElementById('theme'); s.value = 'dark'; s.dispatchEvent(new Event('change')); return true })()`)
+	dark := ground()
+	if dark == light {
+		t.Error("nothing has changed")
+	}
+	// The script in the head has run before anything of the body is there.
+	b.must(chromedp.Reload())
+	if got := ground(); got != dark || ask[string](b, `document.getElementById('theme').value`) != "dark" {
+		t.Errorf("%s, and it was %s", got, dark)
+	}
+	if !ask[bool](b, `(() => { const s = document.querySelector('script[src*="theme.js"]'); return s.parentElement === document.head && !s.defer && !s.async })()`) {
+		t.Error("the page is drawn before its colours are known")
+	}
+	ask[bool](b, `(() => { const s = document.getElementById('theme'); s.value = ''; s.dispatchEvent(new Event('change')); return true })()`)
+	if got := ground(); got != light || ask[int](b, `localStorage.length`) != 0 {
+		t.Errorf("%s, and it was %s", got, light)
+	}
+}
+
+func TestAPageFollowsWhatHappensAndSaysWhenItDoesNot(t *testing.T) {
+	r := newRig(t)
+	b := newTab(t)
+	b.open(r.serve(), 1280, "light")
+	b.until(`document.getElementById('live-state').textContent === 'Live,'`)
+	b.until(`document.querySelector('[data-fact="state.nexon"]').textContent === 'flowing'`)
+	r.mu.Lock()
+	v := r.views["nexon"]
+	v.State = "stopped"
+	v.Policies[0].Name = "<img src=x onerror=alert(1)>"
+	r.views["nexon"] = v
+	r.mu.Unlock()
+	b.until(`document.querySelector('[data-fact="state.nexon"]').dataset.tone === 'bad' && document.querySelector('[data-list="wrong"]').textContent.includes('stopped by hand')`)
+	r.mu.Lock()
+	r.revoked = true
+	r.mu.Unlock()
+	b.until(`document.getElementById('live-state').textContent.startsWith('Not live any more')`)
 }

@@ -109,7 +109,7 @@ func (v *verdict) comesBack(groups []store.LetterGroup, total int64) {
 		if mend == "" {
 			mend = "look what the error says"
 		}
-		v.say(answer, "%s of %s would come back, unless that was done: %s.", exact(counts[r]), shown(string(r), reasonShown), mend)
+		v.say(answer, "%s of %s would come back unless this is done first: %s.", exact(counts[r]), shown(string(r), reasonShown), mend)
 	}
 	if lasting > 0 && lasting < total {
 		v.Reasons = append(v.Reasons, "The others can be replayed alone, by a filter on their reason.")

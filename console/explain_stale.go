@@ -134,7 +134,7 @@ func waySays(e Entity, a around, now time.Time) string {
 	var textSb134 strings.Builder
 	for _, l := range a.lanes {
 		if l.Lane == w.Lane && l.Known && l.Records > 0 {
-			textSb134.WriteString(fmt.Sprintf(", behind %s at most, which takes about %s", several(l.Records, "other", "others"), span(l.Wait)))
+			fmt.Fprintf(&textSb134, ", behind %s at most, which takes about %s", several(l.Records, "other", "others"), span(l.Wait))
 		}
 	}
 	text += textSb134.String()

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"sync"
+	"testing"
 	"time"
 
 	"github.com/freshet/freshet/letters"
@@ -107,4 +109,32 @@ func fillRig(r *rig) {
 		{ID: 7, At: then.Add(-3 * time.Hour), Actor: "admin-token", Action: "stop", Source: "github", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"stopped":true}`), Note: "they called"},
 		{ID: 5, At: then.Add(-30 * time.Hour), Actor: "unauthenticated@127.0.0.1", Action: "key-create", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"id":"3k7m2xqpzt4a","name":"on-call"}`)},
 	}
+}
+
+// busyFor has the rig's time pass, and its limiter count, as in an installation at work; the
+// charts have some minutes to show.
+func busyFor(t *testing.T, seconds int, changes ...func(*Needs)) *rig {
+	past := time.Duration(seconds) * time.Second
+	var mu sync.Mutex
+	var before time.Duration
+	began := time.Now()
+	passed := func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return before + time.Since(began)
+	}
+	r := newRig(t, append(changes, func(n *Needs) { n.Clock = func() time.Time { return then.Add(passed() - past) } })...)
+	r.view = func(source string) limiter.View {
+		if source == "github" {
+			return brakedView(passed() - past)
+		}
+		return wavyView(passed() - past)
+	}
+	for range seconds {
+		r.sampler.look(t.Context())
+		mu.Lock()
+		before += time.Second
+		mu.Unlock()
+	}
+	return r
 }

@@ -48,7 +48,9 @@ type rig struct {
 	planned  letters.Planned
 	jobs     []store.LetterJob
 	broken   error // of whatever is asked
+	refusing error // of what is ordered
 	asks     bool  // who they are
+	revoked  bool  // whatever token there is
 	weather  string
 	looks    int
 	view     func(source string) limiter.View // instead of views
@@ -92,6 +94,12 @@ func weathered(n *Needs) { n.Weather = (*fakeWeather)(nil) }
 
 func readOnly(n *Needs) { n.ReadOnly = true }
 
+// renewed gives the rig a console that has not looked at anything yet.
+func renewed(r *rig) *rig {
+	r.Console = New(r.Needs)
+	return r
+}
+
 func theQuota() settings.Quota {
 	return settings.Quota{Policies: []settings.Policy{
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
@@ -115,7 +123,15 @@ func theView(source string, since time.Duration) limiter.View {
 	}
 }
 
-func (r *rig) do(method, path string, form url.Values, headers ...string) *http.Response {
+// reply is an answer as it came.
+type reply struct {
+	status  int
+	header  http.Header
+	cookies []*http.Cookie
+	body    string
+}
+
+func (r *rig) do(method, path string, form url.Values, headers ...string) reply {
 	r.t.Helper()
 	var body io.Reader
 	if form != nil {
@@ -131,7 +147,8 @@ func (r *rig) do(method, path string, form url.Values, headers ...string) *http.
 	}
 	w := httptest.NewRecorder()
 	r.ServeHTTP(w, q)
-	return w.Result()
+	kept := http.Response{Header: w.Header()}
+	return reply{w.Code, w.Header(), kept.Cookies(), w.Body.String()}
 }
 
 // page is an answer that was read as a document.
@@ -144,11 +161,27 @@ type document struct {
 func (r *rig) open(method, path string, form url.Values, headers ...string) document {
 	r.t.Helper()
 	answer := r.do(method, path, form, headers...)
-	root, err := html.Parse(answer.Body)
-	if err = errors.Join(err, answer.Body.Close()); err != nil {
+	root, err := html.Parse(strings.NewReader(answer.body))
+	if err != nil {
 		r.t.Fatal(err)
 	}
-	return document{answer.StatusCode, answer.Header, root}
+	return document{answer.status, answer.header, root}
+}
+
+// formOf is what the hidden fields of the form hold that leads there.
+func (d document) formOf(action string) url.Values {
+	form := url.Values{}
+	d.each(func(n *html.Node) {
+		if n.Data != "form" || attr(n, "action") != action || attr(n, "method") != "post" {
+			return
+		}
+		for c := range n.Descendants() {
+			if c.Data == "input" && attr(c, "type") == "hidden" {
+				form.Set(attr(c, "name"), attr(c, "value"))
+			}
+		}
+	})
+	return form
 }
 
 func (r *rig) get(path string, headers ...string) document {
@@ -252,12 +285,12 @@ func (f *fakeLimits) Get(_ context.Context, source string) (settings.State, erro
 
 func (f *fakeLimits) Change(_ context.Context, o settings.Order, p settings.Patch) (settings.State, error) {
 	f.orders, f.patches = append(f.orders, o), append(f.patches, p)
-	return f.states[o.Source], f.broken
+	return f.states[o.Source], errors.Join(f.broken, f.refusing)
 }
 
 func (f *fakeLimits) Stop(_ context.Context, o settings.Order) (settings.State, error) {
 	f.orders = append(f.orders, o)
-	return f.states[o.Source], f.broken
+	return f.states[o.Source], errors.Join(f.broken, f.refusing)
 }
 
 func (f *fakeLimits) Resume(ctx context.Context, o settings.Order) (settings.State, error) {
@@ -313,13 +346,18 @@ func (f *fakeWeather) Set(_ context.Context, name string) error {
 
 // Identify knows tokens by their scopes: "inspect,refresh" is a token with both.
 func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.revoked {
+		return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "The API key or token has expired. Renew it.")
+	}
 	if !f.asks {
 		if r.Host == "evil.example" {
 			return access.Client{}, problem.New(http.StatusMisdirectedRequest, "misdirected", "By this name it answers nothing.")
 		}
 		return access.Client{Name: "unauthenticated@" + address, Scopes: []access.Scope{access.Admin}}, nil
 	}
-	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token := strings.TrimSpace(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer"))
 	if token == "" || token == "wrong" {
 		return access.Client{}, problem.New(http.StatusUnauthorized, "INVALID_TOKEN", "The API key or token does not hold. Get another one.")
 	}

@@ -123,8 +123,8 @@ func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
 			}
 		}
 		r.asks = true
-		if answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}}, headers...); answer.StatusCode != 403 || len(answer.Cookies()) > 0 {
-			t.Errorf("%v logs in: %d", headers, answer.StatusCode)
+		if answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}}, headers...); answer.status != 403 || len(answer.cookies) > 0 {
+			t.Errorf("%v logs in: %d", headers, answer.status)
 		}
 	}
 	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.says("refused"), "By this name") {
@@ -136,20 +136,20 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	answer := r.do("GET", root+"/letters?source=nexon&key=a%26b", nil)
-	to := answer.Header.Get("Location")
-	if answer.StatusCode != 303 || to != "/console/login?to=%2Fconsole%2Fletters%3Fsource%3Dnexon%26key%3Da%2526b" {
-		t.Fatal(answer.StatusCode, to)
+	to := answer.header.Get("Location")
+	if answer.status != 303 || to != "/console/login?to=%2Fconsole%2Fletters%3Fsource%3Dnexon%26key%3Da%2526b" {
+		t.Fatal(answer.status, to)
 	}
 	d := r.get(to)
 	if d.wellFormed(t, "login"); d.status != 200 || d.byID("token") == nil || !strings.Contains(d.text(), "Log in") {
 		t.Fatal(d.status, d.text())
 	}
-	in := func(token, to string, headers ...string) *http.Response {
+	in := func(token, to string, headers ...string) reply {
 		return r.do("POST", root+"/login", url.Values{"token": {token}, "to": {to}}, headers...)
 	}
 	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, strings.Repeat("x", 3000): 401} {
-		if answer := in(token, ""); answer.StatusCode != want || len(answer.Cookies()) > 0 {
-			t.Errorf("%.20q: %d, %v", token, answer.StatusCode, answer.Cookies())
+		if answer := in(token, ""); answer.status != want || len(answer.cookies) > 0 {
+			t.Errorf("%.20q: %d, %v", token, answer.status, answer.cookies)
 		}
 	}
 	for _, c := range []struct {
@@ -169,9 +169,9 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 			headers = []string{"Origin", c.origin, "Sec-Fetch-Site", "same-origin"}
 		}
 		answer := in(`inspect,"; é`, c.to, headers...)
-		cookies := answer.Cookies()
-		if answer.StatusCode != 303 || answer.Header.Get("Location") != c.want || len(cookies) != 1 {
-			t.Fatalf("%+v: %d %v", c, answer.StatusCode, answer.Header)
+		cookies := answer.cookies
+		if answer.status != 303 || answer.header.Get("Location") != c.want || len(cookies) != 1 {
+			t.Fatalf("%+v: %d %v", c, answer.status, answer.header)
 		}
 		k := cookies[0]
 		if !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Path != "/console" || k.Secure != c.secure || strings.Contains(k.Value, "inspect") {
@@ -187,12 +187,12 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 		}
 	}
 	out := r.do("POST", root+"/logout", url.Values{})
-	if k := out.Cookies(); out.StatusCode != 303 || len(k) != 1 || k[0].MaxAge >= 0 || k[0].Path != "/console" {
-		t.Errorf("%d %v", out.StatusCode, k)
+	if k := out.cookies; out.status != 303 || len(k) != 1 || k[0].MaxAge >= 0 || k[0].Path != "/console" {
+		t.Errorf("%d %v", out.status, k)
 	}
 	r.asks = false
-	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.StatusCode != 303 || answer.Header.Get("Location") != "/console/queues" {
-		t.Errorf("nobody is asked, and yet there is a login: %d", answer.StatusCode)
+	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.status != 303 || answer.header.Get("Location") != "/console/queues" {
+		t.Errorf("nobody is asked, and yet there is a login: %d", answer.status)
 	}
 }
 

@@ -1,0 +1,226 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/store"
+)
+
+// line is a stream that somebody follows.
+type line struct {
+	t      *testing.T
+	answer *http.Response
+	lines  *bufio.Scanner
+	end    context.CancelFunc
+}
+
+// serve serves the rig as a real server does.
+func (r *rig) serve() string {
+	server := httptest.NewServer(r)
+	r.t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL + root
+}
+
+func follow(t *testing.T, url string, headers ...string) *line {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	q, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		q.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 1<<20)
+	return &line{t, answer, lines, cancel}
+}
+
+// next returns the next event, or false at the end of the stream.
+func (l *line) next() (f facts, ok bool) {
+	l.t.Helper()
+	for l.lines.Scan() {
+		if text, is := strings.CutPrefix(l.lines.Text(), "data: "); is {
+			if err := json.Unmarshal([]byte(text), &f); err != nil {
+				l.t.Fatal(err)
+			}
+			return f, true
+		}
+	}
+	return f, false
+}
+
+// until waits for the condition with a generous limit.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(30 * time.Second)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+func (r *rig) looked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.looks
+}
+
+func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
+	r := busyFor(t, 3)
+	url := r.serve()
+	one, two := follow(t, url+"/live?charts=1"), follow(t, url+"/live?source=nexon")
+	if h := one.answer.Header; h.Get("Content-Type") != "text/event-stream" || h.Get("Cache-Control") != "no-store" {
+		t.Errorf("%v", h)
+	}
+	first, _ := one.next()
+	second, _ := one.next()
+	if !strings.Contains(first.Facts["says.nexon"].Text, " of 450 calls a second") || first.Facts["state.github"].Text != "braked" || len(first.Rows["policies.nexon"]) != 2 {
+		t.Errorf("%+v", first)
+	}
+	// At first all there is, and then what is new.
+	if a, b := first.Points["nexon"], second.Points["nexon"]; len(a) < 3 || len(b) < 1 || b[0].T <= a[len(a)-1].T || a[len(a)-1].High == nil {
+		t.Errorf("%d points, then %d", len(a), len(b))
+	}
+	other, _ := two.next()
+	if _, others := other.Facts["says.github"]; others || len(other.Facts["says.nexon"].Text) == 0 || other.Points != nil {
+		t.Errorf("%+v", other)
+	}
+	// Two watch, and the limiter is asked once a second for each source.
+	before := r.looked()
+	for range 2 {
+		one.next()
+		two.next()
+	}
+	if n := r.looked() - before; n > 8 {
+		t.Errorf("%d looks at the limiter in two seconds", n)
+	}
+	one.end()
+	two.end()
+	until(t, "nobody looks for nobody", func() bool {
+		r.sampler.mu.Lock()
+		defer r.sampler.mu.Unlock()
+		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && len(r.places) == 0
+	})
+	// And it begins again.
+	if _, ok := follow(t, url+"/live").next(); !ok {
+		t.Error("nothing comes any more")
+	}
+}
+
+func TestNoMoreWatchThanMay(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	for range viewersMost {
+		r.places <- struct{}{}
+	}
+	for _, path := range []string{"/live", "/live/jobs/" + r.jobs[0].ID} {
+		if answer := r.do("GET", root+path, nil); answer.status != 503 || answer.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d", path, answer.status)
+		}
+	}
+}
+
+func TestAStreamEndsWithTheRightToIt(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	url := r.serve()
+	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, "inspect": 200} {
+		if got := follow(t, url+"/live", "Authorization", "Bearer "+token).answer.StatusCode; got != want {
+			t.Errorf("%q: %d", token, got)
+		}
+	}
+	l := follow(t, url+"/live", "Authorization", "Bearer inspect")
+	if _, ok := l.next(); !ok {
+		t.Fatal("nothing came")
+	}
+	r.mu.Lock()
+	r.revoked = true
+	r.mu.Unlock()
+	for ok := true; ok; {
+		_, ok = l.next()
+	}
+	if got := r.do("GET", root+"/live?source=nowhere", nil, "Authorization", "Bearer inspect").status; got != 401 {
+		t.Error(got)
+	}
+}
+
+func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	url := r.serve() + "/live/jobs/"
+	l := follow(t, url+r.jobs[0].ID)
+	if f, _ := l.next(); f.Facts["job.state"].Text != "RUNNING" || f.Facts["job.done"].Text != "4,112 of 12,254 replayed, 16 stay open" || *f.Facts["job.done"].Part != 33 || len(f.Rows["refused"]) != 2 {
+		t.Errorf("%+v", f)
+	}
+	r.mu.Lock()
+	r.jobs[0].State, r.jobs[0].Done, r.jobs[0].Error = store.JobDone, 12_238, "long past"
+	r.mu.Unlock()
+	var last facts
+	for f, ok := l.next(); ok; f, ok = l.next() {
+		last = f
+	}
+	if last.Facts["job.state"].Text != "DONE" || last.Facts["job.error"].Text != "" || *last.Facts["job.done"].Part != 100 {
+		t.Errorf("%+v", last)
+	}
+	waits := store.LetterJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
+	if f := jobFacts(waits, then); f.Facts["job.error"].Text != "It waits: Kafka does not answer" || f.Facts["job.done"].Text != "0 of 0 purged" {
+		t.Errorf("%+v", f.Facts)
+	}
+	if got := follow(t, url+"none").answer.StatusCode; got != 404 {
+		t.Error(got)
+	}
+}
+
+func TestARateIsMeasuredByWhatProcessesTell(t *testing.T) {
+	r := newRig(t)
+	view := func(at time.Duration, processes ...limiter.ProcessView) *limiter.View {
+		return &limiter.View{State: "flowing", At: then.Add(at), Processes: processes}
+	}
+	process := func(name string, at time.Duration, high, low int64) limiter.ProcessView {
+		return limiter.ProcessView{Process: name, At: then.Add(at), High: limiter.LaneView{Granted: high}, Low: limiter.LaneView{Granted: low}}
+	}
+	const s = time.Second
+	for i, c := range []struct {
+		view *limiter.View
+		want rates
+	}{
+		{nil, rates{}},
+		{&limiter.View{State: "unused"}, rates{Known: true}},
+		{view(0, process("a", 0, 0, 0)), rates{}},
+		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // too short
+		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},
+		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // nothing new
+		{view(4*s, process("a", 4*s, 60, 200)), rates{20, 0, true}},
+		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // b has just been heard of
+		{view(9*s, process("a", 8*s, 60, 200), process("b", 9*s, 940, 980)), rates{10, 20, true}},
+		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // it has begun again
+		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
+	} {
+		if got := r.sampler.rate("nexon", c.view, then); got != c.want {
+			t.Errorf("%d: %+v, wanted %+v", i, got, c.want)
+		}
+	}
+}
