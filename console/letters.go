@@ -181,8 +181,7 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Clien
 	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons}
 	var err error
 	if p.chosenLetters, err = c.filterOf(r); err != nil {
-		p.Problem, p.Filter.Source = err.Error(), c.Sources[0]
-		p.Filter.Handled = store.OpenLetters
+		p.Problem, p.Filter.Handled = err.Error(), store.OpenLetters
 	}
 	p.Facets = c.Facets[p.Filter.Source]
 	behind, wrong := behindOf(p.Filter.Source, r.FormValue("after"))

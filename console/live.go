@@ -11,11 +11,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
+const eventStream = "text/event-stream"
+
 // viewersMost may watch at once.
 const viewersMost = 100
 
 // take takes a place among those who watch, until leave; or says that there is none.
-func (c *Console) take(w http.ResponseWriter) bool {
+func (c *Console) take(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodHead { // it would hear nothing, for ever
+		w.Header().Set("Content-Type", eventStream)
+		return false
+	}
 	select {
 	case c.places <- struct{}{}:
 		return true
@@ -31,7 +37,7 @@ func (c *Console) leave() { <-c.places }
 // stream begins an answer of server-sent events; send writes one.
 func (c *Console) stream(w http.ResponseWriter) (send func(event any) error) {
 	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
+	h.Set("Content-Type", eventStream)
 	h.Set("X-Accel-Buffering", "no")
 	flow := http.NewResponseController(w)
 	return func(event any) error {
@@ -58,7 +64,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, _ access.Client) 
 		}
 		sources = []string{one}
 	}
-	if !c.take(w) {
+	if !c.take(w, r) {
 		return
 	}
 	defer c.leave()
@@ -101,7 +107,7 @@ const jobEvery = time.Second
 
 // liveJob tells how far a job is until it has ended.
 func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, _ access.Client) {
-	if !c.take(w) {
+	if !c.take(w, r) {
 		return
 	}
 	defer c.leave()

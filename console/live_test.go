@@ -143,6 +143,13 @@ func TestNoMoreWatchThanMay(t *testing.T) {
 	}
 }
 
+func TestWhoAsksForHeadersAloneIsNotKeptWaiting(t *testing.T) {
+	r := newRig(t)
+	if answer := r.do("HEAD", root+"/live", nil); answer.status != 200 || answer.header.Get("Content-Type") != "text/event-stream" || answer.body != "" {
+		t.Errorf("%+v", answer)
+	}
+}
+
 func TestAStreamEndsWithTheRightToIt(t *testing.T) {
 	r := newRig(t)
 	r.asks = true

@@ -168,6 +168,16 @@ func (r *rig) open(method, path string, form url.Values, headers ...string) docu
 	return document{answer.status, answer.header, root}
 }
 
+// linksTo counts the links that lead there.
+func (d document) linksTo(path string) (n int) {
+	d.each(func(e *html.Node) {
+		if e.Data == "a" && attr(e, "href") == path {
+			n++
+		}
+	})
+	return n
+}
+
 // formOf is what the hidden fields of the form hold that leads there.
 func (d document) formOf(action string) url.Values {
 	form := url.Values{}

@@ -19,7 +19,8 @@ const (
 	// shownBack is how far back the charts go.
 	shownBack = 5 * time.Minute
 	// diedEvery is how often the dead letters of a day are counted.
-	diedEvery = 30 * time.Second
+	// One look waits for that no longer than diedPatience.
+	diedEvery, diedPatience = 30 * time.Second, 300 * time.Millisecond
 )
 
 // sample is what is known at one moment.
@@ -58,12 +59,12 @@ type report struct {
 type sampler struct {
 	needs Needs
 
-	looking sync.Mutex // one look at a time; it guards the three below
+	looking sync.Mutex // one look at a time; it guards the two below
 	reports map[string]map[string][]report
-	died    map[string]int64
 	diedAt  time.Time
 
 	mu      sync.Mutex
+	died    map[string]int64
 	latest  *sample
 	points  map[string][]point
 	viewers map[chan *sample]bool
@@ -98,7 +99,7 @@ func (s *sampler) look(ctx context.Context) *sample {
 	var asked sync.WaitGroup
 	asked.Go(func() { n.Depends = s.needs.Now.Dependencies(ctx) })
 	for _, source := range s.needs.Sources {
-		of := &seen{Lanes: s.needs.Now.Lanes(source), Died: -1}
+		of := &seen{Lanes: s.needs.Now.Lanes(source)}
 		n.Sources[source] = of
 		asked.Go(func() {
 			if v, err := s.needs.Limits.View(ctx, source); err == nil {
@@ -106,35 +107,58 @@ func (s *sampler) look(ctx context.Context) *sample {
 			}
 		})
 	}
+	counted := s.countDied(n.At)
 	asked.Wait()
-	s.countDied(ctx, n.At)
+	select {
+	case <-counted:
+	case <-time.After(diedPatience): // a look to come has it
+	}
 	for source, of := range n.Sources {
-		if total, counted := s.died[source]; counted {
-			of.Died = total
-		}
+		of.Died = s.diedOf(source)
 		of.Rates = s.rate(source, of.Limits, n.At)
 	}
 	s.keep(n)
 	return n
 }
 
-// countDied counts the open letters of a day, not more often than is of use.
-func (s *sampler) countDied(ctx context.Context, now time.Time) {
+// countDied counts the open letters of a day, not more often than is of use. There may be a
+// million of them, so that nobody waits for it; the channel is closed when it is done.
+func (s *sampler) countDied(now time.Time) (done chan struct{}) {
+	done = make(chan struct{})
 	if !s.diedAt.IsZero() && now.Sub(s.diedAt) < diedEvery {
-		return
+		close(done)
+		return done
 	}
 	s.diedAt = now
-	for _, source := range s.needs.Sources {
-		groups, err := s.needs.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: now.Add(-day), Handled: store.OpenLetters})
-		if err != nil {
-			delete(s.died, source)
-			continue
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), diedEvery)
+		defer cancel()
+		for _, source := range s.needs.Sources {
+			groups, err := s.needs.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: now.Add(-day), Handled: store.OpenLetters})
+			total := int64(0)
+			for _, g := range groups {
+				total += g.Count
+			}
+			if err != nil {
+				total = -1
+			}
+			s.mu.Lock()
+			s.died[source] = total
+			s.mu.Unlock()
 		}
-		s.died[source] = 0
-		for _, g := range groups {
-			s.died[source] += g.Count
-		}
+	}()
+	return done
+}
+
+// diedOf is how many open letters of a day there are; -1: not known.
+func (s *sampler) diedOf(source string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if total, counted := s.died[source]; counted {
+		return total
 	}
+	return -1
 }
 
 // rate measures what the lanes were permitted lately by what each process told of it.

@@ -93,7 +93,11 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // loginForm is what the login page shows.
-type loginForm struct{ To, Problem string }
+type loginForm struct {
+	To, Problem string
+	// Foreign: a link of another site led here, which a browser follows without the cookie.
+	Foreign bool
+}
 
 func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
 	to := own(r.FormValue("to"))
@@ -101,7 +105,7 @@ func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of the console's own
 		return
 	}
-	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to})
+	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to, Foreign: r.Header.Get("Sec-Fetch-Site") == "cross-site"})
 }
 
 // own returns the path if it is one of the console's, and otherwise that of the overview.

@@ -144,6 +144,12 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	if d.wellFormed(t, "login"); d.status != 200 || d.byID("token") == nil || !strings.Contains(d.text(), "Log in") {
 		t.Fatal(d.status, d.text())
 	}
+	if strings.Contains(d.text(), "Go on") {
+		t.Error("it is taken for a link of another site")
+	}
+	if d := r.get(to, "Sec-Fetch-Site", "cross-site"); d.linksTo("/console/letters?source=nexon&key=a%26b") == 0 {
+		t.Error("a link of another site leads to nothing but a login")
+	}
 	in := func(token, to string, headers ...string) reply {
 		return r.do("POST", root+"/login", url.Values{"token": {token}, "to": {to}}, headers...)
 	}
