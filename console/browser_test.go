@@ -63,6 +63,9 @@ func (b *tab) hear(event any) {
 	defer b.mu.Unlock()
 	switch e := event.(type) {
 	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelVerbose {
+			return // a hint for developers
+		}
 		b.trouble = append(b.trouble, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 	case *runtime.EventExceptionThrown:
 		b.trouble = append(b.trouble, e.ExceptionDetails.Text)
@@ -110,7 +113,7 @@ func (b *tab) open(url string, width int64, theme string) {
 	b.must(chromedp.EmulateViewport(width, 900))
 	b.must(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-colour-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+			Features: []*emulation.MediaFeature{{Name: schemeFeature, Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
 		})
 		return err
 	}))
@@ -118,6 +121,9 @@ func (b *tab) open(url string, width int64, theme string) {
 		b.t.Fatalf("open %s: %v", url, err)
 	}
 }
+
+// schemeFeature is what a page asks for its theme.
+const schemeFeature = "prefers-color-scheme" //nolint:misspell // the word of CSS
 
 // sights are the pages that are looked at.
 var sights = []struct{ name, path string }{
@@ -138,37 +144,49 @@ var sights = []struct{ name, path string }{
 func TestEveryPageIsWellSeenInABrowser(t *testing.T) {
 	r := busyFor(t, 240, weathered)
 	fillRig(r)
-	address := strings.TrimSuffix(r.serve(), root)
 	b := newTab(t)
-	pictures := os.Getenv("FRESHET_TEST_SCREENSHOTS")
+	address := strings.TrimSuffix(r.serve(), root)
+	asking := newRig(t)
+	asking.asks = true
+	login := asking.serve() + "/login?to=/console/letters"
 	for _, s := range sights {
-		for _, width := range []int64{1280, 400} {
-			for _, theme := range []string{"light", "dark"} {
-				at := fmt.Sprintf("%s-%d-%s", s.name, width, theme)
-				b.open(address+s.path, width, theme)
-				if s.name == "overview" || s.name == "limiter" || s.name == "queues" || s.name == "job" {
-					b.until(`document.getElementById('live-state').textContent === 'Live,'`)
+		b.see(s.name, address+s.path)
+	}
+	b.see("login", login)
+}
+
+// see looks at a page, wide and narrow, light and dark.
+func (b *tab) see(name, url string) {
+	b.t.Helper()
+	for _, width := range []int64{1280, 400} {
+		for _, theme := range []string{"light", "dark"} {
+			at := fmt.Sprintf("%s-%d-%s", name, width, theme)
+			b.open(url, width, theme)
+			if dark := ask[bool](b, `matchMedia('(`+schemeFeature+`: dark)').matches`); dark != (theme == "dark") {
+				b.t.Errorf("%s is not %s", at, theme)
+			}
+			if name == "overview" || name == "limiter" || name == "queues" || name == "job" {
+				b.until(`document.getElementById('live-state').textContent === 'Live,'`)
+			}
+			if name == "overview" {
+				b.until(`document.querySelectorAll('.uplot canvas').length === 2`)
+			}
+			if wide := ask[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
+				b.t.Errorf("%s is %d pixels too wide", at, wide)
+			}
+			for _, fault := range ask[[]string](b, accessible) {
+				b.t.Errorf("%s: %s", at, fault)
+			}
+			for _, text := range b.complaints() {
+				if name != "refused" || !strings.Contains(text, "404") {
+					b.t.Errorf("%s complains: %s", at, text)
 				}
-				if s.name == "overview" {
-					b.until(`document.querySelectorAll('.uplot canvas').length === 2`)
-				}
-				if wide := ask[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
-					t.Errorf("%s is %d pixels too wide", at, wide)
-				}
-				for _, fault := range ask[[]string](b, accessible) {
-					t.Errorf("%s: %s", at, fault)
-				}
-				for _, text := range b.complaints() {
-					if s.name != "refused" || !strings.Contains(text, "404") {
-						t.Errorf("%s complains: %s", at, text)
-					}
-				}
-				if width == 1280 && theme == "light" {
-					b.reachAll(at)
-				}
-				if pictures != "" {
-					b.picture(filepath.Join(pictures, at+".png"), width)
-				}
+			}
+			if width == 1280 && theme == "light" {
+				b.reachAll(at)
+			}
+			if pictures := os.Getenv("FRESHET_TEST_SCREENSHOTS"); pictures != "" {
+				b.picture(filepath.Join(pictures, at+".png"), width)
 			}
 		}
 	}

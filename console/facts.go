@@ -73,8 +73,8 @@ func (c *Console) factsOf(n *sample, sources []string) facts {
 }
 
 var (
-	policyHeads  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Kept for HIGH, and when it is new"}
-	processHeads = []string{"Process", "Lane", "Waiting", "The longest for", "Granted", "Why the first waits"}
+	policyHeads  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Besides"}
+	processHeads = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
 	scopeHeads   = []string{"Policy", "Of", "Left", "Under way", "State"}
 )
 

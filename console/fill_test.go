@@ -76,7 +76,10 @@ func fillRig(r *rig) {
 		Registered: &store.Registered{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
 		Letters:    r.list[40:41],
 	}
-	value, _ := json.Marshal(map[string]any{"schema": 1, "source": "nexon"})
+	value, err := schemas.UpdateRequest{EventID: "0198b2c0-0815", Entity: e, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: then.Add(-8 * time.Hour), CorrelationID: "0198b2c0-4711", Version: 1_769_511_628_000}.Encode()
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	r.shown = schemas.DeadLetter{
 		Key: []byte("character/3fa8b1c2d4"), Value: value, Reason: schemas.Upstream5xx, Error: broken, Attempts: 9, Topic: "nexon.update-priority-high", Partition: 7, Offset: 90_112,
 		Group: "nexon.high-worker", Worker: "worker-1", Time: then.Add(-7 * time.Hour), Status: 503, Sample: []byte(`{"error":{"name":"OPENAPI00009"}}`), SampleType: "application/json",

@@ -133,6 +133,11 @@ func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
 	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "Not yet: the same error came again 6 min ago") || attr(d.byID("safe-to-replay"), "data-answer") != "Not yet" {
 		t.Error(got)
 	}
+	for _, want := range []string{"The upstream went on failing for these entities", "9 calls of the upstream, the last answered 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
+		if got := r.get(root + "/letters/nexon/3/120").text(); !strings.Contains(got, want) {
+			t.Errorf("%q is not in %s", want, got)
+		}
+	}
 	if got := r.get(root + "/letters?source=github").says("safe-to-replay"); got != "No: nothing that the filter chooses is open." {
 		t.Error(got)
 	}

@@ -50,6 +50,7 @@
       const tr = document.createElement('tr')
       row.forEach((fact, i) => {
         const td = cell(document.createElement(i === 0 ? 'th' : 'td'), fact)
+        td.dataset.label = heads[i].textContent
         if (i === 0) td.scope = 'row'
         else if (heads[i].className) td.className = heads[i].className
         tr.append(td)
