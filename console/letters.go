@@ -237,9 +237,10 @@ type letterPage struct {
 	Request *schemas.UpdateRequest
 	Heads   [][2]string
 	Replays int
+	Hidden  bool // what it holds is for administrators: it may have been fetched for some alone
 }
 
-func (c *Console) letter(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Client) {
 	source := r.PathValue("source")
 	partition, offset, err := letters.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil || !c.known(source) {
@@ -258,6 +259,9 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, _ access.Client
 	p := letterPage{DeadLetter: l, ID: id, Source: source, Value: readable(l.Value), Sample: readable(l.Sample), Replays: l.Replay().Count}
 	if request, err := schemas.DecodeUpdateRequest(l.Value); err == nil {
 		p.Request = &request
+	}
+	if !who.May(access.Admin) {
+		p.Hidden, p.Value, p.Sample = true, "", ""
 	}
 	for _, h := range l.Headers {
 		p.Heads = append(p.Heads, [2]string{shown(h.Key, 80), shown(string(h.Value), errorShown)})

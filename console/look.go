@@ -53,7 +53,7 @@ func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Cli
 	}
 	ctx, cancel := bounded(r)
 	defer cancel()
-	told, err := c.Known.Refresh(ctx, e)
+	told, err := c.Known.Refresh(ctx, e, who)
 	if err != nil {
 		c.trouble(w, r, "The refresh could not be asked for.", err)
 		return

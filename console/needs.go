@@ -83,8 +83,8 @@ type Known interface {
 	// CheckKey returns why there can be no such entity.
 	CheckKey(e schemas.Entity) error
 	// Refresh asks for it in the HIGH lane, as a person does, and says in words what became
-	// of that.
-	Refresh(ctx context.Context, e schemas.Entity) (told string, err error)
+	// of that. What the client may not see it may not have fetched.
+	Refresh(ctx context.Context, e schemas.Entity, c access.Client) (told string, err error)
 }
 
 // Entity is what is known of one entity.

@@ -271,7 +271,7 @@ func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, _ access.Client)
 	return known, f.broken
 }
 
-func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity) (string, error) {
+func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity, _ access.Client) (string, error) {
 	f.refreshed = append(f.refreshed, e)
 	return f.told, f.broken
 }

@@ -212,6 +212,12 @@ func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
 			t.Errorf("%s: %d, content %v", token, d.status, got)
 		}
 	}
+	for token, want := range map[string]bool{"inspect": false, "admin": true} {
+		text := r.get(root+"/letters/nexon/3/120", "Authorization", "Bearer "+token).text()
+		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "administrators alone") == want {
+			t.Errorf("%s: what a letter holds %v", token, got)
+		}
+	}
 	if access.Inspect != "inspect" {
 		t.Error(access.Inspect)
 	}

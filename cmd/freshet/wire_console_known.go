@@ -102,11 +102,16 @@ func (k known) content(ctx context.Context, found *console.Entity, c access.Clie
 		return err
 	}
 	found.Stored, found.State = true, s.State
-	if !s.HasContent() || !c.Sees(s.Visibility) || !c.Sees(k.sources[s.Entity.Source].Visibility(s.Entity.Key)) {
+	if !s.HasContent() || !k.sees(c, s.State) {
 		return nil
 	}
 	found.Payload, err = s.Decode(nil)
 	return err
+}
+
+// sees reports whether a client sees an entity, of which this is stored.
+func (k known) sees(c access.Client, stored store.State) bool {
+	return c.Sees(stored.Visibility) && c.Sees(k.sources[stored.Entity.Source].Visibility(stored.Entity.Key))
 }
 
 // registered finds an entity among those that are prefetched: of all whose keys begin as its
@@ -135,9 +140,16 @@ func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
 }
 
 // Refresh asks for a refresh, and says what became of that.
-func (k known) Refresh(ctx context.Context, e schemas.Entity) (string, error) {
+func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (string, error) {
 	if err := k.CheckKey(e); err != nil {
 		return "", err
+	}
+	stored, err := k.parts.store.States(ctx, []schemas.Entity{e})
+	if err != nil {
+		return "", err
+	}
+	if !k.sees(c, stored[0]) {
+		return "No refresh is queued: it may be seen by others alone, and so it is for them to ask for.", nil
 	}
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	return inWords(k.ask(ctx, e, facet)), nil

@@ -195,7 +195,7 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 			t.Errorf("%.40s: %v", e, err)
 		}
 		_, unseen := f.needs.Known.Entity(t.Context(), e, anybody)
-		told, unasked := f.needs.Known.Refresh(t.Context(), e)
+		told, unasked := f.needs.Known.Refresh(t.Context(), e, anybody)
 		if unseen == nil || unasked == nil || told != "" {
 			t.Errorf("%.40s: %v, %v, %s", e, unseen, unasked, told)
 		}
@@ -209,12 +209,16 @@ func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	f := newFacts(t, nil)
 	ask := func(want string) {
 		t.Helper()
-		told, err := f.needs.Known.Refresh(t.Context(), one("a"))
+		told, err := f.needs.Known.Refresh(t.Context(), one("a"), anybody)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("told %q, %v; want %q", told, err, want)
 		}
 	}
 	ask("A refresh is queued.")
+	f.write("limited", 1, time.Minute, "partner")
+	if told, err := f.needs.Known.Refresh(t.Context(), one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
+		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
+	}
 	way := f.look("a", anybody).Way
 	if way.Lane != schemas.High || way.Number == 0 || way.CooledTill.IsZero() {
 		t.Errorf("%+v", way)
