@@ -140,7 +140,7 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
 		t.Fatal(d.status, got)
 	}
-	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "they stay open: They were replayed as often as may be.") {
+	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They were replayed as often as may be.") {
 		t.Error(d.text())
 	}
 	form := d.formOf(root + "/letters/start")
