@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/store"
 )
 
 // page is what the layout shows around what each page has of its own (Body).
@@ -132,6 +134,10 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, why
 
 // trouble answers with a page that says that what lies behind does not answer.
 func (c *Console) trouble(w http.ResponseWriter, r *http.Request, what string, err error) {
+	if errors.Is(err, store.ErrJobUnderWay) {
+		c.refuse(w, r, http.StatusConflict, what+" Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it.")
+		return
+	}
 	c.Log.Warn("the console can't show or do something", "what", what, "err", err)
 	c.refuse(w, r, http.StatusServiceUnavailable, what+" The log of this process says why; try again in a moment.")
 }

@@ -58,7 +58,7 @@ func (d document) wellFormed(t *testing.T, where string) {
 		t.Errorf("%s has %d h1", where, headings)
 	}
 	h := d.header
-	if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-store" {
+	if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cache-Control") != "no-store" {
 		t.Errorf("%s: %v", where, h)
 	}
 }

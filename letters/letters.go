@@ -5,6 +5,7 @@
 // Invariants of a job:
 //   - It is worked on by the process that holds its lease, and by no other. Which letters it
 //     handled and how far it is are written in one transaction (Store.AdvanceJob).
+//   - One replay of a source runs at a time: two could choose the same letters.
 //   - It chooses letters of before it was ordered: what dies again by it is not its own.
 //   - A letter is asked for once. Before the first of a chunk is, the job says when
 //     (LetterJob.ChunkAt). Who goes on with it looks on the topic which of them were: each
@@ -194,6 +195,9 @@ func (l *Letters) Switch(ctx context.Context, id string, to store.JobState, acto
 	err = l.Store.SwitchJob(ctx, id, from, to, now, entry(j, did, actor, now))
 	if j.State == to && errors.Is(err, store.ErrNoJob) {
 		err = nil // it is so already
+	}
+	if errors.Is(err, store.ErrNoJob) && to == store.JobRunning && j.State == from {
+		err = store.ErrJobUnderWay
 	}
 	if err != nil {
 		return j, err

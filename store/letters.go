@@ -304,14 +304,19 @@ type LetterJob struct {
 // have been in. Nothing was written.
 var ErrNoJob = errors.New("there is no such job, or it has ended")
 
+// ErrJobUnderWay is returned for a replay that is to begin, or to go on, while another one of
+// its source is running: both could ask for the same letters. Nothing was written.
+var ErrJobUnderWay = errors.New("another replay of the source is under way")
+
 const jobColumns = `id, source, kind, filter, lane, rate, most, note, state, total, done, refused, kafka_partition, kafka_offset, chunk_at,
 	holder, lease, error, created_at, created_by, updated_at, ended_at`
 
 // The queries about jobs.
 const (
-	// InsertJob takes JobArgs.
+	// InsertJob takes JobArgs, and writes no row for a second replay of a source.
 	InsertJob = `INSERT INTO letter_jobs (` + jobColumns + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+ON CONFLICT DO NOTHING`
 
 	// SelectJob takes an id, SelectJobs the greatest number of rows; the newest come first.
 	// Both return what ScanJob takes.
@@ -336,8 +341,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 WHERE id = $1 AND holder = $2 AND state <> 'DONE' RETURNING state`
 
 	// SwitchJob takes an id, the state before and after, and when. Who resumes a job has it
-	// worked on at once, unless its holder still is.
-	SwitchJob = `UPDATE letter_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2`
+	// worked on at once, unless its holder still is; for a second replay of a source
+	// nothing is written.
+	SwitchJob = `UPDATE letter_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2
+AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
+	SELECT 1 FROM letter_jobs o WHERE o.source = letter_jobs.source AND o.state = 'RUNNING' AND o.kind = 'REPLAY'))`
 )
 
 // JobArgs are what InsertJob takes.

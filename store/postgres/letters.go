@@ -87,11 +87,12 @@ func (s *Store) ForgetLetters(ctx context.Context, before store.LetterID, limit 
 	return int(tag.RowsAffected()), nil
 }
 
-// CreateJob writes a job and the entry that says who ordered it, both or neither.
+// CreateJob writes a job and the entry that says who ordered it, both or, as with
+// store.ErrJobUnderWay, neither.
 func (s *Store) CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error {
 	args, err := job.JobArgs()
 	if err == nil {
-		err = s.audited(ctx, entry, store.ErrConflict, store.InsertJob, args...)
+		err = s.audited(ctx, entry, store.ErrJobUnderWay, store.InsertJob, args...)
 	}
 	if err != nil {
 		return fmt.Errorf("write the job: %w", err)
@@ -191,7 +192,7 @@ func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []s
 }
 
 // SwitchJob stops or resumes a job and writes the entry, both or neither; store.ErrNoJob if
-// it is not in the state before.
+// it is not in the state before, or is to go on beside another replay of its source.
 func (s *Store) SwitchJob(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.audited(ctx, entry, store.ErrNoJob, store.SwitchJob, id, string(before), string(after), at.UnixMicro())
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/url"
 
+	"github.com/google/uuid"
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // a SQLite that needs no C compiler
 
@@ -19,13 +20,16 @@ import (
 
 // Store keeps snapshots in one SQLite database.
 type Store struct {
-	db *sql.DB
+	db     *sql.DB
+	keeper *sql.DB // has one idle connection to a database in memory; nil for a file
 }
 
 // Open opens the database in the file at path, or one in memory that is lost on
 // Close if path is empty, and brings it up to this release.
 func Open(ctx context.Context, path string) (*Store, error) {
-	dsn := ":memory:"
+	// A database in memory lives as long as a connection to it, and database/sql gives one up
+	// when a call is cancelled at the wrong moment: another one keeps it.
+	dsn := "file:" + uuid.NewString() + "?mode=memory&cache=shared&_txlock=immediate"
 	if path != "" {
 		// A transaction that reads before it writes must not find at its write that
 		// another process does so too: it begins with the right to write.
@@ -35,13 +39,20 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
 	}
-	// One connection: a database in memory belongs to its connection, and SQLite
-	// has one writer anyway.
-	db.SetMaxOpenConns(1)
-	if err := migrate(ctx, db); err != nil {
-		return nil, errors.Join(fmt.Errorf("open SQLite at %q: %w", path, err), db.Close())
+	db.SetMaxOpenConns(1) // SQLite has one writer
+	s := &Store{db: db}
+	if path == "" {
+		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
+			err = s.keeper.PingContext(ctx)
+		}
 	}
-	return &Store{db}, nil
+	if err == nil {
+		err = migrate(ctx, db)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open SQLite at %q: %w", path, err), s.Close())
+	}
+	return s, nil
 }
 
 func migrate(ctx context.Context, db *sql.DB) error {
@@ -58,7 +69,13 @@ func migrate(ctx context.Context, db *sql.DB) error {
 }
 
 // Close closes the database.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error {
+	err := s.db.Close()
+	if s.keeper != nil {
+		err = errors.Join(err, s.keeper.Close())
+	}
+	return err
+}
 
 // Ping returns nil if the database answers.
 func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }

@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"database/sql/driver"
+	"errors"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -130,4 +132,24 @@ func TestTwoWhoWriteAFileWaitForEachOther(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// database/sql gives up a connection on which a call was cancelled just as it ended.
+func TestADatabaseInMemoryOutlivesItsConnection(t *testing.T) {
+	s, err := Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	conn, err := s.db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Raw(func(any) error { return driver.ErrBadConn }); !errors.Is(err, driver.ErrBadConn) {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if _, err := s.States(t.Context(), []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}); err != nil {
+		t.Errorf("all is lost: %v", err)
+	}
 }

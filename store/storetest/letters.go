@@ -69,16 +69,21 @@ func auditOf(action string) store.AuditEntry {
 	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
 }
 
-// job is a running replay of that number.
+// job is a running replay of that number; the first is of nexon, the others of sources of
+// their own.
 func job(n int64) store.LetterJob {
 	attempts, partition, offset := 2, int32(3), int64(9)
+	source := "nexon"
+	if n > 1 {
+		source = fmt.Sprint("source-", n)
+	}
 	return store.LetterJob{
-		ID: fmt.Sprint("job-", n), Source: "nexon", Kind: store.ReplayJob, Lane: schemas.Low, Rate: 0.5, Most: 10, Note: "why", State: store.JobRunning,
+		ID: fmt.Sprint("job-", n), Source: source, Kind: store.ReplayJob, Lane: schemas.Low, Rate: 0.5, Most: 10, Note: "why", State: store.JobRunning,
 		Filter: store.LetterFilter{
 			Source: "nexon", Reason: schemas.Upstream4xx, Fingerprint: "f", Facet: "character", Key: "k", Since: at(1), Until: at(2),
 			Attempts: &attempts, Partition: &partition, Offset: &offset, Handled: store.OpenLetters,
 		},
-		Total: 7, Refused: map[string]int64{"GONE": 1}, At: store.LetterID{Topic: letterTopic, Partition: -1},
+		Total: 7, Refused: map[string]int64{"GONE": 1}, At: store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: -1},
 		CreatedAt: at(n), CreatedBy: "me", UpdatedAt: at(n),
 	}
 }
@@ -360,7 +365,26 @@ func testJobs(b bench) {
 		b.Error("what was done of a job that was stopped is not marked")
 	}
 	next(at(30))
+	rival := job(1)
+	rival.ID = "rival"
+	create := func(want error) {
+		b.Helper()
+		if err := b.store.CreateJob(b.Context(), rival, auditOf("rival")); !errors.Is(err, want) {
+			b.Errorf("%v, want %v", err, want)
+		}
+	}
+	create(nil)
+	stop(store.JobStopped, store.JobRunning, store.ErrNoJob) // one of a source at a time
+	rival.Holder, rival.State = "r", store.JobDone
+	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
+		b.Errorf("%+v", held)
+	}
+	advance(rival, store.JobDone)
 	stop(store.JobStopped, store.JobRunning, nil)
+	rival.ID, rival.State = "another", store.JobRunning
+	create(store.ErrJobUnderWay)
+	rival.Kind, rival.Lease = store.PurgeJob, at(9999) // beside a replay
+	create(nil)
 	taken.State, taken.EndedAt = store.JobDone, at(14)
 	entry := auditOf("ended")
 	if state, err := b.store.AdvanceJob(b.Context(), taken, nil, store.Handling{}, &entry); state != store.JobDone || err != nil {
@@ -369,14 +393,14 @@ func testJobs(b bench) {
 	advance(taken, "")
 	stop(store.JobRunning, store.JobStopped, store.ErrNoJob)
 	all, err := b.store.Audit(b.Context(), 9)
-	if err != nil || len(all) != 5 || all[0].Action != "ended" || all[4].Action != "order 1" {
+	if err != nil || len(all) != 7 || all[0].Action != "ended" || all[6].Action != "order 1" {
 		b.Errorf("%+v, %v", all, err)
 	}
 }
 
 func testJobRace(b bench) {
 	for n := range int64(8) {
-		if err := b.store.CreateJob(b.Context(), job(n), auditOf("order")); err != nil {
+		if err := b.store.CreateJob(b.Context(), job(n+1), auditOf("order")); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -43,6 +43,8 @@ CREATE TABLE letter_jobs (
     ended_at        bigint  NOT NULL
 );
 CREATE INDEX letter_jobs_running ON letter_jobs (lease) WHERE state = 'RUNNING';
+-- Two replays could choose the same letters, and would both ask for them.
+CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE state = 'RUNNING' AND kind = 'REPLAY';
 CREATE INDEX letter_jobs_newest ON letter_jobs (created_at);
 
 -- +goose Down

@@ -37,6 +37,7 @@ CREATE TABLE letter_jobs (
     ended_at        INTEGER NOT NULL
 );
 CREATE INDEX letter_jobs_running ON letter_jobs (lease) WHERE state = 'RUNNING';
+CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE state = 'RUNNING' AND kind = 'REPLAY';
 CREATE INDEX letter_jobs_newest ON letter_jobs (created_at);
 
 -- +goose Down
