@@ -48,6 +48,10 @@ presets: ## each preset saturated for a minute against an upstream that enforces
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 FRESHET_TEST_SATURATE=$${SATURATE:-60s} \
 		$(GO) test -count=1 -v -timeout 20m -parallel 20 -run 'PresetUsesIts|PresetsLearn|CrashedHolders|EachCallGoesWith' ./cmd/freshet | grep -v '^=== '
 
+pictures: ## of the console's pages, wide and narrow, light and dark (DIR=pictures; those in docs/console are some of them)
+	@mkdir -p $${DIR:-pictures} && FRESHET_TEST_REQUIRE=1 FRESHET_TEST_SCREENSHOTS=$$(cd $${DIR:-pictures} && pwd) \
+		$(GO) test -count=1 -run EveryPageIsWellSeen ./console && ls $${DIR:-pictures} | wc -l
+
 simulate-day: ## days of prefetch in accelerated time, by what is shipped (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
 	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"
 

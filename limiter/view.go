@@ -93,7 +93,7 @@ func (l *Limiter) show() {
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
 	l.shown = l.shown || p.High.Waiting+p.Low.Waiting > 0 // that nobody waits any more is told too
-	if l.clock.redis > 0 { // the clocks of processes differ
+	if l.clock.redis > 0 {                                // the clocks of processes differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
 	l.mu.Unlock()

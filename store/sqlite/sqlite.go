@@ -4,13 +4,13 @@ package sqlite
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 
-	"github.com/google/uuid"
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // a SQLite that needs no C compiler
 
@@ -29,7 +29,7 @@ type Store struct {
 func Open(ctx context.Context, path string) (*Store, error) {
 	// A database in memory lives as long as a connection to it, and database/sql gives one up
 	// when a call is cancelled at the wrong moment: another one keeps it.
-	dsn := "file:" + uuid.NewString() + "?mode=memory&cache=shared&_txlock=immediate"
+	dsn := "file:" + rand.Text() + "?mode=memory&cache=shared&_txlock=immediate"
 	if path != "" {
 		// A transaction that reads before it writes must not find at its write that
 		// another process does so too: it begins with the right to write.

@@ -1,0 +1,171 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// job is a running replay of that number; the first is of nexon, the others of sources of
+// their own.
+func job(n int64) store.LetterJob {
+	attempts, partition, offset := 2, int32(3), int64(9)
+	source := "nexon"
+	if n > 1 {
+		source = fmt.Sprint("source-", n)
+	}
+	return store.LetterJob{
+		ID: fmt.Sprint("job-", n), Source: source, Kind: store.ReplayJob, Lane: schemas.Low, Rate: 0.5, Most: 10, Note: "why", State: store.JobRunning,
+		Filter: store.LetterFilter{
+			Source: "nexon", Reason: schemas.Upstream4xx, Fingerprint: "f", Facet: "character", Key: "k", Since: at(1), Until: at(2),
+			Attempts: &attempts, Partition: &partition, Offset: &offset, Handled: store.OpenLetters,
+		},
+		Total: 7, Refused: map[string]int64{"GONE": 1}, At: store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: -1},
+		CreatedAt: at(n), CreatedBy: "me", UpdatedAt: at(n),
+	}
+}
+
+func testJobs(b bench) {
+	next := func(want time.Time) {
+		b.Helper()
+		if got, err := b.store.NextJob(b.Context()); err != nil || !got.Equal(want) {
+			b.Errorf("the next job is due at %v, %v; want %v", got, err, want)
+		}
+	}
+	if _, err := b.store.Job(b.Context(), "job-1"); !errors.Is(err, store.ErrNoJob) {
+		b.Error(err)
+	}
+	next(time.Time{})
+	b.bury(letter(entity, 1), letter(entity, 2))
+	for n := range int64(2) {
+		if err := b.store.CreateJob(b.Context(), job(n+1), auditOf(fmt.Sprint("order ", n+1))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, job(1)) {
+		b.Errorf("%+v, %v; want %+v", got, err, job(1))
+	}
+	if all, err := b.store.Jobs(b.Context(), 9); err != nil || len(all) != 2 || all[0].ID != "job-2" {
+		b.Errorf("%+v, %v", all, err)
+	}
+	hold := func(holder string, now, until int64) (store.LetterJob, bool) {
+		b.Helper()
+		j, ok, err := b.store.HoldJob(b.Context(), holder, at(now), at(until))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return j, ok
+	}
+	first, ok := hold("a", 10, 20)
+	if second, also := hold("b", 10, 30); !ok || !also || first.ID != "job-1" || second.ID != "job-2" || second.Holder != "b" {
+		b.Errorf("%+v and %+v are held", first, second)
+	}
+	if _, ok := hold("c", 19, 40); ok {
+		b.Error("a job that is held was taken on")
+	}
+	next(at(20))
+
+	advance := func(j store.LetterJob, want store.JobState, handled ...store.LetterID) {
+		b.Helper()
+		state, err := b.store.AdvanceJob(b.Context(), j, handled, store.Handling{How: store.Replayed, By: "me", Job: j.ID, At: at(12)}, nil)
+		if state != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, store.ErrConflict) {
+			b.Errorf("%s, %v; want %q", state, err, want)
+		}
+	}
+	first.Done, first.At, first.ChunkAt, first.Lease, first.Error, first.UpdatedAt = 1, letter(entity, 1).LetterID, at(12), at(25), "waits", at(12)
+	first.Refused = map[string]int64{"GONE": 1, "LIMIT": 2}
+	advance(first, store.JobRunning, letter(entity, 1).LetterID)
+	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, first) {
+		b.Errorf("%+v, %v; want %+v", got, err, first)
+	}
+	if open := b.letters("nexon", true, 9); len(open) != 1 || open[0].Offset != 2 {
+		b.Errorf("%+v", open)
+	}
+
+	taken, ok := hold("c", 25, 50)
+	if taken.Lease, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
+		b.Errorf("%v %+v; want %+v", ok, taken, first)
+	}
+	advance(first, "", letter(entity, 2).LetterID) // its lease is over
+	if open := b.letters("nexon", true, 9); len(open) != 1 {
+		b.Error("who has lost a job marked a letter")
+	}
+
+	stop := func(from, to store.JobState, want error) {
+		b.Helper()
+		if err := b.store.SwitchJob(b.Context(), "job-1", from, to, at(13), auditOf("switch")); !errors.Is(err, want) {
+			b.Errorf("%v, want %v", err, want)
+		}
+	}
+	stop(store.JobStopped, store.JobRunning, store.ErrNoJob)
+	stop(store.JobRunning, store.JobStopped, nil)
+	taken.Holder, taken.Lease, taken.Done = "c", at(50), 2
+	advance(taken, store.JobStopped, letter(entity, 2).LetterID) // what was done is done
+	if open := b.letters("nexon", true, 9); len(open) != 0 {
+		b.Error("what was done of a job that was stopped is not marked")
+	}
+	next(at(30))
+	rival := job(1)
+	rival.ID = "rival"
+	create := func(want error) {
+		b.Helper()
+		if err := b.store.CreateJob(b.Context(), rival, auditOf("rival")); !errors.Is(err, want) {
+			b.Errorf("%v, want %v", err, want)
+		}
+	}
+	create(nil)
+	stop(store.JobStopped, store.JobRunning, store.ErrNoJob) // one of a source at a time
+	rival.Holder, rival.State = "r", store.JobDone
+	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
+		b.Errorf("%+v", held)
+	}
+	advance(rival, store.JobDone)
+	stop(store.JobStopped, store.JobRunning, nil)
+	rival.ID, rival.State = "another", store.JobRunning
+	create(store.ErrJobUnderWay)
+	rival.Kind, rival.Lease = store.PurgeJob, at(9999) // beside a replay
+	create(nil)
+	taken.State, taken.EndedAt = store.JobDone, at(14)
+	entry := auditOf("ended")
+	if state, err := b.store.AdvanceJob(b.Context(), taken, nil, store.Handling{}, &entry); state != store.JobDone || err != nil {
+		b.Error(state, err)
+	}
+	advance(taken, "")
+	stop(store.JobRunning, store.JobStopped, store.ErrNoJob)
+	all, err := b.store.Audit(b.Context(), 9)
+	if err != nil || len(all) != 7 || all[0].Action != "ended" || all[6].Action != "order 1" {
+		b.Errorf("%+v, %v", all, err)
+	}
+}
+
+func testJobRace(b bench) {
+	for n := range int64(8) {
+		if err := b.store.CreateJob(b.Context(), job(n+1), auditOf("order")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	var held atomic.Int64
+	for who := range 4 {
+		wg.Go(func() {
+			for range 60 {
+				_, ok, err := b.store.HoldJob(b.Context(), fmt.Sprint(who), at(10), at(20))
+				if err != nil {
+					b.Error(err)
+				}
+				if ok {
+					held.Add(1)
+				}
+			}
+		})
+	}
+	if wg.Wait(); held.Load() != 8 {
+		b.Errorf("8 jobs were held %d times", held.Load())
+	}
+}
