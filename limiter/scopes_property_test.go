@@ -58,6 +58,9 @@ type scopesJudge struct {
 
 const refusedTold = "told: refused"
 
+// toldSlack is by how much the end of a window may be told too late: an answer takes so long.
+const toldSlack = 5500 * ms
+
 var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}
 
 func drawScopes(seed uint64) *scopesJudge {
@@ -71,7 +74,9 @@ func drawScopes(seed uint64) *scopesJudge {
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
 		{Name: "gap", Gap: &Gap{Least: span(r, 50*ms, 600*ms).Truncate(ms), Most: time.Second}},
-		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 5*time.Second, 15*time.Second).Truncate(ms)), Learned: true, Pace: chance(r, 3)},
+		// Its windows are longer than twice the slack of what answers tell: by less nobody could
+		// tell whether a late answer is of the window before.
+		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Learned: true, Pace: chance(r, 3)},
 		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
 	}
 	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
@@ -143,7 +148,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 				j.note(refusedTold)
 				j.story = append(j.story, fmt.Sprintf("refused %v %s left %d till %v", c.at.UnixMicro(), id, w.limit-w.used, w.ends.UnixMicro()))
 			}
-			a.notices = append(a.notices, told("told", int64(w.limit-w.used), w.ends.Sub(c.at), 5500*ms))
+			a.notices = append(a.notices, told("told", int64(w.limit-w.used), w.ends.Sub(c.at), toldSlack))
 		case "places":
 			if j.flying[id]++; j.flying[id] > p.Limit {
 				j.note("places: %d of %d", j.flying[id], p.Limit)
@@ -314,7 +319,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	case 6:
 		f.put(j.config, revision, true)
 		f.mu.Lock()
-		j.stopped = time.Now().Add(10 * ms)
+		j.stopped = time.Now().Add(permitLife + 10*ms) // who has a permit in hand may use it
 		f.mu.Unlock()
 		f.passed(long)
 		f.mu.Lock()
