@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -234,4 +235,20 @@ func saturated(t *testing.T) time.Duration {
 		t.Fatalf("FRESHET_TEST_SATURATE: %v", err)
 	}
 	return d
+}
+
+// usedOnThisMachine is which part of what is wanted a machine must use that does other
+// work too, as one that tests: what it wastes is its own. That nothing is refused holds on
+// any machine.
+func usedOnThisMachine(t *testing.T) float64 {
+	t.Helper()
+	text := os.Getenv("FRESHET_TEST_USED")
+	if text == "" {
+		return 1
+	}
+	part, err := strconv.ParseFloat(text, 64)
+	if err != nil || part <= 0 || part > 1 {
+		t.Fatalf("FRESHET_TEST_USED is %q; it must be a part of what is wanted, as 0.9", text)
+	}
+	return part
 }

@@ -178,7 +178,7 @@ func (a *against) measure(how saturation, took time.Duration) bool {
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()
 		t.Logf("%s %s: %.0f of %.0f %s in %v (%.1f %%), at most %.0f of %d in %s; %d calls, %d in flight, %d refused",
 			p.Name, p.Scope, p.Used, most, p.Unit, over.Round(time.Millisecond), 100*p.Used/most, p.MaxInWindow, p.Limit, p.Window, s.Arrivals, s.MaxInFlight, s.Refused)
-		if p.Used < part*most {
+		if part := part * usedOnThisMachine(t); p.Used < part*most {
 			t.Errorf("%.1f %% of the budget of %s was used; want %.1f %%", 100*p.Used/most, p.Name, 100*part)
 		}
 	}
