@@ -51,10 +51,7 @@ func showJob(j store.LetterJob, now time.Time) jobShown {
 
 // jobFacts says how far a job is.
 func jobFacts(j store.LetterJob, now time.Time) facts {
-	var stay int64
-	for _, n := range j.Refused {
-		stay += n
-	}
+	stay := j.StayOpen()
 	part := 100
 	if j.Total > 0 {
 		part = int(min(100, 100*(j.Done+stay)/j.Total))

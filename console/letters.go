@@ -184,9 +184,9 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Clien
 		p.Problem, p.Filter.Handled = err.Error(), store.OpenLetters
 	}
 	p.Facets = c.Facets[p.Filter.Source]
-	behind, wrong := behindOf(p.Filter.Source, r.FormValue("after"))
+	behind, wrong := letters.ParseAfter(p.Filter.Source, r.FormValue("after"))
 	if wrong != nil && p.Problem == "" {
-		p.Problem = wrong.Error()
+		p.Problem = "the page is named in no way that is known; begin with the first"
 	}
 	if p.Died, err = c.diedSince(ctx, now.Add(-day)); err == nil && p.Problem == "" {
 		err = p.fill(ctx, c, behind, now)
@@ -207,20 +207,6 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Clien
 		status = http.StatusBadRequest
 	}
 	c.render(w, r, status, "letters", "Dead letters", p)
-}
-
-// behindOf reads where the next page of a list begins.
-func behindOf(source, text string) (behind store.Letter, err error) {
-	if text == "" {
-		return behind, nil
-	}
-	var us int64
-	behind.Topic = schemas.DeadLetterTopic(source)
-	if n, err := fmt.Sscanf(text, "%d:%d:%d", &us, &behind.Partition, &behind.Offset); err != nil || n != 3 || us <= 0 {
-		return store.Letter{}, errors.New("the page is named in no way that is known; begin with the first")
-	}
-	behind.At = time.UnixMicro(us).UTC()
-	return behind, nil
 }
 
 func letterPath(id store.LetterID, source string) string {

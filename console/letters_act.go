@@ -50,7 +50,7 @@ func (p *lettersPage) fill(ctx context.Context, c *Console, behind store.Letter,
 	}
 	if p.Letters = all; len(all) == lettersShown {
 		last, q := all[lettersShown-1], p.Query()
-		q.Set("after", fmt.Sprintf("%d:%d:%d", last.At.UnixMicro(), last.Partition, last.Offset))
+		q.Set("after", letters.After(last))
 		p.Next = root + "/letters?" + q.Encode()
 	}
 	if p.Groups, err = c.Letters.Groups(ctx, f); err != nil {

@@ -122,9 +122,10 @@ func (l *Letters) list(r *http.Request) (admin.Answer, error) {
 			return admin.Answer{}, bad("limit is %.20q; it must lie between 1 and %d.", text, listMost)
 		}
 	}
-	after, err := afterOf(filter.Source, r.URL.Query().Get("after"))
+	text := r.URL.Query().Get("after")
+	after, err := ParseAfter(filter.Source, text)
 	if err != nil {
-		return admin.Answer{}, err
+		return admin.Answer{}, bad("after is %.60q; take it from the page before.", text)
 	}
 	all, err := l.List(r.Context(), filter, after, limit)
 	page := List{Letters: make([]Entry, len(all))}
@@ -133,13 +134,18 @@ func (l *Letters) list(r *http.Request) (admin.Answer, error) {
 	}
 	if len(all) == limit {
 		last := all[limit-1]
-		page.Next = fmt.Sprintf("%d:%d:%d", last.At.UnixMicro(), last.Partition, last.Offset)
+		page.Next = After(last)
 	}
 	return admin.Answer{Body: page}, err
 }
 
-// afterOf reads what List.Next says.
-func afterOf(source, text string) (behind store.Letter, err error) {
+// After names a letter behind which the next page of a list begins.
+func After(l store.Letter) string {
+	return fmt.Sprintf("%d:%s", l.At.UnixMicro(), mark(l.LetterID))
+}
+
+// ParseAfter reads what After names; of nothing the list begins with the newest.
+func ParseAfter(source, text string) (behind store.Letter, err error) {
 	if text == "" {
 		return behind, nil
 	}
@@ -149,8 +155,11 @@ func afterOf(source, text string) (behind store.Letter, err error) {
 	if err == nil {
 		behind.Partition, behind.Offset, err = ParseID(id)
 	}
-	if err != nil || us <= 0 {
-		return behind, bad("after is %.60q; take it from the page before.", text)
+	if err == nil && us <= 0 {
+		err = strconv.ErrRange
+	}
+	if err != nil {
+		return store.Letter{}, err
 	}
 	behind.At = time.UnixMicro(us).UTC()
 	return behind, nil
@@ -174,12 +183,11 @@ func (l *Letters) show(r *http.Request) (admin.Answer, error) {
 	if err := l.known(source); err != nil {
 		return admin.Answer{}, err
 	}
-	partition, err := strconv.ParseInt(r.PathValue("partition"), 10, 32)
-	offset, wrong := strconv.ParseInt(r.PathValue("offset"), 10, 64)
-	if err != nil || wrong != nil || partition < 0 || offset < 0 {
+	partition, offset, err := ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
+	if err != nil {
 		return admin.Answer{}, bad("A letter is named by partition and offset, both whole numbers, as in /3/120.")
 	}
-	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: int32(partition), Offset: offset}
+	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
 	letter, err := l.Show(r.Context(), id)
 	return admin.Answer{Body: letter}, err
 }

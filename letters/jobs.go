@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/due"
 	"github.com/freshet/freshet/store"
 )
 
@@ -102,7 +103,7 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 		if err != nil {
 			wait = troublePause
 		}
-		if j.State == store.JobStopped || ctx.Err() != nil || !paused(ctx, wait) {
+		if j.State == store.JobStopped || ctx.Err() != nil || !due.Pause(ctx, wait) {
 			l.release(ctx, j, trouble != nil)
 			return
 		}
@@ -127,17 +128,6 @@ func pauseOf(j store.LetterJob) time.Duration {
 	}
 	n := max(1, min(chunkMost, math.Floor(j.Rate)))
 	return time.Duration(n / j.Rate * float64(time.Second))
-}
-
-func paused(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // release lets another process go on: at once, or behind trouble when what may still be on

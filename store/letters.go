@@ -300,6 +300,14 @@ type LetterJob struct {
 	EndedAt   time.Time `json:"endedAt,omitzero"`
 }
 
+// StayOpen is how many letters it looked at and did not handle.
+func (j LetterJob) StayOpen() (n int64) {
+	for _, refused := range j.Refused {
+		n += refused
+	}
+	return n
+}
+
 // ErrNoJob is returned for a job that there is none of, or none in the state that it must
 // have been in. Nothing was written.
 var ErrNoJob = errors.New("there is no such job, or it has ended")

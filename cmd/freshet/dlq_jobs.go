@@ -218,10 +218,7 @@ func (s *jobProgress) tell(j store.LetterJob, now time.Time) {
 		return
 	}
 	s.told = now
-	refused := int64(0)
-	for _, n := range j.Refused {
-		refused += n
-	}
+	refused := j.StayOpen()
 	text := fmt.Sprintf("%d of %d letters", j.Done+refused, j.Total)
 	if refused > 0 {
 		text += fmt.Sprintf(", %d stay open", refused)
@@ -252,13 +249,9 @@ func (p *program) dlqJobs() *cobra.Command {
 			}
 			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "OF", "STAY OPEN", "ORDERED", "BY", "WAITS"}
 			return printAll(p.stdout, output, all.Jobs, header, func(j store.LetterJob) [][]string {
-				refused := int64(0)
-				for _, n := range j.Refused {
-					refused += n
-				}
 				return [][]string{{
 					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
-					strconv.FormatInt(refused, 10), stamp(j.CreatedAt), j.CreatedBy, brief(j.Error),
+					strconv.FormatInt(j.StayOpen(), 10), stamp(j.CreatedAt), j.CreatedBy, brief(j.Error),
 				}}
 			})
 		},
