@@ -22,6 +22,8 @@ const (
 	// revokePatience is how long a rebalance waits for calls that were sent: well
 	// under the rebalance timeout of a minute.
 	revokePatience = 10 * time.Second
+	// rejoinLook is the time between two tries of the last commit.
+	rejoinLook = 100 * time.Millisecond
 )
 
 // assignment is the partitions that this member owns, each with its ledger, and
@@ -190,6 +192,23 @@ func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	}
 	a.mu.Unlock()
 	return a.commit(ctx, c, owned)
+}
+
+// commitLast commits at a stop. Others that leave at the same time change the group, and
+// until this member has joined it anew the broker refuses its commits: it tries again,
+// until ctx ends. What was taken from it meanwhile its revocation has committed.
+func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
+	for {
+		err := a.commitAll(ctx, c)
+		if !errors.Is(err, kerr.IllegalGeneration) && !errors.Is(err, kerr.StaleMemberEpoch) && !errors.Is(err, kerr.RebalanceInProgress) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(rejoinLook):
+		}
+	}
 }
 
 // commit commits the ledgers' commit points. a.committing is held, so that none

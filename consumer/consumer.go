@@ -198,7 +198,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leave)
 	defer cancel()
-	err := w.assignment.commitAll(last, w.kafka)
+	err := w.assignment.commitLast(last, w.kafka)
 	if err != nil {
 		err = fmt.Errorf("the last commit: %w; what it would have covered is read again", err)
 	}

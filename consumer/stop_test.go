@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -48,6 +49,52 @@ func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
 	r.requests.noSettle.Store(false)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
+}
+
+// All members are told to stop at once: each that leaves changes the group of those that
+// still finish, and their commits are refused until they have joined it anew.
+func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
+	for _, refusal := range []*kerr.Error{kerr.IllegalGeneration, kerr.RebalanceInProgress} {
+		t.Run(refusal.Message, func(t *testing.T) {
+			r := newRig(t)
+			var leaving atomic.Bool
+			left := 3 // refusals, once it leaves; the control function runs alone
+			r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				r.kafka.KeepControl()
+				if leaving.Load() {
+					left--
+				}
+				if left < 0 {
+					return nil, nil, false
+				}
+				resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+				for _, topic := range req.(*kmsg.OffsetCommitRequest).Topics {
+					answer := kmsg.NewOffsetCommitResponseTopic()
+					answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+					for _, p := range topic.Partitions {
+						part := kmsg.NewOffsetCommitResponseTopicPartition()
+						part.Partition, part.ErrorCode = p.Partition, refusal.Code
+						answer.Partitions = append(answer.Partitions, part)
+					}
+					resp.Topics = append(resp.Topics, answer)
+				}
+				return resp, nil, true
+			})
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			ended := make(chan error, 1)
+			go func() { ended <- r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run(ctx) }()
+			r.untilJoined(1, 4)
+			r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+			r.untilStored("a", "b", "c")
+			leaving.Store(true)
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("stopped with %v", err)
+			}
+			r.untilCommitted(schemas.High)
+		})
+	}
 }
 
 // waiters are permits that do not come, and who waits for them.
