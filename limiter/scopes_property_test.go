@@ -21,7 +21,7 @@ const scopesSeeds = "FRESHET_TEST_SCOPES_SEEDS"
 // Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
 // served and nothing is left over.
 func TestScopedPoliciesHoldInAnyInterleavingOfFaults(t *testing.T) {
-	first, n := uint64(1), 3
+	first, n := uint64(1), 6
 	if text := os.Getenv(scopesSeeds); text != "" { // a number, or the first and the last
 		from, to, ranged := strings.Cut(text, "-")
 		a, _ := strconv.Atoi(from)

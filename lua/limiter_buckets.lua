@@ -173,17 +173,17 @@ local function bucketsNow()
       return 2
     end,
     w = function(b, slot, units)
-      local text, back = format('%16d', slot), units + 0
-      local full = #b.ring >= 16 * b.s[3]
+      local text, back, given = format('%16d', slot), units + 0, 0
       for p = #b.ring - 15, 1, -16 do
-        if back <= 0 then break end
+        if given >= back then break end
         if sub(b.ring, p, p + 15) == text then
           b.ring = sub(b.ring, 1, p - 1) .. sub(b.ring, p + 16)
-          back = back - 1
-          -- For a slot yet to come another one was dropped, which may leave the reach only then.
-          if full and slot + 0 > now then b.ring = format('%16d', slot - b.s[2]) .. b.ring end
+          given = given + 1
         end
       end
+      -- For slots yet to come others may have been dropped, which leave the reach only then.
+      -- Whether the ring is full now does not tell: others were given back since.
+      if slot + 0 > now then ringed(b, slot - b.s[2], given) end
       if back < 0 then ringed(b, now, -back) end
       return 2
     end,
