@@ -48,6 +48,9 @@ local PLACE = 300000  -- and who waits for its place says that he is still there
 local LIVE = 1000000  -- or stands in nobody's way any longer
 local NEAR = 20000    -- a place is not held empty for longer before its slot
 local TAIL = 100000   -- a call arrives within so long of its slot
+local SPELL = 250000  -- of so long the slack of a bucket's calls is kept in one number
+local SPELLS = 8      -- and of so many spells
+local FAR = 1e15
 
 -- The window of a bucket that is counted by what answers tell is over.
 local function turn(b)
@@ -59,6 +62,44 @@ local function ringed(b, slot, units)
   local p = #b.ring - 15
   while p > 0 and number(b.ring, p) > slot do p = p - 16 end
   b.ring = sub(sub(b.ring, 1, p + 15) .. string.rep(format('%16d', slot), units) .. sub(b.ring, p + 16), -16 * b.s[3])
+end
+
+-- A bucket is a moment, tat, at which it is whole again: a call moves it on by its cost,
+-- from the call's slot if that is later. If a call was none after all, tat moves back, but
+-- no further than it would be without that call: a later one that came when the bucket was
+-- whole, or nearly, began from its own slot. By how much it was not is its slack, the least
+-- of which is kept for each spell of slots.
+local function graze(b, slot)
+  local slack = b.tat - slot
+  if slack <= 0 then
+    b.spells = {{slot, FAR}}
+  else
+    if b.top > b.spells[#b.spells][1] + SPELL then
+      b.spells[#b.spells + 1] = {b.top, FAR}
+      if #b.spells > SPELLS then table.remove(b.spells, 1) end
+    end
+    for n = #b.spells, 1, -1 do
+      local spell = b.spells[n]
+      if spell[1] < slot then
+        spell[2] = min(spell[2], slack)
+        break
+      end
+    end
+  end
+  b.top = max(b.top, slot)
+end
+
+-- By how much tat moves back if so much was not used of a slot.
+local function slackSince(b, slot, back)
+  for n = #b.spells, 1, -1 do
+    local spell = b.spells[n]
+    back = min(back, spell[2])
+    if spell[1] <= slot then
+      for later = n, #b.spells do b.spells[later][2] = b.spells[later][2] - back end
+      return back
+    end
+  end
+  return 0
 end
 
 -- What the buckets hold now: what they held, and what has happened to them since.
@@ -80,6 +121,9 @@ local function bucketsNow()
     G = function(b, s, text)
       b.tat = text and number(text, 17) or birth + quiet + ceil(s[2] * s[3] / 1000)
       if b.was then b.tat = now + ceil(s[2] * (s[3] + #b.was / 16) / 1000) end
+      b.top, b.spells = text and #text > 33 and number(text, 33) or now + horizon, {}
+      for p = 49, text and #text - 32 or 0, 32 do b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)} end
+      if #b.spells == 0 then b.spells = {{b.top, FAR}} end
     end,
     P = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s[2] end,
     N = function(b, s, text)
@@ -159,17 +203,18 @@ local function bucketsNow()
       return 1
     end,
     g = function(b, units, slot)
-      local back, since = units * b.s[2] / 1000, slot == '0' and 0 or max(0, now - slot)
-      -- What it held up since may have been room that nobody would have used.
-      if back > 0 then back = max(0, back - since) end
-      b.tat = b.tat - floor(back)
+      local back = floor(units * b.s[2] / 1000)
+      if back > 0 and slot ~= '0' then back = slackSince(b, slot + 0, back) end
+      b.tat = b.tat - back
       return 2
     end,
     l = function(b, units, slot)
       -- Others have used of it if there is clearly less than we know of, what came since granted.
       local most = b.s[3]
       local own, told = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
-      if own > told + max(2, most / 50) then b.tat = now + ceil((most - told) * b.s[2] / 1000) end
+      if own > told + max(2, most / 50) then
+        b.tat, b.spells = now + ceil((most - told) * b.s[2] / 1000), {{b.top + 1, FAR}} -- which has what was not sent
+      end
       return 2
     end,
     w = function(b, slot, units)

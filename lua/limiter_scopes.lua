@@ -45,7 +45,10 @@ local function scoped()
   local tickets = 0
   local charge = {
     W = function(b, _, units, slot) ringed(b, slot, units) end,
-    G = function(b, s, units, slot) b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp) end,
+    G = function(b, s, units, slot)
+      graze(b, slot)
+      b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp)
+    end,
     -- By the clock's last digits, for chance begins anew with every run of a script.
     P = function(b, s, _, slot) b.next = slot + s[2] + floor((s[3] - s[2]) * ((slot * 7919) % 9973) / 9973) end,
     N = function(b, s, units, slot, low)
@@ -183,7 +186,9 @@ local function scoped()
       return s[3] - (#b.ring + 1 - p) / 16, 0, p < #b.ring and number(b.ring, p) + s[2] or 0
     end,
     G = function(b, s)
-      keep(b, max(0, b.tat - now) + s[6] + 1000000, b.tat)
+      local spells = {}
+      for n, spell in ipairs(b.spells) do spells[2 * n - 1], spells[2 * n] = spell[1], spell[2] end
+      keep(b, max(0, b.tat - now) + s[6] + 1000000, b.tat, b.top, unpack(spells))
       return min(s[3], floor(s[3] - (b.tat - now) * 1000 / s[2])), 0, 0
     end,
     P = function(b)
