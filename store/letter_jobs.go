@@ -1,0 +1,172 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// JobKind is what a job does with letters.
+type JobKind string
+
+// The kinds of jobs.
+const (
+	ReplayJob JobKind = "REPLAY"
+	PurgeJob  JobKind = "PURGE"
+)
+
+// JobState says how it goes on with a job.
+type JobState string
+
+// The states of a job. One that was stopped may be resumed.
+const (
+	JobRunning JobState = "RUNNING"
+	JobStopped JobState = "STOPPED"
+	JobDone    JobState = "DONE"
+)
+
+// LetterJob is what is done, or was, about all letters that a filter chooses. One process at
+// a time works on it, and any goes on with it.
+type LetterJob struct {
+	ID     string       `json:"id"`
+	Source string       `json:"source"`
+	Kind   JobKind      `json:"kind"`
+	Filter LetterFilter `json:"filter"`
+	// Lane is that of a replay's requests.
+	Lane schemas.Lane `json:"lane,omitempty"`
+	// Rate is in letters a second, 0: as many as go; Most is in letters, 0: all.
+	Rate  float64  `json:"rate,omitempty"`
+	Most  int64    `json:"max,omitempty"`
+	Note  string   `json:"note,omitempty"`
+	State JobState `json:"state"`
+	// Total are the letters that were chosen when it was ordered; Done those that were
+	// handled, and Refused those that stay open, by why.
+	Total   int64            `json:"total"`
+	Done    int64            `json:"done"`
+	Refused map[string]int64 `json:"refused"`
+	// At is the last letter that was looked at, and ChunkAt when those behind it began to
+	// be asked for; zero if none of them can have been.
+	At      LetterID  `json:"-"`
+	ChunkAt time.Time `json:"-"`
+	// Holder works on it alone until Lease.
+	Holder string    `json:"-"`
+	Lease  time.Time `json:"-"`
+	// Error is why it waits.
+	Error     string    `json:"error,omitempty"`
+	CreatedAt time.Time `json:"createdAt"`
+	CreatedBy string    `json:"createdBy"`
+	UpdatedAt time.Time `json:"updatedAt"`
+	EndedAt   time.Time `json:"endedAt,omitzero"`
+}
+
+// StayOpen is how many letters it looked at and did not handle.
+func (j LetterJob) StayOpen() (n int64) {
+	for _, refused := range j.Refused {
+		n += refused
+	}
+	return n
+}
+
+// ErrNoJob is returned for a job that there is none of, or none in the state that it must
+// have been in. Nothing was written.
+var ErrNoJob = errors.New("there is no such job, or it has ended")
+
+// ErrJobUnderWay is returned for a replay that is to begin, or to go on, while another one of
+// its source is running: both could ask for the same letters. Nothing was written.
+var ErrJobUnderWay = errors.New("another replay of the source is under way")
+
+const jobColumns = `id, source, kind, filter, lane, rate, most, note, state, total, done, refused, kafka_partition, kafka_offset, chunk_at,
+	holder, lease, error, created_at, created_by, updated_at, ended_at`
+
+// The queries about jobs.
+const (
+	// InsertJob takes JobArgs, and writes no row for a second replay of a source.
+	InsertJob = `INSERT INTO letter_jobs (` + jobColumns + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+ON CONFLICT DO NOTHING`
+
+	// SelectJob takes an id, SelectJobs the greatest number of rows; the newest come first.
+	// Both return what ScanJob takes.
+	SelectJob  = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE id = $1`
+	SelectJobs = `SELECT ` + jobColumns + ` FROM letter_jobs ORDER BY created_at DESC, id DESC LIMIT $1`
+
+	// SelectFreeJob takes a time, and returns the job that waits the longest for somebody to
+	// work on it, as ScanJob takes it. HoldJob takes its id, the holder, the end of the
+	// lease, the lease before and the holder before, and writes a row or none.
+	SelectFreeJob = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE state = 'RUNNING' AND lease <= $1 ORDER BY lease, id LIMIT 1`
+	HoldJob       = `UPDATE letter_jobs SET holder = $2, lease = $3 WHERE id = $1 AND state = 'RUNNING' AND lease = $4 AND holder = $5`
+
+	// SelectNextJob returns when the lease of the next running job ends, or no row.
+	SelectNextJob = `SELECT lease FROM letter_jobs WHERE state = 'RUNNING' ORDER BY lease LIMIT 1`
+
+	// AdvanceJob takes AdvanceArgs, and returns the state that the job now has, or no row if
+	// somebody else holds it. A job that was stopped meanwhile stays so, but what was done
+	// of it is done.
+	AdvanceJob = `UPDATE letter_jobs SET state = CASE WHEN state = 'RUNNING' THEN $3 ELSE state END,
+	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7, chunk_at = $8, lease = $9, error = $10, updated_at = $11,
+	ended_at = CASE WHEN state = 'RUNNING' THEN $12 ELSE ended_at END
+WHERE id = $1 AND holder = $2 AND state <> 'DONE' RETURNING state`
+
+	// SwitchJob takes an id, the state before and after, and when. Who resumes a job has it
+	// worked on at once, unless its holder still is; for a second replay of a source
+	// nothing is written.
+	SwitchJob = `UPDATE letter_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2
+AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
+	SELECT 1 FROM letter_jobs o WHERE o.source = letter_jobs.source AND o.state = 'RUNNING' AND o.kind = 'REPLAY'))`
+)
+
+// JobArgs are what InsertJob takes.
+func (j LetterJob) JobArgs() ([]any, error) {
+	filter, err := json.Marshal(j.Filter)
+	if err != nil {
+		return nil, err
+	}
+	refused, err := json.Marshal(j.Refused)
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		j.ID, j.Source, string(j.Kind), string(filter), string(j.Lane), j.Rate, j.Most, clean(j.Note), string(j.State), j.Total, j.Done, string(refused),
+		j.At.Partition, j.At.Offset, toMicros(j.ChunkAt), j.Holder, toMicros(j.Lease), clean(j.Error),
+		toMicros(j.CreatedAt), clean(j.CreatedBy), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
+	}, nil
+}
+
+// HoldArgs are what HoldJob takes for one who takes the job on as it is.
+func (j LetterJob) HoldArgs(holder string, until time.Time) []any {
+	return []any{j.ID, holder, toMicros(until), toMicros(j.Lease), j.Holder}
+}
+
+// AdvanceArgs are what AdvanceJob takes.
+func (j LetterJob) AdvanceArgs() ([]any, error) {
+	refused, err := json.Marshal(j.Refused)
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		j.ID, j.Holder, string(j.State), j.Done, string(refused), j.At.Partition, j.At.Offset, toMicros(j.ChunkAt), toMicros(j.Lease),
+		clean(j.Error), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
+	}, nil
+}
+
+// ScanJob fills the job by scan, which is a row's Scan.
+func (j *LetterJob) ScanJob(scan func(...any) error) error {
+	var filter, refused []byte
+	var chunk, lease, created, updated, ended int64
+	err := scan(&j.ID, &j.Source, &j.Kind, &filter, &j.Lane, &j.Rate, &j.Most, &j.Note, &j.State, &j.Total, &j.Done, &refused,
+		&j.At.Partition, &j.At.Offset, &chunk, &j.Holder, &lease, &j.Error, &created, &j.CreatedBy, &updated, &ended)
+	if err != nil {
+		return err
+	}
+	j.At.Topic = schemas.DeadLetterTopic(j.Source)
+	j.ChunkAt, j.Lease = fromMicros(chunk), fromMicros(lease)
+	j.CreatedAt, j.UpdatedAt, j.EndedAt = fromMicros(created), fromMicros(updated), fromMicros(ended)
+	j.Refused = nil
+	if err := errors.Join(json.Unmarshal(filter, &j.Filter), json.Unmarshal(refused, &j.Refused)); err != nil {
+		return fmt.Errorf("job %s: %w", j.ID, err)
+	}
+	return nil
+}
