@@ -100,7 +100,7 @@ func (l *Letters) Handler() http.Handler {
 func explain(err error) *problem.HTTPError {
 	switch {
 	case errors.Is(err, store.ErrJobUnderWay):
-		return problem.New(http.StatusConflict, "job-under-way", "Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it.")
+		return problem.New(http.StatusConflict, "job-under-way", "Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it. What one that was stopped has asked for may be looked up for a minute more.")
 	case errors.Is(err, store.ErrNoJob):
 		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or it has ended and can't be stopped or resumed.")
 	case errors.Is(err, errUnreadable):

@@ -93,7 +93,7 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 			l.metrics.waiting.Dec()
 		}
 		trouble, j = err, next
-		if j.State != store.JobRunning {
+		if rests(j) {
 			log.Info("a job on dead letters has ended or was stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
 		}
 		if j.State == store.JobDone {
@@ -103,12 +103,16 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 		if err != nil {
 			wait = troublePause
 		}
-		if j.State == store.JobStopped || ctx.Err() != nil || !due.Pause(ctx, wait) {
+		if rests(j) || ctx.Err() != nil || !due.Pause(ctx, wait) {
 			l.release(ctx, j, trouble != nil)
 			return
 		}
 	}
 }
+
+// rests reports whether there is nothing to do for a job: it has ended, or was stopped and it
+// is known which letters it asked for.
+func rests(j store.LetterJob) bool { return j.State != store.JobRunning && j.ChunkAt.IsZero() }
 
 // chunkOf is how many letters a job handles at once, and pauseOf how long that is to take.
 func chunkOf(j store.LetterJob) int {
@@ -201,7 +205,7 @@ func (l *Letters) chunk(ctx context.Context, j store.LetterJob, troubled bool) (
 	defer cancel()
 	if troubled {
 		var err error
-		if j, err = l.again(ctx, j); err != nil || j.State != store.JobRunning {
+		if j, err = l.again(ctx, j); err != nil || rests(j) {
 			return j, err
 		}
 	}
@@ -214,7 +218,7 @@ func (l *Letters) chunk(ctx context.Context, j store.LetterJob, troubled bool) (
 		return after, err
 	}
 	is, failed := l.again(ctx, j)
-	if failed == nil && is.State == store.JobRunning {
+	if failed == nil && !rests(is) {
 		// Whoever looks is told why it waits. If that can't be written either, the lease ends.
 		is.Error = err.Error()
 		is, failed = l.advance(ctx, is, nil)

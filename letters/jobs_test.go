@@ -164,6 +164,31 @@ func TestWhoStopsBehindTroubleLeavesTimeForWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
+// TestOfAReplayThatWasStoppedInAChunkNoOtherAsksAgain kills a process in the middle of a
+// chunk, and stops its job before another goes on with it.
+func TestOfAReplayThatWasStoppedInAChunkNoOtherAsksAgain(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(400)
+		p := w.process()
+		p.befalls = once("ask", 3, killed)
+		id := p.run().start(Order{}).ID
+		<-time.After(time.Second)
+		other := w.process().run()
+		if _, err := other.Switch(w.Context(), id, store.JobStopped, "me"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Start(w.Context(), Order{Kind: store.ReplayJob, Lane: schemas.Low, Filter: store.LetterFilter{Source: theSource}}, "me"); !errors.Is(err, store.ErrJobUnderWay) {
+			t.Errorf("another was ordered: %v", err)
+		}
+		<-time.After(lease)
+		if j := w.job(id); j.State != store.JobStopped || !j.ChunkAt.IsZero() || j.Done != 100 {
+			t.Errorf("what it asked for is not known: %+v", j)
+		}
+		w.counted(w.ended(other.start(Order{}).ID), 300, map[string]int64{})
+		w.eachOnce(400)
+	})
+}
+
 // TestAChunkThatHasBegunIsFinishedWhenItsProcessStops and another goes on at once.
 func TestAChunkThatHasBegunIsFinishedWhenItsProcessStops(t *testing.T) {
 	inBubble(t, func(w *world) {

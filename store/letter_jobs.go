@@ -75,8 +75,14 @@ func (j LetterJob) StayOpen() (n int64) {
 var ErrNoJob = errors.New("there is no such job, or it has ended")
 
 // ErrJobUnderWay is returned for a replay that is to begin, or to go on, while another one of
-// its source is running: both could ask for the same letters. Nothing was written.
+// its source is running, or was stopped before it is known which letters it asked for: both
+// could ask for the same ones. Nothing was written.
 var ErrJobUnderWay = errors.New("another replay of the source is under way")
+
+// jobLives is the condition for jobs that somebody must work on: those that run, and those
+// that were stopped in a chunk of which nobody knows yet what was asked for. The indexes of
+// the table have it too.
+const jobLives = `(state = 'RUNNING' OR chunk_at <> 0)`
 
 const jobColumns = `id, source, kind, filter, lane, rate, most, note, state, total, done, refused, kafka_partition, kafka_offset, chunk_at,
 	holder, lease, error, created_at, created_by, updated_at, ended_at`
@@ -96,26 +102,29 @@ ON CONFLICT DO NOTHING`
 	// SelectFreeJob takes a time, and returns the job that waits the longest for somebody to
 	// work on it, as ScanJob takes it. HoldJob takes its id, the holder, the end of the
 	// lease, the lease before and the holder before, and writes a row or none.
-	SelectFreeJob = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE state = 'RUNNING' AND lease <= $1 ORDER BY lease, id LIMIT 1`
-	HoldJob       = `UPDATE letter_jobs SET holder = $2, lease = $3 WHERE id = $1 AND state = 'RUNNING' AND lease = $4 AND holder = $5`
+	SelectFreeJob = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE ` + jobLives + ` AND lease <= $1 ORDER BY lease, id LIMIT 1`
+	HoldJob       = `UPDATE letter_jobs SET holder = $2, lease = $3 WHERE id = $1 AND ` + jobLives + ` AND lease = $4 AND holder = $5`
 
-	// SelectNextJob returns when the lease of the next running job ends, or no row.
-	SelectNextJob = `SELECT lease FROM letter_jobs WHERE state = 'RUNNING' ORDER BY lease LIMIT 1`
+	// SelectNextJob returns when the lease of the next job ends that is to be worked on, or
+	// no row.
+	SelectNextJob = `SELECT lease FROM letter_jobs WHERE ` + jobLives + ` ORDER BY lease LIMIT 1`
 
 	// AdvanceJob takes AdvanceArgs, and returns the state that the job now has, or no row if
-	// somebody else holds it. A job that was stopped meanwhile stays so, but what was done
-	// of it is done.
+	// somebody else holds it. A job that was stopped meanwhile stays so and begins no chunk,
+	// but what was done of it is done.
 	AdvanceJob = `UPDATE letter_jobs SET state = CASE WHEN state = 'RUNNING' THEN $3 ELSE state END,
-	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7, chunk_at = $8, lease = $9, error = $10, updated_at = $11,
+	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7,
+	chunk_at = CASE WHEN ` + jobLives + ` THEN $8 ELSE chunk_at END, lease = $9, error = $10, updated_at = $11,
 	ended_at = CASE WHEN state = 'RUNNING' THEN $12 ELSE ended_at END
 WHERE id = $1 AND holder = $2 AND state <> 'DONE' RETURNING state`
 
 	// SwitchJob takes an id, the state before and after, and when. Who resumes a job has it
-	// worked on at once, unless its holder still is; for a second replay of a source
-	// nothing is written.
+	// worked on at once, unless its holder still is; beside another replay of its source that
+	// lives nothing is written.
 	SwitchJob = `UPDATE letter_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2
 AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
-	SELECT 1 FROM letter_jobs o WHERE o.source = letter_jobs.source AND o.state = 'RUNNING' AND o.kind = 'REPLAY'))`
+	SELECT 1 FROM letter_jobs o WHERE o.source = letter_jobs.source AND o.id <> letter_jobs.id AND o.kind = 'REPLAY'
+	AND (o.state = 'RUNNING' OR o.chunk_at <> 0)))`
 )
 
 // JobArgs are what InsertJob takes.

@@ -127,9 +127,9 @@ func (s *Store) Jobs(ctx context.Context, limit int) ([]store.LetterJob, error) 
 	return jobs, nil
 }
 
-// HoldJob gives a running job on which nobody works to a holder until then; ok is false if
-// there is none. The chunk that its last holder may have begun is in it. Of those who ask at
-// once one gets it.
+// HoldJob gives a job that is to be worked on, and is not, to a holder until then; ok is false
+// if there is none. It runs, or was stopped and has a chunk that its last holder began. Of
+// those who ask at once one gets it.
 func (s *Store) HoldJob(ctx context.Context, holder string, now, until time.Time) (job store.LetterJob, ok bool, err error) {
 	err = job.ScanJob(s.pool.QueryRow(ctx, store.SelectFreeJob, now.UnixMicro()).Scan)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -147,7 +147,7 @@ func (s *Store) HoldJob(ctx context.Context, holder string, now, until time.Time
 	return job, ok, nil
 }
 
-// NextJob returns when a running job may be taken on next; zero if there is none.
+// NextJob returns when a job may be taken on next; zero if there is none.
 func (s *Store) NextJob(ctx context.Context) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextJob).Scan(&us)

@@ -106,6 +106,7 @@ func testJobs(b bench) {
 	stop(store.JobStopped, store.JobRunning, store.ErrNoJob)
 	stop(store.JobRunning, store.JobStopped, nil)
 	taken.Holder, taken.Lease, taken.Done = "c", at(50), 2
+	taken.ChunkAt = time.Time{}
 	advance(taken, store.JobStopped, letter(entity, 2).LetterID) // what was done is done
 	if open := b.letters("nexon", true, 9); len(open) != 0 {
 		b.Error("what was done of a job that was stopped is not marked")
@@ -141,6 +142,63 @@ func testJobs(b bench) {
 	all, err := b.store.Audit(b.Context(), 9)
 	if err != nil || len(all) != 7 || all[0].Action != "ended" || all[6].Action != "order 1" {
 		b.Errorf("%+v, %v", all, err)
+	}
+}
+
+// testStoppedInAChunk stops a replay of which nobody knows yet what it asked for.
+func testStoppedInAChunk(b bench) {
+	create := func(id string, want error) {
+		b.Helper()
+		j := job(1)
+		j.ID = id
+		if err := b.store.CreateJob(b.Context(), j, auditOf("order")); !errors.Is(err, want) {
+			b.Errorf("%s: %v, want %v", id, err, want)
+		}
+	}
+	hold := func(now int64, want bool) store.LetterJob {
+		b.Helper()
+		j, ok, err := b.store.HoldJob(b.Context(), "a", at(now), at(now+10))
+		if err != nil || ok != want {
+			b.Errorf("at %d one is held: %v, %v", now, ok, err)
+		}
+		return j
+	}
+	advance := func(j store.LetterJob, want store.JobState) {
+		b.Helper()
+		if state, err := b.store.AdvanceJob(b.Context(), j, nil, store.Handling{}, nil); err != nil || state != want {
+			b.Errorf("%s, %v; want %s", state, err, want)
+		}
+	}
+	turn := func(id string, from, to store.JobState, want error) {
+		b.Helper()
+		if err := b.store.SwitchJob(b.Context(), id, from, to, at(13), auditOf("switch")); !errors.Is(err, want) {
+			b.Errorf("%s: %v, want %v", id, err, want)
+		}
+	}
+	create("job-0", nil)
+	turn("job-0", store.JobRunning, store.JobStopped, nil)
+	create("job-1", nil)
+	j := hold(10, true)
+	j.ChunkAt = at(11)
+	advance(j, store.JobRunning)
+	turn("job-1", store.JobRunning, store.JobStopped, nil)
+	create("job-2", store.ErrJobUnderWay)
+	turn("job-0", store.JobStopped, store.JobRunning, store.ErrNoJob)
+	if next, err := b.store.NextJob(b.Context()); err != nil || !next.Equal(at(20)) {
+		b.Errorf("%v, %v", next, err)
+	}
+	hold(19, false)
+	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkAt.Equal(at(11)) {
+		b.Errorf("%+v", j)
+	}
+	j.ChunkAt = time.Time{} // it is known now
+	advance(j, store.JobStopped)
+	hold(90, false)
+	create("job-2", nil)
+	j.ChunkAt = at(12) // who has not seen that it was stopped begins nothing
+	advance(j, store.JobStopped)
+	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkAt.IsZero() {
+		b.Errorf("%+v, %v", is, err)
 	}
 }
 

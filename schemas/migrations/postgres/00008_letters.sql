@@ -42,9 +42,11 @@ CREATE TABLE letter_jobs (
     updated_at      bigint  NOT NULL,
     ended_at        bigint  NOT NULL
 );
-CREATE INDEX letter_jobs_running ON letter_jobs (lease) WHERE state = 'RUNNING';
+-- Those that somebody must work on: of one that was stopped in a chunk, what it asked for
+-- is yet to be found out.
+CREATE INDEX letter_jobs_live ON letter_jobs (lease) WHERE state = 'RUNNING' OR chunk_at <> 0;
 -- Two replays could choose the same letters, and would both ask for them.
-CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE state = 'RUNNING' AND kind = 'REPLAY';
+CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE kind = 'REPLAY' AND (state = 'RUNNING' OR chunk_at <> 0);
 CREATE INDEX letter_jobs_newest ON letter_jobs (created_at);
 
 -- +goose Down

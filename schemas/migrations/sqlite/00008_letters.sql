@@ -36,8 +36,8 @@ CREATE TABLE letter_jobs (
     updated_at      INTEGER NOT NULL,
     ended_at        INTEGER NOT NULL
 );
-CREATE INDEX letter_jobs_running ON letter_jobs (lease) WHERE state = 'RUNNING';
-CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE state = 'RUNNING' AND kind = 'REPLAY';
+CREATE INDEX letter_jobs_live ON letter_jobs (lease) WHERE state = 'RUNNING' OR chunk_at <> 0;
+CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE kind = 'REPLAY' AND (state = 'RUNNING' OR chunk_at <> 0);
 CREATE INDEX letter_jobs_newest ON letter_jobs (created_at);
 
 -- +goose Down
