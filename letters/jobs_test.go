@@ -259,6 +259,38 @@ func TestAJobThatIsStoppedGoesOnAtOnceWhenItIsResumed(t *testing.T) {
 	})
 }
 
+// TestAJobThatIsResumedWhileItsHolderLetsItGoRuns resumes one after its holder has seen that
+// it was stopped, and before that says so.
+func TestAJobThatIsResumedWhileItsHolderLetsItGoRuns(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(100)
+		p := w.process()
+		other := w.process()
+		stopped := false
+		p.befalls = func(what string) fault {
+			if what != "advance" || len(w.asked()) == 0 {
+				return none
+			}
+			to := store.JobRunning
+			if !stopped {
+				to, stopped = store.JobStopped, true
+			} else {
+				p.befalls = nil
+			}
+			all, err := w.db.Jobs(w.Context(), 1)
+			if err == nil {
+				_, err = other.Switch(w.Context(), all[0].ID, to, "me")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			return none
+		}
+		w.counted(w.ended(p.run().start(Order{Rate: 10}).ID), 100, map[string]int64{})
+		w.eachOnce(100)
+	})
+}
+
 func TestAJobThatWaitsKeepsNoOtherWaiting(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.buryMany(100)

@@ -110,9 +110,10 @@ ON CONFLICT DO NOTHING`
 	SelectNextJob = `SELECT lease FROM letter_jobs WHERE ` + jobLives + ` ORDER BY lease LIMIT 1`
 
 	// AdvanceJob takes AdvanceArgs, and returns the state that the job now has, or no row if
-	// somebody else holds it. A job that was stopped meanwhile stays so and begins no chunk,
+	// somebody else holds it. Its holder may end a job, and does nothing else to its state:
+	// it may not know that it was resumed. A job that was stopped meanwhile stays so and begins no chunk,
 	// but what was done of it is done.
-	AdvanceJob = `UPDATE letter_jobs SET state = CASE WHEN state = 'RUNNING' THEN $3 ELSE state END,
+	AdvanceJob = `UPDATE letter_jobs SET state = CASE WHEN state = 'RUNNING' AND $3 = 'DONE' THEN 'DONE' ELSE state END,
 	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7,
 	chunk_at = CASE WHEN ` + jobLives + ` THEN $8 ELSE chunk_at END, lease = $9, error = $10, updated_at = $11,
 	ended_at = CASE WHEN state = 'RUNNING' THEN $12 ELSE ended_at END

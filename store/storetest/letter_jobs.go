@@ -193,6 +193,9 @@ func testStoppedInAChunk(b bench) {
 	}
 	j.ChunkAt = time.Time{} // it is known now
 	advance(j, store.JobStopped)
+	turn("job-1", store.JobStopped, store.JobRunning, nil) // its holder does not know
+	advance(j, store.JobRunning)
+	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)
 	create("job-2", nil)
 	j.ChunkAt = at(12) // who has not seen that it was stopped begins nothing
