@@ -161,8 +161,8 @@ func (s *Store) NextJob(ctx context.Context) (time.Time, error) {
 }
 
 // AdvanceJob writes how far a job is, marks the letters that were handled, and writes the
-// entry unless it is nil: all of it, or nothing with store.ErrConflict if another holds it.
-// It returns the job's state: somebody may have stopped it.
+// entry, if there is one and the job has ended: all of it, or nothing with store.ErrConflict
+// if another holds it. It returns the job's state: somebody may have stopped it.
 func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []store.LetterID, h store.Handling, entry *store.AuditEntry) (state store.JobState, err error) {
 	args, err := job.AdvanceArgs()
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []s
 		for _, id := range store.SortLetters(handled) {
 			b.Queue(store.HandleLetter, id.HandleArgs(h)...)
 		}
-		if entry != nil {
+		if entry != nil && state == store.JobDone {
 			b.Queue(store.InsertAudit, entry.AuditArgs()...)
 		}
 		return tx.SendBatch(ctx, &b).Close()
@@ -195,6 +195,9 @@ func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []s
 // it is not in the state before, or is to go on beside another replay of its source.
 func (s *Store) SwitchJob(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.audited(ctx, entry, store.ErrNoJob, store.SwitchJob, id, string(before), string(after), at.UnixMicro())
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" { // of two that go on at once, it was the second
+		err = store.ErrNoJob
+	}
 	if err != nil {
 		return fmt.Errorf("switch job %s: %w", id, err)
 	}

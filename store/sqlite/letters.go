@@ -139,8 +139,8 @@ func (s *Store) NextJob(ctx context.Context) (time.Time, error) {
 }
 
 // AdvanceJob writes how far a job is, marks the letters that were handled, and writes the
-// entry unless it is nil: all of it, or nothing with store.ErrConflict if another holds it.
-// It returns the job's state: somebody may have stopped it.
+// entry, if there is one and the job has ended: all of it, or nothing with store.ErrConflict
+// if another holds it. It returns the job's state: somebody may have stopped it.
 func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []store.LetterID, h store.Handling, entry *store.AuditEntry) (state store.JobState, err error) {
 	args, err := job.AdvanceArgs()
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Store) AdvanceJob(ctx context.Context, job store.LetterJob, handled []s
 				_, err = tx.ExecContext(ctx, store.HandleLetter, id.HandleArgs(h)...)
 			}
 		}
-		if err == nil && entry != nil {
+		if err == nil && entry != nil && state == store.JobDone {
 			_, err = tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
 		}
 		return err

@@ -134,13 +134,18 @@ func testJobs(b bench) {
 	create(nil)
 	taken.State, taken.EndedAt = store.JobDone, at(14)
 	entry := auditOf("ended")
+	stop(store.JobRunning, store.JobStopped, nil)
+	if state, err := b.store.AdvanceJob(b.Context(), taken, nil, store.Handling{}, &entry); state != store.JobStopped || err != nil {
+		b.Error(state, err) // it has not ended, and nobody says so
+	}
+	stop(store.JobStopped, store.JobRunning, nil)
 	if state, err := b.store.AdvanceJob(b.Context(), taken, nil, store.Handling{}, &entry); state != store.JobDone || err != nil {
 		b.Error(state, err)
 	}
 	advance(taken, "")
 	stop(store.JobRunning, store.JobStopped, store.ErrNoJob)
-	all, err := b.store.Audit(b.Context(), 9)
-	if err != nil || len(all) != 7 || all[0].Action != "ended" || all[6].Action != "order 1" {
+	all, err := b.store.Audit(b.Context(), 20)
+	if err != nil || len(all) != 9 || all[0].Action != "ended" || all[1].Action == "ended" || all[8].Action != "order 1" {
 		b.Errorf("%+v, %v", all, err)
 	}
 }
@@ -202,6 +207,43 @@ func testStoppedInAChunk(b bench) {
 	advance(j, store.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkAt.IsZero() {
 		b.Errorf("%+v, %v", is, err)
+	}
+}
+
+// testResumeRace resumes several replays of one source at once.
+func testResumeRace(b bench) {
+	const n = 6
+	for i := range n {
+		j := job(1)
+		j.ID, j.State = fmt.Sprint("job-", i), store.JobStopped
+		if err := b.store.CreateJob(b.Context(), j, auditOf("order")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range 10 {
+		var wg sync.WaitGroup
+		var runs [n]bool
+		for i := range n {
+			wg.Go(func() {
+				err := b.store.SwitchJob(b.Context(), fmt.Sprint("job-", i), store.JobStopped, store.JobRunning, at(1), auditOf("resume"))
+				if runs[i] = err == nil; err != nil && !errors.Is(err, store.ErrNoJob) {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		running := 0
+		for i := range n {
+			if runs[i] {
+				running++
+				if err := b.store.SwitchJob(b.Context(), fmt.Sprint("job-", i), store.JobRunning, store.JobStopped, at(1), auditOf("stop")); err != nil {
+					b.Error(err)
+				}
+			}
+		}
+		if running != 1 {
+			b.Errorf("%d of them run", running)
+		}
 	}
 }
 

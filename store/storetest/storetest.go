@@ -123,6 +123,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"what is handled from the beginning is known, and forgotten when it is gone", testLetterPrefixes},
 		{"a job is worked on by one at a time, and goes on where it was", testJobs},
 		{"a replay that was stopped in a chunk lives until it is known what it asked for", testStoppedInAChunk},
+		{"of replays of a source that are resumed at once one goes on", testResumeRace},
 		{"of those who take on a job at once one gets it", testJobRace},
 		{"an entity that is registered again keeps what was seen of it", testRegister},
 		{"thousands are registered and switched at once", testRegisterMany},
