@@ -178,6 +178,25 @@ func (k *Kafka) Asked(ctx context.Context, topic, job string, from, to time.Time
 	return asked, nil
 }
 
+// Bounds implements Mail.
+func (k *Kafka) Bounds(ctx context.Context, topic string) (map[int32]Bound, error) {
+	c, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	starts, ends, err := topics.Bounds(ctx, kadm.NewClient(c), topic)
+	if err != nil {
+		return nil, err
+	}
+	bounds := map[int32]Bound{}
+	starts.Each(func(start kadm.ListedOffset) {
+		end, _ := ends.Lookup(topic, start.Partition)
+		bounds[start.Partition] = Bound{start.Offset, end.Offset}
+	})
+	return bounds, nil
+}
+
 // Cut implements Mail.
 func (k *Kafka) Cut(ctx context.Context, topic string, before map[int32]int64) (map[int32]int64, error) {
 	c, err := k.client()

@@ -243,6 +243,10 @@ func TestCutSaysWhereATopicThenBegins(t *testing.T) {
 		b.fill(1, 10)
 		cut(map[int32]int64{0: 4, 1: 99, 7: 3}, map[int32]int64{0: 4, 1: 10, 2: 0})
 		cut(map[int32]int64{0: 2}, map[int32]int64{0: 4, 1: 10, 2: 0})
+		want := map[int32]Bound{0: {4, 10}, 1: {10, 10}, 2: {0, 0}}
+		if got, err := b.mail.Bounds(b.Context(), b.topic); err != nil || !maps.Equal(got, want) {
+			b.Errorf("%v, %v; want %v", got, err, want)
+		}
 		if got := b.read(idOf(0, 3), idOf(0, 4), idOf(1, 9)); len(got) != 1 || got["0:4"] == "" {
 			b.Errorf("%v lie there", got)
 		}
@@ -254,8 +258,9 @@ func TestATopicThatIsMissingIsToBeMade(t *testing.T) {
 	eachKafka(t, func(b *broker) {
 		_, asked := b.mail.Asked(b.Context(), b.topic+"-none", "j", time.Now(), time.Now())
 		_, cut := b.mail.Cut(b.Context(), b.topic+"-none", nil)
+		_, bounds := b.mail.Bounds(b.Context(), b.topic+"-none")
 		read := b.mail.Read(b.Context(), []store.LetterID{{Topic: b.topic + "-none"}}, nil)
-		for _, err := range []error{asked, cut, read} {
+		for _, err := range []error{asked, cut, bounds, read} {
 			if err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
 				b.Error(err)
 			}

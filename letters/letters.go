@@ -15,7 +15,8 @@
 //   - A letter that could not be asked for stays open and is counted by why, once: the job's
 //     position never passes one of which nothing is known yet.
 //   - What is purged is deleted from Kafka only where everything before it is handled too,
-//     and not before it is so old that its neighbours have been indexed.
+//     and has an entry or will get none: offsets that the index passes over hold it up for a
+//     day, and a topic that was made anew until its new letters lie behind the old entries.
 package letters
 
 import (

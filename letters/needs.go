@@ -36,9 +36,10 @@ type Store interface {
 	WalkLetters(ctx context.Context, filter store.LetterFilter, behind store.LetterID, limit int) ([]store.Letter, error)
 	// GroupLetters counts them by what went wrong, the most frequent first.
 	GroupLetters(ctx context.Context, filter store.LetterFilter, limit int) ([]store.LetterGroup, error)
-	// LetterPrefixes returns for each partition the offset before which all letters are
-	// handled and older than that.
-	LetterPrefixes(ctx context.Context, topic string, youngest time.Time) (map[int32]int64, error)
+	// LetterPrefixes returns how far the letters of each partition are handled. Those of young
+	// and later are young; an entry that is missing before one of missing or later may yet be
+	// written.
+	LetterPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.LetterPrefix, error)
 	// ForgetLetters deletes entries of letters that their topic has no longer.
 	ForgetLetters(ctx context.Context, before store.LetterID, limit int) (int, error)
 	CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error
@@ -63,10 +64,15 @@ type Mail interface {
 	// Asked returns which letters were asked for by a job, by ReplayMark.Of, in records of
 	// the topic that were written from the one time to the other.
 	Asked(ctx context.Context, topic, job string, from, to time.Time) (map[string]bool, error)
+	// Bounds returns where the partitions of a topic start and end.
+	Bounds(ctx context.Context, topic string) (map[int32]Bound, error)
 	// Cut deletes the records of a topic before an offset of each partition, and returns
 	// where the partitions then start.
 	Cut(ctx context.Context, topic string, before map[int32]int64) (starts map[int32]int64, err error)
 }
+
+// Bound is where a partition starts, and where its next record will lie: offsets.
+type Bound struct{ Start, End int64 }
 
 // Read is a letter as its topic has it; Err says why it can't be read.
 type Read struct {

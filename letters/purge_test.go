@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
@@ -31,6 +32,9 @@ func (w *world) purgeSome(r *rand.Rand) {
 				})
 			}
 		}
+	}
+	for partition := range int32(4) {
+		w.starts[partition] = 1
 	}
 	bury(1, 300)
 	<-time.After(time.Minute)
@@ -102,6 +106,57 @@ func TestAPurgeForgetsWhatIsGoneForItsAge(t *testing.T) {
 		all, err := w.db.Letters(w.Context(), store.LetterFilter{Source: theSource}, store.Letter{}, 10_000)
 		if err != nil || len(all) != 100 || w.starts[0] != 2400 {
 			t.Errorf("%d entries are left, %v; the topic begins at %d", len(all), err, w.starts[0])
+		}
+	})
+}
+
+// purgeOf purges all letters of partition 0 at once, and returns where it then begins.
+func (w *world) purgeOf() int64 {
+	w.Helper()
+	p := w.process().run()
+	w.ended(p.start(Order{Kind: store.PurgeJob}).ID)
+	p.shut()
+	return w.starts[0]
+}
+
+// TestALetterThatWaitsForItsEntryIsNotDeleted: the process that buried it can't reach the
+// database, and those that came later have theirs.
+func TestALetterThatWaitsForItsEntryIsNotDeleted(t *testing.T) {
+	for _, waits := range []int64{0, 7} {
+		inBubble(t, func(w *world) {
+			for offset := range int64(20) {
+				if offset != waits {
+					w.bury(idOf(0, offset))
+				}
+			}
+			w.letters[idOf(0, waits)] = Read{Letter: schemas.DeadLetter{Time: time.Now()}}
+			<-time.After(missing - time.Minute)
+			if start := w.purgeOf(); start != waits {
+				t.Errorf("the topic begins at %d, and a letter without an entry lies at %d", start, waits)
+			}
+			w.bury(idOf(0, 20))
+			<-time.After(2 * time.Minute) // it gets none
+			if start := w.purgeOf(); start != 21 {
+				t.Errorf("the topic begins at %d, and nothing of it is open", start)
+			}
+		})
+	}
+}
+
+// TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries, which name letters that have none.
+func TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(20)
+		p := w.process().run()
+		w.ended(p.start(Order{}).ID)
+		p.shut()
+		<-time.After(2 * missing)
+		clear(w.letters)
+		for offset := range int64(20) {
+			if start := w.purgeOf(); start != 0 {
+				t.Fatalf("with %d letters the topic begins at %d", offset, start)
+			}
+			w.letters[idOf(0, offset)] = Read{Letter: schemas.DeadLetter{Time: time.Now()}}
 		}
 	})
 }

@@ -373,6 +373,20 @@ func (m fakeMail) Asked(ctx context.Context, _, job string, from, to time.Time) 
 	})
 }
 
+func (m fakeMail) Bounds(ctx context.Context, _ string) (map[int32]Bound, error) {
+	return do(ctx, m.p, "bounds", func() (map[int32]Bound, error) {
+		w := m.p.world
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		bounds := map[int32]Bound{}
+		for id := range w.letters {
+			b := bounds[id.Partition]
+			bounds[id.Partition] = Bound{w.starts[id.Partition], max(b.End, id.Offset+1)}
+		}
+		return bounds, nil
+	})
+}
+
 func (m fakeMail) Cut(ctx context.Context, _ string, before map[int32]int64) (map[int32]int64, error) {
 	return do(ctx, m.p, "cut", func() (map[int32]int64, error) {
 		w := m.p.world

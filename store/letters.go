@@ -196,11 +196,17 @@ WHERE dead_letters.at <> excluded.at`
 	HandleLetter = `UPDATE dead_letters SET handled = $4, handled_at = $5, handled_by = $6, job = $7
 WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset = $3 AND handled = ''`
 
-	// SelectPrefixes takes a topic and a time, and returns for each partition how far all
-	// letters are handled and older than that: an offset, before which nothing is open.
-	SelectPrefixes = `SELECT kafka_partition,
-	COALESCE(min(CASE WHEN handled = '' OR at >= $2 THEN kafka_offset END), max(kafka_offset) + 1)
-FROM dead_letters WHERE topic = $1 GROUP BY kafka_partition ORDER BY kafka_partition`
+	// SelectPrefixes takes a topic, a time from which on letters are young, and one from which
+	// on an entry that is missing may yet be written. It returns a row for each partition,
+	// which ScanPrefix takes.
+	SelectPrefixes = `SELECT kafka_partition, min(kafka_offset), max(kafka_offset),
+	max(CASE WHEN previous IS NULL AND at >= $3 THEN 1 ELSE 0 END),
+	COALESCE(min(CASE WHEN kafka_offset > previous + 1 AND at >= $3 THEN previous + 1
+		WHEN handled = '' OR at >= $2 THEN kafka_offset END), max(kafka_offset) + 1)
+FROM (SELECT kafka_partition, kafka_offset, at, handled,
+	lag(kafka_offset) OVER (PARTITION BY kafka_partition ORDER BY kafka_offset) AS previous
+	FROM dead_letters WHERE topic = $1) AS entries
+GROUP BY kafka_partition ORDER BY kafka_partition`
 
 	// ForgetLetters takes a topic, a partition, an offset before which the topic has no
 	// records, and the greatest number of rows.
@@ -208,6 +214,26 @@ FROM dead_letters WHERE topic = $1 GROUP BY kafka_partition ORDER BY kafka_parti
 	SELECT topic, kafka_partition, kafka_offset FROM dead_letters
 	WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset < $3 ORDER BY kafka_offset LIMIT $4)`
 )
+
+// LetterPrefix says how far the letters of one partition are handled.
+type LetterPrefix struct {
+	Partition int32
+	// Before is an offset, before which all entries are of letters that are handled and not
+	// young, and none is missing behind the first that may yet be written.
+	Before int64
+	// First and Last are the offsets of the first and the last entry. Fresh says that the
+	// first is of a time from which entries before it may yet be written.
+	First, Last int64
+	Fresh       bool
+}
+
+// ScanPrefix fills the prefix by scan, which is a row's Scan.
+func (p *LetterPrefix) ScanPrefix(scan func(...any) error) error {
+	var fresh int
+	err := scan(&p.Partition, &p.First, &p.Last, &fresh, &p.Before)
+	p.Fresh = fresh == 1
+	return err
+}
 
 // LetterArgs are what InsertLetter takes.
 func (l Letter) LetterArgs() []any {

@@ -27,54 +27,34 @@ func (s *Store) WalkLetters(ctx context.Context, filter store.LetterFilter, behi
 }
 
 func (s *Store) someLetters(ctx context.Context, filter store.LetterFilter, query string, args []any) ([]store.Letter, error) {
-	rows, err := s.pool.Query(ctx, query, args...)
-	if err == nil {
-		var letters []store.Letter
-		letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.Letter, err error) {
-			return l, l.ScanLetter(row.Scan)
-		})
-		if err == nil {
-			return letters, nil
-		}
+	letters, err := collect(ctx, s.pool, func(l *store.Letter, scan func(...any) error) error { return l.ScanLetter(scan) }, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters of %s: %w", filter.Source, err)
 	}
-	return nil, fmt.Errorf("read the dead letters of %s: %w", filter.Source, err)
+	return letters, nil
 }
 
 // GroupLetters counts the chosen dead letters by what went wrong, the most frequent first,
 // limit of the groups at most. It looks at each of the letters.
 func (s *Store) GroupLetters(ctx context.Context, filter store.LetterFilter, limit int) ([]store.LetterGroup, error) {
 	query, args := filter.GroupLetters(limit)
-	rows, err := s.pool.Query(ctx, query, args...)
-	if err == nil {
-		var groups []store.LetterGroup
-		groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g store.LetterGroup, err error) {
-			return g, g.ScanGroup(row.Scan)
-		})
-		if err == nil {
-			return groups, nil
-		}
+	groups, err := collect(ctx, s.pool, func(g *store.LetterGroup, scan func(...any) error) error { return g.ScanGroup(scan) }, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("count the dead letters of %s: %w", filter.Source, err)
 	}
-	return nil, fmt.Errorf("count the dead letters of %s: %w", filter.Source, err)
+	return groups, nil
 }
 
-// LetterPrefixes returns for each partition of a topic of letters an offset, before which all
-// letters are handled and older than that.
-func (s *Store) LetterPrefixes(ctx context.Context, topic string, youngest time.Time) (map[int32]int64, error) {
-	rows, err := s.pool.Query(ctx, store.SelectPrefixes, topic, youngest.UnixMicro())
+// LetterPrefixes returns how far the letters of each partition of a topic are handled. Those
+// of young and later are young; an entry that is missing before one of missing or later may
+// yet be written.
+func (s *Store) LetterPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.LetterPrefix, error) {
+	all, err := collect(ctx, s.pool, func(p *store.LetterPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
+		store.SelectPrefixes, topic, young.UnixMicro(), missing.UnixMicro())
 	if err != nil {
 		return nil, fmt.Errorf("look for what is handled on %s: %w", topic, err)
 	}
-	prefixes := map[int32]int64{}
-	var partition int32
-	var offset int64
-	_, err = pgx.ForEachRow(rows, []any{&partition, &offset}, func() error {
-		prefixes[partition] = offset
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look for what is handled on %s: %w", topic, err)
-	}
-	return prefixes, nil
+	return all, nil
 }
 
 // ForgetLetters deletes entries of letters before an offset, which their topic has no longer,
@@ -114,13 +94,7 @@ func (s *Store) Job(ctx context.Context, id string) (job store.LetterJob, err er
 
 // Jobs returns the newest jobs, the newest first, limit of them at most.
 func (s *Store) Jobs(ctx context.Context, limit int) ([]store.LetterJob, error) {
-	rows, err := s.pool.Query(ctx, store.SelectJobs, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read the jobs: %w", err)
-	}
-	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j store.LetterJob, err error) {
-		return j, j.ScanJob(row.Scan)
-	})
+	jobs, err := collect(ctx, s.pool, func(j *store.LetterJob, scan func(...any) error) error { return j.ScanJob(scan) }, store.SelectJobs, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the jobs: %w", err)
 	}

@@ -60,7 +60,7 @@ func TestNothingAboutLettersReadsAWholeTable(t *testing.T) {
 		"list of a key": {made(ofKey.SelectLetters(store.Letter{}, 100)), "dead_letters_"},
 		"walk":          {made(f.WalkLetters(id, 500)), "dead_letters_"},
 		"group":         {made(f.GroupLetters(1000)), "dead_letters_"},
-		"prefixes":      {statement{store.SelectPrefixes, []any{id.Topic, 5}}, "dead_letters_pkey"},
+		"prefixes":      {statement{store.SelectPrefixes, []any{id.Topic, 5, 5}}, "dead_letters_pkey"},
 		"forget":        {statement{store.ForgetLetters, []any{id.Topic, 3, 40, 1000}}, "dead_letters_pkey"},
 		"handle":        {statement{store.HandleLetter, id.HandleArgs(store.Handling{})}, "dead_letters_pkey"},
 		"free job":      {statement{store.SelectFreeJob, []any{1 << 50}}, "letter_jobs_live"},
@@ -112,7 +112,7 @@ func TestAMillionLetters(t *testing.T) {
 	})
 	took("groups", 5*time.Second, func() error { _, err := s.GroupLetters(t.Context(), f, 1000); return err })
 	took("prefixes", 5*time.Second, func() error {
-		_, err := s.LetterPrefixes(t.Context(), schemas.DeadLetterTopic("s0"), time.Now())
+		_, err := s.LetterPrefixes(t.Context(), schemas.DeadLetterTopic("s0"), time.Now(), time.Now())
 		return err
 	})
 	took("walk along all", 3*time.Minute, func() error {

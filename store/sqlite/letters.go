@@ -43,23 +43,16 @@ func (s *Store) GroupLetters(ctx context.Context, filter store.LetterFilter, lim
 	return groups, nil
 }
 
-// LetterPrefixes returns for each partition of a topic of letters an offset, before which all
-// letters are handled and older than that.
-func (s *Store) LetterPrefixes(ctx context.Context, topic string, youngest time.Time) (map[int32]int64, error) {
-	type prefix struct {
-		partition int32
-		offset    int64
-	}
-	all, err := collect(ctx, s.db, func(p *prefix, scan func(...any) error) error { return scan(&p.partition, &p.offset) },
-		store.SelectPrefixes, topic, youngest.UnixMicro())
+// LetterPrefixes returns how far the letters of each partition of a topic are handled. Those
+// of young and later are young; an entry that is missing before one of missing or later may
+// yet be written.
+func (s *Store) LetterPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.LetterPrefix, error) {
+	all, err := collect(ctx, s.db, func(p *store.LetterPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
+		store.SelectPrefixes, topic, young.UnixMicro(), missing.UnixMicro())
 	if err != nil {
 		return nil, fmt.Errorf("look for what is handled on %s: %w", topic, err)
 	}
-	prefixes := map[int32]int64{}
-	for _, p := range all {
-		prefixes[p.partition] = p.offset
-	}
-	return prefixes, nil
+	return all, nil
 }
 
 // ForgetLetters deletes entries of letters before an offset, which their topic has no longer,

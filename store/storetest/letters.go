@@ -3,8 +3,8 @@ package storetest
 import (
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -18,7 +18,7 @@ type Letters interface {
 	Letters(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error)
 	WalkLetters(ctx context.Context, filter store.LetterFilter, behind store.LetterID, limit int) ([]store.Letter, error)
 	GroupLetters(ctx context.Context, filter store.LetterFilter, limit int) ([]store.LetterGroup, error)
-	LetterPrefixes(ctx context.Context, topic string, youngest time.Time) (map[int32]int64, error)
+	LetterPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.LetterPrefix, error)
 	ForgetLetters(ctx context.Context, before store.LetterID, limit int) (int, error)
 	CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.LetterJob, error)
@@ -233,32 +233,39 @@ func testLetterGroups(b bench) {
 
 func testLetterPrefixes(b bench) {
 	var ids []store.LetterID
-	for n := range int64(6) {
-		l := letter(entity, n+1)
-		l.Partition = int32(n % 2) // 0: 1, 3, 5; 1: 2, 4, 6
+	for n := range int64(12) {
+		l := letter(entity, n/2+1)
+		l.Partition = int32(n % 2)
 		ids = append(ids, l.LetterID)
-		b.bury(l)
-	}
-	is := func(youngest int64, want map[int32]int64) {
-		b.Helper()
-		if got, err := b.store.LetterPrefixes(b.Context(), letterTopic, at(youngest)); err != nil || !maps.Equal(got, want) {
-			b.Errorf("%v, %v; want %v", got, err, want)
+		if n/2 != 4 || n%2 == 0 { // of partition 1, offset 5 is missing
+			b.bury(l)
 		}
 	}
-	is(99, map[int32]int64{0: 1, 1: 2})
-	b.handle(store.Handling{How: store.Purged, At: at(9)}, ids[0], ids[1], ids[3], ids[5])
-	is(99, map[int32]int64{0: 3, 1: 7})
-	is(4, map[int32]int64{0: 3, 1: 4}) // what is young is not passed over
+	is := func(young, missing int64, before0, before1 int64) {
+		b.Helper()
+		want := []store.LetterPrefix{{Partition: 0, First: 1, Last: 6, Before: before0, Fresh: missing <= 1}, {Partition: 1, First: 1, Last: 6, Before: before1, Fresh: missing <= 1}}
+		if got, err := b.store.LetterPrefixes(b.Context(), letterTopic, at(young), at(missing)); err != nil || !slices.Equal(got, want) {
+			b.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+	}
+	is(99, 99, 1, 1)
+	b.handle(store.Handling{How: store.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
+	is(99, 99, 4, 7)
+	is(99, 7, 4, 7)
+	is(99, 6, 4, 5) // the entry of 5 may yet be written
+	is(99, 1, 4, 5)
+	is(3, 99, 3, 3) // what is young is not passed over
+	is(6, 99, 4, 6)
 	forget := func(partition int32, before int64, limit, want int) {
 		b.Helper()
 		if n, err := b.store.ForgetLetters(b.Context(), store.LetterID{Topic: letterTopic, Partition: partition, Offset: before}, limit); n != want || err != nil {
 			b.Errorf("%d were forgotten, %v; want %d", n, err, want)
 		}
 	}
-	forget(1, 7, 2, 2)
-	forget(1, 7, 2, 1)
-	forget(0, 3, 9, 1)
-	if got := b.letters("nexon", false, 9); len(got) != 2 || got[0].Offset != 5 || got[1].Offset != 3 {
+	forget(1, 7, 3, 3)
+	forget(1, 7, 3, 2)
+	forget(0, 4, 9, 3)
+	if got := b.letters("nexon", false, 9); len(got) != 3 || got[0].Offset != 6 || got[2].Offset != 4 {
 		b.Errorf("%+v", got)
 	}
 }
