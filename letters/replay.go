@@ -17,6 +17,10 @@ import (
 // has been frozen for longer than its chunk may take.
 const askedAtOnce = 50
 
+// readTime is how long the letters of a chunk are read. What was not read until then is in
+// the next chunk: those that lie far apart are read one by one.
+const readTime = chunkTime / 2
+
 // errTimeOver ends a chunk that took too long; what was not asked for is in the next.
 var errTimeOver = errors.New("the requests of a chunk could not all be asked for in time")
 
@@ -104,20 +108,31 @@ func outcome(j store.LetterJob, fates []*fate) (after store.LetterJob, handled [
 	return j, handled
 }
 
-// fates says what is to become of each of the letters.
+// fates says what is to become of each of the letters, or of the first of them if there is
+// no time to read all.
 func (l *Letters) fates(ctx context.Context, j store.LetterJob, letters []store.Letter) ([]*fate, error) {
 	var ids []store.LetterID
 	for _, letter := range letters {
 		ids = append(ids, letter.LetterID)
 	}
 	fates := make([]*fate, len(ids))
-	of := make(map[store.LetterID]*fate, len(ids))
+	of := make(map[store.LetterID]int, len(ids))
 	for i, id := range ids {
 		fates[i] = &fate{id: id, refused: RefusedGone}
-		of[id] = fates[i]
+		of[id] = i
 	}
-	// Of each no more is kept than is asked for: a letter may have megabytes.
-	err := l.Mail.Read(ctx, ids, func(id store.LetterID, r Read) { of[id].ask, of[id].refused = l.askFor(j, id, r) })
+	reading, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	known := 0
+	err := l.Mail.Read(reading, ids, func(id store.LetterID, r Read) {
+		i := of[id]
+		// Of each no more is kept than is asked for: a letter may have megabytes.
+		fates[i].ask, fates[i].refused = l.askFor(j, id, r)
+		known = i + 1 // they are found in their order: those before it that were not are gone
+	})
+	if err != nil && reading.Err() != nil && known > 0 {
+		return fates[:known], nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read letters: %w", err)
 	}

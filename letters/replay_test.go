@@ -168,6 +168,21 @@ func TestTroubleInTheMiddleOfAChunkPassesOverNothing(t *testing.T) {
 	})
 }
 
+// TestLettersThatTakeLongToReadAreReplayedFewAtATime: as those that lie far apart.
+func TestLettersThatTakeLongToReadAreReplayedFewAtATime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(500)
+		for offset := range int64(500) {
+			if offset%7 == 0 || offset > 490 {
+				delete(w.letters, idOf(0, offset))
+			}
+		}
+		w.pace = 500 * time.Millisecond
+		w.counted(w.ended(w.process().run().start(Order{}).ID), 420, map[string]int64{RefusedGone: 80})
+		w.eachOnce(420)
+	})
+}
+
 // TestWhyAJobWaitsIsToldUntilItGoesOn keeps letters from being read for a minute.
 func TestWhyAJobWaitsIsToldUntilItGoesOn(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/due"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
@@ -35,6 +36,7 @@ type world struct {
 	letters   map[store.LetterID]Read
 	starts    map[int32]int64
 	requests  []request
+	pace      time.Duration // of reading a letter
 	processes []*process
 	born      int
 }
@@ -346,10 +348,15 @@ type fakeMail struct{ p *process }
 func (m fakeMail) Read(ctx context.Context, ids []store.LetterID, found func(store.LetterID, Read)) error {
 	_, err := do(ctx, m.p, "read", func() (any, error) {
 		w := m.p.world
-		w.mu.Lock()
-		defer w.mu.Unlock()
 		for _, id := range ids {
-			if r, there := w.letters[id]; there && id.Offset >= w.starts[id.Partition] {
+			if !due.Pause(ctx, w.pace) {
+				return nil, ctx.Err()
+			}
+			w.mu.Lock()
+			r, there := w.letters[id]
+			there = there && id.Offset >= w.starts[id.Partition]
+			w.mu.Unlock()
+			if there {
 				found(id, r)
 			}
 		}
