@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,6 +40,9 @@ const (
 func (l *Letters) Run(ctx context.Context) error {
 	var working sync.WaitGroup
 	defer working.Wait()
+	// What this process knows nothing of is for one that does, as while the configuration is
+	// being changed: here no letter of it could be replayed.
+	sources := slices.Sorted(maps.Keys(l.Sources))
 	return l.Bell.Run(ctx, looksAgain, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
 			select {
@@ -45,13 +50,13 @@ func (l *Letters) Run(ctx context.Context) error {
 			default:
 				return time.Time{}, nil // who ends here wakes
 			}
-			j, held, err := l.Store.HoldJob(ctx, l.holder(), now, now.Add(lease))
+			j, held, err := l.Store.HoldJob(ctx, l.holder(), sources, now, now.Add(lease))
 			if err != nil || !held {
 				<-l.places
 				if err != nil {
 					return time.Time{}, err
 				}
-				return l.Store.NextJob(ctx)
+				return l.Store.NextJob(ctx, sources)
 			}
 			working.Go(func() {
 				l.work(ctx, j)

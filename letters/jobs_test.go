@@ -291,6 +291,19 @@ func TestAJobThatIsResumedWhileItsHolderLetsItGoRuns(t *testing.T) {
 	})
 }
 
+// TestAJobIsLeftToWhoKnowsItsSource: another would refuse all of its letters.
+func TestAJobIsLeftToWhoKnowsItsSource(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(10)
+		old := w.process()
+		old.Sources = map[string]Source{"other": fakeSource{}}
+		id := old.run().start(Order{}).ID
+		<-time.After(time.Minute)
+		w.process().run()
+		w.counted(w.ended(id), 10, map[string]int64{})
+	})
+}
+
 func TestAJobThatWaitsKeepsNoOtherWaiting(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.buryMany(100)

@@ -45,10 +45,11 @@ type Store interface {
 	CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.LetterJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.LetterJob, error)
-	// HoldJob gives a job on which nobody works to the holder until then.
-	HoldJob(ctx context.Context, holder string, now, until time.Time) (job store.LetterJob, ok bool, err error)
-	// NextJob returns when a job may be taken on next; zero if there is none.
-	NextJob(ctx context.Context) (time.Time, error)
+	// HoldJob gives a job of one of the sources, on which nobody works, to the holder until
+	// then.
+	HoldJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.LetterJob, ok bool, err error)
+	// NextJob returns when one of theirs may be taken on next; zero if there is none.
+	NextJob(ctx context.Context, sources []string) (time.Time, error)
 	// AdvanceJob writes how far a job is and which letters were handled, together or not at
 	// all, and returns the state in which somebody may have put it meanwhile.
 	AdvanceJob(ctx context.Context, job store.LetterJob, handled []store.LetterID, h store.Handling, entry *store.AuditEntry) (store.JobState, error)

@@ -316,17 +316,17 @@ func (s fakeStore) Job(ctx context.Context, id string) (store.LetterJob, error) 
 	return do(ctx, s.p, "job", func() (store.LetterJob, error) { return s.Store.Job(ctx, id) })
 }
 
-func (s fakeStore) HoldJob(ctx context.Context, holder string, now, until time.Time) (j store.LetterJob, ok bool, err error) {
+func (s fakeStore) HoldJob(ctx context.Context, holder string, sources []string, now, until time.Time) (j store.LetterJob, ok bool, err error) {
 	j, err = do(ctx, s.p, "hold", func() (store.LetterJob, error) {
 		var err error
-		j, ok, err = s.Store.HoldJob(context.WithoutCancel(ctx), holder, now, until)
+		j, ok, err = s.Store.HoldJob(context.WithoutCancel(ctx), holder, sources, now, until)
 		return j, err
 	})
 	return j, ok, err
 }
 
-func (s fakeStore) NextJob(ctx context.Context) (time.Time, error) {
-	return do(ctx, s.p, "next", func() (time.Time, error) { return s.Store.NextJob(context.WithoutCancel(ctx)) })
+func (s fakeStore) NextJob(ctx context.Context, sources []string) (time.Time, error) {
+	return do(ctx, s.p, "next", func() (time.Time, error) { return s.Store.NextJob(context.WithoutCancel(ctx), sources) })
 }
 
 func (s fakeStore) AdvanceJob(ctx context.Context, j store.LetterJob, handled []store.LetterID, h store.Handling, e *store.AuditEntry) (store.JobState, error) {

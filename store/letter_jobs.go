@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -99,15 +100,9 @@ ON CONFLICT DO NOTHING`
 	SelectJob  = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE id = $1`
 	SelectJobs = `SELECT ` + jobColumns + ` FROM letter_jobs ORDER BY created_at DESC, id DESC LIMIT $1`
 
-	// SelectFreeJob takes a time, and returns the job that waits the longest for somebody to
-	// work on it, as ScanJob takes it. HoldJob takes its id, the holder, the end of the
-	// lease, the lease before and the holder before, and writes a row or none.
-	SelectFreeJob = `SELECT ` + jobColumns + ` FROM letter_jobs WHERE ` + jobLives + ` AND lease <= $1 ORDER BY lease, id LIMIT 1`
-	HoldJob       = `UPDATE letter_jobs SET holder = $2, lease = $3 WHERE id = $1 AND ` + jobLives + ` AND lease = $4 AND holder = $5`
-
-	// SelectNextJob returns when the lease of the next job ends that is to be worked on, or
-	// no row.
-	SelectNextJob = `SELECT lease FROM letter_jobs WHERE ` + jobLives + ` ORDER BY lease LIMIT 1`
+	// HoldJob takes a job's id, the holder, the end of the lease, the lease before and the
+	// holder before, and writes a row or none.
+	HoldJob = `UPDATE letter_jobs SET holder = $2, lease = $3 WHERE id = $1 AND ` + jobLives + ` AND lease = $4 AND holder = $5`
 
 	// AdvanceJob takes AdvanceArgs, and returns the state that the job now has, or no row if
 	// somebody else holds it. Its holder may end a job, and does nothing else to its state:
@@ -127,6 +122,31 @@ AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 	SELECT 1 FROM letter_jobs o WHERE o.source = letter_jobs.source AND o.id <> letter_jobs.id AND o.kind = 'REPLAY'
 	AND (o.state = 'RUNNING' OR o.chunk_at <> 0)))`
 )
+
+// SelectFreeJob returns the statement for the job of one of the sources that waits the longest
+// for somebody to work on it, as ScanJob takes it; and what the statement takes.
+func SelectFreeJob(sources []string, now time.Time) (string, []any) {
+	among, args := amongSources(sources, []any{toMicros(now)})
+	return `SELECT ` + jobColumns + ` FROM letter_jobs WHERE ` + jobLives + ` AND lease <= $1 AND ` + among + ` ORDER BY lease, id LIMIT 1`, args
+}
+
+// SelectNextJob returns the statement for when the lease ends of the next job of one of the
+// sources that is to be worked on, a row or none; and what the statement takes.
+func SelectNextJob(sources []string) (string, []any) {
+	among, args := amongSources(sources, nil)
+	return `SELECT lease FROM letter_jobs WHERE ` + jobLives + ` AND ` + among + ` ORDER BY lease LIMIT 1`, args
+}
+
+// amongSources is the condition that a job is of one of the sources, with its arguments behind
+// those that there are. Each is one of them: the two databases have no type for lists in common.
+func amongSources(sources []string, args []any) (string, []any) {
+	places := []string{"''"} // no source's name
+	for _, s := range sources {
+		args = append(args, s)
+		places = append(places, fmt.Sprint("$", len(args)))
+	}
+	return "source IN (" + strings.Join(places, ", ") + ")", args
+}
 
 // JobArgs are what InsertJob takes.
 func (j LetterJob) JobArgs() ([]any, error) {

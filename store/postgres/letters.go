@@ -101,11 +101,12 @@ func (s *Store) Jobs(ctx context.Context, limit int) ([]store.LetterJob, error) 
 	return jobs, nil
 }
 
-// HoldJob gives a job that is to be worked on, and is not, to a holder until then; ok is false
-// if there is none. It runs, or was stopped and has a chunk that its last holder began. Of
+// HoldJob gives a job of one of the sources that is to be worked on, and is not, to a holder
+// until then; ok is false if there is none. It runs, or was stopped and has a chunk that its last holder began. Of
 // those who ask at once one gets it.
-func (s *Store) HoldJob(ctx context.Context, holder string, now, until time.Time) (job store.LetterJob, ok bool, err error) {
-	err = job.ScanJob(s.pool.QueryRow(ctx, store.SelectFreeJob, now.UnixMicro()).Scan)
+func (s *Store) HoldJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.LetterJob, ok bool, err error) {
+	query, args := store.SelectFreeJob(sources, now)
+	err = job.ScanJob(s.pool.QueryRow(ctx, query, args...).Scan)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return job, false, nil
 	}
@@ -121,10 +122,11 @@ func (s *Store) HoldJob(ctx context.Context, holder string, now, until time.Time
 	return job, ok, nil
 }
 
-// NextJob returns when a job may be taken on next; zero if there is none.
-func (s *Store) NextJob(ctx context.Context) (time.Time, error) {
+// NextJob returns when a job of one of the sources may be taken on next; zero if there is none.
+func (s *Store) NextJob(ctx context.Context, sources []string) (time.Time, error) {
+	query, args := store.SelectNextJob(sources)
 	var us int64
-	err := s.pool.QueryRow(ctx, store.SelectNextJob).Scan(&us)
+	err := s.pool.QueryRow(ctx, query, args...).Scan(&us)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, nil
 	}

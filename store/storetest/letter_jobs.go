@@ -31,10 +31,13 @@ func job(n int64) store.LetterJob {
 	}
 }
 
+// jobSources are those of the first eight jobs.
+var jobSources = []string{"nexon", "source-2", "source-3", "source-4", "source-5", "source-6", "source-7", "source-8"}
+
 func testJobs(b bench) {
 	next := func(want time.Time) {
 		b.Helper()
-		if got, err := b.store.NextJob(b.Context()); err != nil || !got.Equal(want) {
+		if got, err := b.store.NextJob(b.Context(), jobSources); err != nil || !got.Equal(want) {
 			b.Errorf("the next job is due at %v, %v; want %v", got, err, want)
 		}
 	}
@@ -48,6 +51,13 @@ func testJobs(b bench) {
 			b.Fatal(err)
 		}
 	}
+	for _, sources := range [][]string{nil, {"source-9", "nexo"}} { // it is for who knows its source
+		_, ok, err := b.store.HoldJob(b.Context(), "a", sources, at(10), at(20))
+		next, none := b.store.NextJob(b.Context(), sources)
+		if ok || err != nil || none != nil || !next.IsZero() {
+			b.Errorf("who knows of %v holds a job: %v, %v; the next at %v, %v", sources, ok, err, next, none)
+		}
+	}
 	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, job(1)) {
 		b.Errorf("%+v, %v; want %+v", got, err, job(1))
 	}
@@ -56,7 +66,7 @@ func testJobs(b bench) {
 	}
 	hold := func(holder string, now, until int64) (store.LetterJob, bool) {
 		b.Helper()
-		j, ok, err := b.store.HoldJob(b.Context(), holder, at(now), at(until))
+		j, ok, err := b.store.HoldJob(b.Context(), holder, jobSources, at(now), at(until))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -162,7 +172,7 @@ func testStoppedInAChunk(b bench) {
 	}
 	hold := func(now int64, want bool) store.LetterJob {
 		b.Helper()
-		j, ok, err := b.store.HoldJob(b.Context(), "a", at(now), at(now+10))
+		j, ok, err := b.store.HoldJob(b.Context(), "a", jobSources, at(now), at(now+10))
 		if err != nil || ok != want {
 			b.Errorf("at %d one is held: %v, %v", now, ok, err)
 		}
@@ -189,7 +199,7 @@ func testStoppedInAChunk(b bench) {
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	create("job-2", store.ErrJobUnderWay)
 	turn("job-0", store.JobStopped, store.JobRunning, store.ErrNoJob)
-	if next, err := b.store.NextJob(b.Context()); err != nil || !next.Equal(at(20)) {
+	if next, err := b.store.NextJob(b.Context(), jobSources); err != nil || !next.Equal(at(20)) {
 		b.Errorf("%v, %v", next, err)
 	}
 	hold(19, false)
@@ -258,7 +268,7 @@ func testJobRace(b bench) {
 	for who := range 4 {
 		wg.Go(func() {
 			for range 60 {
-				_, ok, err := b.store.HoldJob(b.Context(), fmt.Sprint(who), at(10), at(20))
+				_, ok, err := b.store.HoldJob(b.Context(), fmt.Sprint(who), jobSources, at(10), at(20))
 				if err != nil {
 					b.Error(err)
 				}

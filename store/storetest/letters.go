@@ -23,8 +23,8 @@ type Letters interface {
 	CreateJob(ctx context.Context, job store.LetterJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.LetterJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.LetterJob, error)
-	HoldJob(ctx context.Context, holder string, now, until time.Time) (job store.LetterJob, ok bool, err error)
-	NextJob(ctx context.Context) (time.Time, error)
+	HoldJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.LetterJob, ok bool, err error)
+	NextJob(ctx context.Context, sources []string) (time.Time, error)
 	AdvanceJob(ctx context.Context, job store.LetterJob, handled []store.LetterID, h store.Handling, entry *store.AuditEntry) (store.JobState, error)
 	SwitchJob(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
 }
