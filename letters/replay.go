@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -161,7 +162,8 @@ func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a Ask, r
 		return a, RefusedUndecodable
 	}
 	for _, h := range r.Letter.Headers {
-		if h.Key == schemas.TraceParent {
+		// A longer one is none, and could make the request too large for its topic for good.
+		if h.Key == schemas.TraceParent && len(h.Value) == observe.ParentSize {
 			a.TraceParent = string(h.Value)
 		}
 	}

@@ -21,13 +21,17 @@ func TestEachLetterIsAskedForOnceOrStaysOpenForAReason(t *testing.T) {
 		record := func(of schemas.Entity, params map[string]string) func(*store.Letter, *Read) {
 			return func(_ *store.Letter, r *Read) { r.Letter.Value = w.value(of, params) }
 		}
+		const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 		entity := schemas.Entity{Source: theSource, Facet: "character", Key: "k"}
 		bad, foreign, unknown := entity, entity, entity
 		bad.Key, foreign.Source, unknown.Source = "bad", "other", "nobody"
 		w.bury(idOf(0, 1), func(_ *store.Letter, r *Read) {
-			r.Letter.Headers = []schemas.Header{{Key: schemas.TraceParent, Value: []byte("a trace")}}
+			r.Letter.Headers = []schemas.Header{{Key: schemas.TraceParent, Value: []byte(trace)}}
 		})
-		w.bury(idOf(0, 2), replayed(schemas.MaxReplays-1))
+		w.bury(idOf(0, 2), func(l *store.Letter, r *Read) {
+			replayed(schemas.MaxReplays-1)(l, r)
+			r.Letter.Headers = append(r.Letter.Headers, schemas.Header{Key: schemas.TraceParent, Value: []byte(strings.Repeat("x", 99))})
+		})
 		w.bury(idOf(0, 3), replayed(schemas.MaxReplays))
 		w.bury(idOf(0, 4), func(_ *store.Letter, r *Read) { r.Err = errors.New("no letter") })
 		w.bury(idOf(0, 5), func(_ *store.Letter, r *Read) { r.Letter.Value = []byte("{") })
@@ -51,7 +55,7 @@ func TestEachLetterIsAskedForOnceOrStaysOpenForAReason(t *testing.T) {
 			if r.Mark.Of == "0:2" {
 				want.Count = schemas.MaxReplays
 			}
-			if r.Mark != want || r.Lane != schemas.High || (r.TraceParent == "a trace") != (r.Mark.Of == "0:1") || !strings.HasPrefix(r.Request.CorrelationID, "c-") {
+			if r.Mark != want || r.Lane != schemas.High || r.TraceParent != map[string]string{"0:1": trace}[r.Mark.Of] || !strings.HasPrefix(r.Request.CorrelationID, "c-") {
 				t.Errorf("%+v", r)
 			}
 		}
