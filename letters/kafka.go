@@ -17,9 +17,14 @@ import (
 const (
 	// gapMost is how many records that nobody wants are read rather than passed over.
 	gapMost = 2000
+	// setBack is how much earlier than it was a job may say that its record was written: the
+	// clock of its host may have been set back since the job noted the time.
+	setBack = time.Minute
 	// clocksApart is how much later than it was, another producer may say that its record was
-	// written: those of a job may lie behind it.
+	// written: those of a job may lie behind it. lateMost in a row are later than that because
+	// it is later: clocks that are further ahead are those of a few hosts.
 	clocksApart = 5 * time.Minute
+	lateMost    = 5000
 	// fetchMost bounds what one look at Kafka brings, in bytes: a letter may have a MiB.
 	fetchMost = 4 << 20
 )
@@ -150,7 +155,7 @@ func (k *Kafka) Asked(ctx context.Context, topic, job string, from, to time.Time
 	if err != nil {
 		return nil, err
 	}
-	since, err := admin.ListOffsetsAfterMilli(ctx, from.UnixMilli(), topic)
+	since, err := admin.ListOffsetsAfterMilli(ctx, from.Add(-setBack).UnixMilli(), topic)
 	if err == nil {
 		err = since.Error()
 	}
@@ -164,11 +169,15 @@ func (k *Kafka) Asked(ctx context.Context, topic, job string, from, to time.Time
 			continue
 		}
 		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {first.Partition: kgo.NewOffset().At(first.At)}})
+		late := 0
 		err := drain(ctx, c, func(r *kgo.Record) (more bool) {
 			if m := schemas.ReplayOf(headersOf(r)); m.ID == job && m.Of != "" {
 				asked[m.Of] = true
 			}
-			return r.Offset < end.Offset-1 && !r.Timestamp.After(to.Add(clocksApart))
+			if late++; !r.Timestamp.After(to.Add(clocksApart)) {
+				late = 0
+			}
+			return r.Offset < end.Offset-1 && late < lateMost
 		})
 		if err != nil {
 			return nil, err

@@ -192,8 +192,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestWhatAJobAskedForIsFoundAmongOtherRecords, also behind one whose producer's clock is
-// ahead, and nothing of before or of another job is.
+// TestWhatAJobAskedForIsFoundAmongOtherRecords, also behind some whose producer's clock is
+// ahead, and when its own was set back; nothing of before or of another job is.
 func TestWhatAJobAskedForIsFoundAmongOtherRecords(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
@@ -213,7 +213,7 @@ func TestWhatAJobAskedForIsFoundAmongOtherRecords(t *testing.T) {
 			}
 		}
 		find()
-		b.put(asked(0, "j", "early", -time.Minute))
+		b.put(asked(0, "j", "early", -time.Hour))
 		find()
 		large := make([]byte, 1<<20) // what one look brings has an end
 		_, _ = rand.Read(large)
@@ -221,11 +221,17 @@ func TestWhatAJobAskedForIsFoundAmongOtherRecords(t *testing.T) {
 		for _, r := range []*kgo.Record{
 			asked(0, "j", "0:1", 0), asked(0, "", "", time.Second), asked(0, "other", "0:2", time.Second), asked(0, "", "", 2*time.Minute), big(), big(), big(), big(), big(), big(),
 			asked(0, "j", "0:3", 2*time.Second), asked(1, "j", "0:4", 30*time.Second), asked(0, "", "", time.Hour),
+			asked(2, "j", "0:6", -setBack/2),
 			{Partition: 2, Timestamp: from.Add(time.Second)},
 		} {
 			b.put(r)
 		}
-		find("0:1", "0:3", "0:4")
+		find("0:1", "0:3", "0:4", "0:6")
+		for range 6 { // more than one look brings
+			b.put(&kgo.Record{Partition: 1, Value: large, Timestamp: from.Add(time.Hour)})
+		}
+		b.put(asked(1, "j", "0:5", time.Second))
+		find("0:1", "0:3", "0:4", "0:5", "0:6")
 	})
 }
 

@@ -91,6 +91,8 @@ func ensure(ctx context.Context, admin *kadm.Client, want schemas.Topic, factor,
 		"retention.ms":        strconv.FormatInt(want.Retention.Milliseconds(), 10),
 		"max.message.bytes":   strconv.Itoa(want.MaxMessageBytes),
 		"min.insync.replicas": strconv.Itoa(insync),
+		// By their producers' times replays find what they asked for (letters.Kafka.Asked).
+		"message.timestamp.type": "CreateTime",
 	}
 	configs := make(map[string]*string, len(settings))
 	for name, value := range settings {

@@ -78,8 +78,8 @@ func TestTopicsAreCreatedOnceAsTheDesignSays(t *testing.T) {
 func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
 	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
-		retention := "1000000"
-		if _, err := admin.CreateTopic(t.Context(), 3, 1, map[string]*string{"retention.ms": &retention}, schemas.DeadLetterTopic(source)); err != nil {
+		retention, times := "1000000", "LogAppendTime"
+		if _, err := admin.CreateTopic(t.Context(), 3, 1, map[string]*string{"retention.ms": &retention, "message.timestamp.type": &times}, schemas.DeadLetterTopic(source)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := Ensure(t.Context(), admin, source, Replication{})
@@ -87,7 +87,7 @@ func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		drift := strings.Join(got[2].Drift, "\n")
-		for _, mention := range []string{"has 3 partitions, the design says 12", "has retention.ms=1000000, the design says 604800000", "max.message.bytes"} {
+		for _, mention := range []string{"has 3 partitions, the design says 12", "has retention.ms=1000000, the design says 604800000", "has message.timestamp.type=LogAppendTime, the design says CreateTime", "max.message.bytes"} {
 			if !strings.Contains(drift, mention) {
 				t.Errorf("%q does not mention %q", drift, mention)
 			}
