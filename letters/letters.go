@@ -7,7 +7,7 @@
 //     handled and how far it is are written in one transaction (Store.AdvanceJob).
 //   - One replay of a source runs at a time: two could choose the same letters. One that was
 //     stopped counts until it is known which it asked for: it is held for that too.
-//   - It chooses letters of before it was ordered: what dies again by it is not its own.
+//   - It chooses letters of before it was ordered, and passes over those that died by it.
 //   - A letter is asked for once. Before the first of a chunk is, the job says when
 //     (LetterJob.ChunkAt). Who goes on with it looks on the topic which of them were: each
 //     request carries the job and the letter (schemas.ReplayMark). Its holder asks for none

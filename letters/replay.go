@@ -28,6 +28,7 @@ var errTimeOver = errors.New("the requests of a chunk could not all be asked for
 // fate is what is to become of one letter of a chunk.
 type fate struct {
 	id      store.LetterID
+	own     bool   // it died by this very job, which passes it over
 	refused string // why it stays open; empty: it is to be asked for
 	ask     Ask
 	asked   bool
@@ -96,12 +97,12 @@ func outcome(j store.LetterJob, fates []*fate) (after store.LetterJob, handled [
 		if f.asked {
 			handled = append(handled, f.id)
 		}
-		known = known && (f.asked || f.refused != "")
+		known = known && (f.asked || f.own || f.refused != "")
 		if !known {
 			continue
 		}
 		j.At = f.id
-		if f.refused != "" {
+		if f.refused != "" && !f.own {
 			j.Refused[f.refused]++
 		}
 	}
@@ -127,6 +128,8 @@ func (l *Letters) fates(ctx context.Context, j store.LetterJob, letters []store.
 	known := 0
 	err := l.Mail.Read(reading, ids, func(id store.LetterID, r Read) {
 		i := of[id]
+		// It was chosen if its worker's clock is behind that of who ordered the job.
+		fates[i].own = r.Err == nil && r.Letter.Replay().ID == j.ID
 		// Of each no more is kept than is asked for: a letter may have megabytes.
 		fates[i].ask, fates[i].refused = l.askFor(j, id, r)
 		known = i + 1 // they are found in their order: those before it that were not are gone
@@ -186,7 +189,7 @@ func mark(id store.LetterID) string { return fmt.Sprintf("%d:%d", id.Partition, 
 func (l *Letters) ask(ctx context.Context, until time.Time, fates []*fate) (trouble error) {
 	var left []*fate
 	for _, f := range fates {
-		if f.refused == "" {
+		if f.refused == "" && !f.own {
 			left = append(left, f)
 		}
 	}

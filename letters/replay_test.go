@@ -120,7 +120,8 @@ func TestRequestsAreAskedForAtTheRateThatWasOrdered(t *testing.T) {
 	}
 }
 
-// TestWhatDiesAgainByAReplayIsNotItsOwn: what it has asked for fails once more, at once.
+// TestWhatDiesAgainByAReplayIsNotItsOwn: what it has asked for fails once more, at once; also
+// at a worker whose clock is behind.
 func TestWhatDiesAgainByAReplayIsNotItsOwn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.buryMany(3)
@@ -129,7 +130,11 @@ func TestWhatDiesAgainByAReplayIsNotItsOwn(t *testing.T) {
 		p.door = func(_ context.Context, all []Ask) []error {
 			for _, a := range all {
 				w.put(a, time.Now())
-				w.bury(idOf(0, next), func(_ *store.Letter, r *Read) { r.Letter.Headers = a.Mark.Headers() })
+				w.bury(idOf(0, next), func(l *store.Letter, r *Read) {
+					if r.Letter.Headers = a.Mark.Headers(); next%2 == 0 {
+						l.At = time.Now().Add(-time.Minute)
+					}
+				})
 				next++
 			}
 			return make([]error, len(all))
