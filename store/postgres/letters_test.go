@@ -1,12 +1,15 @@
 package postgres
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pressly/goose/v3"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -36,8 +39,8 @@ func TestNothingAboutLettersReadsAWholeTable(t *testing.T) {
 	s := open(t)
 	fillLetters(t, s, 40_000, 40)
 	f := store.LetterFilter{Source: "s7", Handled: store.OpenLetters}
-	ofKey, all := f, f
-	ofKey.Key, all.Handled = "key-7", ""
+	ofKey, all, alike := f, f, f
+	ofKey.Key, all.Handled, alike.Fingerprint = "key-7", "", "f7"
 	id := store.LetterID{Topic: schemas.DeadLetterTopic("s7"), Partition: 3, Offset: 40}
 	behind := store.Letter{LetterID: id, At: time.UnixMicro(30_000)}
 	type statement struct {
@@ -59,6 +62,7 @@ func TestNothingAboutLettersReadsAWholeTable(t *testing.T) {
 		"list all":      {made(all.SelectLetters(behind, 100)), "dead_letters_"},
 		"list of a key": {made(ofKey.SelectLetters(store.Letter{}, 100)), "dead_letters_"},
 		"walk":          {made(f.WalkLetters(id, 500)), "dead_letters_"},
+		"walk alike":    {made(alike.WalkLetters(id, 500)), "dead_letters_alike"},
 		"group":         {made(f.GroupLetters(1000)), "dead_letters_"},
 		"prefixes":      {statement{store.SelectPrefixes, []any{id.Topic, 5, 5}}, "dead_letters_pkey"},
 		"forget":        {statement{store.ForgetLetters, []any{id.Topic, 3, 40, 1000}}, "dead_letters_pkey"},
@@ -73,6 +77,46 @@ func TestNothingAboutLettersReadsAWholeTable(t *testing.T) {
 		if p := plan(t, s, "COSTS", test.sql, test.args...); strings.Contains(p, "Seq Scan") || !strings.Contains(p, test.index) {
 			t.Errorf("%s:\n%s", name, p)
 		}
+	}
+}
+
+// TestLettersAreMigratedBesideAWorkerThatWritesAFailure: it takes the status before the letter,
+// and whoever took them the other way round would wait for it in a circle.
+func TestLettersAreMigratedBesideAWorkerThatWritesAFailure(t *testing.T) {
+	url := servicetest.Postgres(t)
+	err := withProvider(url, func(p *goose.Provider) error {
+		_, err := p.UpTo(t.Context(), 7)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `DELETE FROM update_status`); err != nil {
+		t.Fatal(err)
+	}
+	migrated := make(chan error, 1)
+	go func() {
+		_, err := Migrate(t.Context(), url)
+		migrated <- err
+	}()
+	for waits := 0; waits == 0; {
+		err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'update_status'::regclass`).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = tx.Exec(t.Context(), `DELETE FROM dead_letters`)
+	if err := errors.Join(err, tx.Commit(t.Context()), <-migrated); err != nil {
+		t.Error(err)
 	}
 }
 

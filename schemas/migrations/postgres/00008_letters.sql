@@ -1,4 +1,13 @@
 -- +goose Up
+-- Whatever reads or writes these tables waits behind who waits for them.
+SET LOCAL lock_timeout = '10s';
+
+-- The tables come in the order in which a worker that writes a failure takes them.
+-- A retry goes on with the replay that its request came by.
+ALTER TABLE update_status
+    ADD COLUMN replay  text    NOT NULL DEFAULT '',
+    ADD COLUMN replays integer NOT NULL DEFAULT 0;
+
 -- What is listed and grouped of a dead letter without reading it.
 ALTER TABLE dead_letters
     ADD COLUMN error       text    NOT NULL DEFAULT '', -- its beginning
@@ -7,13 +16,10 @@ ALTER TABLE dead_letters
     ADD COLUMN replays     integer NOT NULL DEFAULT 0,  -- how often what failed had been replayed
     ADD COLUMN job         text    NOT NULL DEFAULT ''; -- that handled it
 
--- The letters of one entity.
+-- The letters of one entity, and the open ones of one error, in the order in which jobs walk
+-- along them.
 CREATE INDEX dead_letters_of ON dead_letters (source, key, facet, at) WHERE key <> '';
-
--- A retry goes on with the replay that its request came by.
-ALTER TABLE update_status
-    ADD COLUMN replay  text    NOT NULL DEFAULT '',
-    ADD COLUMN replays integer NOT NULL DEFAULT 0;
+CREATE INDEX dead_letters_alike ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
 
 -- What is being done, or was, about many letters: one process at a time walks along
 -- them, partition by partition, and says in the same transaction which it handled and
@@ -50,7 +56,9 @@ CREATE UNIQUE INDEX letter_jobs_alone ON letter_jobs (source) WHERE kind = 'REPL
 CREATE INDEX letter_jobs_newest ON letter_jobs (created_at);
 
 -- +goose Down
+SET LOCAL lock_timeout = '10s';
 DROP TABLE letter_jobs;
 ALTER TABLE update_status DROP COLUMN replay, DROP COLUMN replays;
+DROP INDEX dead_letters_alike;
 DROP INDEX dead_letters_of;
 ALTER TABLE dead_letters DROP COLUMN error, DROP COLUMN fingerprint, DROP COLUMN status, DROP COLUMN replays, DROP COLUMN job;

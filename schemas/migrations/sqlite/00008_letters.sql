@@ -8,6 +8,7 @@ ALTER TABLE dead_letters ADD COLUMN replays INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE dead_letters ADD COLUMN job TEXT NOT NULL DEFAULT '';
 
 CREATE INDEX dead_letters_of ON dead_letters (source, key, facet, at) WHERE key <> '';
+CREATE INDEX dead_letters_alike ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
 
 ALTER TABLE update_status ADD COLUMN replay TEXT NOT NULL DEFAULT '';
 ALTER TABLE update_status ADD COLUMN replays INTEGER NOT NULL DEFAULT 0;
@@ -44,6 +45,7 @@ CREATE INDEX letter_jobs_newest ON letter_jobs (created_at);
 DROP TABLE letter_jobs;
 ALTER TABLE update_status DROP COLUMN replay;
 ALTER TABLE update_status DROP COLUMN replays;
+DROP INDEX dead_letters_alike;
 DROP INDEX dead_letters_of;
 ALTER TABLE dead_letters DROP COLUMN error;
 ALTER TABLE dead_letters DROP COLUMN fingerprint;
