@@ -4,7 +4,8 @@
 //
 // Invariants of a job:
 //   - It is worked on by the process that holds its lease, and by no other. Which letters it
-//     handled and how far it is are written in one transaction (Store.AdvanceJob).
+//     handled and how far it is are written in one transaction (Store.AdvanceJob). Leases are
+//     by the clocks of hosts, which must agree within half of onTheWay.
 //   - One replay of a source runs at a time: two could choose the same letters. One that was
 //     stopped counts until it is known which it asked for: it is held for that too.
 //   - It chooses letters of before it was ordered, and passes over those that died by it.
@@ -12,6 +13,8 @@
 //     (LetterJob.ChunkAt). Who goes on with it looks on the topic which of them were: each
 //     request carries the job and the letter (schemas.ReplayMark). Its holder asks for none
 //     when its chunk's time is over, so that nothing comes behind that look.
+//   - A purge may choose what a replay is asking for: both count it as done, and the index
+//     names the one that said so first.
 //   - A letter that could not be asked for stays open and is counted by why, once: the job's
 //     position never passes one of which nothing is known yet.
 //   - What is purged is deleted from Kafka only where everything before it is handled too,
