@@ -103,6 +103,8 @@ func explain(err error) *problem.HTTPError {
 		return problem.New(http.StatusConflict, "job-under-way", "Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it. What one that was stopped has asked for may be looked up for a minute more.")
 	case errors.Is(err, store.ErrNoJob):
 		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or it has ended and can't be stopped or resumed.")
+	case errors.Is(err, errUncounted):
+		return problem.New(http.StatusServiceUnavailable, "letters-uncounted", "To count the letters takes longer than it may. Choose fewer, as by since and until, one part after the other; if that takes as long, the database does not keep up.")
 	case errors.Is(err, errUnreadable):
 		return problem.New(http.StatusUnprocessableEntity, "unreadable-letter", err.Error())
 	case errors.Is(err, errGone):

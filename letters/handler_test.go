@@ -1,6 +1,7 @@
 package letters
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -247,4 +249,29 @@ func TestBadInputIsAnsweredWithWhatToDo(t *testing.T) {
 	if jobs, err := c.db.Jobs(t.Context(), 9); err != nil || len(jobs) != 0 {
 		t.Errorf("%+v were ordered, %v", jobs, err)
 	}
+}
+
+// slowCount is a store that takes for ever to count letters.
+type slowCount struct{ Store }
+
+func (slowCount) GroupLetters(ctx context.Context, _ store.LetterFilter, _ int) ([]store.LetterGroup, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestWhoOrdersTooManyToBeCountedIsToldToChooseFewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter(t)
+		c.of.Store = slowCount{c.of.Store}
+		const order = `{"kind":"REPLAY","lane":"LOW"}`
+		for _, text := range []string{
+			c.do(http.MethodGet, lettersPath+"/groups", "", http.StatusServiceUnavailable, nil),
+			c.do(http.MethodPost, lettersPath+"/plan", order, http.StatusServiceUnavailable, nil),
+			c.do(http.MethodPost, lettersPath+"/jobs", order, http.StatusServiceUnavailable, nil),
+		} {
+			if !strings.Contains(text, "letters-uncounted") {
+				t.Error(text)
+			}
+		}
+	})
 }

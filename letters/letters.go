@@ -101,7 +101,7 @@ const (
 // Plan returns what an order would do, by the index alone. It is not known there which
 // letters their topic still has.
 func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
-	groups, err := l.Store.GroupLetters(ctx, o.chosen(time.Time{}), groupsMost)
+	groups, err := l.Groups(ctx, o.chosen(time.Time{}))
 	if err != nil {
 		return Planned{}, err
 	}
@@ -238,7 +238,11 @@ func (l *Letters) List(ctx context.Context, filter store.LetterFilter, behind st
 
 // Groups counts the chosen letters by what went wrong, the most frequent first.
 func (l *Letters) Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
-	return l.Store.GroupLetters(ctx, filter, groupsMost)
+	groups, err := l.Store.GroupLetters(ctx, filter, groupsMost)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", errUncounted, err)
+	}
+	return groups, err
 }
 
 // Jobs returns the newest jobs, the newest first.
@@ -263,6 +267,7 @@ func (l *Letters) Show(ctx context.Context, id store.LetterID) (schemas.DeadLett
 }
 
 var (
+	errUncounted  = errors.New("the letters could not be counted in time")
 	errGone       = errors.New("the topic does not have the letter any more")
 	errUnreadable = errors.New("the record can't be read as a dead letter")
 )
