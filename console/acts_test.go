@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/letters"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
@@ -164,7 +165,12 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	if form := purge.formOf(root + "/letters/start"); form.Get("until") != "2026-01-27T10:00:00Z" || form.Get("kind") != "PURGE" || purge.byID("safe-to-replay") != nil {
 		t.Errorf("%v", form)
 	}
-	r.planned.Count = 0
+	r.planned = letters.Planned{Total: 2, IfReadable: 2, Routes: []letters.Route{{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true}}}
+	old := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW")
+	if form := old.formOf(root + "/letters/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
+		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
+	}
+	r.planned = letters.Planned{}
 	if d := r.get(root + "/letters/plan?source=nexon&kind=PURGE"); d.offers() != 0 {
 		t.Error("nothing may be purged, and that is offered")
 	}

@@ -165,8 +165,13 @@ func TestOrdersAreTakenStoppedAndResumed(t *testing.T) {
 	c.fill()
 	var plan Planned
 	c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"REPLAY","lane":"LOW"}`, 200, &plan)
-	if plan.Total != 4 || plan.Count != 2 || len(plan.Routes) != 3 {
+	if plan.Total != 4 || plan.Count != 2 || plan.IfReadable != 1 || len(plan.Routes) != 3 {
 		t.Errorf("%+v", plan)
+	}
+	var alone Planned
+	c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"REPLAY","lane":"LOW","filter":{"reason":"UNDECODABLE"}}`, 200, &alone)
+	if alone.Count != 0 || alone.IfReadable != 1 || len(alone.Routes) != 1 || !alone.Routes[0].IfReadable || alone.Routes[0].Topic == "" {
+		t.Errorf("%+v", alone)
 	}
 	c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"PURGE","filter":{"handled":"open"},"max":3}`, 200, &plan)
 	if plan.Count != 3 {

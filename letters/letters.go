@@ -72,8 +72,10 @@ type Order struct {
 // Planned is what an order would do.
 type Planned struct {
 	// Total are the letters that it chooses, and Count those of them that it would handle.
-	Total int64 `json:"total"`
-	Count int64 `json:"count"`
+	// IfReadable are those besides that it would handle if this release can read them.
+	Total      int64 `json:"total"`
+	Count      int64 `json:"count"`
+	IfReadable int64 `json:"ifReadable,omitempty"`
 	// Routes are what would become of which of them.
 	Routes []Route `json:"routes"`
 	// More: there are more kinds of them than are shown.
@@ -87,6 +89,9 @@ type Route struct {
 	Count  int64                    `json:"count"`
 	// Topic is where they are asked for; empty for a purge and for those that stay open.
 	Topic string `json:"topic,omitempty"`
+	// IfReadable: they go there if this release can read them, which only the letters
+	// themselves tell; else they stay open.
+	IfReadable bool `json:"ifReadable,omitempty"`
 	// Refused says why they stay open.
 	Refused string `json:"refused,omitempty"`
 }
@@ -111,7 +116,10 @@ func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
 			return
 		}
 		p.Total += r.Count
-		if r.Refused == "" {
+		switch {
+		case r.IfReadable:
+			p.IfReadable += r.Count
+		case r.Refused == "":
 			p.Count += r.Count
 		}
 		same := func(other Route) bool {
@@ -133,15 +141,13 @@ func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
 		spent.Refused, spent.Count = RefusedLimit, g.Spent
 		add(spent)
 		r.Count -= g.Spent
-		if g.Facet == "" { // it may be that this release can: only the letter itself tells
-			r.Refused = RefusedUndecodable
-		} else {
-			r.Topic = schemas.RequestTopic(o.Filter.Source, o.Lane)
-		}
+		r.Topic = schemas.RequestTopic(o.Filter.Source, o.Lane)
+		r.IfReadable = g.Facet == "" // whoever buried them could not
 		add(r)
 	}
 	if o.Most > 0 {
 		p.Count = min(p.Count, o.Most)
+		p.IfReadable = min(p.IfReadable, o.Most-p.Count)
 	}
 	return p, nil
 }

@@ -119,11 +119,13 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 	switch {
 	case dry:
 		return nil
-	case plan.Count == 0:
+	case plan.Total == 0:
 		return notFoundError{fmt.Errorf("there is no dead letter to %s", verb)}
+	case plan.Count+plan.IfReadable == 0:
+		return notFoundError{fmt.Errorf("none of %d dead letters would be replayed; the table says why", plan.Total)}
 	case !yes:
 		in := cmd.InOrStdin()
-		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count, d.source)
+		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
 		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
 			return err
 		}
@@ -145,13 +147,19 @@ func (p *program) tellPlan(plan letters.Planned) error {
 			to = "nowhere: " + refusals[r.Refused]
 		case to == "":
 			to = "nowhere: done with"
+		case r.IfReadable:
+			to += ", if this release can read them"
 		}
 		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), dash(r.Facet), to})
 	}
 	if err := table(p.stdout, rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(p.stdout, "%d of %d letters\n", plan.Count, plan.Total)
+	more := ""
+	if plan.IfReadable > 0 {
+		more = fmt.Sprintf(", and %d more if this release can read them", plan.IfReadable)
+	}
+	_, err := fmt.Fprintf(p.stdout, "%d of %d letters%s\n", plan.Count, plan.Total, more)
 	return err
 }
 

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+)
+
+// spoken is an admin API that says what it is told to, by method and path.
+type spoken struct {
+	*testing.T
+	answers map[string]func(*http.Request) (status int, body any)
+	asked   []string
+}
+
+// dlq runs a command against it, about the source nexon.
+func (s *spoken) dlq(args ...string) (code int, stdout, stderr string) {
+	s.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		what := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/admin/v1")
+		s.asked = append(s.asked, what)
+		status, body := http.StatusNotFound, any(nil)
+		if answer := s.answers[what]; answer != nil {
+			status, body = answer(r)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		if err := json.NewEncoder(w).Encode(body); err != nil {
+			s.Error(err)
+		}
+	}))
+	defer server.Close()
+	var out, errs bytes.Buffer
+	code = run(context.Background(), append([]string{"dlq"}, args...), []string{"FRESHET_ADDR=" + server.URL}, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func says(body any) func(*http.Request) (int, any) {
+	return func(*http.Request) (int, any) { return http.StatusOK, body }
+}
+
+// TestWhatThisReleaseMayReadCanBeReplayedAlone: whoever buried it could not.
+func TestWhatThisReleaseMayReadCanBeReplayedAlone(t *testing.T) {
+	t.Parallel()
+	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
+		"POST /letters/nexon/plan": says(letters.Planned{Total: 3, IfReadable: 2, Routes: []letters.Route{
+			{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true},
+			{Reason: schemas.UnknownMajor, Count: 1, Refused: letters.RefusedLimit},
+		}}),
+		"POST /letters/nexon/jobs": says(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
+	}}
+	code, out, errs := s.dlq("replay", "--source", "nexon", "--reason", "UNKNOWN_MAJOR", "--yes")
+	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 letters, and 2 more if this release can read them", "2 of 3 letters are asked for again"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("exit %d: %q is not in %s%s", code, want, out, errs)
+		}
+	}
+	s.answers["POST /letters/nexon/plan"] = says(letters.Planned{Total: 1, Routes: []letters.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: letters.RefusedLimit}}})
+	s.asked = nil
+	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters would be replayed") || len(s.asked) != 1 {
+		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
+	}
+}
