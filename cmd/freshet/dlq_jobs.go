@@ -40,7 +40,7 @@ otherwise, so that they don't take what is kept for users.`,
   freshet dlq replay --offset 3:120 --lane high --yes
   freshet dlq replay --resume 0199c8a0-…`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if resume != "" {
+			if cmd.Flags().Changed("resume") {
 				return p.resumeJob(cmd, d.addr, resume)
 			}
 			perSecond, err := rateOf(rate)
@@ -292,7 +292,22 @@ func (p *program) dlqStop() *cobra.Command {
 	return c
 }
 
+// resumeJob goes on with a job. A flag that would be ignored is refused: whoever gives --max or
+// --dry-run means it.
 func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
+	given := cmd.Flags()
+	rest := given.NFlag() - 1
+	for _, name := range []string{"addr", "config"} {
+		if given.Changed(name) {
+			rest--
+		}
+	}
+	switch {
+	case id == "":
+		return usageError{errors.New("--resume names no job; `freshet dlq jobs` lists them")}
+	case rest > 0:
+		return usageError{errors.New("--resume goes on with the job as it was ordered, so no other flag but --addr goes with it; leave them out, or stop the job and order another")}
+	}
 	api, err := p.admin(addr)
 	if err != nil {
 		return err

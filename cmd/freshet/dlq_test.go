@@ -83,6 +83,9 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 		{"between 1 and 1000", "show", "--limit", "0"},
 		{"high or low", "replay", "--lane", "middle"},
 		{"50/s or 30/m", "replay", "--rate", "50"},
+		{"no other flag but --addr", "replay", "--resume", "none", "--dry-run"},
+		{"no other flag but --addr", "replay", "--max", "5", "--resume", "none", "--addr", d.api},
+		{"names no job", "replay", "--resume", ""},
 		{"50/s or 30/m", "replay", "--rate", "9/h"},
 		{"table, json or jsonl", "list", "-o", "xml"},
 		{"accepts 1 arg", "stop"},
@@ -94,6 +97,7 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 	d.said(3, []string{"there is no such dead letter"}, "dlq", "show", "--key", "nobody")
 	d.said(3, []string{"no such job"}, "dlq", "stop", "none")
 	d.said(3, []string{"no such job"}, "dlq", "replay", "--resume", "none")
+	d.said(3, []string{"no such job"}, "dlq", "replay", "--resume", "none", "--addr", d.api)
 
 	d.buried("a", 5)
 	table := strings.Join(strings.Fields(d.said(0, nil, "dlq", "list", "--limit", "0")), " ")
