@@ -69,7 +69,7 @@ type List struct {
 type Groups struct {
 	Groups []store.LetterGroup `json:"groups"`
 	Total  int64               `json:"total"`
-	// More: there are more groups than are shown.
+	// More: there are more groups than are shown; Total is of all.
 	More bool `json:"more,omitempty"`
 }
 
@@ -173,10 +173,12 @@ func (l *Letters) groups(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, err
 	}
 	groups, err := l.Groups(r.Context(), filter)
-	all := Groups{Groups: append([]store.LetterGroup{}, groups...), More: len(groups) == groupsMost}
+	all := Groups{Groups: append([]store.LetterGroup{}, groups...)}
+	shown := int64(0)
 	for _, g := range groups {
-		all.Total += g.Count
+		shown, all.Total = shown+g.Count, g.Of.All
 	}
+	all.More = shown < all.Total
 	return admin.Answer{Body: all}, err
 }
 

@@ -168,6 +168,14 @@ func TestOrdersAreTakenStoppedAndResumed(t *testing.T) {
 	if plan.Total != 4 || plan.Count != 2 || plan.IfReadable != 1 || len(plan.Routes) != 3 {
 		t.Errorf("%+v", plan)
 	}
+	if since := time.Since(plan.Until); since < 0 || since > time.Minute {
+		t.Errorf("it was counted until %v", plan.Until)
+	}
+	before := plan.Until.Format(time.RFC3339Nano)
+	c.bury(idOf(3, 6))
+	if c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"PURGE","filter":{"until":"`+before+`"}}`, 200, &plan); plan.Total != 4 || plan.Until.Format(time.RFC3339Nano) != before {
+		t.Errorf("what died since is chosen too: %+v", plan)
+	}
 	var alone Planned
 	c.do(http.MethodPost, lettersPath+"/plan", `{"kind":"REPLAY","lane":"LOW","filter":{"reason":"UNDECODABLE"}}`, 200, &alone)
 	if alone.Count != 0 || alone.IfReadable != 1 || len(alone.Routes) != 1 || !alone.Routes[0].IfReadable || alone.Routes[0].Topic == "" {

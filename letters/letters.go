@@ -78,8 +78,11 @@ type Planned struct {
 	IfReadable int64 `json:"ifReadable,omitempty"`
 	// Routes are what would become of which of them.
 	Routes []Route `json:"routes"`
-	// More: there are more kinds of them than are shown.
+	// More: there are more kinds of them than Routes have; the counts are of all.
 	More bool `json:"more,omitempty"`
+	// Until is that of the order, or now: an order until then chooses these letters, and
+	// none that died while somebody thought about it.
+	Until time.Time `json:"until"`
 }
 
 // Route is where letters of one kind would go.
@@ -106,21 +109,15 @@ const (
 // Plan returns what an order would do, by the index alone. It is not known there which
 // letters their topic still has.
 func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
-	groups, err := l.Groups(ctx, o.chosen(time.Time{}))
+	chosen := o.chosen(time.Now())
+	groups, err := l.Groups(ctx, chosen)
 	if err != nil {
 		return Planned{}, err
 	}
-	p := Planned{Routes: []Route{}, More: len(groups) == groupsMost}
+	p := Planned{Routes: []Route{}, Until: chosen.Until}
 	add := func(r Route) {
 		if r.Count == 0 {
 			return
-		}
-		p.Total += r.Count
-		switch {
-		case r.IfReadable:
-			p.IfReadable += r.Count
-		case r.Refused == "":
-			p.Count += r.Count
 		}
 		same := func(other Route) bool {
 			return other.Reason == r.Reason && other.Facet == r.Facet && other.Topic == r.Topic && other.Refused == r.Refused
@@ -131,7 +128,13 @@ func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
 			p.Routes = append(p.Routes, r)
 		}
 	}
+	shown := int64(0)
 	for _, g := range groups {
+		shown, p.Total = shown+g.Count, g.Of.All
+		if p.Count = p.Total; o.Kind == store.ReplayJob {
+			p.IfReadable = g.Of.Undecoded
+			p.Count -= g.Of.Undecoded + g.Of.Spent
+		}
 		r := Route{Reason: g.Reason, Facet: g.Facet, Count: g.Count}
 		if o.Kind == store.PurgeJob {
 			add(r)
@@ -145,6 +148,7 @@ func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
 		r.IfReadable = g.Facet == "" // whoever buried them could not
 		add(r)
 	}
+	p.More = shown < p.Total
 	if o.Most > 0 {
 		p.Count = min(p.Count, o.Most)
 		p.IfReadable = min(p.IfReadable, o.Most-p.Count)
@@ -156,7 +160,7 @@ func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
 func (o Order) chosen(now time.Time) store.LetterFilter {
 	f := o.Filter
 	f.Handled = store.OpenLetters
-	if !now.IsZero() && (f.Until.IsZero() || f.Until.After(now)) {
+	if now = now.UTC().Truncate(time.Microsecond); f.Until.IsZero() || f.Until.After(now) {
 		f.Until = now
 	}
 	return f
@@ -178,7 +182,7 @@ func (l *Letters) Start(ctx context.Context, o Order, actor string) (store.Lette
 	}
 	now := time.Now().UTC()
 	j := store.LetterJob{
-		ID: id.String(), Source: o.Filter.Source, Kind: o.Kind, Filter: o.chosen(now), Lane: o.Lane, Rate: o.Rate, Most: o.Most, Note: o.Note,
+		ID: id.String(), Source: o.Filter.Source, Kind: o.Kind, Filter: o.chosen(p.Until), Lane: o.Lane, Rate: o.Rate, Most: o.Most, Note: o.Note,
 		State: store.JobRunning, Total: total, Refused: map[string]int64{},
 		At: store.LetterID{Partition: -1}, CreatedAt: now, CreatedBy: actor, UpdatedAt: now,
 	}

@@ -160,14 +160,21 @@ type LetterGroup struct {
 	Last  time.Time `json:"last"`
 	// Spent are those that were replayed as often as may be.
 	Spent int64 `json:"spent"`
+	// Of counts the letters of all groups, also of those beyond the limit.
+	Of LetterCount `json:"-"`
 }
+
+// LetterCount is how many letters there are. Spent are those of them that were replayed as
+// often as may be, and Undecoded those besides whose record could not be decoded.
+type LetterCount struct{ All, Spent, Undecoded int64 }
 
 // GroupLetters returns the statement that counts the chosen letters by what went wrong, the
 // most frequent first; and what it takes. It returns what ScanGroup takes.
 func (f LetterFilter) GroupLetters(limit int) (string, []any) {
 	where, args := f.where([]any{schemas.MaxReplays, limit})
 	return `SELECT reason, fingerprint, facet, max(status), max(error), count(*), min(at), max(at),
-	count(CASE WHEN replays >= $1 THEN 1 END)
+	count(CASE WHEN replays >= $1 THEN 1 END), CAST(sum(count(*)) OVER () AS bigint), CAST(sum(count(CASE WHEN replays >= $1 THEN 1 END)) OVER () AS bigint),
+	CAST(sum(count(CASE WHEN replays < $1 AND facet = '' THEN 1 END)) OVER () AS bigint)
 FROM dead_letters WHERE ` + where + `
 GROUP BY reason, fingerprint, facet ORDER BY count(*) DESC, max(at) DESC, fingerprint, facet LIMIT $2`, args
 }
@@ -175,7 +182,7 @@ GROUP BY reason, fingerprint, facet ORDER BY count(*) DESC, max(at) DESC, finger
 // ScanGroup fills the group by scan, which is a row's Scan.
 func (g *LetterGroup) ScanGroup(scan func(...any) error) error {
 	var first, last int64
-	err := scan(&g.Reason, &g.Fingerprint, &g.Facet, &g.Status, &g.Error, &g.Count, &first, &last, &g.Spent)
+	err := scan(&g.Reason, &g.Fingerprint, &g.Facet, &g.Status, &g.Error, &g.Count, &first, &last, &g.Spent, &g.Of.All, &g.Of.Spent, &g.Of.Undecoded)
 	g.First, g.Last = fromMicros(first), fromMicros(last)
 	return err
 }

@@ -130,6 +130,7 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 			return err
 		}
 	}
+	values["until"] = plan.Until.Format(time.RFC3339Nano) // what died since was not shown
 	var j store.LetterJob
 	if err := api.call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
 		return err
@@ -154,6 +155,9 @@ func (p *program) tellPlan(plan letters.Planned) error {
 	}
 	if err := table(p.stdout, rows); err != nil {
 		return err
+	}
+	if plan.More {
+		fmt.Fprintln(p.stderr, "there are more kinds of letters than the table shows; the numbers below it are of all")
 	}
 	more := ""
 	if plan.IfReadable > 0 {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/freshet/freshet/letters"
 	"github.com/freshet/freshet/schemas"
@@ -66,5 +67,28 @@ func TestWhatThisReleaseMayReadCanBeReplayedAlone(t *testing.T) {
 	s.asked = nil
 	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters would be replayed") || len(s.asked) != 1 {
 		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
+	}
+}
+
+// TestWhatIsOrderedIsWhatWasShown: letters that died meanwhile are of none of it.
+func TestWhatIsOrderedIsWhatWasShown(t *testing.T) {
+	t.Parallel()
+	until := time.Date(2026, 1, 27, 12, 0, 0, 1000, time.UTC)
+	var ordered struct{ Filter map[string]string }
+	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
+		"POST /letters/nexon/plan": says(letters.Planned{Total: 1500, Count: 1500, More: true, Until: until, Routes: []letters.Route{{Reason: schemas.Upstream5xx, Count: 1000}}}),
+		"POST /letters/nexon/jobs": func(r *http.Request) (int, any) {
+			if err := json.NewDecoder(r.Body).Decode(&ordered); err != nil {
+				t.Error(err)
+			}
+			return http.StatusOK, map[string]any{"state": "DONE", "kind": "PURGE", "id": "j"}
+		},
+	}}
+	code, out, errs := s.dlq("purge", "--source", "nexon", "--reason", "upstream_5xx", "--yes")
+	if code != 0 || !strings.Contains(out, "1500 of 1500 letters") || !strings.Contains(errs, "more kinds of letters than the table shows") {
+		t.Errorf("exit %d, %q, %q", code, out, errs)
+	}
+	if f := ordered.Filter; f["until"] != "2026-01-27T12:00:00.000001Z" || f["reason"] != "UPSTREAM_5XX" {
+		t.Errorf("%v", f)
 	}
 }

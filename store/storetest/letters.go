@@ -207,7 +207,7 @@ func testLetterFilter(b bench) {
 }
 
 func testLetterGroups(b bench) {
-	for n := range int64(5) {
+	for n := range int64(6) {
 		l := letter(entity, n+1)
 		if l.Replays = 0; n == 1 {
 			l.Replays = schemas.MaxReplays
@@ -215,12 +215,17 @@ func testLetterGroups(b bench) {
 		if n == 4 {
 			l.Fingerprint, l.Status = "f2", 0
 		}
+		if n == 5 {
+			l.Entity, l.Reason, l.Fingerprint, l.Status = schemas.Entity{Source: entity.Source}, schemas.Undecodable, "", 0
+		}
 		b.bury(l)
 	}
 	b.handle(store.Handling{How: store.Purged, At: at(9)}, letter(entity, 1).LetterID)
+	of := store.LetterCount{All: 5, Spent: 1, Undecoded: 1}
 	want := []store.LetterGroup{
-		{Reason: schemas.Upstream4xx, Fingerprint: "f1", Facet: entity.Facet, Status: 400, Error: "error 4", Count: 3, First: at(2), Last: at(4), Spent: 1},
-		{Reason: schemas.Upstream4xx, Fingerprint: "f2", Facet: entity.Facet, Error: "error 5", Count: 1, First: at(5), Last: at(5)},
+		{Reason: schemas.Upstream4xx, Fingerprint: "f1", Facet: entity.Facet, Status: 400, Error: "error 4", Count: 3, First: at(2), Last: at(4), Spent: 1, Of: of},
+		{Reason: schemas.Undecodable, Error: "error 6", Count: 1, First: at(6), Last: at(6), Of: of},
+		{Reason: schemas.Upstream4xx, Fingerprint: "f2", Facet: entity.Facet, Error: "error 5", Count: 1, First: at(5), Last: at(5), Of: of},
 	}
 	f := store.LetterFilter{Source: "nexon", Handled: store.OpenLetters}
 	if got, err := b.store.GroupLetters(b.Context(), f, 9); err != nil || !reflect.DeepEqual(got, want) {
