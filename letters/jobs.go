@@ -31,13 +31,18 @@ const (
 	// troublePause is how long a job waits for what keeps it from going on: until then a
 	// request that Kafka did not acknowledge in time has arrived, or never will.
 	troublePause = onTheWay
+	// endsWithin is how long a chunk goes on when its process ends: for the requests that are
+	// being asked for, so that nobody has to look whether they were.
+	endsWithin = 5 * time.Second
 	// advancePatience bounds a write of how far a job is.
 	advancePatience = 5 * time.Second
 )
 
-// Run works on jobs until ctx ends, several at once, as do other processes. A chunk that has
-// begun is finished.
+// Run works on jobs until ctx ends, several at once, as do other processes. Of a chunk that
+// has begun no more is done then than endsWithin allows; another process goes on with the
+// rest.
 func (l *Letters) Run(ctx context.Context) error {
+	l.ending = ctx.Done()
 	var working sync.WaitGroup
 	defer working.Wait()
 	// What this process knows nothing of is for one that does, as while the configuration is
@@ -205,9 +210,13 @@ func (l *Letters) advance(ctx context.Context, j store.LetterJob, handled []stor
 // chunk handles the next letters of a job, and returns it as it is then known to be; err says
 // why less was done than could be.
 func (l *Letters) chunk(ctx context.Context, j store.LetterJob, troubled bool) (store.LetterJob, error) {
-	// It begins as a whole and ends as one, also when the process stops.
+	process := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTime)
 	defer cancel()
+	defer context.AfterFunc(process, func() {
+		due.Pause(ctx, endsWithin)
+		cancel()
+	})()
 	if troubled {
 		var err error
 		if j, err = l.again(ctx, j); err != nil || rests(j) {
@@ -221,6 +230,9 @@ func (l *Letters) chunk(ctx context.Context, j store.LetterJob, troubled bool) (
 	after, err := work(ctx, j)
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return after, err
+	}
+	if process.Err() != nil { // whoever goes on with it tells why it waits
+		return j, err
 	}
 	is, failed := l.again(ctx, j)
 	if failed == nil && !rests(is) {

@@ -189,36 +189,6 @@ func TestOfAReplayThatWasStoppedInAChunkNoOtherAsksAgain(t *testing.T) {
 	})
 }
 
-// TestAChunkThatHasBegunIsFinishedWhenItsProcessStops and another goes on at once.
-func TestAChunkThatHasBegunIsFinishedWhenItsProcessStops(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.buryMany(900)
-		p := w.process()
-		calls := 0
-		p.door = func(_ context.Context, all []Ask) []error {
-			if calls++; calls == 3 {
-				p.stop()
-			}
-			for _, a := range all {
-				w.put(a, time.Now())
-			}
-			return make([]error, len(all))
-		}
-		id := p.run().start(Order{}).ID
-		<-p.ended
-		if j := w.job(id); j.Done != chunkMost || !j.ChunkAt.IsZero() || j.Lease.After(time.Now()) {
-			t.Errorf("it was left as %+v", j)
-		}
-		began := time.Now()
-		w.process().run()
-		w.counted(w.ended(id), 900, map[string]int64{})
-		w.eachOnce(900)
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("the other went on after %v", took)
-		}
-	})
-}
-
 func TestAJobThatIsStoppedGoesOnAtOnceWhenItIsResumed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.buryMany(1000)

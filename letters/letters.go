@@ -41,6 +41,8 @@ type Letters struct {
 	Needs
 	metrics *metrics
 	places  chan struct{} // for the jobs that are worked on here
+	// ending is closed when Run is to end.
+	ending <-chan struct{}
 }
 
 // jobsAtOnce are worked on by one process: a slow one must not keep others waiting.
@@ -48,7 +50,7 @@ const jobsAtOnce = 8
 
 // New returns what can be done with letters. Run works on jobs.
 func New(needs Needs) *Letters {
-	return &Letters{needs, newMetrics(needs.Sources, needs.Metrics), make(chan struct{}, jobsAtOnce)}
+	return &Letters{Needs: needs, metrics: newMetrics(needs.Sources, needs.Metrics), places: make(chan struct{}, jobsAtOnce)}
 }
 
 // Why a letter stays open.

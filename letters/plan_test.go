@@ -11,7 +11,6 @@ import (
 
 // TestAllAreCountedAlsoOfMoreKindsThanAreShown: who confirms a number means all of them.
 func TestAllAreCountedAlsoOfMoreKindsThanAreShown(t *testing.T) {
-	t.Parallel()
 	c := newCounter(t)
 	const kinds = groupsMost + 20
 	for n := range int64(kinds) {

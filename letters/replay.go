@@ -185,7 +185,8 @@ func fits(a Ask) bool {
 
 func mark(id store.LetterID) string { return fmt.Sprintf("%d:%d", id.Partition, id.Offset) }
 
-// ask asks for what is to be asked for, until then.
+// ask asks for what is to be asked for, until then, or until the process is to end: with no
+// error, what was not asked for surely was not.
 func (l *Letters) ask(ctx context.Context, until time.Time, fates []*fate) (trouble error) {
 	var left []*fate
 	for _, f := range fates {
@@ -197,6 +198,11 @@ func (l *Letters) ask(ctx context.Context, until time.Time, fates []*fate) (trou
 		// Before each group: somebody else may hold the job when a process has been frozen.
 		if !time.Now().Before(until) || ctx.Err() != nil {
 			return errors.Join(trouble, errTimeOver)
+		}
+		select {
+		case <-l.ending:
+			return nil
+		default:
 		}
 		some := left[:min(askedAtOnce, len(left))]
 		left = left[len(some):]

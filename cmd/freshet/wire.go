@@ -198,9 +198,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
-	behind.run(dead.Run)
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
+	front.run(dead.Run)
 	if p.opsListener != nil {
 		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListener, ops) })
 	}

@@ -154,7 +154,7 @@ func hasPort(c corev1.Container, name string) bool {
 }
 
 // least is how long each role may take to stop, in seconds: see the manifests' comments.
-var least = map[string]int64{"freshet-query": 35, "freshet-worker": 50, "freshet-scheduler": 20}
+var least = map[string]int64{"freshet-query": 45, "freshet-worker": 50, "freshet-scheduler": 20}
 
 func (in *installation) judgePods(w workload) {
 	spec := w.pods.Spec
