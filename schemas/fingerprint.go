@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// fingerprintOf is how much of an error tells it from others, in bytes: behind that
-	// stand excerpts of answers.
+	// fingerprintOf is how much of an error, without keys and numbers, tells it from others,
+	// in bytes: behind that stand excerpts of answers.
 	fingerprintOf = 300
 	// summedUp is how long an answer is that a summary has, in bytes.
 	summedUp = 300
@@ -41,7 +41,9 @@ func (d DeadLetter) Summary() string {
 // numbers and ids, so that they can be counted, looked at and replayed together. e is the
 // letter's entity; it may be empty.
 func (d DeadLetter) Fingerprint(e Entity) string {
-	text := cut(d.Summary(), fingerprintOf)
+	// Keys and numbers are of any length, so they go first: what a longer one pushed beyond
+	// the end would tell the same errors apart.
+	text := cut(d.Summary(), maxErrorBytes)
 	for _, key := range []string{url.PathEscape(e.Key), url.QueryEscape(e.Key), e.Key} {
 		if len(key) > 3 || errorWords.FindString(key) != key { // a short one may be a part of any word
 			text = strings.ReplaceAll(text, key, "#")
@@ -53,6 +55,6 @@ func (d DeadLetter) Fingerprint(e Entity) string {
 		}
 		return word
 	})
-	sum := sha256.Sum256([]byte(string(d.Reason) + "\x00" + strconv.Itoa(d.Status) + "\x00" + text))
+	sum := sha256.Sum256([]byte(string(d.Reason) + "\x00" + strconv.Itoa(d.Status) + "\x00" + cut(text, fingerprintOf)))
 	return hex.EncodeToString(sum[:fingerprintBytes])
 }

@@ -34,6 +34,32 @@ func TestErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
 	}
 }
 
+// TestLongErrorsThatDifferInKeysAndNumbersHaveOneFingerprint, wherever those lie: a long key must
+// not push what follows beyond what is looked at, nor lie across its end.
+func TestLongErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
+	of := func(lead int, key, number, tail string) string {
+		text := "GET https://x/" + strings.Repeat("long/", lead) + "?id=" + key + ": 500 after " + number + "ms: " + strings.Repeat("and so on, ", 30) + tail
+		return DeadLetter{Reason: Upstream5xx, Status: 500, Error: text}.Fingerprint(Entity{Source: "s", Facet: "f", Key: key})
+	}
+	for lead := range 80 {
+		base := of(lead, "abcd", "1", "")
+		for name, got := range map[string]string{
+			"a long key":     of(lead, strings.Repeat("k", 250), "1", ""),
+			"a longer key":   of(lead, strings.Repeat("kl", 600), "1", ""),
+			"a long number":  of(lead, "abcd", strings.Repeat("7", 40), ""),
+			"an excerpt":     of(lead, "abcd", "1", "of an answer"),
+			"all of it long": of(lead, strings.Repeat("k", 250), strings.Repeat("7", 40), strings.Repeat("x", 8<<10)),
+		} {
+			if got != base {
+				t.Errorf("%s behind %d bytes: another fingerprint", name, 5*lead)
+			}
+		}
+	}
+	if of(0, "abcd", "1", "") == of(1, "abcd", "1", "") {
+		t.Error("two long errors have one fingerprint")
+	}
+}
+
 func TestASummaryHasWhatAShortAnswerSays(t *testing.T) {
 	for want, d := range map[string]DeadLetter{
 		`answered 400: { "name": "OPENAPI00004" }`: {Error: "answered\n400", Sample: []byte("{\n  \"name\":  \"OPENAPI00004\"\n}")},
