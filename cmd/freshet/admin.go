@@ -173,7 +173,7 @@ func (a *admin) refused(r reply, scope access.Scope) error {
 	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
 		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope %s", a.base, p.Detail, scope)
 	}
-	if len(p.Errors) > 0 {
+	if len(p.Errors) > 0 || p.Code == "unreadable-letter" {
 		return refusedError{errors.New(p.Detail), p.Errors}
 	}
 	return errors.New(p.Detail)

@@ -50,7 +50,7 @@ the upstream answered. Name one, or choose some by filters; the newest come firs
 					return err
 				}
 			}
-			return p.showLetters(cmd.Context(), api, path, ids, output)
+			return p.showLetters(cmd.Context(), api, path, ids, d.offset == "", output)
 		},
 	}
 	d.flags(c)
@@ -78,11 +78,20 @@ func idsOf(ctx context.Context, api *admin, path string, values map[string]strin
 	return ids, nil
 }
 
-func (p *program) showLetters(ctx context.Context, api *admin, path string, ids []string, output format) error {
+// showLetters prints letters. One that a filter chose by the index, and that Kafka has no longer
+// or nobody can read, keeps none of the others from being shown.
+func (p *program) showLetters(ctx context.Context, api *admin, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
+	lost := 0
 	for i, id := range ids {
 		var raw json.RawMessage
-		if err := api.call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw); err != nil {
+		err := api.call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw)
+		if chosen && (errors.As(err, new(notFoundError)) || errors.As(err, new(refusedError))) { // the others are there
+			fmt.Fprintf(p.stderr, "letter %s: %v\n", id, err)
+			lost++
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		if output != "table" {
@@ -93,17 +102,22 @@ func (p *program) showLetters(ctx context.Context, api *admin, path string, ids 
 		if err := json.Unmarshal(raw, &letter); err != nil {
 			return err
 		}
-		if i > 0 {
+		if i > lost {
 			fmt.Fprintln(p.stdout)
 		}
 		if err := showLetter(p.stdout, id, letter); err != nil {
 			return err
 		}
 	}
-	if output == "table" {
-		return nil
+	if output != "table" {
+		if err := printAll(p.stdout, output, append([]json.RawMessage{}, all...), nil, nil); err != nil {
+			return err
+		}
 	}
-	return printAll(p.stdout, output, all, nil, nil)
+	if lost > 0 {
+		return partialError{fmt.Errorf("%d of %d letters can't be shown", lost, len(ids))}
+	}
+	return nil
 }
 
 // showLetter prints a letter for people. What can't be printed is escaped: it is what

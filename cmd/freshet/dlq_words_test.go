@@ -92,3 +92,31 @@ func TestWhatIsOrderedIsWhatWasShown(t *testing.T) {
 		t.Errorf("%v", f)
 	}
 }
+
+// TestALostLetterKeepsNoOtherFromBeingShown: the index knows letters that Kafka has deleted.
+func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
+	t.Parallel()
+	refused := func(status int, code string) func(*http.Request) (int, any) {
+		return func(*http.Request) (int, any) { return status, map[string]any{"code": code, "detail": code} }
+	}
+	there := says(map[string]any{"reason": "UPSTREAM_4XX", "headers": []any{}, "time": "2026-01-27T12:00:00Z"})
+	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
+		"GET /letters/nexon":     says(letters.List{Letters: []letters.Entry{{ID: "3:1"}, {ID: "3:2"}, {ID: "3:3"}}}),
+		"GET /letters/nexon/3/1": refused(http.StatusNotFound, "no-such-letter"),
+		"GET /letters/nexon/3/2": refused(http.StatusUnprocessableEntity, "unreadable-letter"),
+		"GET /letters/nexon/3/3": there,
+	}}
+	for output, want := range map[string]string{"table": "letter    3:3", "json": `"UPSTREAM_4XX"`} {
+		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
+		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "letter 3:1: no-such-letter\nletter 3:2: unreadable-letter\n") || !strings.Contains(errs, "2 of 3 letters") {
+			t.Errorf("%s: exit %d, %q, %q", output, code, out, errs)
+		}
+	}
+	if code, _, errs := s.dlq("show", "--source", "nexon", "3:1"); code != 3 || !strings.Contains(errs, "no-such-letter") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+	s.answers["GET /letters/nexon/3/2"] = refused(http.StatusServiceUnavailable, "unavailable")
+	if code, out, errs := s.dlq("show", "--source", "nexon"); code != 1 || strings.Contains(out, "3:3") || !strings.Contains(errs, "unavailable") {
+		t.Errorf("nobody answers: exit %d, %q, %q", code, out, errs)
+	}
+}
