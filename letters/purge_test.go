@@ -160,3 +160,17 @@ func TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries(t *testing.T) {
 		}
 	})
 }
+
+// TestAPurgeOfNothingDeletesWhatIsHandled: after a replay of all, nothing else does.
+func TestAPurgeOfNothingDeletesWhatIsHandled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.buryMany(30)
+		p := w.process().run()
+		w.ended(p.start(Order{}).ID)
+		j := w.ended(p.start(Order{Kind: store.PurgeJob}).ID)
+		all, err := w.db.Letters(w.Context(), store.LetterFilter{Source: theSource}, store.Letter{}, 100)
+		if err != nil || len(all) != 0 || w.starts[0] != 30 || j.Total != 0 {
+			t.Errorf("%d entries are left, %v; the topic begins at %d, and %d were chosen", len(all), err, w.starts[0], j.Total)
+		}
+	})
+}

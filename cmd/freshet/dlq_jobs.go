@@ -71,7 +71,8 @@ func (p *program) dlqPurge() *cobra.Command {
 		Use:   "purge",
 		Short: "Mark dead letters as done with, and delete them where Kafka can",
 		Long: `Mark all open dead letters that the filters choose as done with. Kafka can delete only what its
-partitions begin with: of each, all that lies before the first letter which is still open.`,
+partitions begin with: of each, all that lies before the first letter which is still open.
+That is done also when the filters choose none, as after replays.`,
 		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 7d`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.order(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
@@ -119,13 +120,16 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 	switch {
 	case dry:
 		return nil
-	case plan.Total == 0:
-		return notFoundError{fmt.Errorf("there is no dead letter to %s", verb)}
-	case plan.Count+plan.IfReadable == 0:
+	case plan.Total == 0 && verb == "replay":
+		return notFoundError{errors.New("there is no dead letter to replay")}
+	case plan.Total > 0 && plan.Count+plan.IfReadable == 0:
 		return notFoundError{fmt.Errorf("none of %d dead letters would be replayed; the table says why", plan.Total)}
 	case !yes:
 		in := cmd.InOrStdin()
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
+		if plan.Total == 0 { // replays leave handled letters behind
+			question = fmt.Sprintf("None is open. Delete the handled dead letters of %s where Kafka can?", d.source)
+		}
 		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 // ailing has the upstream refuse all keys that begin with bad for good, or none.
 func (d *dev) ailing(ill bool) {
 	d.Helper()
-	var c simulator.Control
+	c := simulator.Control{Faults: []simulator.Fault{}}
 	if ill {
 		c.Faults = []simulator.Fault{{Key: "^bad", Kind: simulator.BadParameter}}
 	}
@@ -66,13 +66,9 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 			t.Errorf("nothing is %q", text)
 		}
 	}
-	nothing := func(verb string, args ...string) {
-		t.Helper()
-		if code, _, errs := d.dlq(context.Background(), append([]string{verb, "--yes"}, args...)...); code != 3 || !strings.Contains(errs, "there is no dead letter to "+verb) {
-			t.Errorf("exit %d, %q", code, errs)
-		}
+	if code, _, errs := d.dlq(context.Background(), "replay", "--yes", "--reason", "parse_error"); code != 3 || !strings.Contains(errs, "there is no dead letter to replay") {
+		t.Errorf("exit %d, %q", code, errs)
 	}
-	nothing("replay", "--reason", "parse_error")
 	for _, c := range [][]string{
 		{"UPSTREAM_5XX", "list", "--reason", "x"},
 		{"24h or 7d", "list", "--since", "soon"},
@@ -133,7 +129,12 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 letters are done with") {
 		t.Errorf("exit %d, %q", code, out)
 	}
-	nothing("purge")
+	if code, out, errs := d.dlq(context.Background(), "purge"); code != 2 || !strings.Contains(out, "0 of 0 letters") || !strings.Contains(errs, "give --yes") {
+		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
+	}
+	if code, out, errs := d.dlq(context.Background(), "purge", "--yes"); code != 0 || !strings.Contains(out, "0 of 0 letters are done with (job ") {
+		t.Errorf("nothing is open, and what is handled stays: exit %d, %q, %q", code, out, errs)
+	}
 	d.said(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
 }
 
