@@ -148,9 +148,12 @@ func (a *admin) send(ctx context.Context, method, path string, body any) (reply,
 		return reply{}, fmt.Errorf("nothing answers at %s: %w; start `freshet query`, or say where one runs with --addr or FRESHET_ADDR", a.base, plainNetError(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMost))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMost+1))
 	if err != nil {
 		return reply{}, fmt.Errorf("read the answer of %s: %w", a.base, err)
+	}
+	if len(text) > answerMost {
+		return reply{}, fmt.Errorf("the answer of %s has more than %d MiB, which no query service gives; check --addr and FRESHET_ADDR, or ask for less, as with --limit", a.base, answerMost>>20)
 	}
 	return reply{resp.StatusCode, resp.Status, text}, nil
 }

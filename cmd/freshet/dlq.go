@@ -190,7 +190,7 @@ func (p *program) groupLetters(ctx context.Context, api *admin, path string, val
 	header := []string{"COUNT", "REASON", "STATUS", "FACET", "FIRST", "LAST", "FINGERPRINT", "ERROR"}
 	return printAll(p.stdout, output, all.Groups, header, func(g store.LetterGroup) [][]string {
 		return [][]string{{
-			strconv.FormatInt(g.Count, 10), string(g.Reason), number(g.Status), dash(g.Facet),
+			strconv.FormatInt(g.Count, 10), string(g.Reason), number(g.Status), brief(g.Facet),
 			stamp(g.First), stamp(g.Last), dash(g.Fingerprint), brief(g.Error),
 		}}
 	})
@@ -227,7 +227,7 @@ func (p *program) listLetters(ctx context.Context, api *admin, path string, valu
 			if err := printAll(p.stdout, output, list.Letters, header, row); err != nil {
 				return err
 			}
-			header = nil
+			header = nil // a table has one
 		}
 		if !last {
 			q.Set("after", list.Next)
@@ -265,9 +265,9 @@ func stamp(t time.Time) string { return t.Local().Format(time.DateTime) }
 // briefMost is how much of an error or a key a line of a table holds, in characters.
 const briefMost = 72
 
-// brief is a text in one line of bounded length.
+// brief is a text in one line of bounded length, in which nothing hides.
 func brief(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
+	s = printable(strings.Join(strings.Fields(s), " "))
 	if utf8.RuneCountInString(s) > briefMost {
 		s = string([]rune(s)[:briefMost-1]) + "…"
 	}

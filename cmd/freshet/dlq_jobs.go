@@ -73,7 +73,7 @@ func (p *program) dlqPurge() *cobra.Command {
 		Long: `Mark all open dead letters that the filters choose as done with. Kafka can delete only what its
 partitions begin with: of each, all that lies before the first letter which is still open.
 That is done also when the filters choose none, as after replays.`,
-		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 7d`,
+		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.order(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
 		},
@@ -155,7 +155,7 @@ func (p *program) tellPlan(plan letters.Planned) error {
 		case r.IfReadable:
 			to += ", if this release can read them"
 		}
-		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), dash(r.Facet), to})
+		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), brief(r.Facet), to})
 	}
 	if err := table(p.stdout, rows); err != nil {
 		return err
@@ -195,7 +195,10 @@ func (p *program) follow(ctx context.Context, api *admin, j store.LetterJob) err
 			shown.clear()
 			return partialError{fmt.Errorf("job %s goes on without this command: %d of %d are done; see `freshet dlq jobs`, end it with `freshet dlq stop %s`", j.ID, j.Done, j.Total, j.ID)}
 		}
-		if err := api.call(ctx, http.MethodGet, "/letter-jobs/"+url.PathEscape(j.ID), nil, &j); err != nil && ctx.Err() == nil {
+		is, err := api.job(ctx, j.ID)
+		if err == nil {
+			j = is
+		} else if ctx.Err() == nil {
 			shown.clear()
 			return fmt.Errorf("job %s goes on, but can't be looked at: %w", j.ID, err)
 		}
@@ -267,7 +270,7 @@ func (p *program) dlqJobs() *cobra.Command {
 			return printAll(p.stdout, output, all.Jobs, header, func(j store.LetterJob) [][]string {
 				return [][]string{{
 					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
-					strconv.FormatInt(j.StayOpen(), 10), stamp(j.CreatedAt), j.CreatedBy, brief(j.Error),
+					strconv.FormatInt(j.StayOpen(), 10), stamp(j.CreatedAt), brief(j.CreatedBy), brief(j.Error),
 				}}
 			})
 		},
@@ -292,7 +295,7 @@ func (p *program) dlqStop() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(p.stdout, "job %s is stopped within %v; %d of %d letters are done\n", j.ID, 10*time.Second, j.Done, j.Total)
+			_, err = fmt.Fprintf(p.stdout, "job %s is stopped within half a minute; %d of %d letters are done so far\n", j.ID, j.Done, j.Total)
 			return err
 		},
 	}
@@ -325,6 +328,12 @@ func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 		return err
 	}
 	return p.follow(cmd.Context(), api, j)
+}
+
+// job looks at a job.
+func (a *admin) job(ctx context.Context, id string) (j store.LetterJob, err error) {
+	err = a.call(ctx, http.MethodGet, "/letter-jobs/"+url.PathEscape(id), nil, &j)
+	return j, err
 }
 
 func (a *admin) switchJob(ctx context.Context, id, verb string) (j store.LetterJob, err error) {

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -127,12 +129,12 @@ func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	rows := [][]string{
 		{"letter", id},
 		{"died", stamp(d.Time)},
-		{"reason", string(d.Reason)},
+		{"reason", printable(string(d.Reason))},
 		{"error", printable(d.Error)},
 		{"attempts", fmt.Sprintf("%d calls of the upstream", d.Attempts)},
 		{"replayed", fmt.Sprintf("%d times of at most %d", replay.Count, schemas.MaxReplays)},
-		{"record", fmt.Sprintf("%s, partition %d, offset %d", d.Topic, d.Partition, d.Offset)},
-		{"worker", printable(d.Worker) + " of " + d.Group},
+		{"record", fmt.Sprintf("%s, partition %d, offset %d", printable(d.Topic), d.Partition, d.Offset)},
+		{"worker", printable(d.Worker + " of " + d.Group)},
 		{"key", printable(string(d.Key))},
 	}
 	if d.Status != 0 {
@@ -154,19 +156,28 @@ func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	return nil
 }
 
-// printable escapes what is no text, and what could move a terminal's cursor.
+// printable escapes what is no text, what could move a terminal's cursor, and what makes
+// text look like another one: the marks of its direction, and characters without a width.
 func printable(s string) string {
-	if quoted := strconv.QuoteToGraphic(s); quoted != `"`+s+`"` {
-		return quoted
+	var b strings.Builder
+	for s != "" {
+		r, size := utf8.DecodeRuneInString(s)
+		if unicode.IsGraphic(r) && (r != utf8.RuneError || size > 1) {
+			b.WriteRune(r)
+		} else {
+			quoted := strconv.QuoteToGraphic(s[:size])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		s = s[size:]
 	}
-	return s
+	return b.String()
 }
 
 // indented is a payload for people: JSON on lines of its own, anything else escaped.
 func indented(b []byte) string {
 	var out bytes.Buffer
-	if json.Valid(b) && json.Indent(&out, b, "  ", "  ") == nil {
-		return "  " + out.String()
+	if json.Valid(b) && json.Indent(&out, b, "", "  ") == nil {
+		b = out.Bytes()
 	}
 	lines := strings.Split(string(b), "\n")
 	for i, line := range lines {

@@ -120,3 +120,50 @@ func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
 		t.Errorf("nobody answers: exit %d, %q, %q", code, out, errs)
 	}
 }
+
+// TestNothingThatStrangersSentHides: neither moves it a cursor, nor turns text around.
+func TestNothingThatStrangersSentHides(t *testing.T) {
+	t.Parallel()
+	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"
+	const shown = `a\x1b[2J\u009b1m\u202e\u200b\x7f\xff "b\ü`
+	if got := brief(evil); got != shown {
+		t.Errorf("%q", got)
+	}
+	if got := indented([]byte(evil + "\r\n" + evil)); got != "  "+shown+"\n  "+shown {
+		t.Errorf("%q", got)
+	}
+	if got := indented([]byte(`{"a":"` + "\u009b\u202e\x7f" + `"}`)); got != "  {\n    \"a\": \"\\u009b\\u202e\\x7f\"\n  }" {
+		t.Errorf("%q", got)
+	}
+	var out bytes.Buffer
+	d := schemas.DeadLetter{
+		Key: []byte(evil), Reason: evil, Error: evil, Topic: evil, Group: evil, Worker: evil, Value: []byte(evil), Sample: []byte(evil), SampleType: evil,
+		Headers: []schemas.Header{{Key: evil, Value: []byte(evil)}},
+	}
+	if err := showLetter(&out, "3:1", d); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u200b\x7f") || strings.Count(out.String(), shown) != 11 {
+		t.Errorf("%v, %d, %q", err, strings.Count(out.String(), shown), out.String())
+	}
+}
+
+// TestATableOfManyPagesHasOneHeaderAndNoGaps.
+func TestATableOfManyPagesHasOneHeaderAndNoGaps(t *testing.T) {
+	t.Parallel()
+	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
+		"GET /letters/nexon": func(r *http.Request) (int, any) {
+			next := map[string]string{"": "1", "1": "2", "2": ""}[r.URL.Query().Get("after")]
+			return http.StatusOK, letters.List{Letters: []letters.Entry{{ID: "3:1"}, {ID: "3:2"}}, Next: next}
+		},
+	}}
+	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "DIED") != 1 {
+		t.Errorf("exit %d, %s", code, out)
+	}
+}
+
+// TestAnAnswerOfAnySizeIsNotTakenForAStrangers.
+func TestAnAnswerOfAnySizeIsNotTakenForAStrangers(t *testing.T) {
+	t.Parallel()
+	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){"GET /letters/nexon": says(strings.Repeat("x", answerMost))}}
+	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "more than 16 MiB") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+}

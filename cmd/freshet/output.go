@@ -41,7 +41,10 @@ func printAll[T any](w io.Writer, f format, all []T, header []string, rows func(
 		}
 		return nil
 	}
-	lines := [][]string{header}
+	var lines [][]string
+	if header != nil {
+		lines = append(lines, header)
+	}
 	for _, element := range all {
 		lines = append(lines, rows(element)...)
 	}
