@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -260,4 +261,28 @@ func (s *Sampler) Wait(source string, l schemas.Lane) (wait time.Duration, measu
 	}
 	wait = time.Duration(float64(last.records) / float64(worked) * float64(span))
 	return max(0, wait-time.Since(last.at)), last.at, true
+}
+
+// Unworked returns for how long records of a lane have waited while nobody worked on any, as
+// far back as the samples go, which is a little more than a minute; 0: none wait, some were
+// worked on between the last two samples, or the last one is old.
+func (s *Sampler) Unworked(source string, l schemas.Lane) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.samples[lane{source, l}]
+	if len(all) == 0 {
+		return 0
+	}
+	last := all[len(all)-1]
+	if last.records <= 0 || time.Since(last.at) > sampleLife {
+		return 0
+	}
+	since := last.at
+	for _, before := range slices.Backward(all) {
+		if before.records <= 0 || before.committed != last.committed {
+			break
+		}
+		since = before.at
+	}
+	return time.Since(since)
 }

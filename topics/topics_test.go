@@ -244,6 +244,41 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 	})
 }
 
+func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		for i, c := range []struct {
+			records, committed int64
+			want               time.Duration
+		}{
+			{0, 40, 0},
+			{7, 40, 0}, // they have just come
+			{7, 40, 5 * time.Second},
+			{9, 40, 10 * time.Second},
+			{8, 41, 0}, // somebody works
+			{8, 41, 5 * time.Second},
+			{0, 49, 0},
+		} {
+			<-time.After(sampleEvery)
+			s.take(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: c.records, Committed: c.committed}})
+			if got := s.Unworked("nexon", schemas.Low); got != c.want {
+				t.Errorf("sample %d: %v", i, got)
+			}
+		}
+		for range 30 {
+			<-time.After(sampleEvery)
+			s.take(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: 8, Committed: 41}})
+		}
+		if got := s.Unworked("nexon", schemas.Low); got < sampleSpan {
+			t.Errorf("after minutes: %v", got)
+		}
+		<-time.After(sampleLife + time.Second)
+		if got := s.Unworked("nexon", schemas.Low); got != 0 {
+			t.Errorf("from an old sample: %v", got)
+		}
+	})
+}
+
 func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
