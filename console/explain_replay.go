@@ -75,14 +75,28 @@ func safeToReplay(source string, groups []store.LetterGroup, limits *limiter.Vie
 		v.say(verdictYes, "%s of them were replayed %d times already and would stay open.", exact(spent), schemas.MaxReplays)
 	}
 	for _, l := range lanes {
-		if l.Lane == schemas.Low && l.Known && l.Wait > lowBehind {
-			v.say(verdictNotYet, "the LOW lane is %s behind; a replay would wait behind that and lengthen it.", span(l.Wait))
+		if l.Lane == schemas.Low {
+			v.waits(l)
 		}
 	}
 	if v.Answer == verdictYes {
 		v.say(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", source, limits.State, ago(last, now))
 	}
 	return v
+}
+
+// waits says what a replay would wait behind in its lane.
+func (v *verdict) waits(l Lane) {
+	switch {
+	case !l.Known:
+		v.say(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
+	case stands(l):
+		v.say(verdictNotYet, "nobody has worked for %s on the %s in the %s lane; a replay would wait behind that.", span(l.Unworked), several(l.Records, "record", "records"), l.Lane)
+	case l.Records > 0 && !l.WaitKnown:
+		v.say(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", several(l.Records, "record", "records"), l.Lane)
+	case l.Wait > lowBehind:
+		v.say(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, span(l.Wait))
+	}
 }
 
 // comesBack says which of the letters would die again unless somebody mended their cause.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,17 +132,27 @@ func waySays(e Entity, a around, now time.Time) string {
 		return fmt.Sprintf("A request in the %s lane is on its way to Kafka.", w.Lane)
 	}
 	text := fmt.Sprintf("A request waits in the %s lane", w.Lane)
-	var textSb134 strings.Builder
-	for _, l := range a.lanes {
-		if l.Lane == w.Lane && l.Known && l.Records > 0 {
-			fmt.Fprintf(&textSb134, ", behind %s at most, which takes about %s", several(l.Records, "other", "others"), span(l.Wait))
-		}
+	if i := slices.IndexFunc(a.lanes, func(l Lane) bool { return l.Lane == w.Lane }); i >= 0 {
+		text += behindSays(a.lanes[i])
 	}
-	text += textSb134.String()
 	if w.Until.After(now) {
 		text += "; should it be lost, it is asked for anew after " + clock(w.Until, now)
 	}
 	return text + "."
+}
+
+// behindSays is what a request in the lane waits behind.
+func behindSays(l Lane) string {
+	behind := ", behind " + several(l.Records, "other", "others") + " at most, "
+	switch {
+	case !l.Known || l.Records == 0:
+		return ""
+	case stands(l):
+		return behind + "on which nobody has worked for " + span(l.Unworked)
+	case !l.WaitKnown:
+		return behind + "and how long that takes is not known yet"
+	}
+	return behind + "which takes about " + span(l.Wait)
 }
 
 // nextSays is what asks for it next, where nothing does now.

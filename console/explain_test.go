@@ -99,7 +99,7 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
-		a := around{limits: &limiter.View{State: "flowing"}, lanes: []Lane{{schemas.High, 0, 0, true}, {schemas.Low, 900, 7 * time.Minute, true}}}
+		a := around{limits: &limiter.View{State: "flowing"}, lanes: []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 900, 7*time.Minute)}}
 		if got := whyStale(c.entity, a, then); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
@@ -147,7 +147,7 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		change(&g)
 		return []store.LetterGroup{g}
 	}
-	well := []Lane{{schemas.Low, 5, time.Minute, true}}
+	well := []Lane{laneOf(schemas.Low, 5, time.Minute)}
 	flowing := &limiter.View{State: "flowing"}
 	none := func(*store.LetterGroup) {}
 	for _, c := range []struct {
@@ -170,8 +170,11 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		{[]store.LetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
 		{group(passing, func(g *store.LetterGroup) { g.Spent = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
 		{group(passing, func(g *store.LetterGroup) { g.Spent = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
-		{group(passing, none), flowing, []Lane{{schemas.Low, 90_000, 12 * time.Minute, true}}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
-		{group(passing, none), flowing, []Lane{{schemas.Low, 90_000, 12 * time.Minute, false}, {schemas.High, 1, time.Hour, true}}, "Yes: "},
+		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
+		{group(passing, none), flowing, []Lane{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: how far the LOW lane is behind is not known"},
+		{group(passing, none), flowing, []Lane{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: nobody has worked for 1 min on the 90,000 records in the LOW lane; a replay would wait behind that."},
+		{group(passing, none), flowing, []Lane{standing(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
+		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 0, 0), laneOf(schemas.High, 1, time.Hour)}, "Yes: "},
 	} {
 		if got := safeToReplay("nexon", c.groups, c.limits, c.lanes, then).String(); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)

@@ -44,6 +44,9 @@ const (
 	day = 24 * time.Hour
 	// behindWarn and behindBad are from when on a lane is behind, and far behind.
 	behindWarn, behindBad = time.Minute, 10 * time.Minute
+	// standsAfter is from when on a lane stands on which nobody works. Before, what has just
+	// come to an idle lane may not have been sampled again.
+	standsAfter = 20 * time.Second
 )
 
 // factsOf says in words what a sample knows of the sources, and of the rest.
@@ -116,7 +119,10 @@ func (f *facts) wrong(n *sample, sources []string) {
 			switch {
 			case !l.Known:
 				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
-			case l.Records > 0 && l.Wait >= behindWarn:
+			case stands(l):
+				add(toneBad, "%s: %s in its %s lane, and nobody has worked on any for %s%s.",
+					source, several(l.Records, "record waits", "records wait"), l.Lane, span(l.Unworked), nobodyRuns(of.Limits))
+			case l.Records > 0 && l.WaitKnown && l.Wait >= behindWarn:
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(l.Wait), several(l.Records, "record", "records"))
 			}
 		}
@@ -146,10 +152,27 @@ func stateOf(v *limiter.View) fact {
 	return fact{Text: v.State, Tone: toneWarn}
 }
 
+// stands reports whether records wait in a lane and nobody works on them.
+func stands(l Lane) bool {
+	return l.Known && l.Records > 0 && !l.WaitKnown && l.Unworked >= standsAfter
+}
+
+// nobodyRuns says so if no process tells of itself.
+func nobodyRuns(v *limiter.View) string {
+	if v != nil && len(v.Processes) == 0 {
+		return ": no worker runs"
+	}
+	return ""
+}
+
 func laneTone(l Lane) string {
 	switch {
 	case !l.Known:
 		return toneWarn
+	case stands(l):
+		return toneBad
+	case l.Records > 0 && !l.WaitKnown:
+		return "" // the next samples tell
 	case l.Records == 0 || l.Wait < behindWarn:
 		return toneOK
 	case l.Wait < behindBad:

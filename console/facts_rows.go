@@ -24,6 +24,10 @@ func lanesOf(of *seen) [][]fact {
 			records.Text, wait.Text = "not known", "not known"
 		case l.Records == 0:
 			wait.Text = "nothing"
+		case stands(l):
+			wait.Text = "not known: nobody has worked for " + span(l.Unworked)
+		case !l.WaitKnown:
+			wait.Text = "not known yet"
 		}
 		rows = append(rows, []fact{{Text: string(l.Lane)}, rate, records, wait})
 	}

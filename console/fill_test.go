@@ -48,7 +48,7 @@ func brakedView(since time.Duration) limiter.View {
 
 // fillRig gives a rig something to show on each page.
 func fillRig(r *rig) {
-	r.lanes["github"] = []Lane{{schemas.High, 3, 8 * time.Second, true}, {schemas.Low, 41_207, 26 * time.Minute, true}}
+	r.lanes["github"] = []Lane{laneOf(schemas.High, 3, 8*time.Second), laneOf(schemas.Low, 41_207, 26*time.Minute)}
 	r.reads = append(r.reads, Reads{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
 	r.depends = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}

@@ -216,6 +216,7 @@ func TestARateIsMeasuredByWhatProcessesTell(t *testing.T) {
 	}{
 		{nil, rates{}},
 		{&limiter.View{State: "unused"}, rates{Known: true}},
+		{view(0), rates{Known: true}}, // nobody runs
 		{view(0, process("a", 0, 0, 0)), rates{}},
 		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // too short
 		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},

@@ -55,10 +55,15 @@ type Overview interface {
 // Lane is how far behind one lane of a source is.
 type Lane struct {
 	Lane schemas.Lane
-	// Records that wait, and for how long the next one will; Known: that was measured lately.
+	// Records that wait, and for how long the next one will; Known: the records were counted
+	// lately; WaitKnown: so was how many are worked on. Without records there is no wait.
 	Records int64
 	Wait    time.Duration
 	Known   bool
+	// WaitKnown is false while nobody works: Unworked is then for how long nobody has, as far
+	// back as is known, which is about a minute.
+	WaitKnown bool
+	Unworked  time.Duration
 }
 
 // Reads are what readers of a source were told since the process started.

@@ -68,7 +68,7 @@ type rig struct {
 func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	r := &rig{t: t, lanes: map[string][]Lane{}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
 	for _, source := range []string{"github", "nexon"} {
-		r.lanes[source] = []Lane{{schemas.High, 0, 0, true}, {schemas.Low, 12_480, 35 * time.Second, true}}
+		r.lanes[source] = []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 12_480, 35*time.Second)}
 		r.states[source] = settings.State{Source: source, Configured: theQuota(), Effective: new(theQuota())}
 		r.views[source] = theView(source, 0)
 	}
@@ -87,6 +87,16 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	}
 	r.Console = New(needs)
 	return r
+}
+
+// laneOf is a lane on which is worked.
+func laneOf(l schemas.Lane, records int64, wait time.Duration) Lane {
+	return Lane{Lane: l, Records: records, Wait: wait, Known: true, WaitKnown: records > 0}
+}
+
+// standing is a lane on which nobody has worked for so long.
+func standing(l schemas.Lane, records int64, unworked time.Duration) Lane {
+	return Lane{Lane: l, Records: records, Known: true, Unworked: unworked}
 }
 
 // weathered gives the rig its weather.

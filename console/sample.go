@@ -168,7 +168,7 @@ func (s *sampler) rate(source string, v *limiter.View, now time.Time) (r rates) 
 	}
 	before := s.reports[source]
 	s.reports[source] = map[string][]report{}
-	r.Known = len(v.Processes) == 0 && v.State == stateUnused
+	r.Known = len(v.Processes) == 0 // who does not run calls nothing
 	for _, p := range v.Processes {
 		all := before[p.Process]
 		last := report{p.At, p.High.Granted, p.Low.Granted}

@@ -61,14 +61,17 @@ type overview struct {
 	reads  readsRead
 }
 
-// Lanes returns the lanes of a source, HIGH first. Wait is zero as well while records wait
-// and nobody has worked on any within the last minute.
+// Lanes returns the lanes of a source, HIGH first.
 func (o *overview) Lanes(source string) []console.Lane {
 	var lanes []console.Lane
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		l := console.Lane{Lane: lane}
 		l.Records, l.Known = o.lag.Records(source, lane)
-		l.Wait, _, _ = o.lag.Wait(source, lane)
+		l.Wait, _, l.WaitKnown = o.lag.Wait(source, lane)
+		l.Unworked = o.lag.Unworked(source, lane)
+		if l.WaitKnown { // the throughput is that of a minute, within which they may have stopped
+			l.Wait = max(l.Wait, l.Unworked)
+		}
 		lanes = append(lanes, l)
 	}
 	return lanes

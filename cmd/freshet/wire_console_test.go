@@ -229,7 +229,12 @@ func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
 		}
 	}
 	want := []console.Lane{{Lane: schemas.High, Records: 7, Known: true}, {Lane: schemas.Low, Known: true}}
-	within(t, patience, "the sample", func() bool { return reflect.DeepEqual(f.needs.Now.Lanes(builtIn), want) })
+	within(t, patience, "the sample of records on which nobody works", func() bool {
+		got := f.needs.Now.Lanes(builtIn)
+		lain := got[0].Unworked
+		got[0].Unworked = 0
+		return reflect.DeepEqual(got, want) && lain > 0
+	})
 	if got := f.needs.Now.Lanes("other"); !reflect.DeepEqual(got, []console.Lane{{Lane: schemas.High}, {Lane: schemas.Low}}) {
 		t.Errorf("of no source: %+v", got)
 	}
