@@ -125,7 +125,7 @@ func waySays(e Entity, a around, now time.Time) string {
 	case w.Unknown:
 		return "Whether a request is under way is not known: Redis does not answer."
 	case w.Lane == "":
-		return ""
+		return lostSays(e, now)
 	case w.Issued > w.Number:
 		return fmt.Sprintf("A fetch is under way now, which was asked for in the %s lane.", w.Lane)
 	case !w.Confirmed:
@@ -139,6 +139,24 @@ func waySays(e Entity, a around, now time.Time) string {
 		text += "; should it be lost, it is asked for anew after " + clock(w.Until, now)
 	}
 	return text + "."
+}
+
+// lostSays is what is told of a request that has not ended, and that covers no other any
+// more: it covers them for a minute at most, while LOW may be hours behind.
+func lostSays(e Entity, now time.Time) string {
+	w := e.Way
+	if w.Issued <= max(e.State.Version, e.Status.Number, w.Done) {
+		return ""
+	}
+	at := "" // numbers are times, unless they had to be above others
+	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
+		at = " at about " + clock(t, now)
+	}
+	text := "It was asked for" + at + ", and that has not ended: it waits in its lane's topic, or was lost."
+	if held(e, now) {
+		return text
+	}
+	return text + " It may be asked for anew, as the next read of what is stale does."
 }
 
 // behindSays is what a request in the lane waits behind.
@@ -161,7 +179,7 @@ func nextSays(e Entity, now time.Time) string {
 	case fresh(e, now) && r == nil:
 		return "It is not prefetched: the first read after that asks for it."
 	case r == nil:
-		return "Nothing has asked for it since: it is not prefetched, and the next read asks."
+		return "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."
 	case !r.Enabled:
 		return "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."
 	case r.Due.After(now):

@@ -75,9 +75,9 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		entity Entity
 		want   string
 	}{
-		{Entity{Entity: e}, "Nothing is stored of it. Nothing has asked for it since: it is not prefetched, and the next read asks."},
+		{Entity{Entity: e}, "Nothing is stored of it. Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
 		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that asks for it."},
-		{stored(3 * time.Hour), old + "Nothing has asked for it since: it is not prefetched, and the next read asks."},
+		{stored(3 * time.Hour), old + "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
 		{with(func(e *Entity) { e.State.Absent = true }), "The upstream said 3 h ago that there is no such entity, which is believed for 1 h. Nothing"},
 		{func() Entity { e := stored(10 * time.Minute); e.State.Absent = true; return e }(), "The upstream said 10 min ago that there is no such entity, and that is believed until 12:50."},
 		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04."},
@@ -90,10 +90,16 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
 		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
 		{way(Way{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
+		{way(Way{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
+		{with(func(e *Entity) { e.Way, e.Status = Way{Issued: 10}, failed; e.Status.Number = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
+		{way(Way{Issued: 5}), old + "It was asked for, and that has not ended"},
+		{way(Way{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
+		{with(func(e *Entity) { e.Way.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
+		{with(func(e *Entity) { e.Way.Issued, e.Status.Number = 5, 5 }), old + "Nothing that asked for it"},
 		{way(Way{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
 		{way(Way{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
 		{way(Way{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(Way{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing has asked"},
+		{way(Way{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
 		{way(Way{CooledTill: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
 		{registered(false, 0, store.Hot), old + "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."},
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},

@@ -117,6 +117,7 @@ type Way struct {
 	Confirmed  bool // Kafka has it
 	Until      time.Time
 	Issued     int64 // the last number issued; above Number: a fetch is under way
+	Done       int64 // the last number satisfied
 	Hold       string
 	HoldUntil  time.Time
 	Unknown    bool // Redis did not answer

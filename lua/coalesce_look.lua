@@ -3,16 +3,17 @@
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key} (see coalesce_acquire)
 --
--- Returns {lane, number, until, state, issued, reason, held until, cooled until},
--- times in ms since 1970; an empty text or 0 for what there is not. What
+-- Returns {lane, number, until, state, issued, reason, held until, cooled until,
+-- done}, times in ms since 1970; an empty text or 0 for what there is not. What
 -- coalesce_acquire counts as absent is absent here as well, so the lock of another
--- server is. issued is the last number that was given, whatever became of it.
+-- server is. issued is the last number that was given, whatever became of it, and
+-- done the last that was satisfied.
 --
 -- Atomic. Writes nothing, not even where something else lies.
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'hold', 'cooldown', 'server')
+local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'hold', 'cooldown', 'server', 'done')
 if f.err then f = {} end
 
 local function ours()
@@ -28,4 +29,5 @@ local reason, held = string.match(f[3] or '', '^(%S+) (%d+) ')
 if not held or tonumber(held) <= now then reason, held = '', 0 end
 local cooled = tonumber(string.match(f[4] or '', '^%d+') or 0)
 if cooled <= now then cooled = 0 end
-return {lane, tonumber(number), tonumber(till), state, tonumber(f[2] or 0) or 0, reason, tonumber(held), cooled}
+return {lane, tonumber(number), tonumber(till), state, tonumber(f[2] or 0) or 0, reason, tonumber(held), cooled,
+  tonumber(f[6] or 0) or 0}

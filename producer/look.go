@@ -22,6 +22,8 @@ type Way struct {
 	// Issued is the last number that was given: above Number it is that of a fetch which
 	// has begun behind the request.
 	Issued int64
+	// Done is the last number that was satisfied: up to it nothing waits any more.
+	Done int64
 	// Hold is why relaxed requests are refused until HoldUntil; empty: they are not.
 	Hold      string
 	HoldUntil time.Time
@@ -35,8 +37,8 @@ func (c *Coalescing) Look(ctx context.Context, e schemas.Entity) (Way, error) {
 	if err != nil {
 		return Way{}, fmt.Errorf("look at what is under way for %s: %w", e, err)
 	}
-	if len(reply) != 8 {
-		return Way{}, fmt.Errorf("coalesce_look returned %d values, not 8", len(reply))
+	if len(reply) != 9 {
+		return Way{}, fmt.Errorf("coalesce_look returned %d values, not 9", len(reply))
 	}
 	text := func(i int) string { s, _ := reply[i].(string); return s }
 	number := func(i int) int64 { n, _ := reply[i].(int64); return n }
@@ -48,6 +50,6 @@ func (c *Coalescing) Look(ctx context.Context, e schemas.Entity) (Way, error) {
 	}
 	return Way{
 		Lane: schemas.Lane(text(0)), Number: number(1), Until: when(2), Confirmed: text(3) == "CONFIRMED", Issued: number(4),
-		Hold: text(5), HoldUntil: when(6), CooledUntil: when(7),
+		Hold: text(5), HoldUntil: when(6), CooledUntil: when(7), Done: number(8),
 	}, nil
 }

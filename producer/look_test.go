@@ -79,6 +79,13 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 		if got = r.looked(w.Entity); got != (Way{Issued: fetch}) {
 			r.Errorf("released: %+v", got)
 		}
+		end = schemas.End{Entity: w.Entity, Number: fetch, Satisfied: true}
+		if err := r.Settle(r.Context(), []schemas.End{end}); err != nil {
+			r.Fatal(err)
+		}
+		if got = r.looked(w.Entity); got != (Way{Issued: fetch, Done: fetch}) {
+			r.Errorf("satisfied: %+v", got)
+		}
 	})
 }
 
@@ -105,7 +112,7 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 		if got := r.looked(w.Entity); got != (Way{Issued: n}) {
 			r.Errorf("all of it is over: %+v", got)
 		}
-		set("lock", "x", "hold", "y", "cooldown", "z", "ver", "")
+		set("lock", "x", "hold", "y", "cooldown", "z", "ver", "", "done", "?")
 		if got := r.looked(w.Entity); got != (Way{}) {
 			r.Errorf("garbled: %+v", got)
 		}

@@ -134,7 +134,7 @@ func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
 		return console.Way{Unknown: true}
 	}
 	return console.Way{
-		Lane: w.Lane, Number: w.Number, Confirmed: w.Confirmed, Until: w.Until, Issued: w.Issued,
+		Lane: w.Lane, Number: w.Number, Confirmed: w.Confirmed, Until: w.Until, Issued: w.Issued, Done: w.Done,
 		Hold: w.Hold, HoldUntil: w.HoldUntil, CooledTill: w.CooledUntil,
 	}
 }

@@ -151,6 +151,7 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 		{"cooling", []string{"cooldown", ms + " 100 " + ms, "ver", "100"}, console.Way{CooledTill: far, Issued: 100}},
 		{"over", []string{"lock", "LOW 100 1000 CONFIRMED", "hold", "FAILED 1000 100", "cooldown", "1000 100 1000"}, console.Way{}},
 		{"of another server", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "server", "0123456789abcdef"}, console.Way{}},
+		{"satisfied", []string{"ver", "100", "done", "99"}, console.Way{Issued: 100, Done: 99}},
 		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.Way{Issued: 9}},
 	} {
 		hash := "upd:{" + one("a").String() + "}"
