@@ -248,13 +248,13 @@ func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
 	r.lanes["nexon"] = []Lane{{Lane: schemas.Low}}
 	r = renewed(r)
 	d := r.get(root)
-	if got := d.says("wrong"); got != "6 things need a look." {
+	if got := d.says("wrong"); got != "7 things need a look." {
 		t.Error(got)
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{
 		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: it is braked until 12:01:12, because the upstream refused calls.",
-		"github: 1 part is halted alone; see the limiter.", "nexon: how far its LOW lane is behind is not known.", "nexon: 12,268 dead letters since yesterday are open.",
+		"github: 1 part is halted alone: credential of token-c until 12:02:00.", "github: 1 part is used up: core of token-b until 12:12.", "nexon: how far its LOW lane is behind is not known.", "nexon: 12,268 dead letters since yesterday are open.",
 	} {
 		if at := strings.Index(text, want); at <= last {
 			t.Errorf("%q stands at %d, behind %d", want, at, last)

@@ -32,13 +32,28 @@ func whyStale(e Entity, a around, now time.Time) string {
 	if e.Way.CooledTill.After(now) {
 		add("A person asked for it a moment ago; it can be asked for again at " + clock(e.Way.CooledTill, now) + ".")
 	}
-	if a.limits != nil && !goes(a.limits.State) {
-		add(e.Entity.Source + " as a whole waits: " + brakeSays(a.limits, now) + ".")
+	for _, h := range waitsOf(e, a, now) {
+		switch h.Of {
+		case ofAll:
+			add(e.Entity.Source + " as a whole waits: " + h.Says + ".")
+		case ofLane, ofFirst:
+			add("Of its lane: " + h.Says + ".")
+		case ofPart:
+			add("It may need a part of " + e.Entity.Source + " that waits: " + h.Says + ".")
+		}
 	}
 	if asked == "" && !held(e, now) {
 		add(nextSays(e, now))
 	}
 	return strings.Join(said, " ")
+}
+
+// waitsOf is what an entity would wait for: in the lane of its request, or in either.
+func waitsOf(e Entity, a around, now time.Time) []hindrance {
+	if e.Way.Lane != "" {
+		return waitsFor(a.limits, e.Way.Lane, now)
+	}
+	return hindrances(a.limits, now)
 }
 
 // goes reports whether calls are made in a state of the limiter.

@@ -106,22 +106,21 @@ func (f *facts) wrong(n *sample, sources []string) {
 	}
 	for _, source := range sources {
 		of := n.Sources[source]
-		switch v := of.Limits; {
-		case v == nil:
+		if of.Limits == nil {
 			add(toneBad, "%s: the limiter can't be asked, so that nothing is called.", source)
-		case !goes(v.State):
-			add(stateOf(v).Tone, "%s: %s.", source, brakeSays(v, n.At))
 		}
-		if of.Limits != nil && halted(of.Limits.Scopes) > 0 {
-			add(toneWarn, "%s: %s halted alone; see the limiter.", source, several(halted(of.Limits.Scopes), "part is", "parts are"))
+		for _, h := range hindrances(of.Limits, n.At) {
+			if h.Of != ofFirst { // it is told of a lane that stands
+				add(h.Tone, "%s: %s.", source, h.Says)
+			}
 		}
 		for _, l := range of.Lanes {
 			switch {
 			case !l.Known:
 				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
 			case stands(l):
-				add(toneBad, "%s: %s in its %s lane, and nobody has worked on any for %s%s.",
-					source, several(l.Records, "record waits", "records wait"), l.Lane, span(l.Unworked), nobodyRuns(of.Limits))
+				why, tone := whyStands(of.Limits, l, n.At)
+				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, several(l.Records, "record waits", "records wait"), l.Lane, span(l.Unworked), why)
 			case l.Records > 0 && l.WaitKnown && l.Wait >= behindWarn:
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(l.Wait), several(l.Records, "record", "records"))
 			}
@@ -155,14 +154,6 @@ func stateOf(v *limiter.View) fact {
 // stands reports whether records wait in a lane and nobody works on them.
 func stands(l Lane) bool {
 	return l.Known && l.Records > 0 && !l.WaitKnown && l.Unworked >= standsAfter
-}
-
-// nobodyRuns says so if no process tells of itself.
-func nobodyRuns(v *limiter.View) string {
-	if v != nil && len(v.Processes) == 0 {
-		return ": no worker runs"
-	}
-	return ""
 }
 
 func laneTone(l Lane) string {

@@ -26,6 +26,9 @@ func lanesOf(of *seen) [][]fact {
 			wait.Text = "nothing"
 		case stands(l):
 			wait.Text = "not known: nobody has worked for " + span(l.Unworked)
+			if of.Limits != nil {
+				_, wait.Tone = whyStands(of.Limits, l, of.Limits.At)
+			}
 		case !l.WaitKnown:
 			wait.Text = "not known yet"
 		}
