@@ -61,29 +61,61 @@ func goes(state string) bool {
 	return state == stateFlowing || state == stateRamping || state == stateUnused
 }
 
-// fresh reports whether what is stored counts as fresh.
+// served is what reads make of what is stored; package query judges it for them.
+type served int
+
+const (
+	servedNothing  served = iota // nothing is stored that could be
+	servedAbsent                 // that there is no such entity, and that is believed
+	servedNoLonger               // an absence that is not believed any more, and told until it is checked
+	servedTooOld                 // content that is kept for too long, and not served
+	servedFresh
+	servedStale
+)
+
+func servedOf(e Entity, now time.Time) served {
+	age := now.Sub(e.State.CheckedAt)
+	switch {
+	case !e.Stored:
+		return servedNothing
+	case e.State.Absent && age < e.AbsentFor:
+		return servedAbsent
+	case e.State.Absent:
+		return servedNoLonger
+	case !e.State.HasContent():
+		return servedNothing
+	case e.KeepFor > 0 && now.Sub(e.State.FetchedAt) >= e.KeepFor:
+		return servedTooOld
+	case age < e.FreshFor:
+		return servedFresh
+	}
+	return servedStale
+}
+
+// fresh reports whether nobody who reads it asks for it.
 func fresh(e Entity, now time.Time) bool {
-	return e.Stored && e.State.CheckedAt.Add(e.FreshFor).After(now)
+	s := servedOf(e, now)
+	return s == servedFresh || s == servedAbsent
 }
 
 func ageSays(e Entity, now time.Time) string {
-	if !e.Stored {
-		return "Nothing is stored of it."
+	checked := ago(e.State.CheckedAt, now)
+	switch servedOf(e, now) {
+	case servedNothing:
+	case servedAbsent:
+		return fmt.Sprintf("The upstream said %s that there is no such entity, and that is believed for %s, until %s.",
+			checked, span(e.AbsentFor), clock(e.State.CheckedAt.Add(e.AbsentFor), now))
+	case servedNoLonger:
+		return fmt.Sprintf("The upstream said %s that there is no such entity, which is believed for %s.", checked, span(e.AbsentFor))
+	case servedTooOld:
+		return fmt.Sprintf("Its content was fetched %s and kept for %s: it is not served any more, and readers wait for the next. Checked %s.",
+			ago(e.State.FetchedAt, now), span(e.KeepFor), checked)
+	case servedFresh:
+		return fmt.Sprintf("It is not stale. Checked %s, and fresh for %s, until %s.", checked, span(e.FreshFor), clock(e.State.CheckedAt.Add(e.FreshFor), now))
+	case servedStale:
+		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, span(e.FreshFor))
 	}
-	checked := "Checked " + ago(e.State.CheckedAt, now)
-	if e.State.Absent {
-		checked = "The upstream said " + ago(e.State.CheckedAt, now) + " that there is no such entity"
-	}
-	end := e.State.CheckedAt.Add(e.FreshFor)
-	switch {
-	case fresh(e, now) && e.State.Absent:
-		return fmt.Sprintf("%s, and that is believed until %s.", checked, clock(end, now))
-	case fresh(e, now):
-		return fmt.Sprintf("It is not stale. %s, and fresh for %s, until %s.", checked, span(e.FreshFor), clock(end, now))
-	case e.State.Absent:
-		return fmt.Sprintf("%s, which is believed for %s.", checked, span(e.FreshFor))
-	}
-	return fmt.Sprintf("%s, and fresh for %s.", checked, span(e.FreshFor))
+	return "Nothing is stored of it."
 }
 
 // held reports whether nobody but a person has it asked for now.

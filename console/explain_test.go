@@ -54,7 +54,7 @@ func TestTheBudgetIsSaidInASentence(t *testing.T) {
 func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 	stored := func(age time.Duration) Entity {
-		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, State: store.State{CheckedAt: then.Add(-age)}}
+		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: then.Add(-age), FetchedAt: then.Add(-age)}}
 	}
 	const old = "Checked 3 h ago, and fresh for 1 h. "
 	with := func(change func(*Entity)) Entity {
@@ -78,8 +78,11 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		{Entity{Entity: e}, "Nothing is stored of it. Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
 		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that asks for it."},
 		{stored(3 * time.Hour), old + "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
-		{with(func(e *Entity) { e.State.Absent = true }), "The upstream said 3 h ago that there is no such entity, which is believed for 1 h. Nothing"},
-		{func() Entity { e := stored(10 * time.Minute); e.State.Absent = true; return e }(), "The upstream said 10 min ago that there is no such entity, and that is believed until 12:50."},
+		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream said 3 h ago that there is no such entity, and that is believed for 5 h, until 14:00. It is not prefetched: the first"},
+		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream said 3 h ago that there is no such entity, which is believed for 2 h. Nothing that asked"},
+		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored of it. Nothing that asked"},
+		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, then.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h: it is not served any more, and readers wait for the next. Checked 1 min ago. Nothing that asked"},
+		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "Nothing that asked"},
 		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04."},
 		{as(store.Retrying, -3*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and a retry has been due since 11:57."},
 		{as(store.Failed, 6*time.Hour), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter. It is held: nobody but a person asks for it before 18:00."},

@@ -149,7 +149,15 @@ func stepsOf(e Entity, now time.Time) []happened {
 		add(s.CheckedAt, found, "", "")
 		add(s.FetchedAt, "Content fetched", "", "")
 		add(s.UpdatedAt, "Content changed", "", "")
-		add(s.CheckedAt.Add(e.FreshFor), "Stale from then on", "", "")
+		switch {
+		case s.Absent:
+			add(s.CheckedAt.Add(e.AbsentFor), "The absence is not believed from then on", "", "")
+		case s.HasContent():
+			add(s.CheckedAt.Add(e.FreshFor), "Stale from then on", "", "")
+			if e.KeepFor > 0 {
+				add(s.FetchedAt.Add(e.KeepFor), "Not served from then on", "", "")
+			}
+		}
 	}
 	if s := e.Status; s.State != "" {
 		add(s.Since, "First of the failures in a row", "", "")

@@ -99,8 +99,9 @@ type Entity struct {
 	Stored  bool
 	State   store.State
 	Payload []byte
-	// FreshFor is for how long it counts as fresh after a check.
-	FreshFor time.Duration
+	// FreshFor is for how long it counts as fresh after a check, AbsentFor for how long an
+	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
+	FreshFor, AbsentFor, KeepFor time.Duration
 	// Status is what is known of its failures; its State is empty if there are none.
 	Status store.Status
 	Way    Way

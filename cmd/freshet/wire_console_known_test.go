@@ -57,7 +57,7 @@ func eachDatabase(t *testing.T, test func(f *facts)) {
 func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 	eachDatabase(t, func(f *facts) {
 		facet := f.config.Sources[builtIn].Facets["character"]
-		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, Status: store.Status{Entity: one("a")}}
+		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, AbsentFor: facet.AbsentFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: one("a")}}
 		got := f.look("a", anybody)
 		if len(got.Letters) == 0 {
 			got.Letters = nil
