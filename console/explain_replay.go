@@ -1,11 +1,14 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/freshet/freshet/letters"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -19,10 +22,12 @@ const (
 )
 
 const (
-	// tooSoon is within what time the same error is taken to be going on.
+	// tooSoon is within what time that which they died of is taken to be going on.
 	tooSoon = 10 * time.Minute
-	// lowBehind is from where on LOW is far behind: a replay would only lengthen it.
-	lowBehind = 10 * time.Minute
+	// Behind these a lane is too far behind: a replay would only lengthen it.
+	lowBehind, highBehind = 10 * time.Minute, time.Minute
+	// highMany are so many letters that people notice them in HIGH, who wait there.
+	highMany = 100
 )
 
 // verdict says whether it is safe to replay, and why.
@@ -42,13 +47,45 @@ func (v *verdict) say(answer, format string, args ...any) {
 	v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
 }
 
-// safeToReplay judges a replay of the open letters of these groups, which are all of one
-// source. limits is nil if the limiter could not be asked.
-func safeToReplay(source string, groups []store.LetterGroup, limits *limiter.View, lanes []Lane, now time.Time) verdict {
+// replay is one that somebody thinks of, and what is known of what it would meet.
+type replay struct {
+	source string
+	groups []store.LetterGroup // the open letters that it chooses
+	lane   schemas.Lane
+	rate   float64 // letters a second; 0: as many as go
+	// count are the letters that it would ask for; -1: nobody has counted, and it is all
+	// but those that were replayed too often.
+	count  int64
+	limits *limiter.View // nil: the limiter could not be read
+	lanes  []Lane
+	jobs   []store.LetterJob
+	blind  bool // jobs could not be read
+}
+
+// judgeOrder says whether a replay of these groups by the order is safe; count are the
+// letters that it would ask for, -1: nobody has counted.
+func (c *Console) judgeOrder(ctx context.Context, o letters.Order, count int64, open []store.LetterGroup, now time.Time) verdict {
+	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Now.Lanes(o.Filter.Source)}
+	var asked sync.WaitGroup
+	asked.Go(func() {
+		if v, err := c.Limits.View(ctx, r.source); err == nil {
+			r.limits = &v
+		}
+	})
+	asked.Go(func() {
+		all, err := c.Letters.Jobs(ctx)
+		r.jobs, r.blind = all, err != nil
+	})
+	asked.Wait()
+	return safeToReplay(r, now)
+}
+
+// safeToReplay judges a replay.
+func safeToReplay(r replay, now time.Time) verdict {
 	v := verdict{Answer: verdictYes}
 	var total, spent int64
 	var last time.Time
-	for _, g := range groups {
+	for _, g := range r.groups {
 		total, spent = total+g.Count, spent+g.Spent
 		if g.Last.After(last) {
 			last = g.Last
@@ -58,43 +95,104 @@ func safeToReplay(source string, groups []store.LetterGroup, limits *limiter.Vie
 		v.say(verdictNo, "nothing that the filter chooses is open.")
 		return v
 	}
-	switch {
-	case limits == nil:
-		v.say(verdictNo, "what the limiter of %s does is not known, because Redis does not answer.", source)
-	case limits.State == stateStopped, limits.State == stateBraked, limits.State == stateProbing, limits.State == stateUncount:
-		v.say(verdictNo, "%s is not called now: %s.", source, brakeSays(limits, now))
+	if r.count < 0 {
+		r.count = total - spent
 	}
+	v.meets(r, now)
 	if now.Sub(last) < tooSoon {
-		v.say(verdictNotYet, "the same error came again %s; wait until it has not come for %s.", ago(last, now), span(tooSoon))
+		v.say(verdictNotYet, "the last of these died %s; wait until none has for %s.", ago(last, now), span(tooSoon))
 	}
-	v.comesBack(groups, total)
+	v.comesBack(r.groups, total)
 	switch {
 	case spent == total:
 		v.say(verdictNo, "all of them were replayed %d times already, as often as may be, and stay open.", schemas.MaxReplays)
+	case r.count == 0:
+		v.say(verdictNo, "none of them would be asked for: all stay open.")
 	case spent > 0:
 		v.say(verdictYes, "%s of them were replayed %d times already and would stay open.", exact(spent), schemas.MaxReplays)
 	}
-	for _, l := range lanes {
-		if l.Lane == schemas.Low {
-			v.waits(l)
-		}
+	v.spends(r, now)
+	if i := slices.IndexFunc(r.lanes, func(l Lane) bool { return l.Lane == r.lane }); i >= 0 {
+		v.waits(r.lanes[i], r.limits, now)
+	} else {
+		v.say(verdictNotYet, "how far the %s lane is behind is not known.", r.lane)
+	}
+	if r.lane == schemas.High && r.rate == 0 && r.count > highMany {
+		v.say(verdictNotYet, "%s go to the HIGH lane at once, before what people wait for; choose LOW, or a rate.", several(r.count, "letter", "letters"))
 	}
 	if v.Answer == verdictYes {
-		v.say(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", source, limits.State, ago(last, now))
+		v.say(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", r.source, r.limits.State, ago(last, now))
 	}
 	return v
 }
 
+// meets says what a replay would meet that has nothing to do with its letters: a source that
+// is not called, and another replay.
+func (v *verdict) meets(r replay, now time.Time) {
+	if r.limits == nil {
+		v.say(verdictNo, "what the limiter of %s does is not known, because it could not be read.", r.source)
+	}
+	for _, h := range waitsFor(r.limits, r.lane, now) {
+		switch {
+		case h.Of == ofAll && r.limits.State == stateQuiet: // for a second
+			v.say(verdictNotYet, "%s is not called now: %s.", r.source, h.Says)
+		case h.Of == ofAll:
+			v.say(verdictNo, "%s is not called now: %s.", r.source, h.Says)
+		case h.Of == ofLane:
+			v.say(verdictNotYet, "its requests would wait: %s.", h.Says)
+		case h.Of == ofPart:
+			v.say(verdictNotYet, "those that need a part of %s that waits would wait as well: %s.", r.source, h.Says)
+		}
+	}
+	if r.blind {
+		v.say(verdictNotYet, "whether another replay of %s is under way is not known; the database does not answer.", r.source)
+	}
+	for _, j := range r.jobs {
+		if j.Source == r.source && j.Kind == store.ReplayJob && j.State == store.JobRunning {
+			v.say(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, exact(j.Done), exact(j.Total))
+		}
+	}
+}
+
+// spends compares the letters with what is left of a day, of which each takes a call at
+// least. What a rate keeps for the next day is not compared.
+func (v *verdict) spends(r replay, now time.Time) {
+	if r.limits == nil {
+		return
+	}
+	for _, p := range r.limits.Policies {
+		if p.ResetsAt == nil || p.Left == 0 {
+			continue
+		}
+		left, needs := p.Left, r.count
+		if r.lane == schemas.Low {
+			left = p.LeftForLow
+		}
+		if r.rate > 0 {
+			needs = min(needs, int64(r.rate*max(0, p.ResetsAt.Sub(now).Seconds())))
+		}
+		if left > 0 && needs > left {
+			v.say(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; choose fewer, or a rate.",
+				exact(needs), r.lane, exact(left), clock(*p.ResetsAt, now))
+		}
+	}
+}
+
 // waits says what a replay would wait behind in its lane.
-func (v *verdict) waits(l Lane) {
+func (v *verdict) waits(l Lane, limits *limiter.View, now time.Time) {
+	behind := lowBehind
+	if l.Lane == schemas.High {
+		behind = highBehind
+	}
 	switch {
 	case !l.Known:
 		v.say(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
 	case stands(l):
-		v.say(verdictNotYet, "nobody has worked for %s on the %s in the %s lane; a replay would wait behind that.", span(l.Unworked), several(l.Records, "record", "records"), l.Lane)
+		why, _ := whyStands(limits, l, now)
+		v.say(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", span(l.Unworked), several(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
 		v.say(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", several(l.Records, "record", "records"), l.Lane)
-	case l.Wait > lowBehind:
+	case l.Records > 0 && l.Wait > behind:
 		v.say(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, span(l.Wait))
 	}
 }

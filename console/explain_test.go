@@ -148,53 +148,6 @@ func TestEveryReasonOfALetterIsExplained(t *testing.T) {
 	}
 }
 
-func TestWhetherAReplayIsSafe(t *testing.T) {
-	long := then.Add(-3 * time.Hour)
-	passing := store.LetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
-	lasting := store.LetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
-	group := func(g store.LetterGroup, change func(*store.LetterGroup)) []store.LetterGroup {
-		change(&g)
-		return []store.LetterGroup{g}
-	}
-	well := []Lane{laneOf(schemas.Low, 5, time.Minute)}
-	flowing := &limiter.View{State: "flowing"}
-	none := func(*store.LetterGroup) {}
-	for _, c := range []struct {
-		groups []store.LetterGroup
-		limits *limiter.View
-		lanes  []Lane
-		want   string
-	}{
-		{nil, flowing, well, "No: nothing that the filter chooses is open."},
-		{group(passing, none), flowing, well, "Yes: nexon is flowing, the last of these died 3 h ago, and what they died of may have passed."},
-		{group(passing, none), nil, well, "No: what the limiter of nexon does is not known, because Redis does not answer."},
-		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: it is stopped by hand, until somebody resumes it."},
-		{group(passing, none), &limiter.View{State: "braked", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: it is braked until 12:01:00, because the upstream refused calls."},
-		{group(passing, none), &limiter.View{State: "probing"}, well, "No: nexon is not called now: it is stopped because the upstream is sick, and probed now by a single call."},
-		{group(passing, none), &limiter.View{State: "uncounted"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},
-		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
-		{group(passing, func(g *store.LetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the same error came again 9 min ago; wait until it has not come for 10 min."},
-		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would come back unless this is done first: mend how the answer is read."},
-		{group(lasting, func(g *store.LetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would come back unless this is done first: look what the error says."},
-		{[]store.LetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
-		{group(passing, func(g *store.LetterGroup) { g.Spent = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
-		{group(passing, func(g *store.LetterGroup) { g.Spent = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
-		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
-		{group(passing, none), flowing, []Lane{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: how far the LOW lane is behind is not known"},
-		{group(passing, none), flowing, []Lane{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: nobody has worked for 1 min on the 90,000 records in the LOW lane; a replay would wait behind that."},
-		{group(passing, none), flowing, []Lane{standing(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
-		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 0, 0), laneOf(schemas.High, 1, time.Hour)}, "Yes: "},
-	} {
-		if got := safeToReplay("nexon", c.groups, c.limits, c.lanes, then).String(); !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s\nwanted\n%s", got, c.want)
-		}
-	}
-	worst := safeToReplay("nexon", group(lasting, func(g *store.LetterGroup) { g.Last = then }), nil, well, then)
-	if worst.Answer != verdictNo || len(worst.Reasons) != 3 {
-		t.Errorf("%+v", worst)
-	}
-}
-
 func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
 	for want, got := range map[string]string{
 		"0 s": span(0), "120 ms": span(120 * time.Millisecond), "59 s": span(59*time.Second + 900*time.Millisecond), "12 min": span(12 * time.Minute), "3 h 20 min": span(3*time.Hour + 20*time.Minute),

@@ -70,13 +70,9 @@ func (p *lettersPage) fill(ctx context.Context, c *Console, behind store.Letter,
 	return nil
 }
 
-// judge says whether a replay of these groups is safe.
+// judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
 func (c *Console) judge(ctx context.Context, source string, open []store.LetterGroup, now time.Time) verdict {
-	v, err := c.Limits.View(ctx, source)
-	if err != nil {
-		return safeToReplay(source, open, nil, c.Now.Lanes(source), now)
-	}
-	return safeToReplay(source, open, &v, c.Now.Lanes(source), now)
+	return c.judgeOrder(ctx, letters.Order{Filter: store.LetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
 }
 
 // planPage shows what an order would do, before it is given.
@@ -161,7 +157,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) 
 		c.trouble(w, r, "The letters can't be counted.", err)
 		return
 	}
-	p.Safe = c.judge(ctx, o.Filter.Source, open, now)
+	p.Safe = c.judgeOrder(ctx, o, p.Plan.Count, open, now)
 	if o.Rate > 0 {
 		p.Takes = span(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
 	}

@@ -1,0 +1,123 @@
+package console
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestWhetherAReplayIsSafe(t *testing.T) {
+	long := then.Add(-3 * time.Hour)
+	passing := store.LetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
+	lasting := store.LetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
+	group := func(g store.LetterGroup, change func(*store.LetterGroup)) []store.LetterGroup {
+		change(&g)
+		return []store.LetterGroup{g}
+	}
+	well := []Lane{laneOf(schemas.Low, 5, time.Minute)}
+	flowing := &limiter.View{State: "flowing"}
+	none := func(*store.LetterGroup) {}
+	for _, c := range []struct {
+		groups []store.LetterGroup
+		limits *limiter.View
+		lanes  []Lane
+		want   string
+	}{
+		{nil, flowing, well, "No: nothing that the filter chooses is open."},
+		{group(passing, none), flowing, well, "Yes: nexon is flowing, the last of these died 3 h ago, and what they died of may have passed."},
+		{group(passing, none), nil, well, "No: what the limiter of nexon does is not known, because it could not be read."},
+		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: it is stopped by hand, until somebody resumes it."},
+		{group(passing, none), &limiter.View{State: "braked", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: it is braked until 12:01:00, because the upstream refused calls."},
+		{group(passing, none), &limiter.View{State: "probing"}, well, "No: nexon is not called now: it is stopped because the upstream is sick, and probed now by a single call."},
+		{group(passing, none), &limiter.View{State: "uncounted"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},
+		{group(passing, none), &limiter.View{State: "starting quiet", Until: new(then.Add(time.Second))}, well, "Not yet: nexon is not called now: it waits until 12:00:31, because the limiter's state was lost."},
+		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
+		{group(passing, func(g *store.LetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the last of these died 9 min ago; wait until none has for 10 min."},
+		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would come back unless this is done first: mend how the answer is read."},
+		{group(lasting, func(g *store.LetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would come back unless this is done first: look what the error says."},
+		{[]store.LetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
+		{group(passing, func(g *store.LetterGroup) { g.Spent = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
+		{group(passing, func(g *store.LetterGroup) { g.Spent = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
+		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
+		{group(passing, none), flowing, []Lane{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: how far the LOW lane is behind is not known"},
+		{group(passing, none), flowing, []Lane{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: nobody has worked for 1 min on the 90,000 records in the LOW lane, behind which a replay would wait: no worker runs."},
+		{group(passing, none), flowing, []Lane{standing(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
+		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 0, 0), laneOf(schemas.High, 1, time.Hour)}, "Yes: "},
+		{group(passing, none), flowing, nil, "Not yet: how far the LOW lane is behind is not known."},
+	} {
+		if got := safeToReplay(replay{source: "nexon", groups: c.groups, lane: schemas.Low, count: -1, limits: c.limits, lanes: c.lanes}, then).String(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s\nwanted\n%s", got, c.want)
+		}
+	}
+	worst := safeToReplay(replay{source: "nexon", groups: group(lasting, func(g *store.LetterGroup) { g.Last = then }), lane: schemas.Low, count: -1, lanes: well}, then)
+	if worst.Answer != verdictNo || len(worst.Reasons) != 3 {
+		t.Errorf("%+v", worst)
+	}
+}
+
+func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Left: 5_000, LeftForLow: 300, ResetsAt: new(then.Add(9 * time.Hour))}
+	running := store.LetterJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
+	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", Halted: true}
+	for _, c := range []struct {
+		change func(r *replay, v *limiter.View)
+		want   string
+	}{
+		{func(*replay, *limiter.View) {}, "Yes: nexon is flowing"},
+		{func(_ *replay, v *limiter.View) { v.Policies[0].LeftForLow = 99 }, "Not yet: it takes 100 calls of the day at least, and LOW has 99 of them until 21:00; choose fewer, or a rate."},
+		{func(r *replay, v *limiter.View) { v.Policies[0].LeftForLow, r.rate = 99, 0.003 }, "Yes: "}, // 97 until then
+		{func(r *replay, v *limiter.View) { v.Policies[0].LeftForLow, r.count = 99, 98 }, "Yes: "},
+		{func(r *replay, v *limiter.View) { v.Policies[0].LeftForLow, r.lane = 99, schemas.High }, "Yes: "},
+		{func(_ *replay, v *limiter.View) { v.Policies[0].LeftForLow = 0 }, "Not yet: its requests would wait: LOW has used up its share of the day"},
+		{func(_ *replay, v *limiter.View) { v.Policies[0].Left, v.Policies[0].LeftForLow = 0, 0 }, "No: nexon is not called now: all 20,000 calls of the day are used up; it is new at 21:00."},
+		{func(_ *replay, v *limiter.View) { v.Scopes = []limiter.ScopeView{halt} }, "Not yet: those that need a part of nexon that waits would wait as well: 1 part is halted alone: endpoint of read."},
+		{func(r *replay, _ *limiter.View) { r.count = 0 }, "No: none of them would be asked for: all stay open."},
+		{func(r *replay, _ *limiter.View) { r.jobs = []store.LetterJob{running} }, "No: a replay of nexon is under way, with 400 of 1,000 done; no other begins before it ends or is stopped."},
+		{func(r *replay, _ *limiter.View) {
+			purge, ended, other := running, running, running
+			purge.Kind, ended.State, other.Source = store.PurgeJob, store.JobDone, "github"
+			r.jobs = []store.LetterJob{purge, ended, other}
+		}, "Yes: "},
+		{func(r *replay, _ *limiter.View) { r.blind = true }, "Not yet: whether another replay of nexon is under way is not known"},
+		{func(r *replay, _ *limiter.View) { r.lanes[1] = laneOf(schemas.Low, 9, time.Hour) }, "Not yet: the LOW lane is 1 h behind"},
+		{func(r *replay, _ *limiter.View) { r.lanes[1], r.lane = laneOf(schemas.Low, 9, time.Hour), schemas.High }, "Yes: "},
+		{func(r *replay, _ *limiter.View) {
+			r.lanes[0], r.lane = laneOf(schemas.High, 9, 2*time.Minute), schemas.High
+		}, "Not yet: the HIGH lane is 2 min behind"},
+		{func(r *replay, _ *limiter.View) { r.lane, r.count = schemas.High, 101 }, "Not yet: 101 letters go to the HIGH lane at once, before what people wait for; choose LOW, or a rate."},
+		{func(r *replay, _ *limiter.View) { r.lane, r.count, r.rate = schemas.High, 101, 1 }, "Yes: "},
+	} {
+		v := limiter.View{State: "flowing", Policies: []limiter.PolicyView{day}}
+		r := replay{
+			source: "nexon", groups: []store.LetterGroup{{Reason: schemas.Upstream5xx, Count: 102, Spent: 2, Last: then.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
+			lanes: []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 5, time.Minute)},
+		}
+		c.change(&r, &v)
+		got := safeToReplay(r, then).String()
+		if got = strings.Replace(got, "2 of them were replayed 3 times already and would stay open. ", "", 1); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s\nwanted\n%s", got, c.want)
+		}
+	}
+}
+
+func TestThePlanJudgesTheOrderAndNotAnother(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.jobs = nil
+	r.groups = []store.LetterGroup{{Reason: schemas.Upstream5xx, Count: 12_268, Last: then.Add(-time.Hour)}}
+	r.lanes["nexon"] = []Lane{laneOf(schemas.High, 9, 2*time.Minute), laneOf(schemas.Low, 5, time.Minute)}
+	for lane, want := range map[string]string{"LOW": verdictYes, "HIGH": verdictNotYet} {
+		d := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&rate=10&lane=" + lane)
+		if got := attr(d.byID("safe-to-replay"), "data-answer"); got != want {
+			t.Errorf("%s: %s", lane, d.says("safe-to-replay"))
+		}
+	}
+	r.planned.Count = 0
+	if !strings.Contains(r.get(root+"/letters/plan?source=nexon&kind=REPLAY&lane=LOW").says("safe-to-replay"), "none of them would be asked for") {
+		t.Error("what the plan counted is not what is judged")
+	}
+}
