@@ -13,8 +13,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// contentShown is how much of an entity's content is shown, in bytes.
-const contentShown = 20 << 10
+const (
+	// contentShown is how much of an entity's content is shown, in bytes.
+	contentShown = 20 << 10
+	// indentedMost, in bytes, and indentedDeep are bounds of what is indented.
+	indentedMost, indentedDeep = 64 << 10, 32
+)
 
 // looked is the page of one entity.
 type looked struct {
@@ -119,17 +123,34 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	c.render(w, r, status, "look", "Look up", p)
 }
 
-// readable is content as people read it, cut.
+// readable is content as people read it, cut. Indented it may be as long as it is deep for
+// each of its values, so that only what is small and flat is.
 func readable(payload []byte) string {
 	var out bytes.Buffer
-	if len(payload) == 0 {
-		return ""
+	if len(payload) <= indentedMost && depthOf(payload) <= indentedDeep && json.Indent(&out, payload, "", "  ") == nil {
+		payload = out.Bytes()
 	}
-	if json.Indent(&out, payload, "", "  ") != nil {
-		out.Reset()
-		out.Write(payload)
+	return shown(string(payload[:min(len(payload), contentShown+1)]), contentShown)
+}
+
+// depthOf is how deep the arrays and objects of JSON lie in each other.
+func depthOf(payload []byte) int {
+	depth, most, quoted := 0, 0, false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+			most = max(most, depth)
+		case c == ']' || c == '}':
+			depth--
+		}
 	}
-	return shown(out.String(), contentShown)
+	return most
 }
 
 // stepsOf is what is known of an entity in the order of time, what is to come first.
