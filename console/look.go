@@ -31,7 +31,6 @@ type looked struct {
 	Told    string // what became of a refresh
 	Entity  *Entity
 	Why     string
-	Hidden  bool // the client may not see its content
 	Content string
 	Steps   []happened
 }
@@ -115,8 +114,7 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	if v, err := c.Limits.View(ctx, e.Source); err == nil {
 		a.limits = &v
 	}
-	p.Hidden = known.Stored && !who.Sees(known.State.Visibility)
-	if !p.Hidden {
+	if !known.Hidden {
 		p.Content = readable(known.Payload)
 	}
 	p.Entity, p.Why, p.Steps = &known, whyStale(known, a, now), stepsOf(known, now)

@@ -95,10 +95,12 @@ type Known interface {
 // Entity is what is known of one entity.
 type Entity struct {
 	Entity schemas.Entity
-	// Stored: State says of what; Payload is the content, if it may be shown.
+	// Stored: State says of what; Payload is the content, if it may be shown. Hidden: there
+	// is content, and the client may not see it.
 	Stored  bool
 	State   store.State
 	Payload []byte
+	Hidden  bool
 	// FreshFor is for how long it counts as fresh after a check, AbsentFor for how long an
 	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
 	FreshFor, AbsentFor, KeepFor time.Duration

@@ -275,9 +275,10 @@ func (f *fakeLetters) Jobs(context.Context) ([]store.LetterJob, error) {
 	return append([]store.LetterJob{}, f.jobs...), f.broken
 }
 
-func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, _ access.Client) (Entity, error) {
+func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {
 	known := f.entity
 	known.Entity = e
+	known.Hidden = known.Hidden || !c.Sees(known.State.Visibility)
 	return known, f.broken
 }
 

@@ -102,7 +102,7 @@ func (k known) content(ctx context.Context, found *console.Entity, c access.Clie
 		return err
 	}
 	found.Stored, found.State = true, s.State
-	if !s.HasContent() || !k.sees(c, s.State) {
+	if found.Hidden = s.HasContent() && !k.sees(c, s.State); found.Hidden || !s.HasContent() {
 		return nil
 	}
 	found.Payload, err = s.Decode(nil)

@@ -122,11 +122,11 @@ func TestWhoMayNotSeeAnEntityIsNotShownItsContent(t *testing.T) {
 	f.write("never", 9, time.Minute, "")
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
-		if !got.Stored || got.State.Version == 0 || (got.Payload == nil) != (key != "never") {
-			t.Errorf("%s: anybody is shown %s", key, got.Payload)
+		if !got.Stored || got.State.Version == 0 || (got.Payload == nil) != (key != "never") || got.Hidden != (got.Payload == nil) {
+			t.Errorf("%s: anybody is shown %s, hidden: %v", key, got.Payload, got.Hidden)
 		}
 		for _, c := range []access.Client{partner, {Name: "key:3", Scopes: []access.Scope{access.Admin}}} {
-			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` {
+			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` || got.Hidden {
 				t.Errorf("%s: %s is shown %s", key, c.Name, got.Payload)
 			}
 		}
