@@ -162,3 +162,11 @@ func whyStands(v *limiter.View, l Lane, now time.Time) (why, tone string) {
 	}
 	return "", toneBad
 }
+
+// allowed is the part of the rate that may be called at now: nothing while all waits.
+func allowed(v *limiter.View, now time.Time) float64 {
+	if slices.ContainsFunc(waitsFor(v, schemas.High, now), func(h hindrance) bool { return h.Of == ofAll }) {
+		return 0
+	}
+	return v.Rate
+}

@@ -217,6 +217,7 @@ func pointOf(at time.Time, of *seen) point {
 		p.High, p.Low = &of.Rates.High, &of.Rates.Low
 	}
 	if most := mostOf(of.Limits); most > 0 {
+		most *= allowed(of.Limits, at)
 		p.Most = &most
 	}
 	return p

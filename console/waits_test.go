@@ -96,3 +96,25 @@ func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T)
 		}
 	}
 }
+
+func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
+	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
+	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(then.Add(time.Hour))}
+	for want, v := range map[float64]limiter.View{
+		450: {State: "flowing", Rate: 1},
+		225: {State: "ramping", Rate: 0.5},
+		0:   {State: "stopped", Rate: 1},
+	} {
+		v.Policies = []limiter.PolicyView{second}
+		if p := pointOf(then, &seen{Limits: &v}); p.Most == nil || *p.Most != want {
+			t.Errorf("%s: %v, wanted %v", v.State, p.Most, want)
+		}
+		v.Policies = append(v.Policies, gone)
+		if p := pointOf(then, &seen{Limits: &v}); *p.Most != 0 {
+			t.Errorf("%s, and the day is used up: %v", v.State, *p.Most)
+		}
+	}
+	if p := pointOf(then, &seen{Limits: &limiter.View{State: "flowing", Rate: 1}}); p.Most != nil {
+		t.Errorf("without a policy: %v", *p.Most)
+	}
+}
