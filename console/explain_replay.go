@@ -180,9 +180,9 @@ func (v *verdict) spends(r replay, now time.Time) {
 
 // waits says what a replay would wait behind in its lane.
 func (v *verdict) waits(l Lane, limits *limiter.View, now time.Time) {
-	behind := lowBehind
+	most := lowBehind
 	if l.Lane == schemas.High {
-		behind = highBehind
+		most = highBehind
 	}
 	switch {
 	case !l.Known:
@@ -192,8 +192,8 @@ func (v *verdict) waits(l Lane, limits *limiter.View, now time.Time) {
 		v.say(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", span(l.Unworked), several(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
 		v.say(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", several(l.Records, "record", "records"), l.Lane)
-	case l.Records > 0 && l.Wait > behind:
-		v.say(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, span(l.Wait))
+	case l.Records > 0 && behind(l) > most:
+		v.say(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, span(behind(l)))
 	}
 }
 

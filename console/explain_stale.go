@@ -208,16 +208,16 @@ func lostSays(e Entity, now time.Time) string {
 
 // behindSays is what a request in the lane waits behind.
 func behindSays(l Lane) string {
-	behind := ", behind " + several(l.Records, "other", "others") + " at most, "
+	others := ", behind " + several(l.Records, "other", "others") + " at most, "
 	switch {
 	case !l.Known || l.Records == 0:
 		return ""
 	case stands(l):
-		return behind + "on which nobody has worked for " + span(l.Unworked)
+		return others + "on which nobody has worked for " + span(l.Unworked)
 	case !l.WaitKnown:
-		return behind + "and how long that takes is not known yet"
+		return others + "and how long that takes is not known yet"
 	}
-	return behind + "which takes about " + span(l.Wait)
+	return others + "which takes about " + span(behind(l))
 }
 
 // nextSays is what asks for it next, where nothing does now.

@@ -121,8 +121,8 @@ func (f *facts) wrong(n *sample, sources []string) {
 			case stands(l):
 				why, tone := whyStands(of.Limits, l, n.At)
 				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, several(l.Records, "record waits", "records wait"), l.Lane, span(l.Unworked), why)
-			case l.Records > 0 && l.WaitKnown && l.Wait >= behindWarn:
-				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(l.Wait), several(l.Records, "record", "records"))
+			case l.Records > 0 && l.WaitKnown && behind(l) >= behindWarn:
+				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(behind(l)), several(l.Records, "record", "records"))
 			}
 		}
 		if of.Died > 0 {
@@ -156,6 +156,10 @@ func stands(l Lane) bool {
 	return l.Known && l.Records > 0 && !l.WaitKnown && l.Unworked >= standsAfter
 }
 
+// behind is how far a lane is behind, of which that is known. The throughput is that of a
+// minute, within which who works may have stopped.
+func behind(l Lane) time.Duration { return max(l.Wait, l.Unworked) }
+
 func laneTone(l Lane) string {
 	switch {
 	case !l.Known:
@@ -164,9 +168,9 @@ func laneTone(l Lane) string {
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
 		return "" // the next samples tell
-	case l.Records == 0 || l.Wait < behindWarn:
+	case l.Records == 0 || behind(l) < behindWarn:
 		return toneOK
-	case l.Wait < behindBad:
+	case behind(l) < behindBad:
 		return toneWarn
 	}
 	return toneBad

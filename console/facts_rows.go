@@ -18,7 +18,7 @@ func lanesOf(of *seen) [][]fact {
 				rate.Text = rated(of.Rates.High)
 			}
 		}
-		records, wait := fact{Text: exact(l.Records)}, fact{Text: span(l.Wait), Tone: laneTone(l)}
+		records, wait := fact{Text: exact(l.Records)}, fact{Text: span(behind(l)), Tone: laneTone(l)}
 		switch {
 		case !l.Known:
 			records.Text, wait.Text = "not known", "not known"

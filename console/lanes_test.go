@@ -19,6 +19,7 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 		{laneOf(schemas.Low, 0, 0), "nothing", toneOK, "", nil},
 		{laneOf(schemas.Low, 9, 30*time.Second), "30 s", toneOK, "", nil},
 		{laneOf(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: its LOW lane is 5 min behind, with 9 records.", nil},
+		{Lane{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // they stopped a moment ago
 		{standing(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
 		{standing(schemas.Low, 12_480, 55*time.Second), "not known: nobody has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and nobody has worked on any for 55 s: no worker runs.", nil},
 		{standing(schemas.Low, 1, 20*time.Second), "not known: nobody has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and nobody has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
@@ -28,6 +29,11 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 		if got := lanesOf(of)[0][3]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("%+v is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
+		of.Limits = nil // that Redis does not answer makes it no better
+		if got := lanesOf(of)[0][3]; got.Tone != c.tone {
+			t.Errorf("%+v without the limiter is shown as %q in %q", c.lane, got.Text, got.Tone)
+		}
+		of.Limits = &limiter.View{State: "flowing", Processes: c.processes}
 		f := facts{Facts: map[string]fact{}, Rows: map[string][][]fact{}}
 		f.wrong(&sample{At: then, Sources: map[string]*seen{"nexon": of}}, []string{"nexon"})
 		got := ""

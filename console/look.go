@@ -114,9 +114,7 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	if v, err := c.Limits.View(ctx, e.Source); err == nil {
 		a.limits = &v
 	}
-	if !known.Hidden {
-		p.Content = readable(known.Payload)
-	}
+	p.Content = readable(known.Payload)
 	p.Entity, p.Why, p.Steps = &known, whyStale(known, a, now), stepsOf(known, now)
 	c.render(w, r, status, "look", "Look up", p)
 }

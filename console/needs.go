@@ -60,8 +60,8 @@ type Lane struct {
 	Records int64
 	Wait    time.Duration
 	Known   bool
-	// WaitKnown is false while nobody works: Unworked is then for how long nobody has, as far
-	// back as is known, which is about a minute.
+	// WaitKnown is false while nobody works. Unworked is for how long nobody has on records
+	// that wait, as far back as is known, which is about a minute.
 	WaitKnown bool
 	Unworked  time.Duration
 }

@@ -69,9 +69,6 @@ func (o *overview) Lanes(source string) []console.Lane {
 		l.Records, l.Known = o.lag.Records(source, lane)
 		l.Wait, _, l.WaitKnown = o.lag.Wait(source, lane)
 		l.Unworked = o.lag.Unworked(source, lane)
-		if l.WaitKnown { // the throughput is that of a minute, within which they may have stopped
-			l.Wait = max(l.Wait, l.Unworked)
-		}
 		lanes = append(lanes, l)
 	}
 	return lanes
