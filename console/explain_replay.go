@@ -113,7 +113,7 @@ func safeToReplay(r replay, now time.Time) verdict {
 	}
 	v.spends(r, now)
 	if i := slices.IndexFunc(r.lanes, func(l Lane) bool { return l.Lane == r.lane }); i >= 0 {
-		v.waits(r.lanes[i], r.limits, now)
+		v.waits(r, r.lanes[i], now)
 	} else {
 		v.say(verdictNotYet, "how far the %s lane is behind is not known.", r.lane)
 	}
@@ -179,7 +179,7 @@ func (v *verdict) spends(r replay, now time.Time) {
 }
 
 // waits says what a replay would wait behind in its lane.
-func (v *verdict) waits(l Lane, limits *limiter.View, now time.Time) {
+func (v *verdict) waits(r replay, l Lane, now time.Time) {
 	most := lowBehind
 	if l.Lane == schemas.High {
 		most = highBehind
@@ -188,7 +188,7 @@ func (v *verdict) waits(l Lane, limits *limiter.View, now time.Time) {
 	case !l.Known:
 		v.say(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
 	case stands(l):
-		why, _ := whyStands(limits, l, now)
+		why, _ := whyStands(r.limits, r.lanes, l, now)
 		v.say(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", span(l.Unworked), several(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
 		v.say(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", several(l.Records, "record", "records"), l.Lane)

@@ -35,6 +35,9 @@ const (
 	firstWaits = 10 * time.Second
 	// partsNamed are so many of the parts that wait; the limiter's page has all.
 	partsNamed = 3
+	// yieldsAbove is with how many records in HIGH a LOW that stands back goes on doing so
+	// (package consumer).
+	yieldsAbove = 1000
 )
 
 // waitsFor is what keeps the calls of a lane from being made now, the gravest first. Empty:
@@ -151,13 +154,18 @@ func hindrances(v *limiter.View, now time.Time) []hindrance {
 
 // whyStands says why nobody works on a lane, behind a colon, if that is known; what is told
 // to keep all of it back is no fault of its own.
-func whyStands(v *limiter.View, l Lane, now time.Time) (why, tone string) {
+func whyStands(v *limiter.View, lanes []Lane, l Lane, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
 		return ": no worker runs", toneBad
 	}
 	for _, h := range waitsFor(v, l.Lane, now) {
 		if h.Of != ofPart {
 			return ": " + h.Says, toneWarn
+		}
+	}
+	for _, high := range lanes {
+		if l.Lane == schemas.Low && high.Lane == schemas.High && high.Known && high.Records > yieldsAbove {
+			return ": LOW stands back while HIGH has " + several(high.Records, "record", "records") + " to do", toneWarn
 		}
 	}
 	return "", toneBad

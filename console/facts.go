@@ -119,7 +119,7 @@ func (f *facts) wrong(n *sample, sources []string) {
 			case !l.Known:
 				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
 			case stands(l):
-				why, tone := whyStands(of.Limits, l, n.At)
+				why, tone := whyStands(of.Limits, of.Lanes, l, n.At)
 				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, several(l.Records, "record waits", "records wait"), l.Lane, span(l.Unworked), why)
 			case l.Records > 0 && l.WaitKnown && behind(l) >= behindWarn:
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(behind(l)), several(l.Records, "record", "records"))

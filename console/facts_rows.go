@@ -27,7 +27,7 @@ func lanesOf(of *seen) [][]fact {
 		case stands(l):
 			wait.Text = "not known: nobody has worked for " + span(l.Unworked)
 			if of.Limits != nil {
-				_, wait.Tone = whyStands(of.Limits, l, of.Limits.At)
+				_, wait.Tone = whyStands(of.Limits, of.Lanes, l, of.Limits.At)
 			}
 		case !l.WaitKnown:
 			wait.Text = "not known yet"

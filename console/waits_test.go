@@ -118,3 +118,22 @@ func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
 		t.Errorf("without a policy: %v", *p.Most)
 	}
 }
+
+func TestThatLowStandsBackForHighIsNoFaultOfItsOwn(t *testing.T) {
+	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
+	low := standing(schemas.Low, 9, time.Minute)
+	for _, c := range []struct {
+		high      Lane
+		why, tone string
+	}{
+		{laneOf(schemas.High, 7_000, time.Minute), ": LOW stands back while HIGH has 7,000 records to do", toneWarn},
+		{laneOf(schemas.High, 1_000, time.Minute), "", toneBad},
+	} {
+		if why, tone := whyStands(v, []Lane{c.high, low}, low, then); why != c.why || tone != c.tone {
+			t.Errorf("%q, %s", why, tone)
+		}
+	}
+	if why, tone := whyStands(v, []Lane{standing(schemas.High, 7_000, time.Minute)}, standing(schemas.High, 7_000, time.Minute), then); why != "" || tone != toneBad {
+		t.Errorf("HIGH stands for itself: %q, %s", why, tone)
+	}
+}
