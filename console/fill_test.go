@@ -134,7 +134,7 @@ func busyFor(t *testing.T, seconds int, changes ...func(*Needs)) *rig {
 		return wavyView(passed() - past)
 	}
 	for range seconds {
-		r.sampler.look(t.Context())
+		r.sampler.now(t.Context())
 		mu.Lock()
 		before += time.Second
 		mu.Unlock()

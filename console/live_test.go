@@ -227,7 +227,7 @@ func TestARateIsMeasuredByWhatProcessesTell(t *testing.T) {
 		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // it has begun again
 		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
 	} {
-		if got := r.sampler.rate("nexon", c.view, then); got != c.want {
+		if got := r.sampler.rate("nexon", c.view); got != c.want {
 			t.Errorf("%d: %+v, wanted %+v", i, got, c.want)
 		}
 	}

@@ -25,6 +25,7 @@ type page struct {
 	Locked bool // the console is read-only
 	Said   string
 	Now    time.Time
+	At     string // when what it shows was seen
 	Live   string // where the page hears what is new; empty: nowhere
 	Vers   string
 	Body   any
@@ -113,6 +114,10 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	if live, ok := body.(interface{ livePath() string }); ok {
 		p.Live = live.livePath()
 	}
+	p.At = p.Now.UTC().Format("15:04:05") + " UTC"
+	if seen, ok := body.(interface{ asOf() string }); ok {
+		p.At = seen.asOf()
+	}
 	var text bytes.Buffer
 	if err := c.pages[name].Execute(&text, p); err != nil {
 		c.Log.Error("a page of the console can't be made", "page", name, "err", err)
@@ -123,6 +128,9 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	w.WriteHeader(status)
 	_, _ = text.WriteTo(w) // who has left misses nothing
 }
+
+// asOf is when they were true.
+func (f facts) asOf() string { return f.At }
 
 // refusal is what the page of a refusal says.
 type refusal struct{ Why string }

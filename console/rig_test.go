@@ -289,11 +289,14 @@ func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity, _ access.Client
 
 func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.looks++
-	if f.view != nil {
-		return f.view(source), f.broken
+	view := f.view
+	f.mu.Unlock()
+	if view != nil {
+		return view(source), f.broken
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.views[source], f.broken
 }
 

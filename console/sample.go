@@ -18,8 +18,8 @@ const (
 	ratesOver, ratesLeast = 40 * time.Second, 2 * time.Second
 	// shownBack is how far back the charts go.
 	shownBack = 5 * time.Minute
-	// diedEvery is how often the dead letters of a day are counted.
-	// One look waits for that no longer than diedPatience.
+	// diedEvery is how often the dead letters of a day are counted, and for how long that may
+	// take. One look waits for it no longer than diedPatience.
 	diedEvery, diedPatience = 30 * time.Second, 300 * time.Millisecond
 )
 
@@ -57,112 +57,101 @@ type report struct {
 
 // sampler looks for all who watch, once a second while somebody does.
 type sampler struct {
-	needs Needs
-
-	looking sync.Mutex // one look at a time; it guards the two below
-	reports map[string]map[string][]report
-	diedAt  time.Time
+	needs   Needs
+	looks   shared[*sample]
+	died    shared[map[string]int64]       // the open letters of a day, where they could be counted
+	reports map[string]map[string][]report // of the one look that is under way
 
 	mu      sync.Mutex
-	died    map[string]int64
-	latest  *sample
 	points  map[string][]point
 	viewers map[chan *sample]bool
 	stop    context.CancelFunc // of the loop; nil: nobody watches
 }
 
 func newSampler(needs Needs) *sampler {
-	return &sampler{needs: needs, reports: map[string]map[string][]report{}, died: map[string]int64{}, points: map[string][]point{}, viewers: map[chan *sample]bool{}}
+	s := &sampler{needs: needs, reports: map[string]map[string][]report{}, points: map[string][]point{}, viewers: map[chan *sample]bool{}}
+	s.looks.see, s.looks.patience, s.looks.clock, s.looks.log = s.look, samplePatience, needs.Clock, needs.Log
+	s.died.see, s.died.patience, s.died.clock, s.died.log = s.countDied, diedEvery, needs.Clock, needs.Log
+	return s
 }
 
-// now looks, unless the loop has within a second.
+// now looks, unless the loop has within a second. If ctx ends before that is done, it is what
+// was seen before, at the time that it says.
 func (s *sampler) now(ctx context.Context) *sample {
 	s.mu.Lock()
-	latest, watched := s.latest, len(s.viewers) > 0
-	s.mu.Unlock()
-	if watched && latest != nil && s.needs.Clock().Sub(latest.At) <= sampleEvery {
-		return latest
+	life := time.Duration(0)
+	if len(s.viewers) > 0 {
+		life = sampleEvery
 	}
-	return s.look(ctx)
+	s.mu.Unlock()
+	if n, _, _ := s.looks.get(ctx, life); n != nil {
+		return n
+	}
+	n := &sample{At: s.needs.Clock(), Sources: map[string]*seen{}}
+	for _, source := range s.needs.Sources {
+		n.Sources[source] = &seen{Died: -1}
+	}
+	return n
 }
 
-// look asks everything once. What does not answer is not known.
-func (s *sampler) look(ctx context.Context) *sample {
-	s.looking.Lock()
-	defer s.looking.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, samplePatience)
-	defer cancel()
-	n := &sample{At: s.needs.Clock(), Sources: map[string]*seen{}, Reads: s.needs.Now.Reads()}
-	if s.needs.Weather != nil {
-		n.Weather = s.needs.Weather.Now()
-	}
+// look asks everything once. What does not answer is not known. What costs nothing to ask is
+// asked last: the time of a sample is that of its end.
+func (s *sampler) look(ctx context.Context) (*sample, error) {
+	n := &sample{Sources: map[string]*seen{}}
+	var open map[string]int64
 	var asked sync.WaitGroup
-	asked.Go(func() { n.Depends = s.needs.Now.Dependencies(ctx) })
+	ask := func(f func()) { asked.Go(func() { surviving(s.needs.Log, f) }) }
+	ask(func() { n.Depends = s.needs.Now.Dependencies(ctx) })
+	ask(func() {
+		ctx, cancel := context.WithTimeout(ctx, diedPatience)
+		defer cancel()
+		open, _, _ = s.died.get(ctx, diedEvery) // otherwise a look to come has it
+	})
 	for _, source := range s.needs.Sources {
-		of := &seen{Lanes: s.needs.Now.Lanes(source)}
+		of := &seen{Died: -1}
 		n.Sources[source] = of
-		asked.Go(func() {
+		ask(func() {
 			if v, err := s.needs.Limits.View(ctx, source); err == nil {
 				of.Limits = &v
 			}
 		})
 	}
-	counted := s.countDied(n.At)
 	asked.Wait()
-	select {
-	case <-counted:
-	case <-time.After(diedPatience): // a look to come has it
+	n.At, n.Reads = s.needs.Clock(), s.needs.Now.Reads()
+	if s.needs.Weather != nil {
+		n.Weather = s.needs.Weather.Now()
 	}
 	for source, of := range n.Sources {
-		of.Died = s.diedOf(source)
-		of.Rates = s.rate(source, of.Limits, n.At)
+		of.Lanes = s.needs.Now.Lanes(source)
+		if total, counted := open[source]; counted {
+			of.Died = total
+		}
+		of.Rates = s.rate(source, of.Limits)
 	}
 	s.keep(n)
-	return n
+	return n, nil
 }
 
-// countDied counts the open letters of a day, not more often than is of use. There may be a
-// million of them, so that nobody waits for it; the channel is closed when it is done.
-func (s *sampler) countDied(now time.Time) (done chan struct{}) {
-	done = make(chan struct{})
-	if !s.diedAt.IsZero() && now.Sub(s.diedAt) < diedEvery {
-		close(done)
-		return done
-	}
-	s.diedAt = now
-	go func() {
-		defer close(done)
-		ctx, cancel := context.WithTimeout(context.Background(), diedEvery)
-		defer cancel()
-		for _, source := range s.needs.Sources {
-			groups, err := s.needs.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: now.Add(-day), Handled: store.OpenLetters})
-			total := int64(0)
-			for _, g := range groups {
-				total += g.Count
-			}
-			if err != nil {
-				total = -1
-			}
-			s.mu.Lock()
-			s.died[source] = total
-			s.mu.Unlock()
+// countDied counts the open letters of a day. There may be a million of them, so that no look
+// waits for it.
+func (s *sampler) countDied(ctx context.Context) (map[string]int64, error) {
+	since := s.needs.Clock().Add(-day)
+	open := map[string]int64{}
+	for _, source := range s.needs.Sources {
+		groups, err := s.needs.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since, Handled: store.OpenLetters})
+		if err != nil {
+			continue
 		}
-	}()
-	return done
-}
-
-// diedOf is how many open letters of a day there are; -1: not known.
-func (s *sampler) diedOf(source string) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if total, counted := s.died[source]; counted {
-		return total
+		open[source] = 0
+		for _, g := range groups {
+			open[source] += g.Count
+		}
 	}
-	return -1
+	return open, nil
 }
 
 // rate measures what the lanes were permitted lately by what each process told of it.
-func (s *sampler) rate(source string, v *limiter.View, now time.Time) (r rates) {
+func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 	if v == nil {
 		return r
 	}
@@ -191,11 +180,10 @@ func (s *sampler) rate(source string, v *limiter.View, now time.Time) (r rates) 
 	return r
 }
 
-// keep has the sample be the latest, and tells who watches.
+// keep keeps the points of the charts, and tells who watches.
 func (s *sampler) keep(n *sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.latest = n
 	for source, of := range n.Sources {
 		all := append(s.points[source], pointOf(n.At, of))
 		for len(all) > 0 && n.At.Sub(time.UnixMilli(int64(all[0].T*1000))) > shownBack {
@@ -276,7 +264,7 @@ func (s *sampler) run(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		s.look(ctx)
+		_, _, _ = s.looks.get(ctx, 0) // who watches is told of it
 		select {
 		case <-ctx.Done():
 			return

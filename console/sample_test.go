@@ -1,0 +1,105 @@
+package console
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+)
+
+// slow has the rig's limiter answer when it is told to, one look at a time.
+func (r *rig) slow() (answer chan limiter.View) {
+	answer = make(chan limiter.View)
+	r.view = func(string) limiter.View { return <-answer }
+	return answer
+}
+
+func onlyNexon(n *Needs) { n.Sources = []string{"nexon"} }
+
+func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
+	r := newRig(t, onlyNexon)
+	answer := r.slow()
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	for range 3 { // they come and go, and one look goes on
+		if n := r.sampler.now(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].Died != -1 {
+			t.Fatalf("%+v", n.Sources["nexon"])
+		}
+	}
+	answer <- theView("nexon", 0)
+	until(t, "the look ends as if nobody had left", func() bool {
+		r.sampler.looks.mu.Lock()
+		defer r.sampler.looks.mu.Unlock()
+		return r.sampler.looks.under == nil
+	})
+	if n := r.sampler.looks.latest; r.looked() != 1 || n.Sources["nexon"].Limits == nil || n.Sources["nexon"].Died != 0 {
+		t.Errorf("%d looks, %+v", r.looked(), n.Sources["nexon"])
+	}
+}
+
+func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
+	now := then
+	r := newRig(t, onlyNexon, func(n *Needs) { n.Clock = func() time.Time { return now } })
+	r.sampler.now(t.Context())
+	now = then.Add(40 * time.Second)
+	answer := r.slow()
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	n := r.sampler.now(ctx)
+	if !n.At.Equal(then) || n.Sources["nexon"].Limits == nil {
+		t.Errorf("%+v", n)
+	}
+	page := livePage{facts: r.factsOf(n, r.Sources), Sources: r.Sources}
+	if page.asOf() != "12:00:30 UTC" {
+		t.Errorf("the page claims to be of %s", page.asOf())
+	}
+	answer <- theView("nexon", 0)
+}
+
+func TestASampleIsOfTheTimeAtWhichItsLookEnds(t *testing.T) {
+	var late atomic.Bool
+	r := newRig(t, onlyNexon, func(n *Needs) {
+		n.Clock = func() time.Time {
+			if late.Load() {
+				return then.Add(2 * time.Second)
+			}
+			return then
+		}
+	})
+	r.view = func(string) limiter.View {
+		late.Store(true)
+		return theView("nexon", 0)
+	}
+	if n := r.sampler.now(t.Context()); !n.At.Equal(then.Add(2 * time.Second)) {
+		t.Error(n.At)
+	}
+}
+
+func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
+	r := newRig(t, onlyNexon)
+	r.view = func(string) limiter.View { panic("a bug") }
+	if d := r.get(root); d.status != 200 {
+		t.Error(d.status)
+	}
+	s := shared[int]{patience: time.Minute, clock: r.Clock, log: r.Log, see: func(context.Context) (int, error) { panic("a bug") }}
+	for range 2 {
+		if _, at, err := s.get(t.Context(), 0); err == nil || !at.IsZero() {
+			t.Errorf("%v %v", at, err)
+		}
+	}
+}
+
+func TestOpenLettersOfASourceThatCannotBeCountedAreNotKnown(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	if n := r.sampler.now(t.Context()); n.Sources["nexon"].Died != 12_268 || n.Sources["github"].Died != 0 {
+		t.Errorf("%+v", n.Sources["nexon"])
+	}
+	r = renewed(r)
+	r.broken = errBroken
+	if n := r.sampler.now(t.Context()); n.Sources["nexon"].Died != -1 {
+		t.Errorf("%+v", n.Sources["nexon"])
+	}
+}
