@@ -19,7 +19,7 @@ type rates struct {
 func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
 	switch {
 	case v == nil:
-		return "What the budget of " + source + " does is not known: Redis does not answer, so that nothing is called either."
+		return "What the budget of " + source + " does is not known: it could not be read. If that is because Redis does not answer, nothing is called either."
 	case v.State == "unused":
 		return source + " has not been called yet; all of its budget is left."
 	}

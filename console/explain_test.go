@@ -22,7 +22,7 @@ func TestTheBudgetIsSaidInASentence(t *testing.T) {
 		rates rates
 		view  *limiter.View
 	}{
-		{"What the budget of nexon does is not known: Redis does not answer, so that nothing is called either.", known, nil},
+		{"What the budget of nexon does is not known: it could not be read. If that is because Redis does not answer, nothing is called either.", known, nil},
 		{"nexon has not been called yet; all of its budget is left.", rates{}, &limiter.View{State: "unused"}},
 		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
 		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},

@@ -59,9 +59,9 @@ func (c *Console) factsOf(n *sample, sources []string) facts {
 		f.Facts["state."+source] = stateOf(of.Limits)
 		f.table("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "Records", "Behind by"}, "0110", lanesOf(of))
 		if of.Limits == nil {
-			f.table("policies."+source, "Policies of "+source, "Redis does not answer.", policyHeads, "000110", nil)
-			f.table("processes."+source, "Who waits for a permit of "+source, "Redis does not answer.", processHeads, "00111", nil)
-			f.table("scopes."+source, "Parts of "+source, "Redis does not answer.", scopeHeads, "0011", nil)
+			f.table("policies."+source, "Policies of "+source, "They could not be read.", policyHeads, "000110", nil)
+			f.table("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeads, "00111", nil)
+			f.table("scopes."+source, "Parts of "+source, "They could not be read.", scopeHeads, "0011", nil)
 			continue
 		}
 		f.table("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeads, "000110", policiesOf(of, n.At))
@@ -107,7 +107,7 @@ func (f *facts) wrong(n *sample, sources []string) {
 	for _, source := range sources {
 		of := n.Sources[source]
 		if of.Limits == nil {
-			add(toneBad, "%s: the limiter can't be asked, so that nothing is called.", source)
+			add(toneBad, "%s: what its limiter does could not be read; if Redis does not answer, nothing is called.", source)
 		}
 		for _, h := range hindrances(of.Limits, n.At) {
 			if h.Of != ofFirst { // it is told of a lane that stands

@@ -96,7 +96,7 @@ func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 	fillRig(r)
 	r.broken = errBroken
 	for path, want := range map[string]string{
-		"": "github: the limiter can't be asked, so that nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "Redis does not answer.",
+		"": "github: what its limiter does could not be read; if Redis does not answer, nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "They could not be read.",
 		"/look?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/letters": "The dead letters can't be read.",
 		"/letters/nexon/3/120": "The letter can't be read", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
 		"/letters/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",

@@ -257,6 +257,23 @@ func TestTheConsoleSeesAndChangesTheLimits(t *testing.T) {
 	}
 }
 
+// hanging is a database that answers nothing about settings.
+type hanging struct{ *sqlite.Store }
+
+func (hanging) Setting(ctx context.Context, _ string) (store.Setting, error) {
+	<-ctx.Done()
+	return store.Setting{}, ctx.Err()
+}
+
+func TestADatabaseThatHangsLeavesTimeToAskRedis(t *testing.T) {
+	f := newFacts(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if v, err := f.needs.Limits.View(ctx, builtIn); err != nil || v.State != "unused" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 func problemOf(err error) int {
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		return p.Status

@@ -147,6 +147,10 @@ func share(ctx context.Context, rdb redis.UniversalClient, source, self string) 
 	return 1 / float64(max(1, count.Val())), nil
 }
 
+// quotaPatience bounds how long that waits for what was changed of the quota: with a database
+// that hangs there must be time left to ask Redis.
+const quotaPatience = 500 * time.Millisecond
+
 // limiterNow returns the limiter of a source as it is now, with the quota that is in
 // force as far as what was changed of it can be read and holds, and whether it is to stop.
 func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, stopped bool, err error) {
@@ -154,7 +158,9 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 	if quota, err = limiter.NewQuota(config); err != nil {
 		return view, quota, false, err
 	}
-	o, revision, err := p.settings().Quota(ctx, source)
+	brief, cancel := context.WithTimeout(ctx, quotaPatience)
+	o, revision, err := p.settings().Quota(brief, source)
+	cancel()
 	if err != nil {
 		if !errors.Is(err, context.Canceled) { // otherwise whoever wanted to see it has left
 			p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
