@@ -36,12 +36,12 @@ type Console struct {
 	mux     http.Handler
 	pages   map[string]*template.Template
 	sampler *sampler
-	places  chan struct{} // of those who watch
+	viewers viewers
 }
 
 // New returns the pages, below /console. Nothing runs until somebody looks.
 func New(needs Needs) *Console {
-	c := &Console{Needs: needs, pages: parsePages(), sampler: newSampler(needs), places: make(chan struct{}, viewersMost)}
+	c := &Console{Needs: needs, pages: parsePages(), sampler: newSampler(needs), viewers: viewers{of: map[string]int{}}}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]handle{
 		"GET " + root:                                            c.overview,

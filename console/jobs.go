@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -100,15 +101,11 @@ func staysOpen(why string) string {
 func (c *Console) jobOf(r *http.Request, id string) (store.LetterJob, bool, error) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	all, err := c.Letters.Jobs(ctx)
-	if err != nil {
-		return store.LetterJob{}, false, err
+	j, err := c.Letters.Job(ctx, id)
+	if errors.Is(err, store.ErrNoJob) {
+		return j, false, nil
 	}
-	i := slices.IndexFunc(all, func(j store.LetterJob) bool { return j.ID == id })
-	if i < 0 {
-		return store.LetterJob{}, false, nil
-	}
-	return all[i], true, nil
+	return j, err == nil, err
 }
 
 func (c *Console) jobsShown(ctx context.Context, now time.Time) ([]jobShown, error) {
@@ -129,7 +126,7 @@ func (c *Console) job(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	case err != nil:
 		c.trouble(w, r, "The jobs can't be read.", err)
 	case !found:
-		c.refuse(w, r, http.StatusNotFound, "There is no such job among the newest.")
+		c.refuse(w, r, http.StatusNotFound, "There is no such job.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
 		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), showJob(j, c.Clock()))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/freshet/freshet/access"
@@ -13,26 +14,48 @@ import (
 
 const eventStream = "text/event-stream"
 
-// viewersMost may watch at once.
-const viewersMost = 100
+// viewersMost may watch at once, and viewersOfOne of them under one name: somebody's tabs must
+// not keep all others from watching.
+const viewersMost, viewersOfOne = 100, 8
 
-// take takes a place among those who watch, until leave; or says that there is none.
-func (c *Console) take(w http.ResponseWriter, r *http.Request) bool {
-	if r.Method == http.MethodHead { // it would hear nothing, for ever
-		w.Header().Set("Content-Type", eventStream)
-		return false
-	}
-	select {
-	case c.places <- struct{}{}:
-		return true
-	default:
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
-		return false
-	}
+// viewers are those who watch.
+type viewers struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int // by name
 }
 
-func (c *Console) leave() { <-c.places }
+// come takes a place until leave is called; ok: there was one.
+func (v *viewers) come(name string) (leave func(), ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.all >= viewersMost || v.of[name] >= viewersOfOne {
+		return nil, false
+	}
+	v.all++
+	v.of[name]++
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.all--
+		if v.of[name]--; v.of[name] == 0 {
+			delete(v.of, name)
+		}
+	}, true
+}
+
+// take takes a place among those who watch, until leave is called; or says that there is none.
+func (c *Console) take(w http.ResponseWriter, r *http.Request, who access.Client) (leave func(), ok bool) {
+	if r.Method == http.MethodHead { // it would hear nothing, for ever
+		w.Header().Set("Content-Type", eventStream)
+		return nil, false
+	}
+	if leave, ok = c.viewers.come(who.Name); !ok {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
+	}
+	return leave, ok
+}
 
 // stream begins an answer of server-sent events; send writes one.
 func (c *Console) stream(w http.ResponseWriter) (send func(event any) error) {
@@ -55,7 +78,7 @@ func (c *Console) stream(w http.ResponseWriter) (send func(event any) error) {
 }
 
 // live tells, once a second, what the live pages show.
-func (c *Console) live(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client) {
 	sources, charts := c.Sources, r.FormValue("charts") != ""
 	if one := r.FormValue("source"); one != "" {
 		if !c.known(one) {
@@ -64,12 +87,13 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, _ access.Client) 
 		}
 		sources = []string{one}
 	}
-	if !c.take(w, r) {
+	leave, ok := c.take(w, r, who)
+	if !ok {
 		return
 	}
-	defer c.leave()
-	samples, leave := c.sampler.watch()
 	defer leave()
+	samples, unwatch := c.sampler.watch()
+	defer unwatch()
 	send := c.stream(w)
 	var upTo float64
 	for {
@@ -106,11 +130,12 @@ func isAllowed(m may, c *Console, who access.Client) bool {
 const jobEvery = time.Second
 
 // liveJob tells how far a job is until it has ended.
-func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, _ access.Client) {
-	if !c.take(w, r) {
+func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Client) {
+	leave, ok := c.take(w, r, who)
+	if !ok {
 		return
 	}
-	defer c.leave()
+	defer leave()
 	id := r.PathValue("id")
 	j, found, err := c.jobOf(r, id)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,7 +123,7 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	until(t, "nobody looks for nobody", func() bool {
 		r.sampler.mu.Lock()
 		defer r.sampler.mu.Unlock()
-		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && len(r.places) == 0
+		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && r.watching() == 0
 	})
 	// And it begins again.
 	if _, ok := follow(t, url+"/live").next(); !ok {
@@ -130,16 +131,65 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	}
 }
 
+// watching is how many have a place.
+func (r *rig) watching() int {
+	r.viewers.mu.Lock()
+	defer r.viewers.mu.Unlock()
+	return r.viewers.all + len(r.viewers.of)
+}
+
 func TestNoMoreWatchThanMay(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	for range viewersMost {
-		r.places <- struct{}{}
-	}
-	for _, path := range []string{"/live", "/live/jobs/" + r.jobs[0].ID} {
-		if answer := r.do("GET", root+path, nil); answer.status != 503 || answer.header.Get("Retry-After") == "" {
-			t.Errorf("%s: %d", path, answer.status)
+	refused := func(when string) {
+		t.Helper()
+		for _, path := range []string{"/live", "/live/jobs/" + r.jobs[0].ID} {
+			if answer := r.do("GET", root+path, nil); answer.status != 503 || answer.header.Get("Retry-After") == "" {
+				t.Errorf("%s, %s: %d", when, path, answer.status)
+			}
 		}
+	}
+	var leave []func()
+	come := func(name string) {
+		l, ok := r.viewers.come(name)
+		if !ok {
+			t.Fatalf("no place for %s", name)
+		}
+		leave = append(leave, l)
+	}
+	for range viewersOfOne {
+		come("unauthenticated@192.0.2.7")
+	}
+	refused("of one name")
+	come("somebody else")
+	for _, l := range leave {
+		l()
+	}
+	if n := r.watching(); n != 0 {
+		t.Errorf("%d places are never given back", n)
+	}
+	for i := range viewersMost {
+		come(strconv.Itoa(i))
+	}
+	refused("of all")
+}
+
+func TestWhoMayNotAdministerIsBoundedBelowTheConsoleToo(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.asks, r.most = true, 2
+	for i, want := range []int{200, 200, 429, 429} {
+		d := r.get(root+[]string{"/limiter", "/letters", "", "/live"}[i], "Authorization", "Bearer inspect")
+		if d.status != want || want == 429 && (d.header.Get("Retry-After") != "90" || !strings.Contains(d.says("refused"), "more than they may")) {
+			t.Errorf("%d: %d %v %s", i, d.status, d.header, d.says("refused"))
+		}
+	}
+	if d := r.open("POST", root+"/look", posts["/look"], "Authorization", "Bearer inspect,refresh"); d.status != 429 || r.did() > 0 {
+		t.Errorf("a refresh: %d", d.status)
+	}
+	before := len(r.counted)
+	if d := r.get(root+"/limiter", "Authorization", "Bearer admin"); d.status != 200 || len(r.counted) > before {
+		t.Errorf("who may stop a source is told to wait: %d", d.status)
 	}
 }
 

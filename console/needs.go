@@ -24,6 +24,8 @@ type Needs struct {
 	Limits  Limits
 	Letters Letters
 	Guard   Guard
+	// Meters bounds what one client may ask of this process.
+	Meters Meters
 	// Weather breaks the upstream of a demonstration; nil: there is none.
 	Weather Weather
 	// ReadOnly: nobody may change anything by this console, whoever they are.
@@ -39,6 +41,12 @@ type Guard interface {
 	Identify(r *http.Request, address string) (access.Client, error)
 	// Required reports whether anybody is asked who they are.
 	Required() bool
+}
+
+// Meters counts what clients ask for.
+type Meters interface {
+	// Request counts n requests; an error, a *problem.HTTPError, says that they may not be.
+	Request(client string, n int) error
 }
 
 // Overview is what is going on.
@@ -146,6 +154,8 @@ type Letters interface {
 	Start(ctx context.Context, o letters.Order, actor string) (store.LetterJob, error)
 	Switch(ctx context.Context, id string, to store.JobState, actor string) (store.LetterJob, error)
 	Jobs(ctx context.Context) ([]store.LetterJob, error)
+	// Job returns one by its id, or store.ErrNoJob.
+	Job(ctx context.Context, id string) (store.LetterJob, error)
 }
 
 // Weather is how the upstream of a demonstration behaves.

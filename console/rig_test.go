@@ -53,6 +53,7 @@ type rig struct {
 	revoked  bool  // whatever token there is
 	weather  string
 	looks    int
+	most     int                              // requests that a client may make; 0: any number
 	view     func(source string) limiter.View // instead of views
 
 	// What was done.
@@ -63,6 +64,7 @@ type rig struct {
 	actors    []string
 	filters   []store.LetterFilter
 	switched  []store.JobState
+	counted   []string // clients that made requests
 }
 
 func newRig(t *testing.T, changes ...func(*Needs)) *rig {
@@ -76,7 +78,7 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	r.reads = []Reads{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
 	needs := Needs{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r),
+		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
 		Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
@@ -260,6 +262,7 @@ type (
 	fakeLimits  rig
 	fakeLetters rig
 	fakeGuard   rig
+	fakeMeters  rig
 	fakeWeather rig
 )
 
@@ -273,6 +276,29 @@ func (f *fakeLetters) Jobs(context.Context) ([]store.LetterJob, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]store.LetterJob{}, f.jobs...), f.broken
+}
+
+func (f *fakeLetters) Job(_ context.Context, id string) (store.LetterJob, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, j := range f.jobs {
+		if j.ID == id {
+			return j, f.broken
+		}
+	}
+	return store.LetterJob{}, errors.Join(f.broken, store.ErrNoJob)
+}
+
+func (f *fakeMeters) Request(client string, n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counted = append(f.counted, client)
+	if f.most > 0 && len(f.counted) > f.most {
+		p := problem.New(http.StatusTooManyRequests, "too-many-requests", "This is more than they may.")
+		p.After = 90 * time.Second
+		return p
+	}
+	return nil
 }
 
 func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {

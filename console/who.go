@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/freshet/freshet/access"
@@ -70,15 +71,26 @@ func (c *Console) guarded(allowed may, h handle) http.Handler {
 			c.refuse(w, r.WithContext(access.WithClient(r.Context(), who)), http.StatusForbidden, why)
 			return
 		}
-		h(w, r.WithContext(access.WithClient(r.Context(), who)), who)
+		r = r.WithContext(access.WithClient(r.Context(), who))
+		if !who.May(access.Admin) { // whoever stops a source in need is not told to wait
+			if err := c.Meters.Request(who.Name, 1); err != nil {
+				c.unknown(w, r, err)
+				return
+			}
+		}
+		h(w, r, who)
 	})
 }
 
-// unknown answers a request of which nobody knows from whom it is.
+// unknown answers a request of which nobody knows from whom it is, or of whom there are too
+// many.
 func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
 	status, why := http.StatusServiceUnavailable, "Who you are can't be checked at the moment; the log says why."
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		status, why = p.Status, p.Detail
+		if p.After > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(problem.Seconds(p.After)))
+		}
 	} else {
 		c.Log.Error("the console can't tell who asks", "err", err)
 	}

@@ -14,8 +14,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
@@ -220,21 +218,13 @@ func (l *Letters) jobs(r *http.Request) (admin.Answer, error) {
 }
 
 func (l *Letters) job(r *http.Request) (admin.Answer, error) {
-	id := r.PathValue("id")
-	if uuid.Validate(id) != nil {
-		return admin.Answer{}, store.ErrNoJob
-	}
-	j, err := l.Store.Job(r.Context(), id)
+	j, err := l.Job(r.Context(), r.PathValue("id"))
 	return admin.Answer{Body: j}, err
 }
 
 func (l *Letters) switched(to store.JobState) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
-		id := r.PathValue("id")
-		if uuid.Validate(id) != nil {
-			return admin.Answer{}, store.ErrNoJob
-		}
-		j, err := l.Switch(r.Context(), id, to, l.Actor(r))
+		j, err := l.Switch(r.Context(), r.PathValue("id"), to, l.Actor(r))
 		return admin.Answer{Body: j}, err
 	}
 }

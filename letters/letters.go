@@ -200,7 +200,7 @@ func (l *Letters) Start(ctx context.Context, o Order, actor string) (store.Lette
 
 // Switch stops or resumes a job, and returns it as it then is.
 func (l *Letters) Switch(ctx context.Context, id string, to store.JobState, actor string) (store.LetterJob, error) {
-	j, err := l.Store.Job(ctx, id)
+	j, err := l.Job(ctx, id)
 	if err != nil {
 		return j, err
 	}
@@ -260,6 +260,14 @@ func (l *Letters) Groups(ctx context.Context, filter store.LetterFilter) ([]stor
 // Jobs returns the newest jobs, the newest first.
 func (l *Letters) Jobs(ctx context.Context) ([]store.LetterJob, error) {
 	return l.Store.Jobs(ctx, jobsMost)
+}
+
+// Job returns a job, or store.ErrNoJob.
+func (l *Letters) Job(ctx context.Context, id string) (store.LetterJob, error) {
+	if uuid.Validate(id) != nil {
+		return store.LetterJob{}, store.ErrNoJob
+	}
+	return l.Store.Job(ctx, id)
 }
 
 // Show reads one letter.

@@ -189,7 +189,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
-		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: p.console(sources, guard, h, dead, ask), Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: p.console(sources, guard, meters, h, dead, ask), Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err

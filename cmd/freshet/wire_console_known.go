@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
@@ -30,6 +31,7 @@ type known struct {
 	parts   parts
 	sources map[string]*source.Source
 	ask     refreshing
+	meters  *access.Meters
 }
 
 // CheckKey returns why there can be no such entity.
@@ -139,7 +141,8 @@ func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
 	}
 }
 
-// Refresh asks for a refresh, and says what became of that.
+// Refresh asks for a refresh, and says what became of that. Who may not administer has it on
+// their account, as with POST …/refresh.
 func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (string, error) {
 	if err := k.CheckKey(e); err != nil {
 		return "", err
@@ -152,7 +155,35 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 		return "No refresh is queued: it may be seen by others alone, and so it is for them to ask for.", nil
 	}
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	return inWords(k.ask(ctx, e, facet)), nil
+	if c.May(access.Admin) {
+		return inWords(k.ask(ctx, e, facet)), nil
+	}
+	begun, err := k.begin(c, stored[0])
+	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
+		return "No refresh is queued. " + p.Detail, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	a := k.ask(ctx, e, facet)
+	if begun && !a.Queued && !a.Pending {
+		k.meters.Abandon(c.Name, e.String())
+	}
+	return inWords(a), nil
+}
+
+// begin counts a refresh on its client's account. begun: it was not under way for this client.
+func (k known) begin(c access.Client, stored store.State) (begun bool, err error) {
+	id := stored.Entity.String()
+	begun, err = k.meters.Begin(c.Name, id)
+	if err != nil || !begun || stored.Version > 0 {
+		return begun, err
+	}
+	if err := k.meters.NewKey(c.Name, 1); err != nil {
+		k.meters.Abandon(c.Name, id)
+		return false, err
+	}
+	return true, nil
 }
 
 // inWords says what became of a wish.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/producer"
@@ -243,4 +245,34 @@ func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 			t.Errorf("%+v: %s", a, got)
 		}
 	}
+}
+
+func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testing.T) {
+	f := newFacts(t, nil)
+	sources, err := f.sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.write("stored", 7, time.Hour, "")
+	answer := query.Answer{Queued: true}
+	k := known{f.parts, sources, func(context.Context, schemas.Entity, source.Facet) query.Answer { return answer }, access.NewMeters(access.Limits{UnderWay: 2, NewKeys: "1/h"}, prometheus.NewRegistry())}
+	person := access.Client{Name: "key:3", Scopes: []access.Scope{access.Inspect, access.Refresh}}
+	ask := func(c access.Client, key, want string) {
+		t.Helper()
+		told, err := k.Refresh(t.Context(), one(key), c)
+		if err != nil || !strings.HasPrefix(told, want) {
+			t.Errorf("%s: %q, %v; wanted %q", key, told, err, want)
+		}
+	}
+	ask(person, "new", "A refresh is queued.")
+	ask(person, "new", "A refresh is queued.") // it is under way
+	ask(person, "other", "No refresh is queued. These are more new entities")
+	answer = query.Answer{Reason: query.ReasonDown}
+	ask(person, "stored", "No refresh is queued: Redis or Kafka") // it came to nothing, and is not counted
+	answer = query.Answer{Queued: true}
+	ask(person, "stored", "A refresh is queued.")
+	f.write("more", 8, time.Hour, "")
+	ask(person, "more", "No refresh is queued. 2 refreshes that you asked for are under way")
+	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "other", "A refresh is queued.")
+	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
 }

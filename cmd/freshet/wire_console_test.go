@@ -109,12 +109,12 @@ func (f *facts) wire() {
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{
 		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{f.producer}, Settles: settles{f.parts},
 		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
-		Console: f.console(sources, guard, h, dead, ask), Log: f.log, Metrics: f.reg,
+		Console: f.console(sources, guard, meters, h, dead, ask), Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.needs = f.consoleNeeds(sources, guard, h, dead, ask)
+	f.needs = f.consoleNeeds(sources, guard, meters, h, dead, ask)
 }
 
 func one(key string) schemas.Entity {
