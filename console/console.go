@@ -37,11 +37,13 @@ type Console struct {
 	pages   map[string]*template.Template
 	sampler *sampler
 	viewers viewers
+	died    shared[deaths] // what died since yesterday
 }
 
 // New returns the pages, below /console. Nothing runs until somebody looks.
 func New(needs Needs) *Console {
 	c := &Console{Needs: needs, pages: parsePages(), sampler: newSampler(needs), viewers: viewers{of: map[string]int{}}}
+	c.died.see, c.died.patience, c.died.clock, c.died.log = c.diedSince, diedEvery, needs.Clock, needs.Log
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]handle{
 		"GET " + root:                                            c.overview,

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -106,18 +105,6 @@ func (c *Console) jobOf(r *http.Request, id string) (store.LetterJob, bool, erro
 		return j, false, nil
 	}
 	return j, err == nil, err
-}
-
-func (c *Console) jobsShown(ctx context.Context, now time.Time) ([]jobShown, error) {
-	all, err := c.Letters.Jobs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var some []jobShown
-	for _, j := range all[:min(len(all), jobsMost)] {
-		some = append(some, showJob(j, now))
-	}
-	return some, nil
 }
 
 func (c *Console) job(w http.ResponseWriter, r *http.Request, _ access.Client) {

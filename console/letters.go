@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -29,13 +30,16 @@ type lettersPage struct {
 	Facets   []string
 	Problem  string
 	Died     []died
-	DiedSays string
+	DiedSays string // empty: what died could not be read
 	Safe     verdict
 	Groups   []store.LetterGroup
+	Counted  bool // Groups, Total and Safe could be read
 	Total    int64
 	Letters  []store.Letter
+	Listed   bool   // Letters could be read
 	Next     string // of the next page's address
 	Jobs     []jobShown
+	JobsRead bool
 }
 
 // Handlings are what may be chosen by what was done about a letter.
@@ -174,10 +178,11 @@ func (l chosenLetters) asked() store.LetterFilter {
 	return f
 }
 
+// letters shows what came of all that is asked for at once: a part that can't be read must not
+// hide a job that is to be stopped.
 func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	now := c.Clock()
 	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons}
 	var err error
 	if p.chosenLetters, err = c.filterOf(r); err != nil {
@@ -188,25 +193,21 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Clien
 	if wrong != nil && p.Problem == "" {
 		p.Problem = "the page is named in no way that is known; begin with the first"
 	}
-	if p.Died, err = c.diedSince(ctx, now.Add(-day)); err == nil && p.Problem == "" {
-		err = p.fill(ctx, c, behind, now)
+	all := []func(context.Context, *Console) error{p.readJobs, p.readDied}
+	if p.Problem == "" {
+		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, behind) }, p.readGroups)
 	}
-	if err == nil {
-		p.Jobs, err = c.jobsShown(ctx, now)
-	}
-	if err != nil {
-		c.trouble(w, r, "The dead letters can't be read.", err)
+	if errs := c.atOnce(ctx, all); len(errs) == len(all) {
+		c.trouble(w, r, "The dead letters can't be read.", errors.Join(errs...))
 		return
-	}
-	p.DiedSays = diedSays(p.Died, now.Add(-day), now)
-	if p.Died = p.Died[:min(len(p.Died), groupsShown)]; len(p.Groups) > groupsShown {
-		p.Groups = p.Groups[:groupsShown]
+	} else if len(errs) > 0 {
+		c.Log.Warn("the console shows a part of the dead letters alone", "err", errors.Join(errs...))
 	}
 	status := http.StatusOK
 	if p.Problem != "" {
 		status = http.StatusBadRequest
 	}
-	c.render(w, r, status, "letters", "Dead letters", p)
+	c.render(w, r, status, "letters", "Dead letters", &p)
 }
 
 func letterPath(id store.LetterID, source string) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,53 +21,7 @@ const (
 	noteMost = 1000 // characters
 	// rateMost and rateLeast are in letters a second.
 	rateMost, rateLeast = 10_000, 1.0 / 60
-	jobsMost            = 20
 )
-
-// diedSince are the letters of all sources since then, by what went wrong.
-func (c *Console) diedSince(ctx context.Context, since time.Time) ([]died, error) {
-	var all []died
-	for _, source := range c.Sources {
-		groups, err := c.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since})
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range groups {
-			all = append(all, died{source, g, reasonMeans(g.Reason)})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b died) int { return int(min(1, max(-1, b.Count-a.Count))) })
-	return all, nil
-}
-
-// fill looks at what the filter chooses.
-func (p *lettersPage) fill(ctx context.Context, c *Console, behind store.Letter, now time.Time) error {
-	f := p.asked()
-	all, err := c.Letters.List(ctx, f, behind, lettersShown)
-	if err != nil {
-		return err
-	}
-	if p.Letters = all; len(all) == lettersShown {
-		last, q := all[lettersShown-1], p.Query()
-		q.Set("after", letters.After(last))
-		p.Next = root + "/letters?" + q.Encode()
-	}
-	if p.Groups, err = c.Letters.Groups(ctx, f); err != nil {
-		return err
-	}
-	for _, g := range p.Groups {
-		p.Total += g.Count
-	}
-	open := p.Groups
-	if f.Handled != store.OpenLetters { // only what is open is ever replayed
-		f.Handled = store.OpenLetters
-		if open, err = c.Letters.Groups(ctx, f); err != nil {
-			return err
-		}
-	}
-	p.Safe = c.judge(ctx, f.Source, open, now)
-	return nil
-}
 
 // judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
 func (c *Console) judge(ctx context.Context, source string, open []store.LetterGroup, now time.Time) verdict {
@@ -152,12 +105,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) 
 		c.trouble(w, r, "The letters can't be counted.", err)
 		return
 	}
-	open, err := c.Letters.Groups(ctx, o.Filter)
-	if err != nil {
-		c.trouble(w, r, "The letters can't be counted.", err)
-		return
-	}
-	p.Safe = c.judgeOrder(ctx, o, p.Plan.Count, open, now)
+	p.Safe = c.judgeOrder(ctx, o, p.Plan.Count, p.Plan.Groups, now)
 	if o.Rate > 0 {
 		p.Takes = span(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
 	}

@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,12 +51,17 @@ type rig struct {
 	jobs     []store.LetterJob
 	broken   error // of whatever is asked
 	refusing error // of what is ordered
-	asks     bool  // who they are
-	revoked  bool  // whatever token there is
-	weather  string
-	looks    int
-	most     int                              // requests that a client may make; 0: any number
-	view     func(source string) limiter.View // instead of views
+	// uncounted is why letters can't be counted. together, unless it is nil, is closed when
+	// four reads of letters have begun; until then they wait.
+	uncounted error
+	together  chan struct{}
+	met       atomic.Int32
+	asks      bool // who they are
+	revoked   bool // whatever token there is
+	weather   string
+	looks     int
+	most      int                              // requests that a client may make; 0: any number
+	view      func(source string) limiter.View // instead of views
 
 	// What was done.
 	refreshed []schemas.Entity
@@ -272,7 +279,8 @@ func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends 
 func (f *fakeKnown) CheckKey(schemas.Entity) error           { return f.keyWrong }
 func (f *fakeGuard) Required() bool                          { return f.asks }
 func (f *fakeWeather) Now() string                           { return f.weather }
-func (f *fakeLetters) Jobs(context.Context) ([]store.LetterJob, error) {
+func (f *fakeLetters) Jobs(ctx context.Context) ([]store.LetterJob, error) {
+	f.meet(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]store.LetterJob{}, f.jobs...), f.broken
@@ -346,16 +354,39 @@ func (f *fakeLimits) Resume(ctx context.Context, o settings.Order) (settings.Sta
 
 func (f *fakeLimits) Audit(context.Context, int) ([]settings.Entry, error) { return f.audit, f.broken }
 
-func (f *fakeLetters) List(_ context.Context, filter store.LetterFilter, _ store.Letter, limit int) ([]store.Letter, error) {
+func (f *fakeLetters) List(ctx context.Context, filter store.LetterFilter, _ store.Letter, limit int) ([]store.Letter, error) {
+	f.meet(ctx)
 	f.filters = append(f.filters, filter)
 	return f.list[:min(limit, len(f.list))], f.broken
 }
 
-func (f *fakeLetters) Groups(_ context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
+func (f *fakeLetters) Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
+	f.meet(ctx)
 	if filter.Source != "nexon" {
 		return nil, f.broken
 	}
-	return f.groups, f.broken
+	groups, of := slices.Clone(f.groups), store.LetterCount{}
+	for _, g := range groups {
+		of.All += g.Count
+	}
+	for i := range groups {
+		groups[i].Of.All = of.All
+	}
+	return groups, errors.Join(f.broken, f.uncounted)
+}
+
+// meet waits until as many of the reads of letters have begun as are to go on together.
+func (f *fakeLetters) meet(ctx context.Context) {
+	if f.together == nil {
+		return
+	}
+	if f.met.Add(1) == 4 {
+		close(f.together)
+	}
+	select {
+	case <-f.together:
+	case <-ctx.Done():
+	}
 }
 
 func (f *fakeLetters) Show(context.Context, store.LetterID) (schemas.DeadLetter, error) {
@@ -363,7 +394,9 @@ func (f *fakeLetters) Show(context.Context, store.LetterID) (schemas.DeadLetter,
 }
 
 func (f *fakeLetters) Plan(_ context.Context, o letters.Order) (letters.Planned, error) {
-	return f.planned, f.broken
+	p := f.planned
+	p.Groups = f.groups
+	return p, f.broken
 }
 
 func (f *fakeLetters) Start(_ context.Context, o letters.Order, actor string) (store.LetterJob, error) {

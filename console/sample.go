@@ -142,10 +142,7 @@ func (s *sampler) countDied(ctx context.Context) (map[string]int64, error) {
 		if err != nil {
 			continue
 		}
-		open[source] = 0
-		for _, g := range groups {
-			open[source] += g.Count
-		}
+		open[source] = lettersOf(groups)
 	}
 	return open, nil
 }

@@ -85,6 +85,8 @@ type Planned struct {
 	// Until is that of the order, or now: an order until then chooses these letters, and
 	// none that died while somebody thought about it.
 	Until time.Time `json:"until"`
+	// Groups are those that it chooses, by what went wrong.
+	Groups []store.LetterGroup `json:"-"`
 }
 
 // Route is where letters of one kind would go.
@@ -101,12 +103,12 @@ type Route struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-const (
-	// groupsMost bounds how many kinds of letters are told apart, and jobsMost how many jobs
-	// are shown.
-	groupsMost = 1000
-	jobsMost   = 100
-)
+// GroupsMost bounds how many kinds of letters are told apart: there may be more than so many
+// groups.
+const GroupsMost = 1000
+
+// jobsMost is how many jobs are shown.
+const jobsMost = 100
 
 // Plan returns what an order would do, by the index alone. It is not known there which
 // letters their topic still has.
@@ -116,7 +118,7 @@ func (l *Letters) Plan(ctx context.Context, o Order) (Planned, error) {
 	if err != nil {
 		return Planned{}, err
 	}
-	p := Planned{Routes: []Route{}, Until: chosen.Until}
+	p := Planned{Routes: []Route{}, Until: chosen.Until, Groups: groups}
 	add := func(r Route) {
 		if r.Count == 0 {
 			return
@@ -250,7 +252,7 @@ func (l *Letters) List(ctx context.Context, filter store.LetterFilter, behind st
 
 // Groups counts the chosen letters by what went wrong, the most frequent first.
 func (l *Letters) Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
-	groups, err := l.Store.GroupLetters(ctx, filter, groupsMost)
+	groups, err := l.Store.GroupLetters(ctx, filter, GroupsMost)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", errUncounted, err)
 	}

@@ -12,7 +12,7 @@ import (
 // TestAllAreCountedAlsoOfMoreKindsThanAreShown: who confirms a number means all of them.
 func TestAllAreCountedAlsoOfMoreKindsThanAreShown(t *testing.T) {
 	c := newCounter(t)
-	const kinds = groupsMost + 20
+	const kinds = GroupsMost + 20
 	for n := range int64(kinds) {
 		c.bury(idOf(0, n), func(l *store.Letter, r *Read) {
 			l.Fingerprint = fmt.Sprint("f", n)
@@ -25,7 +25,7 @@ func TestAllAreCountedAlsoOfMoreKindsThanAreShown(t *testing.T) {
 		})
 	}
 	var groups Groups
-	if c.do(http.MethodGet, lettersPath+"/groups", "", 200, &groups); groups.Total != kinds || !groups.More || len(groups.Groups) != groupsMost {
+	if c.do(http.MethodGet, lettersPath+"/groups", "", 200, &groups); groups.Total != kinds || !groups.More || len(groups.Groups) != GroupsMost {
 		t.Errorf("%d in all, more: %v, %d groups", groups.Total, groups.More, len(groups.Groups))
 	}
 	var plan Planned

@@ -1,0 +1,65 @@
+package console
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.uncounted = errBroken
+	d := r.get(root + "/letters?source=nexon")
+	d.wellFormed(t, "letters")
+	if d.status != 200 || d.linksTo(root+"/letters/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/letters/nexon/0/120") == 0 {
+		t.Errorf("%d: %s", d.status, d.text())
+	}
+	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "Nothing died") || d.byID("safe-to-replay") != nil {
+		t.Errorf("what can't be read is said %d times: %s", n, d.text())
+	}
+	r.broken = errBroken
+	if d := renewed(r).get(root + "/letters?source=nexon"); d.status != 503 {
+		t.Errorf("nothing can be read: %d", d.status)
+	}
+}
+
+func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.together = make(chan struct{})
+	if d := r.get(root + "/letters?source=nexon"); d.status != 200 {
+		t.Error(d.status)
+	}
+	select {
+	case <-r.together:
+	default:
+		t.Error("each waits for the one before")
+	}
+}
+
+func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	before := r.get(root + "/letters?source=nexon").says("died-since-yesterday")
+	r.groups = nil // counted a moment ago
+	if got := r.get(root + "/letters?source=nexon").says("died-since-yesterday"); got != before || !strings.Contains(got, "12,268") {
+		t.Error(got)
+	}
+}
+
+func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.groups = make([]store.LetterGroup, letters.GroupsMost)
+	for i := range r.groups {
+		r.groups[i] = store.LetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
+	}
+	d := r.get(root + "/letters?source=nexon")
+	if got := d.text(); !strings.Contains(got, "At least 2,000 requests died") {
+		t.Errorf("%.600s", got)
+	}
+}
