@@ -157,6 +157,14 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 		o.Filter.Handled != store.OpenLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
 		t.Errorf("%+v by %v", o, r.actors)
 	}
+	shown := form.Get("counted")
+	for _, counted := range []string{"", "many", "12253"} {
+		form.Set("counted", counted)
+		if d := r.open("POST", root+"/letters/start", form); d.status != map[bool]int{true: 409, false: 400}[counted == "12253"] || len(r.ordered) != 1 {
+			t.Errorf("%q were counted: %d %s", counted, d.status, d.text())
+		}
+	}
+	form.Set("counted", shown)
 	form.Del("until")
 	if d := r.open("POST", root+"/letters/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "look at what it would do first") {
 		t.Errorf("%d: what nobody counted is replayed", d.status)

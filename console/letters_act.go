@@ -112,10 +112,11 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) 
 	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
 }
 
-// start gives the order of which the plan was shown.
+// start gives the order of which the plan was shown, unless more letters have come to be of it.
 func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
 	p, o, err := c.orderOf(r)
-	if err == nil && o.Filter.Until.IsZero() {
+	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
+	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
 		err = errors.New("look at what it would do first")
 	}
 	if err != nil {
@@ -125,6 +126,16 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 	}
 	ctx, cancel := bounded(r)
 	defer cancel()
+	now, err := c.Letters.Plan(ctx, o)
+	if err != nil {
+		c.trouble(w, r, "The letters can't be counted.", err)
+		return
+	}
+	if now.Count > counted {
+		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", several(counted, "letter", "letters"), exact(now.Count))
+		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
+		return
+	}
 	j, err := c.Letters.Start(ctx, o, who.Name)
 	if err != nil {
 		c.trouble(w, r, "The job could not be ordered.", err)

@@ -3,6 +3,7 @@ package console
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -209,6 +210,38 @@ func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
 	for _, path := range []string{"/nowhere", "/letters/nowhere/3/120", "/letters/nexon/x/120", "/letters/jobs/none", "/assets/none.js"} {
 		if d := r.get(root + path); d.status != 404 || d.byID("refused") == nil {
 			t.Errorf("%s: %d", path, d.status)
+		}
+	}
+}
+
+func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	for _, path := range []string{"/letters?source=nexon&reason=%zz", "/letters?source=nexon&key=a;facet=b", "/letters/plan?source=nexon&kind=PURGE&key=%4", "/live?source=%"} {
+		if d := r.get(root + path); d.status != 400 || len(r.filters) > 0 {
+			t.Errorf("%s: %d, %+v", path, d.status, r.filters)
+		}
+	}
+	send := func(kind, body string) int {
+		q := httptest.NewRequestWithContext(t.Context(), "POST", root+"/letters/start", strings.NewReader(body))
+		q.Header.Set("Content-Type", kind)
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, q)
+		return w.Code
+	}
+	const form, order = "application/x-www-form-urlencoded", "source=nexon&kind=PURGE&until=2026-01-27T12:00:00Z&counted=99999"
+	for _, c := range []struct {
+		kind, body string
+		want       int
+	}{
+		{form, order + "&key=%zz", 400},
+		{form, order + "&note=" + strings.Repeat("x", formMost), 413},
+		{"multipart/form-data; boundary=x", "--x--", 415},
+		{"text/plain", order, 415},
+		{form + "; charset=utf-8", order, 303},
+	} {
+		if got := send(c.kind, c.body); got != c.want || len(r.ordered) != map[bool]int{true: 1}[got == 303] {
+			t.Errorf("%s %.60q: %d, %+v", c.kind, c.body, got, r.ordered)
 		}
 	}
 }

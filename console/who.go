@@ -3,6 +3,8 @@ package console
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -78,8 +80,28 @@ func (c *Console) guarded(allowed may, h handle) http.Handler {
 				return
 			}
 		}
+		if status, why := readForm(r); why != "" {
+			c.refuse(w, r, status, why)
+			return
+		}
 		h(w, r, who)
 	})
+}
+
+// readForm reads what a request is about, and says why that can't be: a field that is lost
+// from a filter would make it choose more.
+func readForm(r *http.Request) (status int, why string) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.Method == http.MethodPost && r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
+		return http.StatusUnsupportedMediaType, "A form must be sent as application/x-www-form-urlencoded."
+	}
+	err := r.ParseForm()
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %d KiB.", formMost>>10)
+	}
+	if err != nil {
+		return http.StatusBadRequest, "The address or the form can't be read: a part of it is not written as it must be. Nothing was done."
+	}
+	return 0, ""
 }
 
 // unknown answers a request of which nobody knows from whom it is, or of whom there are too

@@ -14,7 +14,7 @@ import (
 // posts are the acts, with what they take.
 var posts = map[string]url.Values{
 	"/look":                {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
-	"/letters/start":       {"source": {"nexon"}, "kind": {"REPLAY"}, "lane": {"LOW"}, "until": {"2026-01-27T12:00:00Z"}},
+	"/letters/start":       {"source": {"nexon"}, "kind": {"REPLAY"}, "lane": {"LOW"}, "until": {"2026-01-27T12:00:00Z"}, "counted": {"12254"}},
 	"/letters/jobs/1/stop": {}, "/letters/jobs/1/resume": {},
 	"/settings/nexon": {"revision": {"7"}, "target.second": {"410"}}, "/settings/nexon/stop": {"note": {"x"}}, "/settings/nexon/resume": {},
 	"/weather": {"weather": {"storm"}},
