@@ -56,6 +56,7 @@ var said = map[string]string{
 	"started":     "The job is ordered.",
 	"job-stopped": "The job is stopped. What it did is done; it may be resumed.",
 	"job-resumed": "The job goes on.",
+	"admin-token": "You are logged in by the admin token, which never ends and is everybody's who has it. An API key with the scope admin says who you are, and can be revoked alone.",
 	"weather":     "The upstream behaves as you wish from now on.",
 }
 

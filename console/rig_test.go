@@ -56,8 +56,9 @@ type rig struct {
 	uncounted error
 	together  chan struct{}
 	met       atomic.Int32
-	asks      bool // who they are
-	revoked   bool // whatever token there is
+	asks      bool      // who they are
+	expires   time.Time // of a token
+	revoked   bool      // whatever token there is
 	weather   string
 	looks     int
 	most      int                              // requests that a client may make; 0: any number
@@ -441,7 +442,10 @@ func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, er
 	if token == "" || token == "wrong" {
 		return access.Client{}, problem.New(http.StatusUnauthorized, "INVALID_TOKEN", "The API key or token does not hold. Get another one.")
 	}
-	c := access.Client{Name: "key:1 " + token}
+	c := access.Client{Name: "key:1 " + token, Expires: f.expires}
+	if token == "admin" {
+		c.Name = adminToken
+	}
 	for s := range strings.SplitSeq(token, ",") {
 		c.Scopes = append(c.Scopes, access.Scope(s))
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
@@ -19,6 +20,10 @@ const (
 	cookieName = "freshet-console"
 	// tokenMost is the longest token that a cookie takes, in bytes.
 	tokenMost = 2900
+	// cookieLife is for how long a browser keeps the cookie, if the token holds so long.
+	cookieLife = 12 * time.Hour
+	// adminToken is the name of who shows the admin token.
+	adminToken = "admin-token"
 )
 
 // may says whether a client may do something here.
@@ -179,7 +184,15 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.render(w, r, status, "login", "Log in", form)
 		return
 	}
-	http.SetCookie(w, c.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(token)), 0))
+	life := cookieLife
+	if !who.Expires.IsZero() {
+		life = min(life, who.Expires.Sub(c.Clock()))
+	}
+	http.SetCookie(w, c.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(token)), max(1, int(life/time.Second))))
+	if who.Name == adminToken {
+		done(w, r, form.To, "admin-token")
+		return
+	}
 	http.Redirect(w, r, form.To, http.StatusSeeOther)
 }
 
@@ -188,8 +201,9 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, root+"/login", http.StatusSeeOther)
 }
 
-// cookie is one that no script reads, and that no other site's page has sent. It ends with
-// the browser. Over plain HTTP, as on loopback, it can't be Secure.
+// cookie is one that no script reads, and that no other site's page has sent; age is in
+// seconds. It holds the token itself, so that it is worth as much. Over plain HTTP, as on
+// loopback, it can't be Secure.
 func (c *Console) cookie(r *http.Request, value string, age int) *http.Cookie {
 	secure := r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 	//nolint:gosec // Secure, wherever the browser would send it back then

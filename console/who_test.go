@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/html"
 
@@ -199,6 +200,25 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	r.asks = false
 	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.status != 303 || answer.header.Get("Location") != "/console/queues" {
 		t.Errorf("nobody is asked, and yet there is a login: %d", answer.status)
+	}
+}
+
+func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	for expires, want := range map[time.Time]int{{}: 12 * 3600, then.Add(time.Hour): 3600, then.Add(13 * time.Hour): 12 * 3600, then.Add(time.Millisecond): 1} {
+		r.expires = expires
+		answer := r.do("POST", root+"/login", url.Values{"token": {"inspect"}, "to": {root + "/letters?source=nexon"}})
+		if k := answer.cookies; len(k) != 1 || k[0].MaxAge != want || answer.header.Get("Location") != root+"/letters?source=nexon" {
+			t.Errorf("a token that ends at %v: %v", expires, k)
+		}
+	}
+	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/letters?source=nexon"}})
+	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin says who you are") {
+		t.Errorf("nobody warns of the admin token: %s", d.text())
+	}
+	if said := r.get(root + "/login").text(); !strings.Contains(said, "for 12 hours at most") {
+		t.Error(said)
 	}
 }
 
