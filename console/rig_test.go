@@ -65,14 +65,15 @@ type rig struct {
 	view      func(source string) limiter.View // instead of views
 
 	// What was done.
-	refreshed []schemas.Entity
-	orders    []settings.Order
-	patches   []settings.Patch
-	ordered   []letters.Order
-	actors    []string
-	filters   []store.LetterFilter
-	switched  []store.JobState
-	counted   []string // clients that made requests
+	refreshed  []schemas.Entity
+	orders     []settings.Order
+	patches    []settings.Patch
+	ordered    []letters.Order
+	actors     []string
+	filters    []store.LetterFilter
+	switched   []store.JobState
+	counted    []string // clients that made requests
+	identified int
 }
 
 func newRig(t *testing.T, changes ...func(*Needs)) *rig {
@@ -429,6 +430,7 @@ func (f *fakeWeather) Set(_ context.Context, name string) error {
 func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.identified++
 	if f.revoked {
 		return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "The API key or token has expired. Renew it.")
 	}
@@ -438,7 +440,7 @@ func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, er
 		}
 		return access.Client{Name: "unauthenticated@" + address, Scopes: []access.Scope{access.Admin}}, nil
 	}
-	token := strings.TrimSpace(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer"))
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token == "" || token == "wrong" {
 		return access.Client{}, problem.New(http.StatusUnauthorized, "INVALID_TOKEN", "The API key or token does not hold. Get another one.")
 	}

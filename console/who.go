@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,14 +50,18 @@ func mayRefresh(c *Console, who access.Client) (bool, string) {
 
 const readOnlySays = "This console is read-only: it shows all and changes nothing, whoever asks."
 
-// identify says who asks, by the token in Authorization or in the cookie.
+// identify says who asks, by the token in Authorization or in the cookie. Of another scheme
+// there, as of a proxy that asks for a password, freshet knows nothing. Who shows nothing is no
+// refusal for the guard to count: they are about to log in.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
-	if len(r.Header.Values("Authorization")) == 0 {
-		if cookie, err := r.Cookie(cookieName); err == nil {
-			if token, err := base64.RawURLEncoding.DecodeString(cookie.Value); err == nil {
-				r = r.Clone(r.Context())
-				r.Header.Set("Authorization", "Bearer "+string(token))
-			}
+	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
+		token := cookieToken(r)
+		if token == "" && c.Guard.Required() {
+			return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Log in.")
+		}
+		r = r.Clone(r.Context())
+		if r.Header.Del("Authorization"); token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
 		}
 	}
 	address := r.RemoteAddr
@@ -64,6 +69,24 @@ func (c *Console) identify(r *http.Request) (access.Client, error) {
 		address = host
 	}
 	return c.Guard.Identify(r, address)
+}
+
+func isBearer(header string) bool {
+	scheme, _, _ := strings.Cut(header, " ")
+	return strings.EqualFold(scheme, "Bearer")
+}
+
+// cookieToken is the token in the cookie; empty: there is none.
+func cookieToken(r *http.Request) string {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil {
+		return ""
+	}
+	token, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	if err != nil {
+		return ""
+	}
+	return string(token)
 }
 
 // guarded has a request answered if its client may make it.

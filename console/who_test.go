@@ -203,6 +203,34 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	}
 }
 
+func TestACookieIsTakenBehindAProxyThatAsksForAPassword(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	k := r.do("POST", root+"/login", url.Values{"token": {"inspect"}}, "Authorization", "Basic b3BzOnB3").cookies
+	if len(k) != 1 {
+		t.Fatal("nobody can log in")
+	}
+	for header, want := range map[string]int{"Basic b3BzOnB3": 200, "bearer wrong": 303, "Bearer inspect": 200} {
+		if d := r.get(root, "Authorization", header, "Cookie", k[0].Name+"="+k[0].Value); d.status != want {
+			t.Errorf("%s: %d", header, d.status)
+		}
+	}
+}
+
+func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	for _, headers := range [][]string{nil, {"Authorization", "Basic b3BzOnB3"}, {"Cookie", cookieName + "=!"}} {
+		if d := r.get(root, headers...); d.status != 303 || r.identified > 0 {
+			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
+		}
+	}
+	r.asks = false // it looks at names and origins then
+	if d := r.get(root); d.status != 200 || r.identified != 1 {
+		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
+	}
+}
+
 func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
