@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -81,7 +82,15 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	errs := make([]error, len(looks))
 	var wg sync.WaitGroup
 	for i, look := range looks {
-		wg.Go(func() { errs[i] = look() })
+		wg.Go(func() {
+			defer func() { // behind no request, a bug would end the process
+				if p := recover(); p != nil {
+					k.parts.log.Error("a look at an entity has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+					errs[i] = errors.New("a look ended in a panic")
+				}
+			}()
+			errs[i] = look()
+		})
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {

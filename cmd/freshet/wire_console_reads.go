@@ -112,7 +112,7 @@ func (a *ages) add(h *dto.Histogram) {
 	index, count, deltas := int32(0), int64(0), h.GetPositiveDelta()
 	for _, span := range h.GetPositiveSpan() {
 		index += span.GetOffset()
-		for range span.GetLength() {
+		for range min(int(span.GetLength()), len(deltas)) {
 			count += deltas[0]
 			deltas = deltas[1:]
 			a.buckets = append(a.buckets, ageBucket{math.Pow(base, float64(index-1)), math.Pow(base, float64(index)), count})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -263,6 +264,26 @@ type hanging struct{ *sqlite.Store }
 func (hanging) Setting(ctx context.Context, _ string) (store.Setting, error) {
 	<-ctx.Done()
 	return store.Setting{}, ctx.Err()
+}
+
+// buggy is a database that panics when it is asked for failures.
+type buggy struct{ *sqlite.Store }
+
+func (buggy) Statuses(context.Context, []schemas.Entity) ([]store.Status, error) { panic("a bug") }
+
+func TestABugInALookAtAnEntityEndsNoProcess(t *testing.T) {
+	f := newFacts(t, func(p *parts) { p.store = buggy{p.store.(*sqlite.Store)} })
+	if _, err := f.needs.Known.Entity(t.Context(), one("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
+		t.Error(err)
+	}
+}
+
+func TestAgesWithFewerBucketsThanTheySayAreTakenAsTheyAre(t *testing.T) {
+	var a ages
+	a.add(&dto.Histogram{SampleCount: new(uint64(3)), Schema: new(int32(3)), PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(1)), Length: new(uint32(5))}}, PositiveDelta: []int64{3}})
+	if len(a.buckets) != 1 || a.buckets[0].count != 3 {
+		t.Errorf("%+v", a)
+	}
 }
 
 func TestADatabaseThatHangsLeavesTimeToAskRedis(t *testing.T) {
