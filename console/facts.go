@@ -68,7 +68,7 @@ func (c *Console) factsOf(n *sample, sources []string) facts {
 		f.table("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeads, "00111", processesOf(of.Limits))
 		f.table("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeads, "0011", scopesOf(of.Limits, n.At))
 	}
-	f.table("reads", "What this process told its readers since it started, and how old that was", "Nobody has read yet.",
+	f.table("reads", "What "+shown(c.Process, 60)+" told its readers in the last 5 min, and how old that was; each process tells of its own", "Nobody has read.",
 		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readsOf(n.Reads, sources))
 	f.table("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependsOf(n.Depends))
 	f.Facts["weather"] = fact{Text: c.weatherTitle(n.Weather)}

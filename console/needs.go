@@ -28,6 +28,8 @@ type Needs struct {
 	Meters Meters
 	// Weather breaks the upstream of a demonstration; nil: there is none.
 	Weather Weather
+	// Process names this one among those that serve reads.
+	Process string
 	// ReadOnly: nobody may change anything by this console, whoever they are.
 	ReadOnly bool
 	Version  string
@@ -54,7 +56,7 @@ type Overview interface {
 	// Lanes says how far behind each lane is; it is sampled in the background and costs
 	// nothing to ask.
 	Lanes(source string) []Lane
-	// Reads says what readers of this process were told since it started.
+	// Reads says what readers of this process were told in the last five minutes.
 	Reads() []Reads
 	// Dependencies says which of them answer; it asks them no more than once a second.
 	Dependencies(ctx context.Context) []Dependency
@@ -74,7 +76,7 @@ type Lane struct {
 	Unworked  time.Duration
 }
 
-// Reads are what readers of a source were told since the process started.
+// Reads are what readers of a source were told.
 type Reads struct {
 	Source                         string
 	Fresh, Stale, Updating, Absent int64

@@ -88,7 +88,7 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	needs := Needs{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
 		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
-		Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
+		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
 		change(&needs)

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -101,5 +102,11 @@ func TestOpenLettersOfASourceThatCannotBeCountedAreNotKnown(t *testing.T) {
 	r.broken = errBroken
 	if n := r.sampler.now(t.Context()); n.Sources["nexon"].Died != -1 {
 		t.Errorf("%+v", n.Sources["nexon"])
+	}
+}
+
+func TestWhatReadersSawSaysOfWhichProcessAndSinceWhen(t *testing.T) {
+	if text := newRig(t).get(root).text(); !strings.Contains(text, "What query-1 told its readers in the last 5 min") {
+		t.Error(text)
 	}
 }

@@ -185,11 +185,12 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	ask := func(ctx context.Context, e schemas.Entity, f source.Facet) query.Answer {
 		return server.Refresh(ctx, e, f)
 	}
+	pages, beside := p.console(sources, guard, meters, h, dead, ask)
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
-		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: p.console(sources, guard, meters, h, dead, ask), Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err
@@ -198,6 +199,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
+	behind.run(beside)
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	front.run(dead.Run)

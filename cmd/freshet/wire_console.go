@@ -25,25 +25,27 @@ const (
 	consoleOff      = "off"
 )
 
-// console returns the pages for operators; nil if there are to be none.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, h *health, dead *letters.Letters, ask refreshing) http.Handler {
+// console returns the pages for operators, nil if there are to be none, and what is to run
+// beside them.
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, h *health, dead *letters.Letters, ask refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
-		return nil
+		return nil, func(context.Context) error { return nil }
 	}
-	return console.New(p.consoleNeeds(sources, guard, meters, h, dead, ask))
+	seen := &overview{parts: p, health: h}
+	return console.New(p.consoleNeeds(sources, guard, meters, seen, dead, ask)), seen.watch
 }
 
 // consoleNeeds are what they show and act by, over what the query service has. ask asks for
 // a refresh as that does.
-func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, h *health, dead *letters.Letters, ask refreshing) console.Needs {
+func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, seen *overview, dead *letters.Letters, ask refreshing) console.Needs {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	needs := console.Needs{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Now: &overview{parts: p, health: h}, Known: known{p, sources, ask, meters}, Limits: limits{p.settings(), p}, Letters: dead, Guard: guard, Meters: meters,
-		ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log,
+		Now: seen, Known: known{p, sources, ask, meters}, Limits: limits{p.settings(), p}, Letters: dead, Guard: guard, Meters: meters,
+		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log,
 	}
 	if p.weather != nil {
 		needs.Weather = p.weather

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"math"
 	"slices"
@@ -15,36 +16,105 @@ import (
 	"github.com/freshet/freshet/query"
 )
 
-// readsRead remembers the last look at the metrics of reads: gathering all of them takes
-// about a millisecond, and each page that is open asks every second.
+const (
+	// readsOver is how far back the reads lie that the console shows, and readsEvery how often
+	// a look at them is kept for that.
+	readsOver, readsEvery = 5 * time.Minute, 15 * time.Second
+)
+
+// readsRead has the looks at the metrics of reads, the oldest first: the first is as old as
+// readsOver, or of the start. It takes about a millisecond to gather all metrics, and each page
+// that is open asks every second, so that the last look is remembered besides.
 type readsRead struct {
-	mu  sync.Mutex
-	at  time.Time
-	all []console.Reads
+	mu   sync.Mutex
+	kept []readsLook
+	last readsLook
 }
 
-// Reads returns what the query service has counted since the process started, for each
+// readsLook is what readers were told from the start of the process to a time.
+type readsLook struct {
+	at  time.Time
+	all []readsTold
+}
+
+// readsTold is that of one source. Its ages are in told.
+type readsTold struct {
+	counts console.Reads
+	told   ages
+}
+
+// Reads returns what the query service told its readers in the last five minutes, for each
 // source, in their order. What can't be gathered is as not read.
 func (o *overview) Reads() []console.Reads {
 	r := &o.reads
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.at) >= healthLife {
-		found, err := o.registry.Gather() // with an error it is all that could be
-		if err != nil {
-			o.log.Debug("not every metric could be gathered", "err", err)
-		}
-		r.at, r.all = time.Now(), readsSummed(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))
+	if now := time.Now(); now.Sub(r.last.at) >= healthLife {
+		r.last = o.lookAtReads(now)
 	}
-	return slices.Clone(r.all)
+	return r.shown()
+}
+
+// watch keeps looks, also while nobody shows them, until ctx ends.
+func (o *overview) watch(ctx context.Context) error {
+	tick := time.NewTicker(readsEvery)
+	defer tick.Stop()
+	for {
+		look := o.lookAtReads(time.Now())
+		o.reads.mu.Lock()
+		o.reads.keep(look)
+		o.reads.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (o *overview) lookAtReads(now time.Time) readsLook {
+	found, err := o.registry.Gather() // with an error it is all that could be
+	if err != nil {
+		o.log.Debug("not every metric could be gathered", "err", err)
+	}
+	return readsLook{now, readsSummed(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))}
+}
+
+func (r *readsRead) keep(look readsLook) {
+	r.kept = append(r.kept, look)
+	for len(r.kept) > 1 && look.at.Sub(r.kept[1].at) >= readsOver {
+		r.kept = r.kept[1:]
+	}
+}
+
+// shown returns what the last look has more than the first that is kept.
+func (r *readsRead) shown() []console.Reads {
+	all := make([]console.Reads, len(r.last.all))
+	for i, t := range r.last.all {
+		if len(r.kept) > 0 {
+			t = t.since(r.kept[0].all[i])
+		}
+		all[i] = t.counts
+		all[i].AgeHalf, all[i].AgeMost = t.told.quantile(0.5), t.told.quantile(0.95)
+	}
+	return all
+}
+
+// since returns what came to it since before.
+func (t readsTold) since(before readsTold) readsTold {
+	t.counts.Fresh -= before.counts.Fresh
+	t.counts.Stale -= before.counts.Stale
+	t.counts.Updating -= before.counts.Updating
+	t.counts.Absent -= before.counts.Absent
+	t.told = t.told.since(before.told)
+	return t
 }
 
 // readsSummed sums up the facets of each source.
-func readsSummed(families []*dto.MetricFamily, prefix string, sources []string) []console.Reads {
-	all := make([]console.Reads, len(sources))
-	old := make([]ages, len(sources))
+func readsSummed(families []*dto.MetricFamily, prefix string, sources []string) []readsTold {
+	all := make([]readsTold, len(sources))
 	for i, name := range sources {
-		all[i].Source = name
+		all[i] = readsTold{counts: console.Reads{Source: name}, told: ages{buckets: map[ageBucket]int64{}}}
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -55,16 +125,13 @@ func readsSummed(families []*dto.MetricFamily, prefix string, sources []string) 
 			}
 			switch family.GetName() {
 			case prefix + "reads_total":
-				if n := countOf(&all[i], query.Freshness(labels["freshness"])); n != nil {
+				if n := countOf(&all[i].counts, query.Freshness(labels["freshness"])); n != nil {
 					*n += int64(m.GetCounter().GetValue())
 				}
 			case prefix + "snapshot_age_at_read_seconds":
-				old[i].add(m.GetHistogram())
+				all[i].told.add(m.GetHistogram())
 			}
 		}
-	}
-	for i := range all {
-		all[i].AgeHalf, all[i].AgeMost = old[i].quantile(0.5), old[i].quantile(0.95)
 	}
 	return all
 }
@@ -93,21 +160,18 @@ func countOf(r *console.Reads, f query.Freshness) *int64 {
 
 // ages are those of some snapshots as they were read, in buckets.
 type ages struct {
-	total   uint64
-	buckets []ageBucket // but those of no age
+	total   int64
+	buckets map[ageBucket]int64 // but those of no age
 }
 
-// ageBucket counts ages above and up to a bound, in seconds.
-type ageBucket struct {
-	above, upTo float64
-	count       int64
-}
+// ageBucket is of ages above and up to a bound, in seconds.
+type ageBucket struct{ above, upTo float64 }
 
 // add adds the native buckets of a histogram: those of the ages differ by a tenth, while a
 // classic one may reach from ten minutes to half an hour. Two histograms may have come down
 // to buckets of two sizes; each is then taken as it is.
 func (a *ages) add(h *dto.Histogram) {
-	a.total += h.GetSampleCount()
+	a.total += int64(h.GetSampleCount()) //nolint:gosec // a count of reads
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
 	index, count, deltas := int32(0), int64(0), h.GetPositiveDelta()
 	for _, span := range h.GetPositiveSpan() {
@@ -115,23 +179,42 @@ func (a *ages) add(h *dto.Histogram) {
 		for range min(int(span.GetLength()), len(deltas)) {
 			count += deltas[0]
 			deltas = deltas[1:]
-			a.buckets = append(a.buckets, ageBucket{math.Pow(base, float64(index-1)), math.Pow(base, float64(index)), count})
+			a.buckets[ageBucket{math.Pow(base, float64(index-1)), math.Pow(base, float64(index))}] += count
 			index++
 		}
 	}
 }
 
+// since returns the ages without those of before. Where buckets have come to be larger since,
+// they have them within.
+func (a ages) since(before ages) ages {
+	left := ages{a.total - before.total, maps.Clone(a.buckets)}
+	for b, n := range before.buckets {
+		if _, same := left.buckets[b]; same {
+			left.buckets[b] -= n
+			continue
+		}
+		for wide := range left.buckets {
+			if middle := math.Sqrt(b.above * b.upTo); wide.above < middle && middle <= wide.upTo {
+				left.buckets[wide] -= n
+				break
+			}
+		}
+	}
+	maps.DeleteFunc(left.buckets, func(_ ageBucket, n int64) bool { return n <= 0 })
+	return left
+}
+
 // quantile returns an age that so many of the snapshots were not older than; zero if there
 // are none. What is in no bucket was of no age, by the clocks of two hosts.
-func (a *ages) quantile(q float64) time.Duration {
-	slices.SortFunc(a.buckets, func(x, y ageBucket) int { return cmp.Compare(x.upTo, y.upTo) })
+func (a ages) quantile(q float64) time.Duration {
 	young := float64(a.total)
-	for _, b := range a.buckets {
-		young -= float64(b.count)
+	for _, n := range a.buckets {
+		young -= float64(n)
 	}
 	rank := q*float64(a.total) - young
-	for _, b := range a.buckets {
-		n := float64(b.count)
+	for _, b := range slices.SortedFunc(maps.Keys(a.buckets), func(x, y ageBucket) int { return cmp.Compare(x.upTo, y.upTo) }) {
+		n := float64(a.buckets[b])
 		if 0 < rank && rank <= n {
 			return time.Duration((b.above + (b.upTo-b.above)*rank/n) * float64(time.Second))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -107,15 +108,16 @@ func (f *facts) wire() {
 	ask := func(ctx context.Context, e schemas.Entity, facet source.Facet) query.Answer {
 		return f.server.Refresh(ctx, e, facet)
 	}
+	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{
 		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{f.producer}, Settles: settles{f.parts},
 		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
-		Console: f.console(sources, guard, meters, h, dead, ask), Log: f.log, Metrics: f.reg,
+		Console: pages, Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.needs = f.consoleNeeds(sources, guard, meters, h, dead, ask)
+	f.needs = f.consoleNeeds(sources, guard, meters, &overview{parts: f.parts, health: h}, dead, ask)
 }
 
 func one(key string) schemas.Entity {
@@ -188,7 +190,9 @@ func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := readsSummed(families, "", []string{"one", "two", "young", "mixed"})
+	sources := []string{"one", "two", "young", "mixed"}
+	r := readsRead{last: readsLook{time.Now(), readsSummed(families, "", sources)}}
+	got := r.shown()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is a tenth
 	if got[0].Fresh != 100 || !near(got[0].AgeHalf, 50*time.Second) || !near(got[0].AgeMost, 95*time.Second) {
 		t.Errorf("%+v", got[0])
@@ -198,6 +202,50 @@ func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
 	}
 	if got[3].AgeHalf != 0 || !near(got[3].AgeMost, 100*time.Second) {
 		t.Errorf("%+v", got[3])
+	}
+}
+
+func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"source", "facet", "freshness"})
+	old := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "snapshot_age_at_read_seconds", NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 12}, []string{"source", "facet"})
+	reg.MustRegister(reads, old)
+	told := func(n int, age time.Duration) {
+		for range n {
+			reads.WithLabelValues("one", "a", "STALE").Inc()
+			old.WithLabelValues("one", "a").Observe(age.Seconds())
+		}
+	}
+	var r readsRead
+	then := time.Now()
+	look := func(at time.Duration) console.Reads {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.last = readsLook{then.Add(at), readsSummed(families, "", []string{"one"})}
+		r.keep(r.last)
+		return r.shown()[0]
+	}
+	look(0)
+	told(1000, 10*time.Hour)
+	if got := look(time.Minute); got.Stale != 1000 || got.AgeHalf < 9*time.Hour {
+		t.Errorf("of the first minute: %+v", got)
+	}
+	for i := range 12 { // so many different ages that the buckets come to be larger
+		told(1, time.Second<<i)
+	}
+	told(100, 10*time.Minute)
+	if got := look(5 * time.Minute); got.Stale != 1112 {
+		t.Errorf("of five minutes: %+v", got)
+	}
+	got := look(6 * time.Minute)
+	if got.Stale != 112 || got.AgeHalf < 5*time.Minute || got.AgeHalf > 20*time.Minute || got.AgeMost > 2*time.Hour {
+		t.Errorf("behind the first minute: %+v", got)
+	}
+	if got := look(20 * time.Minute); got != (console.Reads{Source: "one"}) || len(r.kept) != 2 {
+		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.kept))
 	}
 }
 
@@ -279,9 +327,9 @@ func TestABugInALookAtAnEntityEndsNoProcess(t *testing.T) {
 }
 
 func TestAgesWithFewerBucketsThanTheySayAreTakenAsTheyAre(t *testing.T) {
-	var a ages
+	a := ages{buckets: map[ageBucket]int64{}}
 	a.add(&dto.Histogram{SampleCount: new(uint64(3)), Schema: new(int32(3)), PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(1)), Length: new(uint32(5))}}, PositiveDelta: []int64{3}})
-	if len(a.buckets) != 1 || a.buckets[0].count != 3 {
+	if base := math.Exp2(1. / 8); len(a.buckets) != 1 || a.buckets[ageBucket{1, base}] != 3 {
 		t.Errorf("%+v", a)
 	}
 }
