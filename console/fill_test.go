@@ -94,7 +94,7 @@ func fillRig(r *rig) {
 	r.jobs = []store.LetterJob{
 		{
 			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.LetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: then}, Lane: schemas.Low, Rate: 50,
-			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{letters.RefusedLimit: 14, letters.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: then.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call",
+			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{letters.RefusedLimit: 14, letters.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: then.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: then.Add(-2 * time.Second),
 		},
 		{
 			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.LetterFilter{Source: "github", Handled: "open", Until: then}, State: store.JobStopped, Total: 40, Done: 12,

@@ -49,6 +49,10 @@ func showJob(j store.LetterJob, now time.Time) jobShown {
 	return s
 }
 
+// jobQuiet is longer than a job needs for one step, and than it takes until another process
+// goes on with it when its own has died.
+const jobQuiet = 5 * time.Minute
+
 // jobFacts says how far a job is.
 func jobFacts(j store.LetterJob, now time.Time) facts {
 	stay := j.StayOpen()
@@ -65,9 +69,17 @@ func jobFacts(j store.LetterJob, now time.Time) facts {
 		"job.state": {Text: string(j.State), Tone: map[store.JobState]string{store.JobDone: toneOK, store.JobStopped: toneWarn}[j.State]},
 		"job.done":  {Text: text, Part: &part},
 		"job.error": {Text: ""},
+		"job.last":  {Text: ""},
 	}, Rows: map[string][][]fact{"refused": {}}}
 	if j.Error != "" && j.State != store.JobDone {
 		f.Facts["job.error"] = fact{Text: "It waits: " + shown(j.Error, errorShown), Tone: toneWarn}
+	}
+	if j.State == store.JobRunning {
+		last := fact{Text: "It went on " + ago(j.UpdatedAt, now) + "."}
+		if now.Sub(j.UpdatedAt) > jobQuiet {
+			last = fact{Text: last.Text + " No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}
+		}
+		f.Facts["job.last"] = last
 	}
 	for _, why := range slices.Sorted(maps.Keys(j.Refused)) {
 		f.Rows["refused"] = append(f.Rows["refused"], []fact{{Text: staysOpen(why)}, {Text: exact(j.Refused[why])}})

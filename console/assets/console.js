@@ -81,7 +81,16 @@
       body.dataset.was = text
     }
     for (const list of document.querySelectorAll('[data-list]')) {
-      list.replaceChildren(...said.rows[list.dataset.list].map(row => cell(document.createElement('li'), row[0])))
+      const rows = said.rows[list.dataset.list]
+      rows.forEach(([fact], i) => {
+        const was = list.children[i], text = JSON.stringify(fact)
+        if (was?.dataset.was === text) return
+        const item = cell(document.createElement('li'), fact)
+        item.dataset.was = text
+        if (was) was.replaceWith(item)
+        else list.append(item)
+      })
+      while (list.children.length > rows.length) list.lastElementChild.remove()
     }
     for (const [source, points] of Object.entries(said.points || {})) plot(source, points)
     const at = document.getElementById('live-at')
@@ -128,32 +137,58 @@
     chart.plot.setData(data)
   }
 
+  // What was said of an act is not said again when the page is loaded anew.
+  const here = new URL(location.href)
+  if (here.searchParams.has('said')) {
+    here.searchParams.delete('said')
+    history.replaceState(history.state, '', here)
+  }
+
   // What is new comes by itself while somebody looks.
   const path = document.body.dataset.live
   if (!path || !window.EventSource) return
   const state = document.getElementById('live-state')
-  const say = text => { if (state.textContent !== text) state.textContent = text }
-  let stream
+  const job = document.querySelector('[data-fact="job.state"]')?.textContent
+  let stream, again, silence
+  const say = (text, stale) => {
+    if (state.textContent !== text) state.textContent = text
+    document.body.toggleAttribute('data-stale', stale)
+  }
+  const end = () => {
+    stream.close()
+    clearTimeout(again)
+    clearTimeout(silence)
+  }
   const begin = () => {
     stream = new EventSource(path + (document.querySelector('[data-chart]') ? '?charts=1' : ''))
     stream.onmessage = event => {
       const said = JSON.parse(event.data)
       patch(said)
-      if (said.facts['job.state']?.text === 'DONE') {
-        stream.close()
-        say('It has ended, at')
+      if (job !== undefined && said.facts['job.state'].text !== job) { // other things are to be done with it now
+        end()
+        location.reload()
         return
       }
-      say('Live,')
+      say('Live,', false)
+      clearTimeout(silence)
+      silence = setTimeout(() => say('Nothing new comes. As it was at', true), 15000)
     }
-    stream.onerror = () => say(stream.readyState === EventSource.CLOSED ? 'Not live any more; load the page again. As it was at' : 'Not live: connecting again. As it was at')
+    stream.onerror = () => {
+      clearTimeout(silence)
+      say('Not live: connecting again. As it was at', true)
+      if (stream.readyState !== EventSource.CLOSED) return // the browser does it
+      clearTimeout(again)
+      again = setTimeout(begin, 5000 + 5000 * Math.random())
+    }
   }
-  addEventListener('pagehide', () => stream.close())
+  const come = () => { if (!document.hidden && stream.readyState === EventSource.CLOSED) begin() }
+  addEventListener('pagehide', end)
+  addEventListener('pageshow', come)
   document.addEventListener('visibilitychange', () => {
     if (document.hidden) {
-      stream.close()
-      say('As it was at')
-    } else if (stream.readyState === EventSource.CLOSED && state.textContent !== 'It has ended, at') begin()
+      end()
+      say('As it was at', false)
+    } else come()
   })
   begin()
 })()
