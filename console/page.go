@@ -134,11 +134,15 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 func (f facts) asOf() string { return f.At }
 
 // refusal is what the page of a refusal says.
-type refusal struct{ Why string }
+type refusal struct {
+	Why string
+	// Again is the address that was asked for, if who asked may do so from here.
+	Again string
+}
 
 // refuse answers with a page that says why not.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
-	c.render(w, r, status, "refused", http.StatusText(status), refusal{why})
+	c.render(w, r, status, "refused", http.StatusText(status), refusal{Why: why})
 }
 
 // trouble answers with a page that says that what lies behind does not answer.

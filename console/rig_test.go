@@ -434,6 +434,9 @@ func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, er
 	if f.revoked {
 		return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "The API key or token has expired. Renew it.")
 	}
+	if !f.asks && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		return access.Client{}, problem.New(http.StatusForbidden, "cross-site", "It does not answer pages of other sites.")
+	}
 	if !f.asks {
 		if r.Host == "evil.example" {
 			return access.Client{}, problem.New(http.StatusMisdirectedRequest, "misdirected", "By this name it answers nothing.")

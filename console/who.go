@@ -23,6 +23,8 @@ const (
 	tokenMost = 2900
 	// cookieLife is for how long a browser keeps the cookie, if the token holds so long.
 	cookieLife = 12 * time.Hour
+	// crossSite is the code of the guard's refusal of what a page of another site asks for.
+	crossSite = "cross-site"
 	// adminToken is the name of who shows the admin token.
 	adminToken = "admin-token"
 )
@@ -136,7 +138,8 @@ func readForm(r *http.Request) (status int, why string) {
 // many.
 func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
 	status, why := http.StatusServiceUnavailable, "Who you are can't be checked at the moment; the log says why."
-	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+	p, told := errors.AsType[*problem.HTTPError](err)
+	if told {
 		status, why = p.Status, p.Detail
 		if p.After > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(problem.Seconds(p.After)))
@@ -144,10 +147,15 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
 	} else {
 		c.Log.Error("the console can't tell who asks", "err", err)
 	}
+	page := r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live")
 	switch {
+	case page && told && p.Code == crossSite:
+		c.render(w, r, status, "refused", http.StatusText(status), refusal{
+			Why: "A page of another site led here, and this service asks nobody who they are: what another site wishes for is not done.", Again: own(r.URL.RequestURI()),
+		})
 	case status != http.StatusUnauthorized:
 		c.refuse(w, r, status, why)
-	case r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live"):
+	case page:
 		http.Redirect(w, r, root+"/login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 	default:
 		c.refuse(w, r, status, "You are not logged in any more. Log in, and do it again.")

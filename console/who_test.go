@@ -231,6 +231,22 @@ func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
 	}
 }
 
+func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	const path = root + "/letters?source=nexon&key=a%26b"
+	d := r.get(path, "Sec-Fetch-Site", "cross-site")
+	if d.wellFormed(t, "refused"); d.status != 403 || d.linksTo(path) != 1 || len(r.filters) > 0 {
+		t.Errorf("%d: %s", d.status, d.text())
+	}
+	if d := r.get(root+"/live", "Sec-Fetch-Site", "cross-site"); d.status != 403 || d.linksTo(root+"/live") > 0 {
+		t.Errorf("a stream: %d", d.status)
+	}
+	if d := r.get(root + "/nowhere"); d.linksTo(root+"/nowhere") > 0 {
+		t.Error("a refusal for another reason leads to itself")
+	}
+}
+
 func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
 	r := newRig(t)
 	r.asks = true

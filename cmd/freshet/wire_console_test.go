@@ -370,3 +370,13 @@ func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
 		}
 	}
 }
+
+func TestALinkOfAnotherSiteLeadsToAPageOfTheConsoleFromWhichOneMayGoOn(t *testing.T) {
+	f := newFacts(t, nil)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/console/settings", http.NoBody)
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	w := httptest.NewRecorder()
+	if f.server.ServeHTTP(w, r); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `<a href="/console/settings">Go on to the page</a>`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -160,6 +160,7 @@
     clearTimeout(silence)
   }
   const begin = () => {
+    clearTimeout(again)
     stream = new EventSource(path + (document.querySelector('[data-chart]') ? '?charts=1' : ''))
     stream.onmessage = event => {
       const said = JSON.parse(event.data)
@@ -177,7 +178,6 @@
       clearTimeout(silence)
       say('Not live: connecting again. As it was at', true)
       if (stream.readyState !== EventSource.CLOSED) return // the browser does it
-      clearTimeout(again)
       again = setTimeout(begin, 5000 + 5000 * Math.random())
     }
   }
