@@ -12,6 +12,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
+// consoleStreams is the path at and below which the console streams, whatever is accepted.
+const consoleStreams = "/console/live"
+
 // console serves the pages for operators as they are asked for. It lets everybody in: who
 // opens a page shows a cookie, which the pages know and the guard does not. RemoteAddr is the
 // address of the client, behind proxies that are known too.
@@ -20,7 +23,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 		r := c.Request()
 		ctx, leave := context.WithCancel(context.WithValue(r.Context(), correlated{}, correlationOf(c)))
 		defer leave()
-		if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+		if r.URL.Path == consoleStreams || strings.HasPrefix(r.URL.Path, consoleStreams+"/") {
 			c.Set(waitedKey, true)
 			go func() { // a page that is left open must not hold up a stop
 				select {

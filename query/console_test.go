@@ -79,8 +79,8 @@ func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
 		}
 	}))
 	stream, page := make(chan answer, 1), make(chan answer, 1)
-	go func() { stream <- r.do(http.MethodGet, "/console/events", "Accept", "text/event-stream") }()
-	go func() { page <- r.do(http.MethodPost, "/console/act", "Accept", "text/html") }()
+	go func() { stream <- r.do(http.MethodGet, "/console/live/jobs/1") }()
+	go func() { page <- r.do(http.MethodPost, "/console/act", "Accept", "text/event-stream") }()
 	<-begun
 	<-begun
 	close(r.server.stopping)
