@@ -238,9 +238,15 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Clie
 	defer cancel()
 	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
 	l, err := c.Letters.Show(ctx, id)
-	if err != nil {
-		c.Log.Warn("the console can't show a dead letter", "letter", fmt.Sprintf("%s/%d:%d", source, partition, offset), "err", err)
-		c.refuse(w, r, http.StatusNotFound, "The letter can't be read: its topic does not have it any more, or Kafka does not answer. The log says which.")
+	switch {
+	case errors.Is(err, letters.ErrGone):
+		c.refuse(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
+		return
+	case errors.Is(err, letters.ErrUnreadable):
+		c.refuse(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+shown(err.Error(), errorShown))
+		return
+	case err != nil:
+		c.trouble(w, r, fmt.Sprintf("The letter %s/%d:%d can't be read.", source, partition, offset), err)
 		return
 	}
 	p := letterPage{DeadLetter: l, ID: id, Source: source, Value: readable(l.Value), Sample: readable(l.Sample), Replays: l.Replay().Count}

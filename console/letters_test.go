@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,6 +25,16 @@ func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
 	r.broken = errBroken
 	if d := renewed(r).get(root + "/letters?source=nexon"); d.status != 503 {
 		t.Errorf("nothing can be read: %d", d.status)
+	}
+}
+
+func TestWhyALetterIsNotShownIsTold(t *testing.T) {
+	for err, want := range map[error]int{letters.ErrGone: 404, fmt.Errorf("%w: it has no header", letters.ErrUnreadable): 422, errBroken: 503} {
+		r := newRig(t)
+		r.broken = err
+		if d := r.get(root + "/letters/nexon/3/120"); d.status != want {
+			t.Errorf("%v: %d %s", err, d.status, d.says("refused"))
+		}
 	}
 }
 

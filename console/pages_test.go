@@ -99,7 +99,7 @@ func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 	for path, want := range map[string]string{
 		"": "github: what its limiter does could not be read; if Redis does not answer, nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "They could not be read.",
 		"/look?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/letters": "The dead letters can't be read.",
-		"/letters/nexon/3/120": "The letter can't be read", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
+		"/letters/nexon/3/120": "The letter nexon/3:120 can't be read. The log of this process says why", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
 		"/letters/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
 	} {
 		d := r.get(root + path)

@@ -103,9 +103,9 @@ func explain(err error) *problem.HTTPError {
 		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or it has ended and can't be stopped or resumed.")
 	case errors.Is(err, errUncounted):
 		return problem.New(http.StatusServiceUnavailable, "letters-uncounted", "To count the letters takes longer than it may. Choose fewer, as by since and until, one part after the other; if that takes as long, the database does not keep up.")
-	case errors.Is(err, errUnreadable):
+	case errors.Is(err, ErrUnreadable):
 		return problem.New(http.StatusUnprocessableEntity, "unreadable-letter", err.Error())
-	case errors.Is(err, errGone):
+	case errors.Is(err, ErrGone):
 		return problem.New(http.StatusNotFound, "no-such-letter", "The dead-letter topic does not have the record: there never was one, or Kafka has deleted it for its age.")
 	}
 	return nil

@@ -272,7 +272,7 @@ func (l *Letters) Job(ctx context.Context, id string) (store.LetterJob, error) {
 	return l.Store.Job(ctx, id)
 }
 
-// Show reads one letter.
+// Show reads one letter. Its errors are ErrGone, ErrUnreadable, or that Kafka does not answer.
 func (l *Letters) Show(ctx context.Context, id store.LetterID) (schemas.DeadLetter, error) {
 	var read Read
 	there := false
@@ -281,15 +281,17 @@ func (l *Letters) Show(ctx context.Context, id store.LetterID) (schemas.DeadLett
 	case err != nil:
 		return schemas.DeadLetter{}, err
 	case !there:
-		return schemas.DeadLetter{}, errGone
+		return schemas.DeadLetter{}, ErrGone
 	case read.Err != nil:
-		return schemas.DeadLetter{}, fmt.Errorf("%w: %w", errUnreadable, read.Err)
+		return schemas.DeadLetter{}, fmt.Errorf("%w: %w", ErrUnreadable, read.Err)
 	}
 	return read.Letter, nil
 }
 
+// Why a letter can't be shown.
 var (
-	errUncounted  = errors.New("the letters could not be counted in time")
-	errGone       = errors.New("the topic does not have the letter any more")
-	errUnreadable = errors.New("the record can't be read as a dead letter")
+	ErrGone       = errors.New("the topic does not have the letter any more")
+	ErrUnreadable = errors.New("the record can't be read as a dead letter")
 )
+
+var errUncounted = errors.New("the letters could not be counted in time")
