@@ -164,6 +164,7 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 		return "No refresh is queued: it may be seen by others alone, and so it is for them to ask for.", nil
 	}
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
+	k.parts.log.Info("a refresh is asked for on the console", "entity", e.String(), "actor", c.Name)
 	if c.May(access.Admin) {
 		return inWords(k.ask(ctx, e, facet)), nil
 	}
