@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -10,14 +11,16 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// audited is how many acts are shown.
-const audited = 200
+// audited is how many acts are shown at first and by each further step, and auditedMost how
+// many at most.
+const audited, auditedMost = 200, 2000
 
 // activityPage is the page of who did what.
 type activityPage struct {
 	Entries []act
 	More    bool
 	Most    int
+	Next    int // how many are shown by the next step; 0: there is none
 }
 
 // act is one entry of the audit in words.
@@ -59,12 +62,19 @@ func compact(text json.RawMessage) string {
 func (c *Console) activity(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	all, err := c.Limits.Audit(ctx, audited)
+	most := audited
+	if n, err := strconv.Atoi(r.FormValue("most")); err == nil {
+		most = min(max(n, audited), auditedMost)
+	}
+	all, err := c.Limits.Audit(ctx, most)
 	if err != nil {
 		c.trouble(w, r, "The audit can't be read.", err)
 		return
 	}
-	p := activityPage{More: len(all) == audited, Most: audited}
+	p := activityPage{More: len(all) == most, Most: most}
+	if p.More && most < auditedMost {
+		p.Next = min(most+audited, auditedMost)
+	}
 	for _, e := range all {
 		p.Entries = append(p.Entries, actOf(e))
 	}

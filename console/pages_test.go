@@ -270,6 +270,17 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 	}
 }
 
+func TestOlderActsAreShownStepByStep(t *testing.T) {
+	r := newRig(t)
+	r.audit = make([]settings.Entry, 450)
+	for path, next := range map[string]string{"": "400", "?most=x": "400", "?most=-7": "400", "?most=400": "600", "?most=600": "", "?most=999999": ""} {
+		d := r.get(root + "/activity" + path)
+		if links := d.linksTo(root + "/activity?most=" + next); d.status != 200 || links != map[bool]int{true: 1}[next != ""] {
+			t.Errorf("%s: %d, %d links", path, d.status, links)
+		}
+	}
+}
+
 func TestAssetsAreKeptByTheirHashAlone(t *testing.T) {
 	r := newRig(t)
 	for name := range assets {

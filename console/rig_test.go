@@ -354,7 +354,9 @@ func (f *fakeLimits) Resume(ctx context.Context, o settings.Order) (settings.Sta
 	return f.Stop(ctx, o)
 }
 
-func (f *fakeLimits) Audit(context.Context, int) ([]settings.Entry, error) { return f.audit, f.broken }
+func (f *fakeLimits) Audit(_ context.Context, limit int) ([]settings.Entry, error) {
+	return f.audit[:min(limit, len(f.audit))], f.broken
+}
 
 func (f *fakeLetters) List(ctx context.Context, filter store.LetterFilter, _ store.Letter, limit int) ([]store.Letter, error) {
 	f.meet(ctx)
