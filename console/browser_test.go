@@ -275,5 +275,5 @@ func TestAPageFollowsWhatHappensAndSaysWhenItDoesNot(t *testing.T) {
 	r.mu.Lock()
 	r.revoked = true
 	r.mu.Unlock()
-	b.until(`document.getElementById('live-state').textContent.startsWith('Not live') && document.body.hasAttribute('data-stale')`)
+	b.until(`document.getElementById('live-state').textContent.startsWith('Not live: load the page again') && document.body.hasAttribute('data-stale')`)
 }

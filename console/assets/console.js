@@ -176,8 +176,9 @@
     }
     stream.onerror = () => {
       clearTimeout(silence)
-      say('Not live: connecting again. As it was at', true)
-      if (stream.readyState !== EventSource.CLOSED) return // the browser does it
+      const closed = stream.readyState === EventSource.CLOSED
+      say(closed ? 'Not live: load the page again if this lasts. As it was at' : 'Not live: connecting again. As it was at', true)
+      if (!closed) return // the browser tries again
       again = setTimeout(begin, 5000 + 5000 * Math.random())
     }
   }
