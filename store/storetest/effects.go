@@ -28,6 +28,7 @@ type Effects interface {
 	ToldEffects(ctx context.Context, ids []int64) error
 	// FinishEffects deletes them; those that are gone are passed over.
 	FinishEffects(ctx context.Context, ids []int64) error
+	Backlogs
 }
 
 var (

@@ -148,6 +148,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"an effect is claimed, and again when the claim ends, until it is finished", testEffectsClaimed},
 		{"of concurrent claims each effect goes to one", testEffectsClaimRace},
 		{"of concurrent writers each change has one effect, and these are an unbroken chain", testEffectChain},
+		{"what is due is counted, up to a bound", testBacklogs},
 		{"what was kept too long is deleted, and nothing else", testExpired},
 		{"what is fetched while others delete is kept whole", testExpiredRace},
 	} {

@@ -1,0 +1,43 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/store"
+)
+
+// DueTiers returns of the entities of a source that are due first, most of them at most,
+// how many are of which facet and tier, in their order; those of which none is due are left
+// out.
+func (s *Store) DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error) {
+	rows, err := s.pool.Query(ctx, store.SelectDueTiers, source, now.UnixMicro(), most)
+	if err != nil {
+		return nil, fmt.Errorf("count what is due of %s: %w", source, err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d store.DueTier, err error) {
+		return d, d.ScanDueTier(row.Scan)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count what is due of %s: %w", source, err)
+	}
+	return all, nil
+}
+
+// DueRetries counts the retries of a source that are due by then, most of them at most. One
+// that somebody has claimed is due when the claim ends.
+func (s *Store) DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error) {
+	return s.backlog(ctx, store.SelectRetryBacklog, source, by, most)
+}
+
+// DueEffects counts likewise what is to follow from changes of a source.
+func (s *Store) DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error) {
+	return s.backlog(ctx, store.SelectEffectBacklog, source, by, most)
+}
+
+func (s *Store) backlog(ctx context.Context, query, source string, by time.Time, most int) (b store.Backlog, err error) {
+	return b, b.ScanBacklog(s.pool.QueryRow(ctx, query, source, by.UnixMicro(), most).Scan)
+}

@@ -1,0 +1,91 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Backlogs is what a store must be able to tell of what is due.
+type Backlogs interface {
+	// DueTiers tells of those that are due first, most of them at most, how many are of
+	// which facet and tier.
+	DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error)
+	// DueRetries and DueEffects count what is due by then, most of it at most.
+	DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+}
+
+func testBacklogs(b bench) {
+	b.dueTiers()
+	b.dueRetriesAndEffects()
+}
+
+func (b bench) dueTiers() {
+	b.Helper()
+	are := func(now int64, most int, want ...store.DueTier) {
+		b.Helper()
+		if got, err := b.store.DueTiers(b.Context(), entity.Source, at(now), most); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+			b.Errorf("%d of those that are due at %d: %+v, %v; want %+v", most, now, got, err, want)
+		}
+	}
+	are(100, 10)
+	var all []store.Registered
+	add := func(e schemas.Entity, tier store.Tier, due int64, enabled bool) {
+		r := registered(e, due)
+		r.Tier, r.Enabled = tier, enabled
+		all = append(all, r)
+	}
+	for i := range int64(4) {
+		add(key(fmt.Sprint("hot", i)), store.Hot, 10+i, true)
+		add(key(fmt.Sprint("cold", i)), store.Cold, 30+10*i, true)
+	}
+	add(key("off"), store.Warm, 1, false)
+	add(schemas.Entity{Source: entity.Source, Facet: "b", Key: "x"}, store.Warm, 11, true)
+	add(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, store.Warm, 2, true)
+	b.register(len(all), all...)
+	warm := store.DueTier{Facet: "b", Tier: store.Warm, Backlog: store.Backlog{Count: 1, First: at(11)}, Last: at(11)}
+	hot := store.DueTier{Facet: entity.Facet, Tier: store.Hot, Backlog: store.Backlog{Count: 4, First: at(10)}, Last: at(13)}
+	are(9, 10)
+	are(45, 10, warm, hot, store.DueTier{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, First: at(30)}, Last: at(40)})
+	hot.Count, hot.Last = 2, at(11)
+	are(45, 3, warm, hot) // the rest was not looked at
+}
+
+func (b bench) backlogIs(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, most int, want store.Backlog) {
+	b.Helper()
+	if got, err := count(b.Context(), entity.Source, at(by), most); err != nil || got != want {
+		b.Errorf("%d of what is due at %d: %+v, %v; want %+v", most, by, got, err, want)
+	}
+}
+
+func (b bench) dueRetriesAndEffects() {
+	b.Helper()
+	b.backlogIs(b.store.DueRetries, 1000, 10, store.Backlog{})
+	b.backlogIs(b.store.DueEffects, 1000, 10, store.Backlog{})
+	for i := range int64(5) {
+		status := failing(key(fmt.Sprint(i)), 1)
+		status.Until = at(20 + 10*i)
+		b.fail(status)
+	}
+	ended := failing(key("ended"), 1)
+	ended.State, ended.Until = store.Failed, at(1)
+	other := failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 1)
+	other.Until = at(2)
+	b.fail(ended, other)
+	b.backlogIs(b.store.DueRetries, 19, 10, store.Backlog{})
+	b.backlogIs(b.store.DueRetries, 40, 10, store.Backlog{Count: 3, First: at(20)})
+	b.backlogIs(b.store.DueRetries, 1000, 4, store.Backlog{Count: 4, First: at(20)})
+	b.due(entity.Source, 25, 600, 1) // a claimed one is due when the claim ends
+	b.backlogIs(b.store.DueRetries, 40, 10, store.Backlog{Count: 2, First: at(30)})
+
+	b.write([]store.Result{store.Changed, store.Changed, store.Changed},
+		with(both, content(key("a"), 50, "x")), with(told, content(key("b"), 60, "y")), content(key("c"), 55, "z"))
+	b.backlogIs(b.store.DueEffects, 55, 10, store.Backlog{Count: 1, First: at(50)})
+	b.backlogIs(b.store.DueEffects, 70, 10, store.Backlog{Count: 2, First: at(50)})
+	b.backlogIs(b.store.DueEffects, 70, 1, store.Backlog{Count: 1, First: at(50)})
+}
