@@ -32,7 +32,7 @@ func lanesOf(of *seen) [][]fact {
 		case !l.WaitKnown:
 			wait.Text = "not known yet"
 		}
-		rows = append(rows, []fact{{Text: string(l.Lane)}, rate, records, wait})
+		rows = append(rows, []fact{{Text: string(l.Lane)}, rate, mayOf(of.Limits, l.Lane), records, wait})
 	}
 	return rows
 }

@@ -4,31 +4,80 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
+
+// Share is how many calls a lane may make in a second as it stands now: 0 while no call is
+// made at all, infinite where nothing but the number of calls in flight bounds it.
+type Share struct {
+	PerSecond float64
+	// Bounds are what it is bounded by, as if there were no brake or stop: the windows, the
+	// hour's ceiling and the day, those that there are.
+	Bounds []Bound
+}
+
+// BoundKind says what bounds a lane.
+type BoundKind int
+
+// The kinds of bounds.
+const (
+	ByWindow BoundKind = iota // its share of a policy's window
+	ByHour                    // LOW's ceiling at this hour
+	ByDay                     // what the day has left, spread over the rest of it
+)
+
+// Bound is one of the things that bound a lane, in calls a second.
+type Bound struct {
+	Kind      BoundKind
+	Policy    string // its name; empty for a ceiling
+	PerSecond float64
+	// Kept is what HIGH alone may use besides.
+	Kept float64
+}
 
 // LowPerSecond returns how many calls LOW may make in a second as it stands now: by its
 // share of each window, by the hour's ceiling and by what is left of the day. It is 0
 // while no call is made at all.
-func (q Quota) LowPerSecond(v View) float64 {
-	if slices.Contains([]string{"stopped", "braked", probing, uncounted, startingQuiet}, v.State) {
-		return 0
-	}
-	rate := math.Inf(1)
+func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
+
+// share returns what a lane may do. The day bounds HIGH only when nothing is left of it: it
+// may use all of it at any time.
+func (q Quota) share(lane schemas.Lane, v View) Share {
+	var s Share
+	low := lane == schemas.Low
 	for _, b := range q.Bounds() {
-		if b.Window != Day {
-			rate = min(rate, q.calls(b)*b.Low/time.Duration(b.Window).Seconds())
+		if b.Window == Day {
+			continue
 		}
+		aSecond := v.Rate * q.calls(b) / time.Duration(b.Window).Seconds()
+		bound := Bound{Kind: ByWindow, Policy: b.Name, PerSecond: b.PerWindow * aSecond}
+		if low {
+			bound.PerSecond, bound.Kept = b.Low*aSecond, (b.PerWindow-b.Low)*aSecond
+		}
+		s.Bounds = append(s.Bounds, bound)
 	}
-	rate *= v.Rate
-	if interval := q.ceilingAt(v.At); interval > 0 {
-		rate = min(rate, float64(time.Second)/float64(interval))
+	if interval := q.ceilingAt(v.At); low && interval > 0 {
+		s.Bounds = append(s.Bounds, Bound{Kind: ByHour, PerSecond: float64(time.Second) / float64(interval)})
 	}
 	for _, p := range v.Policies {
-		if p.ResetsAt != nil {
-			rate = min(rate, float64(p.LeftForLow)/max(1, p.ResetsAt.Sub(v.At).Seconds()))
+		switch {
+		case p.ResetsAt == nil:
+		case low:
+			rest := max(1, p.ResetsAt.Sub(v.At).Seconds())
+			s.Bounds = append(s.Bounds, Bound{ByDay, p.Name, float64(p.LeftForLow) / rest, float64(p.Left-p.LeftForLow) / rest})
+		case p.Left <= 0:
+			s.Bounds = append(s.Bounds, Bound{Kind: ByDay, Policy: p.Name})
 		}
 	}
-	return max(0, rate)
+	if slices.Contains([]string{"stopped", "braked", probing, uncounted, startingQuiet}, v.State) {
+		return s
+	}
+	s.PerSecond = math.Inf(1)
+	for _, b := range s.Bounds {
+		s.PerSecond = max(0, min(s.PerSecond, b.PerSecond))
+	}
+	return s
 }
 
 // calls returns how many calls, over all values of the policy's scope, a unit of what it

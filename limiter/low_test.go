@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 func TestLowMayUseWhatTheNarrowestPolicyLeavesIt(t *testing.T) {
@@ -48,4 +50,42 @@ func TestLowMayUseWhatTheNarrowestPolicyLeavesIt(t *testing.T) {
 			t.Errorf("%s: %.1f a second, want %.1f", name, got, c.want)
 		}
 	}
+}
+
+func TestWhatBoundsALaneIsToldWithWhatItComesTo(t *testing.T) {
+	q, err := NewQuota(Config{
+		Jitter: 10 * time.Millisecond, LowCeilings: []Ceiling{{From: 19, To: 24, Rate: 150}},
+		Policies: []Policy{
+			{Name: "second", Limit: 500, Window: Window(time.Second), Target: 450, HighReserve: Reserve{Calls: 100}},
+			{Name: "day", Limit: 20_000_000, Window: Day, HighReserve: Reserve{Rate: 25}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	evening := time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
+	midnight := evening.Add(4 * time.Hour)
+	view := View{State: "ramping", At: evening, Rate: 0.5, Policies: []PolicyView{
+		{Name: "second"}, {Name: "day", Left: 125 * 4 * 3600, LeftForLow: 100 * 4 * 3600, ResetsAt: &midnight},
+	}}
+	near := func(got, want float64) bool { return math.Abs(got-want) <= 0.02*want }
+	are := func(s Share, perSecond float64, want ...Bound) {
+		t.Helper()
+		if !near(s.PerSecond, perSecond) || len(s.Bounds) != len(want) {
+			t.Fatalf("%+v, want %v a second by %+v", s, perSecond, want)
+		}
+		for i, b := range s.Bounds {
+			if b.Kind != want[i].Kind || b.Policy != want[i].Policy || !near(b.PerSecond, want[i].PerSecond) || !near(b.Kept, want[i].Kept) {
+				t.Errorf("%+v, want %+v", b, want[i])
+			}
+		}
+	}
+	window, hour, day := Bound{ByWindow, "second", 175, 50}, Bound{ByHour, "", 150, 0}, Bound{ByDay, "day", 100, 25}
+	are(q.share(schemas.Low, view), 100, window, hour, day)
+	are(q.share(schemas.High, view), 225, Bound{ByWindow, "second", 225, 0})
+	view.State = "braked"
+	are(q.share(schemas.Low, view), 0, window, hour, day)
+	are(q.share(schemas.High, view), 0, Bound{ByWindow, "second", 225, 0})
+	view.State, view.Policies[1].Left, view.Policies[1].LeftForLow = "flowing", 0, 0
+	are(q.share(schemas.High, view), 0, Bound{ByWindow, "second", 225, 0}, Bound{ByDay, "day", 0, 0})
 }

@@ -35,6 +35,9 @@ type View struct {
 	// Scopes are what policies with a scope have left for its values, as the processes know.
 	Scopes    []ScopeView   `json:"scopes,omitempty"`
 	Processes []ProcessView `json:"processes"`
+	// High and Low are what each lane may do by now.
+	High Share `json:"-"`
+	Low  Share `json:"-"`
 
 	birth int64 // of the state, by Redis' clock in us; 0: there is none
 }
@@ -178,6 +181,7 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 		return View{}, err
 	}
 	v.NewestRevision = max(revision, v.Revision)
+	v.High, v.Low = quota.share(schemas.High, v), quota.share(schemas.Low, v)
 	reports, err := rdb.HGetAll(ctx, reportsKey(source)).Result()
 	if err != nil {
 		return View{}, fmt.Errorf("read who waits: %w", err)

@@ -84,7 +84,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
-		if v := s.view(); v.State != "unused" || len(v.Policies)+len(v.Processes) > 0 || v.Rate != 1 {
+		if v := s.view(); v.State != "unused" || len(v.Policies)+len(v.Processes) > 0 || v.Rate != 1 || v.Low.PerSecond <= 0 || v.High.PerSecond < v.Low.PerSecond {
 			t.Errorf("%+v", v)
 		}
 		if n := rdb.Exists(t.Context(), stateKey(s.source)).Val(); n != 0 {
