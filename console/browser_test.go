@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -132,6 +133,7 @@ var sights = []struct{ name, path string }{
 	{"look-empty", root + "/look"},
 	{"queues", root + "/queues"},
 	{"limiter", root + "/limiter"},
+	{"schedule", root + "/schedule"},
 	{"letters", root + "/letters?source=nexon"},
 	{"letter", root + "/letters/nexon/3/120"},
 	{"plan", root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW&rate=50&note=after+the+outage"},
@@ -165,7 +167,7 @@ func (b *tab) see(name, url string) {
 			if dark := ask[bool](b, `matchMedia('(`+schemeFeature+`: dark)').matches`); dark != (theme == "dark") {
 				b.t.Errorf("%s is not %s", at, theme)
 			}
-			if name == "overview" || name == "limiter" || name == "queues" || name == "job" {
+			if slices.Contains([]string{"overview", "limiter", "queues", "schedule", "job"}, name) {
 				b.until(`document.getElementById('live-state').textContent === 'Live,'`)
 			}
 			if name == "overview" {

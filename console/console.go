@@ -50,6 +50,7 @@ func New(needs Needs) *Console {
 		"GET " + root + "/look":                                  c.look,
 		"GET " + root + "/queues":                                c.queues,
 		"GET " + root + "/limiter":                               c.limiter,
+		"GET " + root + "/schedule":                              c.schedule,
 		"GET " + root + "/letters":                               c.letters,
 		"GET " + root + "/letters/plan":                          c.plan,
 		"GET " + root + "/letters/jobs/{id}":                     c.job,

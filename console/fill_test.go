@@ -24,6 +24,7 @@ func wavyView(since time.Duration) limiter.View {
 	other := *p
 	other.Process, other.High.Granted, other.Low.Granted = "worker-2", p.High.Granted/3, p.Low.Granted/9
 	v.Processes = append(v.Processes, other)
+	v.Low.PerSecond, v.Low.Bounds[0].PerSecond, v.Low.Bounds[0].Kept, v.Low.Bounds[1].PerSecond, v.Low.Bounds[2].PerSecond = 390, 418, 30, 390, 402
 	return v
 }
 
@@ -32,7 +33,7 @@ func brakedView(since time.Duration) limiter.View {
 	at := then.Add(since)
 	left, none := int64(4_811), int64(0)
 	return limiter.View{
-		Source: "github", State: "braked", At: at, Until: new(at.Add(42 * time.Second)), Rate: 0.5, Revision: 3, NewestRevision: 3,
+		Source: "github", State: "braked", At: at, Until: new(at.Add(42 * time.Second)), Rate: 0.5, Revision: 3, NewestRevision: 3, Low: limiter.Share{Bounds: []limiter.Bound{{Policy: "minute", PerSecond: 6.6, Kept: 0.8}}},
 		Policies: []limiter.PolicyView{{Name: "minute", Window: "1m0s", Limit: 900, Target: 880, Used: new(int64(871)), Left: 9, LeftForLow: 0}},
 		Scopes: []limiter.ScopeView{
 			{Policy: "core", Scope: "token-a", Left: &left, UnderWay: 3, Until: new(at.Add(31 * time.Minute)), At: at},

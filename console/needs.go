@@ -22,8 +22,10 @@ type Needs struct {
 	Now     Overview
 	Known   Known
 	Limits  Limits
-	Letters Letters
-	Guard   Guard
+	// Schedule is asked only where somebody looks.
+	Schedule Schedule
+	Letters  Letters
+	Guard    Guard
 	// Meters bounds what one client may ask of this process.
 	Meters Meters
 	// Weather breaks the upstream of a demonstration; nil: there is none.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,7 @@ var navigation = []link{
 	{root + "/look", "Look up", false},
 	{root + "/queues", "Queues", false},
 	{root + "/limiter", "Limiter", false},
+	{root + "/schedule", "Schedule", false},
 	{root + "/letters", "Dead letters", false},
 	{root + "/settings", "Settings", false},
 	{root + "/activity", "Activity", false},
@@ -85,7 +87,7 @@ func parsePages() map[string]*template.Template {
 	}
 	layout := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "look", "queues", "limiter", "letters", "letter", "plan", "job", "settings", "activity", "login", "refused"} {
+	for _, name := range []string{"overview", "look", "queues", "limiter", "schedule", "letters", "letter", "plan", "job", "settings", "activity", "login", "refused"} {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
 	}
 	return all
@@ -109,7 +111,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 			p.Nav = append(p.Nav, l)
 		}
 	}
-	if name == "overview" || name == "queues" || name == "limiter" {
+	if slices.Contains([]string{"overview", "queues", "limiter", "schedule"}, name) {
 		p.Live = root + "/live"
 	}
 	if live, ok := body.(interface{ livePath() string }); ok {

@@ -20,7 +20,7 @@ import (
 // paths are the pages, with something to show on each.
 var paths = []string{
 	"", "/look", "/look?facet=nexon/character&key=somebody", "/queues", "/limiter", "/letters", "/letters?source=nexon&handled=all&after=1769515230000000:3:120",
-	"/letters/nexon/3/120", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW", "/letters/plan?source=nexon&kind=PURGE", "/letters/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity",
+	"/letters/nexon/3/120", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW", "/letters/plan?source=nexon&kind=PURGE", "/letters/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
 }
 
 // wellFormed fails for what a page must never have: a script or a style of its own, or a
@@ -169,6 +169,7 @@ func TestHostileContentStaysContent(t *testing.T) {
 	view := r.views["nexon"]
 	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Why = text, text, text
 	r.views["nexon"] = view
+	r.sched["nexon"].Schedulers.Value[0].Process = text
 	all := append(slices.Clone(paths), "/look?facet=nexon/character&key="+url.QueryEscape(evil), "/letters?key="+url.QueryEscape(text), "/letters?since="+url.QueryEscape(text), "/letters?after="+url.QueryEscape(text), "/letters?source="+url.QueryEscape(text), "/letters/plan?source=nexon&kind="+url.QueryEscape(text))
 	for _, path := range all {
 		d := r.get(root + path)

@@ -36,6 +36,7 @@ type rig struct {
 	mu sync.Mutex
 
 	lanes    map[string][]Lane
+	sched    map[string]Scheduled
 	reads    []Reads
 	depends  []Dependency
 	entity   Entity
@@ -77,7 +78,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T, changes ...func(*Needs)) *rig {
-	r := &rig{t: t, lanes: map[string][]Lane{}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
+	r := &rig{t: t, lanes: map[string][]Lane{}, sched: map[string]Scheduled{"github": restingSchedule(), "nexon": theSchedule()}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
 	for _, source := range []string{"github", "nexon"} {
 		r.lanes[source] = []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 12_480, 35*time.Second)}
 		r.states[source] = settings.State{Source: source, Configured: theQuota(), Effective: new(theQuota())}
@@ -87,7 +88,7 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	r.reads = []Reads{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
 	needs := Needs{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
+		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
@@ -132,7 +133,7 @@ func theQuota() settings.Quota {
 func theView(source string, since time.Duration) limiter.View {
 	at := then.Add(since)
 	return limiter.View{
-		Source: source, State: "flowing", At: at, Rate: 1,
+		Source: source, State: "flowing", At: at, Rate: 1, High: limiter.Share{PerSecond: 448}, Low: lowShare(),
 		Policies: []limiter.PolicyView{
 			{Name: "second", Window: "1s", Limit: 500, Target: 450, Left: 138, LeftForLow: 50},
 			{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(16_900_000)), Left: 3_100_000, LeftForLow: 2_290_000, ResetsAt: new(then.Add(9*time.Hour - 30*time.Second))},

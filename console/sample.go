@@ -37,6 +37,7 @@ type seen struct {
 	Limits *limiter.View // nil: it could not be read
 	Lanes  []Lane
 	Rates  rates
+	Sched  Scheduled
 	// Died are the letters of the last 24 h that are open; -1: not known.
 	Died int64
 }
@@ -110,6 +111,7 @@ func (s *sampler) look(ctx context.Context) (*sample, error) {
 	for _, source := range s.needs.Sources {
 		of := &seen{Died: -1}
 		n.Sources[source] = of
+		ask(func() { of.Sched = s.needs.Schedule.Schedule(ctx, source) })
 		ask(func() {
 			if v, err := s.needs.Limits.View(ctx, source); err == nil {
 				of.Limits = &v

@@ -1,10 +1,13 @@
 package scheduler
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/limiter"
 )
 
 func newBudget(t *testing.T) *Budget {
@@ -144,6 +147,32 @@ func TestSchedulersShareWhatMayBeFed(t *testing.T) {
 		}
 		if fed < 0.95*119*250 || fed > 119*250+1 {
 			t.Errorf("%d schedulers fed %.0f in 119 s at 250/s", many, fed)
+		}
+	}
+}
+
+func TestPeopleSeeTheHoursCeilingAndWhenContentIsReady(t *testing.T) {
+	waiting := DefaultConfig()
+	waiting.Mode, waiting.NotBefore = Tiers, 120
+	ready := DefaultConfig()
+	ready.Mode = Tiers
+	spending := Spending{Ceilings: []limiter.Ceiling{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
+	s, err := NewSchedule(spending, map[string]Facet{"waiting": {waiting, 1}, "ready": {ready, 1}, "off": {DefaultConfig(), 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	night := time.Date(2026, 1, 27, 1, 0, 0, 0, time.UTC)
+	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours behind 01:00
+		if rate, there := s.Ceiling(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
+			t.Errorf("%d hours on: %v %v, want %s", hour, rate, there, want)
+		}
+	}
+	if got := s.Ready("waiting", night); !got.Equal(night.Add(time.Hour)) {
+		t.Error(got)
+	}
+	for facet, at := range map[string]time.Time{"waiting": night.Add(2 * time.Hour), "ready": night, "off": night, "none": night} {
+		if got := s.Ready(facet, at); !got.IsZero() {
+			t.Errorf("%s waits until %v", facet, got)
 		}
 	}
 }

@@ -71,6 +71,24 @@ func within(name string, err error) error {
 // Prefetches reports whether entities of the facet are asked for by themselves.
 func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != nil }
 
+// Ceiling returns how many calls a second may be fed at the hour of a time; none: no ceiling
+// names the hour.
+func (s *Schedule) Ceiling(now time.Time) (perSecond float64, there bool) {
+	rate := s.spending.at(now.In(s.zone).Hour())
+	return rate, rate < most
+}
+
+// Ready returns until when nothing of a facet is asked for, as the day's content is not ready
+// (notBefore); zero: it is.
+func (s *Schedule) Ready(facet string, now time.Time) time.Time {
+	if p, ok := s.policies[facet]; ok {
+		if _, until, waits := p.course.waits(now); waits {
+			return until
+		}
+	}
+	return time.Time{}
+}
+
 // First returns when an entity that is registered now is due first, and whether its facet
 // is prefetched.
 func (s *Schedule) First(r store.Registered, now time.Time) (time.Time, bool) {

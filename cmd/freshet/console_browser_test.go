@@ -98,6 +98,13 @@ func TestTheConsoleAnswersAndActsOnARunningDev(t *testing.T) {
 		return strings.Contains(v.says("#why-stale"), "Checked")
 	})
 
+	// What is prefetched, and what comes round?
+	v.open("/console/schedule")
+	v.until("[data-fact='schedule.nexon']", `A scheduler looked .* LOW spends [\d.]+ calls a second of the [\d.]+ that it may\. Prefetching may feed it [\d.]+ a second\..* has asked for \d+ entit`)
+	v.until("[data-rows='tiers.nexon']", `character\s+hot\s+[\d,]+\s+every 1 min\s+\d+\s+`)
+	v.until("[data-rows='rounds.nexon']", `retries of what has failed\s+\d+\s`)
+	v.until("[data-rows='schedulers.nexon']", `(just now|\d+ s ago)\s+100 %`)
+
 	// Break the upstream, and watch the brake.
 	v.weather("storm")
 	v.open("/console/limiter")

@@ -48,6 +48,7 @@ type parts struct {
 		access.KeyStore
 		entities.Store
 		letters.Store
+		backlogs
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient

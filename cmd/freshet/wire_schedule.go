@@ -86,38 +86,52 @@ func scheduleChannel(source string) string { return "schedule:" + source }
 
 // look returns how it stands with a source: what LOW may call, and what waits for it.
 func (p parts) look(name string, c SourceConfig) scheduler.Look {
-	cost := 1.0
-	for _, f := range c.Facets {
-		cost = max(cost, float64(len(f.Documents)))
-	}
+	cost := c.dearest()
 	self := workerName() + "/" + rand.Text()[:8] // processes of several hosts may have one name
 	return func(ctx context.Context, _ time.Time) (scheduler.Room, error) {
-		view, quota, stopped, err := p.limiterNow(ctx, name)
+		room, err := p.room(ctx, name, cost)
 		if err != nil {
 			return scheduler.Room{}, err
 		}
-		room := scheduler.Room{PerSecond: quota.LowPerSecond(view)}
-		if stopped { // Redis hears of it from workers, and there may be none
-			room.PerSecond = 0
-		}
-		if room.Share, err = share(ctx, p.rdb, name, self); err != nil {
-			return scheduler.Room{}, err
-		}
-		records, known := p.lag.Records(name, schemas.Low)
-		if !known { // yet, or any more, of which the sampler tells: nothing is fed blindly
-			room.PerSecond = 0
-			return room, nil
-		}
-		room.Waiting = cost * float64(records)
-		wait, _, known := p.lag.Wait(name, schemas.Low)
-		switch {
-		case known:
-			room.Lag = wait
-		case room.Waiting > max(2*cost, unworked.Seconds()*room.PerSecond):
-			room.PerSecond = 0 // nobody has worked on it lately, and nobody knows how fast it will be
-		}
+		room.Share, err = share(ctx, p.rdb, name, self)
+		return room, err
+	}
+}
+
+// dearest is how many calls the dearest of the facets takes.
+func (s SourceConfig) dearest() float64 {
+	cost := 1.0
+	for _, f := range s.Facets {
+		cost = max(cost, float64(len(f.Documents)))
+	}
+	return cost
+}
+
+// room returns what LOW may call of a source, and what waits for it; of work whose calls are
+// so many at most. The share is that of who feeds alone.
+func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.Room, error) {
+	view, quota, stopped, err := p.limiterNow(ctx, name)
+	if err != nil {
+		return scheduler.Room{}, err
+	}
+	room := scheduler.Room{PerSecond: quota.LowPerSecond(view), Share: 1}
+	if stopped { // Redis hears of it from workers, and there may be none
+		room.PerSecond = 0
+	}
+	records, known := p.lag.Records(name, schemas.Low)
+	if !known { // yet, or any more, of which the sampler tells: nothing is fed blindly
+		room.PerSecond = 0
 		return room, nil
 	}
+	room.Waiting = cost * float64(records)
+	wait, _, known := p.lag.Wait(name, schemas.Low)
+	switch {
+	case known:
+		room.Lag = wait
+	case room.Waiting > max(2*cost, unworked.Seconds()*room.PerSecond):
+		room.PerSecond = 0 // nobody has worked on it lately, and nobody knows how fast it will be
+	}
+	return room, nil
 }
 
 // unworked is how much of LOW's work may wait in its topic without anybody working on it:
@@ -127,11 +141,13 @@ const unworked = 10 * time.Second
 // present is how long a scheduler counts that has not said that it lives.
 const present = 30 * time.Second
 
+func schedulersKey(source string) string { return "schedulers:{" + source + "}" }
+
 // share says that a scheduler of the source lives, and returns its share of what they
 // feed together. For a moment after one has come they may feed more, and until one that
 // has died is not counted any more, less.
 func share(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
-	key := "schedulers:{" + source + "}"
+	key := schedulersKey(source)
 	now, err := rdb.Time(ctx).Result() // those of hosts may differ
 	if err != nil {
 		return 0, fmt.Errorf("ask Redis for the time: %w", err)

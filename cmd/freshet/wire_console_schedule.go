@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// dueEvery and countsEvery are for how long what was read of the database is shown
+	// before it is read again; dueTakes and countsTake bound a look.
+	dueEvery, dueTakes      = 2 * time.Second, 5 * time.Second
+	countsEvery, countsTake = time.Minute, 30 * time.Second
+	// readLate is how much older it may become while the next look is under way, or fails.
+	readLate = 30 * time.Second
+	// firstLook is how long somebody waits for the first look.
+	firstLook = 300 * time.Millisecond
+	// dueMost are counted of what is due.
+	dueMost = 1000
+)
+
+// backlogs count what is due, each up to a bound and by an index.
+type backlogs interface {
+	DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error)
+	DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+}
+
+// schedules tells the console of the schedules.
+type schedules struct {
+	parts parts
+	of    map[string]*scheduleRead
+	asked *kept[map[string]int64] // by source
+}
+
+// scheduleRead is what is remembered of a source's schedule.
+type scheduleRead struct {
+	due    kept[console.Due]
+	counts kept[map[tierOf]entityCount]
+}
+
+type tierOf struct {
+	facet string
+	tier  store.Tier
+}
+
+type entityCount struct {
+	n     int64
+	exact bool
+}
+
+func (p parts) schedules() schedules {
+	s := schedules{p, map[string]*scheduleRead{}, &kept[map[string]int64]{}}
+	for name := range p.config.Sources {
+		s.of[name] = &scheduleRead{}
+	}
+	return s
+}
+
+// Schedule returns how it stands with a source's schedule.
+func (s schedules) Schedule(ctx context.Context, source string) console.Scheduled {
+	read, known := s.of[source]
+	if !known {
+		return console.Scheduled{Due: console.Due{Trouble: "there is no such source"}}
+	}
+	c, now := s.parts.config.Sources[source], time.Now()
+	var all console.Scheduled
+	var asked sync.WaitGroup
+	asked.Go(func() { all.Feed, all.Ceiling = s.feed(ctx, source, c, now) })
+	asked.Go(func() { all.Schedulers = s.schedulers(ctx, source) })
+	asked.Go(func() {
+		due, trouble := read.due.value(ctx, dueEvery, dueTakes, func(ctx context.Context) (console.Due, error) { return s.due(ctx, source) })
+		due.Trouble = s.trouble(trouble)
+		all.Due = due
+	})
+	asked.Go(func() {
+		counts, trouble := read.counts.value(ctx, countsEvery, countsTake, func(ctx context.Context) (map[tierOf]entityCount, error) { return s.counts(ctx, source) })
+		all.Facets = facetsScheduled(c, counts, s.trouble(trouble), now)
+	})
+	counters, _ := s.asked.value(ctx, dueEvery, dueTakes, func(context.Context) (map[string]int64, error) { return s.counters(), nil })
+	if n, there := counters[source]; there {
+		all.Asked = &n
+	}
+	asked.Wait()
+	return all
+}
+
+// trouble is why something is not known; the log has the error.
+func (s schedules) trouble(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errNotYet):
+		return "it is being read"
+	case !errors.Is(err, context.Canceled):
+		s.parts.log.Debug("the console shows a part of the schedule as not known", "err", err)
+	}
+	return "the database does not answer"
+}
+
+// due counts what is due: up to a bound each, by an index.
+func (s schedules) due(ctx context.Context, source string) (console.Due, error) {
+	now, db := time.Now(), s.parts.store
+	d := console.Due{At: now, Most: dueMost}
+	var err error
+	if d.Next, err = db.NextDueEntity(ctx, source); err != nil {
+		return d, err
+	}
+	if d.Tiers, err = db.DueTiers(ctx, source, now, dueMost); err != nil {
+		return d, err
+	}
+	if d.Retries, err = db.DueRetries(ctx, source, now, dueMost); err != nil {
+		return d, err
+	}
+	if d.Scheduled, err = db.DueRetries(ctx, source, now.AddDate(10, 0, 0), dueMost); err != nil {
+		return d, err
+	}
+	d.Effects, err = db.DueEffects(ctx, source, now, dueMost)
+	return d, err
+}
+
+// counts counts the enabled entities of each tier, or has the database estimate them.
+func (s schedules) counts(ctx context.Context, source string) (map[tierOf]entityCount, error) {
+	counts, enabled := map[tierOf]entityCount{}, true
+	for facet := range s.parts.config.Sources[source].Facets {
+		for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
+			n, exact, err := s.parts.store.CountEntities(ctx, store.EntityFilter{Source: source, Facet: facet, Tier: &tier, Enabled: &enabled})
+			if err != nil {
+				return nil, err
+			}
+			counts[tierOf{facet, tier}] = entityCount{n, exact}
+		}
+	}
+	return counts, nil
+}
+
+// facetsScheduled is how the facets are configured, with what was counted of each.
+func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble string, now time.Time) []console.FacetSchedule {
+	schedule, err := c.schedule()
+	if err != nil { // the process would not have started
+		return nil
+	}
+	var all []console.FacetSchedule
+	for _, name := range slices.Sorted(maps.Keys(c.Facets)) {
+		f, there := c.Prefetch.Facets[name]
+		if !there {
+			f = scheduler.DefaultConfig()
+		}
+		shown := console.FacetSchedule{Facet: name, Mode: string(f.Mode), Least: f.Least, Most: f.Most, Ready: schedule.Ready(name, now)}
+		for tier, of := range map[store.Tier]scheduler.Tier{store.Hot: f.Tiers.Hot, store.Warm: f.Tiers.Warm, store.Cold: f.Tiers.Cold} {
+			n := counts[tierOf{name, tier}]
+			shown.Tiers[tier] = console.TierSchedule{Every: of.Every, Entities: console.Read[int64]{Value: n.n, Trouble: trouble}, Exact: n.exact}
+		}
+		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
+			shown.Triggers = append(shown.Triggers, console.TriggerSchedule{Facet: other, Backoff: f.Triggers[other].Backoff})
+		}
+		all = append(all, shown)
+	}
+	return all
+}
+
+// feed is what the schedulers may feed now, reckoned as they do.
+func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Read[float64], ceiling *float64) {
+	schedule, err := c.schedule()
+	if err == nil {
+		if rate, there := schedule.Ceiling(now); there {
+			ceiling = &rate
+		}
+	}
+	budget, err := scheduler.NewBudget(c.spending())
+	if err != nil {
+		return console.Read[float64]{Trouble: "the configuration has a mistake"}, ceiling
+	}
+	room, err := s.parts.room(ctx, source, c.dearest())
+	if err != nil {
+		return console.Read[float64]{Trouble: "Redis does not answer"}, ceiling
+	}
+	return console.Read[float64]{Value: budget.Rate(room, now)}, ceiling
+}
+
+// schedulers are those that have said lately that they live.
+func (s schedules) schedulers(ctx context.Context, source string) console.Read[[]console.SchedulerLook] {
+	all, err := schedulersSeen(ctx, s.parts.rdb, source)
+	if err != nil {
+		return console.Read[[]console.SchedulerLook]{Trouble: "Redis does not answer"}
+	}
+	return console.Read[[]console.SchedulerLook]{Value: all}
+}
+
+// schedulersSeen reads what share writes.
+func schedulersSeen(ctx context.Context, rdb redis.UniversalClient, source string) ([]console.SchedulerLook, error) {
+	now, err := rdb.Time(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("ask Redis for the time: %w", err)
+	}
+	found, err := rdb.ZRevRangeByScoreWithScores(ctx, schedulersKey(source), &redis.ZRangeBy{
+		Max: "+inf", Min: strconv.FormatInt(now.Add(-present).UnixMilli(), 10), Count: 100,
+	}).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the schedulers of %s: %w", source, err)
+	}
+	var all []console.SchedulerLook
+	for _, z := range found {
+		all = append(all, console.SchedulerLook{Process: fmt.Sprint(z.Member), Ago: max(0, now.Sub(time.UnixMilli(int64(z.Score))))})
+	}
+	return all, nil
+}
+
+// counters are how many entities the schedulers of this process have asked for, by source.
+func (s schedules) counters() map[string]int64 {
+	families, err := s.parts.registry.Gather() // with an error it is all that could be
+	if err != nil {
+		s.parts.log.Debug("not every metric could be gathered", "err", err)
+	}
+	all := map[string]int64{}
+	for _, family := range families {
+		if family.GetName() != metricPrefix(s.parts.config.Metrics.Namespace)+"prefetch_asked_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			all[labelsOf(m)["source"]] = int64(m.GetCounter().GetValue())
+		}
+	}
+	return all
+}
+
+// errNotYet says that the first look at something has not ended.
+var errNotYet = errors.New("it is being read")
+
+// kept remembers what was read last. It is read by one at a time, whoever asks, and nobody
+// waits for it who has what was read before.
+type kept[T any] struct {
+	mu    sync.Mutex
+	read  T
+	err   error
+	at    time.Time     // when it was read; zero: never
+	tried time.Time     // when the last look began
+	under chan struct{} // closed when the look under way ends; nil: none is
+}
+
+// value returns what was read, and reads it anew where that is older than every.
+func (k *kept[T]) value(ctx context.Context, every, takes time.Duration, read func(context.Context) (T, error)) (T, error) {
+	k.mu.Lock()
+	if k.under == nil && time.Since(k.tried) >= every {
+		k.tried, k.under = time.Now(), make(chan struct{})
+		go k.look(context.WithoutCancel(ctx), takes, read)
+	}
+	under, first := k.under, k.at.IsZero()
+	k.mu.Unlock()
+	if under != nil && first {
+		wait := time.NewTimer(firstLook)
+		defer wait.Stop()
+		select {
+		case <-under:
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var none T
+	switch {
+	case !k.at.IsZero() && time.Since(k.at) <= every+readLate:
+		return k.read, nil
+	case k.err != nil:
+		return none, k.err
+	}
+	return none, errNotYet
+}
+
+func (k *kept[T]) look(ctx context.Context, takes time.Duration, read func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(ctx, takes)
+	defer cancel()
+	found, err := read(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err = err; err == nil {
+		k.read, k.at = found, time.Now()
+	}
+	close(k.under)
+	k.under = nil
+}

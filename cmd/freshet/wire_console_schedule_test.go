@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
+	f := newFacts(t, func(p *parts) {
+		c := p.config.Sources[builtIn]
+		facet := scheduler.DefaultConfig()
+		facet.Mode = scheduler.Tiers
+		c.Prefetch.Facets = prefetches{"character": facet}
+		p.config.Sources[builtIn] = c
+	})
+	ctx, now := t.Context(), time.Now()
+	var all []store.Registered
+	for i := range 30 {
+		due := now.Add(time.Hour)
+		if i < 4 {
+			due = now.Add(-time.Duration(10-i) * time.Minute)
+		}
+		all = append(all, store.Registered{Entity: one(fmt.Sprint(i)), Tier: store.Tier(i % 3), Enabled: i != 29, Due: due})
+	}
+	if _, err := f.store.RegisterEntities(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		err := f.store.Fail(ctx, store.Status{
+			Entity: one(fmt.Sprint(i)), State: store.Retrying, Reason: "x", Lane: schemas.Low, Number: 1, Until: now.Add(time.Duration(i-1) * time.Hour), Since: now, UpdatedAt: now,
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := share(ctx, f.rdb, builtIn, "host/1/AAAA"); err != nil {
+		t.Fatal(err)
+	}
+	look := func() console.Scheduled { return f.needs.Schedule.Schedule(ctx, builtIn) }
+	within(t, patience, "what the prefetch may feed", func() bool { return look().Feed.Value > 0 }) // the lag is sampled by then
+	got := look()
+	facet, d := got.Facets[0], got.Due
+	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Every: time.Hour, Entities: console.Read[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
+		t.Errorf("%+v", facet)
+	}
+	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Trouble != "" {
+		t.Errorf("%+v", d)
+	}
+	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.First.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Effects.Count != 0 {
+		t.Errorf("%+v", d)
+	}
+	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Ago > patience {
+		t.Errorf("%+v", got.Schedulers)
+	}
+	if got.Ceiling == nil || math.Abs(got.Feed.Value-*got.Ceiling) > 1 || got.Asked != nil {
+		t.Errorf("%+v, ceiling %v, asked %v", got.Feed, got.Ceiling, got.Asked)
+	}
+	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_asked_total", ConstLabels: prometheus.Labels{"source": builtIn}})
+	f.reg.MustRegister(asked)
+	asked.Add(7)
+	within(t, patience, "what was asked for", func() bool { n := look().Asked; return n != nil && *n == 7 })
+	f.stopRedis()
+	within(t, patience, "that Redis is down", func() bool {
+		got := look()
+		return got.Feed.Trouble == "Redis does not answer" && got.Schedulers.Trouble == "Redis does not answer" && got.Due.Trouble == "" && len(got.Facets) == 1
+	})
+	if got := f.needs.Schedule.Schedule(ctx, "nowhere"); got.Due.Trouble == "" {
+		t.Errorf("of no source: %+v", got)
+	}
+}
+
+func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var k kept[int64]
+		var reads atomic.Int64
+		var hangs, fails atomic.Bool
+		read := func(ctx context.Context) (int64, error) {
+			n := reads.Add(1)
+			if hangs.Load() {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			if fails.Load() {
+				return 0, errors.New("it fails")
+			}
+			return n, nil
+		}
+		value := func() (int64, error) { return k.value(t.Context(), dueEvery, dueTakes, read) }
+		if n, err := value(); n != 1 || err != nil {
+			t.Errorf("first: %d, %v", n, err)
+		}
+		if n, _ := value(); n != 1 || reads.Load() != 1 {
+			t.Errorf("read again at once: %d", n)
+		}
+		hangs.Store(true)
+		for range 10 {
+			time.Sleep(dueEvery / 2)
+			began := time.Now()
+			if n, err := value(); n != 1 || err != nil || time.Since(began) > 0 {
+				t.Errorf("while it hangs: %d, %v after %v", n, err, time.Since(began))
+			}
+		}
+		if n := reads.Load(); n > 3 {
+			t.Errorf("%d looks at once", n)
+		}
+		hangs.Store(false)
+		fails.Store(true)
+		time.Sleep(dueEvery + readLate)
+		_, _ = value()
+		synctest.Wait()
+		if n, err := value(); n != 0 || err == nil {
+			t.Errorf("too old to be shown: %d, %v", n, err)
+		}
+		fails.Store(false)
+		time.Sleep(dueEvery)
+		_, _ = value()
+		synctest.Wait()
+		if n, err := value(); n == 0 || err != nil {
+			t.Errorf("it succeeds again: %d, %v", n, err)
+		}
+
+		var slow kept[int64]
+		hangs.Store(true)
+		began := time.Now()
+		if _, err := slow.value(t.Context(), dueEvery, dueTakes, read); !errors.Is(err, errNotYet) || time.Since(began) != firstLook {
+			t.Errorf("the first look hangs: %v after %v", err, time.Since(began))
+		}
+		time.Sleep(dueTakes)
+	})
+}

@@ -1,0 +1,210 @@
+package console
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+type fakeSchedule rig
+
+func (f *fakeSchedule) Schedule(_ context.Context, source string) Scheduled { return f.sched[source] }
+
+// lowShare is what LOW may do in theView: at noon of a day that was used up fast.
+func lowShare() limiter.Share {
+	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
+		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Kept: 100},
+		{Kind: limiter.ByHour, PerSecond: 150},
+		{Kind: limiter.ByDay, Policy: "day", PerSecond: 70.7, Kept: 25},
+	}}
+}
+
+// theSchedule is one at work: a facet by tiers, one by changes, and one that nobody prefetches.
+func theSchedule() Scheduled {
+	tier := func(every time.Duration, n int64) TierSchedule {
+		return TierSchedule{Every: every, Entities: Read[int64]{Value: n}, Exact: n < 100_000}
+	}
+	ceiling := 250.0
+	return Scheduled{
+		Facets: []FacetSchedule{
+			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{"guild", 10 * time.Minute}, {"ranking", 0}}},
+			{Facet: "guild", Mode: modeAdaptive, Least: 30 * time.Minute, Most: 7 * 24 * time.Hour, Ready: then.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
+			{Facet: "ranking", Mode: modeOff, Tiers: [3]TierSchedule{tier(time.Hour, 0), tier(time.Hour, 5), tier(time.Hour, 40)}},
+		},
+		Due: Due{
+			At: then, Most: 1000, Next: then.Add(-40 * time.Minute),
+			Tiers: []store.DueTier{
+				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, First: then.Add(-8 * time.Second)}, Last: then.Add(-time.Second)},
+				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, First: then.Add(-40 * time.Minute)}, Last: then},
+				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, First: then.Add(-30 * time.Minute)}, Last: then},
+			},
+			Retries: store.Backlog{Count: 7, First: then.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, First: then.Add(-11 * time.Minute)},
+			Effects: store.Backlog{Count: 2, First: then.Add(-300 * time.Millisecond)},
+		},
+		Feed: Read[float64]{Value: 70.7}, Ceiling: &ceiling,
+		Schedulers: Read[[]SchedulerLook]{Value: []SchedulerLook{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},
+		Asked:      new(int64(48_113)),
+	}
+}
+
+// restingSchedule is of a source that nobody prefetches.
+func restingSchedule() Scheduled {
+	none := [3]TierSchedule{{Exact: true}, {Exact: true}, {Exact: true}}
+	return Scheduled{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: then, Most: 1000}}
+}
+
+// rows are those of a live table, their cells joined.
+func (d document) rows(id string) (all []string) {
+	d.each(func(n *html.Node) {
+		if attr(n, "data-rows") != id {
+			return
+		}
+		for tr := range n.ChildNodes() {
+			var cells []string
+			for td := range tr.ChildNodes() {
+				if td.Type == html.ElementNode {
+					cells = append(cells, textOf(td))
+				}
+			}
+			if len(cells) > 0 {
+				all = append(all, strings.Join(strings.Fields(strings.Join(cells, " | ")), " "))
+			}
+		}
+	})
+	return all
+}
+
+func (d document) fact(id string) (text string) {
+	d.each(func(n *html.Node) {
+		if attr(n, "data-fact") == id {
+			text = textOf(n)
+		}
+	})
+	return text
+}
+
+// rowsAre fails unless a table has these rows.
+func (d document) rowsAre(t *testing.T, id string, want ...string) {
+	t.Helper()
+	if got := d.rows(id); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%s:\n%s\nwant\n%s", id, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
+	r := newRig(t)
+	r.get(root)
+	r.views["nexon"] = theView("nexon", 3*time.Second)
+	d := r.get(root + "/schedule")
+	d.wellFormed(t, "/schedule")
+	if got, want := d.fact("prefetch.nexon"), "prefetched"; got != want {
+		t.Errorf("%q", got)
+	}
+	if got, want := d.fact("schedule.nexon"), "A scheduler looked just now, on host-a/412/QX7LMR2A. LOW spends 300 calls a second of the 71 that it may. Prefetching may feed it 71 a second. "+
+		"The entity that is due first has waited for 40 min. The scheduler of this process has asked for 48,113 entities since it started."; got != want {
+		t.Errorf("%q", got)
+	}
+	d.rowsAre(t, "tiers.nexon",
+		"character | hot | 1,204 | every 1 h | 3 | 8 s",
+		"character | warm | 18,340 | every 6 h | 210 | 40 min",
+		"character | cold | about 902,411 | every 24 h | 0 | nothing",
+		"guild | hot | 12 | every 30 min to 7 days, by its changes and reads | 12 | waits for its content until 14:00",
+		"guild | warm | 0 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
+		"guild | cold | 3 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
+		"ranking | all | 45 | not by itself | | off")
+	d.rowsAre(t, "bounds.nexon",
+		"its share of second | 350 | 100", "its ceiling at this hour | 150 |", "the rest of the day | 71 | 25",
+		"LOW may now | 71 |", "prefetching, this hour | 250 |", "prefetching may now | 71 |")
+	d.rowsAre(t, "rounds.nexon", retriesAre+" | 7 | 11 min | 1,000 or more | due", effectsAre+" | 2 | 300 ms | |")
+	d.rowsAre(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
+	d.rowsAre(t, "triggers.nexon", "character | guild | 10 min", "character | ranking | always")
+	if got := d.fact("schedule.github"); got != "github is fetched when somebody asks: no facet of it is prefetched. LOW may spend 71 calls a second; how many it does is known in a moment." || d.fact("prefetch.github") != "not prefetched" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestEachLaneHasItsRateBesideWhatItMay(t *testing.T) {
+	r := newRig(t)
+	r.get(root)
+	r.views["nexon"] = theView("nexon", 3*time.Second)
+	for _, path := range []string{"", "/queues"} {
+		r.get(root+path).rowsAre(t, "lanes.nexon", "HIGH | 12 | 448 | 0 | nothing", "LOW | 300 | 71 | 12,480 | 35 s")
+	}
+	v := r.views["nexon"]
+	v.Low.PerSecond = 0
+	r.views["nexon"] = v
+	r.get(root).rowsAre(t, "lanes.nexon", "HIGH | 12 | 448 | 0 | nothing", "LOW | 300 | 0 | 12,480 | 35 s")
+	r.broken = errBroken
+	r.get(root).rowsAre(t, "lanes.nexon", "HIGH | not known yet | not known | 0 | nothing", "LOW | not known yet | not known | 12,480 | 35 s")
+}
+
+func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
+	r := newRig(t)
+	s := theSchedule()
+	const down = "the database does not answer"
+	s.Due = Due{Trouble: down, Most: 1000}
+	for i := range s.Facets[0].Tiers {
+		s.Facets[0].Tiers[i].Entities = Read[int64]{Trouble: down}
+	}
+	s.Feed, s.Schedulers, s.Asked = Read[float64]{Trouble: "Redis does not answer"}, Read[[]SchedulerLook]{Trouble: "Redis does not answer"}, nil
+	r.sched["nexon"] = s
+	d := r.get(root + "/schedule")
+	if got := d.fact("schedule.nexon"); got != "Whether a scheduler runs is not known: Redis does not answer. LOW may spend 71 calls a second; how many it does is known in a moment. What prefetching may is not known: Redis does not answer. "+
+		"What is due is not known: the database does not answer. How much was asked for is counted by the schedulers' processes (prefetch_asked_total), not by this one." {
+		t.Errorf("%q", got)
+	}
+	if got := d.rows("tiers.nexon")[0]; got != "character | hot | not known: the database does not answer | every 1 h | not known: the database does not answer | not known" {
+		t.Error(got)
+	}
+	d.rowsAre(t, "rounds.nexon", retriesAre+" | not known: the database does not answer | | |", effectsAre+" | not known: the database does not answer | | |")
+	d.rowsAre(t, "schedulers.nexon", "Not known: Redis does not answer.")
+
+	s = theSchedule()
+	s.Schedulers.Value = nil
+	r.sched["nexon"] = s
+	if d = r.get(root + "/schedule"); d.fact("prefetch.nexon") != "no scheduler runs" || !strings.HasPrefix(d.fact("schedule.nexon"), "No scheduler runs, so that nothing is prefetched.") {
+		t.Errorf("%q", d.fact("schedule.nexon"))
+	}
+}
+
+func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
+	s := theSchedule()
+	s.Due.Most = 225 // as many as are due in all: there may be more
+	facet := s.Facets[0]
+	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
+		due, behind := dueOf(s.Due, facet, tier, then.Add(5*time.Second))
+		if tier != store.Cold {
+			due, behind = dueOf(s.Due, facet, tier, then)
+		}
+		if got := due.Text + ", " + behind.Text; got != want {
+			t.Errorf("%v: %s, want %s", tier, got, want)
+		}
+	}
+}
+
+func TestThePageSaysWhyPrefetchingFeedsNothing(t *testing.T) {
+	flowing := func(low float64) *limiter.View {
+		return &limiter.View{State: stateFlowing, Low: limiter.Share{PerSecond: low}}
+	}
+	lane := func(l Lane) []Lane { l.Lane = schemas.Low; return []Lane{{Lane: schemas.High}, l} }
+	for want, of := range map[string]seen{
+		"the limiter can't be asked":                         {},
+		"it is stopped by hand, until somebody resumes it":   {Limits: &limiter.View{State: stateStopped}},
+		"LOW may make no call now; the bounds below say why": {Limits: flowing(0)},
+		"its own ceiling is 0 at this hour":                  {Limits: flowing(9), Sched: Scheduled{Ceiling: new(0.0)}},
+		"how much waits in the LOW lane is not known":        {Limits: flowing(9), Lanes: lane(Lane{})},
+		"the LOW lane is 20 min behind":                      {Limits: flowing(9), Lanes: lane(Lane{Known: true, Records: 5, Wait: 20 * time.Minute})},
+		"nobody has worked on the LOW lane lately":           {Limits: flowing(9), Lanes: lane(Lane{Known: true, Records: 5})},
+	} {
+		if got := feedsNothing(&of); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
