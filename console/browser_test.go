@@ -167,7 +167,7 @@ func (b *tab) see(name, url string) {
 			if dark := ask[bool](b, `matchMedia('(`+schemeFeature+`: dark)').matches`); dark != (theme == "dark") {
 				b.t.Errorf("%s is not %s", at, theme)
 			}
-			if slices.Contains([]string{"overview", "limiter", "queues", "schedule", "job"}, name) {
+			if slices.Contains([]string{"overview", "limiter", "queues", "schedule", "settings", "job"}, name) {
 				b.until(`document.getElementById('live-state').textContent === 'Live,'`)
 			}
 			if name == "overview" {

@@ -59,6 +59,7 @@ func (c *Console) factsOf(n *sample, sources []string) facts {
 		f.Facts["state."+source] = stateOf(of.Limits)
 		f.table("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "May", "Records", "Behind by"}, "01110", lanesOf(of))
 		f.schedule(source, of, n.At)
+		f.quota(source, of, n.At)
 		if of.Limits == nil {
 			f.table("policies."+source, "Policies of "+source, "They could not be read.", policyHeads, "000110", nil)
 			f.table("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeads, "00111", nil)

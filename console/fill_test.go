@@ -24,6 +24,7 @@ func wavyView(since time.Duration) limiter.View {
 	other := *p
 	other.Process, other.High.Granted, other.Low.Granted = "worker-2", p.High.Granted/3, p.Low.Granted/9
 	v.Processes = append(v.Processes, other)
+	v.Revision, v.NewestRevision = 7, 7
 	v.Low.PerSecond, v.Low.Bounds[0].PerSecond, v.Low.Bounds[0].Kept, v.Low.Bounds[1].PerSecond, v.Low.Bounds[2].PerSecond = 390, 418, 30, 390, 402
 	return v
 }

@@ -111,7 +111,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 			p.Nav = append(p.Nav, l)
 		}
 	}
-	if slices.Contains([]string{"overview", "queues", "limiter", "schedule"}, name) {
+	if slices.Contains([]string{"overview", "queues", "limiter", "schedule", "settings"}, name) {
 		p.Live = root + "/live"
 	}
 	if live, ok := body.(interface{ livePath() string }); ok {

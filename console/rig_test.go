@@ -338,6 +338,8 @@ func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error
 }
 
 func (f *fakeLimits) Get(_ context.Context, source string) (settings.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.states[source], f.broken
 }
 

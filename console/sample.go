@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
 )
 
@@ -38,6 +39,7 @@ type seen struct {
 	Lanes  []Lane
 	Rates  rates
 	Sched  Scheduled
+	Set    *settings.State // nil: they could not be read
 	// Died are the letters of the last 24 h that are open; -1: not known.
 	Died int64
 }
@@ -112,6 +114,11 @@ func (s *sampler) look(ctx context.Context) (*sample, error) {
 		of := &seen{Died: -1}
 		n.Sources[source] = of
 		ask(func() { of.Sched = s.needs.Schedule.Schedule(ctx, source) })
+		ask(func() {
+			if set, err := s.needs.Limits.Get(ctx, source); err == nil {
+				of.Set = &set
+			}
+		})
 		ask(func() {
 			if v, err := s.needs.Limits.View(ctx, source); err == nil {
 				of.Limits = &v

@@ -14,7 +14,8 @@ import (
 
 // settingsPage is the page of all quotas.
 type settingsPage struct {
-	Sources []settingsOf
+	livePage
+	All []settingsOf
 }
 
 // settingsOf is one source's quota, as a form has it.
@@ -49,7 +50,7 @@ func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Clie
 func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	var p settingsPage
+	p := settingsPage{livePage: livePage{facts: c.factsOf(c.sampler.now(ctx), c.Sources)}}
 	for _, name := range c.Sources {
 		state, err := c.Limits.Get(ctx, name)
 		s := settingsOf{State: state}
@@ -63,7 +64,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			s.Problem = problem
 			s.keep(r)
 		}
-		p.Sources = append(p.Sources, s)
+		p.All = append(p.All, s)
 	}
 	c.render(w, r, status, "settings", "Settings", p)
 }

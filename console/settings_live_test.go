@@ -1,0 +1,65 @@
+package console
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+)
+
+func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
+	r := newRig(t)
+	changed, by := then.Add(-50*time.Minute), "key:1 on-call"
+	s := r.states["nexon"]
+	s.Revision, s.ChangedAt, s.ChangedBy = 7, &changed, &by
+	s.Effective.Policies[0].HighReserve = limiter.Reserve{Calls: 60}
+	s.Effective.LowCeilings = nil
+	r.states["nexon"] = s
+	v := r.views["nexon"]
+	v.Revision, v.NewestRevision = 6, 7
+	r.views["nexon"] = v
+	d := r.get(root + "/settings")
+	d.rowsAre(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's ceilings | none (configured 19-23 150/s) | | |")
+	if got, want := d.fact("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force, and all processes follow within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := d.fact("set.nexon"); got != "not stopped" {
+		t.Error(got)
+	}
+	if got := d.fact("force.github"); !strings.HasPrefix(got, "As it is configured; in force.") {
+		t.Error(got)
+	}
+	for _, want := range []string{"changed; configured 100", "configured 450"} {
+		if !strings.Contains(d.text(), want) {
+			t.Errorf("%q is not beside its field", want)
+		}
+	}
+	v.State = stateUnused
+	r.views["nexon"] = v
+	if got := r.get(root + "/settings").fact("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
+		t.Error(got)
+	}
+	r.broken = errBroken
+	d = r.get(root + "/settings")
+	if d.fact("set.nexon") != "not known" || !strings.Contains(d.fact("force.nexon"), "can't be read") {
+		t.Errorf("%s %s", d.fact("set.nexon"), d.fact("force.nexon"))
+	}
+}
+
+func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
+	r := newRig(t)
+	l := follow(t, r.serve()+"/live?source=nexon")
+	if f, ok := l.next(); !ok || f.Facts["set.nexon"].Text != "not stopped" {
+		t.Fatalf("%+v", f.Facts)
+	}
+	r.mu.Lock()
+	s := r.states["nexon"]
+	s.Stopped = true
+	r.states["nexon"] = s
+	r.mu.Unlock()
+	until(t, "the stop", func() bool {
+		f, ok := l.next()
+		return ok && f.Facts["set.nexon"] == fact{Text: "stopped", Tone: toneBad}
+	})
+}
