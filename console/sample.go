@@ -17,6 +17,9 @@ const (
 	// ratesOver is how far back the counts of permits lie by which a rate is measured; an
 	// idle process tells its own every 15 s only. ratesLeast is the shortest time that tells.
 	ratesOver, ratesLeast = 40 * time.Second, 2 * time.Second
+	// tellsWithin is within what time a process tells of itself that makes calls. When it has
+	// made none in a time that would have seen missed of them, they have ended.
+	tellsWithin, missed = 3 * time.Second, 3
 	// shownBack is how far back the charts go.
 	shownBack = 5 * time.Minute
 	// diedEvery is how often the dead letters of a day are counted, and for how long that may
@@ -180,10 +183,26 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 			continue
 		}
 		r.Known = true
-		r.High += float64(last.high-all[0].high) / d.Seconds()
-		r.Low += float64(last.low-all[0].low) / d.Seconds()
+		high, low := float64(last.high-all[0].high)/d.Seconds(), float64(last.low-all[0].low)/d.Seconds()
+		if (high+low)*silence(all, v.At).Seconds() < missed {
+			r.High, r.Low = r.High+high, r.Low+low
+		}
 	}
 	return r
+}
+
+// silence is for how long a process has made no call, as far as is known. One that makes
+// calls tells of itself every second.
+func silence(all []report, now time.Time) time.Duration {
+	last := all[len(all)-1]
+	since := last
+	for i := len(all) - 1; i >= 0 && all[i].high == last.high && all[i].low == last.low; i-- {
+		since = all[i]
+	}
+	if now.Sub(last.at) > tellsWithin {
+		return now.Sub(since.at)
+	}
+	return last.at.Sub(since.at)
 }
 
 // keep keeps the points of the charts, and tells who watches.

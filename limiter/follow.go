@@ -67,7 +67,6 @@ type following struct {
 	written  Count
 	looked   time.Time
 	reported time.Time
-	calls    int64 // that were made when it was reported last
 }
 
 // trouble says once what is wrong, and once that it is over.
@@ -198,7 +197,8 @@ func (f *following) write(ctx context.Context) {
 }
 
 // report has the live view told who waits here, every second while somebody does or calls
-// are made, and once more after that; of who is idle it is told seldom. It rides on a call for
+// are made, and once more after that: two reports of the same count say that no calls are
+// made any more. Of who is idle it is told seldom. It rides on a call for
 // permits, so that a Redis that does not answer is probed by nothing else, and a
 // permit costs no second call; only where none comes by is one made for it, and
 // where none may be made it is one of its own.
@@ -211,7 +211,7 @@ func (f *following) report(now time.Time) {
 	waiting := l.waiting() > 0
 	l.metrics.fade(now)
 	calls := l.used()
-	due := waiting || l.shown || calls != f.calls || now.Sub(f.reported) >= idleReport
+	due := waiting || l.shown || l.told != [2]int64{calls, calls} || now.Sub(f.reported) >= idleReport
 	blocked := l.unset || l.uncount
 	l.shown = waiting
 	if l.report && !blocked { // nothing came by since the last time
@@ -221,7 +221,7 @@ func (f *following) report(now time.Time) {
 	alone := due && blocked && l.failed == 0
 	l.mu.Unlock()
 	if due {
-		f.reported, f.calls = now, calls
+		f.reported = now
 	}
 	if alone {
 		l.show()

@@ -64,6 +64,7 @@ type Limiter struct {
 	tells    bool     // and that call is to be made for it
 	showing  bool     // the live view is to be told by Run now
 	shown    bool     // it was told of somebody
+	told     [2]int64 // how many calls were made when it was told last, and the time before
 	tell     []string // events for the next call
 	refunds  []slot   // slots of which nothing was sent
 	clock    clock    // what Redis' clock showed last

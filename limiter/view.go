@@ -81,7 +81,8 @@ type LaneView struct {
 
 const (
 	// reportLife is how long the report of a process with waiters is believed; it comes
-	// every second then and while calls are made, and every idleReport from an idle one.
+	// every second then and while calls are made, once more when they have ended, and every
+	// idleReport from an idle one.
 	reportLife = 5 * time.Second
 	idleReport = 15 * time.Second
 	reportsTTL = time.Minute
@@ -95,6 +96,7 @@ func (l *Limiter) show() {
 	l.mu.Lock()
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
+	l.told = [2]int64{l.used(), l.told[0]}
 	l.shown = l.shown || p.High.Waiting+p.Low.Waiting > 0 // that nobody waits any more is told too
 	if l.clock.redis > 0 {                                // the clocks of processes differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
