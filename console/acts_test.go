@@ -113,7 +113,7 @@ func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
 		if o := r.orders[i]; d.status != 303 || o.Source != "nexon" || o.Note != "they called" || o.Actor != "unauthenticated@192.0.2.7" || o.Revision != nil {
 			t.Errorf("%s: %d %+v", act, d.status, o)
 		}
-		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The source is stopped", "resume": "The source is resumed"}[act]) {
+		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The source is told to stop: all processes follow within two seconds", "resume": "The source is told to go on: all processes follow"}[act]) {
 			t.Errorf("%s is not said", act)
 		}
 	}

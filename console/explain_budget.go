@@ -22,6 +22,8 @@ func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
 		return "What the budget of " + source + " does is not known: it could not be read. If that is because Redis does not answer, nothing is called either."
 	case v.State == "unused":
 		return source + " has not been called yet; all of its budget is left."
+	case v.State == StateStopping && len(v.Policies) == 0:
+		return source + " has not been called yet; " + brakeSays(v, now) + "."
 	}
 	var parts []string
 	used := false
@@ -109,6 +111,10 @@ const (
 	stateUncount = "uncounted"
 )
 
+// StateStopping is the state of a source that the settings say is stopped, while Redis, which
+// hears of it from the processes, does not say so yet.
+const StateStopping = "stopping"
+
 // brakeSays is what keeps a source from being called, in words.
 func brakeSays(v *limiter.View, now time.Time) string {
 	until := ""
@@ -129,6 +135,8 @@ func brakeSays(v *limiter.View, now time.Time) string {
 		return fmt.Sprintf("it comes back after a brake, at %.0f %% of its rate", v.Rate*100)
 	case stateStopped:
 		return "it is stopped by hand, until somebody resumes it"
+	case StateStopping:
+		return "it is told to stop, and all processes follow within two seconds"
 	case stateQuiet:
 		return "it waits until " + until + ", because the limiter's state was lost"
 	case stateUncount:

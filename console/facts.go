@@ -147,7 +147,7 @@ func stateOf(v *limiter.View) fact {
 	switch v.State {
 	case stateFlowing, stateUnused:
 		return fact{Text: v.State, Tone: toneOK}
-	case stateStopped, stateProbing:
+	case stateStopped, stateProbing, StateStopping:
 		return fact{Text: v.State, Tone: toneBad}
 	}
 	return fact{Text: v.State, Tone: toneWarn}

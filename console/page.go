@@ -53,8 +53,8 @@ var navigation = []link{
 var said = map[string]string{
 	"changed":     "The quota is changed. All processes follow within two seconds.",
 	"unchanged":   "Nothing was different from what is in force; nothing was changed.",
-	"stopped":     "The source is stopped: no process calls it any more, and nothing is lost meanwhile.",
-	"resumed":     "The source is resumed.",
+	"stopped":     "The source is told to stop: all processes follow within two seconds, and nothing is lost meanwhile.",
+	"resumed":     "The source is told to go on: all processes follow within two seconds.",
 	"started":     "The job is ordered.",
 	"job-stopped": "The job is stopped. What it did is done; it may be resumed.",
 	"job-resumed": "The job goes on.",

@@ -32,7 +32,7 @@ func TestARateEndsWithTheCalls(t *testing.T) {
 		r := newRig(t)
 		for i, st := range steps {
 			p := limiter.ProcessView{Process: "a", At: then.Add(st.told), Low: limiter.LaneView{Granted: st.granted}}
-			got := r.sampler.rate("nexon", &limiter.View{State: "flowing", At: then.Add(st.at), Processes: []limiter.ProcessView{p}}, then)
+			got := r.sampler.rate("nexon", &limiter.View{State: "flowing", At: then.Add(st.at), Processes: []limiter.ProcessView{p}})
 			if got.Known != (st.want >= 0) || got.Known && math.Abs(got.Low-st.want) > 0.01 {
 				t.Errorf("%s, %d: %+v, want %v", name, i, got, st.want)
 			}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
@@ -142,22 +143,48 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, who access.Clie
 	c.halt(w, r, who, c.Limits.Resume, "resumed")
 }
 
-// halt stops or resumes a source. It asks for no revision: an emergency waits for nothing.
+// halt stops or resumes a source. An emergency waits for nothing: it asks for no revision, and
+// a note that can't be kept as it is is mended, not refused.
 func (c *Console) halt(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.Order) (settings.State, error), code string) {
-	o, err := c.orderFor(r, who)
+	o := settings.Order{Source: r.PathValue("source"), Actor: who.Name, Note: mended(r.PostFormValue("note"))}
 	if !c.known(o.Source) {
 		c.refuse(w, r, http.StatusNotFound, "There is no such source.")
-		return
-	}
-	if err != nil {
-		c.showSettings(w, r, http.StatusBadRequest, o.Source, sentence(err))
 		return
 	}
 	ctx, cancel := bounded(r)
 	defer cancel()
 	if _, err := act(ctx, o); err != nil {
-		c.changeFailed(w, r, o.Source, err)
+		c.haltFailed(w, r, o.Source, code, err)
 		return
 	}
 	done(w, r, root+"/settings", code)
+}
+
+// haltFailed says that a source goes on as it did, and what to do then.
+func (c *Console) haltFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
+	known := as[*settings.NoSourceError](err) || as[*settings.RefusedError](err) || as[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
+	if known {
+		c.changeFailed(w, r, source, err)
+		return
+	}
+	what := source + " was not " + code + ": its settings can't be written."
+	if code == "stopped" {
+		what += " It is called on. If trying again does not help, end the workers of " + source + ": nothing is lost by that."
+	}
+	c.trouble(w, r, what, err)
+}
+
+// mended is a note as the audit keeps it: one line, of text, and not too long.
+func mended(note string) string {
+	note = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(note, "\uFFFD"))
+	note = strings.Join(strings.Fields(note), " ")
+	if all := []rune(note); len(all) > noteMost {
+		note = string(all[:noteMost])
+	}
+	return note
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -62,4 +63,56 @@ func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
 		f, ok := l.next()
 		return ok && f.Facts["set.nexon"] == fact{Text: "stopped", Tone: toneBad}
 	})
+}
+
+func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
+	r := newRig(t)
+	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", noteMost)
+	d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {note}, "revision": {"x"}})
+	if d.status != 303 || len(r.orders) != 1 {
+		t.Fatalf("%d %s", d.status, d.text())
+	}
+	o := r.orders[0]
+	if !strings.HasPrefix(o.Note, "they called \uFFFD éé") || len([]rune(o.Note)) != noteMost || checkNote(o.Note) != nil || o.Revision != nil {
+		t.Errorf("%q %v", o.Note, o.Revision)
+	}
+}
+
+func TestASourceCanBeStoppedThoughItsSettingsCanNotBeRead(t *testing.T) {
+	r := newRig(t)
+	r.broken = errBroken
+	d := r.get(root + "/settings")
+	if d.status != 200 || !strings.Contains(d.text(), "Stop all calls of nexon") || !strings.Contains(d.text(), "The settings of nexon can't be read") || strings.Contains(d.text(), "Change the quota") {
+		t.Errorf("%d %s", d.status, d.text())
+	}
+	d = r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}})
+	if len(r.orders) != 1 || d.status != 503 || !strings.Contains(d.text(), "nexon was not stopped: its settings can't be written. It is called on.") {
+		t.Errorf("%d %s", d.status, d.text())
+	}
+	if d = r.open("POST", root+"/settings/nexon/resume", nil); d.status != 503 || strings.Contains(d.text(), "called on") {
+		t.Errorf("%d %s", d.status, d.text())
+	}
+}
+
+func TestAStopThatIsNotObeyedYetIsNoWordOfAllBeingWell(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	v := r.views["nexon"]
+	v.State = StateStopping
+	r.views["nexon"] = v
+	d := r.get(root)
+	const told = "it is told to stop, and all processes follow within two seconds"
+	if got := d.says("budget-says"); !strings.Contains(got, told) {
+		t.Error(got)
+	}
+	if d.fact("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+told) {
+		t.Errorf("%s: %s", d.fact("state.nexon"), d.text())
+	}
+	if got := r.get(root + "/letters?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
+		t.Error(got)
+	}
+	v.Policies = nil
+	if got := budgetSays("nexon", &v, rates{}, then); got != "nexon has not been called yet; "+told+"." {
+		t.Error(got)
+	}
 }

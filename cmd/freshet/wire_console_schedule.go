@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
 )
@@ -35,6 +36,16 @@ type backlogs interface {
 	DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error)
 	DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
 	DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+}
+
+// stopping is a view whose state tells of a stop as soon as it is set: Redis hears of it from
+// the workers, within two seconds, or never if none runs.
+func stopping(view limiter.View, stopped bool) limiter.View {
+	if stopped && view.State != "stopped" {
+		view.State, view.Until = console.StateStopping, nil
+		view.High.PerSecond, view.Low.PerSecond = 0, 0
+	}
+	return view
 }
 
 // schedules tells the console of the schedules.

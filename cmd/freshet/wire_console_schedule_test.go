@@ -13,8 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
 )
 
@@ -140,4 +142,33 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 		}
 		time.Sleep(dueTakes)
 	})
+}
+
+func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
+	f := newFacts(t, nil)
+	state := func() string {
+		v, err := f.needs.Limits.View(t.Context(), builtIn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.State
+	}
+	if got := state(); got != "unused" {
+		t.Error(got)
+	}
+	if _, err := f.needs.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(); got != console.StateStopping { // no worker runs that could tell Redis
+		t.Error(got)
+	}
+	if v := stopping(limiter.View{State: "stopped", Revision: 3}, true); v.State != "stopped" {
+		t.Error(v.State)
+	}
+	if _, err := f.needs.Limits.Resume(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(); got != "unused" {
+		t.Error(got)
+	}
 }
