@@ -127,8 +127,8 @@ func (s *Settings) Change(ctx context.Context, o Order, p Patch) (State, error) 
 }
 
 // Stop ends the calls of a source until it is resumed; stopped already, it stays
-// so. Whether its quota holds does not matter to an emergency. Errors are those
-// of Change.
+// so. Whether its quota holds does not matter to an emergency, nor whether all of what
+// was set can be read: what can't is dropped. Errors are those of Change.
 func (s *Settings) Stop(ctx context.Context, o Order) (State, error) {
 	return s.change(ctx, o, actionStop, func(override *limiter.Override) error {
 		override.Stopped = true
@@ -158,13 +158,16 @@ func (s *Settings) change(ctx context.Context, o Order, action string, apply fun
 		if o.Revision != nil && *o.Revision != kept.Revision {
 			return State{}, &ConflictError{o.Source, *o.Revision, kept.Revision}
 		}
-		override, err := overrideOf(kept)
-		if err != nil {
-			return State{}, err
+		override, unread := overrideOf(kept)
+		if unread != nil && action != actionStop {
+			return State{}, unread
 		}
 		before, err := json.Marshal(override)
 		if err != nil {
 			return State{}, err
+		}
+		if unread != nil { // an emergency does not wait for who mends the row; the audit keeps it
+			before = kept.Value
 		}
 		if err := apply(&override); err != nil {
 			return State{}, err

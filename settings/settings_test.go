@@ -134,6 +134,27 @@ func TestARowThatCannotBeReadIsAnErrorThatNamesIt(t *testing.T) {
 	}
 }
 
+func TestAnEmergencyDoesNotWaitForARowThatCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	unread := `{"policies":7,"lowShare":0.5}`
+	if err := r.store.ChangeSetting(t.Context(), store.Setting{Source: "nexon", Value: []byte(unread), Revision: 1}, store.AuditEntry{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Resume(t.Context(), Order{Source: "nexon", Actor: "me"}); err == nil {
+		t.Error("it was resumed, whatever else was set")
+	}
+	if s, err := r.Stop(t.Context(), Order{Source: "nexon", Actor: "me"}); err != nil || !s.Stopped || s.Revision != 2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if o, _, err := r.Quota(t.Context(), "nexon"); err != nil || !o.Stopped {
+		t.Errorf("%+v, %v", o, err)
+	}
+	entries, err := r.store.Audit(t.Context(), 10)
+	if err != nil || len(entries) == 0 || string(entries[0].Before) != unread {
+		t.Errorf("what could not be read is not kept: %+v, %v", entries, err)
+	}
+}
+
 func TestADaysCountIsKept(t *testing.T) {
 	r := newRig(t)
 	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != (limiter.Count{}) {
