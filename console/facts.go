@@ -127,6 +127,9 @@ func (f *facts) wrong(n *sample, sources []string) {
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(behind(l)), several(l.Records, "record", "records"))
 			}
 		}
+		if of.Sched.unscheduled() {
+			add(toneBad, "%s: no scheduler runs, so that nothing is prefetched.", source)
+		}
 		if of.Died > 0 {
 			add(toneWarn, "%s: %s since yesterday are open.", source, several(of.Died, "dead letter", "dead letters"))
 		}

@@ -26,11 +26,11 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 		{Lane{Lane: schemas.Low}, "not known", toneWarn, "nexon: how far its LOW lane is behind is not known.", nil},
 	} {
 		of := &seen{Lanes: []Lane{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
-		if got := lanesOf(of)[0][3]; got.Text != c.wait || got.Tone != c.tone {
+		if got := lanesOf(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("%+v is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
 		of.Limits = nil // that Redis does not answer makes it no better
-		if got := lanesOf(of)[0][3]; got.Tone != c.tone {
+		if got := lanesOf(of)[0][4]; got.Tone != c.tone {
 			t.Errorf("%+v without the limiter is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
 		of.Limits = &limiter.View{State: "flowing", Processes: c.processes}

@@ -57,6 +57,11 @@ func (s Scheduled) prefetches() bool {
 	return false
 }
 
+// unscheduled reports whether it is to be prefetched, and nobody does.
+func (s Scheduled) unscheduled() bool {
+	return s.prefetches() && s.Schedulers.Trouble == "" && len(s.Schedulers.Value) == 0
+}
+
 // prefetchState is whether it is prefetched, in a word or two.
 func prefetchState(s Scheduled) fact {
 	switch {
@@ -64,7 +69,7 @@ func prefetchState(s Scheduled) fact {
 		return fact{Text: "not prefetched"}
 	case s.Schedulers.Trouble != "":
 		return fact{Text: "not known", Tone: toneWarn}
-	case len(s.Schedulers.Value) == 0:
+	case s.unscheduled():
 		return fact{Text: "no scheduler runs", Tone: toneBad}
 	case s.Feed.Trouble == "" && s.Feed.Value == 0:
 		return fact{Text: "nothing is fed", Tone: toneWarn}
@@ -91,7 +96,7 @@ func looksSay(s Scheduled) string {
 	switch {
 	case s.Schedulers.Trouble != "":
 		return "Whether a scheduler runs is not known: " + s.Schedulers.Trouble + "."
-	case len(s.Schedulers.Value) == 0:
+	case s.unscheduled():
 		return "No scheduler runs, so that nothing is prefetched."
 	}
 	newest := s.Schedulers.Value[0]

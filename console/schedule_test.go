@@ -172,6 +172,9 @@ func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
 	if d = r.get(root + "/schedule"); d.fact("prefetch.nexon") != "no scheduler runs" || !strings.HasPrefix(d.fact("schedule.nexon"), "No scheduler runs, so that nothing is prefetched.") {
 		t.Errorf("%q", d.fact("schedule.nexon"))
 	}
+	if got := r.get(root).text(); !strings.Contains(got, "nexon: no scheduler runs, so that nothing is prefetched.") {
+		t.Error("the overview does not say that it is wrong")
+	}
 }
 
 func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
