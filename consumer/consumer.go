@@ -198,7 +198,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leave)
 	defer cancel()
-	err := w.assignment.commitLast(last, w.kafka)
+	committing, done := context.WithTimeout(last, w.leave/2) // the rest is for the good-bye
+	err := w.assignment.commitLast(committing, w.kafka)
+	done()
 	if err != nil {
 		err = fmt.Errorf("the last commit: %w; what it would have covered is read again", err)
 	}

@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -67,18 +68,7 @@ func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
 				if left < 0 {
 					return nil, nil, false
 				}
-				resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
-				for _, topic := range req.(*kmsg.OffsetCommitRequest).Topics {
-					answer := kmsg.NewOffsetCommitResponseTopic()
-					answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
-					for _, p := range topic.Partitions {
-						part := kmsg.NewOffsetCommitResponseTopicPartition()
-						part.Partition, part.ErrorCode = p.Partition, refusal.Code
-						answer.Partitions = append(answer.Partitions, part)
-					}
-					resp.Topics = append(resp.Topics, answer)
-				}
-				return resp, nil, true
+				return refused(req.(*kmsg.OffsetCommitRequest), refusal), nil, true
 			})
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -95,6 +85,50 @@ func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
 			r.untilCommitted(schemas.High)
 		})
 	}
+}
+
+// A group that takes no commit until others have come keeps this member from committing: it
+// leaves in order all the same, or its partitions would wait for the end of its session.
+func TestWhoCannotCommitAtItsStopLeavesTheGroupInTime(t *testing.T) {
+	r := newRig(t)
+	var stopping atomic.Bool
+	r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.KeepControl()
+		return refused(req.(*kmsg.OffsetCommitRequest), kerr.RebalanceInProgress), nil, stopping.Load()
+	})
+	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
+	w.SetLeave(2 * time.Second)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	r.untilJoined(1, 4)
+	stopping.Store(true)
+	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+	r.untilStored("a", "b", "c")
+	stop()
+	if err := <-ended; !errors.Is(err, kerr.RebalanceInProgress) {
+		t.Errorf("stopped with %v", err)
+	}
+	if !r.joined(0, 0) {
+		t.Error("it is a member still")
+	}
+}
+
+// refused is an answer to a commit that takes none of it.
+func refused(req *kmsg.OffsetCommitRequest, why *kerr.Error) kmsg.Response {
+	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+	for _, topic := range req.Topics {
+		answer := kmsg.NewOffsetCommitResponseTopic()
+		answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+		for _, p := range topic.Partitions {
+			part := kmsg.NewOffsetCommitResponseTopicPartition()
+			part.Partition, part.ErrorCode = p.Partition, why.Code
+			answer.Partitions = append(answer.Partitions, part)
+		}
+		resp.Topics = append(resp.Topics, answer)
+	}
+	return resp
 }
 
 // waiters are permits that do not come, and who waits for them.
