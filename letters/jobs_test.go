@@ -47,6 +47,28 @@ func TestAKilledProcessLeavesNothingAskedForTwice(t *testing.T) {
 	}
 }
 
+// TestEntriesThatCameLateHideNothingThatWasAskedFor: who buried letters among those of a
+// chunk may write their entries while nobody knows what its process asked for.
+func TestEntriesThatCameLateHideNothingThatWasAskedFor(t *testing.T) {
+	inBubble(t, func(w *world) {
+		died := time.Now()
+		for n := range int64(520) {
+			w.bury(idOf(0, 2*n))
+		}
+		<-time.After(time.Minute)
+		p := w.process()
+		p.befalls = once("ask", chunkMost/askedAtOnce, killedAfter)
+		id := p.run().start(Order{}).ID
+		<-p.ended
+		for n := range int64(30) {
+			w.bury(idOf(0, 2*n+1), func(l *store.Letter, _ *Read) { l.At = died })
+		}
+		w.process().run()
+		w.counted(w.ended(id), 550, map[string]int64{})
+		w.eachOnce(550)
+	})
+}
+
 // TestAnAnswerOfTheDatabaseThatIsLostChangesNoCount: what was written is not known to who
 // wrote it.
 func TestAnAnswerOfTheDatabaseThatIsLostChangesNoCount(t *testing.T) {

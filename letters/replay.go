@@ -229,15 +229,19 @@ func (l *Letters) reconcile(ctx context.Context, j store.LetterJob) (store.Lette
 	if err != nil {
 		return j, fmt.Errorf("look which requests were asked for: %w", err)
 	}
-	letters, err := l.Store.WalkLetters(ctx, j.Filter, j.At, chunkMost)
-	if err != nil {
-		return j, err
-	}
 	var handled []store.LetterID
-	for _, letter := range letters {
-		if asked[mark(letter.LetterID)] {
-			handled = append(handled, letter.LetterID)
+	// More may lie among a chunk's letters by now than were in it: entries come late.
+	for at, more := j.At, len(asked) > 0; more; {
+		letters, err := l.Store.WalkLetters(ctx, j.Filter, at, chunkMost)
+		if err != nil {
+			return j, err
 		}
+		for _, letter := range letters {
+			if at = letter.LetterID; asked[mark(at)] {
+				handled = append(handled, at)
+			}
+		}
+		more = len(letters) == chunkMost && anyBehind(asked, at)
 	}
 	after := j
 	after.Done += int64(len(handled))
@@ -246,4 +250,14 @@ func (l *Letters) reconcile(ctx context.Context, j store.LetterJob) (store.Lette
 		return j, err
 	}
 	return after, nil
+}
+
+// anyBehind reports whether a letter behind that one is among the marks.
+func anyBehind(marks map[string]bool, id store.LetterID) bool {
+	for m := range marks {
+		if p, offset, err := ParseID(m); err == nil && (p > id.Partition || p == id.Partition && offset > id.Offset) {
+			return true
+		}
+	}
+	return false
 }
