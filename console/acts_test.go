@@ -178,6 +178,14 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	if form := old.formOf(root + "/letters/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
 		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
 	}
+	if strings.Contains(old.text(), "none of them would be asked for") {
+		t.Error("what this release may read is said to stay open")
+	}
+	form = old.formOf(root + "/letters/start")
+	r.planned.Total, r.planned.IfReadable = 3, 3
+	if d := r.open("POST", root+"/letters/start", form); d.status != 409 || form.Get("counted") != "2" {
+		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
+	}
 	r.planned = letters.Planned{}
 	if d := r.get(root + "/letters/plan?source=nexon&kind=PURGE"); d.offers() != 0 {
 		t.Error("nothing may be purged, and that is offered")

@@ -46,6 +46,12 @@ type planPage struct {
 // Replays reports whether it is a replay, and no purge.
 func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 
+// Counted is how many letters it acts on at most.
+func (p planPage) Counted() int64 { return mayBe(p.Plan) }
+
+// mayBe is how many letters an order acts on if this release can read all.
+func mayBe(p letters.Planned) int64 { return p.Count + p.IfReadable }
+
 // Stays says why letters stay open.
 func (planPage) Stays(why string) string { return staysOpen(why) }
 
@@ -105,7 +111,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) 
 		c.trouble(w, r, "The letters can't be counted.", err)
 		return
 	}
-	p.Safe = c.judgeOrder(ctx, o, p.Plan.Count, p.Plan.Groups, now)
+	p.Safe = c.judgeOrder(ctx, o, mayBe(p.Plan), p.Plan.Groups, now)
 	if o.Rate > 0 {
 		p.Takes = span(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
 	}
@@ -131,8 +137,8 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 		c.trouble(w, r, "The letters can't be counted.", err)
 		return
 	}
-	if now.Count > counted {
-		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", several(counted, "letter", "letters"), exact(now.Count))
+	if mayBe(now) > counted {
+		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", several(counted, "letter", "letters"), exact(mayBe(now)))
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}
