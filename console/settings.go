@@ -50,7 +50,8 @@ func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Clie
 func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	p := settingsPage{livePage: livePage{facts: c.factsOf(c.sampler.now(ctx), c.Sources)}}
+	n := c.sampler.now(ctx)
+	p := settingsPage{livePage: livePage{facts: c.factsOf(n, c.Sources)}}
 	for _, name := range c.Sources {
 		state, err := c.Limits.Get(ctx, name)
 		s := settingsOf{State: state}
@@ -59,6 +60,9 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; the log says why."
 		} else {
 			s.fill()
+			of := *n.Sources[name] // what was seen may be from before a stop that is told of here
+			of.Set = &state
+			p.quota(name, &of, n.At)
 		}
 		if name == source && problem != "" {
 			s.Problem = problem

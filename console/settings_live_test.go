@@ -65,6 +65,26 @@ func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
 	})
 }
 
+func TestThePageBehindAStopSaysThatItIsSetThoughOthersWatch(t *testing.T) {
+	r := newRig(t)
+	l := follow(t, r.serve()+"/live")
+	if _, ok := l.next(); !ok {
+		t.Fatal("nobody watches")
+	}
+	r.mu.Lock()
+	s := r.states["nexon"]
+	s.Stopped = true
+	r.states["nexon"] = s
+	r.mu.Unlock()
+	d := r.get(root + "/settings?said=stopped") // the look of this second was before the stop
+	if got := d.fact("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
+		t.Errorf("it is %q beside %s", got, d.text())
+	}
+	if got := d.fact("set.github"); got != "not stopped" {
+		t.Error(got)
+	}
+}
+
 func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
 	r := newRig(t)
 	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", noteMost)
