@@ -67,12 +67,14 @@ type replay struct {
 func (c *Console) judgeOrder(ctx context.Context, o letters.Order, count int64, open []store.LetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Now.Lanes(o.Filter.Source)}
 	var asked sync.WaitGroup
-	asked.Go(func() {
+	ask := func(f func()) { asked.Go(func() { surviving(c.Log, f) }) }
+	ask(func() {
 		if v, err := c.Limits.View(ctx, r.source); err == nil {
 			r.limits = &v
 		}
 	})
-	asked.Go(func() {
+	r.blind = true
+	ask(func() {
 		all, err := c.Letters.Jobs(ctx)
 		r.jobs, r.blind = all, err != nil
 	})
@@ -148,8 +150,12 @@ func (v *verdict) meets(r replay, now time.Time) {
 		v.say(verdictNotYet, "whether another replay of %s is under way is not known; the database does not answer.", r.source)
 	}
 	for _, j := range r.jobs {
-		if j.Source == r.source && j.Kind == store.ReplayJob && j.State == store.JobRunning {
+		switch {
+		case j.Source != r.source || j.Kind != store.ReplayJob:
+		case j.State == store.JobRunning:
 			v.say(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, exact(j.Done), exact(j.Total))
+		case !j.ChunkAt.IsZero():
+			v.say(verdictNotYet, "a replay of %s was stopped, and which letters it asked for last is still to be found out; no other begins before that.", r.source)
 		}
 	}
 }

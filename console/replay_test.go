@@ -82,6 +82,16 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 			purge.Kind, ended.State, other.Source = store.PurgeJob, store.JobDone, "github"
 			r.jobs = []store.LetterJob{purge, ended, other}
 		}, "Yes: "},
+		{func(r *replay, _ *limiter.View) {
+			stopped := running
+			stopped.State, stopped.ChunkAt = store.JobStopped, then
+			r.jobs = []store.LetterJob{stopped}
+		}, "Not yet: a replay of nexon was stopped, and which letters it asked for last is still to be found out; no other begins before that."},
+		{func(r *replay, _ *limiter.View) {
+			stopped := running
+			stopped.State = store.JobStopped
+			r.jobs = []store.LetterJob{stopped}
+		}, "Yes: "},
 		{func(r *replay, _ *limiter.View) { r.blind = true }, "Not yet: whether another replay of nexon is under way is not known"},
 		{func(r *replay, _ *limiter.View) { r.lanes[1] = laneOf(schemas.Low, 9, time.Hour) }, "Not yet: the LOW lane is 1 h behind"},
 		{func(r *replay, _ *limiter.View) { r.lanes[1], r.lane = laneOf(schemas.Low, 9, time.Hour), schemas.High }, "Yes: "},
@@ -101,6 +111,15 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 		if got = strings.Replace(got, "2 of them were replayed 3 times already and would stay open. ", "", 1); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
+	}
+}
+
+func TestABugInWhatAReplayMeetsEndsNoProcess(t *testing.T) {
+	r := newRig(t)
+	r.groups = []store.LetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: then.Add(-time.Hour)}}
+	r.view = func(string) limiter.View { panic("a bug") }
+	if got := r.get(root + "/letters?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: what the limiter of nexon does is not known") {
+		t.Error(got)
 	}
 }
 
