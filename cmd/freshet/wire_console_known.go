@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime/debug"
 	"slices"
@@ -83,12 +84,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	var wg sync.WaitGroup
 	for i, look := range looks {
 		wg.Go(func() {
-			defer func() { // behind no request, a bug would end the process
-				if p := recover(); p != nil {
-					k.parts.log.Error("a look at an entity has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-					errs[i] = errors.New("a look ended in a panic")
-				}
-			}()
+			defer outlived(k.parts.log, &errs[i])
 			errs[i] = look()
 		})
 	}
@@ -100,6 +96,18 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
+}
+
+// errBug is what is told of a look that has a bug.
+var errBug = errors.New("it ended in a panic, of which the log tells")
+
+// outlived ends a panic of what runs behind no request, where a bug would end the process, which
+// serves readers; the deferred call makes it an error.
+func outlived(log *slog.Logger, err *error) {
+	if p := recover(); p != nil {
+		log.Error("a look of the console has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		*err = errBug
+	}
 }
 
 // content looks at what is stored. As for readers, both count: what it was fetched within,
@@ -164,7 +172,6 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 		return "No refresh is queued: it may be seen by others alone, and so it is for them to ask for.", nil
 	}
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	k.parts.log.Info("a refresh is asked for on the console", "entity", e.String(), "actor", c.Name)
 	if c.May(access.Admin) {
 		return inWords(k.ask(ctx, e, facet)), nil
 	}

@@ -87,19 +87,36 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.Scheduled
+	all.Feed.Trouble, all.Schedulers.Trouble = errBug.Error(), errBug.Error() // unless they end
 	var asked sync.WaitGroup
-	asked.Go(func() { all.Feed, all.Ceiling = s.feed(ctx, source, c, now) })
-	asked.Go(func() { all.Schedulers = s.schedulers(ctx, source) })
-	asked.Go(func() {
-		due, trouble := read.due.value(ctx, dueEvery, dueTakes, func(ctx context.Context) (console.Due, error) { return s.due(ctx, source) })
+	ask := func(f func()) {
+		asked.Go(func() {
+			var err error
+			defer outlived(s.parts.log, &err)
+			f()
+		})
+	}
+	ask(func() { all.Feed, all.Ceiling = s.feed(ctx, source, c, now) })
+	ask(func() { all.Schedulers = s.schedulers(ctx, source) })
+	ask(func() {
+		due, trouble := read.due.value(ctx, dueEvery, dueTakes, func(ctx context.Context) (due console.Due, err error) {
+			defer outlived(s.parts.log, &err)
+			return s.due(ctx, source)
+		})
 		due.Trouble = s.trouble(trouble)
 		all.Due = due
 	})
-	asked.Go(func() {
-		counts, trouble := read.counts.value(ctx, countsEvery, countsTake, func(ctx context.Context) (map[tierOf]entityCount, error) { return s.counts(ctx, source) })
+	ask(func() {
+		counts, trouble := read.counts.value(ctx, countsEvery, countsTake, func(ctx context.Context) (found map[tierOf]entityCount, err error) {
+			defer outlived(s.parts.log, &err)
+			return s.counts(ctx, source)
+		})
 		all.Facets = facetsScheduled(c, counts, s.trouble(trouble), now)
 	})
-	counters, _ := s.asked.value(ctx, dueEvery, dueTakes, func(context.Context) (map[string]int64, error) { return s.counters(), nil })
+	counters, _ := s.asked.value(ctx, dueEvery, dueTakes, func(context.Context) (found map[string]int64, err error) {
+		defer outlived(s.parts.log, &err)
+		return s.counters(), nil
+	})
 	if n, there := counters[source]; there {
 		all.Asked = &n
 	}
@@ -114,6 +131,8 @@ func (s schedules) trouble(err error) string {
 		return ""
 	case errors.Is(err, errNotYet):
 		return "it is being read"
+	case errors.Is(err, errBug):
+		return err.Error()
 	case !errors.Is(err, context.Canceled):
 		s.parts.log.Debug("the console shows a part of the schedule as not known", "err", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
 )
 
 func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
@@ -141,6 +143,27 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 			t.Errorf("the first look hangs: %v after %v", err, time.Since(began))
 		}
 		time.Sleep(dueTakes)
+	})
+}
+
+// buggyDue is a database that panics when it is asked for what is due, for counts and for settings.
+type buggyDue struct{ *sqlite.Store }
+
+func (buggyDue) DueTiers(context.Context, string, time.Time, int) ([]store.DueTier, error) {
+	panic("a bug")
+}
+
+func (buggyDue) CountEntities(context.Context, store.EntityFilter) (int64, bool, error) {
+	panic("a bug")
+}
+
+func (buggyDue) Setting(context.Context, string) (store.Setting, error) { panic("a bug") }
+
+func TestABugInALookAtTheScheduleEndsNoProcess(t *testing.T) {
+	f := newFacts(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
+	within(t, patience, "that it is not known", func() bool {
+		got := f.needs.Schedule.Schedule(t.Context(), builtIn)
+		return strings.Contains(got.Due.Trouble, "panic") && strings.Contains(got.Feed.Trouble, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Trouble, "panic") && got.Schedulers.Trouble == ""
 	})
 }
 
