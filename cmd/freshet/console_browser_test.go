@@ -38,7 +38,8 @@ func (v viewer) until(selector, pattern string) string {
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for limit := time.After(patience); ; {
-		if text := v.says(selector); match.MatchString(text) {
+		text, err := chromedp.Run(v.ctx, chromedp.Evaluate[string](fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ""`, selector)))
+		if err == nil && match.MatchString(text) { // while a page is loaded anew, as that of a job that ends, there is nobody to ask
 			return text
 		}
 		select {
