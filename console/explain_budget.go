@@ -115,6 +115,10 @@ const (
 // hears of it from the processes, does not say so yet.
 const StateStopping = "stopping"
 
+// StateResuming is the state of a source that somebody has resumed, while Redis still says that
+// it is stopped.
+const StateResuming = "resuming"
+
 // brakeSays is what keeps a source from being called, in words.
 func brakeSays(v *limiter.View, now time.Time) string {
 	until := ""
@@ -137,6 +141,8 @@ func brakeSays(v *limiter.View, now time.Time) string {
 		return "it is stopped by hand, until somebody resumes it"
 	case StateStopping:
 		return "it is told to stop, and all processes follow within two seconds"
+	case StateResuming:
+		return "it is told to go on, and all processes follow within two seconds"
 	case stateQuiet:
 		return "it waits until " + until + ", because the limiter's state was lost"
 	case stateUncount:

@@ -136,7 +136,7 @@ func (v *verdict) meets(r replay, now time.Time) {
 	}
 	for _, h := range waitsFor(r.limits, r.lane, now) {
 		switch {
-		case h.Of == ofAll && r.limits.State == stateQuiet: // for a second
+		case h.Of == ofAll && (r.limits.State == stateQuiet || r.limits.State == StateResuming): // for a second
 			v.say(verdictNotYet, "%s is not called now: %s.", r.source, h.Says)
 		case h.Of == ofAll:
 			v.say(verdictNo, "%s is not called now: %s.", r.source, h.Says)

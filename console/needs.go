@@ -142,7 +142,7 @@ type Way struct {
 // Limits are the quotas, and what is changed of them while they are in use.
 type Limits interface {
 	// View is what the limiter does; its State is StateStopping while a stop is set and not
-	// obeyed yet.
+	// obeyed yet, and StateResuming while its end is.
 	View(ctx context.Context, source string) (limiter.View, error)
 	Get(ctx context.Context, source string) (settings.State, error)
 	Change(ctx context.Context, o settings.Order, p settings.Patch) (settings.State, error)

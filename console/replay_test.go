@@ -31,6 +31,7 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		{group(passing, none), flowing, well, "Yes: nexon is flowing, the last of these died 3 h ago, and what they died of may have passed."},
 		{group(passing, none), nil, well, "No: what the limiter of nexon does is not known, because it could not be read."},
 		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: it is stopped by hand, until somebody resumes it."},
+		{group(passing, none), &limiter.View{State: StateResuming}, well, "Not yet: nexon is not called now: it is told to go on, and all processes follow within two seconds."},
 		{group(passing, none), &limiter.View{State: "braked", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: it is braked until 12:01:00, because the upstream refused calls."},
 		{group(passing, none), &limiter.View{State: "probing"}, well, "No: nexon is not called now: it is stopped because the upstream is sick, and probed now by a single call."},
 		{group(passing, none), &limiter.View{State: "uncounted"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},

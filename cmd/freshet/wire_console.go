@@ -104,6 +104,6 @@ func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
 	if _, known := l.parts.config.Sources[source]; !known {
 		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
 	}
-	view, _, stopped, err := l.parts.limiterNow(ctx, source)
-	return stopping(view, stopped), err
+	view, _, set, err := l.parts.limiterNow(ctx, source)
+	return asSet(view, set), err
 }

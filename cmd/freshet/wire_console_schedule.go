@@ -38,12 +38,17 @@ type backlogs interface {
 	DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
 }
 
-// stopping is a view whose state tells of a stop as soon as it is set: Redis hears of it from
-// the workers, within two seconds, or never if none runs.
-func stopping(view limiter.View, stopped bool) limiter.View {
-	if stopped && view.State != "stopped" {
+// asSet is a view whose state tells of a stop, and of its end, as soon as it is set: Redis hears
+// of it from the workers, within two seconds, or never if none runs. What is set is nil where
+// that could not be read.
+func asSet(view limiter.View, set *limiter.Override) limiter.View {
+	switch obeyed := view.State == "stopped"; {
+	case set == nil:
+	case set.Stopped && !obeyed:
 		view.State, view.Until = console.StateStopping, nil
 		view.High.PerSecond, view.Low.PerSecond = 0, 0
+	case !set.Stopped && obeyed && view.NewestRevision > view.Revision:
+		view.State = console.StateResuming
 	}
 	return view
 }

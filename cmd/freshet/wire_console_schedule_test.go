@@ -185,8 +185,19 @@ func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
 	if got := state(); got != console.StateStopping { // no worker runs that could tell Redis
 		t.Error(got)
 	}
-	if v := stopping(limiter.View{State: "stopped", Revision: 3}, true); v.State != "stopped" {
-		t.Error(v.State)
+	for _, c := range []struct {
+		set    *limiter.Override
+		newest int64
+		want   string
+	}{
+		{&limiter.Override{Stopped: true}, 4, "stopped"},
+		{&limiter.Override{}, 4, console.StateResuming},
+		{nil, 4, "stopped"},                 // nobody knows
+		{&limiter.Override{}, 3, "stopped"}, // it was set meanwhile
+	} {
+		if v := asSet(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
+			t.Errorf("%+v: %s", c, v.State)
+		}
 	}
 	if _, err := f.needs.Limits.Resume(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
 		t.Fatal(err)

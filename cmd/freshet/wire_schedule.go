@@ -110,12 +110,12 @@ func (s SourceConfig) dearest() float64 {
 // room returns what LOW may call of a source, and what waits for it; of work whose calls are
 // so many at most. The share is that of who feeds alone.
 func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.Room, error) {
-	view, quota, stopped, err := p.limiterNow(ctx, name)
+	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
 		return scheduler.Room{}, err
 	}
 	room := scheduler.Room{PerSecond: quota.LowPerSecond(view), Share: 1}
-	if stopped { // Redis hears of it from workers, and there may be none
+	if set != nil && set.Stopped { // Redis hears of it from workers, and there may be none
 		room.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
@@ -168,11 +168,11 @@ func share(ctx context.Context, rdb redis.UniversalClient, source, self string) 
 const quotaPatience = 500 * time.Millisecond
 
 // limiterNow returns the limiter of a source as it is now, with the quota that is in
-// force as far as what was changed of it can be read and holds, and whether it is to stop.
-func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, stopped bool, err error) {
+// force as far as what was changed of it can be read and holds, and that; nil: it can't be.
+func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, set *limiter.Override, err error) {
 	config := p.config.Sources[source].quota()
 	if quota, err = limiter.NewQuota(config); err != nil {
-		return view, quota, false, err
+		return view, quota, nil, err
 	}
 	brief, cancel := context.WithTimeout(ctx, quotaPatience)
 	o, revision, err := p.settings().Quota(brief, source)
@@ -186,8 +186,11 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 			quota = effective
 		}
 	}
+	if err == nil || o.Stopped { // that much could be read
+		set = &o
+	}
 	view, err = limiter.ReadView(ctx, p.rdb, source, quota, revision)
-	return view, quota, o.Stopped, err
+	return view, quota, set, err
 }
 
 // limiterView shows the limiter of a source as it is now.
