@@ -97,10 +97,18 @@ func safeToReplay(r replay, now time.Time) verdict {
 		v.say(verdictNo, "nothing that the filter chooses is open.")
 		return v
 	}
+	of := r.groups[0].Of
+	beyond := of.All - total
+	if beyond > 0 {
+		total, spent = of.All, of.Spent
+	}
 	if r.count < 0 {
 		r.count = total - spent
 	}
 	v.meets(r, now)
+	if beyond > 0 {
+		v.say(verdictNotYet, "%s of them are of more kinds than are told apart, and nobody has judged those; choose fewer.", exact(beyond))
+	}
 	if now.Sub(last) < tooSoon {
 		v.say(verdictNotYet, "the last of these died %s; wait until none has for %s.", ago(last, now), span(tooSoon))
 	}

@@ -40,6 +40,8 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		{group(passing, func(g *store.LetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the last of these died 9 min ago; wait until none has for 10 min."},
 		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would come back unless this is done first: mend how the answer is read."},
 		{group(lasting, func(g *store.LetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would come back unless this is done first: look what the error says."},
+		{group(passing, func(g *store.LetterGroup) { g.Spent, g.Of = 40, store.LetterCount{All: 47, Spent: 41} }), flowing, well, "Not yet: 7 of them are of more kinds than are told apart, and nobody has judged those; choose fewer. 41 of them were replayed 3 times already"},
+		{group(passing, func(g *store.LetterGroup) { g.Of.All = 40 }), flowing, well, "Yes: nexon is flowing"},
 		{[]store.LetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
 		{group(passing, func(g *store.LetterGroup) { g.Spent = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
 		{group(passing, func(g *store.LetterGroup) { g.Spent = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
