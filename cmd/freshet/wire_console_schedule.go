@@ -291,7 +291,7 @@ func (k *kept[T]) value(ctx context.Context, every, takes time.Duration, read fu
 		k.tried, k.under = time.Now(), make(chan struct{})
 		go k.look(context.WithoutCancel(ctx), takes, read)
 	}
-	under, first := k.under, k.at.IsZero()
+	under, first := k.under, k.at.IsZero() || time.Since(k.at) > every+readLate // nobody has looked for long
 	k.mu.Unlock()
 	if under != nil && first {
 		wait := time.NewTimer(firstLook)

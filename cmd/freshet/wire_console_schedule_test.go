@@ -135,6 +135,11 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 		if n, err := value(); n == 0 || err != nil {
 			t.Errorf("it succeeds again: %d, %v", n, err)
 		}
+		before := reads.Load()
+		time.Sleep(time.Hour) // nobody looks at night
+		if n, err := value(); n != before+1 || err != nil {
+			t.Errorf("in the morning: %d, %v; %d were read before", n, err, before)
+		}
 
 		var slow kept[int64]
 		hangs.Store(true)
