@@ -58,8 +58,17 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 	if _, found, err := s.AbandonedClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
 		t.Error(found, err)
 	}
-	c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, nil, move)
-	if err != nil || len(c.Asks) != 98 { // the others are disabled
-		t.Errorf("%d, %v", len(c.Asks), err)
+	asked := 0
+	for range 1000 { // what the ended session had locked is free a moment later only
+		c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, nil, move)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asked += len(c.Asks); asked >= 98 {
+			break
+		}
+	}
+	if asked != 98 { // the others are disabled
+		t.Errorf("%d were asked for", asked)
 	}
 }
