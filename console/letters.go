@@ -33,7 +33,8 @@ type lettersPage struct {
 	DiedSays string // empty: what died could not be read
 	Safe     verdict
 	Groups   []store.LetterGroup
-	Counted  bool // Groups, Total and Safe could be read
+	Counted  bool   // Groups, Total and Safe could be read
+	Others   string // of how many kinds Groups are the most frequent; empty: these are all
 	Total    int64
 	Letters  []store.Letter
 	Listed   bool   // Letters could be read

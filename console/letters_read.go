@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -118,5 +119,11 @@ func (p *lettersPage) readGroups(ctx context.Context, c *Console) error {
 	p.Total = lettersOf(all)
 	p.Safe = c.judge(ctx, f.Source, open, c.Clock())
 	p.Groups, p.Counted = all[:min(len(all), groupsShown)], true
+	if len(all) > len(p.Groups) {
+		p.Others = fmt.Sprintf("These are the %d most frequent of %s kinds", groupsShown, exact(int64(len(all))))
+		if len(all) == letters.GroupsMost {
+			p.Others += " or more"
+		}
+	}
 	return nil
 }

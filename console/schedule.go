@@ -28,7 +28,7 @@ func (f *facts) schedule(source string, of *seen, now time.Time) {
 	s := of.Sched
 	f.Facts["schedule."+source] = fact{Text: scheduleSays(source, of, now)}
 	f.Facts["prefetch."+source] = prefetchState(s)
-	f.table("tiers."+source, "What is prefetched of "+source, "The source has no facets.",
+	f.table("tiers."+source, "What is prefetched of "+source, "They could not be read.",
 		[]string{"Facet", "Tier", "Entities", "Asked for", "Due now", "Behind by"}, "001011", tiersOf(s, now))
 	f.table("bounds."+source, "What LOW of "+source+" may spend, in calls a second", "Redis does not answer.",
 		[]string{"Bound", "LOW", "HIGH keeps"}, "011", boundsOf(of))
@@ -36,6 +36,8 @@ func (f *facts) schedule(source string, of *seen, now time.Time) {
 		[]string{"What", "Due now", "The oldest for", "In all", "The next at"}, "01010", roundsOf(s.Due, now))
 	empty := "No scheduler runs: nothing is prefetched until one does."
 	switch {
+	case s.unread():
+		empty = "They could not be read."
 	case !s.prefetches():
 		empty = "None runs, and none is needed."
 	case s.Schedulers.Trouble != "":
@@ -46,6 +48,9 @@ func (f *facts) schedule(source string, of *seen, now time.Time) {
 	f.table("triggers."+source, "What a change refreshes besides", "No facet triggers another one.",
 		[]string{"A change of", "Refreshes", "Unless refreshed within"}, "000", triggersOf(s.Facets))
 }
+
+// unread reports whether nothing of it could be read: a source has a facet.
+func (s Scheduled) unread() bool { return len(s.Facets) == 0 }
 
 // prefetches reports whether entities of any facet are asked for by themselves.
 func (s Scheduled) prefetches() bool {
@@ -65,6 +70,8 @@ func (s Scheduled) unscheduled() bool {
 // prefetchState is whether it is prefetched, in a word or two.
 func prefetchState(s Scheduled) fact {
 	switch {
+	case s.unread():
+		return fact{Text: "not known", Tone: toneWarn}
 	case !s.prefetches():
 		return fact{Text: "not prefetched"}
 	case s.Schedulers.Trouble != "":
@@ -80,6 +87,9 @@ func prefetchState(s Scheduled) fact {
 // scheduleSays is the schedule of a source in a few sentences.
 func scheduleSays(source string, of *seen, now time.Time) string {
 	s := of.Sched
+	if s.unread() {
+		return "What is prefetched of " + source + " could not be read; look again in a moment. " + lowSays(of)
+	}
 	if !s.prefetches() {
 		return source + " is fetched when somebody asks: no facet of it is prefetched. " + lowSays(of)
 	}

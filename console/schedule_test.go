@@ -177,6 +177,16 @@ func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
 	}
 }
 
+func TestAScheduleThatCouldNotBeReadIsNotCalledNone(t *testing.T) {
+	r := newRig(t)
+	r.sched["nexon"] = Scheduled{}
+	d := r.get(root + "/schedule")
+	if got := d.fact("schedule.nexon"); d.fact("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "What is prefetched of nexon could not be read; look again in a moment. LOW ") {
+		t.Errorf("%q, %q", d.fact("prefetch.nexon"), got)
+	}
+	d.rowsAre(t, "schedulers.nexon", "They could not be read.")
+}
+
 func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
 	s := theSchedule()
 	s.Due.Most = 225 // as many as are due in all: there may be more
