@@ -41,6 +41,7 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 		{quotaForm("limit.second", " 480 ", "low.second", "5", "high.day", "90/m"), 303, `{"policies":{"day":{"highReserve":"1.5/s"},"second":{"limit":480,"lowReserve":5}}}`, "said=changed"},
 		{quotaForm("high.day", "25", "high.second", ""), 303, `{"policies":{"day":{"highReserve":25},"second":{"highReserve":null}}}`, "said=changed"},
 		{quotaForm("ceilings", "19-23 100/s, 0-6 400/s"), 303, `{"lowCeilings":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "said=changed"},
+		{quotaForm("ceilings", "19-23:100/s,250/s"), 303, `{"lowCeilings":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "said=changed"},
 		{quotaForm("ceilings", ""), 303, `{"lowCeilings":[]}`, "said=changed"},
 		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowCeilings":null}`, "said=changed"},
 		{quotaForm("target.second", "many"), 400, "", `Target: "many" must be a whole number.`},
@@ -187,8 +188,12 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
 	}
 	r.planned = letters.Planned{}
-	if d := r.get(root + "/letters/plan?source=nexon&kind=PURGE"); d.offers() != 0 {
-		t.Error("nothing may be purged, and that is offered")
+	if d := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
+		t.Error("nothing may be replayed, and that is offered")
+	}
+	none := r.get(root + "/letters/plan?source=nexon&kind=PURGE")
+	if form := none.formOf(root + "/letters/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete what is handled already") {
+		t.Error("what is handled can't be deleted where nothing is open")
 	}
 }
 

@@ -140,6 +140,9 @@ func brakeSays(v *limiter.View, now time.Time) string {
 	case stateStopped:
 		return "it is stopped by hand, until somebody resumes it"
 	case StateStopping:
+		if len(v.Processes) == 0 {
+			return "it is told to stop, and no worker runs that could follow"
+		}
 		return "it is told to stop, and all processes follow within two seconds"
 	case StateResuming:
 		return "it is told to go on, and all processes follow within two seconds"

@@ -22,8 +22,8 @@ var meanings = map[schemas.DeadLetterReason]meaning{
 		mend: "nothing mends the record itself: find who wrote it, and purge it",
 	},
 	schemas.UnknownMajor: {
-		says: "The request is of a newer format than the workers read.",
-		mend: "upgrade the workers",
+		says: "The request is of a newer format than the process that read it knows.",
+		mend: "upgrade every query service and worker",
 	},
 	schemas.OversizedRecord: {
 		says: "The record is larger than any request can be.",
@@ -31,7 +31,7 @@ var meanings = map[schemas.DeadLetterReason]meaning{
 	},
 	schemas.InvalidRequest: {
 		says: "The configuration has no such facet, or the key or a parameter does not fit it.",
-		mend: "mend the facet's configuration, if the key is right",
+		mend: "mend the facet's configuration, in query services and workers, if the key is right",
 	},
 	schemas.Upstream4xx: {
 		says: "The upstream refuses this request for good: it takes the request itself for wrong.",

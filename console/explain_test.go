@@ -1,6 +1,7 @@
 package console
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -138,7 +139,14 @@ func TestWhatDiedIsCounted(t *testing.T) {
 }
 
 func TestEveryReasonOfALetterIsExplained(t *testing.T) {
+	faults, err := os.ReadFile("../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range schemas.DeadLetterReasons {
+		if !strings.Contains(string(faults), "\n| `"+string(r)+"` | ") {
+			t.Errorf("docs/faults.md does not say what %s means", r)
+		}
 		if m := meanings[r]; m.says == "" || m.passes == (m.mend != "") || reasonMeans(r) != m.says {
 			t.Errorf("%s: %+v", r, m)
 		}

@@ -45,8 +45,12 @@ func forceSays(of *seen, now time.Time) string {
 		text += "; whether it is in force is not known, since Redis does not answer."
 	case v.State == stateUnused:
 		text += "; no process has called the source yet."
+	case v.Revision < s.Revision && len(v.Processes) == 0:
+		text += fmt.Sprintf("; revision %d is in force for Redis, and no worker runs that could follow.", v.Revision)
 	case v.Revision < s.Revision:
 		text += fmt.Sprintf("; revision %d is in force, and all processes follow within two seconds.", v.Revision)
+	case v.Revision > s.Revision:
+		text += fmt.Sprintf("; but revision %d is in force for Redis, which the database does not have: it was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
 	default:
 		text += "; in force."
 	}

@@ -75,7 +75,7 @@ func jobFacts(j store.LetterJob, now time.Time) facts {
 		f.Facts["job.error"] = fact{Text: "It waits: " + shown(j.Error, errorShown), Tone: toneWarn}
 	}
 	if j.State == store.JobRunning {
-		last := fact{Text: "It went on " + ago(j.UpdatedAt, now) + "."}
+		last := fact{Text: "Its last progress was " + ago(j.UpdatedAt, now) + "."}
 		if now.Sub(j.UpdatedAt) > jobQuiet {
 			last = fact{Text: last.Text + " No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}
 		}

@@ -246,7 +246,7 @@ func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
 	if f := jobFacts(waits, then); f.Facts["job.error"].Text != "It waits: Kafka does not answer" || f.Facts["job.done"].Text != "0 of 0 purged" {
 		t.Errorf("%+v", f.Facts)
 	}
-	for updated, want := range map[time.Duration]fact{2 * time.Second: {Text: "It went on 2 s ago."}, 6 * time.Minute: {Text: "It went on 6 min ago. No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}} {
+	for updated, want := range map[time.Duration]fact{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}} {
 		waits.UpdatedAt = then.Add(-updated)
 		if f := jobFacts(waits, then); f.Facts["job.last"] != want {
 			t.Errorf("%+v", f.Facts["job.last"])

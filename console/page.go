@@ -53,10 +53,10 @@ var navigation = []link{
 var said = map[string]string{
 	"changed":     "The quota is changed. All processes follow within two seconds.",
 	"unchanged":   "Nothing was different from what is in force; nothing was changed.",
-	"stopped":     "The source is told to stop: all processes follow within two seconds, and nothing is lost meanwhile.",
+	"stopped":     "The source is told to stop: all processes follow within two seconds. Requests wait, and none is lost within a day (HIGH; LOW three days).",
 	"resumed":     "The source is told to go on: all processes follow within two seconds.",
 	"started":     "The job is ordered.",
-	"job-stopped": "The job is stopped. What it did is done; it may be resumed.",
+	"job-stopped": "The job is told to stop, and asks for nothing more within half a minute. What it asked for is fetched all the same; it may be resumed.",
 	"job-resumed": "The job goes on.",
 	"admin-token": "You are logged in by the admin token, which never ends and is everybody's who has it. An API key with the scope admin says who you are, and can be revoked alone.",
 	"weather":     "The upstream behaves as you wish from now on.",

@@ -113,15 +113,21 @@ func (s *settingsOf) keep(r *http.Request) {
 	s.Ceilings, s.Note = shown(r.PostFormValue("ceilings"), errorShown), shown(r.PostFormValue("note"), noteMost)
 }
 
-// ceilingsText is a list of ceilings as people write it: 19-23 150/s, 0-6 400/s.
+// ceilingsText is a list of ceilings as people write it: 19-23 150/s, 400/s. One without
+// hours holds at all of them.
 func ceilingsText(all []limiter.Ceiling) string {
 	var parts []string
 	for _, c := range all {
-		parts = append(parts, fmt.Sprintf("%d-%d %s", c.From, c.To, c.Rate))
+		if c.From == 0 && c.To == 0 {
+			parts = append(parts, c.Rate.String())
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d %s", c.From, c.To, c.Rate))
+		}
 	}
 	return strings.Join(parts, ", ")
 }
 
+// readCeilings reads them, also as the command takes them: 19-23:150/s.
 func readCeilings(text string) (settings.Ceilings, error) {
 	all := settings.Ceilings{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -129,13 +135,16 @@ func readCeilings(text string) (settings.Ceilings, error) {
 		if part == "" {
 			continue
 		}
-		hours, rate, _ := strings.Cut(part, " ")
+		hours, rate, timed := strings.Cut(strings.Replace(part, ":", " ", 1), " ")
+		if !timed {
+			hours, rate = "0-0", part
+		}
 		from, to, both := strings.Cut(hours, "-")
 		first, e1 := strconv.Atoi(from)
 		last, e2 := strconv.Atoi(to)
 		r, err := limiter.ParseRate(strings.TrimSpace(rate))
 		if !both || e1 != nil || e2 != nil || err != nil {
-			return nil, fmt.Errorf("LOW's ceilings: %q must be hours and a rate, as in 19-23 150/s", shown(part, 40))
+			return nil, fmt.Errorf("LOW's ceilings: %q must be hours and a rate, as in 19-23 150/s, or a rate for all hours", shown(part, 40))
 		}
 		all = append(all, limiter.Ceiling{From: first, To: last, Rate: r})
 	}

@@ -28,6 +28,16 @@ func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
 	if got := d.fact("set.nexon"); got != "not stopped" {
 		t.Error(got)
 	}
+	for want, change := range map[string]func(){
+		"; but revision 9 is in force for Redis, which the database does not have: it was restored.": func() { v.Revision = 9 },
+		"; revision 6 is in force for Redis, and no worker runs that could follow.":                  func() { v.Revision, v.Processes = 6, nil },
+	} {
+		change()
+		r.views["nexon"] = v
+		if got := r.get(root + "/settings").fact("force.nexon"); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 	if got := d.fact("force.github"); !strings.HasPrefix(got, "As it is configured; in force.") {
 		t.Error(got)
 	}

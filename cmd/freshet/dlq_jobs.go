@@ -72,8 +72,11 @@ func (p *program) dlqPurge() *cobra.Command {
 		Short: "Mark dead letters as done with, and delete them where Kafka can",
 		Long: `Mark all open dead letters that the filters choose as done with. Kafka can delete only what its
 partitions begin with: of each, all that lies before the first letter which is still open.
-That is done also when the filters choose none, as after replays.`,
-		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d`,
+A letter that is younger than 15 s, and one that has no entry in the index yet, count as open, the
+latter for a day. That is done also when the filters choose none, as after replays. Nothing brings
+back what was purged.`,
+		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # what Kafka deletes tomorrow anyway
+  freshet dlq purge --fingerprint F --since 6h --dry-run   # of tonight's`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.order(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
 		},
@@ -128,7 +131,7 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 		in := cmd.InOrStdin()
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
 		if plan.Total == 0 { // replays leave handled letters behind
-			question = fmt.Sprintf("None is open. Delete the handled dead letters of %s where Kafka can?", d.source)
+			question = fmt.Sprintf("The filters choose no open letter. Delete the handled ones of %s, whatever the filters, where Kafka can?", d.source)
 		}
 		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
 			return err
@@ -144,14 +147,14 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 
 // tellPlan prints what would become of which letters.
 func (p *program) tellPlan(plan letters.Planned) error {
-	rows := [][]string{{"LETTERS", "REASON", "FACET", "WOULD GO TO"}}
+	rows := [][]string{{"LETTERS", "REASON", "FACET", "BECOMES"}}
 	for _, r := range plan.Routes {
 		to := r.Topic
 		switch {
 		case r.Refused != "":
-			to = "nowhere: " + refusals[r.Refused]
+			to = "nothing: " + refusals[r.Refused]
 		case to == "":
-			to = "nowhere: done with"
+			to = "marked as done with"
 		case r.IfReadable:
 			to += ", if this release can read them"
 		}
@@ -174,7 +177,7 @@ func (p *program) tellPlan(plan letters.Planned) error {
 // refusals are why a letter stays open, in words.
 var refusals = map[string]string{
 	letters.RefusedLimit:       fmt.Sprintf("replayed %d times already; mend the cause, then `freshet snapshot refresh`, or purge", schemas.MaxReplays),
-	letters.RefusedUndecodable: "no request that this release can read; upgrade, or purge",
+	letters.RefusedUndecodable: "no request that this release can read, or cut as too large; upgrade, or purge",
 	letters.RefusedGone:        "Kafka has it no longer; purge",
 	letters.RefusedInvalid:     "the configuration has no such facet, or it takes no such key; mend it, or purge",
 }
@@ -266,11 +269,11 @@ func (p *program) dlqJobs() *cobra.Command {
 			if err := api.call(cmd.Context(), http.MethodGet, "/letter-jobs", nil, &all); err != nil {
 				return err
 			}
-			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "OF", "STAY OPEN", "ORDERED", "BY", "WAITS"}
+			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "OF", "STAY OPEN", "ORDERED", "LAST PROGRESS", "BY", "WAITS"}
 			return printAll(p.stdout, output, all.Jobs, header, func(j store.LetterJob) [][]string {
 				return [][]string{{
 					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
-					strconv.FormatInt(j.StayOpen(), 10), stamp(j.CreatedAt), brief(j.CreatedBy), brief(j.Error),
+					strconv.FormatInt(j.StayOpen(), 10), stamp(j.CreatedAt), stamp(j.UpdatedAt), brief(j.CreatedBy), brief(j.Error),
 				}}
 			})
 		},

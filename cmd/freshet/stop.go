@@ -36,7 +36,8 @@ func (p *program) stop() *cobra.Command {
 		Use:   "stop",
 		Short: "Emergency stop: make no call to a source's upstream until it is resumed",
 		Long: `Make no call to a source's upstream until it is resumed, through a query service. Every
-worker obeys within two seconds. Requests wait meanwhile, and none is lost.`,
+worker obeys within two seconds. Requests wait meanwhile; none is lost
+within a day (HIGH; LOW three days). What a replay has asked for waits with them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.act(cmd.Context(), t, "stop", func(names []string) error {
 				if yes {
