@@ -194,6 +194,28 @@ func (m *Meters) Begin(client, entity string) (begun bool, err error) {
 	return true, nil
 }
 
+// RefreshMeters are what a refresh is counted by: Meters, or who stands in for them.
+type RefreshMeters interface {
+	Begin(client, entity string) (begun bool, err error)
+	NewKey(client string, n int) error
+	Abandon(client, entity string)
+}
+
+// BeginRefresh counts a refresh on its client's account, or says why it may not be: one that
+// reads everything once must not fill the lane in which people wait. unknown: nothing is
+// stored of the entity. begun: it was not under way for this client.
+func BeginRefresh(m RefreshMeters, client, entity string, unknown bool) (begun bool, err error) {
+	begun, err = m.Begin(client, entity)
+	if err != nil || !begun || !unknown {
+		return begun, err
+	}
+	if err := m.NewKey(client, 1); err != nil {
+		m.Abandon(client, entity)
+		return false, err
+	}
+	return true, nil
+}
+
 // Abandon says that the refresh of an entity that this client began came to nothing.
 // It may be under way for others all the same.
 func (m *Meters) Abandon(client, entity string) {

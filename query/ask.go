@@ -94,19 +94,9 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
 	}
 }
 
-// begin counts a refresh on its client's account, or says why it may not be: one
-// that reads everything once must not fill the lane in which people wait. begun: it
-// was not under way for this client.
+// begin counts a refresh on its client's account, or says why it may not be.
 func (s *Server) begin(who access.Client, e schemas.Entity, unknown bool) (begun bool, err error) {
-	begun, err = s.meters.Begin(who.Name, e.String())
-	if err != nil || !begun || !unknown {
-		return begun, err
-	}
-	if err := s.meters.NewKey(who.Name, 1); err != nil {
-		s.meters.Abandon(who.Name, e.String())
-		return false, err
-	}
-	return true, nil
+	return access.BeginRefresh(s.meters, who.Name, e.String(), unknown)
 }
 
 // refusal is the answer to a wish that its client may not make now.

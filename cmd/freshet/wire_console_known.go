@@ -175,7 +175,7 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 	if c.May(access.Admin) {
 		return inWords(k.ask(ctx, e, facet)), nil
 	}
-	begun, err := k.begin(c, stored[0])
+	begun, err := access.BeginRefresh(k.meters, c.Name, e.String(), stored[0].Version == 0)
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		return "No refresh is queued. " + p.Detail, nil
 	}
@@ -187,20 +187,6 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 		k.meters.Abandon(c.Name, e.String())
 	}
 	return inWords(a), nil
-}
-
-// begin counts a refresh on its client's account. begun: it was not under way for this client.
-func (k known) begin(c access.Client, stored store.State) (begun bool, err error) {
-	id := stored.Entity.String()
-	begun, err = k.meters.Begin(c.Name, id)
-	if err != nil || !begun || stored.Version > 0 {
-		return begun, err
-	}
-	if err := k.meters.NewKey(c.Name, 1); err != nil {
-		k.meters.Abandon(c.Name, id)
-		return false, err
-	}
-	return true, nil
 }
 
 // inWords says what became of a wish.
