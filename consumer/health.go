@@ -10,8 +10,11 @@ import (
 )
 
 const (
-	// More than half of the last lookBack calls, of at least sickEntities entities,
-	// have to fail before the upstream and not the entities are taken to be sick.
+	// More than half of the last lookBack calls, of at least sickEntities entities and
+	// of more than half of those that were called, have to fail before the upstream and
+	// not the entities are taken to be sick. An entity that fails is called two or three
+	// times where another is called once: by their calls alone, a fifth of the entities
+	// would look like half of the upstream.
 	lookBack     = 20
 	sickEntities = 5
 	// vouchFor is how long an answered call tells that another endpoint is well.
@@ -63,16 +66,25 @@ func (w *window) add(e ended) {
 	w.next++
 }
 
-// tells reports whether the window shows something sick.
+// tells reports whether the window shows something sick. An entity is what its last
+// call came to.
 func (w *window) tells() bool {
-	bad, entities := 0, map[schemas.Entity]struct{}{}
-	for _, e := range w.ends {
+	calls, sick, entities := 0, 0, map[schemas.Entity]bool{}
+	for i := range lookBack {
+		e := w.ends[(w.next+i)%lookBack] // the oldest first
 		if e.bad {
-			bad++
-			entities[e.entity] = struct{}{}
+			calls++
+		}
+		if !e.began.IsZero() {
+			entities[e.entity] = e.bad
 		}
 	}
-	return 2*bad > lookBack && len(entities) >= sickEntities
+	for _, bad := range entities {
+		if bad {
+			sick++
+		}
+	}
+	return 2*calls > lookBack && sick >= sickEntities && 2*sick > len(entities)
 }
 
 // sickness is an endpoint's that is probed.

@@ -72,6 +72,51 @@ func TestFewerThanFiveEntitiesAreSickThemselves(t *testing.T) {
 	})
 }
 
+// What fails is called again at once: a fifth of the entities then makes more than half of
+// the calls, and stopping the source for them would bury none and stop it again.
+func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		end := func(n int, c source.Class) diagnosis {
+			time.Sleep(time.Second)
+			return h.saw(of("a", n), c, time.Now(), stops(h.sick))
+		}
+		for round := range 10 {
+			for n := range 8 {
+				end(100*round+n, source.OK)
+			}
+			for i := range 12 {
+				if got := end(100*round+50+i/2, source.Permanent); got != nothing {
+					t.Fatalf("round %d: 12 failed calls of 6 entities, beside 8 that are well, gave %v", round, got)
+				}
+			}
+		}
+		for i := range 20 { // and where those 8 fail too
+			if end(i, source.Permanent) == fellSick {
+				return
+			}
+		}
+		t.Error("20 entities that fail are no sick upstream")
+	})
+}
+
+// An entity that was answered well and then fails is one that fails, and the other way round.
+func TestAnEntityIsWhatItsLastCallCameTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		see(h, "a", 9, times(9, source.OK)...)
+		if got := see(h, "a", 9, times(11, source.Transient)...); got != fellSick {
+			t.Errorf("nine that were well and all fail gave %v", got)
+		}
+		h = NewHealth()
+		see(h, "a", 9, times(10, source.Transient)...)
+		see(h, "a", 9, times(9, source.OK)...)
+		if got := see(h, "a", 1, source.Transient); got != nothing {
+			t.Errorf("nine that have failed, eight of them well again, gave %v", got)
+		}
+	})
+}
+
 func TestWhatHasAWayOfItsOwnTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
