@@ -62,7 +62,11 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 		return nil, err
 	}
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
-	p, err := a.w.permits.Acquire(ctx, a.w.lane, what)
+	acquire := a.w.permits.Acquire
+	if a.t.ailing {
+		acquire = a.w.permits.AcquireBehind
+	}
+	p, err := acquire(ctx, a.w.lane, what)
 	span.End()
 	if err != nil {
 		return nil, err

@@ -37,6 +37,10 @@ func (free) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit
 	return free{}, nil
 }
 
+func (free) AcquireBehind(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+	return free{}, nil
+}
+
 func (free) AcquireAgain(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
 	return free{}, nil
 }

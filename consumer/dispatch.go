@@ -31,6 +31,7 @@ type task struct {
 	failures int
 	first    time.Time
 	doubted  bool
+	ailing   bool // the last end was a failure, of whomever
 	// failed is the number of a fetch of its entity that failed and is written down.
 	failed int64
 	// refused says why the record can never be processed here.

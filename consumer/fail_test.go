@@ -1,7 +1,9 @@
 package consumer_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -234,6 +236,35 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 			r.untilStored(keys...)
 		})
 	}
+}
+
+// standingBehind counts who stands behind others for having failed.
+type standingBehind struct {
+	permits
+	n *atomic.Int64
+}
+
+func (s standingBehind) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	s.n.Add(1)
+	return s.permits.AcquireBehind(ctx, lane, c)
+}
+
+// Entities for which a source was stopped are not those that probe it, while there are
+// others: with doubling pauses it would stay stopped for minutes.
+func TestWhoBroughtAboutAStopProbesLast(t *testing.T) {
+	r := newRig(t)
+	p := standingBehind{permits{r.limiter}, new(atomic.Int64)}
+	c := consumer.DefaultConfig(schemas.High)
+	r.run(r.worker(c, r.db, p).Run)
+	r.fault(simulator.BadParameter, "^bad")
+	bad := make([]string, 11)
+	for i := range bad {
+		bad[i] = fmt.Sprint("bad", i)
+	}
+	r.wishAll(bad, schemas.High, schemas.CacheMiss)
+	r.until("all of them to wait again", func() bool { return r.limiter.Probed(time.Now()) && p.n.Load() == int64(len(bad)) })
+	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good") // by the first probe: eleven before it would take seven minutes
 }
 
 func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {

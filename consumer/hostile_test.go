@@ -316,6 +316,10 @@ func (l *lapsing) Acquire(context.Context, schemas.Lane, source.Call) (consumer.
 	return lapsed{}, nil
 }
 
+func (l *lapsing) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return l.Acquire(ctx, lane, c)
+}
+
 func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return l.Acquire(ctx, lane, c)
 }

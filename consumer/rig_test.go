@@ -166,19 +166,24 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 type permits struct{ *limiter.Limiter }
 
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	permit, err := p.Limiter.Acquire(ctx, lane, limiter.Call{})
-	if err != nil {
-		return nil, err
-	}
-	return admission{permit, c.Credentials[0]}, nil
+	return admitted(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{}))
+}
+
+func (p permits) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return admitted(c)(p.Limiter.AcquireBehind(ctx, lane, limiter.Call{}))
 }
 
 func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	permit, err := p.Limiter.AcquireAgain(ctx, lane, limiter.Call{})
-	if err != nil {
-		return nil, err
+	return admitted(c)(p.Limiter.AcquireAgain(ctx, lane, limiter.Call{}))
+}
+
+func admitted(c source.Call) func(*limiter.Permit, error) (consumer.Permit, error) {
+	return func(p *limiter.Permit, err error) (consumer.Permit, error) {
+		if err != nil {
+			return nil, err
+		}
+		return admission{p, c.Credentials[0]}, nil
 	}
-	return admission{permit, c.Credentials[0]}, nil
 }
 
 // admission is a permit of a limiter with one budget, for the first credential of the call.

@@ -137,6 +137,7 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	if t.first.IsZero() {
 		t.first = a.began
 	}
+	t.ailing = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
 	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}, what)
 	switch {
 	case d.counts && d.next == again:

@@ -144,16 +144,24 @@ func (l *Limiter) renew(now time.Time) {
 // Acquire waits until that call may be sent in the lane, behind those that wait
 // already. It fails only when ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
-	return l.acquire(ctx, lane, c, false)
+	return l.acquire(ctx, lane, c, (*queue).push)
+}
+
+// AcquireBehind is Acquire for a caller whose last call failed: while a probing stop is
+// in force it stands behind all whose did not, who come later too. They had to be in the
+// way otherwise: the entities for which an upstream is taken to be sick would be the
+// first to probe it.
+func (l *Limiter) AcquireBehind(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
+	return l.acquire(ctx, lane, c, (*queue).pushBehind)
 }
 
 // AcquireAgain is Acquire for a caller whose permit lapsed before it could be
 // spent: it goes to the front.
 func (l *Limiter) AcquireAgain(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
-	return l.acquire(ctx, lane, c, true)
+	return l.acquire(ctx, lane, c, (*queue).pushFront)
 }
 
-func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, first bool) (*Permit, error) {
+func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, stand func(*queue, *Permit)) (*Permit, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -161,11 +169,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, first 
 	l.mu.Lock()
 	q := l.line(lane, c)
 	p.queue = q
-	if first {
-		q.pushFront(p)
-	} else {
-		q.push(p)
-	}
+	stand(q, p)
 	// Whoever comes while nobody asks or waits asks itself, and for all that come
 	// meanwhile. In a crowd Run asks: it is woken for what is due anyway.
 	leads := false

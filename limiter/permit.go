@@ -95,6 +95,7 @@ type queue struct {
 	id          string // of the class
 	asked       int    // for it in the call to Redis of this number
 	first, last *Permit
+	behind      *Permit // the first of those who stand behind whoever comes; nil: there are none
 	length      int
 	slots       []slot    // the earliest first
 	back        time.Time // Redis asked to come back then for more
@@ -103,29 +104,44 @@ type queue struct {
 	refused     int64
 }
 
-func (q *queue) push(p *Permit) {
-	p.before, p.after = q.last, nil
-	if q.last != nil {
-		q.last.after = p
-	} else {
-		q.first = p
+// push puts p behind all but those who stand behind whoever comes.
+func (q *queue) push(p *Permit) { q.insert(p, q.behind) }
+
+func (q *queue) pushFront(p *Permit) { q.insert(p, q.first) }
+
+// pushBehind puts p behind all who are there, and who come before level is called.
+func (q *queue) pushBehind(p *Permit) {
+	q.insert(p, nil)
+	if q.behind == nil {
+		q.behind = p
 	}
-	q.last = p
-	q.length++
 }
 
-func (q *queue) pushFront(p *Permit) {
-	p.before, p.after = nil, q.first
-	if q.first != nil {
-		q.first.before = p
+// level has who stood behind whoever came stand where they are.
+func (q *queue) level() { q.behind = nil }
+
+// insert puts p in front of after; nil: behind all.
+func (q *queue) insert(p, after *Permit) {
+	before := q.last
+	if after != nil {
+		before = after.before
+		after.before = p
 	} else {
 		q.last = p
 	}
-	q.first = p
+	if before != nil {
+		before.after = p
+	} else {
+		q.first = p
+	}
+	p.before, p.after = before, after
 	q.length++
 }
 
 func (q *queue) remove(p *Permit) {
+	if q.behind == p {
+		q.behind = p.after
+	}
 	if p.before != nil {
 		p.before.after = p.after
 	} else {

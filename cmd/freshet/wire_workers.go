@@ -131,20 +131,24 @@ type permits struct{ *limiter.Limiter }
 
 // Acquire waits for a permit.
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	permit, err := p.Limiter.Acquire(ctx, lane, charged(c))
-	if err != nil {
-		return nil, err
-	}
-	return admission{permit}, nil
+	return admitted(p.Limiter.Acquire(ctx, lane, charged(c)))
+}
+
+// AcquireBehind waits for a permit behind the others.
+func (p permits) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return admitted(p.Limiter.AcquireBehind(ctx, lane, charged(c)))
 }
 
 // AcquireAgain waits for a permit in front of the others.
 func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	permit, err := p.Limiter.AcquireAgain(ctx, lane, charged(c))
+	return admitted(p.Limiter.AcquireAgain(ctx, lane, charged(c)))
+}
+
+func admitted(p *limiter.Permit, err error) (consumer.Permit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return admission{permit}, nil
+	return admission{p}, nil
 }
 
 // charged is a call as the limiter charges it.
