@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// More than half of the last lookBack calls, of at least sickEntities entities and
-	// of more than half of those that were called, have to fail before the upstream and
-	// not the entities are taken to be sick. An entity that fails is called two or three
-	// times where another is called once: by their calls alone, a fifth of the entities
-	// would look like half of the upstream.
+	// More than half of the last lookBack calls, and of the last lookBack entities that
+	// were called, have to fail, at least sickEntities of them, before the upstream and
+	// not the entities are taken to be sick. By the calls alone a fifth of the entities
+	// would look like half of the upstream: one that fails is called two or three times
+	// where another is called once, and last where many are called in a row.
 	lookBack     = 20
 	sickEntities = 5
 	// vouchFor is how long an answered call tells that another endpoint is well.
@@ -55,36 +55,41 @@ type ended struct {
 	bad    bool
 }
 
-// window is the ends of the last calls.
+// window is how the last calls ended, and the last call of each of the last entities: in
+// the order in which they came, so that one that is called again and again drives out
+// none.
 type window struct {
-	ends [lookBack]ended
-	next int
+	bad      [lookBack]bool
+	next     int
+	entities [lookBack]ended
+	place    int
 }
 
 func (w *window) add(e ended) {
-	w.ends[w.next%lookBack] = e
+	w.bad[w.next%lookBack] = e.bad
 	w.next++
-}
-
-// tells reports whether the window shows something sick. An entity is what its last
-// call came to.
-func (w *window) tells() bool {
-	calls, sick, entities := 0, 0, map[schemas.Entity]bool{}
-	for i := range lookBack {
-		e := w.ends[(w.next+i)%lookBack] // the oldest first
-		if e.bad {
-			calls++
-		}
-		if !e.began.IsZero() {
-			entities[e.entity] = e.bad
+	for i, known := range w.entities {
+		if known.entity == e.entity && !known.began.IsZero() {
+			w.entities[i] = e
+			return
 		}
 	}
-	for _, bad := range entities {
-		if bad {
+	w.entities[w.place%lookBack] = e
+	w.place++
+}
+
+// tells reports whether the window shows something sick.
+func (w *window) tells() bool {
+	calls, sick := 0, 0
+	for i := range lookBack {
+		if w.bad[i] {
+			calls++
+		}
+		if w.entities[i].bad {
 			sick++
 		}
 	}
-	return 2*calls > lookBack && sick >= sickEntities && 2*sick > len(entities)
+	return 2*calls > lookBack && sick >= sickEntities && 2*sick > min(w.place, lookBack)
 }
 
 // sickness is an endpoint's that is probed.
@@ -214,7 +219,7 @@ func (h *Health) otherIsWell(facet string, now time.Time) bool {
 		if name == facet || h.endpoints[name] != nil {
 			continue
 		}
-		for _, e := range w.ends {
+		for _, e := range w.entities {
 			if !e.bad && !e.began.IsZero() && now.Sub(e.began) < vouchFor {
 				return true
 			}

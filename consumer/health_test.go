@@ -44,7 +44,7 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 			if got := see(h, "a", 20, times(10, bad)...); got != nothing {
 				t.Errorf("%s: half of the last 20 is not more than half, and gave %v", bad, got)
 			}
-			if got := see(h, "a", 1, bad); got != fellSick {
+			if got := h.saw(of("a", 10), bad, time.Now(), stops(false)); got != fellSick {
 				t.Errorf("%s: the 11th bad end of the last 20 gave %v", bad, got)
 			}
 			if got := see(h, "a", 1, bad); got != sickSource {
@@ -72,8 +72,8 @@ func TestFewerThanFiveEntitiesAreSickThemselves(t *testing.T) {
 	})
 }
 
-// What fails is called again at once: a fifth of the entities then makes more than half of
-// the calls, and stopping the source for them would bury none and stop it again.
+// What fails is called again: a third of the entities then makes most of the calls, and
+// stopping the source for them would bury none and stop it again.
 func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
@@ -82,16 +82,16 @@ func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
 			return h.saw(of("a", n), c, time.Now(), stops(h.sick))
 		}
 		for round := range 10 {
-			for n := range 8 {
+			for n := range 10 {
 				end(100*round+n, source.OK)
 			}
-			for i := range 12 {
-				if got := end(100*round+50+i/2, source.Permanent); got != nothing {
-					t.Fatalf("round %d: 12 failed calls of 6 entities, beside 8 that are well, gave %v", round, got)
+			for i := range 15 {
+				if got := end(100*round+50+i%5, source.Transient); got != nothing {
+					t.Fatalf("round %d: 15 failed calls of 5 entities, beside 10 that are well, gave %v", round, got)
 				}
 			}
 		}
-		for i := range 20 { // and where those 8 fail too
+		for i := range 20 {
 			if end(i, source.Permanent) == fellSick {
 				return
 			}
