@@ -28,11 +28,15 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 	synctest.Test(t, func(*testing.T) {
 		h, end := NewHealth(), time.Now().Add(time.Hour)
 		for i := 0; i < records && time.Now().Before(end); i++ {
-			did := tried{}
+			did, first := tried{}, time.Time{}
 			for time.Now().Before(end) {
 				calls++
 				did.calls++
-				d := decide(o, did, h.saw(of("a", i), o.Class, time.Now(), stops(h.sick)))
+				now := time.Now()
+				if did.failures == 0 && !did.doubted {
+					first = now
+				}
+				d := decide(o, did, h.saw(of("a", i), o.Class, first, now, stops(h.sick)))
 				if d.next == write || d.next == retry {
 					break
 				}

@@ -64,7 +64,7 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	acquire := a.w.permits.Acquire
 	if a.t.ailing {
-		acquire = a.w.permits.AcquireBehind
+		acquire = a.w.permits.AcquireRetry
 	}
 	p, err := acquire(ctx, a.w.lane, what)
 	span.End()

@@ -37,7 +37,7 @@ func (free) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit
 	return free{}, nil
 }
 
-func (free) AcquireBehind(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+func (free) AcquireRetry(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
 	return free{}, nil
 }
 

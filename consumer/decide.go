@@ -108,7 +108,7 @@ func decide(o source.Outcome, t tried, d diagnosis) decision {
 	// A failure. It is the entity's only if the source is well.
 	switch d {
 	case fellSick:
-		return decision{wait: firstWait, halt: probed, first: outageFirst, most: outageMost}
+		return decision{halt: probed, first: outageFirst, most: outageMost}
 	case sickSource:
 		if t.calls == 0 {
 			return decision{wait: unreachableWait}

@@ -62,11 +62,11 @@ func TestEachClassHasItsEnd(t *testing.T) {
 		{"HTML", source.Outcome{Class: source.BadContent, Err: errors.New("not JSON")}, doubted, nothing, decision{next: bury, reason: schemas.ParseError}},
 		{"too large", source.Outcome{Class: source.BadContent, Err: oversized}, doubted, nothing, decision{next: bury, reason: schemas.OversizedAnswer}},
 
-		{"500 in an outage", source.Outcome{Class: source.Transient, Status: 500}, third, fellSick, decision{wait: 200 * time.Millisecond, halt: probed, first: 5 * time.Second, most: time.Minute}},
+		{"500 in an outage", source.Outcome{Class: source.Transient, Status: 500}, third, fellSick, decision{halt: probed, first: 5 * time.Second, most: time.Minute}},
 		{"500 in a known outage", source.Outcome{Class: source.Transient, Status: 500}, third, sickSource, decision{wait: 200 * time.Millisecond}},
 		{"unreachable in an outage", source.Outcome{Class: source.Transient}, tried{}, sickSource, decision{wait: 5 * time.Second}},
 		{"HTML in an outage", source.Outcome{Class: source.BadContent}, doubted, sickSource, decision{wait: 200 * time.Millisecond}},
-		{"422 in an outage", source.Outcome{Class: source.Permanent}, doubted, fellSick, decision{wait: 200 * time.Millisecond, halt: probed, first: 5 * time.Second, most: time.Minute}},
+		{"422 in an outage", source.Outcome{Class: source.Permanent}, doubted, fellSick, decision{halt: probed, first: 5 * time.Second, most: time.Minute}},
 		{"500 of a sick endpoint", source.Outcome{Class: source.Transient, Status: 500}, third, sickEndpoint, decision{next: retry, wait: 2 * time.Minute, reason: schemas.Outage}},
 		{"HTML of a sick endpoint", source.Outcome{Class: source.BadContent}, doubted, sickEndpoint, decision{next: retry, wait: 2 * time.Minute, reason: schemas.Outage}},
 		{"a refused credential in an outage", source.Outcome{Class: source.AuthRefused}, first, sickSource, decision{halt: probed, first: 5 * time.Second, most: 5 * time.Minute}},

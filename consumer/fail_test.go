@@ -238,22 +238,22 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 	}
 }
 
-// standingBehind counts who stands behind others for having failed.
-type standingBehind struct {
+// retrying counts who waits for a permit after a failure.
+type retrying struct {
 	permits
 	n *atomic.Int64
 }
 
-func (s standingBehind) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (s retrying) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	s.n.Add(1)
-	return s.permits.AcquireBehind(ctx, lane, c)
+	return s.permits.AcquireRetry(ctx, lane, c)
 }
 
 // Entities for which a source was stopped are not those that probe it, while there are
 // others: with doubling pauses it would stay stopped for minutes.
-func TestWhoBroughtAboutAStopProbesLast(t *testing.T) {
+func TestWhoBroughtAboutAStopSeldomProbes(t *testing.T) {
 	r := newRig(t)
-	p := standingBehind{permits{r.limiter}, new(atomic.Int64)}
+	p := retrying{permits{r.limiter}, new(atomic.Int64)}
 	c := consumer.DefaultConfig(schemas.High)
 	r.run(r.worker(c, r.db, p).Run)
 	r.fault(simulator.BadParameter, "^bad")
@@ -262,9 +262,9 @@ func TestWhoBroughtAboutAStopProbesLast(t *testing.T) {
 		bad[i] = fmt.Sprint("bad", i)
 	}
 	r.wishAll(bad, schemas.High, schemas.CacheMiss)
-	r.until("all of them to wait again", func() bool { return r.limiter.Probed(time.Now()) && p.n.Load() == int64(len(bad)) })
+	r.until("all of them to wait again", func() bool { return r.limiter.Probed(time.Now()) && p.n.Load() >= int64(len(bad)) })
 	r.wish("good", schemas.High, schemas.CacheMiss)
-	r.untilStored("good") // by the first probe: eleven before it would take seven minutes
+	r.untilStored("good") // by one of the first two probes: eleven before it would take seven minutes
 }
 
 func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {

@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// More than half of the last lookBack calls, and of the last lookBack entities that
-	// were called, have to fail, at least sickEntities of them, before the upstream and
-	// not the entities are taken to be sick. By the calls alone a fifth of the entities
-	// would look like half of the upstream: one that fails is called two or three times
-	// where another is called once, and last where many are called in a row.
+	// More than half of the last lookBack calls, of at least sickEntities entities, have
+	// to fail before the upstream and not the entities are taken to be sick, and more
+	// than half of the entities that were called since the first of those failed. By the
+	// calls alone a fifth of the entities would look like half of the upstream: one that
+	// fails is called two or three times where another is called once, and last where
+	// many are called in a row.
 	lookBack     = 20
 	sickEntities = 5
 	// vouchFor is how long an answered call tells that another endpoint is well.
@@ -51,22 +52,22 @@ func NewHealth() *Health {
 
 type ended struct {
 	entity schemas.Entity
+	first  time.Time // the first call of the tries in a row began
 	began  time.Time
 	bad    bool
 }
 
-// window is how the last calls ended, and the last call of each of the last entities: in
-// the order in which they came, so that one that is called again and again drives out
-// none.
+// window is how the last calls ended, and the last call of each of the entities that were
+// last called for the first time.
 type window struct {
-	bad      [lookBack]bool
+	calls    [lookBack]ended
 	next     int
 	entities [lookBack]ended
 	place    int
 }
 
 func (w *window) add(e ended) {
-	w.bad[w.next%lookBack] = e.bad
+	w.calls[w.next%lookBack] = e
 	w.next++
 	for i, known := range w.entities {
 		if known.entity == e.entity && !known.began.IsZero() {
@@ -74,22 +75,38 @@ func (w *window) add(e ended) {
 			return
 		}
 	}
-	w.entities[w.place%lookBack] = e
-	w.place++
+	if e.first.Equal(e.began) { // what is tried again has been here, and was driven out by others
+		w.entities[w.place%lookBack] = e
+		w.place++
+	}
 }
 
 // tells reports whether the window shows something sick.
 func (w *window) tells() bool {
-	calls, sick := 0, 0
-	for i := range lookBack {
-		if w.bad[i] {
-			calls++
-		}
-		if w.entities[i].bad {
-			sick++
+	bad, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
+	for _, e := range w.calls {
+		if e.bad {
+			bad++
+			entities[e.entity] = struct{}{}
+			if since.IsZero() || e.first.Before(since) {
+				since = e.first
+			}
 		}
 	}
-	return 2*calls > lookBack && sick >= sickEntities && 2*sick > min(w.place, lookBack)
+	if 2*bad <= lookBack || len(entities) < sickEntities {
+		return false
+	}
+	sick, well := 0, 0
+	for _, e := range w.entities {
+		switch {
+		case e.began.Before(since): // tells nothing of now
+		case e.bad:
+			sick++
+		default:
+			well++
+		}
+	}
+	return sick > well
 }
 
 // sickness is an endpoint's that is probed.
@@ -112,17 +129,18 @@ const (
 // sick reports whether the end says nothing of its entity.
 func (d diagnosis) sick() bool { return d == sickSource || d == fellSick || d == sickEndpoint }
 
-// saw takes in how a call ended that began then; probed says whether a stop of the
+// saw takes in how a call ended that began then, and its entity's tries in a row at
+// first; probed says whether a stop of the
 // source, whichever process began it, is or was in force at any time since. A refused
 // credential, a brake and a maintenance tell nothing: each has a way of its own.
-func (h *Health) saw(e schemas.Entity, class source.Class, began time.Time, probed func(since time.Time) bool) diagnosis {
+func (h *Health) saw(e schemas.Entity, class source.Class, first, began time.Time, probed func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	stopped := probed(began)
 	if h.sick && !stopped && (probed(h.since) || began.Sub(h.since) > learnWithin) {
 		h.forget() // the stop is over: another process has seen the upstream well, or Redis has lost it
 	}
-	end := ended{entity: e, began: began}
+	end := ended{entity: e, first: first, began: began}
 	switch class {
 	case source.OK, source.NotModified, source.Absent, source.NotReady:
 		return h.well(end)
@@ -219,7 +237,7 @@ func (h *Health) otherIsWell(facet string, now time.Time) bool {
 		if name == facet || h.endpoints[name] != nil {
 			continue
 		}
-		for _, e := range w.entities {
+		for _, e := range w.calls {
 			if !e.bad && !e.began.IsZero() && now.Sub(e.began) < vouchFor {
 				return true
 			}
@@ -250,6 +268,13 @@ func (h *Health) admits(facet string) bool {
 	s.pause = min(2*s.pause, endpointMost)
 	s.probe = now.Add(s.pause)
 	return true
+}
+
+// ails reports whether the facet's source or endpoint is found sick.
+func (h *Health) ails(facet string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.of(facet).sick()
 }
 
 // awaitGood waits until a call for another entity of the facet that began after then

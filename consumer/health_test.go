@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,10 +15,16 @@ func of(facet string, n int) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: facet, Key: fmt.Sprint(n)}
 }
 
+// once has the first call of an entity end that has just begun.
+func once(h *Health, e schemas.Entity, c source.Class, probed func(time.Time) bool) diagnosis {
+	now := time.Now()
+	return h.saw(e, c, now, now, probed)
+}
+
 // see has calls end one after the other, a second apart, and returns what the last told.
 func see(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
-		last = h.saw(of(facet, i%entities), c, time.Now(), stops(h.sick))
+		last = once(h, of(facet, i%entities), c, stops(h.sick))
 		time.Sleep(time.Second)
 	}
 	return last
@@ -44,7 +51,7 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 			if got := see(h, "a", 20, times(10, bad)...); got != nothing {
 				t.Errorf("%s: half of the last 20 is not more than half, and gave %v", bad, got)
 			}
-			if got := h.saw(of("a", 10), bad, time.Now(), stops(false)); got != fellSick {
+			if got := see(h, "a", 1, bad); got != fellSick {
 				t.Errorf("%s: the 11th bad end of the last 20 gave %v", bad, got)
 			}
 			if got := see(h, "a", 1, bad); got != sickSource {
@@ -72,32 +79,112 @@ func TestFewerThanFiveEntitiesAreSickThemselves(t *testing.T) {
 	})
 }
 
-// What fails is called again: a third of the entities then makes most of the calls, and
-// stopping the source for them would bury none and stop it again.
-func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := NewHealth()
-		end := func(n int, c source.Class) diagnosis {
-			time.Sleep(time.Second)
-			return h.saw(of("a", n), c, time.Now(), stops(h.sick))
-		}
-		for round := range 10 {
-			for n := range 10 {
-				end(100*round+n, source.OK)
+// tries has entities be called, each as often as it fails, in the order in which a lane
+// would: first all for the first time, a second apart, then those that fail again. Its
+// keys begin at from. It returns what was diagnosed first.
+func tries(h *Health, from, entities, times int, fails func(n int) bool) diagnosis {
+	first := map[int]time.Time{}
+	for try := range times {
+		for n := range entities {
+			if try > 0 && !fails(n) {
+				continue
 			}
-			for i := range 15 {
-				if got := end(100*round+50+i%5, source.Transient); got != nothing {
-					t.Fatalf("round %d: 15 failed calls of 5 entities, beside 10 that are well, gave %v", round, got)
+			time.Sleep(time.Second)
+			class := source.OK
+			if fails(n) {
+				class = source.Transient
+			}
+			if try == 0 {
+				first[n] = time.Now()
+			}
+			if d := h.saw(of("a", from+n), class, first[n], time.Now(), stops(h.sick)); d != nothing {
+				return d
+			}
+		}
+	}
+	return nothing
+}
+
+// What fails is called again: a third of the entities then makes most of the calls, and at
+// the end of a round all of them. To stop the source for them would bury none of them, and
+// stop it again.
+func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
+	for _, c := range []struct{ entities, each, times int }{{15, 3, 4}, {60, 3, 3}, {300, 4, 9}, {1000, 5, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			h := NewHealth()
+			for round := range 5 {
+				if got := tries(h, 10_000*round, c.entities, c.times, func(n int) bool { return n%c.each == 0 }); got != nothing {
+					t.Fatalf("%+v, round %d: gave %v", c, round, got)
 				}
 			}
+			if got := tries(h, 0, 20, 3, func(int) bool { return true }); got != fellSick {
+				t.Errorf("%+v: 20 entities that fail gave %v", c, got)
+			}
+		})
+	}
+}
+
+// Those that were well before an outage hide it from nobody, however few are called in it.
+func TestAnOutageIsFoundWhereLittleIsCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		see(h, "a", 1000, times(100, source.OK)...)
+		if got := see(h, "a", 5, times(10, source.Transient)...); got != nothing {
+			t.Errorf("ten bad calls of five entities gave %v", got)
 		}
-		for i := range 20 {
-			if end(i, source.Permanent) == fellSick {
-				return
+		if got := see(h, "a", 1, source.Transient); got != fellSick {
+			t.Errorf("the eleventh gave %v", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		tries(h, 0, 100, 1, func(int) bool { return false })
+		for n := range 5 { // one after the other, three times each
+			got := tries(h, 1000+n, 1, 3, func(int) bool { return true })
+			if (got == fellSick) != (n == 4) {
+				t.Errorf("after %d that fail: %v", n+1, got)
 			}
 		}
-		t.Error("20 entities that fail are no sick upstream")
 	})
+}
+
+// Entities that failed long ago make nobody's failures now those of the source.
+func TestWhatFailedLongAgoTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		for n := range 50 { // now and then one for which there is nothing right, among eight that are well
+			if got := tries(h, 1000+n, 1, 2, func(int) bool { return true }); got != nothing {
+				t.Fatalf("%v", got)
+			}
+			for range 3 {
+				time.Sleep(time.Minute)
+				see(h, "a", 8, times(8, source.OK)...)
+			}
+		}
+		if got := tries(h, 5000, 1, 30, func(int) bool { return true }); got != nothing {
+			t.Errorf("one entity that fails gave %v", got)
+		}
+	})
+}
+
+// An upstream that fails for three of five calls is sick, whoever is called.
+func TestAnUpstreamThatMostlyFailsIsFound(t *testing.T) {
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			h, dice := NewHealth(), rand.New(rand.NewPCG(seed, 0))
+			for n := range 1000 {
+				time.Sleep(time.Millisecond)
+				class := source.OK
+				if dice.IntN(5) < 3 {
+					class = source.Transient
+				}
+				if once(h, of("a", n), class, stops(h.sick)) == fellSick {
+					return
+				}
+			}
+			t.Errorf("seed %d: not found in 1,000 calls", seed)
+		})
+	}
 }
 
 // An entity that was answered well and then fails is one that fails, and the other way round.
@@ -150,7 +237,7 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		for range 10 * 60 { // ten minutes, asked once a second
 			if h.admits("sick") {
 				probes = append(probes, time.Since(start))
-				h.saw(of("sick", 1), source.Transient, time.Now(), stops(false))
+				once(h, of("sick", 1), source.Transient, stops(false))
 			}
 			time.Sleep(time.Second)
 		}
@@ -173,7 +260,7 @@ func TestAStopThatIsOverIsForgotten(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 11, times(11, source.Transient)...)
 		bad := func(stopped func(time.Time) bool) diagnosis {
-			return h.saw(of("a", 1), source.Transient, time.Now(), stopped)
+			return once(h, of("a", 1), source.Transient, stopped)
 		}
 		if got := bad(stops(false)); got != sickSource {
 			t.Errorf("before the stop is known: %v", got)
@@ -216,22 +303,24 @@ func TestABadAnswerIsItsEntitysWhenAnothersLaterCallIsAnsweredWell(t *testing.T)
 		then func(h *Health)
 		want bool
 	}{
-		{"another's, later", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now(), stops(false)) }, true},
-		{"another's absence, later", func(h *Health) { h.saw(of("a", 2), source.Absent, time.Now(), stops(false)) }, true},
-		{"its own", func(h *Health) { h.saw(of("a", 1), source.OK, time.Now(), stops(false)) }, false},
-		{"another endpoint's", func(h *Health) { h.saw(of("b", 2), source.OK, time.Now(), stops(false)) }, false},
-		{"begun before", func(h *Health) { h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour), stops(false)) }, false},
+		{"another's, later", func(h *Health) { once(h, of("a", 2), source.OK, stops(false)) }, true},
+		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.Absent, stops(false)) }, true},
+		{"its own", func(h *Health) { once(h, of("a", 1), source.OK, stops(false)) }, false},
+		{"another endpoint's", func(h *Health) { once(h, of("b", 2), source.OK, stops(false)) }, false},
+		{"begun before", func(h *Health) {
+			h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour), time.Now().Add(-time.Hour), stops(false))
+		}, false},
 		{"nobody's", func(*Health) {}, false},
-		{"a bad one", func(h *Health) { h.saw(of("a", 2), source.BadContent, time.Now(), stops(false)) }, false},
+		{"a bad one", func(h *Health) { once(h, of("a", 2), source.BadContent, stops(false)) }, false},
 		{"an outage", func(h *Health) {
 			for i := range 11 {
-				h.saw(of("a", 2+i), source.BadContent, time.Now(), stops(false))
+				once(h, of("a", 2+i), source.BadContent, stops(false))
 			}
 		}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h, bad := NewHealth(), time.Now()
-			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute), stops(false))
+			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute), bad.Add(-time.Minute), stops(false))
 			told := make(chan bool)
 			go func() { told <- h.awaitGood(t.Context(), of("a", 1), bad, 15*time.Second) }()
 			time.Sleep(time.Second)

@@ -316,7 +316,7 @@ func (l *lapsing) Acquire(context.Context, schemas.Lane, source.Call) (consumer.
 	return lapsed{}, nil
 }
 
-func (l *lapsing) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (l *lapsing) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return l.Acquire(ctx, lane, c)
 }
 

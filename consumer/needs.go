@@ -30,9 +30,9 @@ type Requests interface {
 type Permits interface {
 	// Acquire waits until that call may be sent; it fails only when ctx ends.
 	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// AcquireBehind is Acquire for a record whose last call failed: while Probe's stop
-	// is in force it goes behind those whose did not.
-	AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
+	// AcquireRetry is Acquire for a record whose last call failed: those wait longer while
+	// others wait too, most of all to probe.
+	AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// AcquireAgain is Acquire for a caller whose permit lapsed: it goes first.
 	AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// Brake stops all calls to the source, everywhere, because one that was sent

@@ -169,8 +169,8 @@ func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) 
 	return admitted(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{}))
 }
 
-func (p permits) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.AcquireBehind(ctx, lane, limiter.Call{}))
+func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return admitted(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{}))
 }
 
 func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {

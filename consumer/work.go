@@ -62,7 +62,10 @@ func (w *Worker) rest(ctx context.Context, a *attempt, d decision) bool {
 		// Asked once more then: that others are answered well tells that the upstream is
 		// well now, and not that it was.
 		w.health.awaitGood(ctx, a.t.request.Entity, time.Now(), w.config.Doubt)
-		a.t.doubted = !w.permits.Probed(a.began)
+		a.t.doubted = true
+		if w.permits.Probed(a.began) || w.health.ails(a.t.request.Facet) { // which the limiter may not know yet
+			a.t.doubted, a.t.first = false, time.Time{}
+		}
 	}
 	if d.told {
 		return pause(ctx, d.wait+jittered(d.wait/4))
@@ -133,10 +136,10 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	if a.began.IsZero() {
 		a.began = time.Now() // it could not be sent
 	}
-	what := w.health.saw(t.request.Entity, o.Class, a.began, w.permits.Probed)
 	if t.first.IsZero() {
 		t.first = a.began
 	}
+	what := w.health.saw(t.request.Entity, o.Class, t.first, a.began, w.permits.Probed)
 	t.ailing = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
 	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}, what)
 	switch {

@@ -243,7 +243,7 @@ func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
 	r.control(simulator.Control{APIKey: new("another")})
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
-	r.until("a refused call", func() bool { return r.upstream.Stats().Arrivals >= 1 })
+	r.until("a stop", func() bool { return r.limiter.Probed(time.Now()) })
 	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High, limiter.Call{})
 	if err == nil {
 		permit.Release()

@@ -255,7 +255,7 @@ func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 	if n := strings.Count(s.told(), "refund ") + len(l.refunds); n > lapsed {
 		t.Errorf("%d lapsed and %d were given back", lapsed, n)
 	}
-	if l.high.length+l.low.length > 0 || l.high.first != nil || l.low.last != nil {
+	if l.high.length+l.low.length > 0 || l.high.next() != nil || l.low.next() != nil {
 		t.Errorf("%d and %d still wait", l.high.length, l.low.length)
 	}
 	t.Logf("%d calls for %d slots, %d spent, %d lapsed", len(s.demands), len(s.granted), len(s.spent), lapsed)

@@ -144,28 +144,26 @@ func (l *Limiter) renew(now time.Time) {
 // Acquire waits until that call may be sent in the lane, behind those that wait
 // already. It fails only when ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
-	return l.acquire(ctx, lane, c, (*queue).push)
+	return l.acquire(ctx, lane, c, &Permit{}, (*queue).push)
 }
 
-// AcquireBehind is Acquire for a caller whose last call failed: while a probing stop is
-// in force it stands behind all whose did not, who come later too. They had to be in the
-// way otherwise: the entities for which an upstream is taken to be sick would be the
-// first to probe it.
-func (l *Limiter) AcquireBehind(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
-	return l.acquire(ctx, lane, c, (*queue).pushBehind)
+// AcquireRetry is Acquire for a caller whose last call failed: while others wait, whenever
+// they came, no more than every fourth permit is for such callers.
+func (l *Limiter) AcquireRetry(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
+	return l.acquire(ctx, lane, c, &Permit{retry: true}, (*queue).push)
 }
 
 // AcquireAgain is Acquire for a caller whose permit lapsed before it could be
 // spent: it goes to the front.
 func (l *Limiter) AcquireAgain(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
-	return l.acquire(ctx, lane, c, (*queue).pushFront)
+	return l.acquire(ctx, lane, c, &Permit{}, (*queue).pushFront)
 }
 
-func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, stand func(*queue, *Permit)) (*Permit, error) {
+func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Permit, stand func(*queue, *Permit)) (*Permit, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p := &Permit{limiter: l, since: time.Now()}
+	p.limiter, p.since = l, time.Now()
 	l.mu.Lock()
 	q := l.line(lane, c)
 	p.queue = q

@@ -22,9 +22,8 @@ func (l *Limiter) rename(endpoint, resource string) {
 		for _, w := range q.class.ways {
 			call.Credentials = append(call.Credentials, w.credential)
 		}
-		for to := l.line(q.lane, call); to != q && q.first != nil; {
-			p := q.first
-			q.remove(p)
+		for to := l.line(q.lane, call); to != q && q.length > 0; {
+			p := q.serve()
 			p.queue = to
 			to.push(p)
 		}

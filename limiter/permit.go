@@ -3,8 +3,6 @@ package limiter
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/freshet/freshet/schemas"
 )
 
 // Permit is the right to send one call. It lapses within permitLife.
@@ -12,6 +10,7 @@ type Permit struct {
 	limiter *Limiter
 	queue   *queue
 	since   time.Time // it was waited for
+	retry   bool      // of a call like one that failed
 	slot    slot
 	given   bool          // guarded by limiter.mu
 	over    bool          // it is known how its call ended; guarded by limiter.mu
@@ -85,72 +84,4 @@ func (p *Permit) Answered() {
 	if written := p.written.Load(); written != nil {
 		p.limiter.jitter.answered(*written, time.Since(*written))
 	}
-}
-
-// queue is one lane's side of this process: who waits, the first one first, and
-// what Redis has granted and nobody has yet.
-type queue struct {
-	lane        schemas.Lane
-	class       *class // nil: all of a source without buckets
-	id          string // of the class
-	asked       int    // for it in the call to Redis of this number
-	first, last *Permit
-	behind      *Permit // the first of those who stand behind whoever comes; nil: there are none
-	length      int
-	slots       []slot    // the earliest first
-	back        time.Time // Redis asked to come back then for more
-	why         why       // it was refused by
-	used        int64     // granted, and refused
-	refused     int64
-}
-
-// push puts p behind all but those who stand behind whoever comes.
-func (q *queue) push(p *Permit) { q.insert(p, q.behind) }
-
-func (q *queue) pushFront(p *Permit) { q.insert(p, q.first) }
-
-// pushBehind puts p behind all who are there, and who come before level is called.
-func (q *queue) pushBehind(p *Permit) {
-	q.insert(p, nil)
-	if q.behind == nil {
-		q.behind = p
-	}
-}
-
-// level has who stood behind whoever came stand where they are.
-func (q *queue) level() { q.behind = nil }
-
-// insert puts p in front of after; nil: behind all.
-func (q *queue) insert(p, after *Permit) {
-	before := q.last
-	if after != nil {
-		before = after.before
-		after.before = p
-	} else {
-		q.last = p
-	}
-	if before != nil {
-		before.after = p
-	} else {
-		q.first = p
-	}
-	p.before, p.after = before, after
-	q.length++
-}
-
-func (q *queue) remove(p *Permit) {
-	if q.behind == p {
-		q.behind = p.after
-	}
-	if p.before != nil {
-		p.before.after = p.after
-	} else {
-		q.first = p.after
-	}
-	if p.after != nil {
-		p.after.before = p.before
-	} else {
-		q.last = p.before
-	}
-	q.length--
 }

@@ -57,16 +57,8 @@ func (l *Limiter) Probed(since time.Time) bool {
 func (l *Limiter) learn(a answer) {
 	said := func(w why) bool { return a.whyHigh == w || a.whyLow == w }
 	stop := said(whyProbing)
-	if !stop && (said(whyStopped) || said(whyUncounted)) {
-		return // hidden behind what else stops all calls
-	}
-	if !stop { // nobody stands behind others for longer, or they might for ever
-		for _, q := range l.lines {
-			q.level()
-		}
-	}
-	if stop == l.probing.Load() {
-		return
+	if stop == l.probing.Load() || (!stop && (said(whyStopped) || said(whyUncounted))) {
+		return // nothing new, or hidden behind what else stops all calls
 	}
 	if !stop {
 		now := time.Now()

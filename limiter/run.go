@@ -116,6 +116,10 @@ func (l *Limiter) turns(all []classDemand) []classDemand {
 		return all
 	}
 	if l.probing.Load() {
+		fresh := slices.DeleteFunc(slices.Clone(all), func(d classDemand) bool { return d.q.fresh.first == nil })
+		if len(fresh) > 0 && rand.IntN(retryEvery) > 0 { //nolint:gosec // not a secret
+			all = fresh
+		}
 		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
 	}
 	if len(all) > classesMost { // or those that are refused again and again kept the others out
@@ -124,7 +128,7 @@ func (l *Limiter) turns(all []classDemand) []classDemand {
 	}
 	slices.SortStableFunc(all, func(a, b classDemand) int {
 		if a.q.lane == b.q.lane {
-			return a.q.first.since.Compare(b.q.first.since)
+			return a.q.next().since.Compare(b.q.next().since)
 		}
 		if a.q.lane == schemas.High {
 			return -1
@@ -150,13 +154,12 @@ func (l *Limiter) giveOut(q *queue, now time.Time) time.Time {
 		case now.After(s.notAfter):
 			l.metrics.lapsed.Inc()
 			l.refund(s)
-		case q.first == nil:
+		case q.length == 0:
 			return s.notAfter.Add(1)
 		case now.Before(s.notBefore):
 			return s.notBefore
 		default:
-			p := q.first
-			q.remove(p)
+			p := q.serve()
 			p.slot, p.given = s, true
 			if p.ready != nil {
 				p.ready <- struct{}{}

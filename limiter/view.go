@@ -149,9 +149,11 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 			continue
 		}
 		v.Waiting, v.Granted, v.Refused = v.Waiting+q.length, v.Granted+q.used, v.Refused+q.refused
-		for p := q.first; p != nil; p = p.after { // who comes again stands in front
-			if oldest == nil || p.since.Before(oldest.since) {
-				oldest = p
+		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
+			for p := first; p != nil; p = p.after { // who comes again stands in front
+				if oldest == nil || p.since.Before(oldest.since) {
+					oldest = p
+				}
 			}
 		}
 	}

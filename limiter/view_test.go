@@ -368,8 +368,8 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 		t.Error("who waited for an instant seems to wait on")
 	}
 	l.shown, l.report, l.tells = false, false, false
-	for l.low.first != nil {
-		l.low.remove(l.low.first)
+	for l.low.next() != nil {
+		l.low.serve()
 	}
 	if f.report(time.Now()); l.report {
 		t.Error("who is idle is told of at once")

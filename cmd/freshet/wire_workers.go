@@ -134,9 +134,9 @@ func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) 
 	return admitted(p.Limiter.Acquire(ctx, lane, charged(c)))
 }
 
-// AcquireBehind waits for a permit behind the others.
-func (p permits) AcquireBehind(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.AcquireBehind(ctx, lane, charged(c)))
+// AcquireRetry waits for a permit after a failure.
+func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return admitted(p.Limiter.AcquireRetry(ctx, lane, charged(c)))
 }
 
 // AcquireAgain waits for a permit in front of the others.

@@ -1,0 +1,108 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// retryEvery is which permit of a line goes to a retry while others wait, at most. The
+// entities for which an upstream is taken to be sick are not those that probe it then, nor
+// are they, when they go on, most of the calls by which that is judged; and none of them
+// waits for ever.
+const retryEvery = 4
+
+// queue is one lane's side of this process: who waits, and what Redis has granted and
+// nobody has yet.
+type queue struct {
+	lane    schemas.Lane
+	class   *class // nil: all of a source without buckets
+	id      string // of the class
+	asked   int    // for it in the call to Redis of this number
+	fresh   line
+	retries line // of those whose last call failed
+	passed  int  // how many of fresh were served since one of retries, while some of those waited
+	length  int
+	slots   []slot    // the earliest first
+	back    time.Time // Redis asked to come back then for more
+	why     why       // it was refused by
+	used    int64     // granted, and refused
+	refused int64
+}
+
+// push puts p behind those of its kind.
+func (q *queue) push(p *Permit) {
+	l := q.of(p)
+	l.insert(p, nil)
+	q.length++
+}
+
+// pushFront puts p in front of those of its kind.
+func (q *queue) pushFront(p *Permit) {
+	l := q.of(p)
+	l.insert(p, l.first)
+	q.length++
+}
+
+func (q *queue) remove(p *Permit) {
+	q.of(p).remove(p)
+	q.length--
+}
+
+// next returns who is served next; nil: nobody waits.
+func (q *queue) next() *Permit {
+	if q.fresh.first == nil || (q.retries.first != nil && q.passed >= retryEvery-1) {
+		return q.retries.first
+	}
+	return q.fresh.first
+}
+
+// serve takes the next out.
+func (q *queue) serve() *Permit {
+	p := q.next()
+	q.remove(p)
+	if q.passed++; p.retry || q.retries.first == nil {
+		q.passed = 0
+	}
+	return p
+}
+
+func (q *queue) of(p *Permit) *line {
+	if p.retry {
+		return &q.retries
+	}
+	return &q.fresh
+}
+
+// line is who waits, the first one first.
+type line struct{ first, last *Permit }
+
+// insert puts p in front of after; nil: behind all.
+func (l *line) insert(p, after *Permit) {
+	before := l.last
+	if after != nil {
+		before = after.before
+		after.before = p
+	} else {
+		l.last = p
+	}
+	if before != nil {
+		before.after = p
+	} else {
+		l.first = p
+	}
+	p.before, p.after = before, after
+}
+
+func (l *line) remove(p *Permit) {
+	if p.before != nil {
+		p.before.after = p.after
+	} else {
+		l.first = p.after
+	}
+	if p.after != nil {
+		p.after.before = p.before
+	} else {
+		l.last = p.before
+	}
+}

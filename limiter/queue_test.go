@@ -1,0 +1,164 @@
+package limiter
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Who has failed is not the next to probe, whenever the others come, nor served in a block
+// when the stop is over; and a stream of others keeps nobody out.
+func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
+	for _, why := range []why{whyProbing, whyNothing} {
+		slots := 0
+		r := &redisDouble{}
+		r.answer = func(_ int, d demand) (grant, error) {
+			g := grant{now: r.now(), whyLow: why, backLow: 100 * ms}
+			if d.low > 0 && slots > 0 {
+				slots--
+				g.low = []time.Duration{0}
+			}
+			return g, nil
+		}
+		simulated(t, r, func(t *testing.T, l *Limiter) {
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan string, 20)
+			wait := func(name string, acquire func(context.Context, schemas.Lane, Call) (*Permit, error)) {
+				go func() {
+					if p, err := acquire(ctx, schemas.Low, Call{}); err == nil {
+						p.Spend()
+						got <- name
+					}
+				}()
+				synctest.Wait()
+			}
+			next := func(want string) {
+				t.Helper()
+				slots = 1
+				elapse(time.Second)
+				select {
+				case who := <-got:
+					if who != want {
+						t.Errorf("%s had the permit of %s", who, want)
+					}
+				default:
+					t.Errorf("nobody had the permit of %s", want)
+				}
+			}
+			wait("the first that failed", l.AcquireRetry)
+			wait("the second that failed", l.AcquireRetry)
+			wait("the third that failed", l.AcquireRetry)
+			elapse(time.Second)
+			wait("b", l.Acquire)
+			wait("a, whose permit lapsed", l.AcquireAgain)
+			for _, name := range []string{"c", "d", "e"} {
+				wait(name, l.Acquire)
+			}
+			for _, want := range []string{"a, whose permit lapsed", "b", "c", "the first that failed", "d", "e", "the second that failed"} {
+				next(want)
+			}
+			for _, name := range []string{"f", "g", "h", "i"} {
+				wait(name, l.Acquire)
+			}
+			for _, want := range []string{"f", "g", "h", "the third that failed", "i"} {
+				next(want)
+			}
+			cancel()
+			synctest.Wait()
+		})
+	}
+}
+
+// Where each key stands in a line of its own, the lines that probe are those of who has
+// not failed, three times of four.
+func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
+	l := &Limiter{}
+	l.probing.Store(true)
+	var all []classDemand
+	for i := range 12 {
+		q := &queue{}
+		q.push(&Permit{retry: i != 7})
+		all = append(all, classDemand{q: q, n: 1})
+	}
+	fresh, others := 0, map[*queue]bool{}
+	for range 1000 {
+		picked := l.turns(all)
+		if len(picked) != 1 {
+			t.Fatalf("%d lines probe at once", len(picked))
+		}
+		if q := picked[0].q; q == all[7].q {
+			fresh++
+		} else {
+			others[q] = true
+		}
+	}
+	if fresh < 650 || len(others) != 11 {
+		t.Errorf("%d of 1000 probes for the one who has not failed, and %d of 11 others", fresh, len(others))
+	}
+}
+
+// A queue is what two plain lists would be, whatever is done to it.
+func TestAQueueIsInOrder(t *testing.T) {
+	for seed := range uint64(200) {
+		dice := rand.New(rand.NewPCG(seed, 0))
+		var q queue
+		lists := map[bool][]*Permit{} // by retry
+		passed := 0
+		for step := range 300 {
+			p := &Permit{retry: dice.IntN(3) == 0}
+			switch dice.IntN(5) {
+			case 0, 1:
+				q.push(p)
+				lists[p.retry] = append(lists[p.retry], p)
+			case 2:
+				q.pushFront(p)
+				lists[p.retry] = slices.Insert(lists[p.retry], 0, p)
+			case 3:
+				all := slices.Concat(lists[false], lists[true])
+				if len(all) == 0 {
+					continue
+				}
+				out := all[dice.IntN(len(all))]
+				q.remove(out)
+				lists[out.retry] = slices.DeleteFunc(lists[out.retry], func(x *Permit) bool { return x == out })
+			case 4:
+				if q.length == 0 {
+					if q.next() != nil {
+						t.Fatalf("seed %d, step %d: an empty queue has a next", seed, step)
+					}
+					continue
+				}
+				retry := len(lists[false]) == 0 || (len(lists[true]) > 0 && passed == 3)
+				want := lists[retry][0]
+				if passed++; retry || len(lists[true]) == 0 {
+					passed = 0
+				}
+				lists[retry] = lists[retry][1:]
+				if next, got := q.next(), q.serve(); got != want || next != want {
+					t.Fatalf("seed %d, step %d: another was served, a retry: %v, want %v", seed, step, got.retry, retry)
+				}
+			}
+			for retry, l := range map[bool]line{false: q.fresh, true: q.retries} {
+				var forth, back []*Permit
+				for p := l.first; p != nil; p = p.after {
+					forth = append(forth, p)
+				}
+				for p := l.last; p != nil; p = p.before {
+					back = append(back, p)
+				}
+				slices.Reverse(back)
+				if want := lists[retry]; !slices.Equal(forth, want) || !slices.Equal(back, want) {
+					t.Fatalf("seed %d, step %d: %d forth, %d back, of %d", seed, step, len(forth), len(back), len(want))
+				}
+			}
+			if want := len(lists[false]) + len(lists[true]); q.length != want {
+				t.Fatalf("seed %d, step %d: length %d, want %d", seed, step, q.length, want)
+			}
+		}
+	}
+}
