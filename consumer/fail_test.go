@@ -267,6 +267,29 @@ func TestWhoBroughtAboutAStopSeldomProbes(t *testing.T) {
 	r.untilStored("good") // by one of the first two probes: eleven before it would take seven minutes
 }
 
+// Who was in doubt when the upstream was found sick has to be answered badly twice again:
+// the limiter learns of the stop only after they have waited for it.
+func TestADoubtFromBeforeAStopIsNoneAfterIt(t *testing.T) {
+	r := newRig(t)
+	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
+	r.fault(simulator.HTML200, "^bad")
+	bad := make([]string, 11)
+	for i := range bad {
+		bad[i] = fmt.Sprint("bad", i)
+	}
+	r.wishAll(bad, schemas.High, schemas.CacheMiss)
+	r.until("a stop", func() bool { return r.limiter.Probed(time.Now()) })
+	before := r.upstream.Stats().ByFault[simulator.HTML200]
+	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.until("second answers to some", func() bool { return r.upstream.Stats().ByFault[simulator.HTML200] >= before+8 })
+	r.fault("", "")
+	r.untilStored(bad...)
+	r.untilCommitted(schemas.High)
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("%d letters", n)
+	}
+}
+
 func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {

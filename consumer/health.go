@@ -57,8 +57,8 @@ type ended struct {
 	bad    bool
 }
 
-// window is how the last calls ended, and the last call of each of the entities that were
-// last called for the first time.
+// window is how the last calls ended, and how the last call for each of the entities did
+// that came last: those that are tried again came when they were tried first.
 type window struct {
 	calls    [lookBack]ended
 	next     int
@@ -70,12 +70,12 @@ func (w *window) add(e ended) {
 	w.calls[w.next%lookBack] = e
 	w.next++
 	for i, known := range w.entities {
-		if known.entity == e.entity && !known.began.IsZero() {
+		if known.entity == e.entity {
 			w.entities[i] = e
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // what is tried again has been here, and was driven out by others
+	if e.first.Equal(e.began) { // otherwise it was here, and others have driven it out
 		w.entities[w.place%lookBack] = e
 		w.place++
 	}
@@ -99,7 +99,7 @@ func (w *window) tells() bool {
 	sick, well := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // tells nothing of now
+		case e.began.Before(since): // or there is none
 		case e.bad:
 			sick++
 		default:
@@ -129,10 +129,10 @@ const (
 // sick reports whether the end says nothing of its entity.
 func (d diagnosis) sick() bool { return d == sickSource || d == fellSick || d == sickEndpoint }
 
-// saw takes in how a call ended that began then, and its entity's tries in a row at
-// first; probed says whether a stop of the
-// source, whichever process began it, is or was in force at any time since. A refused
-// credential, a brake and a maintenance tell nothing: each has a way of its own.
+// saw takes in how a call ended that began then, and the tries in a row that it belongs to
+// at first; probed says whether a stop of the source, whichever process began it, is or
+// was in force at any time since. A refused credential, a brake and a maintenance tell
+// nothing: each has a way of its own.
 func (h *Health) saw(e schemas.Entity, class source.Class, first, began time.Time, probed func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
