@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,12 +16,12 @@ import (
 // when the stop is over; and a stream of others keeps nobody out.
 func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 	for _, why := range []why{whyProbing, whyNothing} {
-		slots := 0
+		var slots atomic.Int64
 		r := &redisDouble{}
 		r.answer = func(_ int, d demand) (grant, error) {
 			g := grant{now: r.now(), whyLow: why, backLow: 100 * ms}
-			if d.low > 0 && slots > 0 {
-				slots--
+			if d.low > 0 && slots.Load() > 0 {
+				slots.Add(-1)
 				g.low = []time.Duration{0}
 			}
 			return g, nil
@@ -39,7 +40,7 @@ func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 			}
 			next := func(want string) {
 				t.Helper()
-				slots = 1
+				slots.Store(1)
 				elapse(time.Second)
 				select {
 				case who := <-got:
