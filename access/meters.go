@@ -196,8 +196,12 @@ func (m *Meters) Begin(client, entity string) (begun bool, err error) {
 
 // RefreshMeters are what a refresh is counted by: Meters, or who stands in for them.
 type RefreshMeters interface {
+	// Begin counts a refresh under way, once until it has ended; begun: it was not
+	// under way for this client.
 	Begin(client, entity string) (begun bool, err error)
+	// NewKey counts n entities of which nothing is stored yet.
 	NewKey(client string, n int) error
+	// Abandon notes that what this client has begun is not under way after all.
 	Abandon(client, entity string)
 }
 

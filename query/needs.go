@@ -133,14 +133,8 @@ type Guard interface {
 type Meters interface {
 	// Request counts n requests.
 	Request(client string, n int) error
-	// NewKey counts n entities of which nothing is stored yet.
-	NewKey(client string, n int) error
-	// Begin counts a refresh under way, once until it has ended; begun: it was not
-	// under way for this client.
-	Begin(client, entity string) (begun bool, err error)
-	// Abandon notes that what this client has begun is not under way after all, and
-	// Ended that whatever was under way for an entity, for anybody, has ended.
-	Abandon(client, entity string)
+	access.RefreshMeters
+	// Ended notes that whatever was under way for an entity, for anybody, has ended.
 	Ended(entity string)
 	// Wait counts a client that waits, until it leaves.
 	Wait(client string) (leave func(), err error)
