@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -213,10 +212,7 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
 			r.work(schemas.High, func(c *consumer.Config) { c.Doubt = consumer.DefaultConfig(schemas.High).Doubt })
-			var keys []string
-			for i := range 100 {
-				keys = append(keys, fmt.Sprint("k", i))
-			}
+			keys := numbered("k", 100)
 			r.wishAll(keys[:30], schemas.High, schemas.CacheMiss)
 			r.untilStored(keys[:30]...)
 			r.fault(kind, "")
@@ -257,10 +253,7 @@ func TestWhoBroughtAboutAStopSeldomProbes(t *testing.T) {
 	c := consumer.DefaultConfig(schemas.High)
 	r.run(r.worker(c, r.db, p).Run)
 	r.fault(simulator.BadParameter, "^bad")
-	bad := make([]string, 11)
-	for i := range bad {
-		bad[i] = fmt.Sprint("bad", i)
-	}
+	bad := numbered("bad", 11)
 	r.wishAll(bad, schemas.High, schemas.CacheMiss)
 	r.until("all of them to wait again", func() bool { return r.limiter.Probed(time.Now()) && p.n.Load() >= int64(len(bad)) })
 	r.wish("good", schemas.High, schemas.CacheMiss)
@@ -273,10 +266,7 @@ func TestADoubtFromBeforeAStopIsNoneAfterIt(t *testing.T) {
 	r := newRig(t)
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
 	r.fault(simulator.HTML200, "^bad")
-	bad := make([]string, 11)
-	for i := range bad {
-		bad[i] = fmt.Sprint("bad", i)
-	}
+	bad := numbered("bad", 11)
 	r.wishAll(bad, schemas.High, schemas.CacheMiss)
 	r.until("a stop", func() bool { return r.limiter.Probed(time.Now()) })
 	before := r.upstream.Stats().ByFault[simulator.HTML200]
@@ -315,10 +305,7 @@ func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {
 func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	var keys []string
-	for i := range 40 {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := numbered("k", 40)
 	r.requests.noBegin.Store(true) // they are all about to be fetched
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })

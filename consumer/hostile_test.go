@@ -102,10 +102,7 @@ func (s rejecting) Write(ctx context.Context, writes []store.Write) ([]store.Res
 
 func TestARowThatTheDatabaseRefusesIsBuriedAndTheOthersOfItsBatchAreStored(t *testing.T) {
 	r := newRig(t)
-	keys := []string{"bad"}
-	for i := range 20 {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := append([]string{"bad"}, numbered("k", 20)...)
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
 	c.Linger = 200 * time.Millisecond // so that they come in one batch
@@ -294,10 +291,7 @@ func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
 		_, _ = w.Write(body)
 		inFlight.Add(-1)
 	}, func(c *source.Config) { c.MaxBody = 2 << 20 })
-	var keys []string
-	for i := range 100 {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := numbered("k", 100)
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
 	c.Bytes = bound

@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
@@ -348,6 +349,15 @@ func (r *rig) untilStored(keys ...string) {
 	for _, key := range keys {
 		r.until("a snapshot of "+key, func() bool { _, ok := r.snapshot(key); return ok })
 	}
+}
+
+// numbered returns n keys: prefix0, prefix1 and so on.
+func numbered(prefix string, n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint(prefix, i)
+	}
+	return keys
 }
 
 // lag returns how many records of the lane are not committed.

@@ -30,10 +30,7 @@ func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	var keys []string
-	for i := range 40 {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := numbered("k", 40)
 	r.untilJoined(1, 4)
 	r.requests.noSettle.Store(true) // what was sent does not come to its end
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
@@ -157,10 +154,7 @@ func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
 		kgo.HeartbeatInterval(200*time.Millisecond), kgo.Dialer(line.dial))...)
 	r.run(w.Run)
 	r.untilJoined(1, 4)
-	var keys []string
-	for i := range room {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := numbered("k", room)
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all places to be taken", func() bool { return p.n.Load() == room })
 	line.set(true)

@@ -267,10 +267,7 @@ func TestADatabaseThatIsDownHoldsEverythingAndLosesNothing(t *testing.T) {
 	r.untilStored("a")
 
 	r.db.down.Store(true)
-	var keys []string
-	for i := range 20 {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := numbered("k", 20)
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.db.tries.Load() >= 3 })
 	if lag := r.lag(schemas.High); lag < 20 {
@@ -386,10 +383,7 @@ func TestAnEventOfTheFormerSchemaIsSatisfiedOnlyByALaterFetch(t *testing.T) {
 func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
-	var keys []string
-	for i := range 300 {
-		keys = append(keys, fmt.Sprint("k", i))
-	}
+	keys := numbered("k", 300)
 	r.wishAll(keys, schemas.Low, schemas.Prefetch)
 	for range 3 {
 		before := r.db.wrote.Load()
