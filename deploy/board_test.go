@@ -6,7 +6,7 @@ import (
 )
 
 // The dashboards are described here in few words and written as the JSON that
-// Grafana provisions, by FRESHET_TEST_GOLDEN=1 go test ./deploy.
+// Grafana provisions, by: go test ./deploy -update.
 
 type board struct {
 	uid, title, about string

@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -203,6 +204,9 @@ func (p panel) options(kind string) object {
 	}
 }
 
+// update makes the golden-file tests write the files that they compare.
+var update = flag.Bool("update", false, "write the golden files")
+
 func TestTheDashboardsAreThoseDescribed(t *testing.T) {
 	for _, b := range []board{pipeline, readers, process} {
 		text, err := b.grafana()
@@ -210,14 +214,14 @@ func TestTheDashboardsAreThoseDescribed(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden := "grafana/dashboards/" + b.uid + ".json"
-		if os.Getenv("FRESHET_TEST_GOLDEN") != "" {
+		if *update {
 			if err := os.WriteFile(filepath.FromSlash(golden), text, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
 		if there, err := files.ReadFile(golden); err != nil || !bytes.Equal(there, text) {
-			t.Errorf("deploy/%s is not what is described (%v); write it with FRESHET_TEST_GOLDEN=1 go test ./deploy", golden, err)
+			t.Errorf("deploy/%s is not what is described (%v); write it with: go test ./deploy -update", golden, err)
 		}
 	}
 }

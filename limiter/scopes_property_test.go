@@ -2,11 +2,10 @@ package limiter
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,22 +14,17 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// scopesSeeds is how many random runs are judged; a change of the script deserves hundreds.
-const scopesSeeds = "FRESHET_TEST_SCOPES_SEEDS"
+// scopesSeeds selects the random runs. A change of the script deserves hundreds of them.
+var scopesSeeds = flag.String("scopes.seeds", "1-6", "the first and the last seed of the random runs of scoped policies")
 
 // Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
 // served and nothing is left over.
 func TestScopedPoliciesHoldInAnyInterleavingOfFaults(t *testing.T) {
-	first, n := uint64(1), 6
-	if text := os.Getenv(scopesSeeds); text != "" { // a number, or the first and the last
-		from, to, ranged := strings.Cut(text, "-")
-		a, _ := strconv.Atoi(from)
-		if n = a; ranged {
-			b, _ := strconv.Atoi(to)
-			first, n = uint64(a), b-a+1
-		}
+	var first, last uint64
+	if _, err := fmt.Sscanf(*scopesSeeds, "%d-%d", &first, &last); err != nil {
+		t.Fatalf("-scopes.seeds=%s: %v; write it as FIRST-LAST", *scopesSeeds, err)
 	}
-	for seed := first; seed < first+uint64(n); seed++ {
+	for seed := first; seed <= last; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			j := drawScopes(seed)
@@ -228,7 +222,7 @@ func (j *scopesJudge) play(f *callers) {
 		f.Errorf("only %d calls", len(f.calls))
 	}
 	if f.Failed() {
-		f.Logf("%s=%d-%d\n%+v\n%s", scopesSeeds, j.seed, j.seed, j.config.Policies, strings.Join(j.story, "\n"))
+		f.Logf("-scopes.seeds=%d-%d\n%+v\n%s", j.seed, j.seed, j.config.Policies, strings.Join(j.story, "\n"))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -76,8 +77,8 @@ func count(reg prometheus.Gatherer) (counters, error) {
 	return all, err
 }
 
-// jobVariable holds the job of a test binary that is to be a worker process.
-const jobVariable = "FRESHET_TEST_LIMITER_JOB"
+// jobFlag makes the test binary a worker process with this job.
+var jobFlag = flag.String("limiter.job", "", "run as a worker process with this job (JSON)")
 
 type job struct {
 	Source, Redis, Upstream string
@@ -85,7 +86,8 @@ type job struct {
 }
 
 func TestMain(m *testing.M) {
-	text := os.Getenv(jobVariable)
+	flag.Parse()
+	text := *jobFlag
 	if text == "" {
 		os.Exit(m.Run())
 	}
@@ -215,8 +217,7 @@ func newProcess(t testing.TB, j job) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.CommandContext(context.Background(), self), t: t}
-	p.Env = append(os.Environ(), jobVariable+"="+string(text))
+	p := &process{Cmd: exec.CommandContext(context.Background(), self, "-limiter.job="+string(text)), t: t}
 	p.Cmd.Stderr = &p.stderr
 	if p.stdin, err = p.StdinPipe(); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"flag"
 	"html"
 	"html/template"
 	"os"
@@ -39,20 +40,23 @@ func pageOf(text []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// update makes the golden-file tests write the files that they compare.
+var update = flag.Bool("update", false, "write the golden files")
+
 func TestThePageIsThatOfTheDocument(t *testing.T) {
 	page, err := pageOf(OpenAPI)
 	if err != nil {
 		t.Fatalf("the page can't show the document: %v", err)
 	}
 	const golden = "openapi.html"
-	if os.Getenv("FRESHET_TEST_GOLDEN") != "" {
+	if *update {
 		if err := os.WriteFile(golden, page, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if !bytes.Equal(page, OpenAPIPage) {
-		t.Errorf("schemas/%s is not the page of schemas/openapi.yaml; write it with FRESHET_TEST_GOLDEN=1 go test ./schemas, and look at it in a browser", golden)
+		t.Errorf("schemas/%s is not the page of schemas/openapi.yaml; write it with: go test ./schemas -update, and look at it in a browser", golden)
 	}
 }
 

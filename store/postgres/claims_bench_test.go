@@ -2,9 +2,8 @@ package postgres
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -130,23 +129,15 @@ func TestATickCostsTheSameHoweverManyEntitiesThereAre(t *testing.T) {
 	}
 }
 
-// entityCounts are 10,000 and a million or, as FRESHET_TEST_ENTITIES says, more.
-func entityCounts(b *testing.B) []int {
-	counts := []int{10_000, 1_000_000}
-	if text := os.Getenv("FRESHET_TEST_ENTITIES"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			b.Fatal("FRESHET_TEST_ENTITIES:", err)
-		}
-		counts[1] = n
-	}
-	return counts
-}
+var maxEntities = flag.Int("entities", 1_000_000, "number of entities in the larger table of the schedule's benchmarks")
+
+// entityCounts returns the sizes of the tables that are compared.
+func entityCounts() []int { return []int{10_000, *maxEntities} }
 
 // BenchmarkTick times ticks of tickBatch, and counts the pages of one, at first and when
 // vacuum is due.
 func BenchmarkTick(b *testing.B) {
-	for _, n := range entityCounts(b) {
+	for _, n := range entityCounts() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			s := open(b)
 			fillEntities(b, s, n)

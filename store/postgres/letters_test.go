@@ -2,8 +2,8 @@ package postgres
 
 import (
 	"errors"
+	"flag"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -120,11 +120,12 @@ func TestLettersAreMigratedBesideAWorkerThatWritesAFailure(t *testing.T) {
 	}
 }
 
-// TestAMillionLetters measures what is asked about a million letters of one source, where
-// FRESHET_TEST_MILLION is set: it takes a minute to write them.
+var long = flag.Bool("long", false, "run the tests that take minutes")
+
+// TestAMillionLetters measures queries over a million dead letters of one source.
 func TestAMillionLetters(t *testing.T) {
-	if os.Getenv("FRESHET_TEST_MILLION") == "" {
-		t.Skip("FRESHET_TEST_MILLION is not set")
+	if !*long {
+		t.Skip("a million rows take a minute to write: make e2e-long")
 	}
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
