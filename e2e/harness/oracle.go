@@ -82,7 +82,12 @@ func CountByKey(all []Request) map[string]int {
 }
 
 // Lag returns the number of records of the lanes that are not committed.
-func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (n int64, err error) {
+func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (int64, error) {
+	return s.LagOf(ctx, s.Source, lanes...)
+}
+
+// LagOf is Lag of one of several sources.
+func (s *Site) LagOf(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
 		return 0, err
@@ -90,12 +95,12 @@ func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (n int64, err err
 	defer client.Close()
 	admin := kadm.NewClient(client)
 	for _, lane := range lanes {
-		topic := schemas.RequestTopic(s.Source, lane)
+		topic := schemas.RequestTopic(source, lane)
 		ends, err := admin.ListEndOffsets(ctx, topic)
 		if err = errors.Join(err, ends.Error()); err != nil {
 			return 0, err
 		}
-		committed, err := admin.FetchOffsets(ctx, schemas.Group(s.Source, lane))
+		committed, err := admin.FetchOffsets(ctx, schemas.Group(source, lane))
 		if err != nil {
 			return 0, err
 		}
@@ -119,13 +124,18 @@ func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
 }
 
 // DeadLetters returns the number of records on the dead-letter topic.
-func (s *Site) DeadLetters(ctx context.Context) (n int, err error) {
+func (s *Site) DeadLetters(ctx context.Context) (int, error) {
+	return s.DeadLettersOf(ctx, s.Source)
+}
+
+// DeadLettersOf is DeadLetters of one of several sources.
+func (s *Site) DeadLettersOf(ctx context.Context, source string) (n int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, schemas.DeadLetterTopic(s.Source))
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, schemas.DeadLetterTopic(source))
 	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
 	return n, errors.Join(err, ends.Error())
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -22,6 +24,30 @@ type Process struct {
 	Found   string        // the part of its output that Start waited for
 	Address string        // of a Redis
 	Done    chan struct{} // closed when it has ended
+
+	mu       sync.Mutex
+	warnings []string
+}
+
+// maxWarnings bounds what is kept of a process's warnings.
+const maxWarnings = 20
+
+// Warnings returns the last lines of its output that are not of the level INFO or DEBUG.
+func (p *Process) Warnings() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.warnings)
+}
+
+func (p *Process) note(line string) {
+	if strings.Contains(line, "level=INFO") || strings.Contains(line, "level=DEBUG") {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.warnings = append(p.warnings, line); len(p.warnings) > maxWarnings {
+		p.warnings = p.warnings[1:]
+	}
 }
 
 // URL is the address that Start found.
@@ -62,6 +88,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 				seen = true
 				found <- m[len(m)-1]
 			}
+			p.note(lines.Text())
 		}
 		close(found)
 	}()

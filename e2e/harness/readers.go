@@ -1,14 +1,17 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -68,6 +71,80 @@ func (r Reader) Queue(ctx context.Context, key string) (queued bool, err error) 
 		}
 	}
 	return false, nil
+}
+
+// ErrUnavailable is the cause of the errors of answers with the status 503.
+var ErrUnavailable = errors.New("503")
+
+// Freshness reads an entity and returns its freshness. The entity tag is that of a snapshot
+// that the client has, or empty.
+func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.API+"/"+r.Facet+"/"+key, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("If-None-Match", tag)
+	resp, err := r.Client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case resp.StatusCode == http.StatusNotModified && strings.Contains(resp.Header.Get("Cache-Control"), "max-age=0,"):
+		return "STALE", nil
+	case resp.StatusCode == http.StatusNotModified:
+		return "FRESH", nil
+	case resp.StatusCode == http.StatusServiceUnavailable:
+		return "", fmt.Errorf("%w: %.200s", ErrUnavailable, text)
+	}
+	const member = `"freshness":"` // behind the snapshot, which is long
+	i := bytes.LastIndex(text, []byte(member))
+	if resp.StatusCode >= http.StatusInternalServerError || i < 0 {
+		return "", fmt.Errorf("%d %.200s", resp.StatusCode, text)
+	}
+	freshness, _, _ := strings.Cut(string(text[i+len(member):]), `"`)
+	return freshness, nil
+}
+
+// CountFreshness reads each key once, with so many requests in flight, and counts the
+// answers by their freshness. After a 503 it reads again a second later, up to ten times.
+// The error is that of the first read that failed.
+func (r Reader) CountFreshness(ctx context.Context, keys []string, inFlight int, tag string) (map[string]int, error) {
+	work := make(chan string, len(keys))
+	for _, key := range keys {
+		work <- key
+	}
+	close(work)
+	var mu sync.Mutex
+	count := map[string]int{}
+	var first error
+	var wg sync.WaitGroup
+	for range inFlight {
+		wg.Go(func() {
+			for key := range work {
+				freshness, err := r.Freshness(ctx, key, tag)
+				for again := 0; errors.Is(err, ErrUnavailable) && again < 10; again++ {
+					_ = Pause(ctx, time.Second)
+					freshness, err = r.Freshness(ctx, key, tag)
+				}
+				mu.Lock()
+				count[freshness]++
+				if err != nil && first == nil {
+					first = fmt.Errorf("%s: %w", key, err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if first != nil {
+		first = fmt.Errorf("%d of %d reads failed, the first: %w", count[""], len(keys), first)
+	}
+	return count, first
 }
 
 // ReadMany reads up to 100 entities with one request.

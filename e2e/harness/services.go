@@ -76,7 +76,7 @@ func ownHost(ctx context.Context) string {
 func (s *Site) StartRedis(ctx context.Context, address string, more ...string) (*Process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, errors.New("there is no redis-server; install it with: apt-get install -y --no-install-recommends redis-server")
+		return nil, fmt.Errorf("redis-server %w; install it with: apt-get install -y --no-install-recommends redis-server", ErrMissing)
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -110,10 +110,14 @@ func (s *Site) FreePort(ctx context.Context) (string, error) {
 	return "", errors.New("there is no free port between 20000 and 30000")
 }
 
+// ErrMissing is the cause of errors for a service whose variable is not set, and for a
+// program that is not installed.
+var ErrMissing = errors.New("is missing")
+
 // ServiceAddress returns the value of a variable FRESHET_TEST_…, which must be set.
 func ServiceAddress(variable string) (string, error) {
 	if value := os.Getenv(variable); value != "" {
 		return value, nil
 	}
-	return "", fmt.Errorf(`%s is not set; start the services with: eval "$(scripts/services up)"`, variable)
+	return "", fmt.Errorf(`%s %w; start the services with: eval "$(scripts/services up)"`, variable, ErrMissing)
 }

@@ -33,7 +33,9 @@ type Site struct {
 	Edits   []string          // old, new, old, new …: changes of the reference source's configuration
 	Sources map[string]string // configurations by name, instead of the reference source
 	Env     []string          // further environment of the processes
-	Token   string            // the administrator's; without one, requests need no token
+	// MaxPartitions bounds the partitions of each topic, for sites with many sources; 0: as configured.
+	MaxPartitions int32
+	Token         string // the administrator's; without one, requests need no token
 
 	Upstream string // URL of the simulator
 	Latency  string // of its answers, as it was started
@@ -114,9 +116,24 @@ func (s *Site) Prepare(ctx context.Context, facets map[string]string, simulate .
 // CreateTables creates tables, and the topics of all sources that are missing.
 func (s *Site) CreateTables(ctx context.Context) error {
 	s.OnClose(s.deleteTopics)
-	for _, command := range [][]string{{"migrate", "up"}, {"topics", "ensure"}} {
-		if _, err := s.Command(ctx, command...); err != nil {
-			return err
+	if _, err := s.Command(ctx, "migrate", "up"); err != nil {
+		return err
+	}
+	if s.MaxPartitions == 0 {
+		_, err := s.Command(ctx, "topics", "ensure")
+		return err
+	}
+	client, err := s.ConnectKafka()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	for _, name := range s.names() {
+		for _, topic := range schemas.Topics(name) {
+			if _, err := admin.CreateTopic(ctx, min(s.MaxPartitions, topic.Partitions), 1, nil, topic.Name); err != nil {
+				return fmt.Errorf("create the topic %s: %w", topic.Name, err)
+			}
 		}
 	}
 	return nil

@@ -50,6 +50,19 @@ type Arrival struct {
 	Fault  simulator.Kind
 }
 
+// Reset clears the upstream's counters and its log.
+func (s *Site) Reset(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Upstream+"/_reset", http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
 // get returns the answer of one of the simulator's own endpoints. The caller closes it.
 func (s *Site) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Upstream+path, http.NoBody)

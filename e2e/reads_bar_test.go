@@ -1,17 +1,17 @@
-package main
+package e2e
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
 )
 
 const (
@@ -24,17 +24,6 @@ const (
 
 // The encodings that readers ask for; identity is to ask for none.
 var encodings = []string{"zstd", "gzip", "identity"}
-
-// roundTime is how long each is measured at a stretch; make bench-reads ROUND=10s.
-func roundTime(t *testing.T) time.Duration {
-	t.Helper()
-	text := cmp.Or(os.Getenv("FRESHET_TEST_ROUND"), "5s")
-	d, err := time.ParseDuration(text)
-	if err != nil || d < time.Second || d%time.Second != 0 {
-		t.Fatalf("FRESHET_TEST_ROUND=%s: write whole seconds, as in 5s", text)
-	}
-	return d
-}
 
 // readsOf are those who are measured beside each other, on snapshots of one size.
 type readsOf struct {
@@ -66,18 +55,16 @@ type figures struct {
 	memory              float64 // MB
 }
 
-// TestTheBarOfReads measures fresh hits beside nginx' cache with the same bytes and
+// TestReads_AreServedBesideNginx measures fresh hits beside nginx' cache with the same bytes and
 // beside the least that a handler on the same database can do, and prints all in
 // one table. The rounds take turns, so that the machine's noise hits all alike.
-func TestTheBarOfReads(t *testing.T) {
-	if os.Getenv("FRESHET_TEST_BAR") == "" {
-		t.Skip("timed figures are judged by: make bench-reads")
+func TestReads_AreServedBesideNginx(t *testing.T) {
+	longOnly(t)
+	round := *round
+	if round < time.Second || round%time.Second != 0 {
+		t.Fatalf("-round=%v: want whole seconds, as in 5s", round)
 	}
-	round := roundTime(t)
-	w := newWrk(t, round)
-	x := newNginx(t)
-	f := newFleet(t, false)
-	f.muted = "context canceled" // of readers that wrk drops at the end of a round
+	w, x, f := newWrk(t, round), newNginx(t), newFleet(t)
 	bare := f.bareServer()
 	began := time.Now()
 	var all []*readsOf
@@ -95,23 +82,23 @@ func TestTheBarOfReads(t *testing.T) {
 }
 
 // compareReads measures all rivals with snapshots of one size.
-func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *process, s readSize) *readsOf {
+func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Process, s readSize) *readsOf {
 	t.Helper()
 	hot, cold := f.storeReads(t, s)
 	ours := f.queryProcess()
-	api, front := "http://"+ours.found, x.warm(f, "http://"+ours.found, hot)
+	api, front := ours.URL(), x.warm(f, ours.URL(), hot)
 	r := &readsOf{size: s.describe(t), figures: map[*rival][]figures{}}
 
 	add := func(who, how, encoding, at string, keys keyRange, pids func() []int) *rival {
 		v := &rival{who: who, how: how, encoding: encoding}
-		v.answer = f.onlyAnswer(at+keys.path(f.source, 0), encoding)
+		v.answer = f.onlyAnswer(at+keys.path(f.Source, 0), encoding)
 		if pids != nil {
-			v.measure = func() figures { return w.run(t, at, f.source, keys, encoding, pids()) }
+			v.measure = func() figures { return w.run(t, at, f.Source, keys, encoding, pids()) }
 		}
 		r.rivals = append(r.rivals, v)
 		return v
 	}
-	only := func(p *process) func() []int { return func() []int { return []int{p.Process.Pid} } }
+	only := func(p *harness.Process) func() []int { return func() []int { return []int{p.Process.Pid} } }
 	for _, encoding := range encodings { // those that are compared are neighbours in time
 		mirror := add("nginx", "hot", encoding, front, hot, func() []int { return x.processes(t) })
 		ours := add("freshet", "hot", encoding, api, hot, only(ours))
@@ -119,9 +106,9 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *process, s re
 		ours = add("freshet", "cold", encoding, api, hot, nil)
 		ours.beside, ours.measure = mirror, func() figures { return f.coldRound(t, w, cold, hot, encoding) }
 		if encoding == "zstd" {
-			add("echo, from memory", "hot", encoding, bare.found+memory, hot, only(bare)).beside = mirror
-			add("echo and pgx", "hot", encoding, bare.found, hot, only(bare)).beside = mirror
-			add("echo and pgx", "cold", encoding, bare.found, cold, only(bare)).beside = mirror
+			add("echo, from memory", "hot", encoding, bare.Found+memory, hot, only(bare)).beside = mirror
+			add("echo and pgx", "hot", encoding, bare.Found, hot, only(bare)).beside = mirror
+			add("echo and pgx", "cold", encoding, bare.Found, cold, only(bare)).beside = mirror
 		}
 	}
 	for range readRounds {
@@ -132,7 +119,7 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *process, s re
 	if n := x.asked.Load(); n != x.warmed {
 		t.Errorf("nginx asked its origin %d times, %d of them to be warmed: not all came from its cache", n, x.warmed)
 	}
-	ours.stop(t)
+	ours.Stop()
 	return r
 }
 
@@ -142,11 +129,11 @@ func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding str
 	t.Helper()
 	p := f.queryProcess()
 	for i := range hot.count { // opens the pool's connections
-		f.onlyAnswer("http://"+p.found+hot.path(f.source, i), encoding)
+		f.onlyAnswer(p.URL()+hot.path(f.Source, i), encoding)
 	}
 	before := f.payloadsRead()
-	got := w.run(t, "http://"+p.found, f.source, cold, encoding, []int{p.Process.Pid})
-	p.stop(t) // its sessions end, and with them the delay of the statistics
+	got := w.run(t, p.URL(), f.Source, cold, encoding, []int{p.Process.Pid})
+	p.Stop() // its sessions end, and with them the delay of the statistics
 	requests := int64(got.perSecond * w.round.Seconds())
 	if requests > int64(cold.count) {
 		t.Errorf("%d reads of %d cold keys: some were read twice; store more of them", requests, cold.count)
@@ -161,11 +148,6 @@ func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding str
 func (f *fleet) payloadsRead() int64 {
 	f.Helper()
 	return f.one("SELECT coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_payload_%'")
-}
-
-func (f *fleet) queryProcess() *process {
-	f.Helper()
-	return f.start(`query service is up.* listen=([0-9.:]+)`, "query", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")
 }
 
 // of is the median over the rounds.

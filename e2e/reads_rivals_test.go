@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bytes"
@@ -23,15 +23,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/freshet/freshet/e2e/harness"
 	"github.com/freshet/freshet/store"
 )
 
-const (
-	// bareVariable has the test's binary be the bare server, on the database it names.
-	bareVariable = "FRESHET_TEST_BARE"
-	// memory is where the bare server answers from what it has read once.
-	memory = "/memory"
-)
+// memory is the path where the bare server answers from memory.
+const memory = "/memory"
 
 // serveBare is the least that serves a stored payload: no freshness, no envelope, no
 // metrics. Its pool is that of postgres.Open.
@@ -82,15 +79,14 @@ func serveBare(url string) {
 	fail(http.Serve(l, e))
 }
 
-func (f *fleet) bareServer() *process {
+// bareServer starts the test's binary as the bare server.
+func (f *fleet) bareServer() *harness.Process {
 	f.Helper()
-	binary, err := os.Executable()
-	if err != nil {
-		f.Fatal(err)
-	}
-	bare := *f
-	bare.binary, bare.env = binary, []string{bareVariable + "=" + f.database}
-	return bare.start("bare server at (http://[0-9.:]+)", "bare")
+	program, err := os.Executable()
+	f.check(err)
+	p, err := f.StartProgram(f.Context(), "bare", "bare server at (http://[0-9.:]+)", nil, program, "-bare", f.Database)
+	f.check(err)
+	return p
 }
 
 // nginx serves from its proxy_cache what an origin in this process gave it once.
@@ -184,18 +180,21 @@ func newNginx(t *testing.T) *nginx {
 		<-ended
 	})
 	x.at, x.master = "http://"+address, cmd.Process.Pid
-	within(t, patience, "an nginx that listens", func() bool {
+	listens := func() (bool, error) {
 		select {
 		case <-ended:
-			t.Fatalf("nginx ended:\n%s", output.String())
+			return false, fmt.Errorf("nginx ended:\n%s", output.String())
 		default:
 		}
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = conn.Close()
 		}
-		return err == nil
-	})
+		return err == nil, nil
+	}
+	if err := harness.Until(t.Context(), timeout, "an nginx that listens", listens); err != nil {
+		t.Fatal(err)
+	}
 	return x
 }
 
@@ -229,9 +228,9 @@ func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	f.Helper()
 	pages := map[string]page{}
 	for i := range keys.count {
-		path := keys.path(f.source, i)
+		path := keys.path(f.Source, i)
 		for _, encoding := range encodings {
-			header, wire, plain := f.read(api+path, encoding)
+			header, wire, plain := f.readEncoded(api+path, encoding)
 			kept := http.Header{"Content-Type": header["Content-Type"], "Etag": header["Etag"], "Cache-Control": header["Cache-Control"]}
 			switch got := header.Get("Content-Encoding"); {
 			case got == encoding || (got == "" && encoding == "identity"):
@@ -256,9 +255,20 @@ func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	x.origin.Store(&pages)
 	for i := range keys.count {
 		for _, encoding := range encodings {
-			f.onlyAnswer(x.at+keys.path(f.source, i), encoding)
+			f.onlyAnswer(x.at+keys.path(f.Source, i), encoding)
 		}
 	}
 	x.warmed = x.asked.Load()
 	return x.at
+}
+
+// freeAddress returns an address on which nothing listens at the moment.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
 }

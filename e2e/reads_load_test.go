@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"compress/gzip"
@@ -70,7 +70,7 @@ func (s readSize) describe(t *testing.T) string {
 // storeReads stores fresh snapshots under hot and cold keys, past the workers.
 func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 	t.Helper()
-	db, err := postgres.Open(f.Context(), f.database)
+	db, err := postgres.Open(f.Context(), f.Database)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 			for i := from; i < min(from+most, keys.count); i++ {
 				c := contents[i%len(contents)]
 				writes = append(writes, store.Write{
-					Entity:  schemas.Entity{Source: f.source, Facet: "character", Key: fmt.Sprint(keys.prefix, i)},
+					Entity:  schemas.Entity{Source: f.Source, Facet: "character", Key: fmt.Sprint(keys.prefix, i)},
 					Version: 1, CheckedAt: now, Hash: c.hash,
 					Payload: func() (store.Payload, error) { return c.payload, nil },
 				})
@@ -113,9 +113,9 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 	return hot, cold
 }
 
-// read returns an answer to a read that asks for an encoding, as it came, and what
+// readEncoded returns an answer to a read that asks for an encoding, as it came, and what
 // it says decoded.
-func (f *fleet) read(url, encoding string) (header http.Header, wire, plain []byte) {
+func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, plain []byte) {
 	f.Helper()
 	req, err := http.NewRequestWithContext(f.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -157,7 +157,7 @@ func (f *fleet) read(url, encoding string) (header http.Header, wire, plain []by
 // onlyAnswer tells what a read is answered with, which must be JSON.
 func (f *fleet) onlyAnswer(url, encoding string) answered {
 	f.Helper()
-	header, wire, plain := f.read(url, encoding)
+	header, wire, plain := f.readEncoded(url, encoding)
 	if !json.Valid(plain) {
 		f.Fatalf("%s in %s is no JSON: %.100s", url, encoding, plain)
 	}
@@ -229,7 +229,7 @@ func (w *wrk) run(t *testing.T, at, source string, keys keyRange, encoding strin
 		t.Fatal(err)
 	}
 	before := usedBy(t, pids)
-	ctx, cancel := context.WithTimeout(t.Context(), w.round+patience)
+	ctx, cancel := context.WithTimeout(t.Context(), w.round+timeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, w.path, "--latency", "-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections),
 		"-d", fmt.Sprint(int(w.round.Seconds()), "s"), "--timeout", "10s", "-s", script, "http://"+host).CombinedOutput()
