@@ -241,23 +241,18 @@ func (l lock) settle(ctx context.Context, number int64) (bool, error) {
 
 // cluster: the whole pipeline on a Redis Cluster.
 func cluster(ctx context.Context, s *site, _ options) error {
-	addresses, err := harness.ServiceAddress("FRESHET_TEST_REDIS_CLUSTER")
-	if err != nil {
+	if err := s.UseRedisCluster(); err != nil {
 		return err
 	}
-	s.RedisCluster = strings.Split(addresses, ",")
 	if err := s.Prepare(ctx, onlySmall, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.RedisCluster})
-	s.OnClose(func() {
-		s.forget(rdb) // the cluster is everybody's
-		_ = rdb.Close()
-	})
+	s.OnClose(func() { _ = rdb.Close() })
 	return s.pipeline(ctx, "cluster", 2000, false, func(t *table) error {
 		var nodes, used, entities atomic.Int64
 		err := rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-			n, err := scan(ctx, node, "upd:{"+s.Source+"/*")
+			n, err := harness.ScanKeys(ctx, node, "upd:{"+s.Source+"/*")
 			nodes.Add(1)
 			entities.Add(int64(len(n)))
 			if len(n) > 0 {
@@ -274,29 +269,6 @@ func cluster(ctx context.Context, s *site, _ options) error {
 		// What a permit takes is in one slot, so that it is one step on one node.
 		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:lanes").Result()
 		t.count("the limiter's state is there", int(there), 1)
-		return err
-	})
-}
-
-// scan returns the keys of a node that match.
-func scan(ctx context.Context, node *redis.Client, pattern string) (all []string, err error) {
-	for i := node.Scan(ctx, 0, pattern, 1000).Iterator(); ; {
-		if !i.Next(ctx) {
-			return all, i.Err()
-		}
-		all = append(all, i.Val())
-	}
-}
-
-// forget removes what the scenario left in a cluster.
-func (s *site) forget(rdb *redis.ClusterClient) {
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-	defer cancel()
-	_ = rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		all, err := scan(ctx, node, "*{"+s.Source+"*")
-		for _, key := range all {
-			err = node.Del(ctx, key).Err()
-		}
 		return err
 	})
 }

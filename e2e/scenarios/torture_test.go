@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/freshet/freshet/e2e/harness"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
 )
 
@@ -243,19 +241,6 @@ func TestAPromiseIsInDoubtWhileItsProcessCouldNotKeepIt(t *testing.T) {
 		if got, long := c.t.doubtful("query-1", began.Add(c.from)); got != c.want || long {
 			t.Errorf("%v, a promise %v before or after: %t", c.t.done[0].hurt, c.from, got)
 		}
-	}
-}
-
-func TestTortureShort(t *testing.T) {
-	servicetest.Kafka(t)
-	servicetest.Postgres(t)
-	servicetest.Program(t, "redis-server", "redis-server")
-	// A seed whose first ten faults are of all parts, and short: it has a broker of its own
-	// to start. A worker is killed while the tables are locked, Redis fails over and loses
-	// its data, the broker is stopped.
-	var out bytes.Buffer
-	if code := run(t.Context(), []string{"--seed", "155752", "--faults", "10", "torture"}, &out, &out); code != 0 {
-		t.Errorf("it ended with %d:\n%s", code, out.Bytes())
 	}
 }
 
