@@ -15,7 +15,7 @@ const (
 	slack  = 5 * time.Second
 )
 
-// limiterView is what the test reads of `freshet limiter -o jsonl`.
+// limiterView is a part of the output of `freshet limiter -o jsonl`.
 type limiterView struct {
 	State     string
 	Revision  int64

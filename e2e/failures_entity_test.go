@@ -96,7 +96,7 @@ func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReaso
 	}
 }
 
-// without removes a key from those that must be fresh in the end.
+// without removes a key from the keys that must be fresh in the end.
 func (c *testSource) without(key string) {
 	c.keys = slices.DeleteFunc(c.keys, func(k string) bool { return k == key })
 }

@@ -73,7 +73,7 @@ func refusedWith(name, value string) func(time.Time) simulator.Fault {
 	return always(simulator.Fault{Kind: simulator.TooManyRequests, Headers: map[string]string{name: value}})
 }
 
-// failures are all of them. The name of each says what the upstream does.
+// failures returns all failures by the behaviour of the upstream.
 func failures(t *testing.T) map[string]failure {
 	secret := filepath.Join(t.TempDir(), "secret")
 	return map[string]failure{

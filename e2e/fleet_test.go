@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"os"
@@ -9,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
-
-	"context"
 
 	"github.com/freshet/freshet/e2e/harness"
 	"github.com/freshet/freshet/schemas"

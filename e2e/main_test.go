@@ -66,8 +66,8 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
-// withBusy is a limit with what a machine that has other work may take more. A probe whose
-// permit is not spent in time is followed by the next one, twice as far away.
+// withBusy adds to a limit the delay of a machine that has other work. A probe whose permit
+// is not spent in time is followed by the next one after twice the pause.
 func withBusy(limit time.Duration) time.Duration {
 	if *quietMachine {
 		return limit + 5*time.Second

@@ -74,8 +74,8 @@ func TestTotalOutage_LeavesNothingBehind(t *testing.T) {
 	atMost(t, "calls more than there are entities", after.Arrivals-(len(c.keys)-before), len(c.keys)/20)
 }
 
-// expectProbes checks the failed calls: those of the first two seconds show the outage, and
-// the later ones are probes, none of which comes before its time.
+// expectProbes checks the failed calls. Calls of the first two seconds show the outage. All
+// later calls are probes, and none comes before its time.
 func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	t.Helper()
 	known := 0

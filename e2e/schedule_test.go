@@ -136,7 +136,7 @@ func TestScheduler_EnqueuesNoMoreThanTheBudget(t *testing.T) {
 	}
 	tt.until(timeout, "the first", func() bool { return tt.enqueued() > 0 })
 	tt.expectNothingDuringAStop(api) // also without a worker
-	// One burst more, and what is enqueued between reading the clock and the topic.
+	// One burst more, and the records enqueued between reading the clock and the topic.
 	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()
@@ -166,7 +166,7 @@ func (tt *timetable) expectNothingDuringAStop(api string) {
 	tt.Helper()
 	addr := strings.TrimPrefix(api, "http://")
 	tt.must("stop", "--yes", "--addr", addr)
-	<-time.After(obeyed + time.Second) // and for what is being enqueued
+	<-time.After(obeyed + time.Second) // and until the current claim is enqueued
 	before := tt.enqueued()
 	<-time.After(5 * time.Second)
 	equal(tt, "enqueued during an emergency stop", tt.enqueued()-before, 0)

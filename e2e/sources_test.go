@@ -153,7 +153,7 @@ func (c *testSource) fail(faults ...simulator.Fault) {
 	c.must(c.upstream.Control(simulator.Control{Faults: append([]simulator.Fault{}, faults...)}))
 }
 
-// answer is what the test reads of an answer.
+// answer is a part of the answer to a read.
 type answer struct {
 	Freshness       string `json:"freshness"`
 	UpdateQueued    bool   `json:"updateQueued"`

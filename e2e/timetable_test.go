@@ -183,9 +183,9 @@ func (tt *timetable) records() map[string]int {
 	return harness.CountByKey(all)
 }
 
-// expectRecords checks that each entity was enqueued once. Those of a harmed claim may be on
-// the topic twice: a scheduler may be killed between Kafka's ack and the confirmation of the
-// lock.
+// expectRecords checks that each entity was enqueued once. An entity of a harmed claim may be
+// on the topic twice: a scheduler may be killed between Kafka's ack and the confirmation of
+// the lock.
 func (tt *timetable) expectRecords() {
 	tt.Helper()
 	records := tt.records()

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// usage is what a process has used: processor time of all its threads, and its peak of
-// resident memory in MB.
+// usage is the processor time of all threads of a process, and its peak of resident memory
+// in MB.
 type usage struct {
 	cpu  time.Duration
 	peak float64

@@ -3,7 +3,7 @@
 // role. It stops, kills and freezes them, and reads the counters by which a test or a
 // scenario judges them: Kafka's, the database's and the upstream's own.
 //
-// PostgreSQL, Kafka and the Redis Cluster are those of the variables FRESHET_TEST_…
-// (scripts/services). Every function returns an error, so that both tests and the
+// The variables FRESHET_TEST_… have the addresses of PostgreSQL, Kafka and the Redis
+// Cluster (scripts/services). Every function returns an error, so that both tests and the
 // program in e2e/scenarios use it.
 package harness

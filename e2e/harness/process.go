@@ -165,7 +165,7 @@ func (p *Process) FreezeFor(ctx context.Context, length time.Duration) error {
 	return errors.Join(err, p.Continue())
 }
 
-// Processes returns all processes, also those that have ended.
+// Processes returns all processes, running and ended.
 func (s *Site) Processes() []*Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()

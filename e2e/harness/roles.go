@@ -49,8 +49,8 @@ func (s *Site) startRole(ctx context.Context, name string, args ...string) (*Pro
 	return s.Start(ctx, name, Ready(args[0]), env, args...)
 }
 
-// StartTarget starts a process that serves its metrics at an address. What it prints when
-// it is ready is the address of a query service, and empty for the other roles.
+// StartTarget starts a process that serves its metrics at an address. Its URL is that of its
+// API, for a query service.
 func (s *Site) StartTarget(ctx context.Context, name, role, address string) (*Process, error) {
 	args := []string{role, "--ops-listen", address}
 	if role == "query" {

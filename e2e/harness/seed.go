@@ -100,17 +100,19 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 func ContentKey(n int) string { return fmt.Sprint("content", n%ContentCount) }
 
 // UnlimitedPermits grants every call at once.
-type UnlimitedPermits struct{}
+var UnlimitedPermits unlimited
 
-func (UnlimitedPermits) Acquire(context.Context, source.Call) (source.Permit, error) {
-	return UnlimitedPermits{}, nil
+type unlimited struct{}
+
+func (unlimited) Acquire(context.Context, source.Call) (source.Permit, error) {
+	return unlimited{}, nil
 }
-func (UnlimitedPermits) Spend(context.Context) error { return nil }
-func (UnlimitedPermits) Release()                    {}
-func (UnlimitedPermits) Written()                    {}
-func (UnlimitedPermits) Credential() string          { return "" }
-func (UnlimitedPermits) Finished(source.Ended)       {}
-func (UnlimitedPermits) Answered()                   {}
+func (unlimited) Spend(context.Context) error { return nil }
+func (unlimited) Release()                    {}
+func (unlimited) Written()                    {}
+func (unlimited) Credential() string          { return "" }
+func (unlimited) Finished(source.Ended)       {}
+func (unlimited) Answered()                   {}
 
 // ReferenceSource returns the reference source, with a simulator of its own in this process
 // that has the same documents and no quota. The caller calls end.
@@ -139,7 +141,7 @@ func FetchContent(ctx context.Context, src *source.Source, facet, key string) (*
 	if err != nil {
 		return nil, err
 	}
-	answers, err := src.Fetch(ctx, plan, UnlimitedPermits{})
+	answers, err := src.Fetch(ctx, plan, UnlimitedPermits)
 	if err != nil {
 		return nil, err
 	}

@@ -89,8 +89,8 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}, err
 }
 
-// AllowConnections allows connections to the site's database, or forbids them and ends
-// those that are open. Other databases of the server are not affected.
+// AllowConnections allows connections to the site's database, or forbids them and ends all
+// open connections. Other databases of the server are not affected.
 func (s *Site) AllowConnections(ctx context.Context, allow bool) error {
 	admin, err := ServiceAddress("FRESHET_TEST_POSTGRES")
 	if err != nil {

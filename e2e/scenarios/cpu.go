@@ -9,7 +9,7 @@ import (
 )
 
 // cores tells which of the scenario's processes took how much of the machine since
-// start: users who share two cores with what they judge are a part of the figures.
+// start. The users share the cores with the processes, so they are a part of the figures.
 type cores struct {
 	began  time.Time
 	before map[*harness.Process]time.Duration

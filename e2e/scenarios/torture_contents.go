@@ -137,7 +137,7 @@ func read(ctx context.Context, src *source.Source, key string) (hash, text strin
 	if err != nil {
 		return "", "", err
 	}
-	answers, err := src.Fetch(ctx, plan, harness.UnlimitedPermits{})
+	answers, err := src.Fetch(ctx, plan, harness.UnlimitedPermits)
 	if err != nil {
 		return "", "", err
 	}

@@ -33,7 +33,7 @@ func (s *site) cast(ctx context.Context) (all []*actor, err error) {
 	for _, name := range processes {
 		a := &actor{target: target{name: name, role: "worker"}}
 		if slices.Contains(queries, name) {
-			port, err := s.FreePort(ctx) // the same after each restart, for those who ask
+			port, err := s.FreePort(ctx) // the same after each restart
 			if err != nil {
 				return nil, err
 			}

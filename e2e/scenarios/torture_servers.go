@@ -104,7 +104,7 @@ func (t *torturer) failOver(ctx context.Context, gap time.Duration) error {
 	err = harness.Pause(ctx, gap)
 	had, asked := replication(ctx, old)
 	old.Kill()
-	t.link.Cut() // before it flows again: what it holds is lost
+	t.link.Cut() // before the link works again: its buffered bytes are lost
 	t.link.Stall(false)
 	if err := errors.Join(err, asked); err != nil {
 		return err
