@@ -18,7 +18,7 @@ func address(port uint32) string {
 	return string(binary.BigEndian.AppendUint32([]byte("127.0.0.1"), port))
 }
 
-func TestEveryFrameComesLateAndManyAreUnderWayAtOnce(t *testing.T) {
+func TestSlowKafka_DelaysEachFrameAndForwardsManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Proxy{piece: readFrame}
 		k.SetDelay(500 * time.Millisecond)
@@ -47,7 +47,7 @@ func TestEveryFrameComesLateAndManyAreUnderWayAtOnce(t *testing.T) {
 	})
 }
 
-func TestAnswersSendTheClientBackToTheSlowWay(t *testing.T) {
+func TestSlowKafka_ReplacesTheBrokersAddress(t *testing.T) {
 	k := &SlowKafka{theirs: []byte(address(9092)), mine: []byte(address(40001))}
 	answer := []byte("xx" + address(9092) + "yy" + address(9093) + address(9092))
 	k.readdress(answer)

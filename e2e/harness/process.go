@@ -90,6 +90,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 			}
 			p.note(lines.Text())
 		}
+		_, _ = io.Copy(log, reader) // a line that is too long ends the scan, and not the process
 		close(found)
 	}()
 	s.mu.Lock()

@@ -74,7 +74,7 @@ func (l *talk) hearEnd() {
 	}
 }
 
-func TestAWayIsMadeBadAndWellAgain(t *testing.T) {
+func TestProxy_DelaysStallsRefusesCutsAndRecovers(t *testing.T) {
 	service := echoing(t)
 	p, err := NewProxy(t.Context(), service, nil)
 	if err != nil {
@@ -140,7 +140,7 @@ func TestAWayIsMadeBadAndWellAgain(t *testing.T) {
 	again.hearEnd()
 }
 
-func TestALedSiteReachesNothingPastItsWays(t *testing.T) {
+func TestSite_ConnectsOnlyThroughItsProxies(t *testing.T) {
 	s := &Site{Dir: t.TempDir(), Source: "s", Redis: &Process{Address: "127.0.0.1:1"}, Database: "postgres://somebody@127.0.0.1:2/theirs?sslmode=disable"}
 	defer s.Close(false)
 	if err := s.UseProxies(t.Context()); err != nil {

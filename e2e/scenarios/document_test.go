@@ -12,7 +12,7 @@ const document = "# Metrics\n\n## One\n\nAll have the labels `source` and `prior
 	"## Two\n\n| metric | kind | labels | what it is |\n|---|---|---|---|\n" +
 	"| `state` | gauge | | where |\n| `pool_…` | | | connections |\n| `go_…`, `process_…` | | | the runtime |\n"
 
-func TestTheDocumentIsComparedWithWhatWasSeen(t *testing.T) {
+func TestMetricsPage_IsComparedWithTheSeries(t *testing.T) {
 	of := func(name string, labels ...string) map[string]string {
 		all := map[string]string{"__name__": name, "job": "freshet", "instance": "one", "role": "worker"}
 		for _, l := range labels {

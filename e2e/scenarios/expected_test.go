@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAnotherDocumentThanTheKeysIsSeen(t *testing.T) {
+func TestExpected_SeesTheDocumentOfAnotherKey(t *testing.T) {
 	s := &site{Site: &harness.Site{Out: io.Discard, Facets: map[string]string{small: "basic", facet: "basic"}}}
 	x, err := s.expect()
 	if err != nil {
@@ -46,7 +46,7 @@ func TestAnotherDocumentThanTheKeysIsSeen(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotCalledIsBehind(t *testing.T) {
+func TestLanes_CountUncalledRequestsAsBehind(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 	l := &lanes{asked: map[string]time.Time{"low-1": at(0), "low-2": at(8), "high-1": at(0)}}

@@ -5,9 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/freshet/freshet/e2e/harness"
@@ -21,7 +19,7 @@ func shown(name string, day, figure string, held bool) outcome {
 	return outcome{stamp{day, "2 cores", "v1", 30}, []result{{name: name, table: t, latency: "1s"}, {name: "a part of observe", table: t}}}
 }
 
-func TestResultsReplaceTheirOwnRowsAndKeepTheOthers(t *testing.T) {
+func TestResults_ReplaceOnlyTheirOwnRows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.md")
 	for _, o := range []outcome{
 		shown(phaseRedis, "2020-01-01", "1", true), shown(phaseKafka, "2020-01-02", "2", true), shown(phaseRedis, "2020-01-03", "5", false),
@@ -52,7 +50,7 @@ func TestResultsReplaceTheirOwnRowsAndKeepTheOthers(t *testing.T) {
 }
 
 // What was never shown must not be silently absent.
-func TestResultsNameWhatWasNotShown(t *testing.T) {
+func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
 	text := merge("", shown("normal", "2020-01-01", "1", true))
 	for _, target := range targets {
 		if !strings.Contains(text, "| "+target[0]+" |") {
@@ -73,7 +71,7 @@ func TestResultsNameWhatWasNotShown(t *testing.T) {
 	}
 }
 
-func TestARunThatCouldNotBePlayedTakesThePlaceOfAnEarlierOne(t *testing.T) {
+func TestResults_ReplaceARunByAFailedOne(t *testing.T) {
 	reads, _ := find("reads")
 	unplayed := reads.unplayed([]result{{name: phaseFlood}})
 	if len(unplayed) != 2 || unplayed[0].name != phaseKafka || unplayed[1].name != phaseRedis {
@@ -89,7 +87,7 @@ func TestARunThatCouldNotBePlayedTakesThePlaceOfAnEarlierOne(t *testing.T) {
 	}
 }
 
-func TestScenariosAreChosenOnceAndWithTheirParts(t *testing.T) {
+func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
 	for _, c := range []struct{ names, want string }{
 		{"flood reads", "reads"}, {"flood dead-redis flood", "flood dead-redis"}, {"nobody", ""}, {"nobody all", ""}, {"", ""},
 	} {
@@ -127,7 +125,7 @@ func TestScenariosAreChosenOnceAndWithTheirParts(t *testing.T) {
 	}
 }
 
-func TestWrongUsageEndsWithTwo(t *testing.T) {
+func TestRun_ReturnsTwoForWrongUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"nobody"}, {"--seconds", "1", "all"}, {"--nothing"}} {
 		var out bytes.Buffer
 		if code := run(t.Context(), args, &out, &out); code != 2 {
@@ -140,7 +138,7 @@ func TestWrongUsageEndsWithTwo(t *testing.T) {
 	}
 }
 
-func TestAFigureThatMissesItsLimitMissesTheTable(t *testing.T) {
+func TestTable_IsMissedByOneFigure(t *testing.T) {
 	held := &table{}
 	held.count("calls", 1, 1)
 	held.under("took", 999*time.Millisecond, time.Second)
@@ -170,7 +168,7 @@ func TestAFigureThatMissesItsLimitMissesTheTable(t *testing.T) {
 	}
 }
 
-func TestNumbersThatComeTwiceOrGoBackAreCounted(t *testing.T) {
+func TestDisorder_CountsRepeatedAndFallingNumbers(t *testing.T) {
 	of := func(key string, version int64) (r harness.Request) {
 		r.Key, r.Version = key, version
 		return r
@@ -181,7 +179,7 @@ func TestNumbersThatComeTwiceOrGoBackAreCounted(t *testing.T) {
 	}
 }
 
-func TestACallForWhatWasJustFetchedIsALoop(t *testing.T) {
+func TestPerEntity_CountsEarlyCallsAsLoops(t *testing.T) {
 	began := time.Now()
 	at := func(key string, seconds float64) harness.Arrival {
 		return harness.Arrival{At: began.Add(time.Duration(seconds * float64(time.Second))), Key: key}
@@ -201,21 +199,4 @@ func TestACallForWhatWasJustFetchedIsALoop(t *testing.T) {
 	if n := harness.CountCalls(all, "low-", began, began.Add(6*time.Second)); n != 2 {
 		t.Errorf("%d calls", n)
 	}
-}
-
-func TestEachIsDoneOnceAtASteadyRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		count := map[int]int{}
-		began := time.Now()
-		err := harness.AtRate(t.Context(), 300, 2*time.Second, func(n int) {
-			<-time.After(time.Millisecond) // so that the next may come first
-			mu.Lock()
-			defer mu.Unlock()
-			count[n]++
-		})
-		if took := time.Since(began).Round(100 * time.Millisecond); err != nil || took != 2*time.Second || len(count) != 600 {
-			t.Errorf("%d of 600 in %v, %v", len(count), took, err)
-		}
-	})
 }

@@ -33,7 +33,7 @@ func textsOf(t *testing.T, keys int) (hashes, texts []string) {
 	return hashes, texts
 }
 
-func TestTheJudgeSeesOldContents(t *testing.T) {
+func TestTortureJudge_SeesOldContents(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	const keys = 40
 	hashes, texts := textsOf(t, keys)
@@ -70,7 +70,7 @@ func TestTheJudgeSeesOldContents(t *testing.T) {
 }
 
 // What the upstream has is not absent, and what it never gave away has no contents.
-func TestTheJudgeSeesAnAbsenceThatTheUpstreamNeverTold(t *testing.T) {
+func TestTortureJudge_SeesAnAbsenceTheUpstreamNeverAnswered(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	now := time.Now().UnixMicro()
 	for key, c := range map[string]struct {

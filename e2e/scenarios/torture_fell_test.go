@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-func TestTheJudgeSeesWhoFell(t *testing.T) {
+func TestTortureJudge_SeesProcessesThatEnded(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 	redis := doneHurt{hurt{harm: harm{name: "Redis cut", part: "redis"}, victim: "query-1"}, at(10), at(12)}
@@ -44,7 +44,7 @@ func TestTheJudgeSeesWhoFell(t *testing.T) {
 	}
 }
 
-func TestTheJudgeSeesReadsThatFailWithoutNeed(t *testing.T) {
+func TestTortureJudge_SeesReadsThatFailWithoutCause(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 	killed := doneHurt{hurt{harm: harm{name: "killed", part: "process"}, victim: "query-1"}, at(10), at(12)}

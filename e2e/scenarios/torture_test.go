@@ -33,7 +33,7 @@ func hurtsOf(strikes []strike) (all []hurt) {
 	return all
 }
 
-func TestAPlanIsItsSeeds(t *testing.T) {
+func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	const n = 200
 	long := plan(7, n)
 	if !reflect.DeepEqual(long, plan(7, n)) {
@@ -78,7 +78,7 @@ func TestAPlanIsItsSeeds(t *testing.T) {
 }
 
 // What a run that is well never shows: that the judge would have seen it otherwise.
-func TestTheJudgeSeesWhatIsLost(t *testing.T) {
+func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 	record := func(key string, version int64, when time.Time) asked {
@@ -155,7 +155,7 @@ func TestTheJudgeSeesWhatIsLost(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatDiesWhileNothingIsWrittenRepeatsMore(t *testing.T) {
+func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 	began := time.Now()
 	of := func(part, victim string, from, to int) doneHurt {
 		return doneHurt{hurt{harm: harm{part: part}, victim: victim}, began.Add(time.Duration(from) * time.Second), began.Add(time.Duration(to) * time.Second)}
@@ -168,7 +168,7 @@ func TestAWorkerThatDiesWhileNothingIsWrittenRepeatsMore(t *testing.T) {
 
 // What a reader was told is kept by what was stored after what he got, and by nothing
 // before it, however soon before.
-func TestTheJudgeSeesAReaderWhoWasToldInVain(t *testing.T) {
+func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	began := time.Now()
 	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)
 	e := &ends{
@@ -202,7 +202,7 @@ func TestTheJudgeSeesAReaderWhoWasToldInVain(t *testing.T) {
 	}
 }
 
-func TestTheJudgeSeesAFailureWithoutItsLetter(t *testing.T) {
+func TestTortureJudge_SeesAFailureWithoutADeadLetter(t *testing.T) {
 	e := &ends{
 		failed:  map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
 		written: map[string]int{"one": 1, "two": 2},
@@ -217,7 +217,7 @@ func TestTheJudgeSeesAFailureWithoutItsLetter(t *testing.T) {
 	}
 }
 
-func TestAPromiseIsInDoubtWhileItsProcessCouldNotKeepIt(t *testing.T) {
+func TestTortureJudge_DoubtsPromisesOfKilledProcesses(t *testing.T) {
 	began := time.Now()
 	done := func(name, part, victim string) *torturer {
 		h := hurt{harm: harm{name: name, part: part}, victim: victim}
@@ -244,7 +244,7 @@ func TestAPromiseIsInDoubtWhileItsProcessCouldNotKeepIt(t *testing.T) {
 	}
 }
 
-func TestTheWitnessSeesWhatGoesBack(t *testing.T) {
+func TestTortureWitness_SeesOlderSnapshots(t *testing.T) {
 	before := seen{version: 5, checked: 9e6, hash: "a"}
 	for name, c := range map[string]struct {
 		now           seen
