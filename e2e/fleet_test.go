@@ -53,9 +53,12 @@ func newSite(t testing.TB) *fleet {
 	return f
 }
 
-// logWarnings logs the last warnings of each process.
+// logWarnings logs the last warnings of each process of freshet.
 func (f *fleet) logWarnings() {
 	for _, p := range f.Processes() {
+		if p.Path != f.Binary {
+			continue
+		}
 		for _, line := range p.Warnings() {
 			f.Logf("%s: %s", p.Name, line)
 		}

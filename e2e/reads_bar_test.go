@@ -76,8 +76,10 @@ func TestReads_AreServedBesideNginx(t *testing.T) {
 	}
 	where := fmt.Sprintf("%s, %s, %d threads and %d connections, %d rounds of %v, %d cores, %.0f s",
 		x.version, w.version, wrkThreads, wrkConnections, readRounds, round, runtime.NumCPU(), time.Since(began).Seconds())
-	for _, line := range printReads(t.Output(), where, all) {
-		t.Error(line)
+	for _, missed := range printReads(t.Output(), where, all) {
+		if *quietMachine {
+			t.Error(missed)
+		}
 	}
 }
 

@@ -87,6 +87,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 			if m := want.FindStringSubmatch(lines.Text()); m != nil && !seen {
 				seen = true
 				found <- m[len(m)-1]
+				continue
 			}
 			p.note(lines.Text())
 		}
