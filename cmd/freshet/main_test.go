@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,11 +22,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if url := os.Getenv(bareVariable); url != "" {
-		serveBare(url)
-		return
-	}
 	goleak.VerifyTestMain(m)
+}
+
+// characters are n keys: prefix0, prefix1 and so on.
+func characters(prefix string, n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = prefix + strconv.Itoa(i)
+	}
+	return keys
 }
 
 // patience bounds every wait for something that must happen.

@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -222,33 +221,34 @@ func keys(n int) func() string {
 	return func() string { return fmt.Sprint(100 + rand.IntN(n)) }
 }
 
-// saturated is how long a preset is saturated. Without a word it is not: a busy machine
-// would prove nothing.
-func saturated(t *testing.T) time.Duration {
+var (
+	saturate = flag.Duration("saturate", 0, "saturate each preset for this long; 0 skips these tests")
+	usedPart = flag.Float64("used", 1, "part of the wanted use of a budget that this machine must reach, above 0 and at most 1")
+)
+
+// fullSaturation is how long a run of presets takes that leaves none of them out.
+const fullSaturation = time.Minute
+
+// saturated returns how long a preset is saturated. The test is skipped without -saturate,
+// because a busy machine proves nothing, and in a short run also if its window takes longer
+// to be warm than the run does.
+func saturated(t *testing.T, warm time.Duration) time.Duration {
 	t.Helper()
-	text := os.Getenv("FRESHET_TEST_SATURATE")
-	if text == "" {
-		t.Skip("FRESHET_TEST_SATURATE is not set; it takes minutes: make presets")
+	if *saturate <= 0 {
+		t.Skipf("%s takes minutes and needs a Redis: make presets, or go test -run '^%s$' -parallel 20 ./cmd/freshet -saturate=60s -used=0.95", t.Name(), t.Name())
 	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("FRESHET_TEST_SATURATE: %v", err)
+	if *saturate < fullSaturation && warm > *saturate {
+		t.Skipf("%s takes %v to be warm, and -saturate=%v is shorter: run it with -saturate=%v", t.Name(), warm, *saturate, fullSaturation)
 	}
-	return d
+	return max(*saturate, warm)
 }
 
-// usedOnThisMachine is which part of what is wanted a machine must use that does other
-// work too, as one that tests: what it wastes is its own. That nothing is refused holds on
-// any machine.
-func usedOnThisMachine(t *testing.T) float64 {
+// partOfUse returns the part of the wanted use of a budget that this machine must reach.
+// That no call is refused holds on any machine.
+func partOfUse(t *testing.T) float64 {
 	t.Helper()
-	text := os.Getenv("FRESHET_TEST_USED")
-	if text == "" {
-		return 1
+	if *usedPart <= 0 || *usedPart > 1 {
+		t.Fatalf("-used=%v: want a part above 0 and at most 1, such as 0.9", *usedPart)
 	}
-	part, err := strconv.ParseFloat(text, 64)
-	if err != nil || part <= 0 || part > 1 {
-		t.Fatalf("FRESHET_TEST_USED is %q; it must be a part of what is wanted, as 0.9", text)
-	}
-	return part
+	return *usedPart
 }

@@ -102,8 +102,9 @@ func TestPresetsLearnFromLateAnswersByAnotherClock(t *testing.T) {
 }
 
 func (how saturation) run(t *testing.T, name string, o contract.Options) {
-	saturated(t)
+	saturated(t, 0)
 	t.Run(name, func(t *testing.T) {
+		saturated(t, how.warm)
 		if name != "nexon-service" {
 			t.Parallel()
 		}
@@ -133,7 +134,7 @@ func (how saturation) once(t *testing.T, name string, o contract.Options) bool {
 			a.call(n*max(1, how.crowd), lane, facet, keys(how.keys), nil)
 		}
 	}
-	return a.measure(how, max(saturated(t), how.warm))
+	return a.measure(how, saturated(t, how.warm))
 }
 
 // measure lets the callers call for so long and judges by what the upstream has counted.
@@ -178,7 +179,7 @@ func (a *against) measure(how saturation, took time.Duration) bool {
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()
 		t.Logf("%s %s: %.0f of %.0f %s in %v (%.1f %%), at most %.0f of %d in %s; %d calls, %d in flight, %d refused",
 			p.Name, p.Scope, p.Used, most, p.Unit, over.Round(time.Millisecond), 100*p.Used/most, p.MaxInWindow, p.Limit, p.Window, s.Arrivals, s.MaxInFlight, s.Refused)
-		if part := part * usedOnThisMachine(t); p.Used < part*most {
+		if part := part * partOfUse(t); p.Used < part*most {
 			t.Errorf("%.1f %% of the budget of %s was used; want %.1f %%", 100*p.Used/most, p.Name, 100*part)
 		}
 	}

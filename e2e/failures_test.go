@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/simulator"
+)
+
+// failure is a way in which an upstream fails, and the test of how it ends.
+type failure struct {
+	edit  func(config string) string // of the source's configuration
+	test  func(c *testSource)
+	order int // tests with a greater one begin first, because they take longer
+}
+
+// outageOfOneFault is how long a source-wide fault lasts.
+const outageOfOneFault = 5 * time.Second
+
+// recovery is within how long after an outage of five seconds everything is fresh: the wait
+// for the next probe or for the end of the backoff, and the calls.
+const recovery = 10 * time.Second
+
+// Calls that an outage may still cost three seconds after its first failure. An open circuit
+// breaker sends one probe in that time, and another call may be in flight. A backoff ends
+// with calls until the next refusal.
+const maxProbed, maxBackedOff = 2, 40
+
+// sourceWide is a fault of all calls. It ends within the recovery time, leaves no dead letter,
+// and costs at most so many calls once it is known.
+func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*testSource) {
+	return func(c *testSource) {
+		c.request(harness.Keys("before", 30)...)
+		c.untilChecked(timeout, time.Now())
+		began := time.Now()
+		c.fail(fault(began))
+		c.request(harness.Keys("crowd", 30)...)
+		c.trickle("k", 20, began.Add(2*time.Second))
+		known := c.upstream.Stats().Arrivals
+		c.trickle("later", 20, began.Add(outageOfOneFault))
+		seen := c.upstream.Since(known, time.Second)
+		c.fail()
+		took := c.untilChecked(withBusy(recovery), time.Now())
+		c.T.Logf("%d calls in the first two seconds, %d in the next three; all %d entities fresh %v after the end",
+			known-30, seen.Arrivals, len(c.keys), took.Round(10*time.Millisecond))
+		limit := maxCalls
+		if *quietMachine {
+			atMost(c.T, "time to recover", took, recovery)
+		} else {
+			limit += 30 // on a busy machine the first failures arrive later
+		}
+		atMost(c.T, "calls to an upstream that is known to fail", seen.Arrivals, limit)
+		c.expectEnd(0)
+	}
+}
+
+// always is the same fault whenever the outage begins.
+func always(f simulator.Fault) func(time.Time) simulator.Fault {
+	return func(time.Time) simulator.Fault { return f }
+}
+
+func refusedWith(name, value string) func(time.Time) simulator.Fault {
+	return always(simulator.Fault{Kind: simulator.TooManyRequests, Headers: map[string]string{name: value}})
+}
+
+// failures returns all failures by the behaviour of the upstream.
+func failures(t *testing.T) map[string]failure {
+	secret := filepath.Join(t.TempDir(), "secret")
+	return map[string]failure{
+		"500":         {test: sourceWide(maxProbed, always(simulator.Fault{Kind: simulator.InternalError}))},
+		"html":        {test: sourceWide(maxProbed, always(simulator.Fault{Kind: simulator.HTML200}))},
+		"bad-key":     {test: sourceWide(maxProbed, always(simulator.Fault{Kind: simulator.BadKey}))},
+		"maintenance": {test: sourceWide(maxProbed, always(simulator.Fault{Kind: simulator.Maintenance})), order: 1},
+		"game":        {test: sourceWide(maxProbed, always(simulator.Fault{Kind: simulator.GameMaintenance})), order: 1},
+
+		"429":       {test: sourceWide(maxBackedOff, always(simulator.Fault{Kind: simulator.TooManyRequests}))},
+		"429-after": {test: sourceWide(maxBackedOff, always(simulator.Fault{Kind: simulator.TooManyRequests, RetryAfter: "4"}))},
+		"429-date": {test: sourceWide(maxBackedOff, func(now time.Time) simulator.Fault {
+			return simulator.Fault{Kind: simulator.TooManyRequests, RetryAfter: now.Add(outageOfOneFault).UTC().Format(http.TimeFormat)}
+		})},
+		"429-ratelimit": {test: sourceWide(maxBackedOff, refusedWith("RateLimit", `"minute";r=9;t=40, "second";r=0;t=4`))},
+		"429-reset":     {test: sourceWide(maxBackedOff, refusedWith("RateLimit-Reset", "4"))},
+		"429-x-after":   {test: sourceWide(maxBackedOff, refusedWith("X-RateLimit-Reset-After", "4.5"))},
+		"429-x-epoch": {test: sourceWide(maxBackedOff, func(now time.Time) simulator.Fault {
+			at := strconv.FormatInt(now.Add(outageOfOneFault).Unix(), 10)
+			return simulator.Fault{Kind: simulator.TooManyRequests, Headers: map[string]string{"X-RateLimit-Reset": at}}
+		})},
+		"429-x-requests": {test: sourceWide(maxBackedOff, refusedWith("X-RateLimit-Reset-Requests", "4s"))},
+
+		"day-refused": {test: upstreamsDayIsUsedUp},
+		"day-own":     {edit: smallDay, test: ownDayIsUsedUp},
+		"renewed": {edit: func(config string) string {
+			if err := os.WriteFile(secret, []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return strings.Replace(config, "secretEnv: NEXON_API_KEY", "secretFile: "+secret, 1)
+		}, test: func(c *testSource) { credentialIsRenewed(c, secret) }},
+		"absent":      {test: absentEntitiesAreRead},
+		"not-ready":   {test: notReadyIsRetried},
+		"refused-one": {test: oneEntityIsRefused},
+		"broken-one":  {test: oneEntityFails},
+		"poison":      {test: deadLetterTopicIsMissing, order: 2},
+	}
+}
+
+// Each failure has a source of its own. Eight tests run at once, because they mostly wait.
+func TestUpstreamFailure_EndsAsDesigned(t *testing.T) {
+	t.Parallel()
+	all := failures(t)
+	edits := map[string]func(string) string{}
+	for name, f := range all {
+		edits[name] = f.edit
+	}
+	s := newSources(t, 2, 1, edits)
+	var tests sync.WaitGroup
+	slots := make(chan struct{}, 8) // t.Parallel would count processors
+	names := slices.Sorted(maps.Keys(all))
+	slices.SortStableFunc(names, func(a, b string) int { return -cmp.Compare(all[a].order, all[b].order) })
+	for _, name := range names {
+		slots <- struct{}{}
+		tests.Go(func() {
+			t.Run(name, func(t *testing.T) { all[name].test(s.of(t, name)) })
+			<-slots
+		})
+	}
+	tests.Wait()
+}

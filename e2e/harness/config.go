@@ -1,0 +1,121 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/freshet/freshet/source/nexon"
+)
+
+// prefetchedFacets is the prefetch configuration of the reference source's facet.
+var prefetchedFacets = regexp.MustCompile(`(?m)^  facets:\n    character: .*\n`)
+
+// Preset is the configuration of the reference source at an upstream, with its facet once
+// for each of these names. Only the facet "character" is prefetched.
+func Preset(upstream string, facets map[string]string) string {
+	const name = "  character:\n"
+	text, facet, _ := strings.Cut(strings.Replace(string(nexon.Config), "https://open.api.nexon.com", upstream, 1), name)
+	if _, there := facets["character"]; !there {
+		text = prefetchedFacets.ReplaceAllString(text, "")
+	}
+	var all strings.Builder
+	all.WriteString(text)
+	for name, document := range facets {
+		fmt.Fprintf(&all, "  %s:\n%s", name, strings.ReplaceAll(facet, "item-equipment", document))
+	}
+	return all.String()
+}
+
+// Configure writes a configuration that reaches Kafka at an address, and returns the
+// environment of a process that uses it. An empty freshFor is the source's own.
+func (s *Site) Configure(name, broker, freshFor string) (env []string, err error) {
+	sources, err := s.sources(freshFor)
+	if err != nil {
+		return nil, err
+	}
+	var text strings.Builder
+	if s.Token != "" {
+		file := filepath.Join(s.Dir, "token")
+		if err := os.WriteFile(file, []byte(s.Token), 0o600); err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&text, "access: {adminTokenFile: %q}\n", file)
+	}
+	fmt.Fprintf(&text, "kafka: {brokers: [%q]}\nredis: %s\nsources:\n", broker, s.redisConfig())
+	for _, name := range s.names() {
+		fmt.Fprintf(&text, "  %s:\n    %s\n", name, strings.ReplaceAll(sources[name], "\n", "\n    "))
+	}
+	file := filepath.Join(s.Dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		return nil, err
+	}
+	database := s.Database
+	if s.DatabaseProxy != nil {
+		if database, err = withHost(database, s.DatabaseProxy.Address()); err != nil {
+			return nil, err
+		}
+	}
+	return append([]string{"NEXON_API_KEY=a-key", "FRESHET_DATABASE_URL=" + database, "FRESHET_CONFIG=" + file}, s.Env...), nil
+}
+
+// sources returns the configuration of each source.
+func (s *Site) sources(freshFor string) (map[string]string, error) {
+	if len(s.Sources) > 0 {
+		return s.Sources, nil
+	}
+	text := Preset(s.Upstream, s.Facets)
+	for i := 0; i < len(s.Edits); i += 2 {
+		if !strings.Contains(text, s.Edits[i]) {
+			return nil, fmt.Errorf("the configuration of the reference source has no %q to replace", s.Edits[i])
+		}
+	}
+	text = strings.NewReplacer(s.Edits...).Replace(text)
+	if freshFor != "" {
+		text = strings.ReplaceAll(text, "freshFor: 1h", "freshFor: "+freshFor)
+	}
+	return map[string]string{s.Source: text}, nil
+}
+
+func (s *Site) redisConfig() string {
+	if len(s.RedisCluster) > 0 {
+		return fmt.Sprintf(`{mode: cluster, addresses: ["%s"]}`, strings.Join(s.RedisCluster, `", "`))
+	}
+	address := s.Redis.Address
+	if s.RedisProxy != nil {
+		address = s.RedisProxy.Address()
+	}
+	return fmt.Sprintf("{mode: single, addresses: [%q]}", address)
+}
+
+// UseProxies makes processes that are configured from now on connect to Redis and to the
+// database through a proxy each. Query services always have one to Kafka.
+func (s *Site) UseProxies(ctx context.Context) (err error) {
+	if s.RedisProxy, err = NewProxy(ctx, s.Redis.Address, nil); err != nil {
+		return err
+	}
+	s.OnClose(s.RedisProxy.Close)
+	u, err := url.Parse(s.Database)
+	if err != nil {
+		return err
+	}
+	if s.DatabaseProxy, err = NewProxy(ctx, u.Host, nil); err != nil {
+		return err
+	}
+	s.OnClose(s.DatabaseProxy.Close)
+	return nil
+}
+
+// withHost is a database's URL with another address.
+func withHost(database, address string) (string, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", err
+	}
+	u.Host = address
+	return u.String(), nil
+}

@@ -1,0 +1,57 @@
+package harness
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// configured returns a site without processes, which Configure can be called on.
+func configured(t *testing.T) *Site {
+	t.Helper()
+	return &Site{
+		Dir: t.TempDir(), Source: "reference", Facets: map[string]string{"character": "basic"},
+		Redis: &Process{Address: "127.0.0.1:1"}, Database: "postgres://somebody@127.0.0.1:2/theirs",
+	}
+}
+
+// written configures a process and returns the text of its configuration.
+func written(t *testing.T, s *Site) string {
+	t.Helper()
+	if _, err := s.Configure("process", "127.0.0.1:3", ""); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(s.Dir, "process.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestConfigure_ReplacesByEdits(t *testing.T) {
+	s := configured(t)
+	s.Edits = []string{"freshFor: 1h", "freshFor: 10s"}
+	if text := written(t, s); strings.Contains(text, "freshFor: 1h") || !strings.Contains(text, "freshFor: 10s") {
+		t.Errorf("configuration: got\n%s\nwant freshFor: 10s instead of 1h", text)
+	}
+}
+
+func TestConfigure_RefusesAnEditThatReplacesNothing(t *testing.T) {
+	s := configured(t)
+	s.Edits = []string{"freshFor: 17h", "freshFor: 10s"}
+	_, err := s.Configure("process", "127.0.0.1:3", "")
+	if err == nil || !strings.Contains(err.Error(), `"freshFor: 17h"`) {
+		t.Errorf("error: got %v, want one that names the text without a match", err)
+	}
+}
+
+func TestConfigure_WritesSourcesInsteadOfTheReferenceSource(t *testing.T) {
+	s := configured(t)
+	s.Sources = map[string]string{"one": "baseURL: http://127.0.0.1:4", "two": "baseURL: http://127.0.0.1:5"}
+	text := written(t, s)
+	const want = "sources:\n  one:\n    baseURL: http://127.0.0.1:4\n  two:\n    baseURL: http://127.0.0.1:5\n"
+	if !strings.HasSuffix(text, want) {
+		t.Errorf("configuration: got\n%s\nwant at its end\n%s", text, want)
+	}
+}

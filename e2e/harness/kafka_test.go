@@ -1,0 +1,57 @@
+package harness
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func framed(text string) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+}
+
+func address(port uint32) string {
+	return string(binary.BigEndian.AppendUint32([]byte("127.0.0.1"), port))
+}
+
+func TestSlowKafka_DelaysEachFrameAndForwardsManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &Proxy{piece: readFrame}
+		k.SetDelay(500 * time.Millisecond)
+		client, from := net.Pipe()
+		to, broker := net.Pipe()
+		go k.pump(from, to, func([]byte) {})
+		began := time.Now()
+		go func() {
+			for _, text := range []string{"one", "another", ""} {
+				_, _ = client.Write(framed(text))
+			}
+		}()
+		for _, text := range []string{"one", "another", ""} {
+			got := make([]byte, len(framed(text)))
+			if _, err := io.ReadFull(broker, got); err != nil || !bytes.Equal(got, framed(text)) {
+				t.Errorf("%q, %v; want %q", got, err, text)
+			}
+			if took := time.Since(began); took != 500*time.Millisecond {
+				t.Errorf("%q took %v", text, took)
+			}
+		}
+		_ = client.Close()
+		if _, err := broker.Read(make([]byte, 1)); err == nil {
+			t.Error("the other side was not told of the end")
+		}
+	})
+}
+
+func TestSlowKafka_ReplacesTheBrokersAddress(t *testing.T) {
+	k := &SlowKafka{theirs: []byte(address(9092)), mine: []byte(address(40001))}
+	answer := []byte("xx" + address(9092) + "yy" + address(9093) + address(9092))
+	k.readdress(answer)
+	if want := "xx" + address(40001) + "yy" + address(9093) + address(40001); string(answer) != want {
+		t.Errorf("%q, want %q", answer, want)
+	}
+}

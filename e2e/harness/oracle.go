@@ -1,0 +1,141 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// ConnectKafka returns a client that does not use the proxy.
+func (s *Site) ConnectKafka(opts ...kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append(opts, kgo.SeedBrokers(s.Broker))...)
+}
+
+// Request is a record of a request topic.
+type Request struct {
+	schemas.UpdateRequest
+	Partition int32
+	Offset    int64
+}
+
+// ReadTopic returns the records of a topic from its start to its present end, each
+// partition's in order.
+func (s *Site) ReadTopic(ctx context.Context, topic string) (all []*kgo.Record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*Timeout)
+	defer cancel()
+	client, err := s.ConnectKafka(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
+	if err = errors.Join(err, ends.Error()); err != nil {
+		return nil, err
+	}
+	left := map[int32]int64{}
+	ends.Each(func(end kadm.ListedOffset) {
+		if end.Offset > 0 {
+			left[end.Partition] = end.Offset
+		}
+	})
+	for len(left) > 0 {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return nil, fmt.Errorf("read %s (%d partitions are not read yet): %w", topic, len(left), err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			all = append(all, r)
+			if r.Offset+1 >= left[r.Partition] {
+				delete(left, r.Partition)
+			}
+		})
+	}
+	return all, nil
+}
+
+// Requests returns the requests on a lane's topic, each partition's in order.
+func (s *Site) Requests(ctx context.Context, lane schemas.Lane) (all []Request, err error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	raw, err := s.ReadTopic(ctx, schemas.RequestTopic(s.Source, lane))
+	for _, r := range raw {
+		request, bad := schemas.DecodeUpdateRequest(r.Value)
+		err = errors.Join(err, bad)
+		all = append(all, Request{request, r.Partition, r.Offset})
+	}
+	return all, err
+}
+
+// CountByKey returns the number of records of each key.
+func CountByKey(all []Request) map[string]int {
+	count := map[string]int{}
+	for _, r := range all {
+		count[r.Key]++
+	}
+	return count
+}
+
+// Lag returns the number of records of the lanes that are not committed.
+func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (int64, error) {
+	return s.LagOf(ctx, s.Source, lanes...)
+}
+
+// LagOf is Lag of one of several sources.
+func (s *Site) LagOf(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
+	client, err := s.ConnectKafka()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	for _, lane := range lanes {
+		topic := schemas.RequestTopic(source, lane)
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err = errors.Join(err, ends.Error()); err != nil {
+			return 0, err
+		}
+		committed, err := admin.FetchOffsets(ctx, schemas.Group(source, lane))
+		if err != nil {
+			return 0, err
+		}
+		ends.Each(func(o kadm.ListedOffset) {
+			n += o.Offset
+			if c, ok := committed.Lookup(topic, o.Partition); ok && c.At > 0 {
+				n -= c.At
+			}
+		})
+	}
+	return n, nil
+}
+
+// UntilCommitted waits until every offset of both lanes is committed.
+func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
+	return Until(ctx, limit, "the commit of every offset", func() (bool, error) {
+		n, err := s.Lag(ctx, schemas.High, schemas.Low)
+		// An error is that of a coordinator that moves; ask again.
+		return err == nil && n == 0, nil
+	})
+}
+
+// DeadLetters returns the number of records on the dead-letter topic.
+func (s *Site) DeadLetters(ctx context.Context) (int, error) {
+	return s.DeadLettersOf(ctx, s.Source)
+}
+
+// DeadLettersOf is DeadLetters of one of several sources.
+func (s *Site) DeadLettersOf(ctx context.Context, source string) (n int, err error) {
+	client, err := s.ConnectKafka()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, schemas.DeadLetterTopic(source))
+	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
+	return n, errors.Join(err, ends.Error())
+}

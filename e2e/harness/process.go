@@ -1,0 +1,187 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a process that the site has started.
+type Process struct {
+	*exec.Cmd
+	Name    string
+	Found   string        // the part of its output that Start waited for
+	Address string        // of a Redis
+	Done    chan struct{} // closed when it has ended
+
+	mu       sync.Mutex
+	warnings []string
+}
+
+// maxWarnings bounds what is kept of a process's warnings.
+const maxWarnings = 20
+
+// Warnings returns the last lines of its output that are not of the level INFO or DEBUG.
+func (p *Process) Warnings() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.warnings)
+}
+
+func (p *Process) note(line string) {
+	if strings.Contains(line, "level=INFO") || strings.Contains(line, "level=DEBUG") {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.warnings = append(p.warnings, line); len(p.warnings) > maxWarnings {
+		p.warnings = p.warnings[1:]
+	}
+}
+
+// URL is the address that Start found.
+func (p *Process) URL() string { return "http://" + p.Found }
+
+// Start starts freshet and waits until it prints a line that matches the pattern. Its
+// output is appended to a file of its name in the site's directory.
+func (s *Site) Start(ctx context.Context, name, pattern string, env []string, args ...string) (*Process, error) {
+	return s.StartProgram(ctx, name, pattern, env, s.Binary, args...)
+}
+
+// StartProgram is Start for another program.
+func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*Process, error) {
+	// One that is started again goes on in the same file.
+	log, err := os.OpenFile(filepath.Join(s.Dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	// ctx does not end it: Close stops all processes in order.
+	p := &Process{Cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...), Name: name, Done: make(chan struct{})}
+	p.Env = append(os.Environ(), env...)
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C must not reach it
+	reader, writer := io.Pipe()
+	p.Stdout, p.Stderr = writer, writer
+	if err := p.Start(); err != nil {
+		_ = log.Close()
+		return nil, err
+	}
+	go func() { _ = p.Wait(); _ = writer.Close() }()
+	found := make(chan string, 1)
+	go func() {
+		defer close(p.Done)
+		defer func() { _ = log.Close() }()
+		want := regexp.MustCompile(pattern)
+		seen := false
+		for lines := bufio.NewScanner(io.TeeReader(reader, log)); lines.Scan(); {
+			if m := want.FindStringSubmatch(lines.Text()); m != nil && !seen {
+				seen = true
+				found <- m[len(m)-1]
+				continue
+			}
+			p.note(lines.Text())
+		}
+		_, _ = io.Copy(log, reader) // a line that is too long ends the scan, and not the process
+		close(found)
+	}()
+	s.mu.Lock()
+	s.processes = append(s.processes, p)
+	s.mu.Unlock()
+	s.OnClose(p.Stop)
+	limit := time.NewTimer(Timeout)
+	defer limit.Stop()
+	select {
+	case text, ok := <-found:
+		if !ok {
+			return nil, fmt.Errorf("%s ended before it was ready", name)
+		}
+		p.Found = text
+		return p, nil
+	case <-limit.C:
+		return nil, fmt.Errorf("%s is not ready within %v", name, Timeout)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Stop sends SIGTERM, and SIGKILL after Timeout, and waits for the end.
+func (p *Process) Stop() {
+	_ = p.Process.Signal(syscall.SIGTERM)
+	limit := time.NewTimer(Timeout)
+	defer limit.Stop()
+	select {
+	case <-p.Done:
+	case <-limit.C:
+		p.Kill()
+	}
+}
+
+// Kill sends SIGKILL and waits for the end.
+func (p *Process) Kill() {
+	_ = p.Process.Kill()
+	<-p.Done
+}
+
+// Terminate sends SIGTERM, again every 200 ms if repeat is set, and returns how long the
+// end took and the exit code.
+func (p *Process) Terminate(repeat bool) (took time.Duration, code int, err error) {
+	began, limit := time.Now(), time.After(Timeout)
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		if n == 0 || repeat {
+			_ = p.Process.Signal(syscall.SIGTERM)
+		}
+		select {
+		case <-p.Done:
+			return time.Since(began), p.ProcessState.ExitCode(), nil
+		case <-tick.C:
+		case <-limit:
+			return 0, 0, fmt.Errorf("%s does not end within %v after SIGTERM", p.Name, Timeout)
+		}
+	}
+}
+
+// Freeze stops the process (SIGSTOP) until Continue.
+func (p *Process) Freeze() error { return p.Process.Signal(syscall.SIGSTOP) }
+
+// Continue ends Freeze (SIGCONT).
+func (p *Process) Continue() error { return p.Process.Signal(syscall.SIGCONT) }
+
+// FreezeFor stops the process for a time.
+func (p *Process) FreezeFor(ctx context.Context, length time.Duration) error {
+	if err := p.Freeze(); err != nil {
+		return err
+	}
+	err := Pause(ctx, length)
+	return errors.Join(err, p.Continue())
+}
+
+// Processes returns all processes, running and ended.
+func (s *Site) Processes() []*Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.processes)
+}
+
+// Latest returns the process of a name that was started last, or nil.
+func (s *Site) Latest(name string) *Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slices.Backward(s.processes) {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package harness
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// echoing is a service that answers each line with it.
+func echoing(t *testing.T) string {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(conn, conn) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// talk is a connection over a proxy.
+type talk struct {
+	net.Conn
+	*testing.T
+	answers *bufio.Reader
+}
+
+func dial(t *testing.T, p *Proxy) *talk {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(Timeout))
+	return &talk{conn, t, bufio.NewReader(conn)}
+}
+
+func (l *talk) say(text string) {
+	l.Helper()
+	if _, err := l.Write([]byte(text + "\n")); err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *talk) hear(want string) {
+	l.Helper()
+	if text, err := l.answers.ReadString('\n'); err != nil || text != want+"\n" {
+		l.Errorf("%q, %v; want %q", text, err, want)
+	}
+}
+
+// hearEnd checks that the connection ends, and is not only silent.
+func (l *talk) hearEnd() {
+	l.Helper()
+	text, err := l.answers.ReadString('\n')
+	var silent net.Error
+	if err == nil || errors.As(err, &silent) && silent.Timeout() {
+		l.Errorf("%q, %v; want the end", text, err)
+	}
+}
+
+func TestProxy_DelaysStallsRefusesCutsAndRecovers(t *testing.T) {
+	service := echoing(t)
+	p, err := NewProxy(t.Context(), service, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	beside, err := NewProxy(t.Context(), service, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer beside.Close()
+	first, other := dial(t, p), dial(t, beside)
+	first.say("well")
+	first.hear("well")
+
+	const delay = 50 * time.Millisecond
+	p.SetDelay(delay)
+	began := time.Now()
+	first.say("slow")
+	first.hear("slow")
+	if took := time.Since(began); took < 2*delay {
+		t.Errorf("there and back took %v, of %v each", took, delay)
+	}
+	p.SetDelay(0)
+
+	p.Stall(true)
+	second := dial(t, p) // it is accepted
+	first.say("held")
+	second.say("held too")
+	other.say("beside") // the ways are each for itself
+	other.hear("beside")
+	_ = first.SetReadDeadline(time.Now().Add(delay))
+	if b, err := first.answers.ReadByte(); err == nil {
+		t.Errorf("%q came while nothing is carried", b)
+	}
+	_ = first.SetReadDeadline(time.Now().Add(Timeout))
+	p.Stall(false)
+	first.hear("held")
+	second.hear("held too")
+
+	p.Corrupt(1)
+	first.say("abc")
+	first.hear("abc") // the same bit, there and back
+	p.Corrupt(2)
+	first.say("abc")
+	first.hear("abb")
+	p.Corrupt(0)
+
+	p.Cut()
+	first.hearEnd()
+	second.hearEnd()
+	other.say("still there")
+	other.hear("still there")
+
+	p.Refuse(true)
+	dial(t, p).hearEnd()
+	p.Refuse(false)
+	again := dial(t, p)
+	again.say("again")
+	again.hear("again")
+	p.Stall(true)
+	p.Close() // also of one that is stalled
+	again.hearEnd()
+}
+
+func TestSite_ConnectsOnlyThroughItsProxies(t *testing.T) {
+	s := &Site{Dir: t.TempDir(), Source: "s", Redis: &Process{Address: "127.0.0.1:1"}, Database: "postgres://somebody@127.0.0.1:2/theirs?sslmode=disable"}
+	defer s.Close(false)
+	if err := s.UseProxies(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	env, err := s.Configure("led", "127.0.0.1:3", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "FRESHET_DATABASE_URL=postgres://somebody@" + s.DatabaseProxy.Address() + "/theirs?sslmode=disable"; !slices.Contains(env, want) {
+		t.Errorf("%v; want %s", env, want)
+	}
+	text, err := os.ReadFile(filepath.Join(s.Dir, "led.yaml"))
+	if want := `redis: {mode: single, addresses: ["` + s.RedisProxy.Address() + `"]}`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("%s, %v; want %s", text, err, want)
+	}
+	if s.DatabaseProxy.service != "127.0.0.1:2" || s.RedisProxy.service != s.Redis.Address {
+		t.Error("the ways lead elsewhere")
+	}
+}

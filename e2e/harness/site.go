@@ -1,0 +1,180 @@
+package harness
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Site is one installation of freshet: a database, topics and a Redis of its own, an
+// upstream, and the processes that were started. Set its exported fields before the
+// processes that they are for are started.
+type Site struct {
+	Out    io.Writer // messages about the installation
+	Dir    string    // configurations and logs
+	Binary string    // freshet, as Build has built it
+	Root   string    // directory of the main module
+
+	Source  string            // name of the reference source
+	Facets  map[string]string // of the reference source: each facet and the upstream's document that it reads
+	Edits   []string          // old, new, old, new …: changes of the reference source's configuration
+	Sources map[string]string // configurations by name, instead of the reference source
+	Env     []string          // further environment of the processes
+	// MaxPartitions bounds the partitions of each topic, for sites with many sources; 0: as configured.
+	MaxPartitions int32
+	Token         string // the administrator's; without one, requests need no token
+
+	Upstream string // URL of the simulator
+	Latency  string // of its answers, as it was started
+
+	Database                  string // URL
+	Broker                    string // address of Kafka
+	Kafka                     *SlowKafka
+	Redis                     *Process
+	RedisCluster              []string // addresses of a Redis Cluster, instead of Redis
+	RedisProxy, DatabaseProxy *Proxy   // connections of the processes go through them; nil: directly
+
+	port      int        // that FreePort tries next
+	mu        sync.Mutex // guards the fields below
+	processes []*Process
+	closers   []func()
+}
+
+// New creates a database and starts a Redis and a proxy to Kafka. The caller closes the
+// site, also after an error.
+func New(ctx context.Context, out io.Writer, binary string) (s *Site, err error) {
+	s = &Site{Out: out, Source: "nexon-" + strings.ToLower(rand.Text()[:10]), Binary: binary}
+	if s.Root, err = Root(); err != nil {
+		return s, err
+	}
+	if s.Dir, err = os.MkdirTemp("", "freshet-e2e-"); err != nil {
+		return s, err
+	}
+	if err := s.createDatabase(ctx); err != nil {
+		return s, err
+	}
+	if s.Broker, err = ServiceAddress("FRESHET_TEST_KAFKA"); err != nil {
+		return s, err
+	}
+	if s.Kafka, err = NewSlowKafka(ctx, s.Broker); err != nil {
+		return s, err
+	}
+	s.OnClose(s.Kafka.Close)
+	if s.Redis, err = s.startRedis(ctx); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+// OnClose registers a function that Close calls. The last one is called first.
+func (s *Site) OnClose(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, f)
+}
+
+// Close stops all processes and removes what the site has created. keep leaves the logs.
+func (s *Site) Close(keep bool) {
+	for _, f := range slices.Backward(s.closers) {
+		f()
+	}
+	if keep {
+		fmt.Fprintf(s.Out, "the processes' logs are in %s\n", s.Dir)
+		return
+	}
+	_ = os.RemoveAll(s.Dir)
+}
+
+// Prepare starts the upstream with flags of `freshet simulate`, and creates tables and
+// topics of the reference source with these facets.
+func (s *Site) Prepare(ctx context.Context, facets map[string]string, simulate ...string) error {
+	s.Facets, s.Latency = facets, "30ms-1.7s" // the simulator's own
+	if i := slices.Index(simulate, "--latency"); i >= 0 {
+		s.Latency = simulate[i+1]
+	}
+	p, err := s.Start(ctx, "simulate", upstreamReady, nil, append([]string{"simulate", "--listen", "127.0.0.1:0"}, simulate...)...)
+	if err != nil {
+		return err
+	}
+	s.Upstream = p.Found
+	return s.CreateTables(ctx)
+}
+
+// CreateTables creates tables, and the topics of all sources that are missing.
+func (s *Site) CreateTables(ctx context.Context) error {
+	s.OnClose(s.deleteTopics)
+	if _, err := s.Command(ctx, "migrate", "up"); err != nil {
+		return err
+	}
+	if s.MaxPartitions == 0 {
+		_, err := s.Command(ctx, "topics", "ensure")
+		return err
+	}
+	client, err := s.ConnectKafka()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	for _, name := range s.names() {
+		for _, topic := range schemas.Topics(name) {
+			if _, err := admin.CreateTopic(ctx, min(s.MaxPartitions, topic.Partitions), 1, nil, topic.Name); err != nil {
+				return fmt.Errorf("create the topic %s: %w", topic.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Command runs freshet with the site's configuration to its end, and returns its output.
+func (s *Site) Command(ctx context.Context, args ...string) (string, error) {
+	env, err := s.Configure("operator", s.Broker, "")
+	if err != nil {
+		return "", err
+	}
+	c := exec.CommandContext(ctx, s.Binary, args...)
+	c.Env = append(os.Environ(), env...)
+	text, err := c.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("freshet %s: %w\n%s", strings.Join(args, " "), err, text)
+	}
+	return string(text), err
+}
+
+// names returns the names of all sources.
+func (s *Site) names() []string {
+	if len(s.Sources) == 0 {
+		return []string{s.Source}
+	}
+	return slices.Sorted(maps.Keys(s.Sources))
+}
+
+func (s *Site) deleteTopics() {
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Broker))
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	admin := kadm.NewClient(client)
+	for _, name := range s.names() {
+		for _, topic := range schemas.Topics(name) {
+			_, _ = admin.DeleteTopic(ctx, topic.Name)
+		}
+		_, _ = admin.DeleteGroups(ctx, schemas.Group(name, schemas.High), schemas.Group(name, schemas.Low))
+	}
+}

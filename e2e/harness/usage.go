@@ -1,0 +1,45 @@
+package harness
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// CPUTime is the processor time that a process has used, or 0 without /proc.
+func CPUTime(pid int) time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	// Behind the command's name: utime and stime are the 12th and 13th field, in
+	// hundredths of a second.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	var user, system int64
+	if len(fields) < 13 {
+		return 0
+	}
+	if _, err := fmt.Sscan(string(fields[11])+" "+string(fields[12]), &user, &system); err != nil {
+		return 0
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+var peakMemory = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
+
+// PeakMemory is the most resident memory that a running process has had, in bytes.
+func PeakMemory(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of a process: %w", err)
+	}
+	m := peakMemory.FindSubmatch(status)
+	if m == nil {
+		return 0, fmt.Errorf("process %d has no VmHWM: it has ended", pid)
+	}
+	kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+	return kib << 10, err
+}

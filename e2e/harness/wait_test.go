@@ -1,0 +1,25 @@
+package harness
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAtRate_CallsEachOnceAtItsRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		count := map[int]int{}
+		began := time.Now()
+		err := AtRate(t.Context(), 300, 2*time.Second, func(n int) {
+			<-time.After(time.Millisecond) // so that the next may come first
+			mu.Lock()
+			defer mu.Unlock()
+			count[n]++
+		})
+		if took := time.Since(began).Round(100 * time.Millisecond); err != nil || took != 2*time.Second || len(count) != 600 {
+			t.Errorf("%d of 600 in %v, %v", len(count), took, err)
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+)
+
+// demand is how many entities are read in a second: the scheduler's rate.
+const demand = 350
+
+// designedProbes returns how long after the circuit breaker opens each probe is sent, in an
+// outage of a length: after 5 s, and then after pauses that double up to a minute.
+func designedProbes(length time.Duration) (all []time.Duration) {
+	at, pause := 5*time.Second, 5*time.Second
+	for at <= length {
+		all = append(all, at)
+		pause = min(2*pause, time.Minute)
+		at += pause
+	}
+	return all
+}
+
+func TestTotalOutage_LeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	length := *outageLength
+	if length < 10*time.Second {
+		t.Fatalf("-outage=%v: want at least 10s", length)
+	}
+	s := newSources(t, 24, 2, map[string]func(string) string{"outage": nil})
+	c := s.of(t, "outage")
+	// Every entity is read again after its lock has expired, which must cost nothing.
+	round := harness.Keys("k", int(min(length/3, 40*time.Second).Seconds()*demand))
+	const before = 200
+	c.request(harness.Keys("before", before)...)
+	c.untilChecked(timeout, time.Now())
+
+	mark := c.upstream.Stats().Arrivals
+	c.fail(simulator.Fault{Kind: simulator.InternalError})
+	began := time.Now()
+	visits := c.readSteadily(round, began.Add(length))
+	c.keys = append(c.keys, round[:min(len(round), visits)]...)
+	rows, deadLetters := c.failureRows(), c.deadLetters()
+	c.fail()
+	ended := time.Now()
+	calls := c.failedCalls(mark)
+	t.Logf("%v of outage, %d reads of %d entities", ended.Sub(began).Round(time.Millisecond), visits, len(c.keys))
+	expectProbes(t, calls, length)
+	equal(t, "dead letters at the end of the outage", deadLetters, 0)
+	if len(rows) > 0 {
+		t.Errorf("rows of failures at the end of the outage: got %v, want none", rows)
+	}
+
+	// The next probe at the latest, then half the rate for ten seconds, then 400 a second.
+	limit := time.Minute + 10*time.Second + time.Duration(len(c.keys))*time.Second/400 + 5*time.Second
+	took := c.untilChecked(limit, ended)
+	after := c.upstream.Since(mark+len(calls), time.Second)
+	t.Logf("all %d entities fresh %v after the end, with %d calls, at most %d in a second", len(c.keys), took.Round(10*time.Millisecond), after.Arrivals, after.MaxInWindow)
+	// Records of reads of entities that are fresh by now are still to be skipped.
+	c.within(timeout+time.Duration(visits)*time.Second/1000, "the commit of every offset", func() bool { return c.lag() == 0 })
+	equal(t, "dead letters afterwards", c.deadLetters(), 0)
+	if rows := c.failureRows(); len(rows) > 0 {
+		t.Errorf("rows of failures afterwards: got %v, want none", rows)
+	}
+	stats := c.upstream.Stats()
+	equal(t, "refused calls", stats.Refused, 0)
+	atMost(t, "calls in a sliding second", stats.MaxInSlidingSecond, 500)
+	atMost(t, "calls more than there are entities", after.Arrivals-(len(c.keys)-before), len(c.keys)/20)
+}
+
+// expectProbes checks the failed calls. Calls of the first two seconds show the outage. All
+// later calls are probes, and none comes before its time.
+func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
+	t.Helper()
+	known := 0
+	for known < len(calls) && calls[known] < calls[0]+2*time.Second {
+		known++
+	}
+	if known == 0 {
+		t.Fatal("failed calls: got 0, want some")
+	}
+	opened, probes, want := calls[known-1], calls[known:], designedProbes(length)
+	t.Logf("%d calls showed the outage, %d probes", known, len(probes))
+	atMost(t, "probes", len(probes), len(want))
+	for i, at := range probes {
+		after := at - opened
+		t.Logf("probe %d came %v after the circuit breaker opened", i+1, after.Round(time.Millisecond))
+		if i < len(want) {
+			atLeast(t, "time of a probe", after, want[i]-500*time.Millisecond)
+		}
+	}
+}
+
+// readSteadily reads the keys in turn, at the rate of the demand, until a time. It returns
+// the number of reads.
+func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
+	c.T.Helper()
+	began := time.Now()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	next := make(chan string, len(keys))
+	var readers sync.WaitGroup
+	for range 32 {
+		readers.Go(func() {
+			for key := range next {
+				if err := c.queued(key); err != nil {
+					c.T.Error(err)
+				}
+			}
+		})
+	}
+	for now := began; now.Before(until); now = <-tick.C {
+		for ; n < int(now.Sub(began).Seconds()*demand); n++ {
+			next <- keys[n%len(keys)]
+		}
+	}
+	close(next)
+	readers.Wait()
+	return n
+}
+
+// failureRows returns the first entities with a row of failures, and why.
+func (c *testSource) failureRows() (some []string) {
+	c.T.Helper()
+	const batch = 500
+	for from := 0; from < len(c.keys) && len(some) < 10; from += batch {
+		var of []schemas.Entity
+		for _, key := range c.keys[from:min(len(c.keys), from+batch)] {
+			of = append(of, c.entity(key))
+		}
+		all, err := c.store.Statuses(c.T.Context(), of)
+		c.must(err)
+		for _, s := range all {
+			if s.State != "" {
+				some = append(some, s.Entity.Key+" "+string(s.State)+" "+s.Error)
+			}
+		}
+	}
+	return some
+}
+
+// failedCalls returns when calls failed by a fault, after the first so many, since the start
+// of the upstream.
+func (c *testSource) failedCalls(after int) (at []time.Duration) {
+	c.T.Helper()
+	lines := strings.Split(strings.TrimSpace(get(c.T, c.upstream, "/_arrivals")), "\n")
+	for _, line := range lines[after:] {
+		var a struct {
+			At    int64          `json:"at"` // microseconds
+			Fault simulator.Kind `json:"fault"`
+		}
+		c.must(json.Unmarshal([]byte(line), &a))
+		if a.Fault != "" {
+			at = append(at, time.Duration(a.At)*time.Microsecond)
+		}
+	}
+	return at
+}

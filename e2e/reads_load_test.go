@@ -1,0 +1,259 @@
+package e2e
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// tool finds a program, or ends the test with how to get it.
+func tool(t *testing.T, name, pkg string) string {
+	t.Helper()
+	for _, at := range []string{name, "/usr/sbin/" + name} {
+		if path, err := exec.LookPath(at); err == nil {
+			return path
+		}
+	}
+	t.Fatalf("there is no %s; install it with: apt-get install -y --no-install-recommends %s", name, pkg)
+	return ""
+}
+
+// keyRange is a number of keys, prefix0 and so on.
+type keyRange struct {
+	prefix string
+	count  int
+}
+
+func (k keyRange) path(source string, i int) string {
+	return fmt.Sprintf("/v1/%s/character/%s%d", source, k.prefix, i%k.count)
+}
+
+// readSize is which of the simulator's documents are stored, under how many cold
+// keys.
+type readSize struct {
+	document string
+	cold     int
+}
+
+// sample returns an entity's content as a worker stores it.
+func (s readSize) sample(t *testing.T, upstream *simulator.Simulator, key string) (text []byte, p store.Payload) {
+	t.Helper()
+	text = []byte(`{"` + s.document + `":` + get(t, upstream, "/maplestory/v1/character/"+s.document+"?ocid="+key) + "}")
+	return text, store.Encode(text)
+}
+
+func (s readSize) describe(t *testing.T) string {
+	t.Helper()
+	upstream := simulator.New(simulator.Config{Seed: 1, Identity: true})
+	defer upstream.Close()
+	text, p := s.sample(t, upstream, "0")
+	return fmt.Sprintf("%s: %d bytes of JSON, stored as %d of zstd", s.document, len(text), len(p.Bytes))
+}
+
+// storeReads stores fresh snapshots under hot and cold keys, past the workers.
+func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
+	t.Helper()
+	db, err := postgres.Open(f.Context(), f.Database)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer db.Close()
+	upstream := simulator.New(simulator.Config{Seed: 1, Identity: true})
+	defer upstream.Close()
+	type content struct {
+		hash    store.Hash
+		payload store.Payload
+	}
+	var contents []content
+	for i := range 64 { // more would only take longer to make
+		text, p := s.sample(t, upstream, fmt.Sprint(i))
+		contents = append(contents, content{sha256.Sum256(text), p})
+	}
+	hot, cold = keyRange{"hot-" + s.document + "-", hotKeys}, keyRange{"cold-" + s.document + "-", s.cold}
+	now := time.Now()
+	for _, keys := range []keyRange{hot, cold} {
+		const most = 500
+		for from := 0; from < keys.count; from += most {
+			var writes []store.Write
+			for i := from; i < min(from+most, keys.count); i++ {
+				c := contents[i%len(contents)]
+				writes = append(writes, store.Write{
+					Entity:  schemas.Entity{Source: f.Source, Facet: "character", Key: fmt.Sprint(keys.prefix, i)},
+					Version: 1, CheckedAt: now, Hash: c.hash,
+					Payload: func() (store.Payload, error) { return c.payload, nil },
+				})
+			}
+			if _, err := db.Write(f.Context(), writes); err != nil {
+				f.Fatal(err)
+			}
+		}
+	}
+	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // not while it is measured
+		if _, err := f.db.Exec(f.Context(), sql); err != nil {
+			f.Fatal(err)
+		}
+	}
+	return hot, cold
+}
+
+// readEncoded returns an answer to a read that asks for an encoding, as it came, and what
+// it says decoded.
+func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, plain []byte) {
+	f.Helper()
+	req, err := http.NewRequestWithContext(f.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		f.Fatal(err)
+	}
+	req.Header.Set("Accept-Encoding", encoding)
+	resp, err := f.client.Do(req)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if wire, err = io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		f.Fatalf("%s: %d %.300s, %v", url, resp.StatusCode, wire, err)
+	}
+	var decoder io.Reader
+	switch got := resp.Header.Get("Content-Encoding"); got {
+	case "zstd":
+		z, err := zstd.NewReader(strings.NewReader(string(wire)), zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			f.Fatal(err)
+		}
+		defer z.Close()
+		decoder = z
+	case "gzip":
+		if decoder, err = gzip.NewReader(strings.NewReader(string(wire))); err != nil {
+			f.Fatal(err)
+		}
+	case "", "identity":
+		return resp.Header, wire, wire
+	default:
+		f.Fatalf("%s: asked for %s, got %s", url, encoding, got)
+	}
+	if plain, err = io.ReadAll(decoder); err != nil {
+		f.Fatalf("%s in %s: %v", url, encoding, err)
+	}
+	return resp.Header, wire, plain
+}
+
+// onlyAnswer tells what a read is answered with, which must be JSON.
+func (f *fleet) onlyAnswer(url, encoding string) answered {
+	f.Helper()
+	header, wire, plain := f.readEncoded(url, encoding)
+	if !json.Valid(plain) {
+		f.Fatalf("%s in %s is no JSON: %.100s", url, encoding, plain)
+	}
+	a := answered{"identity", len(wire)}
+	if e := header.Get("Content-Encoding"); e != "" {
+		a.encoding = e
+	}
+	return a
+}
+
+const (
+	wrkThreads     = 2
+	wrkConnections = 64
+)
+
+// wrk is the load: it takes less of the machine than a client in Go would.
+type wrk struct {
+	path, version, dir string
+	round              time.Duration
+}
+
+func newWrk(t *testing.T, round time.Duration) *wrk {
+	t.Helper()
+	w := &wrk{path: tool(t, "wrk", "wrk"), dir: t.TempDir(), round: round}
+	out, _ := exec.CommandContext(t.Context(), w.path, "--version").CombinedOutput() // exits with 1
+	if words := strings.Fields(string(out)); len(words) > 1 {
+		w.version = strings.Join(words[:2], " ")
+	}
+	return w
+}
+
+// wrkScript asks for prefix0, prefix1 and so on, each thread a part of its own, and
+// begins again behind the last.
+const wrkScript = `
+local threads = 0
+function setup(thread)
+  thread:set("number", threads)
+  threads = threads + 1
+end
+local head, tail, count = %q, %q, %d
+function init(args)
+  share = math.floor(count / %d)
+  first, n = number * share, 0
+end
+function request()
+  n = n + 1
+  return head .. (first + n %% share) .. tail
+end
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format('\nJSON {"requests":%%d,"micros":%%d,"p50":%%d,"p99":%%d,"errors":%%d}\n', summary.requests, summary.duration,
+    latency:percentile(50), latency:percentile(99), e.connect + e.read + e.write + e.status + e.timeout))
+end
+`
+
+// run loads a server for a round, whose processes are these.
+func (w *wrk) run(t *testing.T, at, source string, keys keyRange, encoding string, pids []int) figures {
+	t.Helper()
+	host, folder, _ := strings.Cut(strings.TrimPrefix(at, "http://"), "/")
+	path := strings.TrimSuffix(keys.path(source, 0), "0")
+	if folder != "" {
+		path = "/" + folder + path
+	}
+	head := "GET " + path
+	tail := " HTTP/1.1\r\nHost: " + host + "\r\nAccept-Encoding: " + encoding + "\r\n\r\n"
+	script := filepath.Join(w.dir, "reads.lua")
+	text := fmt.Sprintf(wrkScript, head, tail, keys.count, wrkThreads)
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := usedBy(t, pids)
+	ctx, cancel := context.WithTimeout(t.Context(), w.round+timeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, w.path, "--latency", "-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections),
+		"-d", fmt.Sprint(int(w.round.Seconds()), "s"), "--timeout", "10s", "-s", script, "http://"+host).CombinedOutput()
+	after := usedBy(t, pids)
+	_, result, found := strings.Cut(string(out), "JSON ")
+	var r struct{ Requests, Micros, P50, P99, Errors float64 }
+	if err != nil || !found || json.Unmarshal([]byte(result), &r) != nil || r.Requests == 0 {
+		t.Fatalf("wrk on %s%s: %v\n%s", host, path, err, out)
+	}
+	if r.Errors > 0 {
+		t.Errorf("%.0f of %.0f reads of %s%s failed\n%s", r.Errors, r.Requests, host, path, out)
+	}
+	return figures{
+		perSecond: r.Requests / r.Micros * 1e6, p50: r.P50 / 1000, p99: r.P99 / 1000,
+		cpu: (after.cpu - before.cpu).Seconds() * 1e6 / r.Requests, memory: after.peak,
+	}
+}
+
+// usedBy is what processes have used together.
+func usedBy(t *testing.T, pids []int) (sum usage) {
+	t.Helper()
+	for _, pid := range pids {
+		u := used(t, pid)
+		sum.cpu, sum.peak = sum.cpu+u.cpu, sum.peak+u.peak
+	}
+	return sum
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// expected knows what an answer has to contain: what is made of the document that the
+// upstream has from its start. It asks another upstream of the same seed, so it holds
+// where nothing changes the documents.
+type expected struct{ src *source.Source }
+
+func (s *site) expect() (*expected, error) {
+	src, end, err := harness.ReferenceSource(s.Facets)
+	if err != nil {
+		return nil, err
+	}
+	s.OnClose(end)
+	return &expected{src}, nil
+}
+
+// document returns the snapshot that an answer for a key has to contain.
+func (x *expected) document(ctx context.Context, facet, key string) ([]byte, error) {
+	c, err := harness.FetchContent(ctx, x.src, facet, key)
+	if err != nil {
+		return nil, fmt.Errorf("make what is expected of %s: %w", key, err)
+	}
+	defer c.Release()
+	return bytes.Clone(c.JSON), nil
+}
+
+var errAnother = errors.New("the answer has another document than its key")
+
+// is says whether an answer contains the document of its key.
+func (x *expected) is(ctx context.Context, a harness.Reply, key string) error {
+	want, err := x.document(ctx, small, key)
+	if err == nil && !bytes.Equal(a.Snapshot, want) {
+		err = fmt.Errorf("%s: %w: %.60s; want %.60s", key, errAnother, a.Snapshot, want)
+	}
+	return err
+}
+
+// bodies are answers with stored documents, compressed, by the number of their key:
+// each different one once. They are looked at when nothing is measured any more.
+type bodies map[int][][]byte
+
+func (b bodies) add(n int, text []byte) {
+	if !slices.ContainsFunc(b[n], func(other []byte) bool { return bytes.Equal(other, text) }) {
+		b[n] = append(b[n], text)
+	}
+}
+
+func (b bodies) count() (n int) {
+	for _, texts := range b {
+		n += len(texts)
+	}
+	return n
+}
+
+// another counts those that have another document than what was stored for their key.
+func (b bodies) another(ctx context.Context, x *expected) (wrong int, err error) {
+	for n, texts := range b {
+		want, err := x.document(ctx, facet, harness.ContentKey(n))
+		if err != nil {
+			return 0, err
+		}
+		for _, text := range texts {
+			var a harness.Reply
+			if text, err := compressed(text).Decode(nil); err != nil || json.Unmarshal(text, &a) != nil || !bytes.Equal(a.Snapshot, want) {
+				wrong++
+			}
+		}
+	}
+	return wrong, nil
+}
+
+// compressed is a text as the store decodes it.
+func compressed(text []byte) (s store.Snapshot) {
+	s.Encoding, s.Payload = store.Zstd, text
+	return s
+}

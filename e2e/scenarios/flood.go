@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+// untilFlooded waits until the upstream is called as often as it may be; on a machine
+// that is too busy for that it goes on, and the phases judge what was reached.
+func (s *site) untilFlooded(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	last, most, began := 0, 0, time.Now()
+	for most < floodLeast && time.Since(began) < harness.Timeout {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		st, err := s.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		most = max(most, st.Arrivals-last)
+		last = st.Arrivals
+	}
+	fmt.Fprintf(s.Out, "the flood is there, after %v: %d calls a second\n\n", time.Since(began).Round(time.Second), most)
+	return nil
+}
+
+// flood reads stale keys at a rate, by readers that have them already: each read asks
+// for a refresh, and costs no body.
+type flood struct {
+	asked  atomic.Int64
+	cancel context.CancelFunc
+	hands  sync.WaitGroup
+}
+
+func (s *site) flood(ctx context.Context, door string) *flood {
+	f := &flood{}
+	ctx, f.cancel = context.WithCancel(ctx)
+	next := make(chan int, floodHands)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: floodHands}, Timeout: harness.Timeout}
+	f.hands.Go(func() {
+		defer close(next)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		began := time.Now()
+		for n := 0; ; {
+			for ; n < int(time.Since(began).Seconds()*floodRate); n++ {
+				select {
+				case next <- n % floodKeys:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for range floodHands {
+		f.hands.Go(func() {
+			for i := range next {
+				if err := ask(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", door, s.Source, i)); err == nil {
+					f.asked.Add(1)
+				}
+			}
+		})
+	}
+	return f
+}
+
+func ask(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("If-None-Match", "*")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+func (f *flood) stop() {
+	f.cancel()
+	f.hands.Wait()
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/schemas"
+)
+
+// isolation: HIGH falls behind while LOW has a backlog; LOW stands back until HIGH has
+// caught up, and their consumers are not the same.
+func isolation(ctx context.Context, s *site, _ options) error {
+	const (
+		burst = 10_000
+		seen  = 12 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
+	)
+	l, err := s.lanes(ctx, onlySmall)
+	if err != nil {
+		return err
+	}
+	if err := l.flowing(ctx, 20_000); err != nil {
+		return err
+	}
+	members, err := s.members(ctx)
+	if err != nil {
+		return err
+	}
+	all := harness.Keys("high-burst-", burst)
+	began := time.Now()
+	for i := 0; i < burst; i += 100 {
+		if err := l.reader.ReadMany(ctx, all[i:i+100]); err != nil {
+			return err
+		}
+	}
+	asked := time.Now()
+	if err := s.UntilStored(ctx, 4*harness.Timeout, "high-burst-", burst); err != nil {
+		return err
+	}
+	end := time.Now()
+	if err := harness.Pause(ctx, seen+warming); err != nil {
+		return err
+	}
+	t := &table{}
+	t.judge("members of HIGH's group, of LOW's, of both", fmt.Sprintf("%d, %d, %d", members[0], members[1], members[2]), ">=1, >=1, 0",
+		members[0] > 0 && members[1] > 0 && members[2] == 0)
+	arrivals, err := l.finish(ctx, t)
+	if err != nil {
+		return err
+	}
+	from, to := stillness(arrivals, "low-", asked, end.Add(seen))
+	t.under("LOW stands still after", from.Sub(asked), seen)
+	// It goes on when HIGH is less than a thousand behind, which take as long as this to be stored.
+	const rest = 5 * time.Second
+	t.judge("  and for", short(to.Sub(from)), ">="+short(end.Sub(from)-rest)+", until HIGH is nearly done", to.Sub(end) >= -rest)
+	t.judgeRate("calls of HIGH meanwhile", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), enough*allRate, 1.01*allRate)
+	t.figure(fmt.Sprintf("all %d of HIGH are asked for, stored", burst), "in %s, %s", short(asked.Sub(began)), short(end.Sub(began)))
+	t.judgeRate("calls of LOW afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warming), 0.8*lowRate, 1.02*lowRate)
+	s.judged("isolation", t)
+	return nil
+}
+
+// stillness is the longest time within another in which no call is made for keys that
+// begin so.
+func stillness(all []harness.Arrival, prefix string, from, to time.Time) (begins, ends time.Time) {
+	last := from
+	for _, a := range append(all, harness.Arrival{At: to, Key: prefix}) {
+		if !strings.HasPrefix(a.Key, prefix) || a.At.Before(from) || a.At.After(to) {
+			continue
+		}
+		if a.At.Sub(last) > ends.Sub(begins) {
+			begins, ends = last, a.At
+		}
+		last = a.At
+	}
+	return begins, ends
+}
+
+// members counts the members of the two groups, and those that are in both.
+func (s *site) members(ctx context.Context) (n [3]int, err error) {
+	client, err := s.ConnectKafka()
+	if err != nil {
+		return n, err
+	}
+	defer client.Close()
+	high, low := schemas.Group(s.Source, schemas.High), schemas.Group(s.Source, schemas.Low)
+	groups, err := kadm.NewClient(client).DescribeGroups(ctx, high, low)
+	if err != nil {
+		return n, err
+	}
+	seen := map[string]bool{}
+	for i, name := range []string{high, low} {
+		for _, m := range groups[name].Members {
+			n[i]++
+			if seen[m.MemberID] {
+				n[2]++
+			}
+			seen[m.MemberID] = true
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+// prometheus is one that scrapes the scenario's processes.
+type prometheus struct {
+	*harness.Process
+	api string
+}
+
+// rulesGlob is where the repository has its rules.
+const rulesGlob = "deploy/prometheus/rules/*.yml"
+
+// interval is a rule group's own; the scenario is too short for it.
+var interval = regexp.MustCompile(`(?m)^\s+interval:.*\n`)
+
+// startPrometheus scrapes the targets, and evaluates the rules, each second.
+func (s *site) startPrometheus(ctx context.Context, name string, targets []target, rules bool, flags ...string) (*prometheus, error) {
+	program, err := exec.LookPath("prometheus")
+	if err != nil {
+		return nil, errors.New("there is no prometheus; install it with: apt-get install -y --no-install-recommends prometheus")
+	}
+	dir := filepath.Join(s.Dir, name)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, err
+	}
+	var text strings.Builder
+	text.WriteString("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules-*.yml]\nscrape_configs:\n- job_name: freshet\n  static_configs:\n")
+	for _, t := range targets {
+		fmt.Fprintf(&text, "  - {targets: [%q], labels: {role: %q}}\n", t.address, t.role)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(text.String()), 0o600); err != nil {
+		return nil, err
+	}
+	if rules {
+		if err := copyRules(s.Root, dir); err != nil {
+			return nil, err
+		}
+	}
+	port, err := s.FreePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	address := net.JoinHostPort("127.0.0.1", port)
+	p, err := s.StartProgram(ctx, name, "Server is ready to receive web requests", nil, program, append([]string{
+		"--config.file", filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path", filepath.Join(dir, "data"),
+		"--web.listen-address", address,
+	}, flags...)...)
+	if err != nil {
+		return nil, err
+	}
+	return &prometheus{p, "http://" + address + "/api/v1/"}, nil
+}
+
+func copyRules(root, dir string) error {
+	files, err := filepath.Glob(filepath.Join(root, rulesGlob))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("there are no rules: %s", rulesGlob)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "rules-"+filepath.Base(file)), interval.ReplaceAll(text, nil), 0o600); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// get asks the API; into is what stands under data.
+func (p *prometheus) get(ctx context.Context, path string, query url.Values, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+path, strings.NewReader(query.Encode()))
+	if len(query) == 0 { // the API takes a form only where there is one
+		req, err = http.NewRequestWithContext(ctx, http.MethodGet, p.api+path, http.NoBody)
+	}
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	client := http.Client{Timeout: harness.Timeout}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer := struct {
+		Status, Error string
+		Data          any
+	}{Data: into}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return fmt.Errorf("%s: %s: %w", path, resp.Status, err)
+	}
+	if answer.Status != "success" {
+		return errors.New(answer.Error)
+	}
+	return nil
+}
+
+// sample is a value at a time, as Prometheus writes it: [1700000000.5, "1"].
+type sample struct {
+	at    time.Time
+	value float64
+}
+
+// UnmarshalJSON reads both.
+func (s *sample) UnmarshalJSON(text []byte) error {
+	var at float64
+	var value string
+	if err := json.Unmarshal(text, &[]any{&at, &value}); err != nil {
+		return err
+	}
+	s.at = time.UnixMilli(int64(at * 1000))
+	var err error
+	s.value, err = strconv.ParseFloat(value, 64)
+	return err
+}
+
+// series is one of an answer's, with all of its samples.
+type series struct {
+	Metric map[string]string
+	Values []sample
+}
+
+// last is its newest value.
+func (s series) last() float64 {
+	if len(s.Values) == 0 {
+		return math.NaN()
+	}
+	return s.Values[len(s.Values)-1].value
+}
+
+// now evaluates a query for this moment.
+func (p *prometheus) now(ctx context.Context, query string) ([]series, error) {
+	at := time.Now()
+	return p.during(ctx, query, at, at)
+}
+
+// during evaluates a query for each second of a time.
+func (p *prometheus) during(ctx context.Context, query string, from, to time.Time) ([]series, error) {
+	var data struct{ Result []series }
+	at := func(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
+	err := p.get(ctx, "query_range", url.Values{"query": {query}, "start": {at(from)}, "end": {at(to)}, "step": {"1"}}, &data)
+	return data.Result, err
+}
+
+// numbers counts the samples that are numbers: the quantile of nothing is none.
+func numbers(all []series) (n int) {
+	for _, s := range all {
+		for _, v := range s.Values {
+			if !math.IsNaN(v.value) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// rule is one as Prometheus has it.
+type rule struct {
+	Name, Query, Health, LastError, Type, State string
+	Labels                                      map[string]string
+}
+
+func (p *prometheus) rules(ctx context.Context) (all []rule, err error) {
+	var data struct{ Groups []struct{ Rules []rule } }
+	err = p.get(ctx, "rules", nil, &data)
+	for _, g := range data.Groups {
+		all = append(all, g.Rules...)
+	}
+	return all, err
+}
+
+// alert is one that waits for its time or fires.
+type alert struct{ severity, state string }
+
+func (p *prometheus) alerts(ctx context.Context) (map[string]alert, error) {
+	var data struct {
+		Alerts []struct {
+			Labels map[string]string
+			State  string
+		}
+	}
+	err := p.get(ctx, "alerts", nil, &data)
+	found := map[string]alert{}
+	for _, a := range data.Alerts {
+		found[a.Labels["alertname"]] = alert{a.Labels["severity"], a.State}
+	}
+	return found, err
+}
+
+// moment is what an alert may wait for its time without meaning anything: a scrape
+// that is missed on a busy machine.
+const moment = 5 * time.Second
+
+// alertsDuring returns those of a time that is over which waited for more than a moment,
+// or fired.
+func (p *prometheus) alertsDuring(ctx context.Context, from, to time.Time) (map[string]alert, error) {
+	all, err := p.during(ctx, "ALERTS", from, to)
+	found := map[string]alert{}
+	for _, s := range all {
+		if state := s.Metric["alertstate"]; state == "firing" || len(s.Values) > int(moment.Seconds()) {
+			found[s.Metric["alertname"]] = alert{s.Metric["severity"], state}
+		}
+	}
+	return found, err
+}
+
+// seen returns the labels of every series that was scraped or recorded.
+func (p *prometheus) seen(ctx context.Context, selector string, from time.Time) (all []map[string]string, err error) {
+	query := url.Values{"match[]": {selector}, "start": {strconv.FormatInt(from.Unix(), 10)}}
+	return all, p.get(ctx, "series", query, &all)
+}

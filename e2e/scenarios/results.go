@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// stamp says when, where and of which release something was shown. Each row has its
+// own, for rows of other runs stay.
+type stamp struct {
+	day, machine, release string
+	seconds               int // of a phase
+}
+
+func (s stamp) String() string {
+	return fmt.Sprintf("%s, %s, %s, --seconds %d", s.day, s.machine, s.release, s.seconds)
+}
+
+func newStamp(release string, seconds int) stamp {
+	machine := fmt.Sprintf("%d cores", runtime.NumCPU())
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		if m := regexp.MustCompile(`MemTotal:\s+(\d+) kB`).FindSubmatch(text); m != nil {
+			kilobytes, _ := strconv.Atoi(string(m[1]))
+			machine += fmt.Sprintf(" and %d GB", (kilobytes+1<<19)>>20)
+		}
+	}
+	return stamp{time.Now().UTC().Format(time.DateOnly), machine, strings.TrimPrefix(release, "freshet "), seconds}
+}
+
+// outcome is what was shown in one run of the program.
+type outcome struct {
+	stamp   stamp
+	results []result
+}
+
+const (
+	resultsHead = `# What the scenarios showed
+
+Written by ` + "`make scenarios`" + ` (` + "`cd e2e && go run ./scenarios --results scenarios/RESULTS.md …`" + `), and not to be edited. A row is of the
+last run of its scenario, and says of which release and for how many seconds a phase lasted. Numbers are those of the
+verification plan of adr-013. Users, the upstream and the services share the machine with what is judged.
+`
+	notShown    = "not shown yet"
+	notPlayed   = "could not be played"
+	targetsHead = `
+## Targets
+
+| target | limit | figure | shown by | verdict | run |
+|---|---|---|---|---|---|
+`
+	scenariosHead = `
+## Scenarios
+
+| no. | scenario | what it plays | figures | limits | verdict | run |
+|---|---|---|---|---|---|---|
+`
+)
+
+// keep puts what was shown into a file, in place of earlier rows of the same
+// scenarios.
+func keep(file string, all outcome) error {
+	before, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(file, []byte(merge(string(before), all)), 0o600)
+}
+
+// merge returns the file's text with the rows of what was shown.
+func merge(before string, all outcome) string {
+	rows := readRows(before)
+	for _, r := range all.results {
+		if sc, known := find(r.name); known { // otherwise a part of one that judges something else
+			rows.put(sc, r, all.stamp.String())
+		}
+	}
+	var text strings.Builder
+	text.WriteString(resultsHead + targetsHead)
+	for _, t := range targets {
+		shown := false
+		for _, sc := range sorted() {
+			some := rows[t[0]+"/"+sc.name]
+			text.WriteString(some)
+			shown = shown || some != ""
+		}
+		if !shown {
+			text.WriteString(row(t[0], t[1], notShown, "", "", ""))
+		}
+	}
+	text.WriteString(scenariosHead)
+	for _, sc := range sorted() {
+		if some := rows[sc.name]; some != "" {
+			text.WriteString(some)
+		} else if !sc.own && len(sc.of) == 0 {
+			text.WriteString(row(sc.number(), sc.name, sc.what, notShown, "", "", ""))
+		}
+	}
+	return text.String()
+}
+
+// rows are those of each scenario by its name, and of each target by its name, a slash
+// and that of the scenario that showed it.
+type rows map[string]string
+
+// put has the rows of a scenario be those of its last run.
+func (all rows) put(sc scenario, r result, run string) {
+	for _, t := range targets {
+		delete(all, t[0]+"/"+sc.name)
+	}
+	if r.table == nil {
+		all[sc.name] = row(sc.number(), sc.name, sc.what, notPlayed, "", notPlayed, run)
+		return
+	}
+	verdict, what := "held", sc.what
+	if r.missed {
+		verdict = isMissed
+	}
+	if r.latency != "" {
+		what += "; a call takes " + r.latency
+	}
+	var figures, limits []string
+	for _, l := range r.lines {
+		if l.target != "" {
+			all[l.target+"/"+sc.name] += row(l.target, limitOf(l.target), strings.TrimSpace(l.what)+": "+l.figure, r.name, l.verdict, run)
+		}
+		if l.limit != "" {
+			figures, limits = append(figures, oneLine(l.what)+": "+oneLine(l.figure)), append(limits, oneLine(l.limit))
+		}
+	}
+	all[sc.name] = row(sc.number(), r.name, what, strings.Join(figures, "<br>"), strings.Join(limits, "<br>"), verdict, run)
+}
+
+func row(cells ...string) string {
+	for i := range cells {
+		cells[i] = oneLine(cells[i])
+	}
+	return "| " + strings.Join(cells, " | ") + " |\n"
+}
+
+func readRows(text string) rows {
+	all := rows{}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		switch {
+		case slices.Contains(cells, notShown):
+		case len(cells) == 8: // with what is before the first and behind the last
+			all[cells[1]+"/"+cells[4]] += line
+		case len(cells) == 9:
+			all[cells[2]] = line
+		}
+	}
+	return all
+}
+
+func limitOf(target string) string {
+	i := slices.IndexFunc(targets, func(t [2]string) bool { return t[0] == target })
+	return targets[i][1]
+}

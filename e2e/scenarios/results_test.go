@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+func shown(name string, day, figure string, held bool) outcome {
+	t := &table{}
+	t.figure("told", "%s", "only")
+	t.judge("it | took\nthis", figure, "<3", held)
+	t.target(highP95)
+	return outcome{stamp{day, "2 cores", "v1", 30}, []result{{name: name, table: t, latency: "1s"}, {name: "a part of observe", table: t}}}
+}
+
+func TestResults_ReplaceOnlyTheirOwnRows(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.md")
+	for _, o := range []outcome{
+		shown(phaseRedis, "2020-01-01", "1", true), shown(phaseKafka, "2020-01-02", "2", true), shown(phaseRedis, "2020-01-03", "5", false),
+	} {
+		if err := keep(file, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []string{
+		"| " + highP95 + " | <3 s | it / took this: 5 | dead-redis | MISSED | 2020-01-03, 2 cores, v1, --seconds 30 |\n",
+		"| 9 | slow-kafka | the same, and a produce to Kafka takes a second; a call takes 1s | it / took this: 2 | <3 | held | 2020-01-02, 2 cores, v1, --seconds 30 |\n",
+		"| it / took this: 5 | <3 | MISSED | 2020-01-03, 2 cores, v1, --seconds 30 |\n",
+	} {
+		if !strings.Contains(string(text), row) {
+			t.Errorf("there is no %q in:\n%s", row, text)
+		}
+	}
+	if strings.Contains(string(text), "2020-01-01") || strings.Contains(string(text), "a part of") || strings.Index(string(text), "| 9 |") > strings.Index(string(text), "| 10 |") {
+		t.Errorf("rows of an earlier run, of no scenario, or out of order:\n%s", text)
+	}
+	if again := merge(string(text), outcome{}); again != string(text) {
+		t.Errorf("nothing new changes it:\n%s", again)
+	}
+}
+
+// What was never shown must not be silently absent.
+func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
+	text := merge("", shown("normal", "2020-01-01", "1", true))
+	for _, target := range targets {
+		if !strings.Contains(text, "| "+target[0]+" |") {
+			t.Errorf("nothing says that there is no figure of %q", target[0])
+		}
+	}
+	for _, sc := range scenarios {
+		if sc.adr > 0 && !strings.Contains(text, "| "+sc.name+" |") {
+			t.Errorf("nothing says that %s was not played", sc.title())
+		}
+	}
+	if strings.Contains(text, "| "+highP95+" | <3 s | "+notShown) || !strings.Contains(text, "| "+readP95+" | <100 ms | "+notShown) {
+		t.Errorf("what was shown and what was not is mistaken:\n%s", text)
+	}
+	text = merge(text, shown("peak", "2020-01-02", "2", true))
+	if n := strings.Count(text, "| "+highP95+" |"); n != 2 {
+		t.Errorf("%d rows of a target that two have shown:\n%s", n, text)
+	}
+}
+
+func TestResults_ReplaceARunByAFailedOne(t *testing.T) {
+	reads, _ := find("reads")
+	unplayed := reads.unplayed([]result{{name: phaseFlood}})
+	if len(unplayed) != 2 || unplayed[0].name != phaseKafka || unplayed[1].name != phaseRedis {
+		t.Errorf("%+v were not played", unplayed)
+	}
+	before := merge("", shown(phaseKafka, "2020-01-01", "1", true))
+	text := merge(before, outcome{stamp{"2020-01-02", "2 cores", "v1", 30}, unplayed})
+	if strings.Contains(text, "2020-01-01") || strings.Count(text, notPlayed) != 4 {
+		t.Errorf("an earlier row is left, or it is not said what could not be played:\n%s", text)
+	}
+	if again := merge(text, outcome{}); again != text {
+		t.Errorf("nothing new changes it:\n%s", again)
+	}
+}
+
+func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
+	for _, c := range []struct{ names, want string }{
+		{"flood reads", "reads"}, {"flood dead-redis flood", "flood dead-redis"}, {"nobody", ""}, {"nobody all", ""}, {"", ""},
+	} {
+		chosen, err := choose(strings.Fields(c.names))
+		var names []string
+		for _, sc := range chosen {
+			names = append(names, sc.name)
+		}
+		if got := strings.Join(names, " "); got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%q chooses %q, %v; want %q", c.names, got, err, c.want)
+		}
+	}
+	all, err := choose([]string{"all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, sc := range all {
+		if sc.own {
+			t.Errorf("all plays %s", sc.name)
+		}
+		seen[sc.adr] = true
+		for _, part := range sc.of {
+			p, _ := find(part)
+			seen[p.adr] = true
+		}
+	}
+	for _, sc := range scenarios {
+		if sc.adr > 0 && !seen[sc.adr] {
+			t.Errorf("all leaves out %s", sc.title())
+		}
+		if sc.what == "" || sc.play == nil {
+			t.Errorf("%s plays nothing", sc.name)
+		}
+	}
+}
+
+func TestRun_ReturnsTwoForWrongUsage(t *testing.T) {
+	for _, args := range [][]string{{}, {"nobody"}, {"--seconds", "1", "all"}, {"--nothing"}} {
+		var out bytes.Buffer
+		if code := run(t.Context(), args, &out, &out); code != 2 {
+			t.Errorf("%q ends with %d", args, code)
+		}
+	}
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"--list"}, &out, &out); code != 0 || !strings.Contains(out.String(), "dead-redis") {
+		t.Errorf("--list ends with %d: %s", code, out.String())
+	}
+}
+
+func TestTable_IsMissedByOneFigure(t *testing.T) {
+	held := &table{}
+	held.count("calls", 1, 1)
+	held.under("took", 999*time.Millisecond, time.Second)
+	if held.missed {
+		t.Error("what is held is missed")
+	}
+	for _, judge := range []func(*table){
+		func(t *table) { t.count("calls", 2, 1) },
+		func(t *table) { t.under("took", time.Second, time.Second) },
+		func(t *table) { t.under("took", p95(nil), time.Second) },
+	} {
+		missed := &table{}
+		judge(missed)
+		if !missed.missed {
+			t.Errorf("%+v is held", missed.lines)
+		}
+	}
+	if got := p95([]time.Duration{5, 1, 2, 3, 4}); got != 5 {
+		t.Errorf("p95 of five is %d", got)
+	}
+	hundred := make([]time.Duration, 100)
+	for i := range hundred {
+		hundred[i] = time.Duration(100 - i)
+	}
+	if got := p95(hundred); got != 95 {
+		t.Errorf("p95 of 1 to 100 is %d", got)
+	}
+}
+
+func TestDisorder_CountsRepeatedAndFallingNumbers(t *testing.T) {
+	of := func(key string, version int64) (r harness.Request) {
+		r.Key, r.Version = key, version
+		return r
+	}
+	twice, back := disorder([]harness.Request{of("a", 5), of("b", 5), of("a", 7), of("a", 6), of("b", 6), of("a", 7), of("a", 8)})
+	if twice != 1 || back != 1 {
+		t.Errorf("%d twice, %d back", twice, back)
+	}
+}
+
+func TestPerEntity_CountsEarlyCallsAsLoops(t *testing.T) {
+	began := time.Now()
+	at := func(key string, seconds float64) harness.Arrival {
+		return harness.Arrival{At: began.Add(time.Duration(seconds * float64(time.Second))), Key: key}
+	}
+	most, least, loops := perEntity([]harness.Arrival{at("a", 0), at("b", 1), at("a", 2), at("a", 3), at("b", 3.1)}, 2*time.Second)
+	if most != 3 || least != 2 || loops != 1 {
+		t.Errorf("%d at most, %d at least, %d loops", most, least, loops)
+	}
+	all := []harness.Arrival{at("low-1", 0), at("high-1", 1), at("low-2", 1.5), at("low-3", 6), at("low-4", 6.2)}
+	from, to := stillness(all, "low-", began.Add(time.Second), began.Add(9*time.Second))
+	if from != all[2].At || to != all[3].At {
+		t.Errorf("still from %v to %v", from.Sub(began), to.Sub(began))
+	}
+	if n := harness.MaxInSecond(all, began.Add(time.Second), began.Add(9*time.Second)); n != 2 {
+		t.Errorf("%d in a second", n)
+	}
+	if n := harness.CountCalls(all, "low-", began, began.Add(6*time.Second)); n != 2 {
+		t.Errorf("%d calls", n)
+	}
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+// play runs the program on the real services. The test is skipped if one of them, or a
+// program, is missing.
+func play(t *testing.T, programs []string, args ...string) {
+	t.Helper()
+	servicetest.Kafka(t)
+	servicetest.Postgres(t)
+	for _, program := range append(programs, "redis-server") {
+		servicetest.Program(t, program, program)
+	}
+	var out bytes.Buffer
+	if code := run(t.Context(), args, &out, &out); code != 0 {
+		t.Errorf("exit code: got %d, want 0\n%s", code, out.Bytes())
+	}
+}
+
+// The claims of these scenarios have no other test: one call for a thousand readers, no loss
+// by a killed worker, the pipeline on a Redis Cluster.
+func TestScenarios_HoldTheirLimits(t *testing.T) {
+	servicetest.RedisClusterAddresses(t)
+	play(t, nil, "--seconds", "6", "herd", "killed", "cluster")
+}
+
+func TestObserve_SeesEveryPanelRuleAndAlert(t *testing.T) {
+	play(t, []string{"prometheus"}, "--seconds", "6", "--brief", "observe")
+}
+
+// The ten faults of this seed are of all parts, and short: a worker is killed while the tables
+// are locked, Redis fails over and loses its data, the broker is frozen.
+func TestTorture_HoldsForTenFaults(t *testing.T) {
+	play(t, nil, "--seed", "155752", "--faults", "10", "torture")
+}

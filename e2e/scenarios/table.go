@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+// line is a figure, and its limit if it has one.
+type line struct {
+	what, figure, limit, verdict string
+	target                       string // of the seven, if it is the figure of one
+}
+
+// The verdicts.
+const (
+	isHeld   = "ok"
+	isMissed = "MISSED"
+)
+
+// table collects figures and whether their limits are held.
+type table struct {
+	lines  []line
+	note   string // below them, of one or more lines
+	missed bool
+}
+
+// figure adds one that is only told.
+func (t *table) figure(what, format string, args ...any) {
+	t.lines = append(t.lines, line{what: what, figure: fmt.Sprintf(format, args...)})
+}
+
+// judge adds one that has a limit.
+func (t *table) judge(what, figure, limit string, held bool) {
+	verdict := isHeld
+	if !held {
+		verdict, t.missed = isMissed, true
+	}
+	t.lines = append(t.lines, line{what: what, figure: figure, limit: limit, verdict: verdict})
+}
+
+// count judges a number that must be exactly another.
+func (t *table) count(what string, n, want int) {
+	t.judge(what, strconv.Itoa(n), "="+strconv.Itoa(want), n == want)
+}
+
+// under judges a time.
+func (t *table) under(what string, took, limit time.Duration) {
+	t.judge(what, short(took), "<"+limit.Round(10*time.Millisecond).String(), took < limit)
+}
+
+// target says that the line added last is the figure of one of the seven targets.
+func (t *table) target(name string) { t.lines[len(t.lines)-1].target = name }
+
+// limits judges a metric by the script's own thresholds.
+func (t *table) limits(sum summary, metric, what, figure string) {
+	m, ok := sum.Metrics[metric]
+	if !ok {
+		t.judge(what, "none", "some", false) // nothing was asked: nothing was shown
+		return
+	}
+	if len(m.Thresholds) == 0 {
+		t.figure(what, "%s", figure)
+	}
+	for limit, of := range m.Thresholds {
+		t.judge(what, figure, limit, of.OK)
+	}
+}
+
+func (t *table) print(to io.Writer) {
+	widths := [3]int{}
+	for _, l := range t.lines {
+		for i, cell := range []string{l.what, l.figure, l.limit} {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	for _, l := range t.lines {
+		fmt.Fprintf(to, "  %-*s  %-*s  %-*s  %s\n", widths[0], l.what, widths[1], l.figure, widths[2], l.limit, l.verdict)
+	}
+	if t.note != "" {
+		fmt.Fprintf(to, "  %s\n", t.note)
+	}
+}
+
+// result is the table of a scenario that was played; of one that could not be there is
+// none.
+type result struct {
+	name string
+	*table
+	latency string // of the upstream
+}
+
+// site is an installation and the results of its scenarios.
+type site struct {
+	*harness.Site
+	results []result
+}
+
+// judged prints a table with its verdict, and keeps it.
+func (s *site) judged(name string, t *table) {
+	t.print(s.Out)
+	verdict := "held"
+	if t.missed {
+		verdict = isMissed
+	}
+	fmt.Fprintf(s.Out, "VERDICT of %s: %s\n\n", name, verdict)
+	s.results = append(s.results, result{name, t, s.Latency})
+}
+
+// missed says whether any limit was.
+func (s *site) missed() bool {
+	return slices.ContainsFunc(s.results, func(r result) bool { return r.table != nil && r.missed })
+}
+
+func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
+
+func percent(rate float64) string { return fmt.Sprintf("%.2f %%", 100*rate) }
+
+// short is a time as it is read.
+func short(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	}
+	return fmt.Sprintf("%.2f s", d.Seconds())
+}
+
+// p95 is the time that 95 of 100 took at most; of none it is beyond any limit.
+func p95(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return math.MaxInt64
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[(len(sorted)*95+99)/100-1]
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/store"
+)
+
+// textOf returns what is stored of an entity before any change, and its hash.
+func textsOf(t *testing.T, keys int) (hashes, texts []string) {
+	t.Helper()
+	made, err := harness.Contents(t.Context(), facet, "basic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range keys {
+		payload, err := made[i].Payload()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := store.Snapshot{State: store.State{Encoding: payload.Encoding}, Payload: payload.Bytes}.Decode(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hashes, texts = append(hashes, hex.EncodeToString(made[i].Hash[:])), append(texts, string(text))
+	}
+	return hashes, texts
+}
+
+func TestTortureJudge_SeesOldContents(t *testing.T) {
+	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
+	const keys = 40
+	hashes, texts := textsOf(t, keys)
+	changed := time.Now()
+	before, after := changed.Add(-time.Second), changed.Add(time.Second)
+	for name, c := range map[string]struct {
+		checked time.Time
+		swapped bool
+		missed  bool
+	}{
+		"checked before the change": {before, false, false},
+		"checked after it":          {after, false, true},
+		"a payload of another":      {before, true, true},
+	} {
+		stored, payloads := map[string]seen{}, map[string]string{}
+		l := &load{served: map[served]promise{}, changes: []time.Time{changed}}
+		for i := range keys {
+			key := fmt.Sprint("content", i)
+			stored[key], payloads[key] = seen{hash: hashes[i], checked: c.checked.UnixMicro()}, texts[i]
+			if c.swapped {
+				payloads[key] = texts[(i+1)%keys]
+			}
+			l.served[served{key, c.checked.UnixMicro(), sha256.Sum256([]byte(payloads[key]))}] = promise{}
+		}
+		l.reads.Store(keys)
+		var judged, answered table
+		if err := judged.contents(t.Context(), s, stored, payloads, l.changes); err != nil || judged.missed != c.missed {
+			t.Errorf("%s: missed of what is stored is %t, %v", name, judged.missed, err)
+		}
+		if err := answered.answers(t.Context(), s, l); err != nil || answered.missed != c.missed {
+			t.Errorf("%s: missed of what readers got is %t, %v", name, answered.missed, err)
+		}
+	}
+}
+
+// What the upstream has is not absent, and what it never gave away has no contents.
+func TestTortureJudge_SeesAnAbsenceTheUpstreamNeverAnswered(t *testing.T) {
+	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
+	now := time.Now().UnixMicro()
+	for key, c := range map[string]struct {
+		now   seen
+		wrong string
+	}{
+		"k1":       {seen{version: 5, checked: now, absent: true}, "1 of 1"},
+		"refused1": {seen{version: 5, checked: now, absent: true}, "1 of 1"},
+		"broken1":  {seen{version: 5, checked: now, hash: "a"}, "1 of 1"},
+		"absent1":  {seen{version: 5, checked: now, absent: true}, "0 of 1"},
+		"absent2":  {seen{version: 5, checked: now, hash: "a"}, "1 of 1"},
+	} {
+		var judged table
+		if err := judged.contents(t.Context(), s, map[string]seen{key: c.now}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range judged.lines {
+			if strings.HasPrefix(l.what, "contents that the upstream") && l.figure != c.wrong {
+				t.Errorf("%s, %+v: %s; want %s", key, c.now, l.figure, c.wrong)
+			}
+		}
+	}
+	denied := &load{denied: []promise{{key: "k1"}}}
+	denied.reads.Store(1)
+	var judged table
+	if err := judged.answers(t.Context(), s, denied); err != nil || !judged.missed {
+		t.Errorf("a reader who was told that there is none: missed is %t, %v", judged.missed, err)
+	}
+}

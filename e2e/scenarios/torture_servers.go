@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+// hurtBroker stops the broker, or kills it and has it start again with what it had
+// written: the kernel keeps that for it.
+func (t *torturer) hurtBroker(ctx context.Context, h hurt) error {
+	begin, end := []string{"signal", "kafka", "STOP"}, []string{"signal", "kafka", "CONT"}
+	if h.name == "broker killed" {
+		begin, end = []string{"signal", "kafka", "KILL"}, []string{"up", "kafka"}
+	}
+	if _, err := t.s.RunServices(ctx, begin...); err != nil {
+		return err
+	}
+	err := harness.Pause(ctx, h.length)
+	_, ended := t.s.RunServices(context.WithoutCancel(ctx), end...)
+	if ended != nil && ctx.Err() == nil { // it is given a minute to start, which a busy machine may exceed
+		_, ended = t.s.RunServices(ctx, end...)
+	}
+	return errors.Join(err, ended)
+}
+
+// keeper starts a Redis that writes down all that it holds before it answers, in a
+// folder of its own.
+func (s *site) keeper(ctx context.Context, address string, more ...string) (*harness.Process, error) {
+	dir := s.kept(address)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return s.StartRedis(ctx, address, append([]string{"--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"}, more...)...)
+}
+
+// kept is the folder of the Redis at an address.
+func (s *site) kept(address string) string {
+	return filepath.Join(s.Dir, "redis-"+strings.ReplaceAll(address, ":", "-"))
+}
+
+// replicate starts a replica of the Redis, which hears of what is written over a way
+// that can be held up.
+func (t *torturer) replicate(ctx context.Context, address string) (err error) {
+	if t.link == nil {
+		if t.link, err = harness.NewProxy(ctx, t.s.Redis.Address, nil); err != nil {
+			return err
+		}
+		t.s.OnClose(t.link.Close)
+	}
+	t.link.Redirect(t.s.Redis.Address)
+	host, port, err := net.SplitHostPort(t.link.Address())
+	if err != nil {
+		return err
+	}
+	t.replica, err = t.s.keeper(ctx, address, "--replicaof", host+" "+port)
+	return err
+}
+
+func (t *torturer) hurtRedis(ctx context.Context, h hurt) (err error) {
+	switch h.name {
+	case "Redis stopped":
+		return t.s.Redis.FreezeFor(ctx, h.length)
+	case failover:
+		return t.failOver(ctx, h.length)
+	}
+	t.s.Redis.Kill()
+	if strings.HasSuffix(h.name, "its data lost") {
+		if err := os.RemoveAll(t.s.kept(t.s.Redis.Address)); err != nil {
+			return err
+		}
+	}
+	if err := harness.Pause(ctx, h.length); err != nil {
+		return err
+	}
+	t.s.Redis, err = t.s.keeper(ctx, t.s.Redis.Address)
+	return err
+}
+
+// failOver kills the Redis and puts its replica in its place, which has not heard of the
+// last that was acknowledged, for so long. The one that was killed comes back as the
+// replica, so that it can happen again.
+func (t *torturer) failOver(ctx context.Context, gap time.Duration) error {
+	old, next := t.s.Redis, t.replica
+	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // it may have to begin anew after another fault
+		state, err := replication(ctx, next)
+		return state["master_link_status"] == "up", err
+	})
+	if err != nil {
+		return fmt.Errorf("the replica does not follow: %w", err)
+	}
+	t.link.Stall(true)
+	err = harness.Pause(ctx, gap)
+	had, asked := replication(ctx, old)
+	old.Kill()
+	t.link.Cut() // before the link works again: its buffered bytes are lost
+	t.link.Stall(false)
+	if err := errors.Join(err, asked); err != nil {
+		return err
+	}
+	has, err := replication(ctx, next, "REPLICAOF", "NO", "ONE")
+	if err != nil {
+		return err
+	}
+	for _, a := range t.cast {
+		a.redis.Redirect(next.Address)
+	}
+	t.s.Redis = next
+	t.mu.Lock()
+	t.forgot = append(t.forgot, offset(had)-offset(has))
+	t.mu.Unlock()
+	return t.replicate(ctx, old.Address)
+}
+
+// replication returns what a Redis says of it, after a command if there is one.
+func replication(ctx context.Context, p *harness.Process, command ...any) (map[string]string, error) {
+	client := redis.NewClient(&redis.Options{Addr: p.Address, MaxRetries: -1})
+	defer func() { _ = client.Close() }()
+	if len(command) > 0 {
+		if err := client.Do(ctx, command...).Err(); err != nil {
+			return nil, err
+		}
+	}
+	text, err := client.Info(ctx, "replication").Result()
+	all := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		all[name] = value
+	}
+	return all, err
+}
+
+// offset is how many bytes of writes a Redis knows of.
+func offset(replication map[string]string) int {
+	n, _ := strconv.Atoi(replication["master_repl_offset"])
+	return n
+}
+
+// endClaims has the retries that are claimed be due, as they are when their claims end,
+// and returns how many.
+func (s *site) endClaims(ctx context.Context) (int, error) {
+	conn, err := pgx.Connect(ctx, s.Database)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	now := time.Now()
+	ended, err := conn.Exec(ctx, "UPDATE update_status SET next_retry_at = $2 WHERE source = $1 AND state = 'RETRYING' AND next_retry_at > $2", s.Source, now.UnixMicro())
+	if err != nil {
+		return 0, err
+	}
+	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
+	defer func() { _ = client.Close() }()
+	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // so that they look
+}

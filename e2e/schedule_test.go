@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/simulator"
+)
+
+// The sizes of most of these tests: entities, the rate a second at which they are enqueued,
+// and within what time they come due.
+func scheduleSize() (n, rate int, within time.Duration) {
+	return size(900, 3000), 60, size(8*time.Second, 20*time.Second)
+}
+
+func TestScheduler_ForgetsNothingWhenKilled(t *testing.T) {
+	longOnly(t)
+	t.Parallel()
+	n, rate, within := scheduleSize()
+	tt := newTimetable(t, n, rate, within)
+	tt.killSchedulers(4)
+	tt.untilDone()
+	tt.expectRecords()
+	tt.worker()
+	tt.expectCalls(0)
+}
+
+func TestScheduler_ForgetsNothingWhenKilledBesideWorkers(t *testing.T) {
+	t.Parallel()
+	n, rate, within := scheduleSize()
+	tt := newTimetable(t, n, rate, within)
+	tt.worker()
+	tt.worker()
+	tt.killSchedulers(size(1, 4))
+	tt.untilDone()
+	tt.expectRecords()
+	tt.expectCalls(0)
+}
+
+// A scheduler is frozen with a claim until its lease has expired. Another takes the claim
+// over, workers fetch its entities, and the first one continues.
+func TestScheduler_FrozenBeyondItsLeaseRepeatsOneClaimAtMost(t *testing.T) {
+	t.Parallel()
+	n, rate, within := scheduleSize()
+	tt := newTimetable(t, n, rate, within)
+	tt.worker()
+	running := []*harness.Process{tt.scheduler(), tt.scheduler()}
+	var frozen *harness.Process
+	for i := 0; len(tt.harmed) == 0 && tt.untilClaimed(); i++ {
+		if frozen != nil {
+			tt.check(frozen.Continue())
+		}
+		frozen = running[i%2]
+		tt.check(frozen.Freeze())
+		tt.OnClose(func() { _ = frozen.Continue() })
+		tt.noteHarmed()
+	}
+	if len(tt.harmed) == 0 {
+		t.Fatal("schedulers that were frozen with a claim: got 0, want 1")
+	}
+	tt.untilDone()
+	tt.until(timeout, "the end of all work", func() bool { return tt.lag() == 0 })
+	tt.check(frozen.Continue())
+	tt.register("later", 100, time.Now(), time.Second) // for both
+	tt.untilDone()
+	tt.expectRecords()
+	// Nothing can hold it back between its last check of the lease and its call of Redis.
+	tt.expectCalls(len(tt.harmedKeys))
+}
+
+func TestScheduler_ForgetsNothingWhenRedisHangs(t *testing.T) {
+	t.Parallel()
+	n, _, _ := scheduleSize()
+	tt := newTimetable(t, n, 100, size(5*time.Second, 10*time.Second))
+	for range 2 {
+		tt.scheduler()
+	}
+	for _, length := range size([]time.Duration{3 * time.Second}, []time.Duration{3 * time.Second, 20 * time.Second}) {
+		if !tt.untilClaimed() {
+			t.Fatal("all were enqueued before Redis was frozen")
+		}
+		tt.check(tt.Redis.FreezeFor(t.Context(), length))
+	}
+	tt.untilDone()
+	tt.expectRecords()
+	tt.worker()
+	tt.expectCalls(0)
+}
+
+// A broker of the test's own is frozen, the second time for longer than a record waits for
+// its ack. Such a record may be on the topic beside its repetition.
+func TestScheduler_ForgetsNothingWhenKafkaHangs(t *testing.T) {
+	longOnly(t)
+	t.Parallel()
+	tt := newTimetable(t, 3000, 100, 10*time.Second, func(tt *timetable) { tt.check(tt.StartKafka(t.Context())) })
+	for range 2 {
+		tt.scheduler()
+	}
+	for _, length := range []time.Duration{3 * time.Second, 20 * time.Second} {
+		if !tt.untilClaimed() {
+			t.Fatal("all were enqueued before Kafka was frozen")
+		}
+		tt.signalKafka("STOP")
+		<-time.After(length)
+		if length > 10*time.Second {
+			tt.noteHarmed()
+		}
+		tt.signalKafka("CONT")
+	}
+	tt.untilDone()
+	tt.expectRecords()
+	tt.worker()
+	tt.expectCalls(0)
+}
+
+// signalKafka sends a signal to the site's own broker.
+func (tt *timetable) signalKafka(signal string) {
+	tt.Helper()
+	_, err := tt.RunServices(tt.Context(), "signal", "kafka", signal)
+	tt.check(err)
+}
+
+// Two schedulers enqueue without a worker until a minute's work waits, and then for a worker.
+func TestScheduler_EnqueuesNoMoreThanTheBudget(t *testing.T) {
+	longOnly(t)
+	t.Parallel()
+	const rate, both = 20, 2
+	tt := newTimetable(t, 6000, rate, 0)
+	api := tt.query()
+	began := time.Now()
+	for range both {
+		tt.scheduler()
+	}
+	tt.until(timeout, "the first", func() bool { return tt.enqueued() > 0 })
+	tt.expectNothingDuringAStop(api) // also without a worker
+	// One burst more, and the records enqueued between reading the clock and the topic.
+	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }
+	look := time.NewTicker(500 * time.Millisecond)
+	defer look.Stop()
+	unchanged, enqueued := 0, int64(0)
+	for ; unchanged < 20; <-look.C {
+		now := tt.enqueued()
+		if bound := limit(); now > bound {
+			t.Fatalf("enqueued in %v: got %d, want at most %d", time.Since(began), now, bound)
+		}
+		if time.Since(began) > 2*time.Minute {
+			t.Fatalf("%d were enqueued in %v, and more are: want an end at a minute's work", now, time.Since(began))
+		}
+		if unchanged++; now != enqueued || now == 0 {
+			unchanged, enqueued = 0, now
+		}
+	}
+	// The lag is measured every five seconds, and each scheduler continues until it is known.
+	atLeast(t, "records that wait for a worker", enqueued, 60*rate)
+	atMost(t, "records that wait for a worker", enqueued, 60*rate+both*rate*8)
+	tt.worker()
+	tt.until(2*timeout, "more, as the lag falls", func() bool { return tt.enqueued() > enqueued+5*rate })
+	tt.expectNothingDuringAStop(api)
+}
+
+// expectNothingDuringAStop checks that nothing is enqueued during an emergency stop.
+func (tt *timetable) expectNothingDuringAStop(api string) {
+	tt.Helper()
+	addr := strings.TrimPrefix(api, "http://")
+	tt.must("stop", "--yes", "--addr", addr)
+	<-time.After(obeyed + time.Second) // and until the current claim is enqueued
+	before := tt.enqueued()
+	<-time.After(5 * time.Second)
+	equal(tt, "enqueued during an emergency stop", tt.enqueued()-before, 0)
+	tt.must("resume", "--addr", addr)
+	tt.until(timeout, "more after the stop", func() bool { return tt.enqueued() > before })
+}
+
+// Two entities are refreshed shortly before they are due; one refresh fails. The first is due
+// again after its interval, and the other after its own backoff.
+func TestScheduler_MovesADueTimeByARefresh(t *testing.T) {
+	t.Parallel()
+	tt := newTimetable(t, 200, 100, 30*time.Second)
+	tt.worker()
+	api := tt.query()
+	const ahead = 20 * time.Second
+	tt.keys = tt.keys[:0]
+	before := time.Now()
+	tt.register("well", 1, before.Add(ahead), 0)
+	tt.register("failing", 1, before.Add(ahead), 0)
+	tt.control(simulator.Control{Faults: []simulator.Fault{{Key: "^failing0$", Kind: simulator.InternalError}}})
+	for _, key := range []string{"well0", "failing0"} {
+		status, err := tt.reader(api).Refresh(t.Context(), key)
+		tt.check(err)
+		equal(t, "status of the refresh of "+key, status, http.StatusAccepted)
+	}
+	due := func(key string) time.Time {
+		return time.UnixMicro(tt.one("SELECT due_at FROM entities WHERE source = $1 AND key = $2", tt.Source, key))
+	}
+	tt.until(timeout, "both answers", func() bool {
+		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'well0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'failing0'") == 1
+	})
+	for _, key := range []string{"well0", "failing0"} { // only a scheduler moves it
+		equal(t, "due time of "+key, due(key).UnixMicro(), before.Add(ahead).UnixMicro())
+	}
+	tt.scheduler()
+	tt.untilDone()
+	atLeast(t, "time until the refreshed entity is due", due("well0").Sub(before), 30*time.Minute)
+	atLeast(t, "time until the failed entity is due", due("failing0").Sub(before), 9*time.Minute)
+	atMost(t, "time until the failed entity is due", due("failing0").Sub(before), 30*time.Minute)
+	records := tt.records()
+	equal(t, "records of the refreshed entity", records["well0"], 0)
+	equal(t, "records of the failed entity, which has a retry", records["failing0"], 0)
+	equal(t, "entities on the topic", len(records), 200)
+}

@@ -1,0 +1,371 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/source/nexon"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// sources is an installation with several sources, each with an upstream of its own in this
+// process, so that many failures run at the same time.
+type sources struct {
+	*fleet
+	api       string
+	metrics   string // URL of the last worker's metrics
+	store     *postgres.Store
+	kafka     *kgo.Client
+	redis     redis.UniversalClient
+	upstreams map[string]*simulator.Simulator // by source
+	names     map[string]string               // of the sources, by the name of their test
+}
+
+// newSources starts one source for each name of edits, which may change its configuration,
+// with so many partitions a topic and so many workers.
+func newSources(t *testing.T, partitions int32, workers int, edits map[string]func(config string) string) *sources {
+	t.Helper()
+	s := &sources{fleet: newSite(t), upstreams: map[string]*simulator.Simulator{}, names: map[string]string{}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		upstream := s.upstreams[name]
+		if upstream == nil {
+			http.NotFound(w, r)
+			return
+		}
+		http.StripPrefix("/"+name, upstream).ServeHTTP(w, r)
+	}))
+	s.OnClose(server.Close)
+	s.Sources, s.MaxPartitions = map[string]string{}, partitions
+	for test, edit := range edits {
+		name := servicetest.Name(test)
+		s.names[test] = name
+		s.upstreams[name] = simulator.New(simulator.Config{
+			Limits:  []simulator.Limit{{Limit: 500, Window: time.Second}},
+			Latency: simulator.Range{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond},
+		})
+		s.OnClose(s.upstreams[name].Close)
+		config := strings.NewReplacer(
+			"https://open.api.nexon.com", server.URL+"/"+name,
+			"/character/item-equipment?", "/character/basic?", // small documents
+		).Replace(string(nexon.Config))
+		if edit != nil {
+			config = edit(config)
+		}
+		s.Sources[name] = config
+	}
+	s.check(s.CreateTables(t.Context()))
+	s.connect()
+	var err error
+	s.kafka, err = s.ConnectKafka()
+	s.check(err)
+	s.OnClose(s.kafka.Close)
+	s.redis = redis.NewClient(&redis.Options{Addr: s.Redis.Address})
+	s.OnClose(func() { _ = s.redis.Close() })
+	s.store, err = postgres.Open(t.Context(), s.Database)
+	s.check(err)
+	s.OnClose(s.store.Close)
+	s.api = s.query()
+	s.startWorkers(workers)
+	return s
+}
+
+// startWorkers starts workers and waits until each consumer group has a member.
+func (s *sources) startWorkers(n int) {
+	s.Helper()
+	for range n {
+		port, err := s.FreePort(s.Context())
+		s.check(err)
+		address := net.JoinHostPort("127.0.0.1", port)
+		_, err = s.StartTarget(s.Context(), "worker", "worker", address)
+		s.check(err)
+		s.metrics = "http://" + address + "/metrics"
+	}
+	var groups []string
+	for _, name := range s.names {
+		groups = append(groups, schemas.Group(name, schemas.High), schemas.Group(name, schemas.Low))
+	}
+	s.until(timeout, "a worker in every group", func() bool {
+		all, err := s.admin.DescribeGroups(s.Context(), groups...)
+		for _, g := range all {
+			if g.Err != nil || g.State != "Stable" {
+				return false
+			}
+		}
+		return err == nil && len(all) == len(groups)
+	})
+}
+
+// testSource is one of the sources, and the keys that its test has requested.
+type testSource struct {
+	*testing.T
+	*sources
+	source   string
+	upstream *simulator.Simulator
+	keys     []string
+}
+
+func (s *sources) of(t *testing.T, test string) *testSource {
+	return &testSource{T: t, sources: s, source: s.names[test], upstream: s.upstreams[s.names[test]]}
+}
+
+func (c *testSource) entity(key string) schemas.Entity {
+	return schemas.Entity{Source: c.source, Facet: "character", Key: key}
+}
+
+// must ends the test after an error.
+func (c *testSource) must(err error) {
+	c.T.Helper()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// within waits until the condition holds.
+func (c *testSource) within(limit time.Duration, what string, holds func() bool) {
+	c.T.Helper()
+	c.must(harness.Until(c.T.Context(), limit, what, func() (bool, error) { return holds(), nil }))
+}
+
+// fail sets the faults of the upstream; without any, every call succeeds.
+func (c *testSource) fail(faults ...simulator.Fault) {
+	c.T.Helper()
+	c.must(c.upstream.Control(simulator.Control{Faults: append([]simulator.Fault{}, faults...)}))
+}
+
+// answer is a part of the answer to a read.
+type answer struct {
+	Freshness       string `json:"freshness"`
+	UpdateQueued    bool   `json:"updateQueued"`
+	NotQueuedReason string `json:"notQueuedReason"`
+}
+
+func (c *testSource) get(key string) (a answer, err error) {
+	req, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, c.api+"/v1/"+c.source+"/character/"+key, http.NoBody)
+	if err != nil {
+		return a, err
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	return a, err
+}
+
+// request reads new keys until each is queued, fresh or held.
+func (c *testSource) request(keys ...string) {
+	c.T.Helper()
+	c.keys = append(c.keys, keys...)
+	work := make(chan string, len(keys))
+	for _, key := range keys {
+		work <- key
+	}
+	close(work)
+	errs := make(chan error)
+	readers := min(20, len(keys))
+	for range readers {
+		go func() {
+			var failed error
+			for key := range work {
+				failed = errors.Join(failed, c.queued(key))
+			}
+			errs <- failed
+		}()
+	}
+	for range readers {
+		if err := <-errs; err != nil {
+			c.T.Error(err)
+		}
+	}
+}
+
+// queued reads a key until it is queued, fresh or held. The circuit breaker of the query
+// service stays open for 30 s after timeouts.
+func (c *testSource) queued(key string) error {
+	deadline := time.Now().Add(2 * timeout)
+	for {
+		a, err := c.get(key)
+		if a.UpdateQueued || a.Freshness == "FRESH" || strings.HasPrefix(a.NotQueuedReason, "HELD_") {
+			return nil
+		}
+		if time.Now().After(deadline) || c.T.Context().Err() != nil {
+			return fmt.Errorf("%s is not queued within %v: %+v, %w", key, 2*timeout, a, cmp.Or(err, harness.ErrUnavailable))
+		}
+	}
+}
+
+// trickle requests new keys, so many a second, until a time.
+func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
+	c.T.Helper()
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for i := 0; time.Now().Before(until); i++ {
+		c.request(prefix + strconv.Itoa(i))
+		<-tick.C
+	}
+}
+
+// untilChecked waits until every key was fetched, as the database has it: a read would
+// request it again. It returns how long that took since a time.
+func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Duration {
+	c.T.Helper()
+	left := c.keys
+	err := harness.Until(c.T.Context(), limit, "a check of each entity", func() (bool, error) {
+		const batch = 500
+		for len(left) > 0 {
+			some := left[:min(len(left), batch)]
+			of := make([]schemas.Entity, len(some))
+			for i, key := range some {
+				of[i] = c.entity(key)
+			}
+			states, err := c.store.States(c.T.Context(), of)
+			if err != nil {
+				return false, err
+			}
+			var missing []string
+			for i, state := range states {
+				if state.CheckedAt.IsZero() {
+					missing = append(missing, some[i])
+				}
+			}
+			left = append(missing, left[len(some):]...)
+			if len(missing) > 0 {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		c.T.Fatalf("%d of %d entities are not checked, among them %s: %v", len(left), len(c.keys), left[0], err)
+	}
+	return time.Since(since)
+}
+
+// status returns the row of an entity's failures.
+func (c *testSource) status(key string) store.Status {
+	c.T.Helper()
+	all, err := c.store.Statuses(c.T.Context(), []schemas.Entity{c.entity(key)})
+	c.must(err)
+	return all[0]
+}
+
+// retryNow makes a scheduled retry due.
+func (c *testSource) retryNow(s store.Status) {
+	c.T.Helper()
+	s.Until = time.Now().Add(-time.Second)
+	c.must(c.store.Fail(c.T.Context(), s, nil))
+	c.must(c.redis.Publish(c.T.Context(), "retries:"+c.source, strconv.FormatInt(s.Until.UnixMilli(), 10)).Err())
+}
+
+// deadLetters returns the number of records on the source's dead-letter topic, or -1 while
+// the topic is being created.
+func (c *testSource) deadLetters() int {
+	c.T.Helper()
+	n, err := c.DeadLettersOf(c.T.Context(), c.source)
+	if err != nil {
+		c.T.Log(err)
+		return -1
+	}
+	return n
+}
+
+// indexed returns the dead letters in the index that are not handled.
+func (c *testSource) indexed() []store.Letter {
+	c.T.Helper()
+	all, err := c.store.Letters(c.T.Context(), store.LetterFilter{Source: c.source, Handled: store.OpenLetters}, store.Letter{}, 1000)
+	c.must(err)
+	return all
+}
+
+// lag returns how many records of both lanes are not committed, or -1 while Kafka's
+// coordinator moves.
+func (c *testSource) lag() int64 {
+	n, err := c.LagOf(c.T.Context(), c.source, schemas.High, schemas.Low)
+	if err != nil {
+		c.T.Log(err)
+		return -1
+	}
+	return n
+}
+
+// expectEnd checks what is left in the end: every offset is committed, no failure is
+// recorded, and there are so many dead letters, on the topic and in the index.
+func (c *testSource) expectEnd(deadLetters int) {
+	c.T.Helper()
+	c.within(timeout, "the commit of every offset", func() bool { return c.lag() == 0 })
+	equal(c.T, "dead letters on the topic", c.deadLetters(), deadLetters)
+	equal(c.T, "dead letters in the index", len(c.indexed()), deadLetters)
+	for _, key := range c.keys {
+		if s := c.status(key); s.State != "" {
+			c.T.Errorf("%s: got the state %s after %d rounds (%s), want none", key, s.State, s.Rounds, s.Error)
+		}
+		if a, err := c.get(key); err != nil || (a.Freshness != "FRESH" && a.Freshness != "NOT_FOUND") {
+			c.T.Errorf("%s: got %s, %v, want FRESH or NOT_FOUND", key, a.Freshness, err)
+		}
+	}
+}
+
+// metric returns the sum of a metric of the worker with these labels.
+func (c *testSource) metric(name string, labels ...string) (sum float64) {
+	c.T.Helper()
+	req, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, c.metrics, http.NoBody)
+	c.must(err)
+	resp, err := c.client.Do(req)
+	c.must(err)
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	c.must(err)
+lines:
+	for line := range bytes.Lines(text) {
+		if !bytes.HasPrefix(line, []byte("freshet_"+name+"{")) {
+			continue
+		}
+		for _, label := range append(labels, `source="`+c.source+`"`) {
+			if !bytes.Contains(line, []byte(label)) {
+				continue lines
+			}
+		}
+		n, err := strconv.ParseFloat(string(bytes.TrimSpace(line[bytes.LastIndexByte(line, ' '):])), 64)
+		c.must(err)
+		sum += n
+	}
+	return sum
+}
+
+// only returns the value of the only record of a topic of one partition.
+func (c *testSource) only(topic string) []byte {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), timeout)
+	defer cancel()
+	all, err := c.ReadTopic(ctx, topic)
+	c.must(err)
+	if len(all) != 1 {
+		c.T.Fatalf("records of %s: got %d, want 1", topic, len(all))
+	}
+	return all[0].Value
+}

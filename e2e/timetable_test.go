@@ -1,0 +1,237 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
+)
+
+// timetable is an installation whose schedulers have entities that come due once, and not
+// again for hours.
+type timetable struct {
+	*fleet
+	store *postgres.Store
+	keys  []string
+	last  time.Time // when the last of them is due
+	// harmed are the claims whose scheduler was killed or frozen, by the microsecond in which
+	// they were made, and harmedKeys their entities.
+	harmed     map[int64]bool
+	harmedKeys map[string]bool
+}
+
+// newTimetable registers n entities that come due within a time from now on. All schedulers
+// together enqueue perSecond of them a second, and at most a minute's may wait for workers.
+// setUp functions run before tables and topics are created.
+func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ...func(*timetable)) *timetable {
+	t.Helper()
+	tt := &timetable{fleet: newSite(t), harmed: map[int64]bool{}, harmedKeys: map[string]bool{}}
+	tt.Edits = []string{
+		`ceilings: [{from: 19, to: 24, rate: 150/s}, {rate: 250/s}]`, fmt.Sprintf("ceilings: [{rate: %d/s}]", perSecond),
+		`{mode: adaptive, notBefore: "02:00", timeZone: Asia/Seoul}`, "{mode: tiers}",
+	}
+	for _, f := range setUp {
+		f(tt)
+	}
+	tt.prepare("--latency", "30ms")
+	var err error
+	tt.store, err = postgres.Open(t.Context(), tt.Database)
+	tt.check(err)
+	tt.OnClose(tt.store.Close)
+	tt.register("k", n, time.Now(), within)
+	return tt
+}
+
+// register registers entities, the first of which is due now.
+func (tt *timetable) register(prefix string, n int, now time.Time, within time.Duration) {
+	tt.Helper()
+	var all []store.Registered
+	for i, key := range harness.Keys(prefix, n) {
+		at := now.Add(time.Duration(i) * within / time.Duration(n))
+		entity := schemas.Entity{Source: tt.Source, Facet: "character", Key: key}
+		all = append(all, store.Registered{Entity: entity, Tier: store.Cold, Enabled: true, Due: at})
+		tt.keys = append(tt.keys, key)
+		if at.After(tt.last) {
+			tt.last = at
+		}
+	}
+	_, err := tt.store.RegisterEntities(tt.Context(), all)
+	tt.check(err)
+}
+
+func (tt *timetable) scheduler() *harness.Process {
+	tt.Helper()
+	p, err := tt.Scheduler(tt.Context(), "scheduler")
+	tt.check(err)
+	return p
+}
+
+// claim is a row of entities that one scheduler enqueues.
+type claim struct {
+	id string
+	at int64 // microseconds
+}
+
+// claims returns the present claims and the keys of each.
+func (tt *timetable) claims() map[claim][]string {
+	tt.Helper()
+	rows, err := tt.db.Query(tt.Context(), "SELECT id, claimed_at, entries FROM schedule_claims WHERE source = $1", tt.Source)
+	tt.check(err)
+	defer rows.Close()
+	all := map[claim][]string{}
+	for rows.Next() {
+		var c claim
+		var text string
+		tt.check(rows.Scan(&c.id, &c.at, &text))
+		var entries []struct{ Key string }
+		tt.check(json.Unmarshal([]byte(text), &entries))
+		all[c] = nil
+		for _, e := range entries {
+			all[c] = append(all[c], e.Key)
+		}
+	}
+	return all
+}
+
+// enqueueTime is about how long a scheduler takes for a claim.
+const enqueueTime = 20 * time.Millisecond
+
+// untilClaimed waits until a scheduler enqueues a new claim. It returns false if all that is
+// due is enqueued.
+func (tt *timetable) untilClaimed() bool {
+	tt.Helper()
+	known := tt.claims()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	limit := time.After(2 * timeout)
+	for n := 1; ; n++ {
+		for c := range tt.claims() {
+			if _, old := known[c]; !old {
+				<-time.After(rand.N(enqueueTime))
+				return true
+			}
+		}
+		if n%100 == 0 && tt.done() {
+			return false
+		}
+		select {
+		case <-look.C:
+		case <-limit:
+			tt.Fatalf("a new claim did not come within %v, and not all that is due is enqueued", 2*timeout)
+		}
+	}
+}
+
+// noteHarmed notes the claims that are older than a second.
+func (tt *timetable) noteHarmed() {
+	tt.Helper()
+	before := time.Now().UnixMicro()
+	<-time.After(time.Second)
+	for c, keys := range tt.claims() {
+		if c.at > before {
+			continue
+		}
+		tt.harmed[c.at] = true
+		for _, key := range keys {
+			tt.harmedKeys[key] = true
+		}
+	}
+}
+
+// done reports whether each entity that has come due is enqueued.
+func (tt *timetable) done() bool {
+	tt.Helper()
+	return time.Now().After(tt.last) && len(tt.claims()) == 0 &&
+		tt.one("SELECT count(*) FROM entities WHERE source = $1 AND due_at <= $2", tt.Source, tt.last.UnixMicro()) == 0
+}
+
+func (tt *timetable) untilDone() {
+	tt.Helper()
+	began := time.Now()
+	tt.until(2*time.Minute, "the last entity that is due", tt.done)
+	tt.Logf("all were enqueued %v later", time.Since(began).Round(time.Second))
+}
+
+// enqueued returns how many records were ever written to the LOW topic.
+func (tt *timetable) enqueued() (n int64) {
+	tt.Helper()
+	topic := schemas.RequestTopic(tt.Source, schemas.Low)
+	ends, err := tt.admin.ListEndOffsets(tt.Context(), topic)
+	tt.check(err)
+	for _, end := range ends.Offsets()[topic] {
+		n += end.At
+	}
+	return n
+}
+
+// records returns the number of records of each key on the LOW topic.
+func (tt *timetable) records() map[string]int {
+	tt.Helper()
+	all, err := tt.Requests(tt.Context(), schemas.Low)
+	tt.check(err)
+	for _, r := range all {
+		if r.Reason != schemas.Prefetch {
+			tt.Errorf("reason of a record of %s: got %s, want %s", r.Key, r.Reason, schemas.Prefetch)
+		}
+	}
+	return harness.CountByKey(all)
+}
+
+// expectRecords checks that each entity was enqueued once. An entity of a harmed claim may be
+// on the topic twice: a scheduler may be killed between Kafka's ack and the confirmation of
+// the lock.
+func (tt *timetable) expectRecords() {
+	tt.Helper()
+	records := tt.records()
+	missing, twice := 0, 0
+	var wrong []string
+	for _, key := range tt.keys {
+		switch n := records[key]; {
+		case n == 0:
+			missing++
+		case n > 1 && !tt.harmedKeys[key]:
+			wrong = append(wrong, key)
+		case n > 1:
+			twice++
+		}
+	}
+	tt.Logf("%d entities, %d of them in harmed claims; %d are on the topic twice", len(tt.keys), len(tt.harmedKeys), twice)
+	equal(tt, "entities that were due and not enqueued", missing, 0)
+	equal(tt, "entities on the topic", len(records), len(tt.keys))
+	if len(wrong) > 0 {
+		tt.Errorf("entities that were enqueued twice without harm: got %d, such as %s, want 0", len(wrong), wrong[0])
+	}
+}
+
+// expectCalls waits until workers have fetched each entity, and checks that at most so many
+// were fetched twice: a second record of an entity costs no call.
+func (tt *timetable) expectCalls(maxTwice int) {
+	tt.Helper()
+	tt.untilStored(2*time.Minute, len(tt.keys))
+	tt.untilCommitted()
+	s := tt.stats()
+	equal(tt, "entities that were called", s.DistinctKeys, len(tt.keys))
+	atMost(tt, "calls", s.Arrivals, len(tt.keys)+maxTwice)
+	equal(tt, "dead letters", tt.deadLetters(), 0)
+}
+
+// killSchedulers kills schedulers while they enqueue until so many claims are harmed, and
+// starts another each time.
+func (tt *timetable) killSchedulers(claims int) {
+	tt.Helper()
+	running := []*harness.Process{tt.scheduler(), tt.scheduler()}
+	kills := 0
+	for ; len(tt.harmed) < claims && tt.untilClaimed(); kills++ {
+		running[kills%2].Kill()
+		tt.noteHarmed()
+		running[kills%2] = tt.scheduler()
+	}
+	tt.Logf("%d kills harmed %d claims", kills, len(tt.harmed))
+	atLeast(tt, "claims whose scheduler was killed", len(tt.harmed), 1)
+}
