@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -64,9 +65,10 @@ func TestLivePage_SaysThatItIsOldAfterRevocation(t *testing.T) {
 func TestLivePage_RetriesRejectedStream(t *testing.T) {
 	b := newTab(t)
 	console := startConsoles(t)["still"]
-	var streams []*http.Response
-	for range streamsPerClient {
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, console+"/live", nil)
+	ctx, closeStreams := context.WithCancel(t.Context())
+	defer closeStreams()
+	for i := range streamsPerClient {
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, console+"/live", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,20 +76,17 @@ func TestLivePage_RetriesRejectedStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = stream.Body.Close() })
+		defer func() { _ = stream.Body.Close() }()
 		if stream.StatusCode != http.StatusOK {
-			t.Fatalf("stream %d: got %s, want 200", len(streams), stream.Status)
+			t.Fatalf("stream %d: got %s, want 200", i, stream.Status)
 		}
-		streams = append(streams, stream)
 	}
 	b.open(console + "/limiter")
 	b.until(`document.body.hasAttribute('data-stale')`)
 	if got := b.text(".as-of"); !strings.Contains(got, "Not live") {
 		t.Errorf("with its stream rejected the page shows %q, want %q in it", got, "Not live")
 	}
-	for _, stream := range streams {
-		_ = stream.Body.Close()
-	}
+	closeStreams()
 	b.untilLive()
 	b.until(`!document.body.hasAttribute('data-stale')`)
 }
