@@ -24,9 +24,12 @@ type line struct {
 }
 
 // serve serves the rig as a real server does.
-func (r *rig) serve() string {
-	server := httptest.NewServer(r)
-	r.t.Cleanup(func() {
+func (r *rig) serve() string { return serveHandler(r.t, r) }
+
+// serveHandler serves a handler until the test ends and returns the URL of the console.
+func serveHandler(t *testing.T, h http.Handler) string {
+	server := httptest.NewServer(h)
+	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
 	})

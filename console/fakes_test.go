@@ -1,0 +1,216 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+)
+
+type (
+	fakeNow     rig
+	fakeKnown   rig
+	fakeLimits  rig
+	fakeLetters rig
+	fakeGuard   rig
+	fakeMeters  rig
+	fakeWeather rig
+)
+
+func (f *fakeNow) Lanes(source string) []Lane                { return f.lanes[source] }
+func (f *fakeNow) Reads() []Reads                            { return f.reads }
+func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
+func (f *fakeKnown) CheckKey(schemas.Entity) error           { return f.keyWrong }
+func (f *fakeGuard) Required() bool                          { return f.asks }
+func (f *fakeWeather) Now() string                           { return f.weather }
+func (f *fakeLetters) Jobs(ctx context.Context) ([]store.LetterJob, error) {
+	f.meet(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]store.LetterJob{}, f.jobs...), f.broken
+}
+
+func (f *fakeLetters) Job(_ context.Context, id string) (store.LetterJob, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, j := range f.jobs {
+		if j.ID == id {
+			return j, f.broken
+		}
+	}
+	return store.LetterJob{}, errors.Join(f.broken, store.ErrNoJob)
+}
+
+func (f *fakeMeters) Request(client string, n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counted = append(f.counted, client)
+	if f.most > 0 && len(f.counted) > f.most {
+		p := problem.New(http.StatusTooManyRequests, "too-many-requests", "This is more than they may.")
+		p.After = 90 * time.Second
+		return p
+	}
+	return nil
+}
+
+func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {
+	known := f.entity
+	known.Entity = e
+	known.Hidden = known.Hidden || !c.Sees(known.State.Visibility)
+	return known, f.broken
+}
+
+func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity, _ access.Client) (string, error) {
+	f.refreshed = append(f.refreshed, e)
+	return f.told, f.broken
+}
+
+func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error) {
+	f.mu.Lock()
+	f.looks++
+	view := f.view
+	f.mu.Unlock()
+	if view != nil {
+		return view(source), f.broken
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.views[source], f.broken
+}
+
+func (f *fakeLimits) Get(_ context.Context, source string) (settings.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.states[source], f.broken
+}
+
+func (f *fakeLimits) Change(_ context.Context, o settings.Order, p settings.Patch) (settings.State, error) {
+	f.orders, f.patches = append(f.orders, o), append(f.patches, p)
+	return f.states[o.Source], errors.Join(f.broken, f.refusing)
+}
+
+func (f *fakeLimits) Stop(_ context.Context, o settings.Order) (settings.State, error) {
+	f.orders = append(f.orders, o)
+	return f.states[o.Source], errors.Join(f.broken, f.refusing)
+}
+
+func (f *fakeLimits) Resume(ctx context.Context, o settings.Order) (settings.State, error) {
+	return f.Stop(ctx, o)
+}
+
+func (f *fakeLimits) Audit(_ context.Context, limit int) ([]settings.Entry, error) {
+	return f.audit[:min(limit, len(f.audit))], f.broken
+}
+
+func (f *fakeLetters) List(ctx context.Context, filter store.LetterFilter, _ store.Letter, limit int) ([]store.Letter, error) {
+	f.meet(ctx)
+	f.filters = append(f.filters, filter)
+	return f.list[:min(limit, len(f.list))], f.broken
+}
+
+func (f *fakeLetters) Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
+	f.meet(ctx)
+	if filter.Source != "nexon" {
+		return nil, f.broken
+	}
+	groups, of := slices.Clone(f.groups), store.LetterCount{}
+	for _, g := range groups {
+		of.All += g.Count
+	}
+	for i := range groups {
+		groups[i].Of.All = of.All
+	}
+	return groups, errors.Join(f.broken, f.uncounted)
+}
+
+// meet waits until as many of the reads of letters have begun as are to go on together.
+func (f *fakeLetters) meet(ctx context.Context) {
+	if f.together == nil {
+		return
+	}
+	if f.met.Add(1) == 4 {
+		close(f.together)
+	}
+	select {
+	case <-f.together:
+	case <-ctx.Done():
+	}
+}
+
+func (f *fakeLetters) Show(context.Context, store.LetterID) (schemas.DeadLetter, error) {
+	return f.shown, f.broken
+}
+
+func (f *fakeLetters) Plan(_ context.Context, o letters.Order) (letters.Planned, error) {
+	p := f.planned
+	p.Groups = f.groups
+	return p, f.broken
+}
+
+func (f *fakeLetters) Start(_ context.Context, o letters.Order, actor string) (store.LetterJob, error) {
+	f.ordered, f.actors = append(f.ordered, o), append(f.actors, actor)
+	return store.LetterJob{ID: "job-1"}, f.broken
+}
+
+func (f *fakeLetters) Switch(_ context.Context, id string, to store.JobState, actor string) (store.LetterJob, error) {
+	f.switched, f.actors = append(f.switched, to), append(f.actors, actor)
+	return store.LetterJob{ID: id}, f.broken
+}
+
+func (f *fakeWeather) Kinds() []WeatherKind {
+	return []WeatherKind{
+		{"fair", "Fair", "The upstream answers as it should."},
+		{"storm", "429 storm", "It refuses calls for their number: watch the brake on the limiter page."},
+		{"outage", "Outage", "It answers 503: the source is stopped and probed, and retries wait."},
+		{"slow", "Slow", "It takes seconds: lanes fall behind."},
+		{"maintenance", "Maintenance", "It says that it is closed: calls stop until it opens."},
+	}
+}
+
+func (f *fakeWeather) Set(_ context.Context, name string) error {
+	f.weather = name
+	return f.broken
+}
+
+// Identify knows tokens by their scopes: "inspect,refresh" is a token with both.
+func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.identified++
+	if f.revoked {
+		return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "The API key or token has expired. Renew it.")
+	}
+	if !f.asks && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		return access.Client{}, problem.New(http.StatusForbidden, "cross-site", "It does not answer pages of other sites.")
+	}
+	if !f.asks {
+		if r.Host == "evil.example" {
+			return access.Client{}, problem.New(http.StatusMisdirectedRequest, "misdirected", "By this name it answers nothing.")
+		}
+		return access.Client{Name: "unauthenticated@" + address, Scopes: []access.Scope{access.Admin}}, nil
+	}
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token == "" || token == "wrong" {
+		return access.Client{}, problem.New(http.StatusUnauthorized, "INVALID_TOKEN", "The API key or token does not hold. Get another one.")
+	}
+	c := access.Client{Name: "key:1 " + token, Expires: f.expires}
+	if token == "admin" {
+		c.Name = adminToken
+	}
+	for s := range strings.SplitSeq(token, ",") {
+		c.Scopes = append(c.Scopes, access.Scope(s))
+	}
+	return c, nil
+}
+
+var errBroken = errors.New("it is broken")

@@ -1,0 +1,144 @@
+package console
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/store"
+)
+
+// serveFlag turns TestServe_ConsolesOnFakes into a server for the tests in e2e/browser. They
+// start this package's test binary as a process: the browser is no dependency of this module,
+// and a test package can't be imported. The process ends when its stdin does.
+var serveFlag = flag.Bool("serve", false, "serve consoles on fakes until stdin ends, for the tests in e2e/browser")
+
+// hostile is a policy name that runs a script if a page takes it for markup.
+const hostile = `<img src=x onerror=alert(1)>`
+
+// serveConsoles serves three consoles and returns their URLs: "busy" has five minutes of
+// charts, and its time passes; "still" has a stopped clock, and changes by POST /fakes/{change} (see changes);
+// "login" asks for a token.
+func serveConsoles(t *testing.T) map[string]string {
+	t.Helper()
+	busy := busyFor(t, 240, weathered)
+	fillRig(busy)
+	still := newRig(t)
+	fillRig(still)
+	login := newRig(t)
+	login.asks = true
+	return map[string]string{"busy": busy.serve(), "still": still.serveWithChanges(), "login": login.serve()}
+}
+
+// changes are what the tests in e2e/browser change of a served console, by name.
+func (r *rig) changes() map[string]func() {
+	return map[string]func(){
+		"stop-source": func() {
+			v := r.views["nexon"]
+			v.State = "stopped"
+			v.Policies[0].Name = hostile
+			r.views["nexon"] = v
+		},
+		"end-job": func() { r.jobs[0].State, r.jobs[0].EndedAt = store.JobDone, then },
+		"revoke":  func() { r.revoked = true },
+	}
+}
+
+// serveWithChanges is serve with POST /fakes/{change} for each of the changes.
+func (r *rig) serveWithChanges() string {
+	mux := http.NewServeMux()
+	mux.Handle("/", r)
+	for name, change := range r.changes() {
+		mux.HandleFunc("POST /fakes/"+name, func(http.ResponseWriter, *http.Request) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			change()
+		})
+	}
+	return serveHandler(r.t, mux)
+}
+
+func TestServe_ConsolesOnFakes(t *testing.T) {
+	urls := serveConsoles(t)
+	for name, want := range map[string]string{"busy": "Overview", "still": "Overview", "login": "Log in"} {
+		answer, err := http.Get(urls[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if title := "<title>" + want; !strings.Contains(string(text), title) {
+			t.Errorf("the console %q: got no %q in %.300s", name, title, text)
+		}
+	}
+	if !*serveFlag || t.Failed() {
+		return
+	}
+	text, err := json.Marshal(urls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("serving %s\n", text)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// changedRig returns a filled rig with one of the changes.
+func changedRig(t *testing.T, change string) *rig {
+	t.Helper()
+	r := newRig(t)
+	fillRig(r)
+	r.changes()[change]()
+	return r
+}
+
+func TestOverview_ShowsStoppedSource(t *testing.T) {
+	text := changedRig(t, "stop-source").get(root).text()
+	if want := "nexon: it is stopped by hand"; !strings.Contains(text, want) {
+		t.Errorf("got %s, want %q in it", text, want)
+	}
+}
+
+func TestLimiter_EscapesPolicyName(t *testing.T) {
+	d := changedRig(t, "stop-source").get(root + "/limiter?source=nexon")
+	if got := d.text(); !strings.Contains(got, hostile) {
+		t.Errorf("got %s, want the text %q in it", got, hostile)
+	}
+	d.each(func(n *html.Node) {
+		if n.Data == "img" {
+			t.Error("got an element <img>, want its text")
+		}
+	})
+}
+
+func TestJob_OffersStopWhileItRuns(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	if got := r.do("GET", root+"/letters/jobs/"+r.jobs[0].ID, nil).body; !strings.Contains(got, `/stop"`) {
+		t.Errorf("got no stop button in %s", got)
+	}
+}
+
+func TestJob_OffersNoStopAfterItsEnd(t *testing.T) {
+	r := changedRig(t, "end-job")
+	got := r.do("GET", root+"/letters/jobs/"+r.jobs[0].ID, nil).body
+	if strings.Contains(got, `/stop"`) {
+		t.Errorf("got a stop button in %s", got)
+	}
+}
+
+func TestJob_ShowsItsEnd(t *testing.T) {
+	r := changedRig(t, "end-job")
+	if got := r.get(root + "/letters/jobs/" + r.jobs[0].ID).text(); !strings.Contains(got, "Ended") {
+		t.Errorf("got %s, want %q in it", got, "Ended")
+	}
+}

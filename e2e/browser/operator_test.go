@@ -1,0 +1,135 @@
+package browser
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// operator is a tab on the console of a running `freshet dev` with its demo.
+type operator struct {
+	*tab
+	dev
+}
+
+func newOperator(t *testing.T) operator {
+	t.Helper()
+	b := newTab(t)
+	return operator{b, startDev(t)}
+}
+
+func (o operator) page(path string) {
+	o.tab.t.Helper()
+	o.open(o.url + "/console" + path)
+}
+
+// scenario starts a fault scenario of the simulated upstream.
+func (o operator) scenario(name string) {
+	o.tab.t.Helper()
+	o.page("")
+	o.submit(`button[value="` + name + `"]`)
+}
+
+// untilActivity waits until the page of activity shows each text and the name of the client.
+func (o operator) untilActivity(want ...string) {
+	o.tab.t.Helper()
+	for _, text := range append(want, "unauthenticated@127.0.0.1") {
+		until(o.tab.t, fmt.Sprintf("the activity %q", text), func() bool {
+			o.page("/activity")
+			return strings.Contains(o.text("main"), text)
+		})
+	}
+}
+
+func TestConsole_ShowsUseOfBudget(t *testing.T) {
+	o := newOperator(t)
+	o.page("")
+	o.untilText("#budget-says", `nexon uses [\d.]+ of 450 calls a second \(HIGH [\d.]+, LOW [\d.]+\); .* calls of the day are left for .*; nothing brakes it\.`)
+	o.untilText("#wrong", "Nothing is wrong")
+	o.untilText("[data-rows='reads']", `nexon`)
+	for _, lane := range []string{`"HIGH"`, `"LOW"`} {
+		until(t, "a call in the lane "+lane, func() bool { return o.metric("rate_limiter_acquired_total", lane) > 0 })
+	}
+	for _, path := range []string{"/queues", "/limiter"} {
+		o.page(path)
+		o.untilText("h1", ".")
+	}
+}
+
+func TestConsole_RefreshesEntity(t *testing.T) {
+	o := newOperator(t)
+	const look = "/look?facet=nexon/character&key=somebody"
+	o.page(look)
+	o.untilText("#why-stale", "Nothing is stored")
+	o.submit(`form[action="/console/look"][method=post] button`)
+	o.untilText("#told", "A refresh is queued")
+	until(t, "a check of the entity", func() bool {
+		o.page(look)
+		return strings.Contains(o.text("#why-stale"), "Checked")
+	})
+}
+
+func TestConsole_ShowsScheduler(t *testing.T) {
+	o := newOperator(t)
+	o.page("/schedule")
+	o.untilText("[data-fact='schedule.nexon']", `A scheduler looked .* LOW spends [\d.]+ calls a second of the [\d.]+ that it may\. Prefetching may feed it [\d.]+ a second\..* has asked for \d+ entit`)
+	o.untilText("[data-rows='tiers.nexon']", `character\s+hot\s+[\d,]+\s+every 1 min\s+\d+\s+`)
+	o.untilText("[data-rows='rounds.nexon']", `retries of what has failed\s+\d+\s`)
+	o.untilText("[data-rows='schedulers.nexon']", `(just now|\d+ s ago)\s+100 %`)
+}
+
+func TestConsole_ShowsBackoffAfter429(t *testing.T) {
+	o := newOperator(t)
+	o.scenario("storm")
+	o.page("/limiter")
+	o.untilText("#budget-says", "it is braked until .*, because the upstream refused calls")
+	o.page("")
+	o.untilText("#wrong", "needs? a look")
+}
+
+func TestConsole_ReplaysDeadLetters(t *testing.T) {
+	o := newOperator(t)
+	o.scenario("poisoned")
+	until(t, "three dead letters", func() bool {
+		for i := range 5 {
+			o.read(fmt.Sprintf("poisoned-%d3", i))
+		}
+		return o.metric("settled_total", `"dead_letter"`) >= 3
+	})
+	o.page("/letters?source=nexon")
+	o.untilText("#died-since-yesterday", `(?s)requests? died since yesterday.*UPSTREAM_4XX.*takes the request itself for wrong.*OPENAPI00004`)
+
+	// A replay is not safe while the cause lasts.
+	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would come back unless") {
+		t.Errorf("safe to replay: got %q, want %q in it", got, "would come back unless")
+	}
+	o.scenario("well")
+	o.page("/limiter")
+	o.untilText("[data-fact='state.nexon']", "^flowing$")
+	o.page("/letters?source=nexon&reason=UPSTREAM_4XX")
+	o.choose("#note", "the keys are accepted again")
+	o.submit(`form[action="/console/letters/plan"] button`)
+	count := o.untilText("#plan-count", `^\d+$`)
+	o.submit(`form[action="/console/letters/start"] button`)
+	o.untilText("#job-progress", count+" of "+count+" replayed")
+	until(t, "a fetch of a replayed key", func() bool { return o.read("poisoned-03") == http.StatusOK })
+	o.page("/letters?source=nexon&handled=replayed")
+	o.untilText("#h-groups", "chosen, by cause")
+	o.untilActivity("ordered a replay", "had a replay done", "the keys are accepted again")
+}
+
+func TestConsole_StopsAndResumesSource(t *testing.T) {
+	o := newOperator(t)
+	o.page("/settings")
+	o.choose("#halt-nexon", "to be tried")
+	o.submit(`form[action="/console/settings/nexon/stop"] button`)
+	o.page("")
+	o.untilText("#wrong", "needs? a look")
+	o.untilText("#budget-says", "stopped")
+	o.page("/settings")
+	o.submit(`form[action="/console/settings/nexon/resume"] button`)
+	o.page("")
+	o.untilText("#budget-says", `nothing brakes it|comes back`)
+	o.untilActivity("stopped the source", "resumed the source", "to be tried")
+}

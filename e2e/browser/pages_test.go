@@ -1,0 +1,183 @@
+package browser
+
+import (
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// accessible returns what keeps people from reading or using the page, by WCAG 2.2 AA.
+//
+//go:embed testdata/accessible.js
+var accessible string
+
+var pictures = flag.String("pictures", "", "write a picture of every page of the console to this absolute path of a folder")
+
+// pages are the pages of the console that serves "busy", and those that receive live data.
+var pages = []struct {
+	name, path string
+	live       bool
+}{
+	{"overview", "", true},
+	{"look", "/look?facet=nexon%2Fcharacter&key=3fa8b1c2d4", false},
+	{"look-empty", "/look", false},
+	{"queues", "/queues", true},
+	{"limiter", "/limiter", true},
+	{"schedule", "/schedule", true},
+	{"letters", "/letters?source=nexon", false},
+	{"letter", "/letters/nexon/3/120", false},
+	{"plan", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW&rate=50&note=after+the+outage", false},
+	{"job", "/letters/jobs/0198b2c0-0000-7000-8000-000000000001", true},
+	{"settings", "/settings", true},
+	{"activity", "/activity", false},
+	{"refused", "/nowhere", false},
+}
+
+// TestPages_AreAccessible opens every page wide and narrow, light and dark. With -pictures it
+// writes <page>-<width>-<theme>.png.
+func TestPages_AreAccessible(t *testing.T) {
+	b := newTab(t)
+	consoles := startConsoles(t)
+	for _, p := range pages {
+		b.inspect(p.name, consoles["busy"]+p.path, p.live)
+	}
+	b.inspect("login", consoles["login"]+"/login?to=/console/letters", false)
+}
+
+// inspect reports every fault of a page.
+func (b *tab) inspect(name, url string, live bool) {
+	b.t.Helper()
+	for _, width := range []int64{1280, 400} {
+		for _, theme := range []string{"light", "dark"} {
+			at := fmt.Sprintf("%s-%d-%s", name, width, theme)
+			b.openAs(url, width, theme)
+			if got := evaluate[bool](b, `matchMedia('(`+schemeFeature+`: dark)').matches`); got != (theme == "dark") {
+				b.t.Errorf("%s: got dark=%t, want %t", at, got, theme == "dark")
+			}
+			if live {
+				b.untilLive()
+			}
+			if name == "overview" {
+				b.until(`document.querySelectorAll('.uplot canvas').length === 2`)
+			}
+			if got := evaluate[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
+				b.t.Errorf("%s: got a page %d pixels wider than the window, want 0", at, got)
+			}
+			for _, fault := range evaluate[[]string](b, accessible) {
+				b.t.Errorf("%s: %s", at, fault)
+			}
+			for _, text := range b.takeLogged() {
+				if name != "refused" || !strings.Contains(text, "404") {
+					b.t.Errorf("%s: the page logged %q, want nothing", at, text)
+				}
+			}
+			if width == 1280 && theme == "light" {
+				b.inspectTabKey(at)
+			}
+			if *pictures != "" {
+				b.picture(filepath.Join(*pictures, at+".png"), width)
+			}
+		}
+	}
+}
+
+// picture writes a picture of the whole page.
+func (b *tab) picture(file string, width int64) {
+	b.t.Helper()
+	height := evaluate[int64](b, `document.documentElement.scrollHeight`)
+	b.must(chromedp.EmulateViewport(width, height))
+	evaluate[bool](b, `new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
+	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err == nil {
+		err = os.WriteFile(file, image, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// inspectTabKey moves through the page with the Tab key. It must reach every element that can
+// be used, in their order, and each must show that it has the focus.
+func (b *tab) inspectTabKey(at string) {
+	b.t.Helper()
+	evaluate[bool](b, `document.activeElement.blur(), window.reached = [], true`)
+	all := evaluate[int](b, `(window.usable = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex="0"]')].filter(e => e.checkVisibility())).length`)
+	for range 6*all + 20 { // a field for a time has several stops
+		b.must(chromedp.KeyEvent("\t"))
+		if !evaluate[bool](b, `(() => {
+			const e = document.activeElement
+			if (e === document.body || window.reached.length && e === window.usable[0] && window.reached.at(-1) !== e) return false
+			if (window.reached.at(-1) !== e) window.reached.push(e)
+			if (getComputedStyle(e).outlineStyle === 'none') e.dataset.unseen = 'yes'
+			return true
+		})()`) {
+			break
+		}
+	}
+	for _, fault := range evaluate[[]string](b, `[
+		...window.usable.filter(e => !window.reached.includes(e) && e.isConnected).map(e => 'is not reached: ' + e.outerHTML.slice(0, 100)),
+		...window.reached.filter(e => e.dataset.unseen).map(e => 'does not show its focus: ' + e.outerHTML.slice(0, 100)),
+		...window.reached.filter((e, i) => i && e.isConnected && !(e.compareDocumentPosition(window.reached[i - 1]) & 2)).map(e => 'is reached out of order: ' + e.outerHTML.slice(0, 100)),
+	]`) {
+		b.t.Errorf("%s: the Tab key: %s", at, fault)
+	}
+}
+
+// background returns the colour of the page's background.
+func (b *tab) background() string {
+	b.t.Helper()
+	return evaluate[string](b, `getComputedStyle(document.body).backgroundColor`)
+}
+
+func TestTheme_IsKeptAfterReload(t *testing.T) {
+	b := newTab(t)
+	b.open(startConsoles(t)["still"] + "/settings")
+	light := b.background()
+	b.choose("#theme", "dark")
+	dark := b.background()
+	if dark == light {
+		t.Errorf("background after the choice of dark: got %s, want another than the light one", dark)
+	}
+	b.must(chromedp.Reload())
+	if got := b.background(); got != dark {
+		t.Errorf("background after a reload: got %s, want %s", got, dark)
+	}
+	if got := evaluate[string](b, `document.getElementById('theme').value`); got != "dark" {
+		t.Errorf("chosen theme after a reload: got %q, want dark", got)
+	}
+}
+
+// The script in the head runs before any content is drawn, so that a dark page does not flash
+// light.
+func TestTheme_IsSetBeforeContentIsDrawn(t *testing.T) {
+	b := newTab(t)
+	b.open(startConsoles(t)["still"] + "/settings")
+	got := evaluate[[]string](b, `(() => {
+		const s = document.querySelector('script[src*="theme.js"]')
+		return [s.parentElement.tagName, String(s.defer), String(s.async)]
+	})()`)
+	if want := []string{"HEAD", "false", "false"}; !slices.Equal(got, want) {
+		t.Errorf("parent, defer and async of the script: got %v, want %v", got, want)
+	}
+}
+
+func TestTheme_FollowsSystemAgain(t *testing.T) {
+	b := newTab(t)
+	b.open(startConsoles(t)["still"] + "/settings")
+	light := b.background()
+	b.choose("#theme", "dark")
+	b.choose("#theme", "")
+	if got := b.background(); got != light {
+		t.Errorf("background: got %s, want %s", got, light)
+	}
+	if got := evaluate[int](b, `localStorage.length`); got != 0 {
+		t.Errorf("items in localStorage: got %d, want 0", got)
+	}
+}
