@@ -65,7 +65,7 @@ func (d document) linksTo(path string) (n int) {
 	return n
 }
 
-// formOf is what the hidden fields of the form hold that leads there.
+// formOf returns the hidden fields of the form with this action.
 func (d document) formOf(action string) url.Values {
 	form := url.Values{}
 	d.each(func(n *html.Node) {

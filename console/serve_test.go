@@ -37,7 +37,7 @@ func serveConsoles(t *testing.T) map[string]string {
 	return map[string]string{"busy": busy.serve(), "still": still.serveWithChanges(), "login": login.serve()}
 }
 
-// changes are what the tests in e2e/browser change of a served console, by name.
+// changes maps a name to a change of the fakes; the tests in e2e/browser make them by HTTP.
 func (r *rig) changes() map[string]func() {
 	return map[string]func(){
 		"stop-source": func() {

@@ -13,14 +13,14 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// accessible returns what keeps people from reading or using the page, by WCAG 2.2 AA.
+// accessible is a script that returns the accessibility faults of the page.
 //
 //go:embed testdata/accessible.js
 var accessible string
 
 var pictures = flag.String("pictures", "", "write a picture of every page of the console to this absolute path of a folder")
 
-// pages are the pages of the console that serves "busy", and those that receive live data.
+// pages are the pages of the console "busy". live: the page receives live data.
 var pages = []struct {
 	name, path string
 	live       bool

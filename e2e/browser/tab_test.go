@@ -55,7 +55,7 @@ func newTab(t *testing.T) *tab {
 	return b
 }
 
-// record keeps what a page logs: errors of scripts, and violations of its content security
+// record keeps the messages of a page: script errors and violations of its content security
 // policy.
 func (b *tab) record(event any) {
 	b.mu.Lock()
