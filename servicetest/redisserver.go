@@ -36,9 +36,12 @@ type RedisServer struct {
 }
 
 // PrivateRedis starts one and waits until it answers. Options are redis-server's
-// own, as in "--appendonly", "yes"; without any, nothing is kept on disk.
+// own, as in "--appendonly", "yes"; without any, nothing is kept on disk. Like the
+// other services it needs FRESHET_TEST_REDIS, although it starts a server of its own, so
+// that only runs on real services start one.
 func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	t.Helper()
+	_ = RedisAddress(t)
 	binary := Program(t, "redis-server", "redis-server")
 	port := freePort(t)
 	s := &RedisServer{Address: net.JoinHostPort("127.0.0.1", port), t: t, binary: binary, dir: t.TempDir()}

@@ -115,13 +115,16 @@ func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
 	return connect(t, []string{m.Addr()}), m
 }
 
-// EachRedis runs the test on an embedded Redis, a real one and a real cluster.
+// EachRedis runs the test on an embedded Redis, a real one and a real cluster. With
+// FRESHET_TEST_REQUIRE it leaves the embedded one out, which needs no service.
 func EachRedis(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
-	t.Run("miniredis", func(t *testing.T) {
-		rdb, _ := MiniRedis(t)
-		test(t, rdb)
-	})
+	if os.Getenv("FRESHET_TEST_REQUIRE") == "" { // such a run is for real services only
+		t.Run("miniredis", func(t *testing.T) {
+			rdb, _ := MiniRedis(t)
+			test(t, rdb)
+		})
+	}
 	t.Run("redis", func(t *testing.T) { test(t, connect(t, []string{RedisAddress(t)})) })
 	t.Run("cluster", func(t *testing.T) { test(t, connect(t, RedisClusterAddresses(t))) })
 }

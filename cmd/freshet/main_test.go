@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -364,7 +365,9 @@ func TestAMistakeIsOneClearErrorWithWhatToDo(t *testing.T) {
 	}
 }
 
-func TestTheHelpOfEveryCommandIsAsItWasReadLast(t *testing.T) {
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestDocs_HelpMatchesGoldenFile(t *testing.T) {
 	var all strings.Builder
 	for _, args := range [][]string{
 		{}, {"dev"}, {"query"}, {"worker"}, {"settings"}, {"settings", "get"}, {"settings", "set"}, {"settings", "audit"}, {"entities"}, {"entities", "import"}, {"entities", "list"}, {"entities", "enable"}, {"entities", "disable"}, {"snapshot"}, {"snapshot", "get"}, {"snapshot", "refresh"}, {"snapshot", "delete"}, {"limiter"}, {"stop"}, {"resume"}, {"keys"}, {"keys", "create"}, {"keys", "list"}, {"keys", "revoke"}, {"simulate"}, {"migrate"}, {"migrate", "up"}, {"topics"}, {"topics", "lag"}, {"config"}, {"healthcheck"}, {"version"},
@@ -376,7 +379,7 @@ func TestTheHelpOfEveryCommandIsAsItWasReadLast(t *testing.T) {
 		fmt.Fprintf(&all, "$ freshet %s\n%s\n", strings.Join(append(args, "--help"), " "), stdout)
 	}
 	const golden = "testdata/help.txt"
-	if os.Getenv("FRESHET_TEST_GOLDEN") != "" {
+	if *update {
 		if err := os.WriteFile(golden, []byte(all.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +389,7 @@ func TestTheHelpOfEveryCommandIsAsItWasReadLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all.String() != string(want) {
-		t.Errorf("the help has changed; read it, and write it with FRESHET_TEST_GOLDEN=1:\n%s", all.String())
+		t.Errorf("the help has changed; read it, and write it with: go test ./cmd/freshet -run HelpMatches -update\n%s", all.String())
 	}
 }
 

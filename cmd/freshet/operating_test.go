@@ -12,6 +12,9 @@ import (
 	"github.com/freshet/freshet/deploy"
 )
 
+// root is the folder of the repository.
+const root = "../.."
+
 func written(t *testing.T, path ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
@@ -42,7 +45,7 @@ func fault(line string) error {
 	return nil
 }
 
-func TestEveryCommandOfTheGuideExists(t *testing.T) {
+func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
 	text := written(t, "docs", "operating.md")
 	var lines []string
 	for _, block := range fences.FindAllStringSubmatch(text, -1) {
@@ -71,7 +74,7 @@ func TestEveryCommandOfTheGuideExists(t *testing.T) {
 	}
 }
 
-func TestWhatTheGuideNamesExists(t *testing.T) {
+func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 	text := fences.ReplaceAllString(written(t, "docs", "operating.md"), "")
 	known := written(t, "docs", "metrics.md")
 	files, err := filepath.Glob(filepath.Join(root, "schemas", "migrations", "postgres", "*.sql"))

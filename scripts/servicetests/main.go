@@ -1,0 +1,167 @@
+// Command servicetests finds the tests that need a real service, so that one stage of
+// continuous integration runs those and no others. It reads the source: a test needs a
+// service if it calls a function of package servicetest that reads an address, directly
+// or through other functions of its package's tests.
+//
+//	go run ./scripts/servicetests -packages ./...   prints the packages that have such tests
+//	go run ./scripts/servicetests -run ./...        prints a pattern for go test -run
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func main() {
+	packages := flag.Bool("packages", false, "print the packages, one a line")
+	run := flag.Bool("run", false, "print a pattern for go test -run")
+	flag.Parse()
+	if *packages == *run || flag.NArg() != 1 || flag.Arg(0) != "./..." {
+		fmt.Fprintln(os.Stderr, "usage: servicetests -packages|-run ./...")
+		os.Exit(2)
+	}
+	found, err := find(".")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if *packages {
+		for _, dir := range slices.Sorted(maps.Keys(found)) {
+			fmt.Println("./" + dir)
+		}
+		return
+	}
+	names := slices.Concat(slices.Collect(maps.Values(found))...)
+	slices.Sort(names)
+	fmt.Printf("^(%s)$\n", strings.Join(slices.Compact(names), "|"))
+}
+
+// find returns the tests that need a service, by folder, of the module whose root this is.
+func find(root string) (map[string][]string, error) {
+	services, err := starters(root)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string][]string{}
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if path != root {
+			if strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+				return fs.SkipDir // a module of its own
+			}
+		}
+		tests, err := inFolder(path, services)
+		if len(tests) > 0 {
+			rel, relErr := filepath.Rel(root, path)
+			found[filepath.ToSlash(rel)], err = tests, errors.Join(err, relErr)
+		}
+		return err
+	})
+	return found, err
+}
+
+// servicePackage holds the functions that read the addresses of services, by reading them
+// with its function address.
+const servicePackage = "servicetest"
+
+// starters returns the functions of package servicetest that need a real service.
+func starters(root string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(root, servicePackage, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	names, err := callersOf([]string{"address"}, files)
+	for i := range names {
+		names[i] = servicePackage + "." + names[i]
+	}
+	return names, err
+}
+
+// inFolder returns the tests of one folder that call one of these functions.
+func inFolder(dir string, starters []string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	names, err := callersOf(starters, files)
+	return slices.DeleteFunc(names, func(name string) bool {
+		return !strings.HasPrefix(name, "Test") || name == "TestMain"
+	}), err
+}
+
+// callersOf returns the functions in these files that use one of the targets, directly or
+// through each other, sorted. Functions are told apart by name alone, methods included: a
+// name that two functions share counts for both, which can add a test and never leaves
+// one out.
+func callersOf(targets, files []string) ([]string, error) {
+	used := map[string]map[string]bool{} // function → names in its body
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range parsed.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				if used[fn.Name.Name] == nil {
+					used[fn.Name.Name] = map[string]bool{}
+				}
+				collect(fn.Body, used[fn.Name.Name])
+			}
+		}
+	}
+	reached := map[string]bool{}
+	for _, target := range targets {
+		reached[target] = true
+	}
+	for changed := true; changed; {
+		changed = false
+		for name, names := range used {
+			if reached[name] {
+				continue
+			}
+			for other := range names {
+				if reached[other] {
+					reached[name], changed = true, true
+					break
+				}
+			}
+		}
+	}
+	for _, target := range targets {
+		delete(reached, target)
+	}
+	return slices.Sorted(maps.Keys(reached)), nil
+}
+
+// collect adds the names in a function's body. A name of package servicetest keeps the
+// package's name before it.
+func collect(body *ast.BlockStmt, into map[string]bool) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == servicePackage {
+				into[servicePackage+"."+n.Sel.Name] = true
+			} else {
+				into[n.Sel.Name] = true
+			}
+		case *ast.Ident:
+			into[n.Name] = true
+		}
+		return true
+	})
+}
