@@ -18,6 +18,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/changes"
+	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/letters"
@@ -67,7 +68,7 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	weather *weather // of dev's simulated upstream; nil: there is none
+	weather console.Weather // of dev's simulated upstream; nil: there is none
 
 	opsListener net.Listener // where the query service tells of its health besides; may be nil
 }
