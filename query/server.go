@@ -145,8 +145,14 @@ func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) er
 	return ping(ctx)
 }
 
+// strictTransport has browsers call the service by https alone, for a year (RFC 6797).
+const strictTransport = "max-age=31536000"
+
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.TLS != nil {
+		w.Header().Set("Strict-Transport-Security", strictTransport)
+	}
 	escape(r)
 	s.echo.ServeHTTP(w, r)
 }

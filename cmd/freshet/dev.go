@@ -274,6 +274,9 @@ func redirect(sources map[string]SourceConfig, to string) error {
 		}
 		base.Scheme, base.Host = target.Scheme, target.Host
 		s.BaseURL = base.String()
+		if err := s.checkInsecure(); err != nil {
+			return usageError{fmt.Errorf("--upstream: sources.%s.%w", name, err)}
+		}
 		sources[name] = s
 	}
 	return nil

@@ -172,6 +172,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	p.warnPlainHTTP(guard.Required(), l.Addr().String())
 	if err := p.migrated(ctx); err != nil {
 		return err
 	}
@@ -206,7 +207,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	front.run(dead.Run)
 	if p.opsListener != nil {
-		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListener, ops) })
+		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListener, p.config.Ops.TLS.certified(ops), p.log) })
 	}
 	<-front.ctx.Done()
 	return errors.Join(front.stop(), behind.stop())
