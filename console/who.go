@@ -249,7 +249,7 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 // (the browser's Origin tells, behind a proxy too) it is Secure and bound to this host.
 // Over plain HTTP, as on loopback, it can be neither.
 func (c *Console) cookie(r *http.Request, value string, age int) *http.Cookie {
-	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode} //nolint:gosec // Secure below
+	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {
 		cookie.Name, cookie.Path, cookie.Secure = hostCookieName, "/", true
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// composed is the part of a Compose service that says what its container may do.
+// composed is the part of a Compose service about the rights of its container.
 type composed struct {
 	Image       string
 	User        string

@@ -30,8 +30,8 @@ func callable(address string) string {
 	return address
 }
 
-// called returns what a listener's address is called by on this machine: a URL if it
-// is secured, and host:port otherwise.
+// called returns the address by which this machine calls a listener: a URL if the
+// listener is secured, and host:port otherwise.
 func (c ListenerTLSConfig) called(address string) string {
 	if address = callable(address); c.enabled() {
 		return "https://" + address

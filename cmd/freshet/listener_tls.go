@@ -18,8 +18,8 @@ import (
 // ListenerTLSConfig secures a listener. Without CertFile it speaks plain HTTP. The
 // files are read again when they change, for the connections that begin from then on.
 type ListenerTLSConfig struct {
-	// CertFile holds the certificate and those that lead to its authority, KeyFile
-	// its key, both as PEM.
+	// CertFile holds the certificate and its chain up to the authority, KeyFile the
+	// private key, both as PEM.
 	CertFile string `yaml:"certFile"`
 	KeyFile  string `yaml:"keyFile"`
 	// ClientCAFile holds the authorities of client certificates, as PEM; empty: no

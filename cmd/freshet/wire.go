@@ -207,7 +207,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	front.run(dead.Run)
 	if p.opsListener != nil {
-		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListener, p.config.Ops.TLS.certified(ops), p.log) })
+		front.run(func(ctx context.Context) error {
+			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.certified(ops), p.log)
+		})
 	}
 	<-front.ctx.Done()
 	return errors.Join(front.stop(), behind.stop())
