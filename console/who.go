@@ -19,6 +19,9 @@ import (
 
 const (
 	cookieName = "freshet-console"
+	// hostCookieName is the cookie's name over https. A browser takes a cookie of such a
+	// name from this host alone, and from no neighbouring name or plain connection.
+	hostCookieName = "__Host-" + cookieName
 	// tokenMost is the longest token that a cookie takes, in bytes.
 	tokenMost = 2900
 	// cookieLife is for how long a browser keeps the cookie, if the token holds so long.
@@ -78,17 +81,26 @@ func isBearer(header string) bool {
 	return strings.EqualFold(scheme, "Bearer")
 }
 
-// cookieToken is the token in the cookie; empty: there is none.
+// cookieToken returns the token in the cookie; empty: there is none. Over TLS the cookie
+// of plain connections is ignored, which another host could have set. Behind a proxy the
+// connection is not known to be encrypted, and the safer cookie goes first.
 func cookieToken(r *http.Request) string {
-	cookie, err := r.Cookie(cookieName)
-	if err != nil {
-		return ""
+	names := []string{hostCookieName, cookieName}
+	if r.TLS != nil {
+		names = names[:1]
 	}
-	token, err := base64.RawURLEncoding.DecodeString(cookie.Value)
-	if err != nil {
-		return ""
+	for _, name := range names {
+		cookie, err := r.Cookie(name)
+		if err != nil {
+			continue
+		}
+		token, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+		if err != nil {
+			return ""
+		}
+		return string(token)
 	}
-	return string(token)
+	return ""
 }
 
 // guarded has a request answered if its client may make it.
@@ -232,11 +244,14 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, root+"/login", http.StatusSeeOther)
 }
 
-// cookie is one that no script reads, and that no other site's page has sent; age is in
-// seconds. It holds the token itself, so that it is worth as much. Over plain HTTP, as on
-// loopback, it can't be Secure.
+// cookie returns a cookie that no script reads and no page of another site sends; age is
+// in seconds. It holds the token, so it is worth as much: SECURITY.md says why. Over https
+// (the browser's Origin tells, behind a proxy too) it is Secure and bound to this host.
+// Over plain HTTP, as on loopback, it can be neither.
 func (c *Console) cookie(r *http.Request, value string, age int) *http.Cookie {
-	secure := r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://")
-	//nolint:gosec // Secure, wherever the browser would send it back then
-	return &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: age, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode}
+	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {
+		cookie.Name, cookie.Path, cookie.Secure = hostCookieName, "/", true
+	}
+	return cookie
 }

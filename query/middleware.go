@@ -33,6 +33,7 @@ func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Cl
 				return err
 			}
 		}
+		s.limitTrace(c.Request(), who)
 		if s.tracer.On() {
 			s.follow(c)
 		}

@@ -55,6 +55,7 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *metrics
 	tracer   observe.Tracer
+	traces   *traceBudget
 	echo     *echo.Echo
 	asks     singleflight.Group
 	room     chan struct{} // a place for each wish under way
@@ -74,7 +75,7 @@ func New(config Config, needs Needs) (*Server, error) {
 	s := &Server{
 		tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
-		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
+		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace, traces: newTraceBudget(),
 		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
 	}
 	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, t, needs.Log)
@@ -145,8 +146,14 @@ func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) er
 	return ping(ctx)
 }
 
+// strictTransport has browsers call the service by https alone, for a year (RFC 6797).
+const strictTransport = "max-age=31536000"
+
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.TLS != nil {
+		w.Header().Set("Strict-Transport-Security", strictTransport)
+	}
 	escape(r)
 	s.echo.ServeHTTP(w, r)
 }

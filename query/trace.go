@@ -1,7 +1,10 @@
 package query
 
 import (
+	"context"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"go.opentelemetry.io/otel/attribute"
@@ -9,9 +12,50 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
+
+// maxClientTraces is how many requests a second of one process are traced because
+// their clients ask for it. A client without the scope inspect could have every request
+// traced otherwise, at the cost of the collector.
+const maxClientTraces = 10
+
+// traceBudget counts the requests of a second that are traced for their clients. Its
+// methods may be called concurrently.
+type traceBudget struct {
+	now    func() time.Time
+	mu     sync.Mutex
+	second int64
+	used   int
+}
+
+func newTraceBudget() *traceBudget { return &traceBudget{now: time.Now} }
+
+// take reports whether one more request may be traced in this second.
+func (b *traceBudget) take() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if second := b.now().Unix(); second != b.second {
+		b.second, b.used = second, 0
+	}
+	b.used++
+	return b.used <= maxClientTraces
+}
+
+// limitTrace clears the sampled flag of a request's trace parent beyond maxClientTraces.
+// The trace is then recorded neither here nor by the workers.
+func (s *Server) limitTrace(r *http.Request, who access.Client) {
+	parent := r.Header.Get(schemas.TraceParent)
+	if parent == "" || who.May(access.Inspect) {
+		return
+	}
+	if !trace.SpanContextFromContext(observe.WithParent(context.Background(), parent)).IsSampled() || s.traces.take() {
+		return
+	}
+	r.Header.Set(schemas.TraceParent, parent[:observe.ParentSize-2]+"00")
+}
 
 // follow begins a request's span, in the trace of its client if it has one. It is
 // begun when it is known that the client may ask: nobody else decides what is kept.

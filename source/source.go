@@ -24,7 +24,9 @@ import (
 type Config struct {
 	// BaseURL is what every document's path is appended to.
 	BaseURL string `yaml:"baseURL"`
-	Auth    Auth   `yaml:"auth"`
+	// Insecure says that a credential may travel over http to another machine.
+	Insecure bool `yaml:"insecure,omitempty"`
+	Auth     Auth `yaml:"auth"`
 	// Credentials are those that calls are made with, if there are several; each call
 	// with the one that has most left.
 	Credentials []Credential `yaml:"credentials,omitempty"`

@@ -30,6 +30,15 @@ func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access
 	return guard, access.NewMeters(p.config.Access.Limits, p.reg), nil
 }
 
+// warnPlainHTTP logs that tokens can be read on their way to an address, unless
+// the service or a proxy in front of it speaks TLS.
+func (p parts) warnPlainHTTP(tokens bool, listen string) {
+	if tokens && !access.Loopback(listen) && !p.config.Query.TLS.enabled() && len(p.config.Access.TrustedProxies) == 0 {
+		p.log.Warn("query service accepts tokens over plain HTTP beyond loopback", "listen", listen,
+			"fix", "set query.tls, or access.trustedProxies if a proxy terminates TLS")
+	}
+}
+
 // admin returns the admin API. Whoever serves it lets only those in who may
 // administer, and says who they are.
 func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *letters.Letters) http.Handler {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (p *program) admin(addr string) (*admin, error) {
 		if err != nil {
 			return nil, err
 		}
-		addr = config.Query.Listen
+		addr = config.Query.TLS.called(config.Query.Listen)
 	}
 	base, err := baseURL(addr)
 	if err != nil {
@@ -58,9 +59,13 @@ func (p *program) admin(addr string) (*admin, error) {
 	if host, plain := inClear(base); plain && token != "" {
 		fmt.Fprintf(p.stderr, "warning: FRESHET_TOKEN travels in clear to %s, and whoever is on the way can read it; use https\n", host)
 	}
+	secured, err := p.clientTLS()
+	if err != nil {
+		return nil, err
+	}
 	return &admin{base, token, &http.Client{
 		Timeout:   adminPatience,
-		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: secured},
 		// The token is for this address and for no other.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -71,14 +76,10 @@ func (p *program) admin(addr string) (*admin, error) {
 func baseURL(addr string) (string, error) {
 	wrong := usageError{fmt.Errorf("--addr is %q; it must be host:port or a URL, as in 127.0.0.1:8080 or https://freshet.example", addr)}
 	if !strings.Contains(addr, "://") {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
 			return "", wrong
 		}
-		if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
-			host = "127.0.0.1"
-		}
-		return "http://" + net.JoinHostPort(host, port), nil
+		return "http://" + callable(addr), nil
 	}
 	u, err := url.Parse(addr)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -144,6 +145,9 @@ func (a *admin) send(ctx context.Context, method, path string, body any) (reply,
 	if err != nil {
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
+		}
+		if unverified, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+			return reply{}, fmt.Errorf("the certificate of %s cannot be verified: %w; set FRESHET_CA_FILE to the certificate of its authority, or --addr to a name that it is for", a.base, unverified.Err)
 		}
 		return reply{}, fmt.Errorf("nothing answers at %s: %w; start `freshet query`, or say where one runs with --addr or FRESHET_ADDR", a.base, plainNetError(err))
 	}
@@ -228,7 +232,8 @@ func (a *admin) names(ctx context.Context) ([]string, error) {
 // keep has connections last from one call to the next, for who makes many, until the
 // returned function is called.
 func (a *admin) keep() (leave func()) {
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: inFlight}
+	transport := a.client.Transport.(*http.Transport).Clone()
+	transport.DisableKeepAlives, transport.MaxIdleConnsPerHost = false, inFlight
 	a.client.Transport = transport
 	return transport.CloseIdleConnections
 }

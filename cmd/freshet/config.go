@@ -80,16 +80,18 @@ type DatabaseConfig struct {
 // QueryConfig is where reads are answered, how many bytes of snapshots are kept in memory
 // in front of the database, and whether there is a console: on, read-only or off.
 type QueryConfig struct {
-	Listen  string       `yaml:"listen"`
-	Memory  source.Bytes `yaml:"memory"`
-	Console string       `yaml:"console"`
+	Listen  string            `yaml:"listen"`
+	TLS     ListenerTLSConfig `yaml:"tls"`
+	Memory  source.Bytes      `yaml:"memory"`
+	Console string            `yaml:"console"`
 }
 
 // OpsConfig is where health and metrics are told, which have no access control:
 // beyond loopback only if that is meant.
 type OpsConfig struct {
-	Listen string `yaml:"listen"`
-	Open   bool   `yaml:"open"`
+	Listen string            `yaml:"listen"`
+	TLS    ListenerTLSConfig `yaml:"tls"`
+	Open   bool              `yaml:"open"`
 }
 
 // admit returns an error if the address would be open by mistake.
@@ -147,7 +149,7 @@ func defaultConfig() (Config, error) {
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
-		Query:    QueryConfig{"127.0.0.1:8080", 256 << 20, consoleOn},
+		Query:    QueryConfig{Listen: "127.0.0.1:8080", Memory: 256 << 20, Console: consoleOn},
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
@@ -251,6 +253,8 @@ func (c *Config) check() error {
 			fail("%s: %q must be host:port, as in 127.0.0.1:8080", l.name, l.value)
 		}
 	}
+	failEach("query.tls", c.Query.TLS.check())
+	failEach("ops.tls", c.Ops.TLS.check())
 	if w := c.Query.Console; w != consoleOn && w != consoleReadOnly && w != consoleOff {
 		fail("query.console: %q must be on, read-only or off", w)
 	}

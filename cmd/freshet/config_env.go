@@ -17,7 +17,7 @@ const envPrefix = "FRESHET_"
 
 // otherVariables are those that are no settings of the configuration: what the
 // commands read themselves, and what the tests and scripts do.
-var otherVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|TEST_.*|SERVICES_DIR)$`)
+var otherVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|(CA|CERT|KEY)_FILE|TEST_.*|SERVICES_DIR)$`)
 
 // serviceLinks are what Kubernetes puts into a container's environment for a
 // service of this name.
@@ -115,13 +115,14 @@ func collect(v reflect.Value, prefix string, into map[string]setting) {
 }
 
 var (
-	wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 	notInName = regexp.MustCompile(`[^A-Z0-9]+`)
 )
 
-// envName writes a yaml name as part of a variable: highReserve is HIGH_RESERVE.
+// envName writes a yaml name as part of a variable: highReserve is HIGH_RESERVE, and
+// clientCAFile is CLIENT_CA_FILE.
 func envName(name string) string {
-	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}_${2}")), "_")
+	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}${3}_${2}${4}")), "_")
 }
 
 // nearest suggests the settings that share most with a mistaken one.

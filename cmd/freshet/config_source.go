@@ -75,7 +75,7 @@ func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 }
 
 func (s SourceConfig) check(name string) error {
-	errs := []error{schemas.CheckName("source", name)}
+	errs := []error{schemas.CheckName("source", name), s.checkInsecure()}
 	if s.Workers.High.InFlight < 1 || s.Workers.Low.InFlight < 1 {
 		errs = append(errs, fmt.Errorf("workers: high.inFlight and low.inFlight are %d and %d; they must be at least 1", s.Workers.High.InFlight, s.Workers.Low.InFlight))
 	}

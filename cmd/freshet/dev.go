@@ -1,3 +1,5 @@
+//go:build !production
+
 package main
 
 import (
@@ -96,7 +98,7 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {
-		front.run(func(ctx context.Context) error { return newDemo(base, config, in.weather).run(ctx) })
+		front.run(func(ctx context.Context) error { return newDemo(base, config, in.simulated).run(ctx) })
 	}
 	if err := answers(front.ctx, base+"/readyz"); err != nil {
 		return errors.Join(err, front.stop())
@@ -120,7 +122,8 @@ type address struct{ name, at, note string }
 // embedded is what dev has in place of the services.
 type embedded struct {
 	parts
-	seen []address
+	simulated *weather // of the simulated upstream; nil: the upstream is real
+	seen      []address
 }
 
 // embed starts what dev has in place of the services.
@@ -191,10 +194,11 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 
 	upstream := address{"Upstream", o.upstream, "yours"}
 	if o.upstream == "" {
-		if made.weather, err = simulate(ctx, behind); err != nil {
+		if made.simulated, err = simulate(ctx, behind); err != nil {
 			return fail(err)
 		}
-		upstream = address{"Upstream", made.weather.at, "simulated; its judge: /_stats"}
+		made.weather = made.simulated
+		upstream = address{"Upstream", made.simulated.at, "simulated; its judge: /_stats"}
 	}
 	if err := redirect(made.config.Sources, upstream.at); err != nil {
 		return fail(err)
@@ -210,6 +214,14 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		{"Snapshots", kept, "SQLite"},
 	}
 	return made, closeAll, nil
+}
+
+// offerSecret is requireSecret where a credential may be missing: none is sent.
+func offerSecret(at place) (string, error) {
+	if at.file == "" && os.Getenv(at.env) == "" {
+		return "", nil
+	}
+	return requireSecret(at)
 }
 
 // expire lets keys of the embedded Redis expire, which it does only when told.
@@ -262,6 +274,9 @@ func redirect(sources map[string]SourceConfig, to string) error {
 		}
 		base.Scheme, base.Host = target.Scheme, target.Host
 		s.BaseURL = base.String()
+		if err := s.checkInsecure(); err != nil {
+			return usageError{fmt.Errorf("--upstream: sources.%s.%w", name, err)}
+		}
 		sources[name] = s
 	}
 	return nil
@@ -314,8 +329,8 @@ func (p *program) welcome(base string, in embedded, o devOptions, took time.Dura
 		fmt.Fprintf(p.stdout, "\nSnapshots and topics are kept in %s; what Redis knows is lost on exit.\n", o.dataDir)
 	}
 	fmt.Fprintf(p.stdout, "\nTry, twice:  curl -i %s/v1/%s/%s/somebody\nand then:    curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
-	if in.weather != nil {
-		breaks, mends := in.weather.byHand()
+	if in.simulated != nil {
+		breaks, mends := in.simulated.byHand()
 		fmt.Fprintf(p.stdout, "\nBreak the upstream (429s):  %s\nand mend it:                %s\n", breaks, mends)
 		if !o.noDemo {
 			f := in.config.Sources[name].Facets[facet]

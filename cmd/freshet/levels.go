@@ -180,7 +180,7 @@ service besides at its own address, to whoever may administer.`,
 				if err != nil {
 					return err
 				}
-				addr = config.Ops.Listen
+				addr = config.Ops.TLS.called(config.Ops.Listen)
 			}
 			api, err := p.admin(addr)
 			if err != nil {

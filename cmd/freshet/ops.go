@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -149,18 +150,21 @@ func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer) // the client has left otherwise
 }
 
-// listenOps takes the address of health and metrics, before anything starts that
-// would be told of there.
-func (c OpsConfig) listenOps(ctx context.Context) (net.Listener, error) {
-	return listen(ctx, c.Listen, "ops.listen", "--ops-listen")
+// bind takes the address of health and metrics, before anything starts that they
+// report on.
+func (c OpsConfig) bind(ctx context.Context) (*bound, error) {
+	return bind(ctx, c.Listen, "ops", "--ops-listen", c.TLS, true)
 }
 
 // serveOps answers on its own address until ctx ends.
-func serveOps(ctx context.Context, l net.Listener, handler http.Handler) error {
+func serveOps(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	if access.Loopback(l.Addr().String()) {
 		handler = ownNames(handler)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

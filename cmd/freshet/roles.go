@@ -28,12 +28,12 @@ that nothing is refreshed.`,
 			if err := config.Ops.admit(); err != nil {
 				return err
 			}
-			l, err := listen(cmd.Context(), config.Query.Listen, "query.listen", "--listen")
+			l, err := bind(cmd.Context(), config.Query.Listen, "query", "--listen", config.Query.TLS, false)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = l.Close() }()
-			ops, err := config.Ops.listenOps(cmd.Context())
+			ops, err := config.Ops.bind(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -43,8 +43,8 @@ that nothing is refreshed.`,
 				return err
 			}
 			defer closeAll()
-			parts.opsListener = ops
-			return parts.run(cmd.Context(), serving(l))
+			parts.opsListener = ops.secured(parts.log)
+			return parts.run(cmd.Context(), serving(l.secured(parts.log)))
 		},
 	}
 	c.Flags().StringVar(&address, "listen", "", "address to listen on (default from query.listen)")
@@ -118,7 +118,7 @@ func (p *program) watched(ctx context.Context, opsAddress string, of func(parts 
 	if err := config.Ops.admit(); err != nil {
 		return err
 	}
-	ops, err := config.Ops.listenOps(ctx)
+	ops, err := config.Ops.bind(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,11 +136,11 @@ func (p *program) watched(ctx context.Context, opsAddress string, of func(parts 
 	g := newGroup(ctx)
 	g.run(func(ctx context.Context) error { return parts.run(ctx, of(parts, ops.Addr().String())) })
 	g.run(func(ctx context.Context) error {
-		return serveOps(ctx, ops, parts.ops(&health{checks: map[string]check{
+		return serveOps(ctx, ops.secured(parts.log), config.Ops.TLS.certified(parts.ops(&health{checks: map[string]check{
 			"database": {required: true, ask: parts.store.Ping},
 			"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
 			"kafka":    {required: true, ask: probe.Ping},
-		}}))
+		}})), parts.log)
 	})
 	<-g.ctx.Done()
 	return g.stop()

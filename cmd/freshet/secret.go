@@ -52,14 +52,6 @@ func requireSecret(at place) (string, error) {
 	return "", nil
 }
 
-// offerSecret is requireSecret where a credential may be missing: none is sent.
-func offerSecret(at place) (string, error) {
-	if at.file == "" && os.Getenv(at.env) == "" {
-		return "", nil
-	}
-	return requireSecret(at)
-}
-
 func noSecret(place) (string, error) { return "", nil }
 
 // followSecret has a source use the credential that its file holds now, and tells

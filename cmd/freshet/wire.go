@@ -18,6 +18,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/changes"
+	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/letters"
@@ -67,7 +68,7 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	weather *weather // of dev's simulated upstream; nil: there is none
+	weather console.Weather // of dev's simulated upstream; nil: there is none
 
 	opsListener net.Listener // where the query service tells of its health besides; may be nil
 }
@@ -171,6 +172,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	p.warnPlainHTTP(guard.Required(), l.Addr().String())
 	if err := p.migrated(ctx); err != nil {
 		return err
 	}
@@ -205,7 +207,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	front.run(dead.Run)
 	if p.opsListener != nil {
-		front.run(func(ctx context.Context) error { return serveOps(ctx, p.opsListener, ops) })
+		front.run(func(ctx context.Context) error {
+			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.certified(ops), p.log)
+		})
 	}
 	<-front.ctx.Done()
 	return errors.Join(front.stop(), behind.stop())

@@ -42,15 +42,11 @@ func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Gua
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
-	needs := console.Needs{
+	return console.Needs{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
 		Now: seen, Known: known{p, sources, ask, meters}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Guard: guard, Meters: meters,
-		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log,
+		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, Weather: p.weather,
 	}
-	if p.weather != nil {
-		needs.Weather = p.weather
-	}
-	return needs
 }
 
 // refreshing asks for a refresh that a person wants.

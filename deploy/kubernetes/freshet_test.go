@@ -15,7 +15,7 @@ import (
 var freshet string
 
 // TestMain builds it from the module that this folder lies in, two levels up: what the
-// manifests start is the freshet of the same commit.
+// manifests start is the freshet of the same commit, with the tags of the image.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "freshet-kubernetes-")
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		freshet = filepath.Join(dir, "freshet")
-		build := exec.Command("go", "build", "-o", freshet, "./cmd/freshet")
+		build := exec.Command("go", "build", "-tags", "production", "-o", freshet, "./cmd/freshet")
 		build.Dir = filepath.Join("..", "..")
 		if text, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build freshet in %s: %v\n%s", build.Dir, err, text)

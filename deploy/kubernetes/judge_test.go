@@ -35,6 +35,7 @@ func (w workload) containers() []corev1.Container {
 type installation struct {
 	workloads []workload
 	kept      map[string][]string // keys by "ConfigMap name" and "Secret name"
+	database  string              // the URL in the Secret
 	config    string              // the ConfigMap's freshet.yaml
 	faults    []string
 }
@@ -57,6 +58,7 @@ func judge(files map[string]string) *installation {
 	for _, object := range all {
 		in.collect(object)
 	}
+	in.judgeEncryption()
 	for _, w := range in.workloads {
 		in.judgePods(w)
 	}
@@ -77,6 +79,7 @@ func (in *installation) collect(object runtime.Object) {
 		in.config = o.Data["freshet.yaml"]
 	case *corev1.Secret:
 		in.kept["Secret "+o.Name] = slices.Sorted(maps.Keys(o.StringData))
+		in.database += o.StringData["database-url"]
 	case *batchv1.Job:
 		in.workloads = append(in.workloads, workload{o.Name, o.Spec.Template})
 	case *appsv1.Deployment:

@@ -60,6 +60,9 @@ func TestProgramsAreStaticAndTheSameWheneverTheyAreBuilt(t *testing.T) {
 	if !slices.Contains(b.Env, "CGO_ENABLED=0") || !slices.Contains(b.Flags, "-trimpath") || b.ModTimestamp != "{{ .CommitTimestamp }}" {
 		t.Errorf("built with %v, %v and the time %q", b.Env, b.Flags, b.ModTimestamp)
 	}
+	if !slices.Equal(b.Tags, []string{"production"}) {
+		t.Errorf("built with the tags %v, want production alone", b.Tags)
+	}
 	times := []string{p.Archives[0].BuildsInfo.MTime}
 	for _, f := range p.Archives[0].Files {
 		times = append(times, f.Info.MTime)

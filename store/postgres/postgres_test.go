@@ -31,8 +31,10 @@ func open(t testing.TB) *Store {
 	return s
 }
 
-func TestPostgreSQLPassesTheSuite(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t) })
+// Each method is called as the database role of the process that calls it, with the grants
+// of docs/deploying.md alone.
+func TestGrants_LetEachRoleDoItsWork(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Store { return openByRole(t) })
 }
 
 func TestMigrationsAreAppliedOnceHoweverManyTry(t *testing.T) {

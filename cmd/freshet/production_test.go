@@ -1,0 +1,76 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// embeddedPackages are the packages of the simulator and of the embedded services.
+var embeddedPackages = regexp.MustCompile(`(^|/)(simulator|kfake|miniredis|gopher-lua|sqlite|libc)(/|$)`)
+
+// embeddedModules returns the modules of a program that hold an embedded service.
+func embeddedModules(t *testing.T, program string) (embedded []string, linked int) {
+	t.Helper()
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range info.Deps {
+		if embeddedPackages.MatchString(m.Path) {
+			embedded = append(embedded, m.Path)
+		}
+	}
+	return embedded, len(info.Deps)
+}
+
+func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "freshet")
+	if text, err := exec.Command("go", "build", "-tags", "production", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build -tags production: %v\n%s", err, text)
+	}
+	embedded, linked := embeddedModules(t, program)
+	if len(embedded) > 0 {
+		t.Errorf("the production build links %v, want none of them", embedded)
+	}
+	t.Logf("the production build links %d modules", linked)
+
+	text, err := exec.Command("go", "list", "-deps", "-tags", "production", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := strings.Fields(string(text))
+	if got := slices.DeleteFunc(packages, func(p string) bool { return !embeddedPackages.MatchString(p) }); len(got) > 0 {
+		t.Errorf("the production build depends on %v, want none of them", got)
+	}
+
+	for _, command := range []string{"dev", "simulate"} {
+		text, err := exec.Command(program, command, "--help").CombinedOutput()
+		if err == nil || !strings.Contains(string(text), "freshet: this build has no command "+command) {
+			t.Errorf("%s: got %v and %q, want an error that this build has no command %s", command, err, text, command)
+		}
+	}
+	if text, err := exec.Command(program, "config", "check").CombinedOutput(); err != nil {
+		t.Errorf("config check: %v\n%s", err, text)
+	}
+}
+
+// The check above is worth nothing if it does not know the embedded packages.
+func TestDefaultBuild_LinksTheEmbeddedServices(t *testing.T) {
+	text, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"simulator", "kfake", "miniredis", "gopher-lua", "sqlite", "libc"} {
+		if !slices.ContainsFunc(strings.Fields(string(text)), func(p string) bool {
+			m := embeddedPackages.FindStringSubmatch(p)
+			return m != nil && m[2] == want
+		}) {
+			t.Errorf("the default build depends on no package %s, want one: the list of embedded packages is out of date", want)
+		}
+	}
+}

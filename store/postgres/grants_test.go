@@ -1,0 +1,227 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
+)
+
+// grants returns the statements of docs/deploying.md that make the roles.
+func grants(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/deploying.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)```sql\n(CREATE ROLE freshet_query .*?)```").FindSubmatch(text)
+	if found == nil {
+		t.Fatal("docs/deploying.md has no statements that make the roles")
+	}
+	return string(found[1])
+}
+
+// byRole is a store of which each method runs as the database role of the process that
+// calls it: the embedded one is the query service's.
+type byRole struct {
+	*Store
+	worker, scheduler *Store
+}
+
+// openByRole returns a new database with the documented roles. Roles belong to the whole
+// server, so that these have names of their own.
+func openByRole(t testing.TB) byRole {
+	t.Helper()
+	admin := servicetest.Postgres(t)
+	if _, err := Migrate(t.Context(), admin); err != nil {
+		t.Fatal(err)
+	}
+	prefix := strings.ReplaceAll(servicetest.Name("role"), "-", "_") + "_"
+	execute := func(statements string) {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		if _, err := conn.PgConn().Exec(ctx, strings.ReplaceAll(statements, "freshet_", prefix)).ReadAll(); err != nil {
+			t.Fatalf("%s: %v", statements, err)
+		}
+	}
+	execute(grants(t))
+	t.Cleanup(func() {
+		const all = "freshet_query, freshet_worker, freshet_scheduler"
+		execute("DROP OWNED BY " + all + "; DROP ROLE " + all)
+	})
+	as := func(role, password string) *Store {
+		u, err := url.Parse(admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(prefix+role, password)
+		s, err := Open(t.Context(), u.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}
+	return byRole{Store: as("query", "one"), worker: as("worker", "another"), scheduler: as("scheduler", "a third")}
+}
+
+func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	return r.worker.Write(ctx, writes)
+}
+
+func (r byRole) Fail(ctx context.Context, status store.Status, letter *store.Letter) error {
+	return r.worker.Fail(ctx, status, letter)
+}
+
+func (r byRole) Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
+	return r.worker.Due(ctx, source, now, lease, limit)
+}
+
+func (r byRole) NextDue(ctx context.Context, source string) (time.Time, error) {
+	return r.worker.NextDue(ctx, source)
+}
+
+func (r byRole) ClaimEffects(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.Effect, error) {
+	return r.worker.ClaimEffects(ctx, source, now, lease, most)
+}
+
+func (r byRole) NextEffect(ctx context.Context, source string) (time.Time, error) {
+	return r.worker.NextEffect(ctx, source)
+}
+
+func (r byRole) ToldEffects(ctx context.Context, ids []int64) error {
+	return r.worker.ToldEffects(ctx, ids)
+}
+
+func (r byRole) FinishEffects(ctx context.Context, ids []int64) error {
+	return r.worker.FinishEffects(ctx, ids)
+}
+
+func (r byRole) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	return r.worker.RegisteredParams(ctx, of)
+}
+
+func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
+	return r.worker.SetUsed(ctx, source, policy, u)
+}
+
+func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+	content func(facet string) bool, decide func(store.Candidate) store.Move,
+) (store.Claim, error) {
+	return r.scheduler.ClaimEntities(ctx, source, now, most, lease, content, decide)
+}
+
+func (r byRole) FinishClaim(ctx context.Context, id string) error {
+	return r.scheduler.FinishClaim(ctx, id)
+}
+
+func (r byRole) RenewClaim(ctx context.Context, id string, until time.Time) (bool, error) {
+	return r.scheduler.RenewClaim(ctx, id, until)
+}
+
+func (r byRole) AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+	return r.scheduler.AbandonedClaim(ctx, source, now, lease)
+}
+
+func (r byRole) NextDueEntity(ctx context.Context, source string) (time.Time, error) {
+	return r.scheduler.NextDueEntity(ctx, source)
+}
+
+func (r byRole) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (bool, error) {
+	return r.scheduler.SetPrice(ctx, source, price, at, every)
+}
+
+func (r byRole) Price(ctx context.Context, source string) (float64, time.Time, error) {
+	return r.scheduler.Price(ctx, source)
+}
+
+func (r byRole) DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
+	return r.scheduler.DeleteExpired(ctx, source, facet, before, most)
+}
+
+// What several roles read.
+func TestGrants_LetEachRoleReadWhatAllRead(t *testing.T) {
+	all := openByRole(t)
+	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}
+	for role, s := range map[string]*Store{"query": all.Store, "worker": all.worker, "scheduler": all.scheduler} {
+		_, statuses := s.Statuses(t.Context(), e)
+		_, states := s.States(t.Context(), e)
+		_, setting := s.Setting(t.Context(), "s")
+		_, used := s.Used(t.Context(), "s", "p")
+		_, job := s.NextJob(t.Context(), nil)
+		if err := errors.Join(statuses, states, setting, used, job); err != nil {
+			t.Errorf("%s: got %v, want no error", role, err)
+		}
+	}
+}
+
+func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
+	all := openByRole(t)
+	key := store.APIKey{ID: "0123456789ab", Hash: [32]byte{1}, Name: "mine", Scopes: []string{"admin"}, CreatedAt: time.Unix(1, 0), CreatedBy: "worker"}
+	entry := store.AuditEntry{At: time.Unix(1, 0), Actor: "worker", Action: "key-create", Before: []byte("{}"), After: []byte("{}")}
+	for role, s := range map[string]*Store{"worker": all.worker, "scheduler": all.scheduler} {
+		_, read := s.Keys(t.Context(), false)
+		_, insert := s.pool.Exec(t.Context(), `INSERT INTO api_keys SELECT * FROM api_keys`)
+		_, trail := s.pool.Exec(t.Context(), `DELETE FROM audit`)
+		for what, err := range map[string]error{
+			"read the keys": read, "insert a key": insert, "add a key": s.AddKey(t.Context(), key, entry), "delete the audit": trail,
+			"revoke a key": s.RevokeKey(t.Context(), key.ID, "worker", time.Unix(2, 0), entry), "write the audit": s.Noted(t.Context(), entry),
+		} {
+			if denied, ok := errors.AsType[*pgconn.PgError](err); !ok || denied.Code != "42501" {
+				t.Errorf("%s: %s: got %v, want permission denied (42501)", role, what, err)
+			}
+		}
+	}
+	if err := all.AddKey(t.Context(), key, entry); err != nil {
+		t.Errorf("query: add a key: got %v, want no error", err)
+	}
+	if _, err := all.pool.Exec(t.Context(), `DELETE FROM audit`); err == nil {
+		t.Error("query: delete the audit: got no error, want permission denied")
+	}
+}
+
+// A table without a grant would make the next release fail where roles are separate.
+func TestGrants_NameEveryTable(t *testing.T) {
+	url := servicetest.Postgres(t)
+	if _, err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	rows, err := conn.Query(t.Context(), `SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tables) < 10 {
+		t.Fatalf("got %d tables, want at least 10", len(tables))
+	}
+	statements := grants(t)
+	for _, table := range tables {
+		if table != "goose_db_version" && !regexp.MustCompile(`\b`+table+`\b`).MatchString(statements) {
+			t.Errorf("the grants of docs/deploying.md do not name the table %s, want it", table)
+		}
+	}
+}
