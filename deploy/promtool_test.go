@@ -92,15 +92,6 @@ func TestPrometheusTakesTheRules(t *testing.T) {
 	promtool(t, "check", "config", "prometheus/prometheus.yml")
 }
 
-func TestTheRulesDoAsTheirCasesSay(t *testing.T) {
-	for _, name := range glob(t, "prometheus/tests/*.yml") {
-		t.Run(filepath.Base(name), func(t *testing.T) {
-			t.Parallel()
-			promtool(t, "test", "rules", name)
-		})
-	}
-}
-
 func TestAlertmanagerTakesTheExample(t *testing.T) {
 	const config = "alertmanager/alertmanager.yml"
 	amtool(t, "check-config", config)
