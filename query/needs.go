@@ -37,6 +37,9 @@ type Needs struct {
 type Config struct {
 	// Memory is how many bytes of snapshots are kept in front of the store.
 	Memory int64
+	// ResponseMemory is how many bytes the responses that are being written may hold;
+	// 0: DefaultResponseMemory. One client may hold half of it.
+	ResponseMemory int64
 	// Origins are those whose pages may read answers in a browser.
 	Origins []string
 	// Proxies are the networks (CIDR) of proxies whose X-Forwarded-For is believed.

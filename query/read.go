@@ -113,7 +113,7 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 		if err != nil {
 			return err
 		}
-		return s.answer(c, e, v)
+		return s.answer(c, who, e, v)
 	}
 	v, inVain, err := s.await(c, who, patience, e, func(*waiter) (view, bool, error) {
 		v, err := s.look(c, who, e, f)
@@ -125,15 +125,15 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 	if inVain {
 		v = s.lookLast(c, who, e, f, v)
 	}
-	return s.answer(c, e, v)
+	return s.answer(c, who, e, v)
 }
 
 // answer answers with what was found.
-func (s *Server) answer(c echo.Context, e schemas.Entity, v view) error {
+func (s *Server) answer(c echo.Context, who access.Client, e schemas.Entity, v view) error {
 	s.metrics.read(e, v)
 	switch v.freshness {
 	case Fresh, Stale:
-		err := s.serve(c, e, v)
+		err := s.serve(c, who, e, v)
 		if err == nil {
 			s.tallies.read(v.tally)
 		}
@@ -187,12 +187,24 @@ var (
 
 // serve answers with the snapshot, or with 304 if the reader has it. It is the hot
 // path: what two answers share is made once, in the entry.
-func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
+func (s *Server) serve(c echo.Context, who access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := accepted(r.Header["Accept-Encoding"])
 	unchanged := has(r, v.entry)
 	var first, second []byte
 	var length []string
+	if !unchanged {
+		if n := v.cost(as); n > 0 {
+			if err := s.meters.Request(who.Name, n); err != nil {
+				return err
+			}
+		}
+		held, err := s.responses.take(who.Name, v.held(as))
+		if err != nil {
+			return err
+		}
+		defer held.end()
+	}
 	switch {
 	case unchanged:
 	case v.freshness == Fresh:
@@ -229,13 +241,16 @@ func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	for _, part := range [][]byte{first, second} {
-		if len(part) == 0 {
-			continue
-		}
-		if _, err := w.Write(part); err != nil {
-			s.log.Debug("the client left before its answer", "err", err)
-			return nil
+	for _, part := range [2][]byte{first, second} {
+		if len(part) > maxUncounted {
+			if s.write(c, part) != nil {
+				return nil
+			}
+		} else if len(part) > 0 {
+			if _, err := w.Write(part); err != nil {
+				s.log.Debug("the client left before its answer", "err", err)
+				return nil
+			}
 		}
 	}
 	return nil

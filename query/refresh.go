@@ -57,7 +57,7 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 	if v, err = s.look(c, who, e, f); err != nil {
 		return err
 	}
-	return s.answer(c, e, v)
+	return s.answer(c, who, e, v)
 }
 
 // drain reads a body that nobody asked for: that its client has left is noticed

@@ -43,25 +43,26 @@ const (
 
 // Server is the query service.
 type Server struct {
-	memory   *memory
-	tallies  *tallies
-	bell     *bell
-	sources  map[string]Source
-	requests Requester
-	settles  Settles
-	waits    Waits
-	guard    Guard
-	meters   Meters
-	log      *slog.Logger
-	metrics  *metrics
-	tracer   observe.Tracer
-	echo     *echo.Echo
-	asks     singleflight.Group
-	room     chan struct{} // a place for each wish under way
-	waiting  chan struct{} // a place for each refresh that waits for Kafka
-	waiters  atomic.Int64
-	unreadAt atomic.Int64  // when it was last logged that the store can't be read
-	stopping chan struct{} // closed when waiters are to be answered
+	memory    *memory
+	responses *responseBudget
+	tallies   *tallies
+	bell      *bell
+	sources   map[string]Source
+	requests  Requester
+	settles   Settles
+	waits     Waits
+	guard     Guard
+	meters    Meters
+	log       *slog.Logger
+	metrics   *metrics
+	tracer    observe.Tracer
+	echo      *echo.Echo
+	asks      singleflight.Group
+	room      chan struct{} // a place for each wish under way
+	waiting   chan struct{} // a place for each refresh that waits for Kafka
+	waiters   atomic.Int64
+	unreadAt  atomic.Int64  // when it was last logged that the store can't be read
+	stopping  chan struct{} // closed when waiters are to be answered
 }
 
 // New returns the service.
@@ -72,7 +73,7 @@ func New(config Config, needs Needs) (*Server, error) {
 		m.told.WithLabelValues(name)
 	}
 	s := &Server{
-		tallies: t, bell: newBell(),
+		responses: newResponseBudget(config.ResponseMemory, needs.Metrics), tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
 		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
@@ -196,7 +197,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.Duration) error {
 	server := &http.Server{
-		Handler:           s,
+		Handler: s,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			limitSendBuffer(conn)
+			return ctx
+		},
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      writePatience,

@@ -80,9 +80,13 @@ type DatabaseConfig struct {
 // QueryConfig is where reads are answered, how many bytes of snapshots are kept in memory
 // in front of the database, and whether there is a console: on, read-only or off.
 type QueryConfig struct {
-	Listen  string       `yaml:"listen"`
-	Memory  source.Bytes `yaml:"memory"`
-	Console string       `yaml:"console"`
+	Listen string       `yaml:"listen"`
+	Memory source.Bytes `yaml:"memory"`
+	// ResponseMemory bounds the bytes that responses hold while they are written. One
+	// client may hold half of it. 0: a quarter of the memory limit of the process
+	// (GOMEMLIMIT or its cgroup), 256 MiB if it has none.
+	ResponseMemory source.Bytes `yaml:"responseMemory"`
+	Console        string       `yaml:"console"`
 }
 
 // OpsConfig is where health and metrics are told, which have no access control:
@@ -147,7 +151,7 @@ func defaultConfig() (Config, error) {
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
-		Query:    QueryConfig{"127.0.0.1:8080", 256 << 20, consoleOn},
+		Query:    QueryConfig{Listen: "127.0.0.1:8080", Memory: 256 << 20, Console: consoleOn},
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
