@@ -1,11 +1,11 @@
 package query
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -108,30 +108,31 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 }
 
 // askMany is ask for many; account is told of each answer, also of those that come
-// too late.
+// too late. If nothing is stored of one of them, all wait as long as that one.
 func (s *Server) askMany(c echo.Context, wishes []Wish, account func(int, Answer)) []Answer {
-	ctx := context.WithoutCancel(c.Request().Context())
+	urgent := slices.ContainsFunc(wishes, func(w Wish) bool { return w.Reason == schemas.CacheMiss })
 	answered := make(chan []Answer, 1)
 	go func() {
-		v, err := surviving(func() (any, error) { return s.request(ctx, wishes), nil })()
-		answers, ok := v.([]Answer)
-		if !ok {
-			s.log.Error("asking for refreshes failed", "err", err)
-			answers = all(wishes, ReasonDown)
-		}
+		answers := s.enqueuer.requestAll(wishes, urgent)
 		for j, a := range answers {
 			account(j, a)
 		}
 		answered <- answers
 	}()
-	patience := time.NewTimer(readPatience)
-	defer patience.Stop()
+	began := time.Now()
+	limit := time.NewTimer(enqueueTimeout(urgent, acceptDeadline(0)))
+	defer limit.Stop()
 	select {
 	case answers := <-answered:
 		return answers
-	case <-patience.C:
-		return all(wishes, reasonSlow)
+	case <-limit.C:
+	case <-c.Request().Context().Done():
 	}
+	answers := sameAnswer(wishes, reasonSlow)
+	for j := range answers {
+		answers[j].waited = time.Since(began)
+	}
+	return answers
 }
 
 // status is what a read of the key alone would have answered.
@@ -141,7 +142,7 @@ func (v view) status() (int, Freshness) {
 		return http.StatusOK, v.freshness
 	case v.freshness == NotFound || v.answer.Reason == "HELD_"+schemas.HoldAbsent:
 		return http.StatusNotFound, NotFound
-	case v.answer.coming():
+	case v.answer.coming() && v.answer.Reason != reasonSlow:
 		return http.StatusAccepted, Updating
 	case v.answer.refused != nil:
 		return http.StatusTooManyRequests, Updating

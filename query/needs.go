@@ -90,7 +90,8 @@ type Answer struct {
 	Reason string
 	Until  time.Time
 
-	refused error // the problem, if this client has too much under way
+	refused error         // the problem, if this client has too much under way
+	waited  time.Duration // for an answer, if the reason is reasonSlow
 }
 
 // The reasons for which a wish is not queued, besides those of holds (HELD_…).

@@ -45,17 +45,18 @@ func judged(found *entry, older bool, f source.Facet) view {
 	return v
 }
 
-// look sees an entity and asks for a refresh if one is due. Nothing is asked for on
+// look sees an entity and asks for a refresh if one is due; if nothing is stored, it
+// waits until the deadline for that to be accepted. Nothing is asked for on
 // behalf of what may be overtaken: while the store can't be read every settle would
 // lead to another fetch.
-func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
+func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.see(c, who, e, f)
 	switch {
 	case err != nil || v.reason == "":
 	case v.older:
 		v.answer = Answer{Reason: ReasonDown}
 	default:
-		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()})
+		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
 	return v, err
 }
@@ -109,14 +110,15 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 		return err
 	}
 	if patience == 0 {
-		v, err := s.look(c, who, e, f)
+		v, err := s.look(c, who, e, f, acceptDeadline(0))
 		if err != nil {
 			return err
 		}
 		return s.answer(c, who, e, v)
 	}
+	deadline := acceptDeadline(patience)
 	v, inVain, err := s.await(c, who, patience, e, func(*waiter) (view, bool, error) {
-		v, err := s.look(c, who, e, f)
+		v, err := s.look(c, who, e, f, deadline)
 		return v, v.reason != "" && (v.older || v.answer.coming()), err
 	})
 	if err != nil {
@@ -150,13 +152,13 @@ func notFound(body readBody) error {
 	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity."), &body}
 }
 
-// updating answers a read of which nothing can be served: 202 if a copy is on its
-// way, 404 if the upstream denies the entity, 429 if the client asks for too much,
+// updating answers a read of which nothing can be served: 202 if a copy is known to
+// be on its way, 404 if the upstream denies the entity, 429 if the client asks for too much,
 // 503 if nobody can fetch it now.
 func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.body(v, e.Source), v.answer
 	switch {
-	case a.coming():
+	case a.coming() && a.Reason != reasonSlow:
 		after := time.Second
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
@@ -174,7 +176,7 @@ func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 	if strings.HasPrefix(a.Reason, "HELD_") {
 		s.metrics.held.Inc() // no fault of ours, to those who watch
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now: "+a.Reason+".")
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now ("+a.Reason+"): "+a.tried()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }

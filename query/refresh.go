@@ -54,7 +54,7 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 		}
 	}
 	// It has ended: in a snapshot, or in a failure of which a read tells.
-	if v, err = s.look(c, who, e, f); err != nil {
+	if v, err = s.look(c, who, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
 	return s.answer(c, who, e, v)

@@ -26,12 +26,10 @@ import (
 )
 
 const (
-	// storeTimeout bounds a look into the store, and readPatience what a wish may
-	// cost a read: after that the answer goes out without it.
+	// storeTimeout bounds a look into the store.
 	storeTimeout = 2 * time.Second
-	readPatience = 50 * time.Millisecond
-	// wishesMost bounds the wishes under way whose readers have been answered.
-	wishesMost = 1000
+	// maxInsisting is how many refreshes of a process may wait for Kafka.
+	maxInsisting = 1000
 	// shutdownPatience is how long a stop waits for answers under way.
 	shutdownPatience = 10 * time.Second
 	// headersMost and pathMost bound a request's head, and its path and query;
@@ -58,7 +56,7 @@ type Server struct {
 	tracer    observe.Tracer
 	echo      *echo.Echo
 	asks      singleflight.Group
-	room      chan struct{} // a place for each wish under way
+	enqueuer  *enqueuer
 	waiting   chan struct{} // a place for each refresh that waits for Kafka
 	waiters   atomic.Int64
 	unreadAt  atomic.Int64  // when it was last logged that the store can't be read
@@ -76,8 +74,9 @@ func New(config Config, needs Needs) (*Server, error) {
 		responses: newResponseBudget(config.ResponseMemory, needs.Metrics), tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace,
-		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
+		echo: echo.New(), waiting: make(chan struct{}, maxInsisting), stopping: make(chan struct{}),
 	}
+	s.enqueuer = &enqueuer{requester: needs.Requests, log: needs.Log}
 	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, t, needs.Log)
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
