@@ -84,7 +84,10 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Ti
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
 	defer limit.Stop()
-	stopping := s.stopping
+	var stopping, left <-chan struct{}
+	if urgent {
+		stopping, left = s.stopping, c.Request().Context().Done()
+	}
 	for waiting := true; waiting; {
 		select {
 		case r := <-answered:
@@ -93,12 +96,10 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Ti
 			return a
 		case <-stopping: // no client need wait for long, and none is refused for it
 			stopping = nil
-			if urgent {
-				limit.Reset(min(acceptTimeout, time.Until(deadline)))
-			}
+			limit.Reset(min(acceptTimeout, time.Until(deadline)))
 		case <-limit.C:
 			waiting = false
-		case <-c.Request().Context().Done():
+		case <-left:
 			waiting = false
 		}
 	}

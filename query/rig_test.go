@@ -225,7 +225,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	ops := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/healthz" {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"ready":true,"dependencies":{}}`)
+			_, _ = io.WriteString(w, `{"status":"ok"}`)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
