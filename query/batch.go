@@ -69,12 +69,17 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 	var wishes []Wish
 	var wishing []int
 	unread := 0
-	for j, found := range s.memory.getAll(c.Request().Context(), of, f) {
+	for j, found := range s.memory.getAll(c.Request().Context(), who.Name, of, f) {
 		i := at[j]
 		if found.entry != nil && !who.Sees(found.Visibility) {
 			continue
 		}
 		v := judged(found.entry, found.older, f)
+		if _, refused := errors.AsType[*problem.HTTPError](found.err); refused {
+			v.answer = refusal(found.err)
+			views[i] = v
+			continue
+		}
 		if found.err != nil {
 			if unread++; unread == len(of) {
 				return nil, s.unreadable(c, of[0], found.err)

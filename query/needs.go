@@ -137,6 +137,10 @@ type Guard interface {
 type Meters interface {
 	// Request counts n requests.
 	Request(client string, n int) error
+	// Lookup reports whether a client may have the store searched for a key that is not
+	// in memory, and Missed counts n keys of which the store then had nothing.
+	Lookup(client string) error
+	Missed(client string, n int)
 	access.RefreshMeters
 	// Ended notes that whatever was under way for an entity, for anybody, has ended.
 	Ended(entity string)

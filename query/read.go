@@ -1,6 +1,7 @@
 package query
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -29,7 +30,10 @@ type view struct {
 // see finds an entity and judges it, if what is stored is for the client to see: that
 // may have been fetched within another visibility than what would be fetched now.
 func (s *Server) see(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	found, older, err := s.memory.get(c.Request().Context(), e, f)
+	found, older, err := s.memory.get(c.Request().Context(), who.Name, e, f)
+	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
+		return view{}, withBody(err, &readBody{Freshness: Updating})
+	}
 	if err != nil {
 		return view{}, s.unreadable(c, e, err)
 	}

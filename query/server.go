@@ -77,7 +77,7 @@ func New(config Config, needs Needs) (*Server, error) {
 		echo: echo.New(), waiting: make(chan struct{}, maxInsisting), stopping: make(chan struct{}),
 	}
 	s.enqueuer = &enqueuer{requester: needs.Requests, log: needs.Log}
-	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, t, needs.Log)
+	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, needs.Meters, t, needs.Log)
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
 	}, func() float64 { return float64(s.waiters.Load()) }))
