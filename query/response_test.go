@@ -169,7 +169,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	open := func(client string, want int64) net.Conn {
 		r.set(func() { r.client.Name = client })
 		c := p.open(t, "/v1/nexon/character/a", "zstd")
-		within(t, "a response of "+client, func() bool { return r.server.responses.now() >= want<<19 })
+		within(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
 	for i := range int64(3) { // of 0.75 MB each
@@ -177,7 +177,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 	refused := r.get("a", "Accept-Encoding", "zstd")
 	if refused.StatusCode != 503 || refused.body.Code != "response-memory" || refused.Header.Get("Retry-After") != "1" || !strings.Contains(refused.text, "this client") {
-		t.Errorf("beyond a client's share: %d %s", refused.StatusCode, refused.text)
+		t.Errorf("beyond a client's share: %d %.300s", refused.StatusCode, refused.text)
 	}
 	for i := range int64(3) {
 		defer func(c net.Conn) { _ = c.Close() }(open("ip:b", i+4))
@@ -185,10 +185,10 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	r.set(func() { r.client.Name = "ip:c" })
 	refused = r.get("a", "Accept-Encoding", "zstd")
 	if refused.StatusCode != 503 || !strings.Contains(refused.text, "query.responseMemory") {
-		t.Errorf("beyond the budget of all: %d %s", refused.StatusCode, refused.text)
+		t.Errorf("beyond the budget of all: %d %.300s", refused.StatusCode, refused.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=a", "Accept-Encoding", "gzip"); a.StatusCode != 503 || a.body.Code != "response-memory" {
-		t.Errorf("a batch: %d %s", a.StatusCode, a.text)
+		t.Errorf("a batch: %d %.300s", a.StatusCode, a.text)
 	}
 	r.stored("small", time.Minute)
 	for _, key := range []string{"small", "small?wait=1s"} {
