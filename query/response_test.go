@@ -163,7 +163,7 @@ func (s *Server) entryOf(key string) *entry {
 }
 
 func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
-	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 5<<20, 64<<20 })
+	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 7*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
 	r.stored("a", time.Minute, holding(denseStored))
 	open := func(client string, want int64) net.Conn {
@@ -172,7 +172,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 		within(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
-	for i := range int64(3) { // of 0.75 MB each
+	for i := range int64(3) { // half of the budget
 		defer func(c net.Conn) { _ = c.Close() }(open("ip:a", i+1))
 	}
 	refused := r.get("a", "Accept-Encoding", "zstd")
