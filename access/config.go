@@ -51,6 +51,8 @@ const (
 
 // Limits bound what one client may ask of one process.
 type Limits struct {
+	// Requests are reads: one counts 1, each further key of a batch 1, and a document
+	// that must be unpacked or compressed for the response 1 for each 64 KiB or 16 KiB.
 	Requests Rate `yaml:"requests"`
 	UnderWay int  `yaml:"underWay"` // refreshes; 0: any number
 	Waiting  int  `yaml:"waiting"`  // requests that wait or stream; 0: any number
@@ -82,7 +84,7 @@ func DefaultConfig() Config {
 	return Config{
 		Require:    Auto,
 		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
-		Limits:     Limits{UnderWay: 2000, Waiting: 1000, NewKeys: "2000/m"},
+		Limits:     Limits{Requests: "20000/s", UnderWay: 2000, Waiting: 1000, NewKeys: "2000/m"},
 	}
 }
 

@@ -24,6 +24,7 @@ const (
 // Meters bound what each client may ask of this process. A nil one bounds nobody.
 type Meters struct {
 	requests, newKeys rate
+	misses            rate // missesPerNewKey times newKeys
 	underWay, waiting int
 	refused           *prometheus.CounterVec
 	now               func() time.Time
@@ -48,6 +49,7 @@ type rate struct {
 type meter struct {
 	client            string
 	requests, newKeys bucket
+	misses            bucket
 }
 
 // flight is a refresh that a client asked for.
@@ -69,7 +71,8 @@ func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
 	m.newKeys.calls, m.newKeys.window, _ = l.NewKeys.parse()
-	for _, limit := range []string{"requests", "new-keys", "refreshes", "waiting"} {
+	m.misses = rate{missesPerNewKey * m.newKeys.calls, m.newKeys.window}
+	for _, limit := range []string{"requests", "new-keys", "misses", "refreshes", "waiting"} {
 		m.refused.WithLabelValues(limit)
 	}
 	reg.MustRegister(m.refused)

@@ -100,12 +100,13 @@ type stamp struct{ T, Now time.Time }
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
 	who, _ := access.ClientOf(r.Context())
 	p := page{
-		Title: title, Name: name, Who: shown(who.Name, 60), Now: c.Clock(), Vers: c.Version, Body: body,
+		Title: title, Name: name, Who: shown(who.Name, 60), Now: c.Clock(), Body: body,
 		Asked: c.Guard.Required() && who.Name != "", Locked: c.ReadOnly, Said: said[r.URL.Query().Get("said")],
 	}
 	p.Acts, _ = mayAct(c, who)
 	p.Fetch, _ = mayRefresh(c, who)
 	if looks, _ := mayLook(c, who); looks {
+		p.Vers = c.Version // a stranger at the login page must not learn it
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
 			p.Nav = append(p.Nav, l)

@@ -291,3 +291,17 @@ func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
 		t.Error(access.Inspect)
 	}
 }
+
+func TestLoginPage_DoesNotShowTheVersion(t *testing.T) {
+	r := newRig(t, func(n *Needs) { n.Version = "v9.8.7" })
+	fillRig(r)
+	r.asks = true
+	for token, shows := range map[string]bool{"": false, "read": false, "inspect": true} {
+		for _, path := range []string{root + "/login", root} {
+			text := r.get(path, "Authorization", "Bearer "+token).text()
+			if got := strings.Contains(text, "v9.8.7"); got && !shows || !got && shows && path == root {
+				t.Errorf("%s with %q shows the version: %v, want %v", path, token, got, shows)
+			}
+		}
+	}
+}

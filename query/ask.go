@@ -1,12 +1,11 @@
 package query
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
@@ -65,33 +64,65 @@ func (b *readBody) tell(a Answer, wait func() queued) {
 // coming reports whether a refresh is on its way, as far as is known.
 func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
 
-// ask queues a refresh that a read wants, for as long as a read can wait for that.
-// What takes longer goes on behind the reader's back, and is only not promised. All
-// who read the entity at this moment ask as one.
-func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
-	begun, err := s.begin(who, w.Entity, w.Reason == schemas.CacheMiss)
+// ask enqueues the update request of a read. A read of a stale snapshot waits
+// staleTimeout for the answer; a read for which nothing is stored has nothing else to
+// return, and waits until its deadline. The request goes on after that, and is only
+// not promised. All reads of the entity at this moment share one request.
+func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Time) Answer {
+	urgent := w.Reason == schemas.CacheMiss
+	begun, err := s.begin(who, w.Entity, urgent)
 	if err != nil {
 		return refusal(err)
 	}
 	w = s.traced(c, w)
-	ctx := context.WithoutCancel(c.Request().Context())
-	answered := s.asks.DoChan(w.Entity.String(), surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
+	answered := s.asks.DoChan(w.Entity.String(), func() (any, error) { return s.enqueuer.request(w, urgent), nil })
 	account := func(a Answer) {
 		if begun && !a.coming() {
 			s.meters.Abandon(who.Name, w.Entity.String())
 		}
 	}
-	limit := time.NewTimer(readPatience)
+	began := time.Now()
+	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
 	defer limit.Stop()
-	select {
-	case r := <-answered:
-		a := s.answered(r)
-		account(a)
-		return a
-	case <-limit.C:
-		go func() { account(s.answered(<-answered)) }()
-		return Answer{Reason: reasonSlow}
+	var stopping, left <-chan struct{}
+	if urgent {
+		stopping, left = s.stopping, c.Request().Context().Done()
 	}
+	for waiting := true; waiting; {
+		select {
+		case r := <-answered:
+			a, _ := r.Val.(Answer)
+			account(a)
+			return a
+		case <-stopping: // no client need wait for long, and none is refused for it
+			stopping = nil
+			limit.Reset(min(acceptTimeout, time.Until(deadline)))
+		case <-limit.C:
+			waiting = false
+		case <-left:
+			waiting = false
+		}
+	}
+	go func() { r := <-answered; a, _ := r.Val.(Answer); account(a) }()
+	return Answer{Reason: reasonSlow, waited: time.Since(began)}
+}
+
+const (
+	// staleTimeout is how long a read of a stale snapshot waits for its update request
+	// to be accepted, and acceptTimeout a read for which nothing is stored.
+	staleTimeout  = 50 * time.Millisecond
+	acceptTimeout = time.Second
+)
+
+// acceptDeadline returns until when a read waits for its update request to be
+// accepted if nothing is stored: for acceptTimeout, or as long as its client waits.
+func acceptDeadline(wait time.Duration) time.Time { return time.Now().Add(max(acceptTimeout, wait)) }
+
+func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
+	if urgent {
+		return time.Until(deadline)
+	}
+	return staleTimeout
 }
 
 // begin counts a refresh on its client's account, or says why it may not be.
@@ -108,32 +139,15 @@ func refusal(err error) Answer {
 	return a
 }
 
-// answered returns what was answered to all who asked as one.
-func (s *Server) answered(r singleflight.Result) Answer {
-	if a, ok := r.Val.(Answer); ok {
-		return a
+// tried says for a client what was tried for an update request, and why there is none.
+func (a Answer) tried() string {
+	switch a.Reason {
+	case reasonSlow:
+		return fmt.Sprintf("Redis did not accept the update request within %v; it may be accepted yet", a.waited.Round(time.Millisecond))
+	case ReasonBusy:
+		return "the update request was refused: Kafka or Redis accepts requests more slowly than they come"
+	case ReasonDown:
+		return "the update request was refused: Redis or Kafka does not answer"
 	}
-	s.log.Error("asking for a refresh failed", "err", r.Err)
-	return Answer{Reason: ReasonDown}
-}
-
-// request asks for all, if there is room: what a dead Redis or Kafka keeps from
-// ending must not pile up without bound.
-func (s *Server) request(ctx context.Context, wishes []Wish) []Answer {
-	select {
-	case s.room <- struct{}{}:
-		defer func() { <-s.room }()
-		return s.requests.Request(ctx, wishes)
-	default:
-		return all(wishes, ReasonBusy)
-	}
-}
-
-// all returns the same answer to all wishes.
-func all(wishes []Wish, reason string) []Answer {
-	answers := make([]Answer, len(wishes))
-	for i := range answers {
-		answers[i].Reason = reason
-	}
-	return answers
+	return "the update request was refused"
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
+// operator is the client of whom nothing is counted when a page asks for a refresh.
+const operator = "console"
+
 // consoleStreams is the path at and below which the console streams, whatever is accepted.
 const consoleStreams = "/console/live"
 
@@ -49,7 +52,7 @@ type correlated struct{}
 // who may ask for it; it is on nobody's account. It waits for Kafka for 5 s at most: what is
 // not certain by then is Pending.
 func (s *Server) Refresh(ctx context.Context, e schemas.Entity, f source.Facet) Answer {
-	w, _, _ := s.wished(ctx, e, f) // without a look at the store as well
+	w, _, _ := s.wished(ctx, operator, e, f) // without a look at the store as well
 	w.CorrelationID, _ = ctx.Value(correlated{}).(string)
 	return s.untilSure(ctx, w)
 }

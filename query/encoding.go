@@ -142,28 +142,31 @@ func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipOpen) {
 
 // close appends the text as stored blocks and the member's end.
 func (open gzipOpen) close(dst []byte, text string) []byte {
-	crc := open.crc
-	const storedMost = 1<<16 - 1
-	rest := text
+	dst = appendStored(dst, text, true)
+	dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(open.crc, crc32.IEEETable, []byte(text)))
+	return binary.LittleEndian.AppendUint32(dst, open.size+uint32(len(text))) //nolint:gosec // modulo 2^32
+}
+
+// appendStored appends the text as stored blocks (RFC 1951 §3.2.4); last: the data
+// ends with them.
+func appendStored(dst []byte, text string, last bool) []byte {
+	const maxStored = 1<<16 - 1
 	for {
-		block := rest[:min(len(rest), storedMost)]
-		rest = rest[len(block):]
+		block := text[:min(len(text), maxStored)]
+		text = text[len(block):]
 		final := byte(0)
-		if rest == "" {
+		if last && text == "" {
 			final = 1
 		}
-		n := uint16(len(block)) //nolint:gosec // at most storedMost
+		n := uint16(len(block)) //nolint:gosec // at most maxStored
 		dst = append(dst, final)
 		dst = binary.LittleEndian.AppendUint16(dst, n)
 		dst = binary.LittleEndian.AppendUint16(dst, ^n)
 		dst = append(dst, block...)
-		if rest == "" {
-			break
+		if text == "" {
+			return dst
 		}
 	}
-	crc = crc32.Update(crc, crc32.IEEETable, []byte(text))
-	dst = binary.LittleEndian.AppendUint32(dst, crc)
-	return binary.LittleEndian.AppendUint32(dst, open.size+uint32(len(text))) //nolint:gosec // modulo 2^32
 }
 
 // appender is a writer into a slice.

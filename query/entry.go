@@ -41,6 +41,7 @@ type entry struct {
 // body is a whole FRESH answer in one encoding, made when it is first wanted.
 type body struct {
 	once   sync.Once
+	made   atomic.Bool // once has ended, and the fields below are set
 	bytes  []byte
 	err    error
 	tail   int // where the tail begins
@@ -58,6 +59,7 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *tally, grown f
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
 		e.freshTail = tailOf(readBody{Freshness: Fresh, LastUpdatedAt: whenSet(s.UpdatedAt), LastCheckedAt: whenSet(s.CheckedAt)})
 		e.bodies[zstandard].once.Do(func() { e.splice(&e.bodies[zstandard]) })
+		e.bodies[zstandard].made.Store(true)
 	}
 	return e
 }
@@ -105,6 +107,7 @@ func (e *entry) body(as encoding) (*body, error) {
 		b.err = e.make(as, b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
 		e.extra.Add(int64(cap(b.bytes)))
+		b.made.Store(true)
 		e.grown(e)
 	})
 	return b, b.err
@@ -154,20 +157,33 @@ func (e *entry) parts(as encoding, tail string) (first, second []byte, err error
 	}
 }
 
-// snapshot returns the snapshot alone, as zstd stores it or as JSON; nil if there is
-// none.
-func (e *entry) snapshot(as encoding) ([]byte, error) {
-	if e == nil || !e.HasContent() {
-		return nil, nil
+// held returns how many bytes of memory a response in an encoding holds until its
+// client has read it.
+func (e *entry) held(as encoding) int64 {
+	if b := &e.bodies[as]; b.made.Load() {
+		return int64(len(b.bytes))
 	}
-	if as == zstandard {
-		return e.payload, e.bodies[zstandard].err
+	return int64(e.Size)
+}
+
+const (
+	// unpackedPerRequest and compressedPerRequest are how many bytes of a document may
+	// be unpacked, and compressed, at the price of one request: each takes about
+	// 0.1 ms of processor time, twice what a read from memory takes.
+	unpackedPerRequest   = 64 << 10
+	compressedPerRequest = 16 << 10
+)
+
+// cost returns how many requests a response in an encoding counts for beyond its
+// own: 0 if nothing must be unpacked or compressed for it.
+func (e *entry) cost(as encoding) int {
+	switch {
+	case e.bodies[as].made.Load():
+		return 0
+	case as == gzipped:
+		return e.Size / compressedPerRequest
 	}
-	b, err := e.body(identity)
-	if err != nil {
-		return nil, err
-	}
-	return b.bytes[len(opening):b.tail], nil
+	return e.Size / unpackedPerRequest
 }
 
 // stamp is the headers of an answer that depend on the time.

@@ -68,7 +68,7 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 	defer leave()
 	w := s.bell.listen(e)
 	defer s.bell.leave(w)
-	v, err := s.look(c, who, e, f)
+	v, err := s.look(c, who, e, f, acceptDeadline(0))
 	if err != nil {
 		return err // an answer as a read's, for there is no stream yet
 	}
@@ -122,7 +122,7 @@ func (st *stream) follow(v view, w *waiter) {
 		case <-st.c.Request().Context().Done():
 			return
 		}
-		seen, err := st.s.look(st.c, st.who, st.entity, st.facet)
+		seen, err := st.s.look(st.c, st.who, st.entity, st.facet, acceptDeadline(0))
 		if seen.unseen {
 			return // it has been fetched within another visibility
 		}

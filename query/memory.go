@@ -46,6 +46,8 @@ type memory struct {
 	store   Store
 	guard   *breaker
 	cache   *otter.Cache[schemas.Entity, *entry]
+	missing missing
+	meters  Meters
 	looks   singleflight.Group
 	metrics *metrics
 	tallies *tallies
@@ -65,8 +67,8 @@ type stripe struct {
 	settles uint64
 }
 
-func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, t *tallies, log *slog.Logger) *memory {
-	c := &memory{limited: limited, tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, meters Meters, t *tallies, log *slog.Logger) *memory {
+	c := &memory{missing: newMissing(), meters: meters, limited: limited, tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, most)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {
@@ -79,16 +81,30 @@ func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metri
 // now counts from the start; it is never 0.
 func (m *memory) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns what is stored of an entity, nil if nothing is. older: it is what
-// was stored, since the store did not answer soon. An error is the store's, where
-// nothing is remembered.
-func (m *memory) get(ctx context.Context, e schemas.Entity, f source.Facet) (found *entry, older bool, err error) {
+// get returns what is stored of an entity for a client, nil if nothing is. older: it is
+// what was stored, since the store did not answer soon. An error is the store's, where
+// nothing is remembered, or the problem of a client that reads too many keys of which
+// nothing is stored.
+func (m *memory) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, older bool, err error) {
 	known, _ := m.cache.GetIfPresent(e)
-	if known != nil && m.believes(known, m.now()) {
+	now := m.now()
+	if known != nil && m.believes(known, now) {
 		m.metrics.fromMemory.Inc()
 		return known, false, nil
 	}
-	return m.lookOr(ctx, e, f, known)
+	if known == nil {
+		if m.misses(e, now) {
+			return nil, false, nil
+		}
+		if err := m.meters.Lookup(client); err != nil {
+			return nil, false, err
+		}
+	}
+	found, older, err = m.lookOr(ctx, e, f, known)
+	if found == nil && err == nil {
+		m.meters.Missed(client, 1)
+	}
+	return found, older, err
 }
 
 // lookOr looks into the store, and returns what was known if the store does not
@@ -142,7 +158,7 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 	began, settles := m.now(), m.settles(e)
 	snapshot, err := guarded(m.guard, func() (store.Snapshot, error) { return m.store.Get(ctx, e) })
 	if errors.Is(err, store.ErrNotFound) {
-		m.forget(e, settles)
+		m.forget(e, settles, began)
 		return nil, nil //nolint:nilnil // nothing is stored, and that is no error
 	}
 	if err != nil {
@@ -186,15 +202,17 @@ func (m *memory) keep(found *entry, settles uint64) {
 		return
 	}
 	m.cache.Set(found.Entity, found)
+	m.missing.readAt.Invalidate(found.Entity)
 }
 
-// forget does the same for a look that found nothing.
-func (m *memory) forget(e schemas.Entity, settles uint64) {
+// forget does the same for a look that began then and found nothing.
+func (m *memory) forget(e schemas.Entity, settles uint64, began int64) {
 	s := m.stripe(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.settles == settles {
 		m.cache.Invalidate(e)
+		m.missing.readAt.Set(e, began)
 	}
 }
 
@@ -220,6 +238,7 @@ func (m *memory) heard(e schemas.Entity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settles++
+	m.missing.readAt.Invalidate(e)
 	m.looks.Forget(m.flight(e))
 	if known, ok := m.cache.GetEntryQuietly(e); ok {
 		known.Value.readAt.Store(0)

@@ -18,7 +18,8 @@ type seen struct {
 
 // getAll is get for many entities, which are all of one facet: one look for those
 // that are not believed.
-func (m *memory) getAll(ctx context.Context, of []schemas.Entity, f source.Facet) []seen {
+func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity, f source.Facet) []seen {
+	refused := m.meters.Lookup(client)
 	found := make([]seen, len(of))
 	var missing []int
 	patience := lookPatience
@@ -30,6 +31,12 @@ func (m *memory) getAll(ctx context.Context, of []schemas.Entity, f source.Facet
 			continue
 		}
 		if found[i].entry == nil {
+			if m.misses(e, now) {
+				continue
+			}
+			if found[i].err = refused; refused != nil {
+				continue
+			}
 			patience = storeTimeout
 		}
 		missing = append(missing, i)
@@ -56,9 +63,13 @@ func (m *memory) getAll(ctx context.Context, of []schemas.Entity, f source.Facet
 	select {
 	case all, ok := <-looked:
 		if ok {
+			nothing := 0
 			for j, i := range missing {
-				found[i].entry = all[j]
+				if found[i].entry = all[j]; all[j] == nil {
+					nothing++
+				}
 			}
+			m.meters.Missed(client, nothing)
 			return found
 		}
 		err = failed
@@ -90,7 +101,7 @@ func (m *memory) lookAll(ctx context.Context, of []schemas.Entity, f source.Face
 	found := make([]*entry, len(of))
 	for i, s := range snapshots {
 		if s.Version == 0 {
-			m.forget(of[i], settles[i])
+			m.forget(of[i], settles[i], began)
 			continue
 		}
 		m.metrics.fromStore.Inc()

@@ -213,12 +213,12 @@ func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
 				if floor == 0 {
 					continue
 				}
-				e, older, err := r.server.memory.get(t.Context(), entity(fmt.Sprint(i)), r.facet())
+				e, older, err := r.server.memory.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
 				if err != nil || (e.Version < floor && !older) {
 					t.Errorf("version %d after the settle of %d, %v", e.Version, floor, err)
 					return
 				}
-				one := r.server.memory.getAll(t.Context(), []schemas.Entity{entity(fmt.Sprint(i))}, r.facet())[0]
+				one := r.server.memory.getAll(t.Context(), everything.Name, []schemas.Entity{entity(fmt.Sprint(i))}, r.facet())[0]
 				if one.err != nil || (one.Version < floor && !one.older) {
 					t.Errorf("version %d after the settle of %d, %v", one.Version, floor, one.err)
 					return

@@ -24,6 +24,7 @@ type metrics struct {
 	held     prometheus.Counter
 	told     *prometheus.CounterVec
 	untold   *prometheus.CounterVec
+	slow     prometheus.Counter
 
 	byRoute memo[route, prometheus.Observer]
 	byRead  memo[readTo, readMetrics]
@@ -60,9 +61,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "reads_untold_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
 	}, []string{"reason"})
+	m.slow = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "responses_unread_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
+	})
 	m.untoldFull, m.untoldFailed = m.untold.WithLabelValues("full"), m.untold.WithLabelValues("failed")
 	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
-	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held, m.told, m.untold)
+	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held, m.told, m.untold, m.slow)
 	return m
 }
 

@@ -37,6 +37,9 @@ type Needs struct {
 type Config struct {
 	// Memory is how many bytes of snapshots are kept in front of the store.
 	Memory int64
+	// ResponseMemory is how many bytes the responses that are being written may hold;
+	// 0: DefaultResponseMemory. One client may hold half of it.
+	ResponseMemory int64
 	// Origins are those whose pages may read answers in a browser.
 	Origins []string
 	// Proxies are the networks (CIDR) of proxies whose X-Forwarded-For is believed.
@@ -87,7 +90,8 @@ type Answer struct {
 	Reason string
 	Until  time.Time
 
-	refused error // the problem, if this client has too much under way
+	refused error         // the problem, if this client has too much under way
+	waited  time.Duration // for an answer, if the reason is reasonSlow
 }
 
 // The reasons for which a wish is not queued, besides those of holds (HELD_…).
@@ -133,6 +137,10 @@ type Guard interface {
 type Meters interface {
 	// Request counts n requests.
 	Request(client string, n int) error
+	// Lookup reports whether a client may have the store searched for a key that is not
+	// in memory, and Missed counts n keys of which the store then had nothing.
+	Lookup(client string) error
+	Missed(client string, n int)
 	access.RefreshMeters
 	// Ended notes that whatever was under way for an entity, for anybody, has ended.
 	Ended(entity string)

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -29,7 +30,10 @@ type view struct {
 // see finds an entity and judges it, if what is stored is for the client to see: that
 // may have been fetched within another visibility than what would be fetched now.
 func (s *Server) see(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	found, older, err := s.memory.get(c.Request().Context(), e, f)
+	found, older, err := s.memory.get(c.Request().Context(), who.Name, e, f)
+	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
+		return view{}, withBody(err, &readBody{Freshness: Updating})
+	}
 	if err != nil {
 		return view{}, s.unreadable(c, e, err)
 	}
@@ -45,17 +49,18 @@ func judged(found *entry, older bool, f source.Facet) view {
 	return v
 }
 
-// look sees an entity and asks for a refresh if one is due. Nothing is asked for on
+// look sees an entity and asks for a refresh if one is due; if nothing is stored, it
+// waits until the deadline for that to be accepted. Nothing is asked for on
 // behalf of what may be overtaken: while the store can't be read every settle would
 // lead to another fetch.
-func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
+func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.see(c, who, e, f)
 	switch {
 	case err != nil || v.reason == "":
 	case v.older:
 		v.answer = Answer{Reason: ReasonDown}
 	default:
-		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()})
+		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
 	return v, err
 }
@@ -109,14 +114,15 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 		return err
 	}
 	if patience == 0 {
-		v, err := s.look(c, who, e, f)
+		v, err := s.look(c, who, e, f, acceptDeadline(0))
 		if err != nil {
 			return err
 		}
-		return s.answer(c, e, v)
+		return s.answer(c, who, e, v)
 	}
+	deadline := acceptDeadline(patience)
 	v, inVain, err := s.await(c, who, patience, e, func(*waiter) (view, bool, error) {
-		v, err := s.look(c, who, e, f)
+		v, err := s.look(c, who, e, f, deadline)
 		return v, v.reason != "" && (v.older || v.answer.coming()), err
 	})
 	if err != nil {
@@ -125,15 +131,15 @@ func (s *Server) read(c echo.Context, who access.Client) error {
 	if inVain {
 		v = s.lookLast(c, who, e, f, v)
 	}
-	return s.answer(c, e, v)
+	return s.answer(c, who, e, v)
 }
 
 // answer answers with what was found.
-func (s *Server) answer(c echo.Context, e schemas.Entity, v view) error {
+func (s *Server) answer(c echo.Context, who access.Client, e schemas.Entity, v view) error {
 	s.metrics.read(e, v)
 	switch v.freshness {
 	case Fresh, Stale:
-		err := s.serve(c, e, v)
+		err := s.serve(c, who, e, v)
 		if err == nil {
 			s.tallies.read(v.tally)
 		}
@@ -150,13 +156,13 @@ func notFound(body readBody) error {
 	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity."), &body}
 }
 
-// updating answers a read of which nothing can be served: 202 if a copy is on its
-// way, 404 if the upstream denies the entity, 429 if the client asks for too much,
+// updating answers a read of which nothing can be served: 202 if a copy is known to
+// be on its way, 404 if the upstream denies the entity, 429 if the client asks for too much,
 // 503 if nobody can fetch it now.
 func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.body(v, e.Source), v.answer
 	switch {
-	case a.coming():
+	case a.coming() && a.Reason != reasonSlow:
 		after := time.Second
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
@@ -174,7 +180,7 @@ func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 	if strings.HasPrefix(a.Reason, "HELD_") {
 		s.metrics.held.Inc() // no fault of ours, to those who watch
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now: "+a.Reason+".")
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now ("+a.Reason+"): "+a.tried()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }
@@ -187,12 +193,24 @@ var (
 
 // serve answers with the snapshot, or with 304 if the reader has it. It is the hot
 // path: what two answers share is made once, in the entry.
-func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
+func (s *Server) serve(c echo.Context, who access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := accepted(r.Header["Accept-Encoding"])
 	unchanged := has(r, v.entry)
 	var first, second []byte
 	var length []string
+	if !unchanged {
+		if n := v.cost(as); n > 0 {
+			if err := s.meters.Request(who.Name, n); err != nil {
+				return err
+			}
+		}
+		held, err := s.responses.take(who.Name, v.held(as))
+		if err != nil {
+			return err
+		}
+		defer held.end()
+	}
 	switch {
 	case unchanged:
 	case v.freshness == Fresh:
@@ -229,13 +247,16 @@ func (s *Server) serve(c echo.Context, e schemas.Entity, v view) error {
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	for _, part := range [][]byte{first, second} {
-		if len(part) == 0 {
-			continue
-		}
-		if _, err := w.Write(part); err != nil {
-			s.log.Debug("the client left before its answer", "err", err)
-			return nil
+	for _, part := range [2][]byte{first, second} {
+		if len(part) > maxUncounted {
+			if s.write(c, part) != nil {
+				return nil
+			}
+		} else if len(part) > 0 {
+			if _, err := w.Write(part); err != nil {
+				s.log.Debug("the client left before its answer", "err", err)
+				return nil
+			}
 		}
 	}
 	return nil

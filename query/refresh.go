@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -54,10 +55,10 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 		}
 	}
 	// It has ended: in a snapshot, or in a failure of which a read tells.
-	if v, err = s.look(c, who, e, f); err != nil {
+	if v, err = s.look(c, who, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
-	return s.answer(c, e, v)
+	return s.answer(c, who, e, v)
 }
 
 // drain reads a body that nobody asked for: that its client has left is noticed
@@ -85,7 +86,10 @@ const surePatience = 5 * time.Second
 // insist asks until Kafka has somebody's record: a person who asks for a refresh must
 // not lose it to a publish that fails, or to the end of this process.
 func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
-	w, known, err := s.wished(c.Request().Context(), e, f)
+	w, known, err := s.wished(c.Request().Context(), who.Name, e, f)
+	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
+		return Answer{}, err
+	}
 	if known != nil && !who.Sees(known.Visibility) {
 		return Answer{}, errUnseen
 	}
@@ -111,9 +115,9 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 
 // wished returns the wish for a refresh that begins after it, and what is stored, or why
 // that can't be looked at: then the floor is unknown, and numbers rise all the same.
-func (s *Server) wished(ctx context.Context, e schemas.Entity, f source.Facet) (w Wish, known *entry, err error) {
-	known, _, err = s.memory.get(ctx, e, f)
-	if err != nil {
+func (s *Server) wished(ctx context.Context, client string, e schemas.Entity, f source.Facet) (w Wish, known *entry, err error) {
+	known, _, err = s.memory.get(ctx, client, e, f)
+	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
 	}
 	return Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown}, known, err

@@ -63,13 +63,13 @@ func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 // Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
 func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
 	r := newRig(t)
-	in, out := make(chan struct{}, wishesMost), make(chan struct{})
+	in, out := make(chan struct{}, maxInsisting), make(chan struct{})
 	r.insist = func(context.Context, Wish) Answer { in <- struct{}{}; <-out; return Answer{Queued: true} }
 	var all sync.WaitGroup
-	for i := range wishesMost {
+	for i := range maxInsisting {
 		all.Go(func() { r.refresh(strconv.Itoa(i)) })
 	}
-	for range wishesMost {
+	for range maxInsisting {
 		<-in
 	}
 	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {

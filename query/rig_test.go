@@ -60,6 +60,7 @@ type rig struct {
 	counted   []string        // by the meters
 	over      map[string]bool // what the meters refuse
 	begun     map[string]bool
+	missed    int // keys of which the store had nothing
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -168,6 +169,23 @@ func (r bounds) NewKey(client string, n int) error {
 	return r.count(fmt.Sprintf("keys %s %d", client, n))
 }
 
+func (r bounds) Lookup(string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over["lookups"] {
+		return nil
+	}
+	p := problem.New(http.StatusTooManyRequests, "too-many-new-keys", "Too many.")
+	p.After = 7 * time.Second
+	return p
+}
+
+func (r bounds) Missed(_ string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missed += n
+}
+
 func (r bounds) Ended(entity string) {
 	_ = r.count("ended " + entity)
 	r.mu.Lock()
@@ -225,7 +243,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	ops := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/healthz" {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"ready":true,"dependencies":{}}`)
+			_, _ = io.WriteString(w, `{"status":"ok"}`)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -337,7 +355,7 @@ func (r *rig) checked(req *http.Request, rec *httptest.ResponseRecorder) answer 
 	a := answer{Response: rec.Result()}
 	plain := unpacked(r.TB, a.Header.Get("Content-Encoding"), rec.Body.Bytes())
 	a.text = string(plain)
-	if strings.Contains(a.Header.Get("Content-Type"), "json") && len(plain) > 0 {
+	if strings.Contains(a.Header.Get("Content-Type"), "json") && len(plain) > 0 && (req.URL.Path != "/healthz" || a.StatusCode != 200) {
 		if err := json.Unmarshal(plain, &a.body); err != nil {
 			r.Fatalf("%s %s: %s: %v", req.Method, req.URL, a.text, err)
 		}

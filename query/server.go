@@ -26,12 +26,10 @@ import (
 )
 
 const (
-	// storeTimeout bounds a look into the store, and readPatience what a wish may
-	// cost a read: after that the answer goes out without it.
+	// storeTimeout bounds a look into the store.
 	storeTimeout = 2 * time.Second
-	readPatience = 50 * time.Millisecond
-	// wishesMost bounds the wishes under way whose readers have been answered.
-	wishesMost = 1000
+	// maxInsisting is how many refreshes of a process may wait for Kafka.
+	maxInsisting = 1000
 	// shutdownPatience is how long a stop waits for answers under way.
 	shutdownPatience = 10 * time.Second
 	// headersMost and pathMost bound a request's head, and its path and query;
@@ -43,26 +41,27 @@ const (
 
 // Server is the query service.
 type Server struct {
-	memory   *memory
-	tallies  *tallies
-	bell     *bell
-	sources  map[string]Source
-	requests Requester
-	settles  Settles
-	waits    Waits
-	guard    Guard
-	meters   Meters
-	log      *slog.Logger
-	metrics  *metrics
-	tracer   observe.Tracer
-	traces   *traceBudget
-	echo     *echo.Echo
-	asks     singleflight.Group
-	room     chan struct{} // a place for each wish under way
-	waiting  chan struct{} // a place for each refresh that waits for Kafka
-	waiters  atomic.Int64
-	unreadAt atomic.Int64  // when it was last logged that the store can't be read
-	stopping chan struct{} // closed when waiters are to be answered
+	memory    *memory
+	responses *responseBudget
+	tallies   *tallies
+	bell      *bell
+	sources   map[string]Source
+	requests  Requester
+	settles   Settles
+	waits     Waits
+	guard     Guard
+	meters    Meters
+	log       *slog.Logger
+	metrics   *metrics
+	tracer    observe.Tracer
+	traces    *traceBudget
+	echo      *echo.Echo
+	asks      singleflight.Group
+	enqueuer  *enqueuer
+	waiting   chan struct{} // a place for each refresh that waits for Kafka
+	waiters   atomic.Int64
+	unreadAt  atomic.Int64  // when it was last logged that the store can't be read
+	stopping  chan struct{} // closed when waiters are to be answered
 }
 
 // New returns the service.
@@ -73,12 +72,13 @@ func New(config Config, needs Needs) (*Server, error) {
 		m.told.WithLabelValues(name)
 	}
 	s := &Server{
-		tallies: t, bell: newBell(),
+		responses: newResponseBudget(config.ResponseMemory, needs.Metrics), tallies: t, bell: newBell(),
 		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
 		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace, traces: newTraceBudget(),
-		echo: echo.New(), room: make(chan struct{}, wishesMost), waiting: make(chan struct{}, wishesMost), stopping: make(chan struct{}),
+		echo: echo.New(), waiting: make(chan struct{}, maxInsisting), stopping: make(chan struct{}),
 	}
-	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, t, needs.Log)
+	s.enqueuer = &enqueuer{requester: needs.Requests, log: needs.Log}
+	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, needs.Meters, t, needs.Log)
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
 	}, func() float64 { return float64(s.waiters.Load()) }))
@@ -203,7 +203,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.Duration) error {
 	server := &http.Server{
-		Handler:           s,
+		Handler: s,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			limitSendBuffer(conn)
+			return ctx
+		},
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      writePatience,

@@ -163,10 +163,10 @@ func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
 	within(t, "the early look", func() bool { return r.looked() == 1 })
 	r.set(func() { r.hold = nil })
 	r.written("a", func(s *store.Snapshot) { s.Version = 9 }) // written, not settled yet
-	r.server.memory.getAll(t.Context(), []schemas.Entity{entity("a")}, r.facet())
+	r.server.memory.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
 	pass()
 	<-early
-	if e, _, err := r.server.memory.get(t.Context(), entity("a"), r.facet()); err != nil || e.Version != 9 {
+	if e, _, err := r.server.memory.get(t.Context(), everything.Name, entity("a"), r.facet()); err != nil || e.Version != 9 {
 		t.Errorf("version %d, %v", e.Version, err)
 	}
 }

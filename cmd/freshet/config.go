@@ -80,10 +80,14 @@ type DatabaseConfig struct {
 // QueryConfig is where reads are answered, how many bytes of snapshots are kept in memory
 // in front of the database, and whether there is a console: on, read-only or off.
 type QueryConfig struct {
-	Listen  string            `yaml:"listen"`
-	TLS     ListenerTLSConfig `yaml:"tls"`
-	Memory  source.Bytes      `yaml:"memory"`
-	Console string            `yaml:"console"`
+	Listen string            `yaml:"listen"`
+	TLS    ListenerTLSConfig `yaml:"tls"`
+	Memory source.Bytes      `yaml:"memory"`
+	// ResponseMemory bounds the bytes that responses hold while they are written. One
+	// client may hold half of it. 0: a quarter of the memory limit of the process
+	// (GOMEMLIMIT or its cgroup), 256 MiB if it has none.
+	ResponseMemory source.Bytes `yaml:"responseMemory"`
+	Console        string       `yaml:"console"`
 }
 
 // OpsConfig is where health and metrics are told, which have no access control:

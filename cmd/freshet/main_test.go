@@ -186,7 +186,7 @@ func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
-	if _, text := d.do(http.MethodGet, d.api+"/healthz"); !strings.Contains(string(text), `"ready":true`) || strings.Contains(string(text), `"ok":false`) {
+	if _, text := d.do(http.MethodGet, d.api+"/healthz?verbose"); !strings.Contains(string(text), `"ready":true`) || strings.Contains(string(text), `"ok":false`) {
 		t.Errorf("health %s", text)
 	}
 	if code, stderr := d.stop(); code != 0 || stderr != "" {

@@ -119,32 +119,42 @@ func (h *health) missing(found map[string]error) []string {
 
 func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 	if missing := h.missing(h.look(r.Context())); len(missing) > 0 {
-		http.Error(w, "not ready: "+strings.Join(missing, ", ")+" unavailable; see /healthz", http.StatusServiceUnavailable)
+		http.Error(w, "not ready: "+strings.Join(missing, ", ")+" unavailable; see /healthz?verbose", http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
+// dependency is the state of one in the health of a process.
+type dependency struct {
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// healthy answers whether all is well, and with ?verbose which dependency is away and
+// why: that names what stands behind the process, so that the query service serves it
+// to administrators only.
 func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
-	type state struct {
-		OK     bool   `json:"ok"`
-		Reason string `json:"reason,omitempty"`
-	}
 	found := h.look(r.Context())
-	verbose := r.URL.Query().Has("verbose") // a reason may name what lies behind
+	ready := len(h.missing(found)) == 0
 	answer := struct {
-		Ready        bool             `json:"ready"`
-		Dependencies map[string]state `json:"dependencies"`
-	}{Ready: len(h.missing(found)) == 0, Dependencies: map[string]state{}}
+		Status       string                `json:"status"`
+		Ready        *bool                 `json:"ready,omitempty"`
+		Dependencies map[string]dependency `json:"dependencies,omitempty"`
+	}{Status: "ok"}
+	all := map[string]dependency{}
 	for name, err := range found {
-		s := state{OK: err == nil}
-		if err != nil && verbose {
-			s.Reason = err.Error()
+		d := dependency{OK: err == nil}
+		if err != nil {
+			d.Reason, answer.Status = err.Error(), "degraded"
 		}
-		answer.Dependencies[name] = s
+		all[name] = d
+	}
+	if r.URL.Query().Has("verbose") {
+		answer.Ready, answer.Dependencies = &ready, all
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if !answer.Ready {
+	if !ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client has left otherwise

@@ -190,7 +190,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	}
 	pages, beside := p.console(sources, guard, meters, h, dead, ask)
 	server, err = query.New(query.Config{
-		Memory: int64(p.config.Query.Memory), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
+		Memory: int64(p.config.Query.Memory), ResponseMemory: p.config.Query.responseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
 		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,

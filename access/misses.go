@@ -1,0 +1,50 @@
+package access
+
+import (
+	"fmt"
+	"time"
+)
+
+// missesPerNewKey is how many keys a client may read of which nothing is stored, for
+// each new key that it may have fetched. A key that is not in memory must be looked
+// for in the database before it is known to be new, and a site has one API key for all
+// its visitors: those who read what is stored must not be refused for one who makes
+// keys up, before that costs the database more than it notices.
+const missesPerNewKey = 10
+
+// Lookup reports whether a client may have the database searched for a key that is not
+// in memory: not while it has read so many keys of which nothing is stored. The error
+// is as that of Request.
+func (m *Meters) Lookup(client string) error {
+	if m == nil || m.misses.calls == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wait := m.meter(client).misses.charge(m.misses, 0, m.now())
+	if wait == 0 {
+		return nil
+	}
+	m.refused.WithLabelValues("misses").Inc()
+	return tooMany("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
+}
+
+// Missed counts n keys that a client read and of which the database has nothing.
+func (m *Meters) Missed(client string, n int) {
+	if m == nil || m.misses.calls == 0 || n == 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.meter(client).misses.charge(m.misses, n, m.now())
+}
+
+// charge takes n whatever is left, and returns after how long a call will be left.
+func (b *bucket) charge(r rate, n int, now time.Time) (wait time.Duration) {
+	b.take(r, 0, now) // what has come back meanwhile
+	b.left -= float64(n)
+	if b.left >= 1 {
+		return 0
+	}
+	return max(1, time.Duration((1-b.left)/float64(r.calls)*float64(r.window)))
+}

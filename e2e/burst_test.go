@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	burstKeys    = 5_000
+	burstReaders = 256
+)
+
+// burst is what became of a burst of reads of new keys.
+type burst struct {
+	statuses map[int]int
+	refusals map[string]int // notQueuedReason or code of each 503
+	took     []time.Duration
+	all      time.Duration
+}
+
+// readBurst reads new keys below base, each once, over burstReaders connections.
+func readBurst(t *testing.T, base string) burst {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: burstReaders}, Timeout: timeout}
+	defer client.CloseIdleConnections()
+	b := burst{statuses: map[int]int{}, refusals: map[string]int{}}
+	keys := make(chan string, burstKeys)
+	for i := range burstKeys {
+		keys <- fmt.Sprintf("burst-%d-%d", time.Now().UnixNano(), i)
+	}
+	close(keys)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	began := time.Now()
+	for range burstReaders {
+		all.Go(func() {
+			for key := range keys {
+				at := time.Now()
+				status, text, err := readOnce(t.Context(), client, base+key)
+				took := time.Since(at)
+				mu.Lock()
+				if err != nil {
+					t.Errorf("%s: %v", key, err)
+				}
+				b.statuses[status]++
+				b.took = append(b.took, took)
+				if status == http.StatusServiceUnavailable {
+					b.refusals[reasonOf(text)]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	b.all = time.Since(began)
+	slices.Sort(b.took)
+	return b
+}
+
+func readOnce(ctx context.Context, client *http.Client, url string) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, text, err
+}
+
+// reasonOf returns why a read was refused.
+func reasonOf(problem []byte) string {
+	for _, member := range []string{`"notQueuedReason":"`, `"code":"`} {
+		if _, rest, found := bytes.Cut(problem, []byte(member)); found {
+			reason, _, _ := strings.Cut(string(rest), `"`)
+			return reason
+		}
+	}
+	return string(problem)
+}
+
+// report logs the figures. More refusals than maxRefused fail the test.
+func (b burst) report(t *testing.T, maxRefused int) {
+	t.Helper()
+	at := func(part float64) time.Duration {
+		return b.took[int(part*float64(len(b.took)-1))].Round(time.Millisecond)
+	}
+	t.Logf("%d new keys over %d connections in %v: statuses %v, reasons of 503 %v; p50 %v, p99 %v, longest %v",
+		burstKeys, burstReaders, b.all.Round(time.Millisecond), b.statuses, b.refusals, at(.5), at(.99), at(1))
+	if got := burstKeys - b.statuses[http.StatusOK] - b.statuses[http.StatusAccepted]; got > maxRefused {
+		t.Errorf("%d reads were refused, want at most %d", got, maxRefused)
+	}
+}
+
+// A reader of a new key has no stored copy to be served, so it waits for its request to be
+// accepted. 5,000 of them over 256 connections must all be accepted while the services are
+// well.
+func TestBurst_NewKeysAreAccepted(t *testing.T) {
+	f := newFleet(t)
+	api := f.query()
+	f.worker()
+	readBurst(t, api+"/v1/"+f.Source+"/character/").report(t, 0)
+}
+
+// The embedded parts share the process with the reader's load: one read in a hundred may be
+// refused.
+func TestBurst_OfDevRefusesAtMostOneInHundred(t *testing.T) {
+	f := newSite(t)
+	p, err := f.Start(t.Context(), "dev", `Query API +http://([0-9.:]+)`, nil, "dev", "--no-demo", "--listen", "127.0.0.1:0")
+	f.check(err)
+	readBurst(t, p.URL()+"/v1/nexon/character/").report(t, burstKeys/100)
+}

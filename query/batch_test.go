@@ -1,0 +1,114 @@
+package query
+
+import (
+	"hash/crc32"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+func TestCombineCRC_IsTheCRCOfBothTexts(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, first := range texts(r) {
+		for _, second := range texts(r) {
+			want := crc32.ChecksumIEEE([]byte(first + second))
+			got := combineCRC(crc32.ChecksumIEEE([]byte(first)), crc32.ChecksumIEEE([]byte(second)), uint32(len(second)))
+			if got != want {
+				t.Errorf("%d and %d bytes: got %08x, want %08x", len(first), len(second), got, want)
+			}
+		}
+	}
+}
+
+func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
+	r.stored("large", time.Minute, holding(largeStored))
+	r.stored("dense", 2*time.Hour, holding(denseStored))
+	r.stored("small", time.Minute)
+	r.stored("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
+	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
+	for range 2 { // at first nothing is made
+		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
+			a := r.do(http.MethodGet, path, "Accept-Encoding", as)
+			if a.StatusCode != 200 || len(a.body.Items) != 6 {
+				t.Fatalf("%s: %d with %d items", as, a.StatusCode, len(a.body.Items))
+			}
+			for i, want := range []struct{ status, size int }{{200, largeStored.Size}, {200, denseStored.Size}, {broken, 4}, {202, 4}, {200, len(content)}, {200, largeStored.Size}} {
+				if got := a.body.Items[i]; got.Status != want.status || len(got.Snapshot) != want.size {
+					t.Errorf("%s, item %d: got status %d and %d bytes, want %+v", as, i, got.Status, len(got.Snapshot), want)
+				}
+			}
+		}
+	}
+	if r.server.entryOf("large").bodies[identity].made.Load() {
+		t.Error("a batch has left an unpacked document of 1 MB in memory")
+	}
+}
+
+// serveBatch returns a function that serves a batch of one key, n times.
+func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
+	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
+	r.stored("a", time.Minute, holding(p))
+	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character?"+strings.TrimSuffix(strings.Repeat("key=a&", n), "&"), nil)
+	req.Header.Set("Accept-Encoding", as)
+	w := &sink{http.Header{}}
+	return func() {
+		clear(w.h)
+		r.server.ServeHTTP(w, req)
+	}
+}
+
+// BenchmarkABatch serves 100 documents of 1 MB, and of 18 kB.
+func BenchmarkABatch(b *testing.B) {
+	medium := store.Encode([]byte(`{"d":[` + strings.TrimSuffix(large[:18_000], ",") + `]}`))
+	for name, p := range map[string]store.Payload{"1MB": largeStored, "18kB": medium} {
+		for _, as := range []string{"zstd", "gzip", "identity"} {
+			b.Run(name+"/"+as, func(b *testing.B) {
+				serve := serveBatch(b, 100, as, p)
+				serve()
+				b.ReportAllocs()
+				for b.Loop() {
+					serve()
+				}
+			})
+		}
+	}
+}
+
+// A document that must be compressed or unpacked counts for what that takes; one that
+// memory has in the encoding does not.
+func TestRequests_CountWhatAResponseCosts(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
+	r.stored("a", time.Minute, holding(largeStored)) // 1 MB
+	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
+	for i, c := range []struct{ path, as, want string }{
+		{one, "zstd", "1"},
+		{one, "gzip", "1 61"},
+		{one, "gzip", "1"},
+		{batch, "gzip", "1 1"},
+		{batch, "identity", "1 1 30"}, // is not kept
+		{batch, "identity", "1 1 30"},
+		{one, "identity", "1 15"},
+		{one, "identity", "1"},
+		{batch, "zstd", "1 1"},
+	} {
+		r.set(func() { r.counted = nil })
+		if a := r.do(http.MethodGet, c.path, "Accept-Encoding", c.as); a.StatusCode != 200 {
+			t.Fatalf("%d: %s as %s: %d", i, c.path, c.as, a.StatusCode)
+		}
+		var got []string
+		for _, counted := range r.counted {
+			if n, ok := strings.CutPrefix(counted, "requests "+everything.Name+" "); ok {
+				got = append(got, n)
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%d: %s as %s counted %v requests, want %s", i, c.path, c.as, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package query
+
+import (
+	"encoding/json"
+	"hash/crc32"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+)
+
+// maxKeptText is the size in bytes up to which a batch leaves the unpacked document
+// in memory for the next reader. A larger one is unpacked for each batch: a few
+// batches must not evict thousands of stored snapshots.
+const maxKeptText = 64 << 10
+
+// item is an answer in a batch but for its snapshot; Status is what a read of the
+// key alone would have answered.
+type item struct {
+	Key    string `json:"key"`
+	Status int    `json:"status"`
+	readBody
+
+	view view
+	rest []byte // the members above as JSON, behind the snapshot
+}
+
+// marshal writes the members of the item that stand behind its snapshot.
+func (it *item) marshal() {
+	text, err := json.Marshal(it)
+	if err != nil {
+		panic(err) // a struct of plain members
+	}
+	text[0] = ','
+	it.rest = text
+}
+
+// answerMany writes {"items":[…]}, one item after the other: the document of an item
+// is unpacked when it is that item's turn, and not kept once it is written.
+func (s *Server) answerMany(c echo.Context, who access.Client, all []schemas.Entity, views []view) error {
+	as := accepted(c.Request().Header["Accept-Encoding"])
+	items := make([]item, len(views))
+	var stored, largest int64
+	cost := 0
+	for i, v := range views {
+		if !v.unseen {
+			s.metrics.read(all[i], v)
+		}
+		it := &items[i]
+		*it = item{Key: all[i].Key, readBody: s.body(v, all[i].Source), view: v}
+		it.Status, it.Freshness = v.status()
+		it.marshal()
+		if it.Status == http.StatusOK {
+			stored += v.held(zstandard)
+			cost += v.cost(as)
+			if as != zstandard {
+				largest = max(largest, v.held(as))
+			}
+		}
+	}
+	if cost > 0 {
+		if err := s.meters.Request(who.Name, cost); err != nil {
+			return err
+		}
+	}
+	held, err := s.responses.take(who.Name, stored+largest)
+	if err != nil {
+		return err
+	}
+	defer held.end()
+	h := c.Response().Header()
+	h.Set("Cache-Control", "no-store")
+	h.Add("Vary", "Accept-Encoding")
+	h["Content-Type"] = jsonType
+	if as != identity {
+		h["Content-Encoding"] = contentEncoding[as]
+	}
+	if as == zstandard { // of the others the size is not known before they are made
+		size := 0
+		b := batch{as: as, out: func(part []byte) error { size += len(part); return nil }}
+		_ = b.write(items, func(*item) {}) // counting does not fail
+		h.Set("Content-Length", strconv.Itoa(size))
+	}
+	c.Response().WriteHeader(http.StatusOK)
+	b := batch{as: as, out: func(part []byte) error { return s.write(c, part) }}
+	if c.Request().Method == http.MethodHead {
+		b.out = func([]byte) error { return nil }
+	}
+	_ = b.write(items, func(it *item) { // an error means that the client has left
+		if it.Status == http.StatusOK {
+			s.tallies.read(it.view.tally)
+			held.release(it.view.held(zstandard))
+		}
+		it.view = view{} // a snapshot that was evicted meanwhile is freed
+	})
+	return nil
+}
+
+// batch writes items in an encoding. What stands between the snapshots is collected
+// and written before the next one:
+//
+//	zstd      stored frames, between frames of text
+//	gzip      one member: deflated snapshots as memory keeps them, between stored blocks
+//	identity  text
+type batch struct {
+	as   encoding
+	out  func([]byte) error
+	text []byte // not written yet
+	gzip gzipOpen
+	buf  []byte // holds the document of an item while it is written
+}
+
+// write writes all items; written is called when an item has been passed to out.
+func (b *batch) write(items []item, written func(*item)) error {
+	if b.as == gzipped {
+		if err := b.out([]byte(gzipHeader)); err != nil {
+			return err
+		}
+	}
+	b.text = append(b.text, `{"items":[`...)
+	for i := range items {
+		if i > 0 {
+			b.text = append(b.text, ',')
+		}
+		if err := b.item(&items[i]); err != nil {
+			return err
+		}
+		written(&items[i])
+	}
+	b.text = append(b.text, "]}"...)
+	if b.as != gzipped {
+		return b.flush()
+	}
+	return b.out(b.gzip.close(nil, string(b.text)))
+}
+
+// item writes one item. One whose payload can't be read fails alone, with status 500.
+func (b *batch) item(it *item) error {
+	var part []byte
+	var open gzipOpen
+	if it.Status == http.StatusOK {
+		var err error
+		if part, open, err = b.snapshot(it.view.entry); err != nil {
+			part, it.Status = nil, http.StatusInternalServerError
+			it.marshal()
+		}
+	}
+	if part == nil {
+		b.text = append(b.text, opening+"null"...)
+	} else {
+		if err := b.flush(); err != nil {
+			return err
+		}
+		if err := b.out(part); err != nil {
+			return err
+		}
+		b.gzip.join(open)
+	}
+	b.text = append(b.text, it.rest...)
+	return nil
+}
+
+// snapshot returns the beginning of an item in the batch's encoding, up to the end of
+// its snapshot; for gzip without a header.
+func (b *batch) snapshot(e *entry) ([]byte, gzipOpen, error) {
+	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
+		text, err := e.appendText(append(b.buf[:0], opening...))
+		b.buf = text
+		return text, gzipOpen{}, err
+	}
+	made, err := e.body(b.as)
+	if err != nil {
+		return nil, gzipOpen{}, err
+	}
+	part := made.bytes[:made.tail]
+	if b.as == gzipped {
+		part = part[len(gzipHeader):]
+	}
+	return part, made.open, nil
+}
+
+// flush writes the text that was collected.
+func (b *batch) flush() error {
+	if len(b.text) == 0 {
+		return nil
+	}
+	part := b.text
+	switch b.as {
+	case zstandard:
+		part = appendFrame(nil, string(b.text))
+	case gzipped:
+		part = appendStored(nil, string(b.text), false)
+		b.gzip.join(gzipOpen{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
+	}
+	b.text = b.text[:0]
+	return b.out(part)
+}
+
+// join counts what another member holds behind what this one holds.
+func (open *gzipOpen) join(other gzipOpen) {
+	open.crc = combineCRC(open.crc, other.crc, other.size)
+	open.size += other.size // modulo 2^32, as the format has it
+}

@@ -1,0 +1,147 @@
+package query
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+)
+
+const (
+	// maxBatchSize is how many update requests go to Redis in one pipeline. Its
+	// scripts must end within the client's read timeout of 1 s, on a busy machine too.
+	maxBatchSize = 64
+	// maxBatches is how many pipelines of a process are in flight. Fewer make larger
+	// batches, more keep one slow node of a cluster from delaying the others.
+	maxBatches = 4
+	// maxEnqueued bounds the update requests of a process that wait for a pipeline. It
+	// is a bound on memory, of about 20 MB: reads of stale snapshots do not wait for
+	// their requests, so that a Redis that hangs leaves them here.
+	maxEnqueued = 20_000
+)
+
+// enqueuer passes update requests to the Requester. A request that comes while no
+// batch is in flight is passed on at once. Requests that come meanwhile make the next
+// batches, those with a waiting client first: under load a pipeline carries many
+// requests, and not each its own round trip.
+type enqueuer struct {
+	requester Requester
+	log       *slog.Logger
+
+	mu      sync.Mutex
+	urgent  []enqueued // somebody waits for the answer, having nothing else
+	other   []enqueued
+	batches int // in flight
+}
+
+// enqueued is an update request and where its answer goes.
+type enqueued struct {
+	wish     Wish
+	answered chan<- Answer // has room for it
+}
+
+// request returns the answer to one update request when there is one. urgent: a
+// client waits for it, for which nothing is stored.
+func (q *enqueuer) request(w Wish, urgent bool) Answer {
+	return q.requestAll([]Wish{w}, urgent)[0]
+}
+
+// requestAll is request for several; the answers are in the order of the requests.
+func (q *enqueuer) requestAll(wishes []Wish, urgent bool) []Answer {
+	answered := make([]chan Answer, len(wishes))
+	all := make([]enqueued, len(wishes))
+	for i, w := range wishes {
+		answered[i] = make(chan Answer, 1)
+		all[i] = enqueued{w, answered[i]}
+	}
+	if !q.add(all, urgent) {
+		return sameAnswer(wishes, ReasonBusy)
+	}
+	answers := make([]Answer, len(wishes))
+	for i := range answers {
+		answers[i] = <-answered[i]
+	}
+	return answers
+}
+
+// add enqueues all or none, and starts as many batches as they fill and may be in
+// flight.
+func (q *enqueuer) add(all []enqueued, urgent bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.urgent)+len(q.other)+len(all) > maxEnqueued {
+		return false
+	}
+	if urgent {
+		q.urgent = append(q.urgent, all...)
+	} else {
+		q.other = append(q.other, all...)
+	}
+	for range (len(all) + maxBatchSize - 1) / maxBatchSize {
+		if q.batches < maxBatches {
+			q.batches++
+			go q.run()
+		}
+	}
+	return true
+}
+
+// run passes batches on until nothing is enqueued.
+func (q *enqueuer) run() {
+	for {
+		batch := q.next()
+		if len(batch) == 0 {
+			return
+		}
+		for i, a := range q.pass(batch) {
+			batch[i].answered <- a
+		}
+	}
+}
+
+// next returns the next batch; none, if nothing is enqueued: then run ends.
+func (q *enqueuer) next() []enqueued {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	batch := make([]enqueued, 0, min(maxBatchSize, len(q.urgent)+len(q.other)))
+	batch, q.urgent = move(batch, q.urgent)
+	batch, q.other = move(batch, q.other)
+	if len(batch) == 0 {
+		q.batches--
+	}
+	return batch
+}
+
+// move moves the first requests of a queue into a batch, as many as it has room for.
+func move(batch, from []enqueued) (filled, left []enqueued) {
+	n := min(cap(batch)-len(batch), len(from))
+	batch = append(batch, from[:n]...)
+	clear(from[:n]) // what was answered is not kept
+	if n == len(from) {
+		return batch, nil
+	}
+	return batch, from[n:]
+}
+
+// pass asks for a batch. A panic answers all of it.
+func (q *enqueuer) pass(batch []enqueued) []Answer {
+	wishes := make([]Wish, len(batch))
+	for i := range batch {
+		wishes[i] = batch[i].wish
+	}
+	v, err := surviving(func() (any, error) { return q.requester.Request(context.Background(), wishes), nil })()
+	answers, ok := v.([]Answer)
+	if !ok {
+		q.log.Error("update requests failed", "requests", len(wishes), "err", err)
+		return sameAnswer(wishes, ReasonDown)
+	}
+	return answers
+}
+
+// sameAnswer returns one answer for each update request, all with this reason.
+func sameAnswer(wishes []Wish, reason string) []Answer {
+	answers := make([]Answer, len(wishes))
+	for i := range answers {
+		answers[i].Reason = reason
+	}
+	return answers
+}

@@ -1,0 +1,193 @@
+package query
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// slowRedis is a Requester of which each batch takes so long.
+type slowRedis struct {
+	took time.Duration
+
+	mu              sync.Mutex
+	inFlight, most  int
+	batches, larger int // larger: than maxBatchSize
+	order           []string
+}
+
+func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
+	s.mu.Lock()
+	s.batches++
+	s.inFlight++
+	s.most = max(s.most, s.inFlight)
+	if len(wishes) > maxBatchSize {
+		s.larger++
+	}
+	for _, w := range wishes {
+		s.order = append(s.order, w.Entity.Key)
+	}
+	s.mu.Unlock()
+	time.Sleep(s.took) // of the bubble
+	s.mu.Lock()
+	s.inFlight--
+	s.mu.Unlock()
+	answers := make([]Answer, len(wishes))
+	for i := range answers {
+		answers[i] = Answer{Queued: true, Number: 1}
+	}
+	return answers
+}
+
+func (s *slowRedis) Insist(ctx context.Context, w Wish) Answer { return s.Request(ctx, []Wish{w})[0] }
+
+// withSlowRedis runs a test in a bubble, in which time passes when all wait.
+func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		r := newRig(t)
+		redis := &slowRedis{took: took}
+		r.server.enqueuer.requester = redis
+		test(r, redis)
+		synctest.Wait()
+		time.Sleep(2 * took) // what goes on behind a reader ends within the bubble
+	})
+}
+
+func TestColdRead_WaitsForASlowRedis(t *testing.T) {
+	withSlowRedis(t, 900*time.Millisecond, func(r *rig, _ *slowRedis) {
+		began := time.Now()
+		if a := r.get("new"); a.StatusCode != 202 || !a.body.UpdateQueued || time.Since(began) != 900*time.Millisecond {
+			r.Errorf("got %d, queued %v, after %v; want 202, true, after 900ms", a.StatusCode, a.body.UpdateQueued, time.Since(began))
+		}
+		began = time.Now()
+		a := r.do(http.MethodGet, "/v1/nexon/character?key=new2&key=new3")
+		if a.body.Items[1].Status != 202 || time.Since(began) != 900*time.Millisecond {
+			r.Errorf("a batch: got %d after %v, want 202 after 900ms", a.body.Items[1].Status, time.Since(began))
+		}
+	})
+}
+
+func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
+	withSlowRedis(t, 900*time.Millisecond, func(r *rig, _ *slowRedis) {
+		r.stored("stale", 2*time.Hour)
+		for _, path := range []string{"/v1/nexon/character/stale", "/v1/nexon/character?key=stale"} {
+			began := time.Now()
+			a := r.do(http.MethodGet, path)
+			body := a.body
+			if len(body.Items) > 0 {
+				body = body.Items[0]
+			}
+			if a.StatusCode != 200 || body.NotQueuedReason == nil || *body.NotQueuedReason != reasonSlow || time.Since(began) != staleTimeout {
+				r.Errorf("%s: got %d after %v: %s", path, a.StatusCode, time.Since(began), a.text)
+			}
+		}
+	})
+}
+
+func TestColdRead_503SaysWhatWasTried(t *testing.T) {
+	withSlowRedis(t, time.Minute, func(r *rig, _ *slowRedis) {
+		for query, want := range map[string]time.Duration{"": time.Second, "?wait=5s": 5 * time.Second, "?wait=10ms": time.Second} {
+			began := time.Now()
+			a := r.get("new-" + strconv.Itoa(int(want)) + query)
+			if a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" || time.Since(began) != want ||
+				*a.body.NotQueuedReason != reasonSlow || !strings.Contains(a.text, "Redis did not accept the update request within "+want.String()) {
+				r.Errorf("%q: got %d after %v, want 503 after %v: %s", query, a.StatusCode, time.Since(began), want, a.text)
+			}
+		}
+		a := r.do(http.MethodGet, "/v1/nexon/character?key=other")
+		if got := a.body.Items[0]; got.Status != 503 || *got.NotQueuedReason != reasonSlow {
+			r.Errorf("a batch: got %d %s, want 503 %s", got.Status, *got.NotQueuedReason, reasonSlow)
+		}
+	})
+}
+
+// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms for anything.
+func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
+	withSlowRedis(t, 100*time.Millisecond, func(r *rig, redis *slowRedis) {
+		const keys, clients = 5_000, 256
+		next := make(chan string, keys)
+		for i := range keys {
+			next <- strconv.Itoa(i)
+		}
+		close(next)
+		var mu sync.Mutex
+		statuses := map[int]int{}
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() {
+				for key := range next {
+					a := r.get(key)
+					mu.Lock()
+					statuses[a.StatusCode]++
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if statuses[202] != keys {
+			r.Errorf("got %v, want 202 for all", statuses)
+		}
+		if redis.most > maxBatches || redis.larger > 0 || redis.batches > keys/8 {
+			r.Errorf("%d batches, at most %d in flight, %d too large; want at most %d, %d, 0", redis.batches, redis.most, redis.larger, keys/8, maxBatches)
+		}
+	})
+}
+
+// Reads of stale snapshots leave their requests behind while Redis hangs.
+func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
+	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
+		for i := range 20 * maxBatchSize {
+			go r.server.enqueuer.request(Wish{Entity: entity("stale" + strconv.Itoa(i))}, false)
+		}
+		synctest.Wait()
+		began := time.Now()
+		if a := r.get("new"); a.StatusCode != 202 || time.Since(began) > 2*redis.took {
+			r.Errorf("got %d after %v, want 202 within %v", a.StatusCode, time.Since(began), 2*redis.took)
+		}
+		time.Sleep(30 * redis.took)
+		if got, want := len(redis.order), 20*maxBatchSize+1; got != want {
+			r.Errorf("%d requests were passed on, want %d", got, want)
+		}
+	})
+}
+
+func TestEnqueuer_IsBounded(t *testing.T) {
+	withSlowRedis(t, time.Second, func(r *rig, _ *slowRedis) {
+		q := r.server.enqueuer
+		answered := make(chan Answer, 2*maxEnqueued)
+		fill := func(n int) bool {
+			all := make([]enqueued, n)
+			for i := range all {
+				all[i] = enqueued{Wish{Entity: entity(strconv.Itoa(i))}, answered}
+			}
+			return q.add(all, false)
+		}
+		if !fill(maxBatches*maxBatchSize) || !fill(maxBatches*maxBatchSize) {
+			r.Fatal("an empty queue is full")
+		}
+		synctest.Wait() // batches are in flight
+		enqueued := func() int {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return len(q.other)
+		}
+		if left := maxEnqueued - enqueued(); !fill(left) || fill(1) {
+			r.Errorf("%d requests more were refused, or one beyond them was not", left)
+		}
+		a := r.get("new")
+		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "more slowly than they come") {
+			r.Errorf("got %d %s, want 503 %s", a.StatusCode, a.text, ReasonBusy)
+		}
+		time.Sleep(maxEnqueued / maxBatchSize * time.Second)
+		if got := enqueued(); got != 0 {
+			r.Errorf("%d requests wait after all were answered, want none", got)
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package query
+
+import (
+	"time"
+
+	"github.com/maypok86/otter/v2"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	// missingTTL is how long a process takes the database's word that nothing is
+	// stored of an entity. A settle of the entity ends it at once.
+	missingTTL = 5 * time.Second
+	// maxMissing bounds the entities of which that is remembered: with keys of 256
+	// bytes about 20 MB.
+	maxMissing = 50_000
+)
+
+// missing remembers of which entities nothing is stored, and when that was read. The
+// rules are those of memory, which calls it under the lock of the entity's stripe.
+type missing struct {
+	readAt *otter.Cache[schemas.Entity, int64]
+}
+
+func newMissing() missing {
+	return missing{otter.Must(&otter.Options[schemas.Entity, int64]{MaximumSize: maxMissing})}
+}
+
+// misses reports whether it is known that nothing is stored of an entity: the database
+// said so a moment ago, and no settle has been received since.
+func (m *memory) misses(e schemas.Entity, now int64) bool {
+	readAt, ok := m.missing.readAt.GetIfPresent(e)
+	if !ok {
+		return false
+	}
+	since := m.heardAll.Load()
+	if since == 0 {
+		return now-readAt < int64(trustDeaf)
+	}
+	return readAt >= since && now-readAt < int64(missingTTL)
+}

@@ -1,0 +1,166 @@
+package query
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+func TestMissing_IsNotLookedForAgain(t *testing.T) {
+	r := newRig(t)
+	for range 5 {
+		if a := r.get("new"); a.StatusCode != 202 {
+			t.Errorf("got %d, want 202", a.StatusCode)
+		}
+		if a := r.do(http.MethodGet, "/v1/nexon/character?key=new&key=new"); a.body.Items[1].Status != 202 {
+			t.Errorf("a batch: got %d, want 202", a.body.Items[1].Status)
+		}
+	}
+	if got := r.looked(); got != 1 {
+		t.Errorf("the store was asked %d times, want once", got)
+	}
+	if r.missed != 1 {
+		t.Errorf("%d keys were counted as missed, want 1", r.missed)
+	}
+	r.stored("new", 0)
+	if a := r.get("new"); a.StatusCode != 200 || a.body.Freshness != Fresh {
+		t.Errorf("after its settle: got %d %s, want 200 FRESH", a.StatusCode, a.body.Freshness)
+	}
+	r.set(func() { delete(r.snapshots, entity("new")) })
+	r.heard("new", 0)
+	if a := r.get("new"); a.StatusCode != 202 {
+		t.Errorf("after its deletion: got %d, want 202", a.StatusCode)
+	}
+}
+
+func TestMissing_IsBelievedForItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		looks := func(want int, when string) {
+			t.Helper()
+			before := r.looked()
+			r.get("new")
+			if got := r.looked() - before; got != want {
+				t.Errorf("%s the store was asked %d times, want %d", when, got, want)
+			}
+		}
+		looks(1, "at first")
+		time.Sleep(missingTTL - time.Millisecond)
+		looks(0, "within its life")
+		time.Sleep(time.Millisecond)
+		looks(1, "after its life")
+		r.server.line(false)
+		looks(0, "while settles are not heard, at once,")
+		time.Sleep(trustDeaf)
+		looks(1, "while settles are not heard, a second later,")
+		time.Sleep(time.Millisecond)
+		r.server.line(true)
+		looks(1, "when settles are heard again")
+	})
+}
+
+func TestMissing_IsNotRememberedOfALookThatASettleOvertook(t *testing.T) {
+	r := newRig(t)
+	pass := r.slow()
+	early := make(chan answer, 1)
+	go func() { early <- r.get("a") }()
+	within(t, "the early look", func() bool { return r.looked() == 1 })
+	r.set(func() { r.hold = nil })
+	r.stored("a", 0)
+	pass()
+	<-early
+	if a := r.get("a"); a.StatusCode != 200 {
+		t.Errorf("after the settle: got %d, want 200", a.StatusCode)
+	}
+}
+
+func TestMissing_IsBounded(t *testing.T) {
+	r := newRig(t)
+	m := r.server.memory
+	for i := range maxMissing + 10_000 {
+		m.forget(entity(strconv.Itoa(i)), 0, m.now())
+	}
+	m.missing.readAt.CleanUp()
+	if got := m.missing.readAt.EstimatedSize(); got > maxMissing || got == 0 {
+		t.Errorf("%d entities are remembered, want at most %d", got, maxMissing)
+	}
+}
+
+// A client that makes keys up is refused before the store is asked; what memory has is
+// served to it all the same.
+func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
+	r := newRig(t)
+	r.stored("stale", 2*time.Hour)
+	r.get("stale")
+	r.heard("stale", 8) // memory has it, and the store must be asked whether there is a newer one
+	r.get("known-missing")
+	r.set(func() { r.over["lookups"] = true })
+	before := r.looked()
+	for method, path := range map[string]string{http.MethodGet: "made-up", http.MethodPost: "made-up/refresh"} {
+		a := r.do(method, "/v1/nexon/character/"+path)
+		if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.Header.Get("Retry-After") != "7" {
+			t.Errorf("%s: got %d %s, want 429 too-many-new-keys", method, a.StatusCode, a.text)
+		}
+	}
+	a := r.do(http.MethodGet, "/v1/nexon/character?key=made-up&key=known-missing&key=made-up-2")
+	for i, want := range []int{429, 202, 429} {
+		if got := a.body.Items[i].Status; got != want {
+			t.Errorf("item %d: got %d, want %d", i, got, want)
+		}
+	}
+	if got := r.looked() - before; got != 0 {
+		t.Errorf("the store was asked %d times, want 0", got)
+	}
+	if a := r.get("stale"); a.StatusCode != 200 || r.looked() == before {
+		t.Errorf("what memory has: got %d after %d looks, want 200 after one", a.StatusCode, r.looked()-before)
+	}
+}
+
+// Whatever happens in whichever order, no read may find nothing of an entity whose
+// snapshot was settled before the read, and not deleted since.
+func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
+	r := newRig(t)
+	const keys, writes = 3, 400
+	var stored [keys]atomic.Int64 // the version that was settled, 0 from before its deletion
+	var done atomic.Bool
+	var all sync.WaitGroup
+	for i := range keys {
+		all.Go(func() {
+			key := strconv.Itoa(i)
+			for n := range int64(writes) {
+				r.stored(key, time.Minute, func(s *store.Snapshot) { s.Version = n + 1 })
+				stored[i].Store(n + 1)
+				if n%50 == 0 && i == 0 {
+					r.server.line(false)
+					r.server.line(true)
+				}
+				stored[i].Store(0)
+				r.set(func() { delete(r.snapshots, entity(key)) })
+				r.heard(key, 0)
+			}
+			done.Store(true)
+		})
+	}
+	for reader := range uint64(4) {
+		all.Go(func() {
+			dice := rand.New(rand.NewPCG(2, reader)) // seeds 2 and 0 to 3
+			for !done.Load() {
+				i := dice.IntN(keys)
+				before := stored[i].Load()
+				e, _, err := r.server.memory.get(t.Context(), everything.Name, entity(strconv.Itoa(i)), r.facet())
+				if err != nil || e == nil && before > 0 && stored[i].Load() == before {
+					t.Errorf("nothing was found of key %d, of which version %d was settled; %v", i, before, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,298 @@
+package query
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/store"
+)
+
+// pipes is a listener whose connections buffer nothing: what a client does not read
+// stays with the server.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
+
+// open sends a request and reads nothing.
+func (p *pipes) open(t *testing.T, path, encoding string) net.Conn {
+	t.Helper()
+	mine, theirs := net.Pipe()
+	p.conns <- theirs
+	if _, err := fmt.Fprintf(mine, "GET %s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n", path, encoding); err != nil {
+		t.Fatal(err)
+	}
+	return mine
+}
+
+// listen serves the rig on pipes until the test ends.
+func (r *rig) listen(t *testing.T) *pipes {
+	t.Helper()
+	p := newPipes()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.server.serveUntil(ctx, p, time.Second) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// large is 1 MB of JSON in kilobytes of zstd, and dense the same in no less than it
+// is. They are made early, as encoded is.
+var (
+	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
+	dense = func() string {
+		random, b := rand.New(rand.NewPCG(5, 6)), make([]byte, 1<<20)
+		for i := range b {
+			b[i] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"[random.IntN(64)]
+		}
+		return string(b)
+	}()
+	largeStored = store.Encode([]byte(`{"d":[` + strings.TrimSuffix(large, ",") + `]}`))
+	denseStored = store.Encode([]byte(`{"d":"` + dense + `"}`))
+)
+
+func holding(p store.Payload) func(*store.Snapshot) {
+	return func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size }
+}
+
+// hundred stores 100 snapshots and returns the path that reads them.
+func (r *rig) hundred(prefix string, p store.Payload) string {
+	r.Helper()
+	var path strings.Builder
+	path.WriteString("/v1/nexon/character?")
+	for i := range 100 {
+		key := prefix + strconv.Itoa(i)
+		r.stored(key, time.Minute, holding(p))
+		fmt.Fprintf(&path, "key=%s&", key)
+	}
+	return strings.TrimSuffix(path.String(), "&")
+}
+
+func (b *responseBudget) now() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Eight batches of 100 documents of 1 MB are 800 MB when they are unpacked.
+func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
+	for _, as := range []string{"identity", "gzip", "zstd"} {
+		t.Run(as, func(t *testing.T) {
+			r := newRig(t, func(r *rig) { r.config.Memory = 16 << 20 })
+			p := r.listen(t)
+			path := r.hundred("", largeStored)
+			before := heap()
+			for range 8 {
+				defer func(c net.Conn) { _ = c.Close() }(p.open(t, path, as))
+			}
+			each := 100 * (r.server.entryOf("0").held(zstandard) + 8) // times differ in their digits
+			if as != "zstd" {
+				each += int64(largeStored.Size)
+			}
+			within(t, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
+			if got := r.server.responses.now(); got > 8*each {
+				t.Errorf("%d bytes are held of the budget, want at most %d", got, 8*each)
+			}
+			if grown := heap() - before; grown > 64<<20 {
+				t.Errorf("the heap has grown by %d MB, want at most 64", grown>>20)
+			}
+			ninth := p.open(t, "/v1/nexon/character/0", as)
+			defer func() { _ = ninth.Close() }()
+			resp, err := http.ReadResponse(bufio.NewReader(ninth), nil)
+			if err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("the ninth client: %v, %v", resp, err)
+			}
+			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n == 0 {
+				t.Errorf("the ninth client read %d bytes, %v", n, err)
+			}
+		})
+	}
+}
+
+// entryOf returns what memory has of a key, which must be there soon.
+func (s *Server) entryOf(key string) *entry {
+	for {
+		if e, ok := s.memory.cache.GetIfPresent(entity(key)); ok && e != nil {
+			return e
+		}
+		runtime.Gosched()
+	}
+}
+
+func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 7*int64(len(denseStored.Bytes)), 64<<20 })
+	p := r.listen(t)
+	r.stored("a", time.Minute, holding(denseStored))
+	open := func(client string, want int64) net.Conn {
+		r.set(func() { r.client.Name = client })
+		c := p.open(t, "/v1/nexon/character/a", "zstd")
+		within(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
+		return c
+	}
+	for i := range int64(3) { // half of the budget
+		defer func(c net.Conn) { _ = c.Close() }(open("ip:a", i+1))
+	}
+	refused := r.get("a", "Accept-Encoding", "zstd")
+	if refused.StatusCode != 503 || refused.body.Code != "response-memory" || refused.Header.Get("Retry-After") != "1" || !strings.Contains(refused.text, "this client") {
+		t.Errorf("beyond a client's share: %d %.300s", refused.StatusCode, refused.text)
+	}
+	for i := range int64(3) {
+		defer func(c net.Conn) { _ = c.Close() }(open("ip:b", i+4))
+	}
+	r.set(func() { r.client.Name = "ip:c" })
+	refused = r.get("a", "Accept-Encoding", "zstd")
+	if refused.StatusCode != 503 || !strings.Contains(refused.text, "query.responseMemory") {
+		t.Errorf("beyond the budget of all: %d %.300s", refused.StatusCode, refused.text)
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=a", "Accept-Encoding", "gzip"); a.StatusCode != 503 || a.body.Code != "response-memory" {
+		t.Errorf("a batch: %d %.300s", a.StatusCode, a.text)
+	}
+	r.stored("small", time.Minute)
+	for _, key := range []string{"small", "small?wait=1s"} {
+		if a := r.get(key); a.StatusCode != 200 {
+			t.Errorf("%s, which is not counted: %d", key, a.StatusCode)
+		}
+	}
+}
+
+func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 1<<10, 64<<20 })
+	r.stored("a", time.Minute, holding(denseStored))
+	for _, as := range []string{"zstd", "gzip", "identity"} {
+		for range 2 {
+			if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 200 || len(a.body.Snapshot) != denseStored.Size {
+				t.Errorf("%s: %d with %d bytes", as, a.StatusCode, len(a.body.Snapshot))
+			}
+		}
+	}
+	if got := r.server.responses; got.now() != 0 || len(got.clients) != 0 {
+		t.Errorf("%d bytes are held by %d clients when nothing is under way, want none", got.now(), len(got.clients))
+	}
+}
+
+// Whatever happens to responses, what they held is returned.
+func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
+	p := r.listen(t)
+	path := r.hundred("", largeStored)
+	for _, target := range []string{path, "/v1/nexon/character/0"} {
+		c := p.open(t, target, "identity")
+		within(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
+		_ = c.Close()
+		within(t, "the end of what it held", func() bool { return r.server.responses.now() == 0 })
+	}
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	func() {
+		defer func() {
+			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
+				t.Errorf("panicked with %v", p)
+			}
+		}()
+		r.server.ServeHTTP(&panicky{httptest.NewRecorder()}, req)
+	}()
+	if got := r.server.responses.now(); got != 0 {
+		t.Errorf("%d bytes are held after a panic, want 0", got)
+	}
+}
+
+func TestResponse_UnreadIsBrokenOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
+		p := r.listen(t)
+		r.stored("a", time.Minute, holding(denseStored))
+		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
+			before := testutil.ToFloat64(r.server.metrics.slow)
+			began := time.Now()
+			c := p.open(t, path, "zstd")
+			synctest.Wait()
+			if r.server.responses.now() == 0 {
+				t.Fatalf("%s: nothing is held of the budget", path)
+			}
+			time.Sleep(writeTimeout) // of the bubble
+			synctest.Wait()
+			if got := r.server.responses.now(); got != 0 {
+				t.Errorf("%s: %d bytes are held after %v, want 0", path, got, time.Since(began))
+			}
+			if got := testutil.ToFloat64(r.server.metrics.slow) - before; got != 1 {
+				t.Errorf("%s: %v responses counted, want 1", path, got)
+			}
+			_ = c.Close()
+		}
+	})
+}
+
+// A reader of 8 KiB/s needs minutes for a megabyte, longer than any one deadline.
+func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
+		p := r.listen(t)
+		r.stored("a", time.Minute, holding(denseStored))
+		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
+			began := time.Now()
+			c := p.open(t, path, "zstd")
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read, piece := int64(0), make([]byte, 8<<10)
+			for {
+				n, err := io.ReadFull(resp.Body, piece)
+				read += int64(n)
+				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && read == resp.ContentLength {
+					break
+				}
+				if err != nil {
+					t.Fatalf("%s: %d of %d bytes, after %v: %v", path, read, resp.ContentLength, time.Since(began), err)
+				}
+				time.Sleep(time.Second) // of the bubble
+			}
+			if read != resp.ContentLength || time.Since(began) < time.Minute {
+				t.Errorf("%s: %d of %d bytes in %v", path, read, resp.ContentLength, time.Since(began))
+			}
+			_ = c.Close()
+		}
+	})
+}
