@@ -11,13 +11,14 @@ import (
 // The codes of what a caller is told. Of a token that does not hold no more is
 // said than whether it has only expired: its holder can renew that one.
 const (
-	codeMissing = "TOKEN_MISSING"
-	codeInvalid = "INVALID_TOKEN"
-	codeExpired = "TOKEN_EXPIRED"
-	codeNoKeys  = "keys-unavailable"
-	codeScope   = "insufficient-scope"
-	codeHost    = "misdirected"
-	codeSite    = "cross-site"
+	codeMissing   = "TOKEN_MISSING"
+	codeInvalid   = "INVALID_TOKEN"
+	codeExpired   = "TOKEN_EXPIRED"
+	codeNoKeys    = "keys-unavailable"
+	codeScope     = "insufficient-scope"
+	codeHost      = "misdirected"
+	codeSite      = "cross-site"
+	codeForwarded = "forwarded-without-access-control"
 )
 
 // challenge is WWW-Authenticate as RFC 6750 has it.
@@ -50,6 +51,13 @@ func misdirected() *problem.HTTPError {
 func crossSite() *problem.HTTPError {
 	return problem.New(http.StatusForbidden, codeSite,
 		"This service asks nobody who they are, and so does not answer pages of other sites: add theirs to access.allowedOrigins, or set up access control.")
+}
+
+// forwarded is the problem of a request that a proxy forwarded to a service which has no
+// access control because only this machine reaches it.
+func forwarded() *problem.HTTPError {
+	return problem.New(http.StatusForbidden, codeForwarded,
+		"A proxy forwarded this request, and this service has no access control. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. If every client of the proxy may read and administer, set access.require: never.")
 }
 
 // noKeys is the problem of a token that nobody can check now.
