@@ -44,7 +44,35 @@ type Config struct {
 	AllowedOrigins []string `yaml:"allowedOrigins"`
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
 	TrustedProxies []string `yaml:"trustedProxies"`
+	MaxAge         MaxAge   `yaml:"maxAge"`
 	Limits         Limits   `yaml:"limits"`
+}
+
+// MaxAge bounds for how long keys in memory stay valid while they can't be read again, and
+// so for how long a revocation may go unnoticed. Older keys are answered 503.
+type MaxAge struct {
+	// APIKeys is the bound for API keys, AdminKeys the one for API keys with the scope
+	// admin, while the database does not answer.
+	APIKeys   time.Duration `yaml:"apiKeys"`
+	AdminKeys time.Duration `yaml:"adminKeys"`
+	// SigningKeys is the bound for the keys of JWKSURL, while it does not answer.
+	SigningKeys time.Duration `yaml:"signingKeys"`
+}
+
+func (m MaxAge) check() error {
+	var errs []error
+	for _, one := range []struct {
+		name       string
+		value, min time.Duration
+	}{{"apiKeys", m.APIKeys, time.Minute}, {"adminKeys", m.AdminKeys, time.Minute}, {"signingKeys", m.SigningKeys, 2 * keysEvery}} {
+		if one.value < one.min {
+			errs = append(errs, fmt.Errorf("maxAge.%s: %v must be at least %v, or one failed read would reject every key", one.name, one.value, one.min))
+		}
+	}
+	if m.AdminKeys > m.APIKeys {
+		errs = append(errs, fmt.Errorf("maxAge.adminKeys: %v must not be longer than apiKeys, %v", m.AdminKeys, m.APIKeys))
+	}
+	return errors.Join(errs...)
 }
 
 // Require says whether anybody is asked who they are.
@@ -91,6 +119,7 @@ func DefaultConfig() Config {
 		Require:    Auto,
 		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
 		Types:      []string{accessJWT, plainJWT},
+		MaxAge:     MaxAge{APIKeys: 24 * time.Hour, AdminKeys: 5 * time.Minute, SigningKeys: 24 * time.Hour},
 		Limits:     Limits{UnderWay: 2000, Waiting: 1000, NewKeys: "2000/m"},
 	}
 }
@@ -160,6 +189,9 @@ func (c Config) Check() error {
 		if _, err := netip.ParsePrefix(network); err != nil {
 			fail("trustedProxies[%d]: %q must be a network, as in 10.0.0.0/8 or 10.0.0.7/32", i, network)
 		}
+	}
+	if err := c.MaxAge.check(); err != nil {
+		errs = append(errs, err)
 	}
 	for _, r := range []struct {
 		name string

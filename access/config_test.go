@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -64,6 +65,10 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		`hosts[0]: "Query" must be`:                                  func(c *Config) { c.Hosts = []string{"Query"} },
 		`hosts[0]: "" must be`:                                       func(c *Config) { c.Hosts = []string{""} },
 		`hosts[0]: "[::1]" must be`:                                  func(c *Config) { c.Hosts = []string{"[::1]"} },
+		"maxAge.apiKeys: 30s must be at least 1m0s":                  func(c *Config) { c.MaxAge.APIKeys = 30 * time.Second },
+		"maxAge.adminKeys: 0s must be at least":                      func(c *Config) { c.MaxAge.AdminKeys = 0 },
+		"maxAge.adminKeys: 48h0m0s must not be longer":               func(c *Config) { c.MaxAge.AdminKeys = 48 * time.Hour },
+		"maxAge.signingKeys: 10m0s must be at least 20m0s":           func(c *Config) { c.MaxAge.SigningKeys = 10 * time.Minute },
 		"limits.waiting: -1 must not be negative":                    func(c *Config) { c.Limits.Waiting = -1 },
 		"limits.underWay: -1 must not be negative":                   func(c *Config) { c.Limits.UnderWay = -1 },
 	} {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // clockLeeway is by how much the clocks of the issuer and of this machine may
@@ -26,9 +27,10 @@ type issuer struct {
 	config Config
 }
 
-func newIssuer(config Config, log *slog.Logger) *issuer {
+func newIssuer(config Config, log *slog.Logger, readAt prometheus.Gauge) *issuer {
 	set := &keySet{
 		MemoryJWKSet: jwkset.NewMemoryStorage(), url: config.JWKSURL, log: log, now: time.Now,
+		maxAge: config.MaxAge.SigningKeys, readAt: readAt,
 		client: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {

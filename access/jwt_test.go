@@ -16,6 +16,7 @@ import (
 
 	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 type transport func(*http.Request) (*http.Response, error)
@@ -209,7 +210,7 @@ func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
 }
 
 func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
-	check := newIssuer(Config{}, nil).keySet.client.CheckRedirect
+	check := newIssuer(Config{}, nil, nil).keySet.client.CheckRedirect
 	for _, c := range []struct {
 		from, to string
 		follows  bool
@@ -377,4 +378,21 @@ func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
 	r.taken("bare", "jwt:somebody", headed(t, good("scope", "admin read see:hr"), nil))
 	r.taken("prefixed", "jwt:somebody", headed(t, good("scope", "admin freshet:read freshet:see:hr freshet:freshet:admin FRESHET:admin freshet:x"), nil), Read, See("hr"))
 	r.taken("prefixed, in scp", "jwt:somebody", headed(t, good("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
+}
+
+func TestIssuer_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
+	r, i := withIssuer(t, "one")
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good("exp", now.Add(72*time.Hour).Unix()))
+	i.serves()
+	r.at = r.at.Add(24 * time.Hour)
+	r.issuer.fetch(t.Context())
+	r.taken("after 24 hours", "jwt:somebody", token, Read, Refresh)
+	r.at = r.at.Add(time.Second)
+	r.refused("after 24 hours and a second", 503, codeNoKeys, token)
+	if got, want := testutil.ToFloat64(r.metrics.signing), float64(now.Unix()); got != want {
+		t.Errorf("access_signing_keys_read_timestamp_seconds: got %v, want %v", got, want)
+	}
+	i.serves("one")
+	r.issuer.fetch(t.Context())
+	r.taken("fetched again", "jwt:somebody", token, Read, Refresh)
 }

@@ -6,6 +6,7 @@ type metrics struct {
 	refused  *prometheus.CounterVec
 	keys     prometheus.Gauge
 	lookedAt prometheus.Gauge
+	signing  prometheus.Gauge // when the signing keys were fetched last
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -17,10 +18,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lookedAt: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "access_api_keys_read_timestamp_seconds", Help: "When the API keys were read last; a revocation after that is not known yet.",
 		}),
+		signing: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "access_signing_keys_read_timestamp_seconds", Help: "When the keys of access.jwksURL were fetched last; 0 if they never were.",
+		}),
 	}
 	for _, code := range []string{codeMissing, codeInvalid, codeExpired, codeNoKeys, codeHost, codeSite, codeForwarded} {
 		m.refused.WithLabelValues(code)
 	}
-	reg.MustRegister(m.refused, m.keys, m.lookedAt)
+	reg.MustRegister(m.refused, m.keys, m.lookedAt, m.signing)
 	return m
 }

@@ -67,6 +67,14 @@ func noKeys() *problem.HTTPError {
 	return p
 }
 
+// oldKeys is the problem of an API key that may have been revoked: the keys could not be
+// read for longer than access.maxAge.
+func oldKeys() *problem.HTTPError {
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be checked at the moment: the database has not answered for longer than access.maxAge allows.")
+	p.After = lookEvery
+	return p
+}
+
 // Forbid returns the problem of a client that lacks the scope.
 func Forbid(s Scope) *problem.HTTPError {
 	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This needs the scope %s, which the API key or token does not have.", s)),
