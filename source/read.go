@@ -204,7 +204,11 @@ func (r reading) understand(conditional bool) Outcome {
 	}
 	v := s.classify(one.status, one.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {
-		return r.failed(v, fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status)))
+		err := fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status))
+		if one.astray != nil {
+			err = fmt.Errorf("%w, a redirect that %w", err, one.astray)
+		}
+		return r.failed(v, err)
 	}
 	switch {
 	case errors.Is(err, ErrOversized):

@@ -22,7 +22,8 @@ import (
 // Config describes one upstream. The yaml tags are its form in the
 // configuration file.
 type Config struct {
-	// BaseURL is what every document's path is appended to.
+	// BaseURL is what every document's path is appended to. Redirects and links to the next
+	// page are followed only below it, so that the credential does not leave it.
 	BaseURL string `yaml:"baseURL"`
 	Auth    Auth   `yaml:"auth"`
 	// Credentials are those that calls are made with, if there are several; each call
