@@ -2,11 +2,13 @@ package consumer_test
 
 import (
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
@@ -62,5 +64,46 @@ func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
 	}
 	if l := r.letters(); len(l) != 0 {
 		t.Errorf("letters %+v", l)
+	}
+}
+
+func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
+	for visibility, indexed := range map[string]bool{"": true, "hr": false} {
+		t.Run("visibility "+visibility, func(t *testing.T) {
+			r := newRig(t)
+			r.facet(func(f *source.Facet) { f.Retry = nil })
+			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+				if req.URL.Query().Get("ocid") != "kim" { // another entity shows that the source is healthy
+					_, _ = w.Write([]byte(`{"x":1}`))
+					return
+				}
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = w.Write([]byte(`{"employee":"Kim","salary":123456}`))
+			}, func(c *source.Config) {
+				c.Auth.Header = "X-Key"
+				c.Credentials = []source.Credential{{Name: "only", SecretEnv: "UNSET", Visibility: visibility}}
+			})
+			r.work(schemas.High)
+			r.wish("kim", schemas.High, schemas.UserRequest)
+			r.wish("other", schemas.High, schemas.UserRequest)
+			r.until("a dead letter", func() bool { return len(r.letters()) == 1 })
+			r.untilCommitted(schemas.High)
+			all, err := r.db.Letters(t.Context(), store.LetterFilter{Source: "nexon"}, store.Letter{}, 10)
+			if err != nil || len(all) != 1 {
+				t.Fatalf("visibility %q: got %d letters in the index, %v, want 1", visibility, len(all), err)
+			}
+			if got := all[0].Visibility; got != visibility {
+				t.Errorf("visibility %q: got %q in the index", visibility, got)
+			}
+			if got := strings.Contains(all[0].Error, "123456"); got != indexed {
+				t.Errorf("visibility %q: got %q in the index, want the sample: %v", visibility, all[0].Error, indexed)
+			}
+			if got := r.status("kim").Error; strings.Contains(got, "123456") {
+				t.Errorf("visibility %q: got %q in the status, want no sample", visibility, got)
+			}
+			if got := r.letters()[0].Sample; !strings.Contains(string(got), "123456") {
+				t.Errorf("visibility %q: got the sample %q in the letter, want it whole", visibility, got)
+			}
+		})
 	}
 }
