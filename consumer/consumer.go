@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -96,12 +97,13 @@ type Worker struct {
 	cpu   chan struct{}       // readings at once
 	sizes *estimates
 
-	keyed   keyed
-	tasks   sync.WaitGroup
-	trouble troubles
-	gates   *gates
-	breaker *gobreaker.CircuitBreaker[struct{}] // the database's
-	opened  chan struct{}                       // it changed its state
+	concealed atomic.Bool // the log has told of a credential in content
+	keyed     keyed
+	tasks     sync.WaitGroup
+	trouble   troubles
+	gates     *gates
+	breaker   *gobreaker.CircuitBreaker[struct{}] // the database's
+	opened    chan struct{}                       // it changed its state
 }
 
 // New returns a worker. A client of its own consumes, another one writes dead letters.

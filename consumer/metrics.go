@@ -28,6 +28,7 @@ type metrics struct {
 	database  prometheus.Gauge
 	yielding  prometheus.Gauge
 	suspended prometheus.Counter
+	concealed prometheus.Counter
 }
 
 // The ends of requests that are no results of a write.
@@ -81,7 +82,10 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 	m.suspended = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "entities_suspended_total", Help: "Entities that nobody asks for any more after repeated dead letters.",
 	})
-	reg.MustRegister(calls, m.oldest, m.suspended)
+	m.concealed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "credentials_concealed_total", Help: "Credentials of the source that were found in content, and replaced before it was stored.",
+	})
+	reg.MustRegister(calls, m.oldest, m.suspended, m.concealed)
 	m.begin(calls)
 	return m
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -103,6 +105,33 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			}
 			if got := r.letters()[0].Sample; !strings.Contains(string(got), "123456") {
 				t.Errorf("visibility %q: got the sample %q in the letter, want it whole", visibility, got)
+			}
+		})
+	}
+}
+
+func TestWorker_StoresNoCredential(t *testing.T) {
+	for travels, auth := range map[string]source.Auth{"query": {Query: "api_key"}, "header": {Header: "X-Api-Key"}} {
+		t.Run(travels, func(t *testing.T) {
+			r := newRig(t)
+			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+				_, _ = w.Write([]byte(`{"links":{"self":"` + req.URL.String() + `"},"sent":"` + req.Header.Get("X-Api-Key") + `"}`))
+			}, func(c *source.Config) { c.Auth = auth })
+			if err := r.source.SetCredential("", "TopSecretCredential42"); err != nil {
+				t.Fatal(err)
+			}
+			r.work(schemas.High)
+			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.untilStored("a")
+			s, _ := r.snapshot("a")
+			text, err := s.Decode(nil)
+			if err != nil || strings.Contains(string(text), "TopSecret") || !strings.Contains(string(text), "REDACTED") {
+				t.Errorf("got %s, %v, want REDACTED in the place of the credential", text, err)
+			}
+			want := "# HELP credentials_concealed_total Credentials of the source that were found in content, and replaced before it was stored.\n" +
+				"# TYPE credentials_concealed_total counter\n" + `credentials_concealed_total{priority="HIGH",source="nexon"} 1` + "\n"
+			if err := testutil.GatherAndCompare(r.metrics, strings.NewReader(want), "credentials_concealed_total"); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -248,6 +249,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	defer func() { <-w.cpu }()
 	f.outcome = w.source.Read(answers, time.Now())
 	w.metrics.called(f.outcome.Class, a.took)
+	w.tellConcealed(ctx, f.outcome.Concealed, t)
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
@@ -258,6 +260,21 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	f.content = w.contentOf(t, answers, f.outcome.Content)
 	hold(f.content.bytes)
 	return f, nil
+}
+
+// tellConcealed counts the credentials that were found in content. The log has a source's
+// first one as a warning: most upstreams that repeat the credential do so in every answer.
+func (w *Worker) tellConcealed(ctx context.Context, n int, t *task) {
+	if n == 0 {
+		return
+	}
+	w.metrics.concealed.Add(float64(n))
+	level := slog.LevelDebug
+	if w.concealed.CompareAndSwap(false, true) {
+		level = slog.LevelWarn
+	}
+	w.log.Log(t.traced(ctx), level, "credential found in content and replaced by REDACTED; leave the member out with the facet's select",
+		"entity", t.request.Entity.String(), "times", n)
 }
 
 // shrunk turns content that has lost too much into bad content: what is stored is
