@@ -125,6 +125,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		opened:     make(chan struct{}, 1),
 		leave:      leaveTimeout,
 	}
+	bodies(src.Name(), lane, needs.Metrics, w.bytes)
 	w.breaker = newBreaker(w)
 	w.writer = newWriter(w)
 	var err error

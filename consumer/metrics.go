@@ -90,6 +90,14 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 	return m
 }
 
+// bodies has the registry tell how many bytes of bodies are in memory.
+func bodies(name string, lane schemas.Lane, reg prometheus.Registerer, b *budget) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "bodies_bytes", Help: "Memory reserved for bodies of answers; workers' bytes is its limit, which one entity may exceed.",
+		ConstLabels: prometheus.Labels{"source": name, "priority": string(lane)},
+	}, func() float64 { return float64(b.inUse()) }))
+}
+
 // begin has every label be there from the start: the first increment of a counter
 // that was not there is none to Prometheus.
 func (m *metrics) begin(calls *prometheus.HistogramVec) {

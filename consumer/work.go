@@ -219,29 +219,27 @@ type fetched struct {
 	outcome source.Outcome
 	calls   int
 	content content // if the outcome has content
-	held    int64   // of w.bytes, to be given back
+	room    *room   // of w.bytes, to be given back
 }
 
 // fetch makes one attempt: room for the bodies, permits, calls, reading.
 func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
-	f := fetched{held: min(w.sizes.expect(t.request.Facet), w.config.Bytes)}
-	if err := w.bytes.acquire(ctx, f.held); err != nil {
+	var f fetched
+	var err error
+	if f.room, err = w.bytes.enter(ctx, min(w.sizes.expect(t.request.Facet), w.config.Bytes)); err != nil {
 		return fetched{}, err
 	}
-	hold := func(n int) {
-		w.bytes.resize(f.held, int64(n))
-		f.held = int64(n)
-	}
+	a.room = f.room
 	answers, err := w.source.Fetch(ctx, t.plan, a)
 	if err != nil {
-		hold(0)
+		f.room.set(0)
 		return fetched{}, err
 	}
 	f.calls = answers.Calls
 	t.calls += f.calls
-	hold(answers.Bytes())
-	w.sizes.saw(t.request.Facet, f.held)
+	f.room.set(int64(answers.Bytes()))
+	w.sizes.saw(t.request.Facet, int64(answers.Bytes()))
 
 	// From the compressed body to the compressed payload without a pause: nothing
 	// decompressed waits.
@@ -254,11 +252,11 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
 	if f.outcome.Class != source.OK {
-		hold(0)
+		f.room.set(0)
 		return f, nil
 	}
 	f.content = w.contentOf(t, answers, f.outcome.Content)
-	hold(f.content.bytes)
+	f.room.set(int64(f.content.bytes))
 	return f, nil
 }
 

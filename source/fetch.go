@@ -18,6 +18,13 @@ type Permits interface {
 	Acquire(ctx context.Context, c Call) (Permit, error)
 }
 
+// Memory is what Permits may be besides: then bodies are read into memory only as it says.
+type Memory interface {
+	// Grow waits until n more bytes of a body may be read into memory. It fails when ctx
+	// ends, and then the body is not read any further.
+	Grow(ctx context.Context, n int64) error
+}
+
 // Permit is the right to send one call.
 type Permit interface {
 	// Spend is asked with the connection in hand, directly before the request is
