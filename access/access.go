@@ -65,6 +65,21 @@ func (c Client) Sees(visibility string) bool {
 	return visibility == "" || c.May(See(visibility))
 }
 
+// Visibilities returns the visibilities that the client may see besides the empty one; nil:
+// all of them.
+func (c Client) Visibilities() []string {
+	if c.May(Admin) {
+		return nil
+	}
+	seen := []string{}
+	for _, s := range c.Scopes {
+		if visibility, see := strings.CutPrefix(string(s), seePrefix); see {
+			seen = append(seen, visibility)
+		}
+	}
+	return seen
+}
+
 type clientKey struct{}
 
 // WithClient returns a context that knows who asks.

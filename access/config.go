@@ -29,6 +29,14 @@ type Config struct {
 	Issuer     string   `yaml:"issuer"`
 	Audience   string   `yaml:"audience"`
 	Algorithms []string `yaml:"algorithms"`
+	// Types are the accepted types of tokens, by the header typ. RFC 9068 calls an access
+	// token at+jwt; many issuers write JWT or nothing, which counts as JWT. Of those, ID,
+	// refresh and logout tokens are refused where their claims show what they are.
+	Types []string `yaml:"types"`
+	// ScopePrefix is the required beginning of a token's scopes, such as freshet: or
+	// https://freshet.example/. Scopes without it are ignored. An issuer that serves
+	// other services too needs one, or its scope admin is freshet's. API keys have none.
+	ScopePrefix string `yaml:"scopePrefix"`
 	// Hosts are the names, without port, that a service which asks nobody answers
 	// to besides those of loopback; * is any.
 	Hosts []string `yaml:"hosts"`
@@ -36,7 +44,35 @@ type Config struct {
 	AllowedOrigins []string `yaml:"allowedOrigins"`
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
 	TrustedProxies []string `yaml:"trustedProxies"`
+	MaxAge         MaxAge   `yaml:"maxAge"`
 	Limits         Limits   `yaml:"limits"`
+}
+
+// MaxAge bounds for how long keys in memory stay valid while they can't be read again, and
+// so for how long a revocation may go unnoticed. Older keys are answered 503.
+type MaxAge struct {
+	// APIKeys is the bound for API keys, AdminKeys the one for API keys with the scope
+	// admin, while the database does not answer.
+	APIKeys   time.Duration `yaml:"apiKeys"`
+	AdminKeys time.Duration `yaml:"adminKeys"`
+	// SigningKeys is the bound for the keys of JWKSURL, while it does not answer.
+	SigningKeys time.Duration `yaml:"signingKeys"`
+}
+
+func (m MaxAge) check() error {
+	var errs []error
+	for _, one := range []struct {
+		name       string
+		value, min time.Duration
+	}{{"apiKeys", m.APIKeys, time.Minute}, {"adminKeys", m.AdminKeys, time.Minute}, {"signingKeys", m.SigningKeys, 2 * keysEvery}} {
+		if one.value < one.min {
+			errs = append(errs, fmt.Errorf("maxAge.%s: %v must be at least %v, or one failed read would reject every key", one.name, one.value, one.min))
+		}
+	}
+	if m.AdminKeys > m.APIKeys {
+		errs = append(errs, fmt.Errorf("maxAge.adminKeys: %v must not be longer than apiKeys, %v", m.AdminKeys, m.APIKeys))
+	}
+	return errors.Join(errs...)
 }
 
 // Require says whether anybody is asked who they are.
@@ -84,6 +120,8 @@ func DefaultConfig() Config {
 	return Config{
 		Require:    Auto,
 		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
+		Types:      []string{accessJWT, plainJWT},
+		MaxAge:     MaxAge{APIKeys: 24 * time.Hour, AdminKeys: 5 * time.Minute, SigningKeys: 24 * time.Hour},
 		Limits:     Limits{Requests: "20000/s", UnderWay: 2000, Waiting: 1000, NewKeys: "2000/m"},
 	}
 }
@@ -111,6 +149,9 @@ func (c Config) Check() error {
 		if c.Audience == "" {
 			fail("audience: a token must be meant for this service; write its aud")
 		}
+		if len(c.Types) == 0 {
+			fail("types: name at least one, as in %s (RFC 9068) or %s", accessJWT, plainJWT)
+		}
 		if len(c.Algorithms) == 0 {
 			fail("algorithms: name at least one of %s", strings.Join(asymmetric, ", "))
 		}
@@ -125,6 +166,14 @@ func (c Config) Check() error {
 		default:
 			fail("algorithms[%d]: %q must be one of %s", i, a, strings.Join(asymmetric, ", "))
 		}
+	}
+	for i, typ := range c.Types {
+		if !tokenType.MatchString(typ) {
+			fail("types[%d]: %q must be the typ of a token without application/, as in %s or %s", i, typ, accessJWT, plainJWT)
+		}
+	}
+	if strings.ContainsFunc(c.ScopePrefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
+		fail("scopePrefix: %q must be printable ASCII without blanks, quotes and backslashes, as a scope is (RFC 6749 §3.3)", c.ScopePrefix)
 	}
 	for i, host := range c.Hosts {
 		if host != anyHost && !isHost(host) {
@@ -142,6 +191,9 @@ func (c Config) Check() error {
 		if _, err := netip.ParsePrefix(network); err != nil {
 			fail("trustedProxies[%d]: %q must be a network, as in 10.0.0.0/8 or 10.0.0.7/32", i, network)
 		}
+	}
+	if err := c.MaxAge.check(); err != nil {
+		errs = append(errs, err)
 	}
 	for _, r := range []struct {
 		name string
@@ -178,6 +230,8 @@ func isOrigin(text string) bool {
 var (
 	// originHost has no sign that would be read as a pattern where it is compared.
 	originHost = regexp.MustCompile(`^([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?$`)
+	// tokenType is a subtype of a media type (RFC 6838 §4.2).
+	tokenType = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z!#$&^_.+-]{0,126}$`)
 	// hostName takes underscores too: names of containers have them.
 	hostName = regexp.MustCompile(`^[a-z0-9._-]+$`)
 )

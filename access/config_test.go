@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -22,6 +23,7 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 			c.AllowedOrigins = []string{"https://app.example", "http://localhost:3000", "http://[::1]:3000"}
 		},
 		func(c *Config) { c.Hosts = []string{"query", "my_query.internal", "10.0.0.7", "2001:db8::7", "*"} },
+		func(c *Config) { c.Types, c.ScopePrefix = []string{"at+jwt"}, "https://freshet.example/" },
 		func(c *Config) { c.TrustedProxies = []string{"10.0.0.0/8", "::1/128"} },
 		func(c *Config) { c.Limits = Limits{Requests: "100/s", NewKeys: "0"} },
 	} {
@@ -41,6 +43,10 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		"algorithms[1]: HS256 is symmetric":                          func(c *Config) { c.Algorithms = []string{"RS256", "HS256"} },
 		"algorithms[0]: none signs nothing":                          func(c *Config) { c.Algorithms = []string{"none"} },
 		`algorithms[0]: "rs256" must be one of RS256`:                func(c *Config) { c.Algorithms = []string{"rs256"} },
+		"types: name at least one, as in at+jwt":                     func(c *Config) { issuer(c); c.Types = nil },
+		`types[1]: "application/at+jwt" must be`:                     func(c *Config) { c.Types = []string{"JWT", "application/at+jwt"} },
+		`types[0]: "" must be`:                                       func(c *Config) { c.Types = []string{""} },
+		`scopePrefix: "a b" must be printable`:                       func(c *Config) { c.ScopePrefix = "a b" },
 		"allowedOrigins[0]: * would let":                             func(c *Config) { c.AllowedOrigins = []string{"*"} },
 		`allowedOrigins[0]: "https://app.example/" must be`:          func(c *Config) { c.AllowedOrigins = []string{"https://app.example/"} },
 		`allowedOrigins[1]: "null" must be`:                          func(c *Config) { c.AllowedOrigins = []string{"https://a", "null"} },
@@ -59,6 +65,10 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		`hosts[0]: "Query" must be`:                                  func(c *Config) { c.Hosts = []string{"Query"} },
 		`hosts[0]: "" must be`:                                       func(c *Config) { c.Hosts = []string{""} },
 		`hosts[0]: "[::1]" must be`:                                  func(c *Config) { c.Hosts = []string{"[::1]"} },
+		"maxAge.apiKeys: 30s must be at least 1m0s":                  func(c *Config) { c.MaxAge.APIKeys = 30 * time.Second },
+		"maxAge.adminKeys: 0s must be at least":                      func(c *Config) { c.MaxAge.AdminKeys = 0 },
+		"maxAge.adminKeys: 48h0m0s must not be longer":               func(c *Config) { c.MaxAge.AdminKeys = 48 * time.Hour },
+		"maxAge.signingKeys: 10m0s must be at least 20m0s":           func(c *Config) { c.MaxAge.SigningKeys = 10 * time.Minute },
 		"limits.waiting: -1 must not be negative":                    func(c *Config) { c.Limits.Waiting = -1 },
 		"limits.underWay: -1 must not be negative":                   func(c *Config) { c.Limits.UnderWay = -1 },
 	} {

@@ -44,7 +44,7 @@ type Guard struct {
 	required atomic.Bool
 	admin    atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
 	looking  sync.Mutex                        // serialises what replaces the keys
-	keys     atomic.Pointer[map[string]heldKey]
+	keys     atomic.Pointer[heldKeys]
 	made     bool            // Load saw a key, be it revoked or expired
 	broken   map[string]bool // keys that were complained of; under looking
 }
@@ -54,7 +54,7 @@ type Guard struct {
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
 	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, broken: map[string]bool{}}
 	g.required.Store(config.Require != Never)
-	g.keys.Store(&map[string]heldKey{})
+	g.keys.Store(&heldKeys{})
 	if config.AdminTokenFile != "" {
 		sum, err := readAdminToken(config.AdminTokenFile)
 		if err != nil {
@@ -63,7 +63,7 @@ func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Register
 		g.admin.Store(&sum)
 	}
 	if config.JWKSURL != "" {
-		g.issuer = newIssuer(config, log)
+		g.issuer = newIssuer(config, log, g.metrics.signing)
 	}
 	return g, nil
 }
@@ -106,6 +106,7 @@ func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
 	defer cancel()
 	g.looking.Lock()
 	defer g.looking.Unlock()
+	began := g.now()
 	all, err := g.store.Keys(ctx, live)
 	if err != nil {
 		return nil, err
@@ -121,15 +122,15 @@ func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
 			g.log.Error("an API key is stored without a hash of SHA-256 and holds for nobody; revoke it", "key", k.ID)
 		}
 	}
-	g.know(next)
+	g.know(heldKeys{next, began})
 	g.metrics.lookedAt.SetToCurrentTime()
 	return all, nil
 }
 
 // know takes these for the keys that are not revoked.
-func (g *Guard) know(keys map[string]heldKey) {
+func (g *Guard) know(keys heldKeys) {
 	g.keys.Store(&keys)
-	g.metrics.keys.Set(float64(len(keys)))
+	g.metrics.keys.Set(float64(len(keys.byID)))
 }
 
 // Listen tells the guard, after Load, at which address the service listens. It
@@ -159,8 +160,8 @@ func (g *Guard) Listen(address string) error {
 func (g *Guard) Required() bool { return g.required.Load() }
 
 // Run keeps up with the keys, the admin token's file and the keys that sign JWTs
-// until ctx ends. What can't be read stays as it was: reads go on in an outage
-// of the database.
+// until ctx ends. Keys that can't be read again stay valid until access.maxAge: reads go
+// on in an outage of the database.
 func (g *Guard) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -170,6 +171,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	var looks, gone, reads failures
+	var tooOld bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -179,10 +181,25 @@ func (g *Guard) Run(ctx context.Context) error {
 		if err := g.look(ctx); looks.second(err) {
 			g.log.Warn("the API keys can't be read; those known stay in force", "err", err)
 		}
+		tooOld = g.reportAge(tooOld)
 		if g.config.AdminTokenFile != "" {
 			g.followAdminToken(&gone, &reads)
 		}
 	}
+}
+
+// reportAge logs when the API keys in memory become too old to be accepted, those with
+// the scope admin first, and when they are read again. It returns whether they are too old.
+func (g *Guard) reportAge(before bool) bool {
+	age := g.now().Sub(g.keys.Load().readAt)
+	tooOld := age > g.config.MaxAge.AdminKeys
+	switch {
+	case tooOld && !before:
+		g.log.Error("API keys are too old: keys with the scope admin are answered 503 until the database answers, all others from access.maxAge.apiKeys on", "age", age.Round(time.Second), "apiKeys", g.config.MaxAge.APIKeys)
+	case before && !tooOld:
+		g.log.Info("API keys are read again", "age", age.Round(time.Second))
+	}
+	return tooOld
 }
 
 // followAdminToken looks at the file once. One that is removed takes the token with

@@ -248,7 +248,7 @@ func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
 		}
 	}
 	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
-	if _, known := (*r.keys.Load())[broken.ID]; known || strings.Count(r.log.String(), broken.ID) != 1 {
+	if _, known := r.keys.Load().byID[broken.ID]; known || strings.Count(r.log.String(), broken.ID) != 1 {
 		t.Errorf("in force %v; %s", known, r.log.String())
 	}
 }
@@ -326,4 +326,59 @@ func FuzzIdentify(f *testing.F) {
 			t.Errorf("%q is %+v", header, c)
 		}
 	})
+}
+
+func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, keys := fakeGuard(t, func(*Config) {})
+		r := &rig{TB: t, Guard: g}
+		readID, readHash, reader := makeKey()
+		adminID, adminHash, admin := makeKey()
+		all := []store.APIKey{
+			{ID: readID, Hash: readHash, Name: "r", Scopes: []string{"read"}},
+			{ID: adminID, Hash: adminHash, Name: "a", Scopes: []string{"read", "admin"}},
+		}
+		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		keys.set(nil, all...)
+		wait(lookEvery)
+		keys.set(errors.New("away"))
+		wait(4 * time.Minute)
+		r.taken("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
+		wait(time.Minute + time.Second)
+		r.refused("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
+		r.refused("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
+		r.taken("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
+		g.without(adminID)
+		r.refused("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
+		wait(24*time.Hour - 6*time.Minute)
+		r.taken("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
+		wait(2 * time.Minute)
+		r.refused("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
+		keys.set(nil, all...)
+		wait(lookEvery)
+		r.taken("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.taken("an admin key read again", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
+	})
+}
+
+func TestGuard_LogsWhenKeysBecomeTooOldAndAreReadAgain(t *testing.T) {
+	r := newRig(t, nil)
+	r.at = r.at.Add(5 * time.Minute)
+	if r.reportAge(false) || r.log.Len() > 0 {
+		t.Errorf("after 5 minutes: got %q, want nothing", r.log.String())
+	}
+	r.at = r.at.Add(time.Second)
+	if !r.reportAge(false) || !strings.Contains(r.log.String(), "level=ERROR") {
+		t.Errorf("after 5 minutes and a second: got %q, want an error", r.log.String())
+	}
+	r.log.Reset()
+	if !r.reportAge(true) || r.log.Len() > 0 {
+		t.Errorf("the second time: got %q, want nothing", r.log.String())
+	}
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r.reportAge(true) || !strings.Contains(r.log.String(), "read again") {
+		t.Errorf("after a read: got %q, want that they are read again", r.log.String())
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/MicahParks/jwkset"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -36,11 +37,13 @@ type keySet struct {
 	client *http.Client
 	log    *slog.Logger
 	now    func() time.Time
+	maxAge time.Duration    // of the keys while they can't be fetched
+	readAt prometheus.Gauge // when they were fetched last, in Unix seconds
 
 	mu      sync.Mutex
 	under   chan struct{} // closed when the fetch under way has ended; nil: there is none
 	unknown time.Time     // when an unknown kid caused a fetch last
-	known   bool          // they were fetched once
+	fetched time.Time     // when the last successful fetch began; zero: none was
 	failed  bool          // the last fetch was in vain
 }
 
@@ -49,11 +52,11 @@ var (
 	errNotOne   = errors.New("the token names no key, and there is not just one")
 )
 
-// ready reports whether it is known which keys there are.
+// ready reports whether the keys were fetched within maxAge.
 func (s *keySet) ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.known
+	return !s.fetched.IsZero() && s.now().Sub(s.fetched) <= s.maxAge
 }
 
 // only returns the one key, if there is one alone.
@@ -126,6 +129,7 @@ func (s *keySet) begin(ctx context.Context) chan struct{} {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchPatience)
 		defer cancel()
+		began := s.now()
 		keys, err := s.get(ctx)
 		if err == nil {
 			err = s.KeyReplaceAll(ctx, keys) // a key that is gone is revoked
@@ -133,12 +137,15 @@ func (s *keySet) begin(ctx context.Context) chan struct{} {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil && !s.failed {
-			s.log.Warn("the keys that sign tokens can't be fetched; those known stay in force", "url", s.url, "err", err)
+			s.log.Warn("the keys that sign tokens can't be fetched; the known ones stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
 		} else if err == nil && s.failed {
 			s.log.Info("the keys that sign tokens are fetched again", "url", s.url)
 		}
 		s.failed, s.under = err != nil, nil
-		s.known = s.known || err == nil
+		if err == nil {
+			s.fetched = began
+			s.readAt.Set(float64(began.Unix()))
+		}
 		close(done)
 	}()
 	return done

@@ -14,6 +14,7 @@ import (
 
 	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // clockLeeway is by how much the clocks of the issuer and of this machine may
@@ -26,9 +27,10 @@ type issuer struct {
 	config Config
 }
 
-func newIssuer(config Config, log *slog.Logger) *issuer {
+func newIssuer(config Config, log *slog.Logger, readAt prometheus.Gauge) *issuer {
 	set := &keySet{
 		MemoryJWKSet: jwkset.NewMemoryStorage(), url: config.JWKSURL, log: log, now: time.Now,
+		maxAge: config.MaxAge.SigningKeys, readAt: readAt,
 		client: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
@@ -46,6 +48,12 @@ func newIssuer(config Config, log *slog.Logger) *issuer {
 // judged by the only one there is: with several, whoever makes a token would choose.
 func (i *issuer) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
+		if _, critical := token.Header["crit"]; critical { // freshet knows no extension (RFC 7515 §4.1.11)
+			return nil, errors.New("the token has a crit header")
+		}
+		if !ofType(token.Header, i.config.Types...) {
+			return nil, errors.New("the token's typ is not one of access.types")
+		}
 		var key jwkset.JWK
 		var err error
 		switch kid := token.Header["kid"].(type) {
@@ -66,12 +74,36 @@ func (i *issuer) key(ctx context.Context) jwt.Keyfunc {
 	}
 }
 
+// ofType reports whether a token's header typ is one of the types. RFC 7515 §4.1.9: the
+// case does not count, and "application/" may be left out. A token without a typ counts
+// as JWT (RFC 7519 §5.1).
+func ofType(header map[string]any, types ...string) bool {
+	typ, is := header["typ"].(string)
+	if _, there := header["typ"]; !there {
+		typ, is = plainJWT, true
+	}
+	const prefix = "application/"
+	if len(typ) > len(prefix) && strings.EqualFold(typ[:len(prefix)], prefix) {
+		typ = typ[len(prefix):]
+	}
+	return is && slices.ContainsFunc(types, func(accepted string) bool { return strings.EqualFold(accepted, typ) })
+}
+
+// The types of tokens that are access tokens, by the header typ. Only the first one says
+// so by itself (RFC 9068 §2.1): ID tokens are of the type JWT too.
+const (
+	accessJWT = "at+jwt"
+	plainJWT  = "JWT"
+)
+
 // claims are what is read of a token. RFC 8693 and 9068 have scope as one text,
 // some issuers have scp as a list.
 type claims struct {
 	jwt.RegisteredClaims
 	scope string
 	scp   scopesList
+	// notAccess: the claims show an ID token, a refresh token or a logout token.
+	notAccess bool
 }
 
 // UnmarshalJSON reads members by their exact names. encoding/json would take SCOPE,
@@ -91,7 +123,27 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 			}
 		}
 	}
+	c.notAccess = ofAnotherKind(all)
 	return nil
+}
+
+// ofAnotherKind reports whether the claims show that a token is no access token. It knows
+// the claims of ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11) and of security
+// events such as logout tokens (RFC 8417 §2.2), and the claims in which Keycloak (typ) and
+// Amazon Cognito (token_use) name the kind of a token.
+func ofAnotherKind(claims map[string]json.RawMessage) bool {
+	for _, mark := range []string{"nonce", "at_hash", "c_hash", "events"} {
+		if _, there := claims[mark]; there {
+			return true
+		}
+	}
+	for name, access := range map[string]string{"typ": "Bearer", "token_use": "access"} {
+		var kind string
+		if value, there := claims[name]; there && (json.Unmarshal(value, &kind) != nil || kind != access) {
+			return true
+		}
+	}
+	return false
 }
 
 // members returns an object's members, of which none may be there twice: who has
@@ -141,7 +193,7 @@ func (i *issuer) client(ctx context.Context, token string, now time.Time) (Clien
 		return Client{}, noKeys()
 	}
 	var c claims
-	_, err := jwt.NewParser(
+	parsed, err := jwt.NewParser(
 		jwt.WithValidMethods(i.config.Algorithms), jwt.WithIssuer(i.config.Issuer), jwt.WithAudience(i.config.Audience),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(clockLeeway), jwt.WithTimeFunc(func() time.Time { return now }),
 	).ParseWithClaims(token, &c, i.key(ctx))
@@ -154,13 +206,14 @@ func (i *issuer) client(ctx context.Context, token string, now time.Time) (Clien
 		return Client{}, invalid()
 	case !now.Before(c.ExpiresAt.Time): // the leeway is for a token's beginning
 		return Client{}, expired()
-	case c.Subject == "":
+	case c.Subject == "" || c.notAccess && !ofType(parsed.Header, accessJWT):
 		return Client{}, invalid()
 	}
 	client := Client{Name: "jwt:" + named(c.Subject), Expires: c.ExpiresAt.Time}
 	for _, s := range append(strings.Fields(c.scope), c.scp...) {
-		if Scope(s).known() && !slices.Contains(client.Scopes, Scope(s)) {
-			client.Scopes = append(client.Scopes, Scope(s))
+		scope, ours := strings.CutPrefix(s, i.config.ScopePrefix)
+		if ours && Scope(scope).known() && !slices.Contains(client.Scopes, Scope(scope)) {
+			client.Scopes = append(client.Scopes, Scope(scope))
 		}
 	}
 	return client, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 type transport func(*http.Request) (*http.Response, error)
@@ -209,7 +210,7 @@ func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
 }
 
 func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
-	check := newIssuer(Config{}, nil).keySet.client.CheckRedirect
+	check := newIssuer(Config{}, nil, nil).keySet.client.CheckRedirect
 	for _, c := range []struct {
 		from, to string
 		follows  bool
@@ -287,4 +288,111 @@ func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// headed returns a token with these header parameters besides alg and kid; nil removes one.
+func headed(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
+	t.Helper()
+	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
+	token.Header["kid"] = "one"
+	for name, value := range parameters {
+		if value == nil {
+			delete(token.Header, name)
+		} else {
+			token.Header[name] = value
+		}
+	}
+	return "Bearer " + signed(t, token, signers()["one"])
+}
+
+func TestIssuer_RefusesCriticalHeaders(t *testing.T) {
+	r, _ := withIssuer(t, "one")
+	for _, crit := range []any{[]string{"urn:x"}, []string{"exp"}, []string{"b64"}, []string{}, "x", 7, false} {
+		r.refused(fmt.Sprintf("crit %v", crit), 401, codeInvalid, headed(t, good(), map[string]any{"crit": crit, "urn:x": 1}))
+	}
+}
+
+func TestIssuer_AcceptsOnlyListedTypes(t *testing.T) {
+	defaults, i := withIssuer(t, "one")
+	strict := newRig(t, func(c *Config) {
+		c.JWKSURL, c.Issuer, c.Audience, c.Types = i.server.URL, "https://issuer.example", "freshet", []string{"at+jwt"}
+	})
+	for _, c := range []struct {
+		typ                any
+		defaults, strictly bool
+	}{
+		{"at+jwt", true, true},
+		{"AT+JWT", true, true},
+		{"application/at+jwt", true, true},
+		{"JWT", true, false},
+		{"jwt", true, false},
+		{nil, true, false},
+		{"", false, false},
+		{"logout+jwt", false, false},
+		{"secevent+jwt", false, false},
+		{"dpop+jwt", false, false},
+		{"application/application/at+jwt", false, false},
+		{"x/at+jwt", false, false},
+		{7, false, false},
+		{[]string{"at+jwt"}, false, false},
+	} {
+		token := headed(t, good(), map[string]any{"typ": c.typ})
+		for name, one := range map[string]struct {
+			*rig
+			accepts bool
+		}{"by default": {defaults, c.defaults}, "at+jwt alone": {strict, c.strictly}} {
+			if _, p := one.ask(token); (p == nil) != one.accepts {
+				t.Errorf("%s, typ %v: got %v, want accepted: %v", name, c.typ, p, one.accepts)
+			}
+		}
+	}
+}
+
+func TestIssuer_RefusesIDAndLogoutTokens(t *testing.T) {
+	r, _ := withIssuer(t, "one")
+	for name, claim := range map[string][]any{
+		"nonce":             {"nonce", "n-0S6_WzA2Mj"},
+		"hash of a token":   {"at_hash", "77QmUPtjPfzWtF2AnpK9RQ"},
+		"hash of a code":    {"c_hash", "LDktKdoQak3Pk0cnXxCltA"},
+		"logout event":      {"events", map[string]any{"http://schemas.openid.net/event/backchannel-logout": map[string]any{}}},
+		"Keycloak, ID":      {"typ", "ID"},
+		"Keycloak, refresh": {"typ", "Refresh"},
+		"Keycloak, offline": {"typ", "Offline"},
+		"Keycloak, logout":  {"typ", "Logout"},
+		"Cognito, ID":       {"token_use", "id"},
+	} {
+		for _, typ := range []any{"JWT", nil} {
+			r.refused(name, 401, codeInvalid, headed(t, good(claim...), map[string]any{"typ": typ}))
+		}
+	}
+	r.taken("Keycloak, access", "jwt:somebody", headed(t, good("typ", "Bearer"), nil), Read, Refresh)
+	r.taken("Cognito, access", "jwt:somebody", headed(t, good("token_use", "access"), nil), Read, Refresh)
+	r.taken("RFC 9068 with the claims of a login", "jwt:somebody", headed(t, good("nonce", "x", "auth_time", 1), map[string]any{"typ": "at+jwt"}), Read, Refresh)
+}
+
+func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
+	_, i := withIssuer(t, "one")
+	r := newRig(t, func(c *Config) {
+		c.JWKSURL, c.Issuer, c.Audience, c.ScopePrefix = i.server.URL, "https://issuer.example", "freshet", "freshet:"
+	})
+	r.taken("bare", "jwt:somebody", headed(t, good("scope", "admin read see:hr"), nil))
+	r.taken("prefixed", "jwt:somebody", headed(t, good("scope", "admin freshet:read freshet:see:hr freshet:freshet:admin FRESHET:admin freshet:x"), nil), Read, See("hr"))
+	r.taken("prefixed, in scp", "jwt:somebody", headed(t, good("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
+}
+
+func TestIssuer_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
+	r, i := withIssuer(t, "one")
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good("exp", now.Add(72*time.Hour).Unix()))
+	i.serves()
+	r.at = r.at.Add(24 * time.Hour)
+	r.issuer.fetch(t.Context())
+	r.taken("after 24 hours", "jwt:somebody", token, Read, Refresh)
+	r.at = r.at.Add(time.Second)
+	r.refused("after 24 hours and a second", 503, codeNoKeys, token)
+	if got, want := testutil.ToFloat64(r.metrics.signing), float64(now.Unix()); got != want {
+		t.Errorf("access_signing_keys_read_timestamp_seconds: got %v, want %v", got, want)
+	}
+	i.serves("one")
+	r.issuer.fetch(t.Context())
+	r.taken("fetched again", "jwt:somebody", token, Read, Refresh)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/freshet/freshet/store"
 )
@@ -41,7 +42,8 @@ func splitKey(text string) (id, secret string, ok bool) {
 // byKey returns who shows this key. An unknown id takes the time of a known one.
 func (g *Guard) byKey(text string) (Client, error) {
 	id, secret, ok := splitKey(text)
-	key, known := (*g.keys.Load())[id]
+	keys := g.keys.Load()
+	key, known := keys.byID[id]
 	sum := sha256.Sum256([]byte(secret))
 	same := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
 	if !ok || !known || !same {
@@ -50,7 +52,24 @@ func (g *Guard) byKey(text string) (Client, error) {
 	if !key.ExpiresAt.IsZero() && !g.now().Before(key.ExpiresAt) {
 		return Client{}, expired()
 	}
+	if g.now().Sub(keys.readAt) > g.config.maxAgeOf(key.client) {
+		return Client{}, oldKeys()
+	}
 	return key.client, nil
+}
+
+// heldKeys are the API keys that were not revoked when they were read.
+type heldKeys struct {
+	byID   map[string]heldKey
+	readAt time.Time // when the read began
+}
+
+// maxAgeOf returns for how long a client's key is accepted after the last read.
+func (c Config) maxAgeOf(client Client) time.Duration {
+	if client.May(Admin) {
+		return c.MaxAge.AdminKeys
+	}
+	return c.MaxAge.APIKeys
 }
 
 // heldKey is a key with the client that shows it, made once and not for each request.
@@ -69,7 +88,7 @@ func held(k store.APIKey) heldKey {
 
 // holding counts the keys that may be used now.
 func (g *Guard) holding() (n int) {
-	for _, k := range *g.keys.Load() {
+	for _, k := range g.keys.Load().byID {
 		if k.ExpiresAt.IsZero() || g.now().Before(k.ExpiresAt) {
 			n++
 		}
@@ -82,7 +101,8 @@ func (g *Guard) holding() (n int) {
 func (g *Guard) without(id string) {
 	g.looking.Lock()
 	defer g.looking.Unlock()
-	next := maps.Clone(*g.keys.Load())
-	delete(next, id)
-	g.know(next)
+	keys := *g.keys.Load()
+	keys.byID = maps.Clone(keys.byID)
+	delete(keys.byID, id)
+	g.know(keys)
 }

@@ -11,13 +11,14 @@ import (
 // The codes of what a caller is told. Of a token that does not hold no more is
 // said than whether it has only expired: its holder can renew that one.
 const (
-	codeMissing = "TOKEN_MISSING"
-	codeInvalid = "INVALID_TOKEN"
-	codeExpired = "TOKEN_EXPIRED"
-	codeNoKeys  = "keys-unavailable"
-	codeScope   = "insufficient-scope"
-	codeHost    = "misdirected"
-	codeSite    = "cross-site"
+	codeMissing   = "TOKEN_MISSING"
+	codeInvalid   = "INVALID_TOKEN"
+	codeExpired   = "TOKEN_EXPIRED"
+	codeNoKeys    = "keys-unavailable"
+	codeScope     = "insufficient-scope"
+	codeHost      = "misdirected"
+	codeSite      = "cross-site"
+	codeForwarded = "forwarded-without-access-control"
 )
 
 // challenge is WWW-Authenticate as RFC 6750 has it.
@@ -52,10 +53,25 @@ func crossSite() *problem.HTTPError {
 		"This service asks nobody who they are, and so does not answer pages of other sites: add theirs to access.allowedOrigins, or set up access control.")
 }
 
+// forwarded is the problem of a request that a proxy forwarded to a service which has no
+// access control because only this machine reaches it.
+func forwarded() *problem.HTTPError {
+	return problem.New(http.StatusForbidden, codeForwarded,
+		"A proxy forwarded this request, and this service has no access control. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. If every client of the proxy may read and administer, set access.require: never.")
+}
+
 // noKeys is the problem of a token that nobody can check now.
 func noKeys() *problem.HTTPError {
 	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the key that signs this one could not be read.")
 	p.After = keysAgain
+	return p
+}
+
+// oldKeys is the problem of an API key that may have been revoked: the keys could not be
+// read for longer than access.maxAge.
+func oldKeys() *problem.HTTPError {
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be checked at the moment: the database has not answered for longer than access.maxAge allows.")
+	p.After = lookEvery
 	return p
 }
 

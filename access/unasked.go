@@ -20,8 +20,14 @@ const unasked = "unauthenticated@"
 //   - any other page can't read the answer, but an image or a no-cors fetch is
 //     enough to spend the upstream's budget.
 //
-// What is no browser sends none of the headers and passes.
+// A client that is not a browser sends none of these headers and is admitted.
+//
+// Under access.require: auto the service is open only because this machine alone reaches
+// it. A forwarded request comes from elsewhere, so it is refused.
 func (c Config) admit(r *http.Request) error {
+	if c.Require == Auto && Forwarded(r.Header) {
+		return forwarded()
+	}
 	if !c.called(r.Host) {
 		return misdirected()
 	}
@@ -42,6 +48,22 @@ func (c Config) admit(r *http.Request) error {
 		}
 	}
 	return nil
+}
+
+// clientAddressHeaders are the headers in which proxies and content delivery networks
+// pass on the client's address, besides X-Forwarded-*.
+var clientAddressHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address"}
+
+// Forwarded reports whether the headers show that a proxy forwarded the request, so that
+// the connection's address says nothing about the client. It can't recognise a proxy
+// that adds no header.
+func Forwarded(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(clientAddressHeaders, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // called reports whether the service is called by that name.

@@ -162,3 +162,34 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 		}
 	}
 }
+
+func TestGuard_RefusesForwardedRequestsWithoutAccessControl(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Require = Auto })
+	if err := r.Listen("127.0.0.1:8080"); err != nil {
+		t.Fatal(err)
+	}
+	for _, header := range []string{
+		"X-Forwarded-For", "X-Real-Ip", "Forwarded", "Via", "X-Forwarded-Host", "X-Forwarded-Proto", "x-forwarded-anything",
+		"X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address",
+	} {
+		for _, value := range []string{"203.0.113.9", "127.0.0.1", ""} {
+			status, code := r.calls("127.0.0.1:8080", header, value)
+			if status != http.StatusForbidden || code != codeForwarded {
+				t.Errorf("%s: %q: got %d %q, want 403 %q", header, value, status, code, codeForwarded)
+			}
+		}
+	}
+	if got := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeForwarded)); got != 33 {
+		t.Errorf("access_refused_total{code=%q}: got %v, want 33", codeForwarded, got)
+	}
+}
+
+func TestGuard_AdmitsForwardedRequestsWithRequireNever(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Require = Never })
+	if err := r.Listen("127.0.0.1:8080"); err != nil {
+		t.Fatal(err)
+	}
+	if status, code := r.calls("127.0.0.1:8080", "X-Forwarded-For", "203.0.113.9"); status != 200 {
+		t.Errorf("got %d %q, want 200", status, code)
+	}
+}

@@ -3,11 +3,13 @@ package console
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -59,7 +61,25 @@ func compact(text json.RawMessage) string {
 	}
 }
 
-func (c *Console) activity(w http.ResponseWriter, r *http.Request, _ access.Client) {
+// seesEntry reports whether the client may see an entry of the audit: none of the keys that it
+// names may be of an entity that the client may not see.
+func (c *Console) seesEntry(who access.Client, e settings.Entry) bool {
+	var named struct {
+		Key    string   `json:"key"`
+		Keys   []string `json:"keys"`
+		Filter struct {
+			Key string `json:"key"`
+		} `json:"filter"`
+	}
+	if json.Unmarshal(e.After, &named) != nil {
+		return true
+	}
+	return !slices.ContainsFunc(append(named.Keys, named.Key, named.Filter.Key), func(key string) bool {
+		return key != "" && !c.Known.Sees(who, schemas.Entity{Source: e.Source, Key: key}, "")
+	})
+}
+
+func (c *Console) activity(w http.ResponseWriter, r *http.Request, who access.Client) {
 	ctx, cancel := bounded(r)
 	defer cancel()
 	most := audited
@@ -76,7 +96,9 @@ func (c *Console) activity(w http.ResponseWriter, r *http.Request, _ access.Clie
 		p.Next = min(most+audited, auditedMost)
 	}
 	for _, e := range all {
-		p.Entries = append(p.Entries, actOf(e))
+		if c.seesEntry(who, e) {
+			p.Entries = append(p.Entries, actOf(e))
+		}
 	}
 	c.render(w, r, http.StatusOK, "activity", "Activity", p)
 }

@@ -38,12 +38,17 @@ type Console struct {
 	sampler *sampler
 	viewers viewers
 	died    shared[deaths] // what died since yesterday
+	// diedPublic is the part of it that every reader may see.
+	diedPublic shared[deaths]
 }
 
 // New returns the pages, below /console. Nothing runs until somebody looks.
 func New(needs Needs) *Console {
 	c := &Console{Needs: needs, pages: parsePages(), sampler: newSampler(needs), viewers: viewers{of: map[string]int{}}}
-	c.died.see, c.died.patience, c.died.clock, c.died.log = c.diedSince, diedEvery, needs.Clock, needs.Log
+	for died, visibilities := range map[*shared[deaths]][]string{&c.died: nil, &c.diedPublic: {}} {
+		died.see = func(ctx context.Context) (deaths, error) { return c.diedSince(ctx, visibilities) }
+		died.patience, died.clock, died.log = diedEvery, needs.Clock, needs.Log
+	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]handle{
 		"GET " + root:                                            c.overview,

@@ -66,8 +66,15 @@ func (f *fakeMeters) Request(client string, n int) error {
 func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {
 	known := f.entity
 	known.Entity = e
-	known.Hidden = known.Hidden || !c.Sees(known.State.Visibility)
+	if !f.Sees(c, e, known.State.Visibility) {
+		known = Entity{Entity: e}
+	}
 	return known, f.broken
+}
+
+// Sees limits the keys that begin with "hr." to the visibility hr.
+func (*fakeKnown) Sees(c access.Client, e schemas.Entity, visibility string) bool {
+	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }
 
 func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity, _ access.Client) (string, error) {
@@ -152,6 +159,7 @@ func (f *fakeLetters) Show(context.Context, store.LetterID) (schemas.DeadLetter,
 }
 
 func (f *fakeLetters) Plan(_ context.Context, o letters.Order) (letters.Planned, error) {
+	f.filters = append(f.filters, o.Filter)
 	p := f.planned
 	p.Groups = f.groups
 	return p, f.broken

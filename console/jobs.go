@@ -119,12 +119,12 @@ func (c *Console) jobOf(r *http.Request, id string) (store.LetterJob, bool, erro
 	return j, err == nil, err
 }
 
-func (c *Console) job(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *Console) job(w http.ResponseWriter, r *http.Request, who access.Client) {
 	j, found, err := c.jobOf(r, r.PathValue("id"))
 	switch {
 	case err != nil:
 		c.trouble(w, r, "The jobs can't be read.", err)
-	case !found:
+	case !found || !c.seesJob(who, j):
 		c.refuse(w, r, http.StatusNotFound, "There is no such job.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source

@@ -25,6 +25,7 @@ const (
 // lettersPage is the page of the dead letters of a filter.
 type lettersPage struct {
 	chosenLetters
+	who      access.Client
 	Sources  []string
 	Reasons  []schemas.DeadLetterReason
 	Facets   []string
@@ -170,9 +171,10 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 	return l, nil
 }
 
-// asked is the filter as the store takes it.
-func (l chosenLetters) asked() store.LetterFilter {
+// asked is the filter as the store takes it, of the letters that the client may see.
+func (l chosenLetters) asked(who access.Client) store.LetterFilter {
 	f := l.Filter
+	f.Visibilities = who.Visibilities()
 	if f.Handled == allLetters {
 		f.Handled = ""
 	}
@@ -181,10 +183,10 @@ func (l chosenLetters) asked() store.LetterFilter {
 
 // letters shows what came of all that is asked for at once: a part that can't be read must not
 // hide a job that is to be stopped.
-func (c *Console) letters(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *Console) letters(w http.ResponseWriter, r *http.Request, who access.Client) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons}
+	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
 	var err error
 	if p.chosenLetters, err = c.filterOf(r); err != nil {
 		p.Problem, p.Filter.Handled = err.Error(), store.OpenLetters
@@ -239,6 +241,10 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Clie
 	defer cancel()
 	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
 	l, err := c.Letters.Show(ctx, id)
+	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
+	if err == nil && undecodable == nil {
+		err = c.seesLetter(ctx, who, id, request.Entity)
+	}
 	switch {
 	case errors.Is(err, letters.ErrGone):
 		c.refuse(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
@@ -251,7 +257,7 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Clie
 		return
 	}
 	p := letterPage{DeadLetter: l, ID: id, Source: source, Value: readable(l.Value), Sample: readable(l.Sample), Replays: l.Replay().Count}
-	if request, err := schemas.DecodeUpdateRequest(l.Value); err == nil {
+	if undecodable == nil {
 		p.Request = &request
 	}
 	if !who.May(access.Admin) {
@@ -261,4 +267,30 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Clie
 		p.Heads = append(p.Heads, [2]string{shown(h.Key, 80), shown(string(h.Value), errorShown)})
 	}
 	c.render(w, r, http.StatusOK, "letter", "Dead letter", p)
+}
+
+// seesLetter returns letters.ErrGone if the client may not see the entity of a letter, by what
+// its index entry says and by what would be fetched now.
+func (c *Console) seesLetter(ctx context.Context, who access.Client, id store.LetterID, e schemas.Entity) error {
+	if who.May(access.Admin) {
+		return nil
+	}
+	indexed, err := c.Letters.List(ctx, store.LetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.Letter{}, 1)
+	if err != nil {
+		return err
+	}
+	visibility := ""
+	if len(indexed) > 0 {
+		visibility = indexed[0].Visibility
+	}
+	if !c.Known.Sees(who, e, visibility) {
+		return letters.ErrGone
+	}
+	return nil
+}
+
+// seesJob reports whether the client may see a job: one that names a limited entity's key
+// would tell of it.
+func (c *Console) seesJob(who access.Client, j store.LetterJob) bool {
+	return j.Filter.Key == "" || c.Known.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

@@ -56,13 +56,13 @@ func mayBe(p letters.Planned) int64 { return p.Count + p.IfReadable }
 func (planPage) Stays(why string) string { return staysOpen(why) }
 
 // orderOf reads an order. Its errors are sentences for whoever gave it.
-func (c *Console) orderOf(r *http.Request) (p planPage, o letters.Order, err error) {
+func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o letters.Order, err error) {
 	if p.chosenLetters, err = c.filterOf(r); err != nil {
 		return p, o, err
 	}
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	p.Kind, p.Lane, p.Rate, p.Most, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("most"), get("note")
-	o = letters.Order{Kind: p.Kind, Filter: p.asked(), Lane: p.Lane, Note: p.Note}
+	o = letters.Order{Kind: p.Kind, Filter: p.asked(who), Lane: p.Lane, Note: p.Note}
 	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
 		return p, o, errors.New("say whether the letters are to be replayed or purged")
 	}
@@ -92,11 +92,11 @@ func checkNote(note string) error {
 
 // plan shows what an order would do. What it counted is what is then acted on: letters that
 // come later are not of it.
-func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client) {
 	ctx, cancel := bounded(r)
 	defer cancel()
 	now := c.Clock()
-	p, o, err := c.orderOf(r)
+	p, o, err := c.orderOf(r, who)
 	if err != nil {
 		p.Problem = err.Error()
 		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
@@ -106,7 +106,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) 
 		p.Filter.Until = now.Truncate(time.Microsecond)
 	}
 	p.Filter.Handled = store.OpenLetters
-	o.Filter = p.asked()
+	o.Filter = p.asked(who)
 	if p.Plan, err = c.Letters.Plan(ctx, o); err != nil {
 		c.trouble(w, r, "The letters can't be counted.", err)
 		return
@@ -120,7 +120,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, _ access.Client) 
 
 // start gives the order of which the plan was shown, unless more letters have come to be of it.
 func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
-	p, o, err := c.orderOf(r)
+	p, o, err := c.orderOf(r, who)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
 	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
 		err = errors.New("look at what it would do first")

@@ -23,12 +23,12 @@ type deaths struct {
 	more   bool // there are more than are told apart
 }
 
-// diedSince counts what died within a day. There may be a million of them: it is counted for
-// all who look at once.
-func (c *Console) diedSince(ctx context.Context) (all deaths, err error) {
+// diedSince counts what died within a day, of these visibilities and of those of every
+// reader; nil: of all. There may be a million of them: it is counted for all who look at once.
+func (c *Console) diedSince(ctx context.Context, visibilities []string) (all deaths, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
-		groups, err := c.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since})
+		groups, err := c.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since, Visibilities: visibilities})
 		if err != nil {
 			return deaths{}, err
 		}
@@ -60,15 +60,22 @@ func (p *lettersPage) readJobs(ctx context.Context, c *Console) error {
 	}
 	now := c.Clock()
 	for _, j := range all[:min(len(all), jobsMost)] {
-		p.Jobs = append(p.Jobs, showJob(j, now))
+		if c.seesJob(p.who, j) {
+			p.Jobs = append(p.Jobs, showJob(j, now))
+		}
 	}
 	p.JobsRead = true
 	return nil
 }
 
-// readDied takes what was counted last, if it can't be counted now.
+// readDied takes what was counted last, if it can't be counted now. A client that does not
+// see every visibility gets the count of those of every reader.
 func (p *lettersPage) readDied(ctx context.Context, c *Console) error {
-	all, at, err := c.died.get(ctx, diedLife)
+	died := &c.diedPublic
+	if p.who.Visibilities() == nil {
+		died = &c.died
+	}
+	all, at, err := died.get(ctx, diedLife)
 	if at.IsZero() {
 		return err
 	}
@@ -82,11 +89,12 @@ func (p *lettersPage) readDied(ctx context.Context, c *Console) error {
 
 // readList reads the letters that the filter chooses.
 func (p *lettersPage) readList(ctx context.Context, c *Console, behind store.Letter) error {
-	all, err := c.Letters.List(ctx, p.asked(), behind, lettersShown)
+	all, err := c.Letters.List(ctx, p.asked(p.who), behind, lettersShown)
 	if err != nil {
 		return err
 	}
-	if p.Letters, p.Listed = all, true; len(all) == lettersShown {
+	p.Letters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.Letter) bool { return !c.Known.Sees(p.who, l.Entity, l.Visibility) }), true
+	if len(all) == lettersShown {
 		last, q := all[lettersShown-1], p.Query()
 		q.Set("after", letters.After(last))
 		p.Next = root + "/letters?" + q.Encode()
@@ -104,7 +112,7 @@ func lettersOf(groups []store.LetterGroup) int64 {
 
 // readGroups counts them, and judges whether they may be replayed.
 func (p *lettersPage) readGroups(ctx context.Context, c *Console) error {
-	f := p.asked()
+	f := p.asked(p.who)
 	all, err := c.Letters.Groups(ctx, f)
 	if err != nil {
 		return err

@@ -142,7 +142,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Cli
 	case err != nil:
 		c.trouble(w, r, "The jobs can't be read.", err)
 		return
-	case !found:
+	case !found || !c.seesJob(who, j):
 		c.refuse(w, r, http.StatusNotFound, "There is no such job.")
 		return
 	}

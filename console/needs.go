@@ -95,8 +95,12 @@ type Dependency struct {
 
 // Known is what is known of one entity.
 type Known interface {
-	// Entity returns all of it. Content is left out if the client may not see it.
+	// Entity returns all of it. Of an entity that the client may not see it returns what it
+	// returns of one of which nothing is known.
 	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
+	// Sees reports whether the client may see an entity whose content was fetched within the
+	// visibility, and what would be fetched of it now.
+	Sees(c access.Client, e schemas.Entity, visibility string) bool
 	// CheckKey returns why there can be no such entity.
 	CheckKey(e schemas.Entity) error
 	// Refresh asks for it in the HIGH lane, as a person does, and says in words what became
@@ -107,12 +111,10 @@ type Known interface {
 // Entity is what is known of one entity.
 type Entity struct {
 	Entity schemas.Entity
-	// Stored: State says of what; Payload is the content, if it may be shown. Hidden: there
-	// is content, and the client may not see it.
+	// Stored: State says of what; Payload is the content.
 	Stored  bool
 	State   store.State
 	Payload []byte
-	Hidden  bool
 	// FreshFor is for how long it counts as fresh after a check, AbsentFor for how long an
 	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
 	FreshFor, AbsentFor, KeepFor time.Duration

@@ -16,8 +16,9 @@ import (
 // attempt is one fetch of a task: it gives the source its permits, and has the
 // fetch numbered when the first is spent.
 type attempt struct {
-	w *Worker
-	t *task
+	w    *Worker
+	t    *task
+	room *room // for the bodies
 
 	mu      sync.Mutex
 	entered bool // into the ledger, as a record whose call is sent
@@ -73,6 +74,9 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	}
 	return &call{a: a, what: what, permit: p}, nil
 }
+
+// Grow waits for memory for a body that is larger than expected (source.Memory).
+func (a *attempt) Grow(ctx context.Context, n int64) error { return a.room.grow(ctx, n) }
 
 // named reports whether the call that decided went with a credential that is listed by a name.
 func (a *attempt) named(o source.Outcome) bool {

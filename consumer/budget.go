@@ -6,20 +6,32 @@ import (
 	"sync"
 )
 
-// budget bounds the bytes of bodies in memory. Room is reserved, by what an
-// entity will probably need, before a permit is asked for. What an answer then
-// needs more is taken in any case, for it is there already; nobody else gets room
-// until that is given back. So the bound holds as well as the estimates do.
+// budget bounds the bytes of bodies in memory. Room is reserved, by the estimate of what
+// an entity needs, before a permit is asked for. A body that is larger grows its room while
+// it is read, and its reading waits for that. One entity at a time may grow beyond the
+// limit, or entities that each have a part of their bodies would wait for each other. So
+// the bound is the limit and one entity's bodies, whatever the upstream answers.
 type budget struct {
 	mu      sync.Mutex
 	limit   int64
 	used    int64
+	beyond  *room     // the one that may grow beyond the limit; nil: none does
+	growing list.List // of *reservation of rooms that wait to grow, before all others
 	waiting list.List // of *reservation, the first comes first
+}
+
+// room is what one entity's bodies hold of the budget. Its fields are under the budget's
+// lock.
+type room struct {
+	b     *budget
+	held  int64
+	spare int64 // of held, not used by a body yet
 }
 
 type reservation struct {
 	bytes int64
 	ready chan struct{}
+	of    *room // that grows; nil: it is a new one
 }
 
 func newBudget(limit int64) *budget { return &budget{limit: limit} }
@@ -53,6 +65,75 @@ func (b *budget) acquire(ctx context.Context, n int64) error {
 	return context.Cause(ctx)
 }
 
+// enter is acquire for an entity whose bodies may turn out to be larger.
+func (b *budget) enter(ctx context.Context, n int64) (*room, error) {
+	if err := b.acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	return &room{b: b, held: n, spare: n}, nil
+}
+
+// grow waits until n more bytes may be read into memory, or until ctx ends.
+func (r *room) grow(ctx context.Context, n int64) error {
+	b := r.b
+	b.mu.Lock()
+	used := min(n, r.spare)
+	r.spare -= used
+	more := &reservation{bytes: n - used, ready: make(chan struct{}), of: r}
+	if more.bytes == 0 || b.beyond == r || b.growing.Len() == 0 && b.fits(more.bytes) {
+		b.grant(more)
+		b.mu.Unlock()
+		return nil
+	}
+	place := b.growing.PushBack(more)
+	b.admit()
+	b.mu.Unlock()
+	select {
+	case <-more.ready:
+		return nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-more.ready: // granted at the same moment; the room's end gives it back
+	default:
+		b.growing.Remove(place)
+		b.admit()
+	}
+	return context.Cause(ctx)
+}
+
+// set changes what the room holds to n bytes, which are all used; to 0 it ends the room.
+func (r *room) set(n int64) {
+	b := r.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += n - r.held
+	r.held, r.spare = n, 0
+	if n == 0 && b.beyond == r {
+		b.beyond = nil
+	}
+	b.admit()
+}
+
+// grant gives a room more, with the lock held.
+func (b *budget) grant(r *reservation) {
+	b.used += r.bytes
+	r.of.held += r.bytes
+	if b.used > b.limit && b.beyond == nil {
+		b.beyond = r.of
+	}
+	close(r.ready)
+}
+
+// inUse returns how many bytes are reserved.
+func (b *budget) inUse() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
 func (b *budget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
 // resize changes what one reservation holds; to 0 it ends it.
@@ -64,6 +145,14 @@ func (b *budget) resize(from, to int64) {
 }
 
 func (b *budget) admit() {
+	for first := b.growing.Front(); first != nil; first = b.growing.Front() {
+		r := first.Value.(*reservation)
+		if b.beyond != nil && b.beyond != r.of && !b.fits(r.bytes) {
+			return
+		}
+		b.growing.Remove(first)
+		b.grant(r)
+	}
 	for first := b.waiting.Front(); first != nil; first = b.waiting.Front() {
 		r := first.Value.(*reservation)
 		if !b.fits(r.bytes) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
@@ -114,4 +115,100 @@ func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
 	if b.used != 0 || b.waiting.Len() != 0 {
 		t.Errorf("%d in use, %d waiting", b.used, b.waiting.Len())
 	}
+}
+
+func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(100)
+		const entities, each = 8, 60 // of 10 that were expected
+		var most int64
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range entities {
+			r, err := b.enter(t.Context(), 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wg.Go(func() {
+				for range each {
+					if err := r.grow(t.Context(), 1); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					most = max(most, b.inUse())
+					mu.Unlock()
+				}
+				r.set(each)
+				time.Sleep(time.Second) // of the bubble's time
+				r.set(0)
+			})
+		}
+		wg.Wait() // a deadlock would end the test
+		if most > 100+each {
+			t.Errorf("in use: got %d at most, want at most the limit of 100 and one entity of %d", most, each)
+		}
+		if got := b.inUse(); got != 0 || b.beyond != nil {
+			t.Errorf("at the end: got %d in use, want 0", got)
+		}
+	})
+}
+
+func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(100)
+		first, _ := b.enter(t.Context(), 50)
+		second, _ := b.enter(t.Context(), 50)
+		if err := first.grow(t.Context(), 200); err != nil { // beyond the limit
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		late := errors.New("too late")
+		ended := make(chan error, 1)
+		go func() { ended <- second.grow(ctx, 80) }()
+		synctest.Wait()
+		cancel(late)
+		if err := <-ended; !errors.Is(err, late) {
+			t.Errorf("got %v, want %v", err, late)
+		}
+		if got := b.inUse(); got != 250 {
+			t.Errorf("got %d in use, want 250", got)
+		}
+		second.set(0)
+		first.set(0)
+		if got := b.inUse(); got != 0 {
+			t.Errorf("at the end: got %d in use, want 0", got)
+		}
+	})
+}
+
+func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(100)
+		first, _ := b.enter(t.Context(), 50)
+		second, _ := b.enter(t.Context(), 50)
+		if err := first.grow(t.Context(), 60); err != nil {
+			t.Fatal(err)
+		}
+		order := make(chan string, 2)
+		go func() {
+			if _, err := b.enter(t.Context(), 10); err != nil {
+				t.Error(err)
+			}
+			order <- "new"
+		}()
+		synctest.Wait()
+		go func() {
+			if err := second.grow(t.Context(), 110); err != nil {
+				t.Error(err)
+			}
+			order <- "growing"
+		}()
+		synctest.Wait()
+		first.set(0)
+		if got := <-order; got != "growing" {
+			t.Errorf("got the %s entity first, want the growing one", got)
+		}
+		second.set(0)
+		<-order
+	})
 }

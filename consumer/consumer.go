@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -96,12 +97,13 @@ type Worker struct {
 	cpu   chan struct{}       // readings at once
 	sizes *estimates
 
-	keyed   keyed
-	tasks   sync.WaitGroup
-	trouble troubles
-	gates   *gates
-	breaker *gobreaker.CircuitBreaker[struct{}] // the database's
-	opened  chan struct{}                       // it changed its state
+	concealed atomic.Bool // the log has told of a credential in content
+	keyed     keyed
+	tasks     sync.WaitGroup
+	trouble   troubles
+	gates     *gates
+	breaker   *gobreaker.CircuitBreaker[struct{}] // the database's
+	opened    chan struct{}                       // it changed its state
 }
 
 // New returns a worker. A client of its own consumes, another one writes dead letters.
@@ -123,6 +125,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		opened:     make(chan struct{}, 1),
 		leave:      leaveTimeout,
 	}
+	bodies(src.Name(), lane, needs.Metrics, w.bytes)
 	w.breaker = newBreaker(w)
 	w.writer = newWriter(w)
 	var err error

@@ -88,9 +88,13 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 		return err
 	})
 	if err == nil {
+		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
+		if visibility != "" {
+			indexed.Sample = nil // the index is listed to clients that may not see the content
+		}
 		err = w.fail(ctx, t, l, before, store.Letter{
-			LetterID: id, Reason: l.reason, Error: d.Summary(), Fingerprint: d.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
-			Replays: t.replay().Count, At: d.Time, CorrelationID: t.request.CorrelationID,
+			LetterID: id, Reason: l.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+			Replays: t.replay().Count, Visibility: visibility, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}
 	if err != nil {

@@ -28,6 +28,7 @@ type metrics struct {
 	database  prometheus.Gauge
 	yielding  prometheus.Gauge
 	suspended prometheus.Counter
+	concealed prometheus.Counter
 }
 
 // The ends of requests that are no results of a write.
@@ -81,9 +82,20 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 	m.suspended = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "entities_suspended_total", Help: "Entities that nobody asks for any more after repeated dead letters.",
 	})
-	reg.MustRegister(calls, m.oldest, m.suspended)
+	m.concealed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "credentials_concealed_total", Help: "Credentials of the source that were found in content, and replaced before it was stored.",
+	})
+	reg.MustRegister(calls, m.oldest, m.suspended, m.concealed)
 	m.begin(calls)
 	return m
+}
+
+// bodies has the registry tell how many bytes of bodies are in memory.
+func bodies(name string, lane schemas.Lane, reg prometheus.Registerer, b *budget) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "bodies_bytes", Help: "Memory reserved for bodies of answers; workers' bytes is its limit, which one entity may exceed.",
+		ConstLabels: prometheus.Labels{"source": name, "priority": string(lane)},
+	}, func() float64 { return float64(b.inUse()) }))
 }
 
 // begin has every label be there from the start: the first increment of a counter

@@ -46,7 +46,7 @@ func (w *Worker) contentOf(t *task, answers *source.Answers, c *source.Content) 
 // record hands what was found to the writer and waits until it is written,
 // settled and done; 0 if hard ended first.
 func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Result {
-	defer w.bytes.resize(f.held, 0)
+	defer f.room.set(0)
 	t := a.t
 	item := &item{
 		task: t,

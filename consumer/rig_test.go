@@ -53,6 +53,7 @@ type rig struct {
 	changes  stored
 	behind   behind
 	health   *consumer.Health
+	metrics  *prometheus.Registry // of the worker made last
 }
 
 func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
@@ -220,9 +221,10 @@ func (r *rig) status(key string) store.Status {
 // needs are what the rig's workers are given. Their retries and what
 // follows from changes are only noted.
 func (r *rig) needs() consumer.Needs {
+	r.metrics = prometheus.NewRegistry()
 	return consumer.Needs{
 		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Changes: &r.changes, Lag: &r.behind, Health: r.health,
-		Kafka: func(string) []kgo.Opt { return r.brokers() }, Log: r.log(), Metrics: prometheus.NewRegistry(),
+		Kafka: func(string) []kgo.Opt { return r.brokers() }, Log: r.log(), Metrics: r.metrics,
 	}
 }
 

@@ -2,11 +2,15 @@ package consumer_test
 
 import (
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
@@ -62,5 +66,73 @@ func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
 	}
 	if l := r.letters(); len(l) != 0 {
 		t.Errorf("letters %+v", l)
+	}
+}
+
+func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
+	for visibility, indexed := range map[string]bool{"": true, "hr": false} {
+		t.Run("visibility "+visibility, func(t *testing.T) {
+			r := newRig(t)
+			r.facet(func(f *source.Facet) { f.Retry = nil })
+			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+				if req.URL.Query().Get("ocid") != "kim" { // another entity shows that the source is healthy
+					_, _ = w.Write([]byte(`{"x":1}`))
+					return
+				}
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = w.Write([]byte(`{"employee":"Kim","salary":123456}`))
+			}, func(c *source.Config) {
+				c.Auth.Header = "X-Key"
+				c.Credentials = []source.Credential{{Name: "only", SecretEnv: "UNSET", Visibility: visibility}}
+			})
+			r.work(schemas.High)
+			r.wish("kim", schemas.High, schemas.UserRequest)
+			r.wish("other", schemas.High, schemas.UserRequest)
+			r.until("a dead letter", func() bool { return len(r.letters()) == 1 })
+			r.untilCommitted(schemas.High)
+			all, err := r.db.Letters(t.Context(), store.LetterFilter{Source: "nexon"}, store.Letter{}, 10)
+			if err != nil || len(all) != 1 {
+				t.Fatalf("visibility %q: got %d letters in the index, %v, want 1", visibility, len(all), err)
+			}
+			if got := all[0].Visibility; got != visibility {
+				t.Errorf("visibility %q: got %q in the index", visibility, got)
+			}
+			if got := strings.Contains(all[0].Error, "123456"); got != indexed {
+				t.Errorf("visibility %q: got %q in the index, want the sample: %v", visibility, all[0].Error, indexed)
+			}
+			if got := r.status("kim").Error; strings.Contains(got, "123456") {
+				t.Errorf("visibility %q: got %q in the status, want no sample", visibility, got)
+			}
+			if got := r.letters()[0].Sample; !strings.Contains(string(got), "123456") {
+				t.Errorf("visibility %q: got the sample %q in the letter, want it whole", visibility, got)
+			}
+		})
+	}
+}
+
+func TestWorker_StoresNoCredential(t *testing.T) {
+	for travels, auth := range map[string]source.Auth{"query": {Query: "api_key"}, "header": {Header: "X-Api-Key"}} {
+		t.Run(travels, func(t *testing.T) {
+			r := newRig(t)
+			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+				_, _ = w.Write([]byte(`{"links":{"self":"` + req.URL.String() + `"},"sent":"` + req.Header.Get("X-Api-Key") + `"}`))
+			}, func(c *source.Config) { c.Auth = auth })
+			if err := r.source.SetCredential("", "TopSecretCredential42"); err != nil {
+				t.Fatal(err)
+			}
+			r.work(schemas.High)
+			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.untilStored("a")
+			s, _ := r.snapshot("a")
+			text, err := s.Decode(nil)
+			if err != nil || strings.Contains(string(text), "TopSecret") || !strings.Contains(string(text), "REDACTED") {
+				t.Errorf("got %s, %v, want REDACTED in the place of the credential", text, err)
+			}
+			want := "# HELP credentials_concealed_total Credentials of the source that were found in content, and replaced before it was stored.\n" +
+				"# TYPE credentials_concealed_total counter\n" + `credentials_concealed_total{priority="HIGH",source="nexon"} 1` + "\n"
+			if err := testutil.GatherAndCompare(r.metrics, strings.NewReader(want), "credentials_concealed_total"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

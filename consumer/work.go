@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -218,29 +219,27 @@ type fetched struct {
 	outcome source.Outcome
 	calls   int
 	content content // if the outcome has content
-	held    int64   // of w.bytes, to be given back
+	room    *room   // of w.bytes, to be given back
 }
 
 // fetch makes one attempt: room for the bodies, permits, calls, reading.
 func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
-	f := fetched{held: min(w.sizes.expect(t.request.Facet), w.config.Bytes)}
-	if err := w.bytes.acquire(ctx, f.held); err != nil {
+	var f fetched
+	var err error
+	if f.room, err = w.bytes.enter(ctx, min(w.sizes.expect(t.request.Facet), w.config.Bytes)); err != nil {
 		return fetched{}, err
 	}
-	hold := func(n int) {
-		w.bytes.resize(f.held, int64(n))
-		f.held = int64(n)
-	}
+	a.room = f.room
 	answers, err := w.source.Fetch(ctx, t.plan, a)
 	if err != nil {
-		hold(0)
+		f.room.set(0)
 		return fetched{}, err
 	}
 	f.calls = answers.Calls
 	t.calls += f.calls
-	hold(answers.Bytes())
-	w.sizes.saw(t.request.Facet, f.held)
+	f.room.set(int64(answers.Bytes()))
+	w.sizes.saw(t.request.Facet, int64(answers.Bytes()))
 
 	// From the compressed body to the compressed payload without a pause: nothing
 	// decompressed waits.
@@ -248,16 +247,32 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	defer func() { <-w.cpu }()
 	f.outcome = w.source.Read(answers, time.Now())
 	w.metrics.called(f.outcome.Class, a.took)
+	w.tellConcealed(ctx, f.outcome.Concealed, t)
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
 	if f.outcome.Class != source.OK {
-		hold(0)
+		f.room.set(0)
 		return f, nil
 	}
 	f.content = w.contentOf(t, answers, f.outcome.Content)
-	hold(f.content.bytes)
+	f.room.set(int64(f.content.bytes))
 	return f, nil
+}
+
+// tellConcealed counts the credentials that were found in content. The log has a source's
+// first one as a warning: most upstreams that repeat the credential do so in every answer.
+func (w *Worker) tellConcealed(ctx context.Context, n int, t *task) {
+	if n == 0 {
+		return
+	}
+	w.metrics.concealed.Add(float64(n))
+	level := slog.LevelDebug
+	if w.concealed.CompareAndSwap(false, true) {
+		level = slog.LevelWarn
+	}
+	w.log.Log(t.traced(ctx), level, "credential found in content and replaced by REDACTED; leave the member out with the facet's select",
+		"entity", t.request.Entity.String(), "times", n)
 }
 
 // shrunk turns content that has lost too much into bad content: what is stored is

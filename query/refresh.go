@@ -16,7 +16,8 @@ import (
 )
 
 // refresh asks for a refresh that begins after the request, and waits for it if
-// the client wants to.
+// the client wants to. A client without the scope read is answered 202, or 204 once the
+// refresh has landed, and nothing about the snapshot.
 func (s *Server) refresh(c echo.Context, who access.Client) error {
 	e, f, patience, err := s.targetOf(c, who)
 	if err != nil {
@@ -50,9 +51,15 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 		return err
 	}
 	if inVain {
-		if v = s.lookLast(c, who, e, f, v); v.version() < asked.Number {
-			return s.queued(c, e)
-		}
+		v = s.lookLast(c, who, e, f, v)
+	}
+	landed := v.version() >= asked.Number
+	switch {
+	case inVain && !landed, !who.May(access.Read) && !landed:
+		return s.queued(c, e)
+	case !who.May(access.Read):
+		c.Response().Header().Set("Cache-Control", "no-store")
+		return c.NoContent(http.StatusNoContent)
 	}
 	// It has ended: in a snapshot, or in a failure of which a read tells.
 	if v, err = s.look(c, who, e, f, acceptDeadline(0)); err != nil {

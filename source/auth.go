@@ -1,7 +1,6 @@
 package source
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,13 +40,24 @@ func (a Auth) check() error {
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 // secret is one credential's value as it is now; printing it shows nothing.
-type secret struct{ atomic.Pointer[string] }
+type secret struct{ atomic.Pointer[secretValue] }
+
+type secretValue struct {
+	text string
+	// forms are the written forms of the value and of the one before it: calls under way end
+	// with that.
+	forms []form
+}
 
 func (s *secret) now() string {
-	if text := s.Load(); text != nil {
-		return *text
+	if value := s.Load(); value != nil {
+		return value.text
 	}
 	return ""
+}
+
+func (s *secret) set(text string) {
+	s.Store(&secretValue{text, formsOf(text, s.now())})
 }
 
 func (s *Source) setCredentials(secrets map[string]string) error {
@@ -71,7 +81,7 @@ func (s *Source) SetCredential(name, value string) error {
 	case strings.ContainsFunc(value, isControl):
 		return errors.New("auth: the credential holds a control character, such as a line's end; a header can't carry it")
 	}
-	at.Store(&value)
+	at.set(value)
 	return nil
 }
 
@@ -110,40 +120,3 @@ func withParameter(query, name, value string) string {
 	}
 	return strings.Join(kept, "&")
 }
-
-// concealed returns the text without any of the credentials: what an upstream answers
-// may repeat what it was asked.
-func (s *Source) concealed(text []byte) []byte {
-	for _, one := range s.credentials.secrets {
-		if value := one.now(); len(value) >= leastConcealed {
-			for _, written := range []string{value, percentEncode(value), url.QueryEscape(value)} {
-				text = bytes.ReplaceAll(text, []byte(written), []byte("REDACTED"))
-			}
-		}
-	}
-	return text
-}
-
-// discreet returns the error without any of the credentials in its text.
-func (s *Source) discreet(err error) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	if hidden := string(s.concealed([]byte(text))); hidden != text {
-		return &hiddenError{hidden, err}
-	}
-	return err
-}
-
-type hiddenError struct {
-	text string
-	err  error
-}
-
-func (e *hiddenError) Error() string        { return e.text }
-func (e *hiddenError) Is(target error) bool { return errors.Is(e.err, target) }
-
-// leastConcealed keeps a credential of a few letters, which is none, from being looked
-// for in every word.
-const leastConcealed = 6

@@ -40,7 +40,7 @@ func (s *Source) notices(one answer) []announced.Notice {
 			w.free()
 		}
 	}()
-	return s.announced.Read(one.header, func() []byte {
+	notices := s.announced.Read(one.header, func() []byte {
 		if w == nil {
 			w = walks.Get().(*walk)
 			w.plain.Reset()
@@ -50,4 +50,8 @@ func (s *Source) notices(one answer) []announced.Notice {
 		}
 		return w.plain.Bytes()
 	}, time.Now())
+	for i := range notices { // its name is kept in Redis and shown
+		notices[i].Resource = string(s.concealed([]byte(notices[i].Resource)))
+	}
+	return notices
 }

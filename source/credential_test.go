@@ -129,3 +129,21 @@ func TestACallThatWaitedForItsPermitHasTheCredentialOfNow(t *testing.T) {
 		t.Errorf("it was sent with %q", key)
 	}
 }
+
+func TestCredentialKeys_AreCaseSensitiveUnlessTheyIgnoreCase(t *testing.T) {
+	for keys, want := range map[string]string{"acme/.*": "", "(?i)acme/.*": "staff"} {
+		c, err := newCredentials([]Credential{
+			{Name: "acme", SecretEnv: "A", Keys: keys, Visibility: "staff"},
+			{Name: "all", SecretEnv: "B"},
+		}, Auth{Header: "X-Api-Key"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, got := c.of("acme/x"); got != "staff" {
+			t.Errorf("keys %q, acme/x: got visibility %q, want staff", keys, got)
+		}
+		if _, got := c.of("ACME/x"); got != want {
+			t.Errorf("keys %q, ACME/x: got visibility %q, want %q", keys, got, want)
+		}
+	}
+}

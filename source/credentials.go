@@ -15,7 +15,8 @@ type Credential struct {
 	SecretFile string `yaml:"secretFile,omitempty"`
 	// Keys is a regular expression of the whole keys that it is used for; empty: of
 	// all. Of the credentials whose keys match, those that see what the first of them
-	// sees are used.
+	// sees are used. It is case-sensitive: where the upstream's keys are not, ACME/x passes
+	// by "acme/.*" to the next credential. Write (?i) in front, as in "(?i)acme/.*".
 	Keys string `yaml:"keys,omitempty"`
 	// Visibility names who may see what is fetched with it; empty: every reader.
 	Visibility string `yaml:"visibility,omitempty"`

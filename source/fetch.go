@@ -3,9 +3,11 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -14,6 +16,13 @@ type Permits interface {
 	// Acquire waits until that call may be sent. It fails when ctx ends, or when
 	// the fetch is no longer wanted.
 	Acquire(ctx context.Context, c Call) (Permit, error)
+}
+
+// Memory is what Permits may be besides: then bodies are read into memory only as it says.
+type Memory interface {
+	// Grow waits until n more bytes of a body may be read into memory. It fails when ctx
+	// ends, and then the body is not read any further.
+	Grow(ctx context.Context, n int64) error
 }
 
 // Permit is the right to send one call.
@@ -63,7 +72,7 @@ type answer struct {
 	permit Permit
 
 	more   []answer // the pages that follow
-	astray error    // why there is no page after this one, though there should be
+	astray error    // why the redirect or the link to the next page was not followed
 }
 
 func (a answer) bytes() int {
@@ -137,8 +146,8 @@ func (s *Source) call(ctx context.Context, p *Plan, r request, room int64, permi
 		if err != nil || one.err != nil || one.status < 300 || one.status > 399 || one.status == http.StatusNotModified || r.call.Method != http.MethodGet {
 			return one, r, calls, err
 		}
-		to := s.elsewhere(r.url, one.header.Get("Location"))
-		if to == nil {
+		var to *url.URL
+		if to, one.astray = s.elsewhere(r.url, one.header.Get("Location")); to == nil {
 			break
 		}
 		r.url = to
@@ -146,15 +155,41 @@ func (s *Source) call(ctx context.Context, p *Plan, r request, room int64, permi
 	return one, r, calls, nil
 }
 
-// elsewhere returns where an answer leads, or nil if that is nowhere or on another
-// host: the credential must not follow there.
-func (s *Source) elsewhere(from *url.URL, location string) *url.URL {
+// elsewhere returns the target of a redirect or a link. The credential must not leave
+// baseURL, so an error says why a target can't be followed: it is on another host, or
+// outside baseURL's path, where tenants may share a host. Nil and no error: there is none.
+func (s *Source) elsewhere(from *url.URL, location string) (*url.URL, error) {
+	if location == "" {
+		return nil, nil //nolint:nilnil // it leads nowhere
+	}
 	to, err := from.Parse(location)
-	if err != nil || location == "" || to.Scheme != from.Scheme || to.Host != from.Host {
-		return nil
+	switch {
+	case err != nil:
+		return nil, errors.New("leads to an address that can't be read")
+	case to.Scheme != from.Scheme || to.Host != from.Host || to.User != nil:
+		return nil, errors.New("leads to another host, where the credential must not go")
+	case !below(to, s.base):
+		return nil, fmt.Errorf("leads outside baseURL's path, %s, where the credential must not go; if it may, shorten baseURL and lengthen the documents' paths", s.base.EscapedPath())
 	}
 	if s.config.Auth.Query != "" { // an upstream may repeat it
 		to.RawQuery = withParameter(to.RawQuery, s.config.Auth.Query, "")
 	}
-	return to
+	return to, nil
+}
+
+// below reports whether a URL's path is the base's or below it, however a server reads it:
+// some decode %2e%2e, take a backslash for a slash, or drop what follows a semicolon.
+func below(to, base *url.URL) bool {
+	root := trimSlash(base.EscapedPath())
+	if path := to.EscapedPath(); path != root && !strings.HasPrefix(path, root+"/") {
+		return false
+	}
+	if root == "" {
+		return true
+	}
+	isSlash := func(r rune) bool { return r == '/' || r == '\\' }
+	return !slices.ContainsFunc(strings.FieldsFunc(to.Path, isSlash), func(segment string) bool {
+		name, _, _ := strings.Cut(segment, ";")
+		return name == ".."
+	})
 }

@@ -32,7 +32,9 @@ func (s *Source) document(ctx context.Context, p *Plan, r request, permits Permi
 			next, astray = nil, fmt.Errorf("there are more than %d pages; narrow what is asked for, or raise the document's paging.most", n)
 		}
 		if next == nil {
-			last.astray = astray
+			if astray != nil {
+				last.astray = astray
+			}
 			return first, calls, nil
 		}
 		one, at, sent, err := s.call(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
@@ -86,9 +88,9 @@ func (s *Source) follow(r *request, page answer) (string, error) {
 	if err != nil || link == "" {
 		return "", err
 	}
-	to := s.elsewhere(r.url, link)
-	if to == nil {
-		return "", errors.New("the link to the next page leads to another host, where the credential must not go")
+	to, err := s.elsewhere(r.url, link)
+	if err != nil {
+		return "", fmt.Errorf("the link to the next page %w", err)
 	}
 	r.url = to
 	return to.RequestURI(), nil

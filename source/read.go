@@ -23,6 +23,8 @@ type Outcome struct {
 	Class Class
 	// Content is set when Class is OK; its owner releases it.
 	Content *Content
+	// Concealed counts how often Content had a credential in it, which was replaced.
+	Concealed int
 	// Validator is what a single document was given to recognise it by.
 	Validator Validator
 	// The rest tells of the answer that decided the class, if it was not OK.
@@ -70,6 +72,7 @@ type walk struct {
 	gzip      gzip.Reader
 	wire      bytes.Reader
 	hash      hash.Hash
+	concealed int // credentials that were replaced in the content
 }
 
 var walks = sync.Pool{New: func() any { return &walk{hash: sha256.New()} }}
@@ -92,6 +95,7 @@ func (s *Source) Read(a *Answers, now time.Time) Outcome {
 	w := walks.Get().(*walk)
 	c := &w.canonical
 	c.out, c.ignored, c.members = append(c.out[:0], '{'), c.ignored[:0], c.members[:0]
+	w.concealed = 0
 	result := Outcome{Class: OK}
 	for i, one := range a.answers {
 		if errors.Is(one.err, errUseless) {
@@ -111,19 +115,19 @@ func (s *Source) Read(a *Answers, now time.Time) Outcome {
 	w.hash.Reset()
 	c.counted(func(part []byte) { w.hash.Write(part) })
 	w.hash.Sum(content.Hash[:0])
-	result.Content = content
+	result.Content, result.Concealed = content, w.concealed
 	if r := a.plan.requests[0]; len(a.answers) == 1 && r.call.Method == http.MethodGet && r.paging == nil {
 		h := a.answers[0].header
-		result.Validator = Validator{ETag: storable(h.Get("Etag")), LastModified: storable(h.Get("Last-Modified"))}
+		result.Validator = Validator{ETag: s.storable(h.Get("Etag")), LastModified: s.storable(h.Get("Last-Modified"))}
 	}
 	return result
 }
 
 // storable returns a validator if it can be kept and sent again, or nothing: a
-// header may hold bytes that no database takes as text (RFC 9110 §5.5).
-func storable(validator string) string {
+// header may hold bytes that no database takes as text (RFC 9110 §5.5), or the credential.
+func (s *Source) storable(validator string) string {
 	const longest = 1 << 10
-	if len(validator) > longest || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
+	if len(validator) > longest || s.repeats([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return ""
 	}
 	return validator
@@ -140,7 +144,7 @@ func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time
 	if o.Class != OK {
 		return o
 	}
-	if err := w.canonical.entry(d.name, w.plain.Bytes(), p.facet.paths); err != nil {
+	if err := s.put(w, d.name, w.plain.Bytes(), p.facet.paths); err != nil {
 		return r.notContent(err)
 	}
 	return o
@@ -172,7 +176,7 @@ func (s *Source) readPages(w *walk, p *Plan, d document, first answer, now time.
 		}
 		list = append(list, items...)
 	}
-	if err := w.canonical.entry(d.name, append(list, ']'), p.facet.paths); err != nil {
+	if err := s.put(w, d.name, append(list, ']'), p.facet.paths); err != nil {
 		return r.notContent(err)
 	}
 	return o
@@ -204,7 +208,11 @@ func (r reading) understand(conditional bool) Outcome {
 	}
 	v := s.classify(one.status, one.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {
-		return r.failed(v, fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status)))
+		err := fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status))
+		if one.astray != nil {
+			err = fmt.Errorf("%w, a redirect that %w", err, one.astray)
+		}
+		return r.failed(v, err)
 	}
 	switch {
 	case errors.Is(err, ErrOversized):
@@ -223,10 +231,10 @@ func (r reading) failed(v verdict, err error) Outcome {
 	o := Outcome{
 		Class: v.class, Block: v.block, Wait: v.wait, Status: r.answer.status, Permit: r.answer.permit,
 		Err:    r.s.discreet(fmt.Errorf("document %s: %w", r.name, err)),
-		Sample: r.s.concealed(bytes.Clone(plain[:min(len(plain), sampleBytes)])),
+		Sample: r.s.sample(plain),
 	}
 	if header != nil {
-		o.SampleType = header.Get("Content-Type")
+		o.SampleType = string(r.s.concealed([]byte(header.Get("Content-Type"))))
 		o.RetryAfter = announced.RetryAfter(refusesAll(v.class), header, r.now)
 	}
 	return o

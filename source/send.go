@@ -118,7 +118,11 @@ func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permi
 	}
 	defer func() { _ = resp.Body.Close() }()
 	one = answer{status: resp.StatusCode, header: resp.Header, permit: last(&spent)}
-	one.body, one.err = readBody(resp, room)
+	grow := func(int64) error { return nil }
+	if memory, bounded := permits.(Memory); bounded {
+		grow = func(n int64) error { return memory.Grow(call, n) }
+	}
+	one.body, one.err = readBody(resp, room, grow)
 	if one.err != nil {
 		one.err = s.discreet(plainError(call, one.err))
 	}
@@ -179,18 +183,40 @@ func (s *Source) dress(req *http.Request, r request, v Validator) {
 	}
 }
 
-// readBody reads at most limit bytes, as they come on the wire.
-func readBody(resp *http.Response, limit int64) ([]byte, error) {
-	var b bytes.Buffer
-	if n := resp.ContentLength; n > 0 && n <= limit {
-		b.Grow(int(n) + bytes.MinRead)
+// firstRead is how many bytes are made ready for a body before it is read. What an answer
+// says of its length may be false, so it is believed up to knownRead only.
+const firstRead, knownRead = 4 << 10, 64 << 10
+
+// readBody reads at most limit bytes, as they come on the wire. Memory is asked for before
+// it is used.
+func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
+	size := int64(firstRead)
+	if n := resp.ContentLength; n >= 0 && n <= limit {
+		size = min(n+1, knownRead) // one more, so that the end is seen
 	}
-	n, err := b.ReadFrom(io.LimitReader(resp.Body, limit+1))
-	if err == nil && n > limit {
-		b.Truncate(int(limit))
-		err = ErrOversized
+	var body []byte
+	for {
+		if len(body) == cap(body) {
+			more := min(max(int64(cap(body)), size), limit+1-int64(cap(body)))
+			if n := resp.ContentLength; n >= int64(cap(body)) && n <= limit {
+				more = min(more, n+1-int64(cap(body)))
+			}
+			if err := grow(more); err != nil {
+				return body, err
+			}
+			body = append(make([]byte, 0, int64(cap(body))+more), body...)
+		}
+		n, err := resp.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case int64(len(body)) > limit:
+			return body[:limit], ErrOversized
+		case errors.Is(err, io.EOF):
+			return body, nil
+		case err != nil:
+			return body, err
+		}
 	}
-	return b.Bytes(), err
 }
 
 func newTransport(inFlight int) *http.Transport {

@@ -22,7 +22,8 @@ import (
 // Config describes one upstream. The yaml tags are its form in the
 // configuration file.
 type Config struct {
-	// BaseURL is what every document's path is appended to.
+	// BaseURL is what every document's path is appended to. Redirects and links to the next
+	// page are followed only below it, so that the credential does not leave it.
 	BaseURL string `yaml:"baseURL"`
 	// Insecure says that a credential may travel over http to another machine.
 	Insecure bool `yaml:"insecure,omitempty"`
@@ -80,11 +81,11 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	base, err := url.Parse(config.BaseURL)
 	switch {
 	case err != nil:
-		fail("baseURL: %w", err)
+		fail("baseURL: it is no URL; write it as in https://api.example.com")
 	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
-		fail("baseURL: %q needs a scheme (http or https) and a host", config.BaseURL)
+		fail("baseURL: it needs a scheme (http or https) and a host, as in https://api.example.com") // not the value: it may hold a password
 	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
-		fail("baseURL: %q must have no user, query or fragment", config.BaseURL)
+		fail("baseURL: it must have no user, query or fragment; the credential goes into auth")
 	}
 	s.base = base
 	if config.Timeout <= 0 {

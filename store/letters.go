@@ -31,7 +31,9 @@ type Letter struct {
 	Status             int // of the upstream's last answer; 0 if there was none
 	Attempts           int // calls of the upstream
 	// Replays is how often what failed had been replayed.
-	Replays       int
+	Replays int
+	// Visibility names the clients that may see the letter; empty: every reader.
+	Visibility    string
 	At            time.Time
 	CorrelationID string
 	// Handled is what was done about it; empty while it is open. Job is the job that did
@@ -66,6 +68,9 @@ type LetterFilter struct {
 	Offset      *int64                   `json:"offset,omitempty"`
 	// Handled is open, handled, replayed or purged.
 	Handled string `json:"handled,omitempty"`
+	// Visibilities limits the letters to these visibilities and those of every reader; nil:
+	// no limit. It belongs to the client that lists, so that a job does not keep it.
+	Visibilities []string `json:"-"`
 }
 
 // What LetterFilter.Handled may be besides Replayed and Purged.
@@ -116,11 +121,19 @@ func (f LetterFilter) where(args []any) (string, []any) {
 	if f.Offset != nil {
 		add("kafka_offset = $%d", *f.Offset)
 	}
+	if f.Visibilities != nil {
+		any := []string{"visibility = ''"}
+		for _, v := range f.Visibilities {
+			args = append(args, v)
+			any = append(any, fmt.Sprintf("visibility = $%d", len(args)))
+		}
+		conditions = append(conditions, "("+strings.Join(any, " OR ")+")")
+	}
 	return strings.Join(conditions, " AND "), args
 }
 
 const letterColumns = `topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
-	at, correlation_id, handled, handled_at, handled_by, job`
+	at, correlation_id, handled, handled_at, handled_by, job, visibility`
 
 // SelectLetters returns the statement that lists the chosen letters, the newest first,
 // behind one of them unless its time is zero; and what it takes. It returns what
@@ -191,12 +204,12 @@ const (
 	// InsertLetter takes LetterArgs. A letter that is written again is the same; one of
 	// another time lies on a topic that was made anew, and the one before it is gone.
 	InsertLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
-	at, correlation_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+	at, correlation_id, visibility)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 ON CONFLICT (topic, kafka_partition, kafka_offset) DO UPDATE
 SET source = excluded.source, facet = excluded.facet, key = excluded.key, reason = excluded.reason, error = excluded.error,
 	fingerprint = excluded.fingerprint, status = excluded.status, attempts = excluded.attempts, replays = excluded.replays,
-	at = excluded.at, correlation_id = excluded.correlation_id, handled = '', handled_at = 0, handled_by = '', job = ''
+	at = excluded.at, correlation_id = excluded.correlation_id, visibility = excluded.visibility, handled = '', handled_at = 0, handled_by = '', job = ''
 WHERE dead_letters.at <> excluded.at`
 
 	// HandleLetter takes HandleArgs.
@@ -247,6 +260,7 @@ func (l Letter) LetterArgs() []any {
 	return []any{
 		l.Topic, l.Partition, l.Offset, l.Entity.Source, l.Entity.Facet, l.Entity.Key,
 		string(l.Reason), cleanTo(l.Error, MaxIndexedError), l.Fingerprint, l.Status, l.Attempts, l.Replays, toMicros(l.At), clean(l.CorrelationID),
+		l.Visibility,
 	}
 }
 
@@ -254,7 +268,7 @@ func (l Letter) LetterArgs() []any {
 func (l *Letter) ScanLetter(scan func(...any) error) error {
 	var at, handled int64
 	err := scan(&l.Topic, &l.Partition, &l.Offset, &l.Entity.Source, &l.Entity.Facet, &l.Entity.Key,
-		&l.Reason, &l.Error, &l.Fingerprint, &l.Status, &l.Attempts, &l.Replays, &at, &l.CorrelationID, &l.Handled, &handled, &l.HandledBy, &l.Job)
+		&l.Reason, &l.Error, &l.Fingerprint, &l.Status, &l.Attempts, &l.Replays, &at, &l.CorrelationID, &l.Handled, &handled, &l.HandledBy, &l.Job, &l.Visibility)
 	l.At, l.HandledAt = fromMicros(at), fromMicros(handled)
 	return err
 }

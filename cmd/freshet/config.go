@@ -283,16 +283,3 @@ func (c *Config) check() error {
 	}
 	return errors.Join(errs...)
 }
-
-// redacted returns the configuration without its secrets, to be printed.
-func (c Config) redacted() Config {
-	for _, u := range []*string{&c.Database.URL, &c.Database.DirectURL} {
-		if parsed, err := url.Parse(*u); err == nil && parsed.User != nil {
-			if _, secret := parsed.User.Password(); secret {
-				parsed.User = url.UserPassword(parsed.User.Username(), "REDACTED")
-				*u = parsed.String()
-			}
-		}
-	}
-	return c
-}

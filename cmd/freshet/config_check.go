@@ -35,7 +35,7 @@ func (p *program) config() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(p.stdout, "%s: %s\n", name, s.BaseURL)
+				fmt.Fprintf(p.stdout, "%s: %s\n", name, hidden(s.BaseURL, "baseURL"))
 				s.explainQuota(p.stdout, quota)
 				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 					f := s.Facets[facet]
@@ -45,7 +45,7 @@ func (p *program) config() *cobra.Command {
 				s.explainPrefetch(p.stdout, name)
 				for _, at := range places(s.Config) {
 					if at.env != "" && at.file == "" && lookup(p.env, at.env) == "" {
-						fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", at.env)
+						fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", hidden(at.env, "secretEnv"))
 					}
 				}
 			}

@@ -149,10 +149,7 @@ func (l *levels) handler(log *slog.Logger) http.Handler {
 func fromHere(next http.Handler) http.Handler {
 	return ownNames(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		here := err == nil && net.ParseIP(host).IsLoopback() && access.Loopback(r.Host)
-		for _, forwarded := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} { // by a proxy on this machine
-			here = here && r.Header.Get(forwarded) == ""
-		}
+		here := err == nil && net.ParseIP(host).IsLoopback() && access.Loopback(r.Host) && !access.Forwarded(r.Header)
 		if !here {
 			_ = problem.New(http.StatusForbidden, "not-from-here", "The level of logs is changed from this machine alone, at a loopback address.").Write(w, r)
 			return

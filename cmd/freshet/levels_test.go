@@ -115,6 +115,7 @@ func TestNobodyElseChangesTheLevelWhereMetricsAreOpen(t *testing.T) {
 		{"another machine that says otherwise", "10.0.0.7:5000", "localhost", nil, http.StatusForbidden},
 		{"a page whose name leads here", "127.0.0.1:5000", "evil.example", nil, http.StatusMisdirectedRequest},
 		{"another machine, by a proxy on this one", "127.0.0.1:5000", "127.0.0.1:9464", http.Header{"X-Forwarded-For": {"203.0.113.9"}}, http.StatusForbidden},
+		{"a proxy that adds X-Forwarded-Host only", "127.0.0.1:5000", "127.0.0.1:9464", http.Header{"X-Forwarded-Host": {"ops.example"}}, http.StatusForbidden},
 		{"a page of another site", "127.0.0.1:5000", "localhost:9464", http.Header{"Sec-Fetch-Site": {"cross-site"}}, http.StatusForbidden},
 	} {
 		l.set(slog.LevelInfo, 0)

@@ -29,7 +29,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "freshet: "+err.Error())
+	fmt.Fprintln(root.ErrOrStderr(), "freshet: "+err.Error())
 	if errors.As(err, new(usageError)) {
 		return 2
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -32,10 +33,12 @@ type program struct {
 	env            []string
 	stdout, stderr io.Writer
 	configFile     string
+	mask           *masker // of stderr
 }
 
 func newRoot(env []string, stdout, stderr io.Writer) *cobra.Command {
-	p := &program{env: env, stdout: stdout, stderr: stderr}
+	p := &program{env: env, stdout: stdout, mask: &masker{}}
+	p.stderr = p.mask.writer(stderr)
 	root := &cobra.Command{
 		Use:   "freshet",
 		Short: "Keeps local snapshots of rate-limited data fresh, and serves them in milliseconds",
@@ -52,7 +55,7 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
@@ -106,8 +109,23 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// load returns the configuration of a command.
-func (p *program) load() (Config, error) { return loadConfig(p.configFile, p.env) }
+// load returns the configuration of a command. Its secrets stand in no error and no log.
+func (p *program) load() (Config, error) {
+	text, err := os.ReadFile(p.configFile)
+	if err != nil {
+		text = nil // loading says why
+	}
+	p.mask.learn(text, p.env)
+	c, err := loadConfig(p.configFile, p.env)
+	return c, p.mask.masked(err)
+}
+
+// requireSecret reads a credential, which then stands in no log.
+func (p *program) requireSecret(at place) (string, error) {
+	secret, err := requireSecret(at)
+	p.mask.add(found{secret, true})
+	return secret, err
+}
 
 func (p *program) logger(c LogConfig) (*slog.Logger, *levels) {
 	l := newLevels(c.Level)
@@ -121,7 +139,7 @@ func (p *program) logger(c LogConfig) (*slog.Logger, *levels) {
 
 // connect returns the parts of a role on real services, and what closes them.
 func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func(), err error) {
-	parts := parts{config: config, secret: requireSecret}
+	parts := parts{config: config, secret: p.requireSecret}
 	parts.log, parts.levels = p.logger(config.Log)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
 	if parts.kafka, err = config.Kafka.kafkaOptions(); err != nil {

@@ -47,7 +47,7 @@ func requireSecret(at place) (string, error) {
 		if secret := strings.TrimSpace(os.Getenv(at.env)); secret != "" {
 			return secret, nil
 		}
-		return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the upstream's credential", at.setting, at.env)
+		return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the upstream's credential", at.setting, hidden(at.env, "secretEnv"))
 	}
 	return "", nil
 }

@@ -73,6 +73,9 @@ func (s seen) state() string {
 	return text
 }
 
+// errLanded says that a refresh has landed, to a client that may not read the snapshot.
+var errLanded = errors.New("the refresh has landed, and the key or token lacks the scope read to see it")
+
 // read asks a query service for or about an entity; not a snapshot: found is false.
 func (p *program) read(cmd *cobra.Command, api *admin, method, path string, scope access.Scope) (s seen, found bool, err error) {
 	r, err := api.send(cmd.Context(), method, "/v1"+path, nil)
@@ -81,6 +84,8 @@ func (p *program) read(cmd *cobra.Command, api *admin, method, path string, scop
 	}
 	readable := json.Unmarshal(r.text, &s) == nil
 	switch {
+	case r.code == http.StatusNoContent:
+		return s, false, errLanded
 	case r.code == http.StatusNotFound && s.Freshness != "":
 		return s, false, notFoundError{errors.New("the upstream has no such entity: " + s.state())}
 	case r.code != http.StatusOK && r.code != http.StatusAccepted:
@@ -155,6 +160,10 @@ func (p *program) snapshotRefresh() *cobra.Command {
 				path += "?wait=" + wait.String()
 			}
 			s, found, err := p.read(cmd, api, http.MethodPost, path, access.Refresh)
+			if errors.Is(err, errLanded) {
+				_, err = fmt.Fprintf(p.stdout, "%s: %v\n", e, err)
+				return err
+			}
 			if err != nil {
 				return err
 			}

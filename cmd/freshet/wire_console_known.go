@@ -49,7 +49,8 @@ func (k known) CheckKey(e schemas.Entity) error {
 }
 
 // Entity looks everywhere at once. Without Redis only Way is missing; without the database
-// there is an error.
+// there is an error. For a client that may not see the entity it looks as well, so that the
+// time does not tell of it, and returns nothing.
 func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
 	if err := k.CheckKey(e); err != nil {
 		return console.Entity{}, err
@@ -58,8 +59,9 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	found := console.Entity{Entity: e, FreshFor: facet.FreshFor, AbsentFor: facet.AbsentFor, KeepFor: facet.KeepFor}
+	empty := found
 	looks := []func() error{
-		func() error { return k.content(ctx, &found, c) },
+		func() error { return k.content(ctx, &found) },
 		func() error {
 			all, err := k.parts.store.Statuses(ctx, []schemas.Entity{e})
 			if err == nil {
@@ -92,6 +94,11 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	if err := errors.Join(errs...); err != nil {
 		return console.Entity{}, err
 	}
+	if !k.Sees(c, e, found.State.Visibility) {
+		empty.Status, empty.Way.Unknown = store.Status{Entity: e}, found.Way.Unknown
+		return empty, nil
+	}
+	found.Letters = slices.DeleteFunc(found.Letters, func(l store.Letter) bool { return !k.Sees(c, e, l.Visibility) })
 	if w := &found.Way; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
@@ -110,9 +117,8 @@ func outlived(log *slog.Logger, err *error) {
 	}
 }
 
-// content looks at what is stored. As for readers, both count: what it was fetched within,
-// and what it would be fetched within now.
-func (k known) content(ctx context.Context, found *console.Entity, c access.Client) error {
+// content looks at what is stored.
+func (k known) content(ctx context.Context, found *console.Entity) error {
 	s, err := k.parts.store.Get(ctx, found.Entity)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -121,16 +127,19 @@ func (k known) content(ctx context.Context, found *console.Entity, c access.Clie
 		return err
 	}
 	found.Stored, found.State = true, s.State
-	if found.Hidden = s.HasContent() && !k.sees(c, s.State); found.Hidden || !s.HasContent() {
+	if !s.HasContent() {
 		return nil
 	}
 	found.Payload, err = s.Decode(nil)
 	return err
 }
 
-// sees reports whether a client sees an entity, of which this is stored.
-func (k known) sees(c access.Client, stored store.State) bool {
-	return c.Sees(stored.Visibility) && c.Sees(k.sources[stored.Entity.Source].Visibility(stored.Entity.Key))
+// Sees reports whether a client sees an entity. As for readers, both count: the visibility
+// within which its content was fetched, and the one within which it would be fetched now. Of a
+// source that is not configured any more nobody knows the latter.
+func (k known) Sees(c access.Client, e schemas.Entity, visibility string) bool {
+	src, there := k.sources[e.Source]
+	return c.Sees(visibility) && (!there || c.Sees(src.Visibility(e.Key)))
 }
 
 // registered finds an entity among those that are prefetched: of all whose keys begin as its
@@ -168,7 +177,7 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 	if err != nil {
 		return "", err
 	}
-	if !k.sees(c, stored[0]) {
+	if !k.Sees(c, e, stored[0].Visibility) {
 		return "No refresh is queued: it may be seen by others alone, and so it is for them to ask for.", nil
 	}
 	facet, _ := k.sources[e.Source].Facet(e.Facet)

@@ -52,8 +52,16 @@ func (f *facts) look(key string, c access.Client) console.Entity {
 
 func eachDatabase(t *testing.T, test func(f *facts)) {
 	t.Helper()
-	t.Run("SQLite", func(t *testing.T) { test(newFacts(t, nil)) })
-	t.Run("PostgreSQL", func(t *testing.T) { test(newFacts(t, onPostgres(t))) })
+	eachDatabaseWith(t, func(*parts) {}, test)
+}
+
+func eachDatabaseWith(t *testing.T, change func(*parts), test func(f *facts)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(newFacts(t, change)) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		database := onPostgres(t)
+		test(newFacts(t, func(p *parts) { change(p); database(p) }))
+	})
 }
 
 func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
@@ -124,15 +132,64 @@ func TestWhoMayNotSeeAnEntityIsNotShownItsContent(t *testing.T) {
 	f.write("never", 9, time.Minute, "")
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
-		if !got.Stored || got.State.Version == 0 || (got.Payload == nil) != (key != "never") || got.Hidden != (got.Payload == nil) {
-			t.Errorf("%s: anybody is shown %s, hidden: %v", key, got.Payload, got.Hidden)
+		if got.Stored != (key == "never") || (got.Payload == nil) != (key != "never") {
+			t.Errorf("%s: anybody is shown %+v", key, got)
 		}
 		for _, c := range []access.Client{partner, {Name: "key:3", Scopes: []access.Scope{access.Admin}}} {
-			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` || got.Hidden {
+			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` {
 				t.Errorf("%s: %s is shown %s", key, c.Name, got.Payload)
 			}
 		}
 	}
+}
+
+func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
+	eachDatabaseWith(t, func(p *parts) {
+		c := p.config.Sources[builtIn]
+		c.Auth.SecretEnv = ""
+		c.Credentials = []source.Credential{
+			{Name: "theirs", SecretEnv: "THEIRS", Keys: "hr.*", Visibility: "partner"}, {Name: "ours", SecretEnv: "OURS"},
+		}
+		p.config.Sources[builtIn] = c
+	}, func(f *facts) {
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		for _, key := range []string{"hr1", "then"} {
+			f.write(key, 7, time.Minute, "partner")
+			if _, err := f.store.RegisterEntities(f.Context(), []store.Registered{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+				f.Fatal(err)
+			}
+			if err := f.store.Fail(f.Context(), store.Status{
+				Entity: one(key), State: store.Failed, Reason: "UPSTREAM_4XX", Error: "refused", Number: 8, Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
+			}, &store.Letter{
+				LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: int64(key[0])}, Entity: one(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
+			}); err != nil {
+				f.Fatal(err)
+			}
+			if err := f.rdb.HSet(f.Context(), "upd:{"+one(key).String()+"}", "hold", "FAILED 9999999999999 8", "ver", "8").Err(); err != nil {
+				f.Fatal(err)
+			}
+			want := f.look("nobody", anybody)
+			want.Entity, want.Status.Entity = one(key), one(key)
+			want.Letters = nil
+			if got := f.look(key, anybody); !reflect.DeepEqual(got, want) {
+				f.Errorf("%s without see:partner: got %+v, want %+v", key, got, want)
+			}
+			if got := f.look(key, partner); !got.Stored || len(got.Letters) != 1 || got.Registered == nil || got.Way.Hold == "" {
+				f.Errorf("%s with see:partner: got %+v, want all of it", key, got)
+			}
+		}
+		f.write("public", 7, time.Minute, "")
+		if err := f.store.Fail(f.Context(), store.Status{
+			Entity: one("public"), State: store.Failed, Number: 8, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now,
+		}, &store.Letter{
+			LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: 7}, Entity: one("public"), At: now, Visibility: "partner",
+		}); err != nil {
+			f.Fatal(err)
+		}
+		if got := f.look("public", anybody); !got.Stored || len(got.Letters) != 0 {
+			f.Errorf("an entity that was limited when it became a dead letter: got %+v, want no dead letter", got)
+		}
+	})
 }
 
 // The hash is written as package lua does.

@@ -80,6 +80,32 @@ func (b bench) handle(h store.Handling, ids ...store.LetterID) {
 	}
 }
 
+func testLetterVisibility(b bench) {
+	public, staff, partner := letter(key("public"), 1), letter(key("staff"), 2), letter(key("partner"), 3)
+	staff.Visibility, partner.Visibility = "staff", "partner"
+	b.bury(public, staff, partner)
+	for _, c := range []struct {
+		visibilities []string
+		want         []store.Letter
+	}{
+		{nil, []store.Letter{partner, staff, public}},
+		{[]string{}, []store.Letter{public}},
+		{[]string{"staff"}, []store.Letter{staff, public}},
+		{[]string{"staff", "partner", "other"}, []store.Letter{partner, staff, public}},
+		{[]string{"' OR '1'='1"}, []store.Letter{public}},
+	} {
+		filter := store.LetterFilter{Source: entity.Source, Visibilities: c.visibilities}
+		got, err := b.store.Letters(b.Context(), filter, store.Letter{}, 9)
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			b.Errorf("letters within %q: got %+v, %v, want %+v", c.visibilities, got, err, c.want)
+		}
+		groups, err := b.store.GroupLetters(b.Context(), filter, 9)
+		if err != nil || len(groups) != 1 || groups[0].Count != int64(len(c.want)) || groups[0].Of.All != int64(len(c.want)) {
+			b.Errorf("groups within %q: got %+v, %v, want one of %d", c.visibilities, groups, err, len(c.want))
+		}
+	}
+}
+
 func testLetters(b bench) {
 	is := func(open bool, limit int, want ...store.Letter) {
 		b.Helper()

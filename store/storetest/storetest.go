@@ -118,6 +118,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a retry is claimed when it is due, and again when the claim ends", testDue},
 		{"of concurrent claims each retry goes to one", testDueRace},
 		{"letters are listed until they are handled", testLetters},
+		{"dead letters are listed and counted within visibilities", testLetterVisibility},
 		{"letters are chosen by every filter, and page by page", testLetterFilter},
 		{"letters are counted by what went wrong", testLetterGroups},
 		{"what is handled from the beginning is known, and forgotten when it is gone", testLetterPrefixes},

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// planted are secrets of every kind, by what they are.
+var planted = map[string]string{
+	"database password": "Db-Passw0rd/1", "direct password": "DirectHunter3", "sslpassword": "SslHunter4", "password parameter": "ParamHunter5",
+	"header": "HeaderHunter6", "bearer header": "BearerHunter7", "document header": "DocHunter8", "path key": "PathHunter9",
+	"path word": "8f3a1c5e7b9d2f4a6c8e", "body": "BodyHunter10", "form": "FormHunter11", "variable": "VarHunter12",
+	"param": "ParamHunter13", "the credential itself": "sk_live_51HunterZ", "prefix": "xoxb-1234567890-hunter",
+}
+
+// withSecrets is a configuration that has all of them.
+const withSecrets = `database:
+  url: "postgres://freshet:Db-Passw0rd%2F1@db:5432/freshet?sslmode=verify-full&password=ParamHunter5"
+  directURL: "postgres://freshet:DirectHunter3@db:5432/freshet?sslpassword=SslHunter4"
+sources:
+  shop:
+    baseURL: https://shop.example/api
+    auth: {header: X-Key, prefix: "Bearer xoxb-1234567890-hunter ", secretEnv: sk_live_51HunterZ}
+    headers:
+      X-Api-Token: HeaderHunter6
+      Authorization: Bearer BearerHunter7
+      Accept: application/json
+    quota: {policies: [{name: second, limit: 10, window: 1s}]}
+    facets:
+      items:
+        documents:
+          one:
+            path: "/hooks/8f3a1c5e7b9d2f4a6c8e/{key}?api_key=PathHunter9&lang=en"
+            headers: {X-Session: DocHunter8}
+          two:
+            path: /two
+            method: POST
+            body: |
+              {"user": "{key}", "pin": "BodyHunter10"}
+          three:
+            path: /three
+            method: POST
+            contentType: application/x-www-form-urlencoded
+            body: "id={key}&client_secret=FormHunter11"
+          four:
+            path: /graphql
+            graphql: {query: "query($t: String) { a }", variables: {t: "VarHunter12"}}
+        params: {apiToken: ParamHunter13}
+`
+
+// showsNone fails if a text has one of the secrets.
+func showsNone(t *testing.T, what, text string) {
+	t.Helper()
+	for kind, secret := range planted {
+		for _, form := range []string{secret, strings.ReplaceAll(secret, "/", "%2F")} {
+			if strings.Contains(text, form) {
+				at := strings.Index(text, form)
+				t.Errorf("%s: got the %s %s in …%s…", what, kind, form, text[max(0, at-80):min(len(text), at+40)])
+				return
+			}
+		}
+	}
+}
+
+func TestConfigPrint_ShowsNoSecret(t *testing.T) {
+	text := strings.Replace(withSecrets, "X-Key, ", "X-Key, ", 1)
+	code, stdout, stderr := command(t, nil, "config", "print", "--config", write(t, text))
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	showsNone(t, "config print", stdout+stderr)
+	for _, plain := range []string{"postgres://freshet:REDACTED@db:5432/freshet", "sslmode=verify-full", "application/json", "lang=en", "{key}", "https://shop.example/api", "client_secret=REDACTED"} {
+		if !strings.Contains(stdout, plain) {
+			t.Errorf("config print: got no %s in\n%s", plain, stdout)
+		}
+	}
+	code, stdout, stderr = command(t, nil, "config", "check", "--config", write(t, text))
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	showsNone(t, "config check", stdout+stderr)
+}
+
+// Each mistake is made in each line that has a secret, and in the lines around it.
+func TestConfigErrors_ShowNoSecret(t *testing.T) {
+	lines := strings.SplitAfter(withSecrets, "\n")
+	mistakes := map[string]func(line string) string{
+		"an unknown setting": func(line string) string { return strings.Replace(line, ":", "x:", 1) },
+		"an unknown setting before": func(line string) string {
+			return line[:len(line)-len(strings.TrimLeft(line, " "))] + "nonsense: 1\n" + line
+		},
+		"an unknown setting after": func(line string) string {
+			return line + line[:len(line)-len(strings.TrimLeft(line, " "))] + "nonsense: 1\n"
+		},
+		"a tab":              func(line string) string { return "\t" + line },
+		"a blank too many":   func(line string) string { return " " + line },
+		"no colon":           func(line string) string { return strings.Replace(line, ":", "", 1) },
+		"no blank":           func(line string) string { return strings.Replace(line, ": ", ":", 1) },
+		"no end of quotes":   func(line string) string { return strings.Replace(line, "\"\n", "\n", 1) },
+		"a quote too many":   func(line string) string { return strings.Replace(line, ": ", ": \"", 1) },
+		"no end of a map":    func(line string) string { return strings.Replace(line, "}\n", "\n", 1) },
+		"a list for a value": func(line string) string { return strings.Replace(line, ": ", ": [", 1) },
+		"a list":             func(line string) string { return strings.Replace(line, ": ", ": [1, ", 1) + "]\n" },
+		"twice":              func(line string) string { return line + line },
+		"an anchor":          func(line string) string { return strings.Replace(line, ": ", ": &a ", 1) },
+		"an unknown alias":   func(line string) string { return strings.Replace(line, ": ", ": *", 1) },
+		"a tag":              func(line string) string { return strings.Replace(line, ": ", ": !!int ", 1) },
+		"another type":       func(line string) string { return strings.Replace(line, ": ", ": {a: ", 1) },
+		"a line's end":       func(line string) string { return strings.Replace(line, ": ", ":\n", 1) },
+		"a colon too many":   func(line string) string { return strings.Replace(line, ": ", ": : ", 1) },
+		"a wrong URL":        func(line string) string { return strings.Replace(line, "://", ":/%zz/", 1) },
+		"another scheme":     func(line string) string { return strings.Replace(line, "postgres:", "mysql:", 1) },
+		"no end of braces":   func(line string) string { return strings.Replace(line, "{key}", "{key", 1) },
+	}
+	failed := 0
+	for name, mistake := range mistakes {
+		for n := range lines {
+			if strings.TrimSpace(lines[n]) == "" {
+				continue
+			}
+			text := strings.Join(lines[:n], "") + mistake(lines[n]) + strings.Join(lines[n+1:], "")
+			code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, text))
+			if code != 0 {
+				failed++
+			}
+			showsNone(t, fmt.Sprintf("%s in line %d (exit %d)", name, n+1, code), stdout+stderr)
+		}
+	}
+	if failed < 200 {
+		t.Errorf("only %d mistakes were found: the test shows little", failed)
+	}
+}
+
+func TestConfigErrors_StillShowTheMistake(t *testing.T) {
+	_, _, stderr := command(t, nil, "config", "check", "--config", write(t, strings.Replace(withSecrets, "directURL", "directUrl", 1)))
+	for _, want := range []string{"directUrl", "unknown field"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("got %s, want it to name %s", stderr, want)
+		}
+	}
+}
+
+func TestStartErrors_ShowNoSecret(t *testing.T) {
+	file := write(t, strings.ReplaceAll(withSecrets, "@db:5432", "@127.0.0.1:1"))
+	for _, args := range [][]string{{"query", "--listen", "127.0.0.1:0"}, {"worker"}, {"scheduler"}, {"migrate", "up"}, {"topics", "ensure"}, {"entities", "list"}} {
+		for _, env := range [][]string{nil, {"FRESHET_DATABASE_URL=postgres://u:Db-Passw0rd%2F1@127.0.0.1:1/x?sslmode=nonsense"}, {"FRESHET_DATABASE_URL=Db-Passw0rd/1"}} {
+			env = append(env, "FRESHET_ADDR=127.0.0.1:1", "FRESHET_KAFKA_BROKERS=127.0.0.1:1", "FRESHET_REDIS_ADDRESSES=127.0.0.1:1")
+			code, stdout, stderr := command(t, env, append(args, "--config", file)...)
+			if code == 0 {
+				t.Errorf("%v: got exit 0, want an error", args)
+			}
+			showsNone(t, fmt.Sprint(args, env), stdout+stderr)
+		}
+	}
+}
+
+func TestLogger_LogsNoSecret(t *testing.T) {
+	var stderr strings.Builder
+	p := &program{mask: &masker{}, configFile: write(t, withSecrets)}
+	p.stderr = p.mask.writer(&stderr)
+	c, err := p.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SHOP_KEY", "CredentialHunter14")
+	if _, err := p.requireSecret(place{env: "SHOP_KEY"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range []string{"text", "json"} {
+		log, _ := p.logger(LogConfig{Format: format})
+		log.Error("a bug", "panic", fmt.Sprint(c.Database, c.Sources["shop"].Headers, c.Sources["shop"].Facets["items"].Documents["one"]), "credential", "CredentialHunter14",
+			"err", os.ErrNotExist)
+	}
+	text := stderr.String()
+	for _, secret := range []string{"Db-Passw0rd", "DirectHunter3", "SslHunter4", "HeaderHunter6", "BearerHunter7", "PathHunter9", "8f3a1c5e7b9d2f4a6c8e", "DocHunter8", "CredentialHunter14"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("got %s in the log: %s", secret, text)
+		}
+	}
+	if !strings.Contains(text, "file does not exist") {
+		t.Errorf("got %s, want the rest of the log as it was", text)
+	}
+}

@@ -1,0 +1,76 @@
+package consumer_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// gauge returns a metric of the worker made last.
+func (r *rig) gauge(name string) float64 {
+	r.Helper()
+	families, err := r.metrics.Gather()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	r.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// The upstream used to answer small bodies, so that the worker expects small ones.
+func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
+	r := newRig(t)
+	const limit, maxBody, body, entities = 8 << 20, 4 << 20, 3 << 20, 24
+	large := append(append([]byte(`{"x":"`), bytes.Repeat([]byte("x"), body)...), `"}`...)
+	arrived := make(chan struct{}, entities)
+	all := make(chan struct{})
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Get("ocid") == "small" {
+			_, _ = w.Write([]byte(`{"x":1}`))
+			return
+		}
+		arrived <- struct{}{}
+		<-all
+		if len(req.URL.Query().Get("ocid"))%2 == 0 { // with and without a Content-Length
+			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
+		}
+		_, _ = w.Write(large)
+	}, func(c *source.Config) { c.MaxBody, c.Timeout = maxBody, patience })
+	r.work(schemas.High, func(c *consumer.Config) { c.Bytes, c.InFlight = limit, entities })
+	r.wish("small", schemas.High, schemas.CacheMiss)
+	r.untilStored("small")
+	for i := range entities {
+		r.wish(fmt.Sprint("large", i), schemas.High, schemas.CacheMiss)
+	}
+	for range entities {
+		<-arrived
+	}
+	close(all)
+	most, deadline := 0., time.Now().Add(patience)
+	for stored := 0; stored < entities; {
+		most = max(most, r.gauge("bodies_bytes"))
+		stored = 0
+		for i := range entities {
+			if _, ok := r.snapshot(fmt.Sprint("large", i)); ok {
+				stored++
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d are stored", stored, entities)
+		}
+	}
+	if want := float64(limit + 2*maxBody); most > want || most < body {
+		t.Errorf("memory of bodies: got %v bytes at most, want at most %v", most, want)
+	}
+}

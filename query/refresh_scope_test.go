@@ -1,0 +1,89 @@
+package query
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/store"
+)
+
+// refreshed is the answer to a refresh of the entity a, made with the scopes, that waits
+// while end happens.
+func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) answer {
+	r.Helper()
+	r.client = access.Client{Name: "key:1", Scopes: scopes}
+	r.mu.Lock()
+	r.wishes = nil
+	r.mu.Unlock()
+	answered := make(chan answer, 1)
+	go func() {
+		answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s", headers...)
+	}()
+	within(r.TB, "a request", func() bool { return len(r.asked()) > 0 })
+	end()
+	return <-answered
+}
+
+// showsNothing fails if an answer tells of what is stored.
+func (r *rig) showsNothing(what string, a answer) {
+	r.Helper()
+	for _, header := range []string{"Etag", "Last-Modified", "Age", "Content-Encoding", "Vary"} {
+		if got := a.Header.Get(header); got != "" {
+			r.Errorf("%s: got %s: %s, want no such header", what, header, got)
+		}
+	}
+	for _, member := range []string{"snapshot", "freshness", "lastUpdatedAt", "lastCheckedAt"} {
+		if strings.Contains(a.text, member) {
+			r.Errorf("%s: got %s, want no %s", what, a.text, member)
+		}
+	}
+}
+
+func TestRefresh_WithoutReadAnswersNoContent(t *testing.T) {
+	r := newRig(t)
+	only := []access.Scope{access.Refresh}
+	r.stored("a", time.Minute)
+	landed := func(s *store.Snapshot) { s.Version = 101 }
+	for _, headers := range [][]string{nil, {"Accept-Encoding", "zstd"}, {"Prefer", "wait=20"}, {"If-None-Match", "*"}} {
+		a := r.refreshed(only, func() { r.stored("a", 0, landed) }, headers...)
+		if a.StatusCode != http.StatusNoContent || a.text != "" {
+			t.Errorf("%v, a snapshot landed: got %d %q, want 204 without a body", headers, a.StatusCode, a.text)
+		}
+		r.showsNothing("a snapshot landed", a)
+		r.stored("a", time.Minute)
+	}
+	a := r.refreshed(only, func() { r.stored("a", 0, landed, func(s *store.Snapshot) { s.Absent = true }) })
+	if a.StatusCode != http.StatusNoContent {
+		t.Errorf("an absence landed: got %d %q, want 204", a.StatusCode, a.text)
+	}
+	r.showsNothing("an absence landed", a)
+
+	r.stored("a", time.Minute)
+	a = r.refreshed(only, func() { r.heard("a", 102) })
+	if a.StatusCode != http.StatusAccepted {
+		t.Errorf("the fetch failed: got %d %q, want 202", a.StatusCode, a.text)
+	}
+	r.showsNothing("the fetch failed", a)
+
+	r.client = access.Client{Name: "key:1", Scopes: only}
+	for _, how := range []string{"", "?wait=1ms"} {
+		a = r.do(http.MethodPost, "/v1/nexon/character/a/refresh"+how)
+		if a.StatusCode != http.StatusAccepted {
+			t.Errorf("refresh%s: got %d %q, want 202", how, a.StatusCode, a.text)
+		}
+		r.showsNothing("refresh"+how, a)
+	}
+}
+
+func TestRefresh_WithReadAnswersContent(t *testing.T) {
+	for _, scopes := range [][]access.Scope{{access.Refresh, access.Read}, {access.Admin}} {
+		r := newRig(t)
+		a := r.refreshed(scopes, func() { r.stored("a", 0, func(s *store.Snapshot) { s.Version = 101 }) })
+		if a.StatusCode != http.StatusOK || !strings.Contains(a.text, "snapshot") {
+			t.Errorf("%v: got %d %q, want 200 with a snapshot", scopes, a.StatusCode, a.text)
+		}
+	}
+}
