@@ -191,6 +191,7 @@ func (b *batch) flush() error {
 	switch b.as {
 	case zstandard:
 		part = appendFrame(nil, string(b.text))
+	case identity, encodings:
 	case gzipped:
 		part = appendStored(nil, string(b.text), false)
 		b.gzip.join(gzipOpen{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short

@@ -145,6 +145,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			if err != nil || resp.StatusCode != http.StatusOK {
 				t.Fatalf("the ninth client: %v, %v", resp, err)
 			}
+			defer func() { _ = resp.Body.Close() }()
 			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n == 0 {
 				t.Errorf("the ninth client read %d bytes, %v", n, err)
 			}
@@ -277,6 +278,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer func() { _ = resp.Body.Close() }()
 			read, piece := int64(0), make([]byte, 8<<10)
 			for {
 				n, err := io.ReadFull(resp.Body, piece)
