@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// missesPerNewKey is how many keys a client may read of which nothing is stored, for
-// each new key that it may have fetched. A key that is not in memory must be looked
-// for in the database before it is known to be new, and a site has one API key for all
-// its visitors: those who read what is stored must not be refused for one who makes
-// keys up, before that costs the database more than it notices.
+// missesPerNewKey is how many missing keys a client may read for each new key that it
+// may have fetched. Only the database knows whether a key that is not in memory is
+// stored. A site has one API key for all its visitors, and one visitor who makes keys
+// up must not have the stored keys of the others refused. So lookups are refused later
+// than new keys, when they begin to cost the database something.
 const missesPerNewKey = 10
 
 // Lookup reports whether a client may have the database searched for a key that is not

@@ -80,8 +80,8 @@ func BenchmarkABatch(b *testing.B) {
 	}
 }
 
-// A document that must be compressed or unpacked counts for what that takes; one that
-// memory has in the encoding does not.
+// A document that must be compressed or unpacked counts as several requests, unless
+// memory has it in the encoding.
 func TestRequests_CountWhatAResponseCosts(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.stored("a", time.Minute, holding(largeStored)) // 1 MB

@@ -17,8 +17,8 @@ import (
 // batches must not evict thousands of stored snapshots.
 const maxKeptText = 64 << 10
 
-// item is an answer in a batch but for its snapshot; Status is what a read of the
-// key alone would have answered.
+// item is the answer for one key of a batch without its snapshot. Status is the
+// status of a read of the key alone.
 type item struct {
 	Key    string `json:"key"`
 	Status int    `json:"status"`
@@ -99,8 +99,8 @@ func (s *Server) answerMany(c echo.Context, who access.Client, all []schemas.Ent
 	return nil
 }
 
-// batch writes items in an encoding. What stands between the snapshots is collected
-// and written before the next one:
+// batch writes items in an encoding. Text between the snapshots is collected and
+// written before the next snapshot:
 //
 //	zstd      stored frames, between frames of text
 //	gzip      one member: deflated snapshots as memory keeps them, between stored blocks
@@ -191,6 +191,7 @@ func (b *batch) flush() error {
 	switch b.as {
 	case zstandard:
 		part = appendFrame(nil, string(b.text))
+	case identity, encodings:
 	case gzipped:
 		part = appendStored(nil, string(b.text), false)
 		b.gzip.join(gzipOpen{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
@@ -199,7 +200,7 @@ func (b *batch) flush() error {
 	return b.out(part)
 }
 
-// join counts what another member holds behind what this one holds.
+// join appends the checksum and the size of another member.
 func (open *gzipOpen) join(other gzipOpen) {
 	open.crc = combineCRC(open.crc, other.crc, other.size)
 	open.size += other.size // modulo 2^32, as the format has it

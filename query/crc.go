@@ -1,8 +1,8 @@
 package query
 
-// combineCRC returns the CRC-32 of two texts behind each other, given that of each
-// and the length of the second in bytes: what was compressed before needs not be
-// read again to be joined. The method is crc32_combine of zlib: appending n bytes
+// combineCRC returns the CRC-32 of two texts behind each other, from the CRC-32 of each
+// and the length of the second in bytes. Compressed texts can so be joined without
+// reading them again. The method is crc32_combine of zlib: appending n bytes
 // multiplies the first CRC by x^(8n) modulo the polynomial.
 func combineCRC(first, second uint32, length uint32) uint32 {
 	return multiplyPolynomials(powerOfX(length), first) ^ second

@@ -9,10 +9,10 @@ import (
 const (
 	// maxBatchSize is how many update requests go to Redis in one pipeline. Its
 	// scripts must end within the client's read timeout of 1 s, on a busy machine too.
-	maxBatchSize = 64
+	maxBatchSize = 32
 	// maxBatches is how many pipelines of a process are in flight. Fewer make larger
 	// batches, more keep one slow node of a cluster from delaying the others.
-	maxBatches = 4
+	maxBatches = 8
 	// maxEnqueued bounds the update requests of a process that wait for a pipeline. It
 	// is a bound on memory, of about 20 MB: reads of stale snapshots do not wait for
 	// their requests, so that a Redis that hangs leaves them here.

@@ -169,7 +169,7 @@ func TestEnqueuer_IsBounded(t *testing.T) {
 			}
 			return q.add(all, false)
 		}
-		if !fill(maxBatches*maxBatchSize) || !fill(maxBatches*maxBatchSize) {
+		if !fill(2 * maxBatches * maxBatchSize) {
 			r.Fatal("an empty queue is full")
 		}
 		synctest.Wait() // batches are in flight

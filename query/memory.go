@@ -81,10 +81,10 @@ func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metri
 // now counts from the start; it is never 0.
 func (m *memory) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns what is stored of an entity for a client, nil if nothing is. older: it is
-// what was stored, since the store did not answer soon. An error is the store's, where
-// nothing is remembered, or the problem of a client that reads too many keys of which
-// nothing is stored.
+// get returns the stored entry of an entity for a client, nil if nothing is stored.
+// older: the store did not answer soon, and the entry is the last one in memory. An
+// error is the store's if memory has no entry, or the problem of a client that reads
+// too many missing keys.
 func (m *memory) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, older bool, err error) {
 	known, _ := m.cache.GetIfPresent(e)
 	now := m.now()

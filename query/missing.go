@@ -18,7 +18,7 @@ const (
 )
 
 // missing remembers of which entities nothing is stored, and when that was read. The
-// rules are those of memory, which calls it under the lock of the entity's stripe.
+// rules of memory apply: it is written under the lock of the entity's stripe.
 type missing struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }

@@ -123,8 +123,8 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	}
 }
 
-// Whatever happens in whichever order, no read may find nothing of an entity whose
-// snapshot was settled before the read, and not deleted since.
+// A read must find the snapshot of an entity that was settled before the read and was
+// not deleted since, in any order of events.
 func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400

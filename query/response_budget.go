@@ -60,7 +60,7 @@ func newResponseBudget(limit int64, reg prometheus.Registerer) *responseBudget {
 	return b
 }
 
-// hold is what one response holds of the budget.
+// hold is the part of the budget that one response holds.
 type hold struct {
 	budget *responseBudget
 	client string
@@ -95,7 +95,7 @@ func overBudget(detail string) error {
 	return p
 }
 
-// release returns n bytes to the budget, at most those that are held.
+// release returns n bytes to the budget, at most the bytes still held.
 func (h *hold) release(n int64) {
 	n = min(n, h.bytes)
 	if n <= 0 {

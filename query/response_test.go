@@ -23,8 +23,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pipes is a listener whose connections buffer nothing: what a client does not read
-// stays with the server.
+// pipes is a listener whose connections buffer nothing: bytes that a client does not
+// read stay with the server.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -145,6 +145,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			if err != nil || resp.StatusCode != http.StatusOK {
 				t.Fatalf("the ninth client: %v, %v", resp, err)
 			}
+			defer func() { _ = resp.Body.Close() }()
 			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n == 0 {
 				t.Errorf("the ninth client read %d bytes, %v", n, err)
 			}
@@ -213,7 +214,7 @@ func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
 	}
 }
 
-// Whatever happens to responses, what they held is returned.
+// A response returns its memory to the budget however it ends.
 func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	p := r.listen(t)
@@ -222,7 +223,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 		c := p.open(t, target, "identity")
 		within(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 		_ = c.Close()
-		within(t, "the end of what it held", func() bool { return r.server.responses.now() == 0 })
+		within(t, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	func() {
@@ -277,6 +278,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer func() { _ = resp.Body.Close() }()
 			read, piece := int64(0), make([]byte, 8<<10)
 			for {
 				n, err := io.ReadFull(resp.Body, piece)
