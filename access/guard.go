@@ -195,7 +195,7 @@ func (g *Guard) reportAge(before bool) bool {
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("API keys are too old: keys with the scope admin are answered 503 until the database answers, all others from access.maxAge.apiKeys on", "age", age.Round(time.Second), "apiKeys", g.config.MaxAge.APIKeys)
+		g.log.Error("API keys are too old: keys with the scope admin are answered 503 until the database answers, all others from access.maxAge.apiKeys on", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
 		g.log.Info("API keys are read again", "age", age.Round(time.Second))
 	}

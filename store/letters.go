@@ -122,12 +122,12 @@ func (f LetterFilter) where(args []any) (string, []any) {
 		add("kafka_offset = $%d", *f.Offset)
 	}
 	if f.Visibilities != nil {
-		any := []string{"visibility = ''"}
+		visible := []string{"visibility = ''"}
 		for _, v := range f.Visibilities {
 			args = append(args, v)
-			any = append(any, fmt.Sprintf("visibility = $%d", len(args)))
+			visible = append(visible, fmt.Sprintf("visibility = $%d", len(args)))
 		}
-		conditions = append(conditions, "("+strings.Join(any, " OR ")+")")
+		conditions = append(conditions, "("+strings.Join(visible, " OR ")+")")
 	}
 	return strings.Join(conditions, " AND "), args
 }

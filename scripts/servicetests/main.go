@@ -14,6 +14,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -35,15 +36,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	out := io.Writer(os.Stdout)
 	if *packages {
 		for _, dir := range slices.Sorted(maps.Keys(found)) {
-			fmt.Println("./" + dir)
+			fmt.Fprintln(out, "./"+dir)
 		}
 		return
 	}
 	names := slices.Concat(slices.Collect(maps.Values(found))...)
 	slices.Sort(names)
-	fmt.Printf("^(%s)$\n", strings.Join(slices.Compact(names), "|"))
+	fmt.Fprintf(out, "^(%s)$\n", strings.Join(slices.Compact(names), "|"))
 }
 
 // find returns the tests that need a service, by folder, of the module whose root this is.
