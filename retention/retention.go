@@ -10,14 +10,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/source"
 )
 
 // Store deletes what is kept too long.
 type Store interface {
-	// DeleteExpired looks at the next most snapshots of a facet, and deletes those that
-	// were fetched before. done: it came to the end, and the next call begins anew.
-	DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
+	// DeleteExpired looks at the next most snapshots of a facet, and deletes content that
+	// was fetched, and absences that were checked, before their times. done: it came to the
+	// end, and the next call begins anew.
+	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error)
+	// DeleteOldStatuses does the same with the statuses of entities of which nothing is
+	// stored, by when they failed last.
+	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
 }
+
+// WithoutContent is for how long an absence, or a status of an entity of which nothing is
+// stored, is kept where the facet has no keepFor: as long as the topic keeps a dead letter.
+// Any visitor who makes keys up makes such rows. After it the entity is unknown again, and a
+// reader that asks for it causes a call.
+const WithoutContent = 7 * 24 * time.Hour
 
 const (
 	// lookMost are looked at in one transaction, and pace lies between two: ten million
@@ -29,33 +40,64 @@ const (
 	trouble = 30 * time.Second
 )
 
-// Walk ends what was kept too long of one facet.
-type Walk struct {
-	source, facet string
-	keepFor       time.Duration
-	store         Store
-	log           *slog.Logger
-	deleted       prometheus.Counter
+// Times are for how long a facet's rows are kept.
+type Times struct {
+	Content  time.Duration // 0: without end
+	Absences time.Duration
+	Statuses time.Duration // of entities of which nothing is stored
 }
 
-// New returns the walk of a facet, whose snapshots are kept for a time.
-func New(source, facet string, keepFor time.Duration, st Store, log *slog.Logger, reg prometheus.Registerer) *Walk {
-	w := &Walk{
-		source: source, facet: facet, keepFor: keepFor, store: st, log: log.With("source", source, "facet", facet),
+// TimesOf returns the times of a facet.
+func TimesOf(f source.Facet) Times {
+	if f.KeepFor > 0 {
+		return Times{f.KeepFor, f.KeepFor, max(f.KeepFor, f.FailedFor)}
+	}
+	return Times{0, max(WithoutContent, f.AbsentFor), max(WithoutContent, f.FailedFor)}
+}
+
+// Walk ends what was kept too long of one facet.
+type Walk struct {
+	log     *slog.Logger
+	what    string
+	step    func(ctx context.Context, now time.Time) (deleted int, done bool, err error)
+	deleted prometheus.Counter
+}
+
+// New returns the walks of a facet: along its snapshots, and along its statuses.
+func New(source, facet string, keep Times, st Store, log *slog.Logger, reg prometheus.Registerer) []*Walk {
+	labels := prometheus.Labels{"source": source, "facet": facet}
+	log = log.With("source", source, "facet", facet)
+	snapshots := &Walk{
+		log: log, what: "snapshots and absences",
+		step: func(ctx context.Context, now time.Time) (int, bool, error) {
+			var content time.Time // before which nothing was fetched
+			if keep.Content > 0 {
+				content = now.Add(-keep.Content)
+			}
+			return st.DeleteExpired(ctx, source, facet, content, now.Add(-keep.Absences), lookMost)
+		},
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "retention_deleted_total", Help: "Snapshots that were deleted since their facet's keepFor was over.",
-			ConstLabels: prometheus.Labels{"source": source, "facet": facet},
+			Name: "retention_deleted_total", Help: "Snapshots and absences that were deleted since they were kept for long enough.", ConstLabels: labels,
 		}),
 	}
-	reg.MustRegister(w.deleted)
-	return w
+	statuses := &Walk{
+		log: log, what: "statuses of entities without a snapshot",
+		step: func(ctx context.Context, now time.Time) (int, bool, error) {
+			return st.DeleteOldStatuses(ctx, source, facet, now.Add(-keep.Statuses), lookMost)
+		},
+		deleted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "retention_statuses_deleted_total", Help: "Statuses of entities without a snapshot that were deleted since they were kept for long enough.", ConstLabels: labels,
+		}),
+	}
+	reg.MustRegister(snapshots.deleted, statuses.deleted)
+	return []*Walk{snapshots, statuses}
 }
 
 // Run walks until ctx ends.
 func (w *Walk) Run(ctx context.Context) error {
 	failed, sum := false, 0
 	for wait := pace; due.Pause(ctx, wait); {
-		n, done, err := w.store.DeleteExpired(ctx, w.source, w.facet, time.Now().Add(-w.keepFor), lookMost)
+		n, done, err := w.step(ctx, time.Now())
 		switch {
 		case err != nil:
 			if !failed && ctx.Err() == nil {
@@ -71,7 +113,7 @@ func (w *Walk) Run(ctx context.Context) error {
 		sum += n
 		if wait = pace; done {
 			if wait = rest; sum > 0 {
-				w.log.Info("what was kept too long was deleted", "snapshots", sum, "kept_for", w.keepFor)
+				w.log.Info("what was kept too long was deleted", "rows", sum, "of", w.what)
 			}
 			sum = 0
 		}

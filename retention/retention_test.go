@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/source"
 )
 
 // look is one call of the store.
@@ -34,7 +36,14 @@ type answer struct {
 	err     error
 }
 
-func (s *shelf) DeleteExpired(_ context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
+func (s *shelf) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
+	return s.DeleteExpired(ctx, source, facet, before, before, most)
+}
+
+func (s *shelf) DeleteExpired(_ context.Context, source, facet string, before, absence time.Time, most int) (int, bool, error) {
+	if before != absence {
+		s.Errorf("content before %v, absences before %v", before, absence)
+	}
 	if source != "court" || facet != "progress" || most != lookMost {
 		s.Errorf("%s/%s, %d at once", source, facet, most)
 	}
@@ -51,7 +60,7 @@ func walked(t *testing.T, during time.Duration, answers ...answer) (looks []look
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := &shelf{T: t, start: time.Now(), answers: answers}
-		w := New("court", "progress", keepFor, s, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())
+		w := New("court", "progress", Times{keepFor, keepFor, keepFor}, s, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
 		ctx, stop := context.WithTimeout(t.Context(), during)
 		defer stop()
 		if err := w.Run(ctx); err != nil || time.Since(s.start) != during {
@@ -79,7 +88,7 @@ func TestAWalkKeepsItsPaceAndRestsAtTheEnd(t *testing.T) {
 	looks, said, deleted := walked(t, rest+5*pace,
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
 	at(t, looks, pace, 2*pace, 3*pace, 3*pace+rest, 4*pace+rest)
-	if strings.Count(said, "\n") != 1 || !strings.Contains(said, "snapshots=7 kept_for=720h0m0s") {
+	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `rows=7 of="snapshots and absences"`) {
 		t.Errorf("it said %s", said) // nothing of the second walk, which deleted nothing
 	}
 	if deleted != 7 {
@@ -94,7 +103,7 @@ func TestTroubleIsSaidOnceAndItsEndOnceAndTheWalkGoesOn(t *testing.T) {
 	at(t, looks, pace, first, first+trouble, first+2*trouble, first+3*trouble, first+3*trouble+pace)
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "no database") ||
-		!strings.Contains(lines[1], "deleted again") || !strings.Contains(lines[2], "snapshots=3") {
+		!strings.Contains(lines[1], "deleted again") || !strings.Contains(lines[2], "rows=3") {
 		t.Errorf("it said %s", said)
 	}
 	if deleted != 3 {
@@ -115,7 +124,7 @@ func TestAStopIsNoTrouble(t *testing.T) {
 		var log bytes.Buffer
 		ctx, stop := context.WithCancel(t.Context())
 		hung := hanging(func(ctx context.Context) error { stop(); <-ctx.Done(); return ctx.Err() })
-		w := New("court", "progress", keepFor, hung, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())
+		w := New("court", "progress", Times{keepFor, keepFor, keepFor}, hung, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
 		if err := w.Run(ctx); err != nil || log.Len() > 0 {
 			t.Errorf("%v, it said %s", err, &log)
 		}
@@ -124,6 +133,42 @@ func TestAStopIsNoTrouble(t *testing.T) {
 
 type hanging func(context.Context) error
 
-func (h hanging) DeleteExpired(ctx context.Context, _, _ string, _ time.Time, _ int) (int, bool, error) {
+func (h hanging) DeleteExpired(ctx context.Context, _, _ string, _, _ time.Time, _ int) (int, bool, error) {
 	return 0, false, h(ctx)
+}
+
+func (h hanging) DeleteOldStatuses(ctx context.Context, _, _ string, _ time.Time, _ int) (int, bool, error) {
+	return 0, false, h(ctx)
+}
+
+func TestStatuses_AreWalkedLikeSnapshots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{T: t, start: time.Now(), answers: []answer{{deleted: 5, done: true}}}
+		w := New("court", "progress", Times{0, keepFor, keepFor}, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry())[1]
+		ctx, stop := context.WithTimeout(t.Context(), 2*pace)
+		defer stop()
+		if err := w.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		at(t, s.looks, pace)
+		if got := testutil.ToFloat64(w.deleted); got != 5 {
+			t.Errorf("retention_statuses_deleted_total: got %v, want 5", got)
+		}
+	})
+}
+
+func TestTimesOf_BoundsRowsWithoutContent(t *testing.T) {
+	const week = 7 * 24 * time.Hour
+	for _, c := range []struct {
+		facet source.Facet
+		want  Times
+	}{
+		{source.DefaultFacet(), Times{0, week, week}},
+		{source.Facet{KeepFor: time.Hour, FailedFor: 6 * time.Hour}, Times{time.Hour, time.Hour, 6 * time.Hour}},
+		{source.Facet{AbsentFor: 2 * week, FailedFor: 3 * week}, Times{0, 2 * week, 3 * week}},
+	} {
+		if got := TimesOf(c.facet); got != c.want {
+			t.Errorf("%+v: got %+v, want %+v", c.facet, got, c.want)
+		}
+	}
 }

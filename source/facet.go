@@ -44,8 +44,11 @@ type Facet struct {
 	FreshFor  time.Duration `yaml:"freshFor"`  // a snapshot checked within it is FRESH
 	AbsentFor time.Duration `yaml:"absentFor"` // an absence is believed that long
 	FailedFor time.Duration `yaml:"failedFor"` // after a dead letter nobody asks again for that long
-	KeepFor   time.Duration `yaml:"keepFor"`   // a snapshot fetched longer ago is not served; 0: no limit
-	Cooldown  time.Duration `yaml:"cooldown"`  // between two explicit refreshes of an entity
+	// KeepFor is how long content is kept and served after its fetch, an absence after its
+	// check, and a status without a snapshot after its last failure; then they are deleted.
+	// 0: content without limit, the others for 7 days.
+	KeepFor  time.Duration `yaml:"keepFor"`
+	Cooldown time.Duration `yaml:"cooldown"` // between two explicit refreshes of an entity
 
 	// Retry says how long to wait before each scheduled retry of a fetch that
 	// failed for a reason which may pass; after the last of them it is given up.

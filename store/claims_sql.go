@@ -28,16 +28,17 @@ const (
 	MoveWalk   = `UPDATE retention_walks SET after_key = $3 WHERE source = $1 AND facet = $2`
 
 	// SelectExpired looks at the next snapshots behind a key. It takes source, facet,
-	// key, microseconds and how many are looked at, and returns how many those were, the
-	// last one's key, and one row for each that is expired, or one with an empty key.
+	// key, microseconds for content and for absences, and how many are looked at, and
+	// returns how many those were, the last one's key, and one row for each that is
+	// expired, or one with an empty key.
 	SelectExpired = `WITH page AS (
 	SELECT s.key, (` + expired + `) AS expired FROM snapshot_state s
-	WHERE s.source = $1 AND s.facet = $2 AND s.key > $3 ORDER BY s.key LIMIT $5
+	WHERE s.source = $1 AND s.facet = $2 AND s.key > $3 ORDER BY s.key LIMIT $6
 ), sum AS (SELECT count(*) AS n, coalesce(max(key), '') AS last FROM page)
 SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.expired ORDER BY 3`
 
-	// DeleteExpiredState takes source, facet, key and microseconds, and writes a row or
-	// none: the entity may have been fetched meanwhile.
+	// DeleteExpiredState takes source, facet, key and microseconds twice, and writes a row
+	// or none: the entity may have been fetched meanwhile.
 	DeleteExpiredState = `DELETE FROM snapshot_state AS s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND (` + expired + `)`
 
 	// DeleteOrphan takes source, facet and key, and deletes a payload without a state.
@@ -46,7 +47,26 @@ AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet =
 
 	// Content is kept for a time from its own fetch on, as reads judge it: a later look
 	// that brought none makes it no younger. An absence has only the look.
-	expired = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $4 END`
+	expired = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $5 END`
+
+	// SelectOldStatuses does as SelectExpired, with the statuses of entities of which
+	// nothing is stored. It takes microseconds once.
+	SelectOldStatuses = `WITH page AS (
+	SELECT u.key, (` + oldStatus + `) AS expired FROM update_status u
+	WHERE u.source = $1 AND u.facet = $2 AND u.key > $3 ORDER BY u.key LIMIT $5
+), sum AS (SELECT count(*) AS n, coalesce(max(key), '') AS last FROM page)
+SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.expired ORDER BY 3`
+
+	// DeleteOldStatus takes source, facet, key and microseconds.
+	DeleteOldStatus = `DELETE FROM update_status AS u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3 AND (` + oldStatus + `)`
+
+	// A retry that is due is claimed within seconds, unless nobody works for its facet any more.
+	oldStatus = `u.updated_at < $4 AND (u.state <> 'RETRYING' OR u.next_retry_at < $4)
+	AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = u.source AND s.facet = u.facet AND s.key = u.key)`
+
+	// StatusWalk stands behind a facet's name in the table of walks for the one along its
+	// statuses. No facet has it in its name.
+	StatusWalk = "/status"
 )
 
 // entry is an Ask as it is kept in a claim, which knows the source.

@@ -54,8 +54,8 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		runs = append(runs, s.Run)
 		for _, facet := range slices.Sorted(maps.Keys(c.Facets)) {
-			if keepFor := c.Facets[facet].KeepFor; keepFor > 0 {
-				runs = append(runs, retention.New(name, facet, keepFor, p.store, p.log, p.reg).Run)
+			for _, walk := range retention.New(name, facet, retention.TimesOf(c.Facets[facet]), p.store, p.log, p.reg) {
+				runs = append(runs, walk.Run)
 			}
 		}
 	}

@@ -261,7 +261,7 @@ func BenchmarkWalk(b *testing.B) {
 	looked := 0
 	start := time.Now()
 	for b.Loop() {
-		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), most)
+		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), time.UnixMicro(1), most)
 		if n != 0 || err != nil {
 			b.Fatal(n, err)
 		}

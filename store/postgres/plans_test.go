@@ -295,7 +295,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 		"statuses":    func() error { _, err := s.Statuses(t.Context(), of); return err },
 		"next":        func() error { _, err := s.NextDueEntity(t.Context(), "s"); return err },
 		"expired": func() error {
-			_, _, err := s.DeleteExpired(t.Context(), "s", "f", time.UnixMicro(0), 1000)
+			_, _, err := s.DeleteExpired(t.Context(), "s", "f", time.UnixMicro(0), time.UnixMicro(0), 1000)
 			return err
 		},
 		"claim": func() error {

@@ -32,7 +32,7 @@ func TestWhatIsFetchedWhileItIsBeingDeletedIsKept(t *testing.T) {
 	results := make(chan result)
 	go func() {
 		var r result
-		r.deleted, r.done, r.err = s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), 10)
+		r.deleted, r.done, r.err = s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10)
 		results <- r
 	}()
 	for waiting := 0; waiting == 0; {
@@ -43,7 +43,7 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 		}
 	}
 	// Another one that walks meanwhile does nothing, and does not wait.
-	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), 10); n != 0 || done || err != nil {
+	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10); n != 0 || done || err != nil {
 		t.Error(n, done, err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {

@@ -182,19 +182,37 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, e
 }
 
 // DeleteExpired deletes snapshots of a facet that were fetched before a time, and
-// absences looked at before it. Each call looks at the next most snapshots in the order
+// absences looked at before another. Each call looks at the next most snapshots in the order
 // of their keys, from where the last one stopped, and done says that it came to the end:
 // the next begins anew. Statuses and dead letters remain.
-func (s *Store) DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
+		return expired(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
+	}, store.DeleteState, store.DeletePayload)
+}
+
+// DeleteOldStatuses deletes the statuses of a facet's entities of which nothing is stored and
+// that failed last before a time, in the same way: most are looked at in one call.
+func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet+store.StatusWalk, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
+		return expired(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
+	}, store.DeleteStatus)
+}
+
+// walk takes one step along the keys of a facet, from where the last one of this name
+// stopped. ends are the statements that delete what belongs to a key.
+func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
+	look func(tx *sql.Tx, after string) (looked int, last string, keys []string, err error), ends ...string,
+) (deleted int, done bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, store.InsertWalk, source, facet); err != nil {
+		if _, err := tx.ExecContext(ctx, store.InsertWalk, source, name); err != nil {
 			return err
 		}
 		var after string
-		if err := tx.QueryRowContext(ctx, store.SelectWalk, source, facet).Scan(&after); err != nil {
+		if err := tx.QueryRowContext(ctx, store.SelectWalk, source, name).Scan(&after); err != nil {
 			return err
 		}
-		looked, last, keys, err := expired(ctx, tx, source, facet, after, before, most)
+		looked, last, keys, err := look(tx, after)
 		if err != nil {
 			return err
 		}
@@ -202,15 +220,14 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, before 
 			last = ""
 		}
 		for _, key := range keys {
-			if _, err := tx.ExecContext(ctx, store.DeleteState, source, facet, key); err != nil {
-				return err
-			}
-			if _, err := tx.ExecContext(ctx, store.DeletePayload, source, facet, key); err != nil {
-				return err
+			for _, statement := range ends {
+				if _, err := tx.ExecContext(ctx, statement, source, facet, key); err != nil {
+					return err
+				}
 			}
 		}
 		deleted = len(keys)
-		_, err = tx.ExecContext(ctx, store.MoveWalk, source, facet, last)
+		_, err = tx.ExecContext(ctx, store.MoveWalk, source, name, last)
 		return err
 	})
 	if err != nil {
@@ -219,10 +236,10 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, before 
 	return deleted, done, nil
 }
 
-// expired looks at the next snapshots behind a key, and returns how many it looked at, the
-// last one's key, and the keys of those that are kept too long.
-func expired(ctx context.Context, tx *sql.Tx, source, facet, after string, before time.Time, most int) (looked int, last string, keys []string, err error) {
-	rows, err := tx.QueryContext(ctx, store.SelectExpired, source, facet, after, before.UnixMicro(), most)
+// expired looks at the next rows behind a key, and returns how many it looked at, the last
+// one's key, and the keys of the rows that are kept too long.
+func expired(ctx context.Context, tx *sql.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return 0, "", nil, err
 	}

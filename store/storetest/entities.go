@@ -45,8 +45,10 @@ type Entities interface {
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes it unless one was set less than every before.
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
-	// DeleteExpired looks at the next most snapshots, and deletes those fetched before.
-	DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
+	// DeleteExpired looks at the next most snapshots, and deletes content fetched and absences
+	// checked before. DeleteOldStatuses does so with statuses of entities without a snapshot.
+	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error)
+	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
 }
 
 // registered is an entity with something in every field, due at that time.

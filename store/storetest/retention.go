@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -14,7 +15,7 @@ import (
 func (b bench) expire(before int64, most int) (deleted int) {
 	b.Helper()
 	for {
-		n, done, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(before), most)
+		n, done, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(before), at(before), most)
 		if err != nil || n > most {
 			b.Fatal(n, err)
 		}
@@ -75,6 +76,54 @@ func testExpired(b bench) {
 	}
 }
 
+// testExpiredWithoutContent has content kept without end, and the rest until a time.
+func testExpiredWithoutContent(b bench) {
+	content1, gone, seen := key("content"), key("gone"), key("seen")
+	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))
+	b.write([]store.Result{store.Absented, store.Absented}, absence(gone, 10), absence(seen, 100))
+	for done := false; !done; {
+		var err error
+		if _, done, err = b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, time.Time{}, at(50), 2); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if got := b.stored(content1, gone, seen); !slices.Equal(got, []string{"content", "seen"}) {
+		b.Errorf("kept: got %q, want content and the absence that was seen lately", got)
+	}
+
+	state := func(e schemas.Entity, n int64, s store.StatusState) store.Status {
+		f := failing(e, n)
+		f.State = s
+		if s == store.Suspended {
+			f.Until = time.Time{}
+		}
+		return f
+	}
+	due := state(key("waits"), 10, store.Retrying) // and will for long
+	due.Until = at(1000)
+	other := state(schemas.Entity{Source: entity.Source, Facet: "other", Key: "failed"}, 10, store.Failed)
+	kept := []store.Status{state(content1, 20, store.Failed), due, state(key("young"), 60, store.Failed), other}
+	old := []store.Status{state(key("failed"), 10, store.Failed), state(key("suspended"), 10, store.Suspended), state(key("left over"), 10, store.Retrying)}
+	b.fail(append(slices.Clone(old), kept...)...)
+	deleted := 0
+	for done := false; !done; {
+		n, end, err := b.store.DeleteOldStatuses(b.Context(), entity.Source, entity.Facet, at(50), 2)
+		if err != nil || n > 2 {
+			b.Fatal(n, err)
+		}
+		deleted, done = deleted+n, end
+	}
+	if deleted != len(old) {
+		b.Errorf("statuses deleted: got %d, want %d", deleted, len(old))
+	}
+	for _, s := range old {
+		b.isWell(s.Entity)
+	}
+	for _, s := range kept {
+		b.hasStatus(s)
+	}
+}
+
 // testExpiredRace has several walk while writers bring what is expired back to life:
 // whatever was written last is there, whole.
 func testExpiredRace(b bench) {
@@ -97,7 +146,7 @@ func testExpiredRace(b bench) {
 					continue
 				}
 				for range 2 * entities / 7 {
-					if _, _, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(2+2*round), 7); err != nil {
+					if _, _, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(2+2*round), at(2+2*round), 7); err != nil {
 						b.Error(err)
 					}
 				}

@@ -151,6 +151,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"of concurrent writers each change has one effect, and these are an unbroken chain", testEffectChain},
 		{"what is due is counted, up to a bound", testBacklogs},
 		{"what was kept too long is deleted, and nothing else", testExpired},
+		{"absences and statuses of nothing stored have times of their own", testExpiredWithoutContent},
 		{"what is fetched while others delete is kept whole", testExpiredRace},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(bench{t, open(t)}) })
