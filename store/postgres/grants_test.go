@@ -151,8 +151,12 @@ func (r byRole) Price(ctx context.Context, source string) (float64, time.Time, e
 	return r.scheduler.Price(ctx, source)
 }
 
-func (r byRole) DeleteExpired(ctx context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
-	return r.scheduler.DeleteExpired(ctx, source, facet, before, most)
+func (r byRole) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (int, bool, error) {
+	return r.scheduler.DeleteExpired(ctx, source, facet, content, absence, limit)
+}
+
+func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (int, bool, error) {
+	return r.scheduler.DeleteOldStatuses(ctx, source, facet, before, limit)
 }
 
 // What several roles read.
