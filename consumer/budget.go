@@ -15,18 +15,20 @@ type budget struct {
 	limit   int64
 	used    int64
 	waiting list.List // of *reservation, the first comes first
+	places  places
 }
 
 type reservation struct {
 	bytes int64
+	place int64
 	ready chan struct{}
 }
 
 func newBudget(limit int64) *budget { return &budget{limit: limit} }
 
-// acquire waits for room for n bytes, or until ctx ends. One reservation is
-// always admitted, however large.
-func (b *budget) acquire(ctx context.Context, n int64) error {
+// acquire waits for room for n bytes, or until ctx ends; clients are admitted in turn.
+// One reservation is always admitted, however large.
+func (b *budget) acquire(ctx context.Context, client string, n int64) error {
 	b.mu.Lock()
 	if b.waiting.Len() == 0 && b.fits(n) {
 		b.used += n
@@ -34,7 +36,7 @@ func (b *budget) acquire(ctx context.Context, n int64) error {
 		return nil
 	}
 	r := &reservation{bytes: n, ready: make(chan struct{})}
-	place := b.waiting.PushBack(r)
+	place := b.enqueue(client, r)
 	b.mu.Unlock()
 	select {
 	case <-r.ready:
@@ -70,6 +72,7 @@ func (b *budget) admit() {
 			return
 		}
 		b.waiting.Remove(first)
+		b.places.served = max(b.places.served, r.place)
 		b.used += r.bytes
 		close(r.ready)
 	}

@@ -34,14 +34,14 @@ func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
 func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(100)
-		if err := b.acquire(t.Context(), 1000); err != nil { // alone it may
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // alone it may
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
 		var wg sync.WaitGroup
 		for _, n := range []int64{60, 50, 10} {
 			wg.Go(func() {
-				if err := b.acquire(t.Context(), n); err != nil {
+				if err := b.acquire(t.Context(), "", n); err != nil {
 					t.Error(err)
 				}
 				order <- n
@@ -69,14 +69,14 @@ func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(100)
-		_ = b.acquire(t.Context(), 100)
+		_ = b.acquire(t.Context(), "", 100)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("stopped")
 		left := make(chan error)
-		go func() { left <- b.acquire(ctx, 90) }()
+		go func() { left <- b.acquire(ctx, "", 90) }()
 		synctest.Wait()
 		got := make(chan error)
-		go func() { got <- b.acquire(t.Context(), 20) }()
+		go func() { got <- b.acquire(t.Context(), "", 20) }()
 		synctest.Wait()
 		cancel(gone)
 		if err := <-left; !errors.Is(err, gone) {
@@ -101,7 +101,7 @@ func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
 					go cancel()
 				}
 				n := 1 + rng.Int64N(700)
-				if b.acquire(ctx, n) == nil {
+				if b.acquire(ctx, "", n) == nil {
 					grown := rng.Int64N(900)
 					b.resize(n, grown)
 					b.resize(grown, 0)

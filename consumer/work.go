@@ -225,7 +225,7 @@ type fetched struct {
 func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	f := fetched{held: min(w.sizes.expect(t.request.Facet), w.config.Bytes)}
-	if err := w.bytes.acquire(ctx, f.held); err != nil {
+	if err := w.bytes.acquire(ctx, t.client, f.held); err != nil {
 		return fetched{}, err
 	}
 	hold := func(n int) {
