@@ -58,8 +58,9 @@ func (w Wish) counted() string {
 
 // Refusal is why a client may publish nothing more now.
 type Refusal struct {
-	Outcome Outcome // TooManyOutstanding or TooManyNewKeys
-	Max     int     // the client's share of Outstanding, or NewKeys
+	Outcome Outcome       // TooManyOutstanding or TooManyNewKeys
+	Max     int           // the client's share of Outstanding, or NewKeys
+	Window  time.Duration // in which so many new keys are restored
 	After   time.Duration
 }
 
@@ -148,11 +149,11 @@ func admission(a account, wishes []Wish, results []Result, some []int) eval.Call
 // share, and one new key is admitted after wait.
 func (b Bound) refusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
 	if verdict == 2 {
-		return Refusal{TooManyNewKeys, b.NewKeys, wait}
+		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
 	// At its fair pace the client's share ends within the window.
 	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
-	return Refusal{TooManyOutstanding, int(share), min(b.Lease, time.Duration(excess*float64(b.Window)))}
+	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
 }
 
 // result is what a wish comes to that is refused.

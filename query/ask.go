@@ -67,15 +67,15 @@ func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reas
 
 // ask queues a refresh that a read wants, for as long as a read can wait for that.
 // What takes longer goes on behind the reader's back, and is only not promised. All
-// who read the entity at this moment ask as one.
+// requests of one client for the entity at this moment are one.
 func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
-	begun, err := s.begin(who, w.Entity, w.Reason == schemas.CacheMiss)
+	begun, err := s.meters.Begin(who.Name, w.Entity.String())
 	if err != nil {
 		return refusal(err)
 	}
-	w = s.traced(c, w)
+	w = s.traced(c, w.of(who))
 	ctx := context.WithoutCancel(c.Request().Context())
-	answered := s.asks.DoChan(w.Entity.String(), surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
+	answered := s.asks.DoChan(w.flight(), surviving(func() (any, error) { return s.request(ctx, []Wish{w})[0], nil }))
 	account := func(a Answer) {
 		if begun && !a.coming() {
 			s.meters.Abandon(who.Name, w.Entity.String())
@@ -94,14 +94,9 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish) Answer {
 	}
 }
 
-// begin counts a refresh on its client's account, or says why it may not be.
-func (s *Server) begin(who access.Client, e schemas.Entity, unknown bool) (begun bool, err error) {
-	return access.BeginRefresh(s.meters, who.Name, e.String(), unknown)
-}
-
 // refusal is the answer to a wish that its client may not make now.
 func refusal(err error) Answer {
-	a := Answer{Reason: reasonTooMany, refused: err}
+	a := Answer{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		a.Until = time.Now().Add(p.After)
 	}
@@ -123,7 +118,7 @@ func (s *Server) request(ctx context.Context, wishes []Wish) []Answer {
 	select {
 	case s.room <- struct{}{}:
 		defer func() { <-s.room }()
-		return s.requests.Request(ctx, wishes)
+		return s.refuse(s.requests.Request(ctx, wishes))
 	default:
 		return all(wishes, ReasonBusy)
 	}

@@ -98,10 +98,10 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 			v.answer = Answer{Reason: ReasonDown}
 		default:
 			var err error
-			if begun[i], err = s.begin(who, all[i], v.reason == schemas.CacheMiss); err != nil {
+			if begun[i], err = s.meters.Begin(who.Name, all[i].String()); err != nil {
 				v.answer = refusal(err)
 			} else {
-				wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()})), append(wishing, i)
+				wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()}.of(who))), append(wishing, i)
 			}
 		}
 		views[i] = v
