@@ -111,7 +111,9 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	var server *Server
 	var got Answer
 	f := source.Facet{Cooldown: 17 * time.Second}
-	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) { got = server.Refresh(req.Context(), "someone", entity("a"), f) }))
+	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) {
+		got = server.Refresh(req.Context(), "someone", entity("a"), f)
+	}))
 	server = r.server
 	r.client = access.Client{}
 	r.stored("a", 0)

@@ -202,7 +202,9 @@ func TestOneClientsRefusalLeavesAnothersAccount(t *testing.T) {
 	r.client.Name = "A"
 	r.get("e2")
 	r.set(func() {
-		r.answer = func(context.Context, Wish) Answer { return Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 1}} }
+		r.answer = func(context.Context, Wish) Answer {
+			return Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 1}}
+		}
 	})
 	r.heard("e2", 1)
 	if a := r.get("e1"); a.StatusCode != 429 { // A is over its bound

@@ -186,7 +186,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	ask := func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer {
 		return server.Refresh(ctx, client, e, f)
 	}
-	bounds := map[string]map[string]producer.Bound{}
+	var bounds map[string]map[string]producer.Bound
 	if meters != nil {
 		if bounds, err = p.config.clientBounds(); err != nil {
 			return err
@@ -247,7 +247,8 @@ func (s settles) Follow(ctx context.Context, heard func(schemas.Settled), line f
 	return producer.FollowSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
 }
 
-// wishes lets the query service ask the producer; the bounds are by source and facet.
+// wishes lets the query service ask the producer; the bounds are by source and facet. nil:
+// no client is bounded, and none is told apart.
 type wishes struct {
 	*producer.Producer
 	bounds map[string]map[string]producer.Bound
@@ -275,8 +276,15 @@ func (w wishes) wanted(wish query.Wish) producer.Wish {
 	return producer.Wish{
 		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
 		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
-		Client: wish.Client, New: wish.New, Bound: w.bounds[wish.Entity.Source][wish.Entity.Facet],
+		Client: w.client(wish), New: wish.New, Bound: w.bounds[wish.Entity.Source][wish.Entity.Facet],
 	}
+}
+
+func (w wishes) client(wish query.Wish) string {
+	if w.bounds == nil {
+		return ""
+	}
+	return wish.Client
 }
 
 func told(r producer.Result) query.Answer {
