@@ -284,6 +284,58 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 	}
 }
 
+// A single client that always asks for more gets the whole rate of the source, also if the
+// upstream takes three quarters of the bound's two seconds to answer and the client, once
+// refused, asks again after 100 ms.
+func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
+	const rate, seconds, tick = 50, 20, 20 * time.Millisecond
+	rdb, m := servicetest.MiniRedis(t)
+	start := time.Unix(1_800_000_000, 0)
+	c := newClients(t, rdb, clientBound{max: 2 * rate, min: 10, lease: 2 * time.Minute, active: 5 * time.Second})
+	var queue []string // published, not called
+	var calls []struct {
+		member string
+		ends   time.Time
+	}
+	asked, called := 0, 0
+	var refusedUntil time.Time
+	for now := start; now.Before(start.Add(seconds * time.Second)); now = now.Add(tick) {
+		m.SetTime(now)
+		var ended []string
+		for len(calls) > 0 && !now.Before(calls[0].ends) {
+			ended, calls = append(ended, calls[0].member), calls[1:]
+		}
+		if len(ended) > 0 {
+			c.release("a", ended...)
+		}
+		if !now.Before(refusedUntil) {
+			more := requests("K", asked, asked+3*rate)
+			asked += len(more)
+			for i, verdict := range c.admit("a", more...).verdicts {
+				if verdict == 0 {
+					queue = append(queue, more[i][1:])
+				} else {
+					refusedUntil = now.Add(100 * time.Millisecond)
+				}
+			}
+		}
+		for range rate * int(tick) / int(time.Second) {
+			if len(queue) == 0 {
+				continue // a call that the source would have taken
+			}
+			called++
+			calls = append(calls, struct {
+				member string
+				ends   time.Time
+			}{queue[0], now.Add(1500 * time.Millisecond)})
+			queue = queue[1:]
+		}
+	}
+	if want := rate * seconds; called != want {
+		t.Errorf("%d calls in %d s, want the whole rate: %d", called, seconds, want)
+	}
+}
+
 func TestClientAdmit_HoldsTheBoundAcrossProcesses(t *testing.T) {
 	eachClients(t, clientBound{max: 25, min: 3, active: time.Minute}, func(c *clients) {
 		var mu sync.Mutex
