@@ -5,7 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
 )
 
 const bounded = `
@@ -83,5 +86,33 @@ func TestConfigCheck_PrintsTheBoundsOfAClient(t *testing.T) {
 	want := "  client  one: at most 10 requests outstanding, shared with other active clients, but 10 in any case; 15 new keys at once and 15 a minute\n"
 	if code != 0 || !strings.Contains(stdout, want) {
 		t.Errorf("got %d %s%s, want %s", code, stdout, stderr, want)
+	}
+}
+
+func TestWishes_CarryTheClientAndItsBound(t *testing.T) {
+	wish := query.Wish{Entity: schemas.Entity{Source: "api", Facet: "one", Key: "k"}, Reason: schemas.CacheMiss, Client: "c", New: true}
+	bound := producer.Bound{Outstanding: 7}
+	got := wishes{bounds: map[string]map[string]producer.Bound{"api": {"one": bound}}}.wanted(wish)
+	if got.Client != "c" || !got.New || got.Bound != bound || got.Lane != schemas.High {
+		t.Errorf("got %+v, want the client, a new key and its bound", got)
+	}
+	if got := (wishes{}).wanted(wish); got.Client != "" || got.Bound != (producer.Bound{}) {
+		t.Errorf("got %+v where no client is bounded, want none", got)
+	}
+}
+
+func TestTold_SaysWhichBoundIsReached(t *testing.T) {
+	for outcome, want := range map[producer.Outcome]query.Answer{
+		producer.TooManyOutstanding: {Reason: "TOO_MANY_OUTSTANDING", Refused: &access.Refusal{Max: 45, After: 3 * time.Second}},
+		producer.TooManyNewKeys:     {Reason: "TOO_MANY", Refused: &access.Refusal{NewKeys: true, Max: 45, Window: time.Minute, After: 3 * time.Second}},
+	} {
+		r := producer.Refusal{Outcome: outcome, Max: 45, After: 3 * time.Second}
+		if want.Refused.NewKeys {
+			r.Window = time.Minute
+		}
+		got := told(producer.Result{Outcome: outcome, Refusal: &r})
+		if got.Queued || got.Pending || got.Reason != want.Reason || *got.Refused != *want.Refused {
+			t.Errorf("%s: got %+v with %+v, want %+v", outcome, got, got.Refused, want.Refused)
+		}
 	}
 }
