@@ -221,13 +221,13 @@ func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
 		t.Errorf("a refused request left a hash: %d, %v", n, err)
 	}
 	var ended []schemas.Outstanding
-	for i, number := 0, int64(0); i < 20; i++ {
+	for i := range 20 {
 		e := r.asked("a", fmt.Sprint("a", i)).Entity
 		way, err := r.Look(t.Context(), e)
-		if number = way.Number; err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
-		ended = append(ended, schemas.Outstanding{Client: w.Client, Entity: e, Number: number})
+		ended = append(ended, schemas.Outstanding{Client: w.Client, Entity: e, Number: way.Number})
 	}
 	if err := r.Discharge(t.Context(), ended); err != nil {
 		t.Fatal(err)

@@ -87,7 +87,7 @@ func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits a
 		if b.NewKeys > 0 {
 			newKeys = fmt.Sprintf("%s new keys at once and %s", grouped(int64(b.NewKeys)), paceOf(b.NewKeyInterval))
 		}
-		fmt.Fprintf(to, "  client  %s: at most %s; %s\n", facet, outstanding, newKeys)
+		_, _ = fmt.Fprintf(to, "  client  %s: at most %s; %s\n", facet, outstanding, newKeys)
 	}
 }
 
