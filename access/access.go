@@ -40,14 +40,15 @@ var visibilityName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 // known reports whether the scope is one that there is, or that can be.
 func (s Scope) known() bool {
 	visibility, see := strings.CutPrefix(string(s), seePrefix)
-	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Inspect, Admin}, s)
+	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Inspect, Delegate, Admin}, s)
 }
 
 // Client is who asks.
 type Client struct {
 	// Name stands in audits and bounds: "key:<id> <name>", "jwt:<sub>",
-	// "admin-token", or "unauthenticated@<address>" where nobody is asked. It is printable and
-	// of bounded length.
+	// "admin-token", or "unauthenticated@<address>" where nobody is asked; and " for <hash>"
+	// behind it if the request is sent on behalf of another. It is printable and of
+	// bounded length.
 	Name   string
 	Scopes []Scope
 	// Expires is the end of the token or key; zero: never.

@@ -44,8 +44,11 @@ type Config struct {
 	AllowedOrigins []string `yaml:"allowedOrigins"`
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
 	TrustedProxies []string `yaml:"trustedProxies"`
-	MaxAge         MaxAge   `yaml:"maxAge"`
-	Limits         Limits   `yaml:"limits"`
+	// ClientHeader is the header in which a key or token with the scope delegate names the
+	// client on whose behalf it calls; empty: none. Of other clients it is ignored.
+	ClientHeader string `yaml:"clientHeader"`
+	MaxAge       MaxAge `yaml:"maxAge"`
+	Limits       Limits `yaml:"limits"`
 }
 
 // MaxAge bounds for how long keys in memory stay valid while they can't be read again, and
@@ -85,21 +88,39 @@ const (
 	Never  Require = "never"
 )
 
-// Limits bound what one client may ask of one process.
+// Limits bound what one client may ask: Outstanding and NewKeys of all processes
+// together and for each source, the others of one process.
 type Limits struct {
 	// Requests are reads: one counts 1, each further key of a batch 1, and a document
 	// that must be unpacked or compressed for the response 1 for each 64 KiB or 16 KiB.
 	Requests Rate `yaml:"requests"`
 	UnderWay int  `yaml:"underWay"` // refreshes; 0: any number
 	Waiting  int  `yaml:"waiting"`  // requests that wait or stream; 0: any number
-	NewKeys  Rate `yaml:"newKeys"`  // entities of which nothing is stored
+	// Outstanding is the time of the source's HIGH rate that the requests of one client may
+	// take up while no other client is active; 0: any.
+	Outstanding time.Duration `yaml:"outstanding"`
+	// NewKeys are entities of which nothing is stored. auto: a quarter of what the narrowest
+	// window of the source's quota admits.
+	NewKeys Rate `yaml:"newKeys"`
 }
+
+// AutoRate is a rate that follows from the quota of the source.
+const AutoRate Rate = "auto"
+
+// maxOutstanding is the longest Limits.Outstanding.
+const maxOutstanding = time.Minute
 
 // Rate is a number of calls in a second, minute or hour, as in 100/s; empty or 0:
 // any number. So many may also come at once.
 type Rate string
 
 var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// Parse returns how many may come in which time; 0 for any number, and for AutoRate.
+func (r Rate) Parse() (calls int, window time.Duration) {
+	calls, window, _ = r.parse()
+	return calls, window
+}
 
 // parse returns how many may come in which time; 0 for any number.
 func (r Rate) parse() (calls int, window time.Duration, err error) {
@@ -122,7 +143,7 @@ func DefaultConfig() Config {
 		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
 		Types:      []string{accessJWT, plainJWT},
 		MaxAge:     MaxAge{APIKeys: 24 * time.Hour, AdminKeys: 5 * time.Minute, SigningKeys: 24 * time.Hour},
-		Limits:     Limits{Requests: "20000/s", UnderWay: 2000, Waiting: 1000, NewKeys: "2000/m"},
+		Limits:     Limits{Requests: "20000/s", UnderWay: 2000, Waiting: 1000, Outstanding: 2 * time.Second, NewKeys: AutoRate},
 	}
 }
 
@@ -195,13 +216,17 @@ func (c Config) Check() error {
 	if err := c.MaxAge.check(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, r := range []struct {
-		name string
-		rate Rate
-	}{{"requests", c.Limits.Requests}, {"newKeys", c.Limits.NewKeys}} {
-		if _, _, err := r.rate.parse(); err != nil {
-			fail("limits.%s: %w", r.name, err)
-		}
+	if err := checkClientHeader(c.ClientHeader); err != nil {
+		errs = append(errs, err)
+	}
+	if _, _, err := c.Limits.Requests.parse(); err != nil {
+		fail("limits.requests: %w", err)
+	}
+	if _, _, err := c.Limits.NewKeys.parse(); err != nil && c.Limits.NewKeys != AutoRate {
+		fail("limits.newKeys: %w, or auto for a quarter of the source's narrowest window", err)
+	}
+	if d := c.Limits.Outstanding; d < 0 || d > maxOutstanding {
+		fail("limits.outstanding: %v must be from 0, which is any number, to %v: it is the time that the requests of one client may take the source", d, maxOutstanding)
 	}
 	for _, n := range []struct {
 		name  string

@@ -26,6 +26,7 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		func(c *Config) { c.Types, c.ScopePrefix = []string{"at+jwt"}, "https://freshet.example/" },
 		func(c *Config) { c.TrustedProxies = []string{"10.0.0.0/8", "::1/128"} },
 		func(c *Config) { c.Limits = Limits{Requests: "100/s", NewKeys: "0"} },
+		func(c *Config) { c.ClientHeader, c.Limits.NewKeys, c.Limits.Outstanding = "X-Client-Id", "2000/m", 0 },
 	} {
 		c := DefaultConfig()
 		if good(&c); c.Check() != nil {
@@ -53,6 +54,9 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		`allowedOrigins[0]: "https://App.example" must be`:           func(c *Config) { c.AllowedOrigins = []string{"https://App.example"} },
 		`trustedProxies[0]: "10.0.0.7" must be a network`:            func(c *Config) { c.TrustedProxies = []string{"10.0.0.7"} },
 		`limits.requests: "fast" must be a whole number in a second`: func(c *Config) { c.Limits.Requests = "fast" },
+		`limits.outstanding: 1h0m0s must be from 0`:                  func(c *Config) { c.Limits.Outstanding = time.Hour },
+		`clientHeader: "X Client" must be the name of a header`:      func(c *Config) { c.ClientHeader = "X Client" },
+		`clientHeader: cookie has another meaning`:                   func(c *Config) { c.ClientHeader = "cookie" },
 		`limits.newKeys: "-5/m" must be`:                             func(c *Config) { c.Limits.NewKeys = "-5/m" },
 		`allowedOrigins[0]: "https://*" must be`:                     func(c *Config) { c.AllowedOrigins = []string{"https://*"} },
 		`allowedOrigins[0]: "https://*.example" must be`:             func(c *Config) { c.AllowedOrigins = []string{"https://*.example"} },

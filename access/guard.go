@@ -244,7 +244,9 @@ var everything = []Scope{Admin}
 // can't send the header; one that streams by fetch can.
 func (g *Guard) Identify(r *http.Request, address string) (c Client, err error) {
 	if g.Required() {
-		c, err = g.byToken(r.Context(), r.Header.Values("Authorization"))
+		if c, err = g.byToken(r.Context(), r.Header.Values("Authorization")); err == nil {
+			c, err = c.delegated(g.config.ClientHeader, r)
+		}
 	} else if err = g.config.admit(r); err == nil {
 		c = Client{Name: unasked + address, Scopes: everything}
 	}

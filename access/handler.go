@@ -212,18 +212,18 @@ func (o *Order) check(life *time.Duration) (err error) {
 		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", keyNameMost)
 	}
 	if len(o.Scopes) == 0 {
-		return errors.New("name the scopes: read, refresh, inspect, see:NAME for what is fetched within that visibility, or admin, which includes all others")
+		return errors.New("name the scopes: read, refresh, inspect, delegate for a key that names its own clients, see:NAME for what is fetched within that visibility, or admin, which includes all others")
 	}
 	for i, s := range o.Scopes {
 		if !s.known() {
-			return fmt.Errorf("the scope %.50q must be read, refresh, inspect or admin, or see: and the name of a visibility: 1 to 40 letters, digits, - and _", string(s))
+			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see: and the name of a visibility: 1 to 40 letters, digits, - and _", string(s))
 		}
 		if slices.Contains(o.Scopes[:i], s) {
 			return fmt.Errorf("the scope %s is named twice", s)
 		}
 	}
-	if !slices.ContainsFunc(o.Scopes, func(s Scope) bool { return !strings.HasPrefix(string(s), seePrefix) }) {
-		return errors.New("the scopes say what the key sees and not what it may do; add read, refresh or inspect")
+	if err := checkDelegate(o.Scopes); err != nil {
+		return err
 	}
 	if o.ExpiresIn != "" {
 		*life, err = parseLife(o.ExpiresIn)

@@ -151,7 +151,7 @@ func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
 		`{"name":"a\nb","scopes":["read"]}`:                            "printable",
 		`{"name":"` + strings.Repeat("a", 65) + `","scopes":["read"]}`: "1 to 64",
 		`{"name":"a"}`:                                                   "name the scopes",
-		`{"name":"a","scopes":["write"]}`:                                `"write" must be read, refresh, inspect or admin`,
+		`{"name":"a","scopes":["write"]}`:                                `"write" must be read, refresh, inspect, delegate or admin`,
 		`{"name":"a","scopes":["see:"]}`:                                 `see: and the name of a visibility`,
 		`{"name":"a","scopes":["read","see:a b"]}`:                       `see: and the name of a visibility`,
 		`{"name":"a","scopes":["read","SEE:a"]}`:                         `see: and the name of a visibility`,

@@ -23,8 +23,8 @@ const (
 
 // Meters bound what each client may ask of this process. A nil one bounds nobody.
 type Meters struct {
-	requests, newKeys rate
-	misses            rate // missesPerNewKey times newKeys
+	requests          rate
+	misses            rate // of keys that are looked for in the database; see missesOf
 	underWay, waiting int
 	refused           *prometheus.CounterVec
 	now               func() time.Time
@@ -47,9 +47,9 @@ type rate struct {
 
 // meter is what one client has left.
 type meter struct {
-	client            string
-	requests, newKeys bucket
-	misses            bucket
+	client   string
+	requests bucket
+	misses   bucket
 }
 
 // flight is a refresh that a client asked for.
@@ -70,9 +70,8 @@ func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
 		}, []string{"limit"}),
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
-	m.newKeys.calls, m.newKeys.window, _ = l.NewKeys.parse()
-	m.misses = rate{missesPerNewKey * m.newKeys.calls, m.newKeys.window}
-	for _, limit := range []string{"requests", "new-keys", "misses", "refreshes", "waiting"} {
+	m.misses = missesOf(l.NewKeys)
+	for _, limit := range []string{"requests", "misses", "new-keys", "outstanding", "refreshes", "waiting"} {
 		m.refused.WithLabelValues(limit)
 	}
 	reg.MustRegister(m.refused)
@@ -90,21 +89,6 @@ func (m *Meters) Request(client string, n int) error {
 	if wait := m.meter(client).requests.take(m.requests, n, m.now()); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
 		return tooMany("too-many-requests", "requests", fmt.Sprintf("This is more than %s. Wait, and ask for less.", m.requests), m.requests.calls, m.requests.window, wait)
-	}
-	return nil
-}
-
-// NewKey counts n entities of which nothing is stored and that a client asks for:
-// each would cost a call of the upstream. The error is as that of Request.
-func (m *Meters) NewKey(client string, n int) error {
-	if m == nil || m.newKeys.calls == 0 {
-		return nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if wait := m.meter(client).newKeys.take(m.newKeys, n, m.now()); wait > 0 {
-		m.refused.WithLabelValues("new-keys").Inc()
-		return tooMany("too-many-new-keys", "new-keys", fmt.Sprintf("These are more new entities than %s. Wait, and ask for less.", m.newKeys), m.newKeys.calls, m.newKeys.window, wait)
 	}
 	return nil
 }
@@ -194,32 +178,6 @@ func (m *Meters) Begin(client, entity string) (begun bool, err error) {
 	}
 	m.on[entity][f] = struct{}{}
 	m.flying[client]++
-	return true, nil
-}
-
-// RefreshMeters are what a refresh is counted by: Meters, or who stands in for them.
-type RefreshMeters interface {
-	// Begin counts a refresh under way, once until it has ended; begun: it was not
-	// under way for this client.
-	Begin(client, entity string) (begun bool, err error)
-	// NewKey counts n entities of which nothing is stored yet.
-	NewKey(client string, n int) error
-	// Abandon notes that what this client has begun is not under way after all.
-	Abandon(client, entity string)
-}
-
-// BeginRefresh counts a refresh on its client's account, or says why it may not be: one that
-// reads everything once must not fill the lane in which people wait. unknown: nothing is
-// stored of the entity. begun: it was not under way for this client.
-func BeginRefresh(m RefreshMeters, client, entity string, unknown bool) (begun bool, err error) {
-	begun, err = m.Begin(client, entity)
-	if err != nil || !begun || !unknown {
-		return begun, err
-	}
-	if err := m.NewKey(client, 1); err != nil {
-		m.Abandon(client, entity)
-		return false, err
-	}
 	return true, nil
 }
 

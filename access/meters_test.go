@@ -49,12 +49,11 @@ func TestABurstIsTakenAndThenTheRate(t *testing.T) {
 }
 
 func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T) {
-	m, pass := metered(Limits{NewKeys: "60/m"})
-	is(t, "five minutes' worth", m.NewKey("a", 300), "", 0)
-	is(t, "one more", m.NewKey("a", 1), "too-many-new-keys", 241*time.Second)
+	m, pass := metered(Limits{Requests: "60/m"})
+	is(t, "five minutes' worth", m.Request("a", 300), "", 0)
+	is(t, "one more", m.Request("a", 1), "too-many-requests", 241*time.Second)
 	pass(241 * time.Second)
-	is(t, "when the debt is paid", m.NewKey("a", 1), "", 0)
-	is(t, "requests are not bounded here", m.Request("a", 1e6), "", 0)
+	is(t, "when the debt is paid", m.Request("a", 1), "", 0)
 }
 
 func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
@@ -114,7 +113,7 @@ func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
 	for _, m := range []*Meters{nil, none} {
 		for range 3000 {
 			_, waits := m.Wait("a")
-			is(t, "unbounded", errors.Join(waits, m.Request("a", 1000), m.NewKey("a", 1000), begin(m, "a", "x")), "", 0)
+			is(t, "unbounded", errors.Join(waits, m.Request("a", 1000), begin(m, "a", "x")), "", 0)
 		}
 		m.Ended("x")
 		m.Abandon("a", "x")

@@ -12,6 +12,20 @@ import (
 // than new keys, when they begin to cost the database something.
 const missesPerNewKey = 10
 
+// autoMisses is the limit of misses where Limits.NewKeys is AutoRate. It limits what one
+// client costs the database, so it does not depend on the quota of a source: 333 lookups a
+// second are 6 % of the 5,300 that were measured on two cores (docs/operating.md).
+var autoMisses = rate{20_000, time.Minute}
+
+// missesOf returns the limit of misses, for each process and all sources together.
+func missesOf(newKeys Rate) rate {
+	if newKeys == AutoRate {
+		return autoMisses
+	}
+	calls, window := newKeys.Parse()
+	return rate{missesPerNewKey * calls, window}
+}
+
 // Lookup reports whether a client may have the database searched for a key that is not
 // in memory: not while it has read so many keys of which nothing is stored. The error
 // is as that of Request.

@@ -42,6 +42,18 @@ func TestLookup_IsRefusedAfterTenTimesTheNewKeys(t *testing.T) {
 	}
 }
 
+func TestLookup_IsLimitedWhereNewKeysFollowTheQuota(t *testing.T) {
+	m := NewMeters(DefaultConfig().Limits, prometheus.NewRegistry())
+	m.Missed("a", autoMisses.calls-1)
+	if err := m.Lookup("a"); err != nil {
+		t.Fatalf("one below the limit: got %v, want none", err)
+	}
+	m.Missed("a", 1)
+	if err := m.Lookup("a"); err == nil {
+		t.Errorf("after %d misses: got none, want a refusal", autoMisses.calls)
+	}
+}
+
 func TestLookup_IsNotBoundedWithoutALimit(t *testing.T) {
 	for _, m := range []*Meters{nil, NewMeters(Limits{}, prometheus.NewRegistry())} {
 		m.Missed("a", 1_000_000)

@@ -62,6 +62,7 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
+	what.Client = a.t.client
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	acquire := a.w.permits.Acquire
 	if a.t.ailing {

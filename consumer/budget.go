@@ -18,6 +18,7 @@ type budget struct {
 	beyond  *room     // the one that may grow beyond the limit; nil: none does
 	growing list.List // of *reservation of rooms that wait to grow, before all others
 	waiting list.List // of *reservation, the first comes first
+	places  places
 }
 
 // room is what one entity's bodies hold of the budget. Its fields are under the budget's
@@ -30,15 +31,16 @@ type room struct {
 
 type reservation struct {
 	bytes int64
+	place int64
 	ready chan struct{}
 	of    *room // that grows; nil: it is a new one
 }
 
 func newBudget(limit int64) *budget { return &budget{limit: limit} }
 
-// acquire waits for room for n bytes, or until ctx ends. One reservation is
-// always admitted, however large.
-func (b *budget) acquire(ctx context.Context, n int64) error {
+// acquire waits for room for n bytes, or until ctx ends; clients are admitted in turn.
+// One reservation is always admitted, however large.
+func (b *budget) acquire(ctx context.Context, client string, n int64) error {
 	b.mu.Lock()
 	if b.waiting.Len() == 0 && b.fits(n) {
 		b.used += n
@@ -46,7 +48,7 @@ func (b *budget) acquire(ctx context.Context, n int64) error {
 		return nil
 	}
 	r := &reservation{bytes: n, ready: make(chan struct{})}
-	place := b.waiting.PushBack(r)
+	place := b.enqueue(client, r)
 	b.mu.Unlock()
 	select {
 	case <-r.ready:
@@ -66,8 +68,8 @@ func (b *budget) acquire(ctx context.Context, n int64) error {
 }
 
 // enter is acquire for an entity whose bodies may turn out to be larger.
-func (b *budget) enter(ctx context.Context, n int64) (*room, error) {
-	if err := b.acquire(ctx, n); err != nil {
+func (b *budget) enter(ctx context.Context, client string, n int64) (*room, error) {
+	if err := b.acquire(ctx, client, n); err != nil {
 		return nil, err
 	}
 	return &room{b: b, held: n, spare: n}, nil
@@ -159,6 +161,7 @@ func (b *budget) admit() {
 			return
 		}
 		b.waiting.Remove(first)
+		b.places.served = max(b.places.served, r.place)
 		b.used += r.bytes
 		close(r.ready)
 	}

@@ -35,14 +35,14 @@ func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
 func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(100)
-		if err := b.acquire(t.Context(), 1000); err != nil { // alone it may
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // alone it may
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
 		var wg sync.WaitGroup
 		for _, n := range []int64{60, 50, 10} {
 			wg.Go(func() {
-				if err := b.acquire(t.Context(), n); err != nil {
+				if err := b.acquire(t.Context(), "", n); err != nil {
 					t.Error(err)
 				}
 				order <- n
@@ -70,14 +70,14 @@ func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(100)
-		_ = b.acquire(t.Context(), 100)
+		_ = b.acquire(t.Context(), "", 100)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("stopped")
 		left := make(chan error)
-		go func() { left <- b.acquire(ctx, 90) }()
+		go func() { left <- b.acquire(ctx, "", 90) }()
 		synctest.Wait()
 		got := make(chan error)
-		go func() { got <- b.acquire(t.Context(), 20) }()
+		go func() { got <- b.acquire(t.Context(), "", 20) }()
 		synctest.Wait()
 		cancel(gone)
 		if err := <-left; !errors.Is(err, gone) {
@@ -102,7 +102,7 @@ func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
 					go cancel()
 				}
 				n := 1 + rng.Int64N(700)
-				if b.acquire(ctx, n) == nil {
+				if b.acquire(ctx, "", n) == nil {
 					grown := rng.Int64N(900)
 					b.resize(n, grown)
 					b.resize(grown, 0)
@@ -125,7 +125,7 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for range entities {
-			r, err := b.enter(t.Context(), 10)
+			r, err := b.enter(t.Context(), "", 10)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,8 +156,8 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(100)
-		first, _ := b.enter(t.Context(), 50)
-		second, _ := b.enter(t.Context(), 50)
+		first, _ := b.enter(t.Context(), "", 50)
+		second, _ := b.enter(t.Context(), "", 50)
 		if err := first.grow(t.Context(), 200); err != nil { // beyond the limit
 			t.Fatal(err)
 		}
@@ -184,14 +184,14 @@ func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(100)
-		first, _ := b.enter(t.Context(), 50)
-		second, _ := b.enter(t.Context(), 50)
+		first, _ := b.enter(t.Context(), "", 50)
+		second, _ := b.enter(t.Context(), "", 50)
 		if err := first.grow(t.Context(), 60); err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 2)
 		go func() {
-			if _, err := b.enter(t.Context(), 10); err != nil {
+			if _, err := b.enter(t.Context(), "", 10); err != nil {
 				t.Error(err)
 			}
 			order <- "new"
@@ -210,5 +210,43 @@ func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
 		}
 		second.set(0)
 		<-order
+	})
+}
+
+func TestRoom_IsEnteredByClientsInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(100)
+		first, err := b.enter(t.Context(), "flood", 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		type entered struct {
+			client string
+			room   *room
+		}
+		order := make(chan entered, 10)
+		for _, client := range []string{"flood", "flood", "flood", "quiet"} {
+			go func() {
+				if r, err := b.enter(t.Context(), client, 100); err == nil {
+					order <- entered{client, r}
+				}
+			}()
+			synctest.Wait()
+		}
+		if err := first.grow(t.Context(), 150); err != nil { // rooms still grow beyond the limit
+			t.Fatal(err)
+		}
+		for i, want := range []string{"flood", "quiet", "flood", "flood"} {
+			first.set(0)
+			got := <-order
+			if got.client != want {
+				t.Errorf("entity %d: got one of the client %s, want one of %s", i, got.client, want)
+			}
+			first = got.room
+		}
+		first.set(0)
+		if got := b.inUse(); got != 0 {
+			t.Errorf("at the end: got %d in use, want 0", got)
+		}
 	})
 }

@@ -28,7 +28,8 @@ import (
 
 // Config bounds what one worker holds at once.
 type Config struct {
-	// InFlight is the number of records between their dispatch and their end.
+	// InFlight is the number of records that are worked at once. Of HIGH more are taken in
+	// and wait for a slot, so that clients can be served in turn.
 	InFlight int
 	// Bytes bounds the bodies in memory: room for an entity's is reserved, by the
 	// most that the last ones had, before its permit is asked for (see budget).
@@ -92,18 +93,20 @@ type Worker struct {
 	assignment *assignment
 	writer     *writer
 
-	room  *semaphore.Weighted // records in flight
+	room  *semaphore.Weighted // records in flight, with those that wait for a slot
+	turns *turns              // slots
 	bytes *budget             // bodies in memory
 	cpu   chan struct{}       // readings at once
 	sizes *estimates
 
-	concealed atomic.Bool // the log has told of a credential in content
-	keyed     keyed
-	tasks     sync.WaitGroup
-	trouble   troubles
-	gates     *gates
-	breaker   *gobreaker.CircuitBreaker[struct{}] // the database's
-	opened    chan struct{}                       // it changed its state
+	concealed  atomic.Bool // the log has told of a credential in content
+	keyed      keyed
+	discharges *discharges
+	tasks      sync.WaitGroup
+	trouble    troubles
+	gates      *gates
+	breaker    *gobreaker.CircuitBreaker[struct{}] // the database's
+	opened     chan struct{}                       // it changed its state
 }
 
 // New returns a worker. A client of its own consumes, another one writes dead letters.
@@ -116,7 +119,9 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		metrics:    newMetrics(src.Name(), lane, needs.Metrics),
 		tracer:     needs.Trace,
 		assignment: newAssignment(log),
-		room:       semaphore.NewWeighted(int64(config.InFlight)),
+		room:       semaphore.NewWeighted(int64(config.InFlight + waitingIn(lane))),
+		turns:      newTurns(config.InFlight),
+		discharges: newDischarges(),
 		bytes:      newBudget(config.Bytes),
 		cpu:        make(chan struct{}, runtime.GOMAXPROCS(0)),
 		sizes:      newEstimates(),
@@ -173,6 +178,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopCommits := make(chan struct{})
 	background.Go(func() { w.writer.run(hard) })
 	background.Go(func() { w.commitLoop(hard, stopCommits) })
+	discharging, stopDischarges := context.WithCancel(hard)
+	background.Go(func() { w.discharge(discharging) })
 	watching, stopWatching := context.WithCancel(hard)
 	background.Go(func() { w.watchDatabase(watching) })
 	if w.lane == schemas.Low {
@@ -197,6 +204,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	close(drained)
 	w.writer.stop()
 	close(stopCommits)
+	stopDischarges()
 	stopWatching()
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leave)
@@ -270,7 +278,7 @@ func (w *Worker) pollLoop(ctx, hard context.Context) {
 			if l == nil || !l.add(r.Offset, r.LeaderEpoch, r.Timestamp) {
 				return
 			}
-			tasks = append(tasks, &task{record: r, ledger: l})
+			tasks = append(tasks, w.taskOf(r, l))
 		})
 		w.kafka.AllowRebalance()
 		w.polled(ctx, fetches)

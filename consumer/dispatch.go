@@ -19,6 +19,8 @@ import (
 type task struct {
 	record  *kgo.Record
 	ledger  *ledger
+	client  string      // schemas.ClientID; "": of nobody
+	counts  *discharges // in which its client's count ends; nil: nowhere
 	request schemas.UpdateRequest
 	params  map[string]string // the request's own, and those registered where it has none
 	plan    *source.Plan
@@ -40,8 +42,11 @@ type task struct {
 	span    trace.Span // what is done for it
 }
 
-// finish marks the record as done in its ledger.
-func (t *task) finish() { t.ledger.finish(t.record.Offset, t.record.LeaderEpoch) }
+// finish marks the record as done in its ledger, and ends its client's count.
+func (t *task) finish() {
+	t.ledger.finish(t.record.Offset, t.record.LeaderEpoch)
+	t.counts.add(t)
+}
 
 // keyed keeps an entity's tasks in order: one at a time, the next when it has
 // ended. Different entities, also of one partition, are worked at once.
@@ -248,22 +253,4 @@ func (w *Worker) skip(t *task, v schemas.Verdict) {
 	w.metrics.skipped(v)
 	t.ended(string(v))
 	t.finish()
-}
-
-// start waits for room and starts the task, or queues it behind its entity's.
-func (w *Worker) start(ctx, hard context.Context, t *task) {
-	if w.room.Acquire(ctx, 1) != nil {
-		return // ctx ended; the record is read again
-	}
-	w.metrics.inFlight.Inc()
-	if !w.keyed.enter(t) {
-		return
-	}
-	w.tasks.Go(func() {
-		for next := t; next != nil; next = w.keyed.leave(next) {
-			w.work(ctx, hard, next)
-			w.metrics.inFlight.Dec()
-			w.room.Release(1)
-		}
-	})
 }

@@ -58,8 +58,8 @@ func (f *faultyStore) Fail(ctx context.Context, s store.Status, letter *store.Le
 // faultyRequests fails where it is told to.
 type faultyRequests struct {
 	consumer.Requests
-	noPeek, noBegin, noSettle atomic.Bool
-	tries                     atomic.Int64
+	noPeek, noBegin, noSettle, noDischarge atomic.Bool
+	tries                                  atomic.Int64
 }
 
 func (f *faultyRequests) fails(b *atomic.Bool) bool {
@@ -89,4 +89,11 @@ func (f *faultyRequests) Settle(ctx context.Context, ends []schemas.End) error {
 		return errInjected
 	}
 	return f.Requests.Settle(ctx, ends)
+}
+
+func (f *faultyRequests) Discharge(ctx context.Context, ended []schemas.Outstanding) error {
+	if f.fails(&f.noDischarge) {
+		return errInjected
+	}
+	return f.Requests.Discharge(ctx, ended)
 }

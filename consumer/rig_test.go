@@ -168,15 +168,15 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 type permits struct{ *limiter.Limiter }
 
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{}))
+	return admitted(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
 func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{}))
+	return admitted(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
 func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.AcquireAgain(ctx, lane, limiter.Call{}))
+	return admitted(c)(p.Limiter.AcquireAgain(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
 func admitted(c source.Call) func(*limiter.Permit, error) (consumer.Permit, error) {

@@ -227,7 +227,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	var f fetched
 	var err error
-	if f.room, err = w.bytes.enter(ctx, min(w.sizes.expect(t.request.Facet), w.config.Bytes)); err != nil {
+	if f.room, err = w.bytes.enter(ctx, t.client, min(w.sizes.expect(t.request.Facet), w.config.Bytes)); err != nil {
 		return fetched{}, err
 	}
 	a.room = f.room

@@ -20,9 +20,9 @@
 //     clock is not ours.
 //
 // A process has one call to Redis under way. A lone caller makes it itself; those
-// who come meanwhile ride the next one together, first come first served in their
-// lane (but for those whose last call failed: AcquireRetry), and each sleeps once,
-// until its slot. A slot lies at most a horizon ahead; demand beyond it is told when
+// who come meanwhile ride the next one together: clients in turn, and the calls of one
+// client first come, first served (but for those whose last call failed: AcquireRetry).
+// Each sleeps once, until its slot. A slot lies at most a horizon ahead; demand beyond it is told when
 // to come back, behind those told before. More than horizon / T lone waiters of as
 // many processes (52 of LOW at 350/s) are each told so once, and then cost two calls
 // a permit.

@@ -141,8 +141,8 @@ func (l *Limiter) renew(now time.Time) {
 	l.terms.midnights, l.terms.ceiling = l.quota.midnights(now), l.quota.ceiling(now)
 }
 
-// Acquire waits until that call may be sent in the lane, behind those that wait
-// already. It fails only when ctx ends.
+// Acquire waits until that call may be sent in the lane. Clients are served in turn, and
+// the calls of one client first come, first served. It fails only when ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).push)
 }
@@ -163,7 +163,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p.limiter, p.since = l, time.Now()
+	p.limiter, p.since, p.client = l, time.Now(), c.Client
 	l.mu.Lock()
 	q := l.line(lane, c)
 	p.queue = q

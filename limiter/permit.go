@@ -11,6 +11,8 @@ type Permit struct {
 	queue   *queue
 	since   time.Time // it was waited for
 	retry   bool      // of a call like one that failed
+	client  string    // of the call
+	turn    int64     // in its line; guarded by limiter.mu
 	slot    slot
 	given   bool          // guarded by limiter.mu
 	over    bool          // it is known how its call ended; guarded by limiter.mu

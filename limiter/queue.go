@@ -30,17 +30,17 @@ type queue struct {
 	refused int64
 }
 
-// push puts p behind those of its kind.
+// push puts p in the line of its kind, where its client's turn is.
 func (q *queue) push(p *Permit) {
 	l := q.of(p)
-	l.insert(p, nil)
+	l.insert(p, l.place(p))
 	q.length++
 }
 
 // pushFront puts p in front of those of its kind.
 func (q *queue) pushFront(p *Permit) {
 	l := q.of(p)
-	l.insert(p, l.first)
+	l.insert(p, l.placeFirst(p))
 	q.length++
 }
 
@@ -61,6 +61,8 @@ func (q *queue) next() *Permit {
 func (q *queue) serve() *Permit {
 	p := q.next()
 	q.remove(p)
+	l := q.of(p)
+	l.fair.served = max(l.fair.served, p.turn)
 	if q.passed++; p.retry || q.retries.first == nil {
 		q.passed = 0
 	}
@@ -75,7 +77,10 @@ func (q *queue) of(p *Permit) *line {
 }
 
 // line is who waits, the first one first.
-type line struct{ first, last *Permit }
+type line struct {
+	first, last *Permit
+	fair        fair
+}
 
 // insert puts p in front of after; nil: behind all.
 func (l *line) insert(p, after *Permit) {

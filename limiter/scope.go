@@ -48,6 +48,8 @@ type Call struct {
 	Values map[string]string
 	// Costs are the units that it is estimated to cost; of one that is not there, 1.
 	Costs map[string]int
+	// Client is on whose behalf it is made; those of one client share its turns.
+	Client string
 	// Credentials may be used for it; the limiter chooses one. None: the one that there is.
 	Credentials []string
 }

@@ -13,6 +13,8 @@
 --          with its producer must not be refused when it is asked for again
 -- ARGV[6]  life of the pending lock in ms: a little above the delivery timeout
 -- ARGV[7]  how long the hash outlives its last use, in ms
+-- ARGV[8]  1 if the client may publish nothing now (client_admit has just refused
+--          it): then a request that is not covered is REFUSED; else 0
 --
 -- Returns {outcome, number, reason, until}, until in ms since 1970:
 --   PUBLISHED, UPGRADED          publish a record with this number, then confirm
@@ -20,6 +22,7 @@
 --   ALREADY_PROCESSING, PENDING  covered by the lock of this number; PENDING: its
 --                                publish is not acknowledged yet
 --   HELD, COOLING                refused, for this reason, until then
+--   REFUSED                      not covered, and not published
 --
 -- Atomic. Writes only with PUBLISHED and UPGRADED.
 --
@@ -86,6 +89,8 @@ if cooling > now then
   if cooldown > 0 then return {'COOLING', 0, 'COOLDOWN', cooling} end
   keep = math.max(keep, cooling - now)
 end
+
+if ARGV[8] == '1' then return {'REFUSED', 0, '', 0} end
 
 -- Above every number of this entity that may still be in flight or stored, also
 -- when the hash is gone: then Redis' time is above the numbers it once held.

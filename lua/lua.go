@@ -36,6 +36,12 @@ var coalesceRollback string
 //go:embed coalesce_look.lua
 var coalesceLook string
 
+//go:embed client_admit.lua
+var clientAdmit string
+
+//go:embed client_release.lua
+var clientRelease string
+
 //go:embed request_peek.lua
 var requestPeek string
 
@@ -69,6 +75,8 @@ var (
 	CoalesceConfirm  = script("coalesce_confirm", coalesceConfirm)
 	CoalesceRollback = script("coalesce_rollback", coalesceRollback)
 	CoalesceLook     = script("coalesce_look", coalesceLook)
+	ClientAdmit      = script("client_admit", clientAdmit)
+	ClientRelease    = script("client_release", clientRelease)
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
@@ -76,4 +84,4 @@ var (
 )
 
 // All are all of them.
-var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceLook, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}
+var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceLook, ClientAdmit, ClientRelease, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}

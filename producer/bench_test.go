@@ -3,6 +3,7 @@ package producer
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,4 +35,51 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(ends)), "us/settle")
+}
+
+// BenchmarkRequest measures a request that publishes, without a client and with one, and
+// one that is covered: the first is what each cost before clients were bounded. Kafka
+// is embedded; nothing waits for it.
+func BenchmarkRequest(b *testing.B) {
+	b.Run("redis", func(b *testing.B) { benchmarkRequest(b, []string{servicetest.RedisAddress(b)}) })
+	b.Run("cluster", func(b *testing.B) { benchmarkRequest(b, servicetest.RedisClusterAddresses(b)) })
+}
+
+func benchmarkRequest(b *testing.B, addresses []string) {
+	rdb := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addresses, IsClusterMode: len(addresses) > 1, MaxRetries: -1})
+	b.Cleanup(func() { _ = rdb.Close() })
+	source := servicetest.Name("nexon")
+	c := NewCoalescing(rdb)
+	wish := func(n int) Wish {
+		return Wish{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(n)}, Lane: schemas.High, Reason: schemas.CacheMiss, New: true}
+	}
+	bounded := func(n int) Wish {
+		w := wish(n)
+		w.Client = schemas.ClientID("a")
+		w.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
+		return w
+	}
+	n := 0
+	request := func(b *testing.B, want Outcome, batch int, wish func(int) Wish) {
+		b.ReportAllocs()
+		for b.Loop() {
+			wishes := make([]Wish, batch)
+			for i := range wishes {
+				wishes[i] = wish(n)
+				n++
+			}
+			results := c.acquire(b.Context(), wishes)
+			c.admit(b.Context(), wishes, results)
+			if results[0].Outcome != want || results[0].Err != nil {
+				b.Fatalf("got %+v, want %s", results[0], want)
+			}
+		}
+	}
+	for _, batch := range []int{1, 100} {
+		b.Run(fmt.Sprintf("publishes-internal-%d", batch), func(b *testing.B) { request(b, Published, batch, wish) })
+		b.Run(fmt.Sprintf("publishes-client-%d", batch), func(b *testing.B) { request(b, Published, batch, bounded) })
+		b.Run(fmt.Sprintf("covered-%d", batch), func(b *testing.B) {
+			request(b, Pending, batch, func(int) Wish { return bounded(0) })
+		})
+	}
 }

@@ -29,6 +29,7 @@ func (p *Producer) acquireGuarded(ctx context.Context, wishes []Wish) []Result {
 	var results []Result
 	_, err := p.breaker.Execute(func() ([]Result, error) {
 		results = p.acquire(ctx, wishes)
+		p.admit(ctx, wishes, results)
 		for _, r := range results {
 			if r.Err != nil {
 				return nil, r.Err

@@ -27,11 +27,12 @@ const (
 // Coalescing is the state of the requests under way, one Redis hash an entity.
 // Each method is one script; what they do together is in ARCHITECTURE.md.
 type Coalescing struct {
-	rdb redis.UniversalClient
+	rdb      redis.UniversalClient
+	refusals *refusals
 }
 
 // NewCoalescing returns the coalescing state kept in rdb.
-func NewCoalescing(rdb redis.UniversalClient) *Coalescing { return &Coalescing{rdb} }
+func NewCoalescing(rdb redis.UniversalClient) *Coalescing { return &Coalescing{rdb, newRefusals()} }
 
 // key puts the entity into a hash tag, so that everything about it lies in one
 // slot of a cluster.
@@ -47,7 +48,10 @@ func flag(b bool) int {
 // acquire decides for each wish whether it needs a record of its own.
 func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
 	calls := make([]eval.Call, len(wishes))
+	over := make([]Refusal, len(wishes)) // of wishes whose client Redis refused a moment ago
 	for i, w := range wishes {
+		var refuse bool
+		over[i], refuse = c.refusals.of(w)
 		cooldown := time.Duration(0)
 		if w.Reason == schemas.UserRequest {
 			cooldown = w.Cooldown
@@ -55,7 +59,7 @@ func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
 		calls[i] = eval.Call{Key: key(w.Entity), Args: []any{
 			string(w.Lane), flag(!w.Reason.Relaxed()), w.Floor,
 			flag(w.Reason.PassesHolds()),
-			cooldown.Milliseconds(), pendingLife.Milliseconds(), keep.Milliseconds(),
+			cooldown.Milliseconds(), pendingLife.Milliseconds(), keep.Milliseconds(), flag(refuse),
 		}}
 	}
 	results := make([]Result, len(wishes))
@@ -63,6 +67,9 @@ func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
 		reply, err := cmd.Slice()
 		if err == nil {
 			results[i], err = decodeAcquire(reply)
+		}
+		if err == nil && results[i].Outcome == refusedOutcome {
+			results[i] = over[i].result()
 		}
 		if err != nil {
 			results[i].Err = fmt.Errorf("coalesce %s: %w", wishes[i].Entity, err)
@@ -92,8 +99,9 @@ func decodeAcquire(reply []any) (Result, error) {
 		r.Until = time.UnixMilli(until).UTC()
 	}
 	switch r.Outcome {
-	case Published, Upgraded, AlreadyProcessing, Pending, Held, Cooling:
+	case Published, Upgraded, AlreadyProcessing, Pending, Held, Cooling, refusedOutcome:
 		return r, nil
+	case TooManyOutstanding, TooManyNewKeys: // admit's
 	}
 	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
 }
@@ -103,8 +111,11 @@ type ack struct {
 	entity schemas.Entity
 	lane   schemas.Lane
 	number int64
+	client string       // whose count it is; empty: nobody's
 	sent   chan<- error // nil: nobody waits for it
 	err    error
+	// refused: it is beyond its client's bound, and was never published.
+	refused bool
 }
 
 // conclude confirms the locks of records that Kafka has acknowledged and rolls
@@ -114,7 +125,7 @@ func (c *Coalescing) conclude(ctx context.Context, acks []ack) (conflicts int, e
 	var confirmed, failed []eval.Call
 	for _, a := range acks {
 		switch {
-		case a.err != nil:
+		case a.err != nil || a.refused:
 			failed = append(failed, eval.Call{Key: key(a.entity), Args: []any{a.number}})
 		case a.lane == schemas.High:
 			confirmed = append(confirmed, eval.Call{Key: key(a.entity), Args: []any{a.number, highLockLife.Milliseconds()}})

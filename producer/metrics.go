@@ -44,7 +44,7 @@ func (m *metrics) observe(w Wish, r Result) {
 		m.hits.Inc()
 	case Upgraded:
 		m.upgrades.Inc()
-	case Published, Held, Cooling:
+	case Published, Held, Cooling, TooManyOutstanding, TooManyNewKeys, refusedOutcome:
 	case "":
 		outcome = "ERROR"
 	}

@@ -37,6 +37,11 @@ type Wish struct {
 	CorrelationID string
 	TraceParent   string // W3C trace context; empty: none
 	Replay        schemas.ReplayMark
+	// Client is the schemas.ClientID of the client; empty: the wish is internal, and
+	// Bound does not apply. New: the entity has no snapshot.
+	Client string
+	Bound  Bound
+	New    bool
 
 	sent chan<- error // is told whether Kafka has the record, if there is to be one; has room for that
 }
@@ -57,12 +62,21 @@ const (
 	Cooling           Outcome = "COOLING"
 )
 
+// The outcomes of a wish that is beyond its client's bound; nothing is published.
+const (
+	TooManyOutstanding Outcome = "TOO_MANY_OUTSTANDING"
+	TooManyNewKeys     Outcome = "TOO_MANY_NEW_KEYS"
+
+	refusedOutcome Outcome = "REFUSED" // of coalesce_acquire: one of the two
+)
+
 // Result is what became of one wish.
 type Result struct {
 	Outcome    Outcome
 	Number     int64     // of the record that covers the wish; 0 if refused
 	HoldReason string    // why it was refused
 	Until      time.Time // until when
+	Refusal    *Refusal  // of the client, if the wish is beyond its bound
 	// Err is ErrBufferFull, ErrStopped or an error of Redis; then nothing was
 	// published and Outcome is empty.
 	Err error
@@ -72,6 +86,10 @@ type Result struct {
 // which it may be lost, or acknowledged.
 func (r Result) Queued() bool {
 	return r.Outcome == Published || r.Outcome == Upgraded || r.Outcome == AlreadyProcessing
+}
+
+func (r Result) publishes() bool {
+	return r.Err == nil && (r.Outcome == Published || r.Outcome == Upgraded)
 }
 
 var (
@@ -271,7 +289,7 @@ func (p *Producer) refuse(wishes []Wish, err error) []Result {
 // publish hands the record to the client. Its place is freed and its lock
 // confirmed or rolled back when the promise is kept or broken.
 func (p *Producer) publish(traced context.Context, w Wish, number int64) error {
-	a := ack{entity: w.Entity, lane: w.Lane, number: number, sent: w.sent}
+	a := ack{entity: w.Entity, lane: w.Lane, number: number, client: w.counted(), sent: w.sent}
 	record, err := newRecord(w, number)
 	if err != nil {
 		p.done(a, err)
@@ -313,6 +331,9 @@ func newRecord(w Wish, number int64) (*kgo.Record, error) {
 	}
 	if w.TraceParent != "" {
 		record.Headers = []kgo.RecordHeader{{Key: schemas.TraceParent, Value: []byte(w.TraceParent)}}
+	}
+	if w.Client != "" {
+		record.Headers = append(record.Headers, kgo.RecordHeader{Key: schemas.ClientHeader, Value: []byte(w.Client)})
 	}
 	for _, h := range w.Replay.Headers() {
 		record.Headers = append(record.Headers, kgo.RecordHeader(h))
@@ -370,6 +391,7 @@ func (p *Producer) concludeBatch(ctx context.Context, first ack) {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), concludeTimeout)
 	defer cancel()
 	conflicts, err := p.conclude(limit, batch)
+	p.dischargeFailed(limit, batch)
 	p.metrics.conflicts.Add(float64(conflicts))
 	if err != nil {
 		p.log.Warn("locks were not concluded; each ends by itself", "locks", len(batch), "within", pendingLife, "err", err)

@@ -67,15 +67,15 @@ func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reas
 // ask enqueues the update request of a read. A read of a stale snapshot waits
 // staleTimeout for the answer; a read for which nothing is stored has nothing else to
 // return, and waits until its deadline. The request goes on after that, and is only
-// not promised. All reads of the entity at this moment share one request.
+// not promised. All reads of the entity by one client at this moment share one request.
 func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Time) Answer {
 	urgent := w.Reason == schemas.CacheMiss
-	begun, err := s.begin(who, w.Entity, urgent)
+	begun, err := s.meters.Begin(who.Name, w.Entity.String())
 	if err != nil {
 		return refusal(err)
 	}
-	w = s.traced(c, w)
-	answered := s.asks.DoChan(w.Entity.String(), func() (any, error) { return s.enqueuer.request(w, urgent), nil })
+	w = s.traced(c, w.of(who))
+	answered := s.asks.DoChan(w.flight(), func() (any, error) { return s.refused(s.enqueuer.request(w, urgent)), nil })
 	account := func(a Answer) {
 		if begun && !a.coming() {
 			s.meters.Abandon(who.Name, w.Entity.String())
@@ -125,14 +125,9 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 	return staleTimeout
 }
 
-// begin counts a refresh on its client's account, or says why it may not be.
-func (s *Server) begin(who access.Client, e schemas.Entity, unknown bool) (begun bool, err error) {
-	return access.BeginRefresh(s.meters, who.Name, e.String(), unknown)
-}
-
 // refusal is the answer to a wish that its client may not make now.
 func refusal(err error) Answer {
-	a := Answer{Reason: reasonTooMany, refused: err}
+	a := Answer{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		a.Until = time.Now().Add(p.After)
 	}

@@ -91,10 +91,10 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 			v.answer = Answer{Reason: ReasonDown}
 		default:
 			var err error
-			if begun[i], err = s.begin(who, all[i], v.reason == schemas.CacheMiss); err != nil {
+			if begun[i], err = s.meters.Begin(who.Name, all[i].String()); err != nil {
 				v.answer = refusal(err)
 			} else {
-				wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()})), append(wishing, i)
+				wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()}.of(who))), append(wishing, i)
 			}
 		}
 		views[i] = v
@@ -118,7 +118,7 @@ func (s *Server) askMany(c echo.Context, wishes []Wish, account func(int, Answer
 	urgent := slices.ContainsFunc(wishes, func(w Wish) bool { return w.Reason == schemas.CacheMiss })
 	answered := make(chan []Answer, 1)
 	go func() {
-		answers := s.enqueuer.requestAll(wishes, urgent)
+		answers := s.refuse(s.enqueuer.requestAll(wishes, urgent))
 		for j, a := range answers {
 			account(j, a)
 		}

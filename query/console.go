@@ -49,10 +49,11 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 type correlated struct{}
 
 // Refresh asks for a refresh that begins after the call, as POST …/refresh does, for somebody
-// who may ask for it; it is on nobody's account. It waits for Kafka for 5 s at most: what is
-// not certain by then is Pending.
-func (s *Server) Refresh(ctx context.Context, e schemas.Entity, f source.Facet) Answer {
+// who may ask for it. client is a schemas.ClientID, whose outstanding request it is; "" is
+// nobody's. It waits for Kafka for 5 s at most: what is not certain by then is Pending.
+func (s *Server) Refresh(ctx context.Context, client string, e schemas.Entity, f source.Facet) Answer {
 	w, _, _ := s.wished(ctx, operator, e, f) // without a look at the store as well
+	w.Client = client
 	w.CorrelationID, _ = ctx.Value(correlated{}).(string)
 	return s.untilSure(ctx, w)
 }

@@ -111,12 +111,14 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	var server *Server
 	var got Answer
 	f := source.Facet{Cooldown: 17 * time.Second}
-	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) { got = server.Refresh(req.Context(), entity("a"), f) }))
+	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) {
+		got = server.Refresh(req.Context(), "someone", entity("a"), f)
+	}))
 	server = r.server
 	r.client = access.Client{}
 	r.stored("a", 0)
 	r.do(http.MethodPost, "/console/refresh", "X-Correlation-Id", "abc")
-	want := Wish{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc"}
+	want := Wish{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc", Client: "someone"}
 	if all := r.asked(); len(all) != 1 || all[0] != want || !got.Queued {
 		t.Errorf("%+v, answered %+v; want %+v", all, got, want)
 	}
@@ -127,11 +129,11 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	}
 
 	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
-	if a := server.Refresh(t.Context(), entity("b"), f); !a.Queued || r.asked()[1].Floor != 0 {
+	if a := server.Refresh(t.Context(), "", entity("b"), f); !a.Queued || r.asked()[1].Floor != 0 {
 		t.Errorf("without the database: %+v", a)
 	}
 	r.set(func() { r.insist = func(context.Context, Wish) Answer { return Answer{Pending: true} } })
-	if a := server.Refresh(t.Context(), entity("b"), f); !a.Pending || a.Queued {
+	if a := server.Refresh(t.Context(), "", entity("b"), f); !a.Pending || a.Queued {
 		t.Errorf("not certain: %+v", a)
 	}
 }

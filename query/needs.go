@@ -72,6 +72,10 @@ type Wish struct {
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string
+	// Client is the schemas.ClientID of the client whose request this is; empty: nobody's.
+	// New: nothing is stored of the entity, as far as is known.
+	Client string
+	New    bool
 }
 
 // Answer is what became of a Wish.
@@ -89,6 +93,9 @@ type Answer struct {
 	// that is known.
 	Reason string
 	Until  time.Time
+	// Refused: the client has more outstanding than its share, or asks for too many new
+	// entities. Reason says which.
+	Refused *access.Refusal
 
 	refused error         // the problem, if this client has too much under way
 	waited  time.Duration // for an answer, if the reason is reasonSlow
@@ -101,7 +108,9 @@ const (
 	ReasonBusy     = "BUSY"        // Kafka takes records more slowly than they come
 	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is away, or refuses
 	reasonSlow     = "SLOW"        // it could not be said in time; it may be queued yet
-	reasonTooMany  = "TOO_MANY"    // this client has as many refreshes under way as it may
+	ReasonTooMany  = "TOO_MANY"    // this client has as many refreshes under way, or asks for as many new entities, as it may
+	// ReasonOutstanding: as many of this client's requests are outstanding as its share is.
+	ReasonOutstanding = "TOO_MANY_OUTSTANDING"
 )
 
 // Requester queues refreshes in the HIGH lane.
@@ -141,7 +150,13 @@ type Meters interface {
 	// in memory, and Missed counts n keys of which the store then had nothing.
 	Lookup(client string) error
 	Missed(client string, n int)
-	access.RefreshMeters
+	// Begin counts a refresh under way, once until it has ended; begun: it was not
+	// under way for this client.
+	Begin(client, entity string) (begun bool, err error)
+	// Abandon notes that what this client has begun is not under way after all.
+	Abandon(client, entity string)
+	// Refuse counts what the counts of all processes refuse, and returns its problem.
+	Refuse(r access.Refusal) error
 	// Ended notes that whatever was under way for an entity, for anybody, has ended.
 	Ended(entity string)
 	// Wait counts a client that waits, until it leaves.

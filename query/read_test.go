@@ -47,7 +47,7 @@ func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
 		t.Errorf("Cache-Control: %s", got)
 	}
-	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace}
+	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
 	if len(r.wishes) != 1 || r.wishes[0] != want {
 		t.Errorf("wishes %+v", r.wishes)
 	}

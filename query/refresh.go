@@ -100,8 +100,9 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	if known != nil && !who.Sees(known.Visibility) {
 		return Answer{}, errUnseen
 	}
+	w.Client = who.ID()
 	w = s.traced(c, w)
-	begun, err := s.begin(who, e, known == nil && err == nil)
+	begun, err := s.meters.Begin(who.Name, e.String())
 	if err != nil {
 		return Answer{}, err
 	}
@@ -111,6 +112,9 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	}
 	if begun && !a.coming() {
 		s.meters.Abandon(who.Name, e.String())
+	}
+	if a.refused != nil {
+		return a, a.refused
 	}
 	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
 	if a.Reason == ReasonCooldown {
@@ -127,7 +131,7 @@ func (s *Server) wished(ctx context.Context, client string, e schemas.Entity, f 
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
 	}
-	return Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown}, known, err
+	return Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil}, known, err
 }
 
 // untilSure waits for certainty, in a room of its own: those who wait for a slow Kafka
@@ -141,7 +145,7 @@ func (s *Server) untilSure(ctx context.Context, w Wish) Answer {
 	}
 	limit, cancel := context.WithTimeout(ctx, surePatience)
 	defer cancel()
-	a := s.requests.Insist(limit, w)
+	a := s.refused(s.requests.Insist(limit, w))
 	if a.Pending {
 		a.Reason = reasonPending
 	}

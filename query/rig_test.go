@@ -165,8 +165,9 @@ func (r bounds) Request(client string, n int) error {
 	return r.count(fmt.Sprintf("requests %s %d", client, n))
 }
 
-func (r bounds) NewKey(client string, n int) error {
-	return r.count(fmt.Sprintf("keys %s %d", client, n))
+func (r bounds) Refuse(why access.Refusal) error {
+	_ = r.count("refuse " + why.Detail())
+	return (*access.Meters)(nil).Refuse(why)
 }
 
 func (r bounds) Lookup(string) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -152,7 +153,7 @@ func TestWhatCountsAsARead(t *testing.T) {
 		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
 		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
 		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.over["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
-		"too many new keys":      {[]func(*rig){func(r *rig) { r.over["keys"] = true }, get(429, "character/a"), get(200, "character?key=a")}, nil},
+		"too many outstanding":   {[]func(*rig){answering(Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
 		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.over["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
 		"nobody who may":         {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
 		"what can't be read":     {[]func(*rig){func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},

@@ -195,14 +195,19 @@ func TestWhatIsAskedSlowlyAndRefusedIsNotUnderWay(t *testing.T) {
 
 func TestOneClientsRefusalLeavesAnothersAccount(t *testing.T) {
 	r := newRig(t)
-	m := access.NewMeters(access.Limits{UnderWay: 1, NewKeys: "1/m"}, prometheus.NewRegistry())
+	m := access.NewMeters(access.Limits{UnderWay: 1}, prometheus.NewRegistry())
 	r.server.meters = m
 	r.client.Name = "B"
 	r.get("e1") // all that B may have under way
 	r.client.Name = "A"
 	r.get("e2")
+	r.set(func() {
+		r.answer = func(context.Context, Wish) Answer {
+			return Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 1}}
+		}
+	})
 	r.heard("e2", 1)
-	if a := r.get("e1"); a.StatusCode != 429 { // A is over its new keys
+	if a := r.get("e1"); a.StatusCode != 429 { // A is over its bound
 		t.Fatalf("%d", a.StatusCode)
 	}
 	if _, err := m.Begin("B", "nexon/character/e3"); err == nil {

@@ -17,6 +17,8 @@ type Call struct {
 	// Costs are what the call is estimated to cost, by unit; of a unit that is not
 	// named it costs 1.
 	Costs map[string]int
+	// Client is the schemas.ClientID on whose behalf the worker makes it; "": nobody's.
+	Client string
 	// Credentials are the names of those that may make it; of a source with one
 	// credential or none it is the empty name.
 	Credentials []string

@@ -37,6 +37,7 @@ func (p *program) config() *cobra.Command {
 				}
 				fmt.Fprintf(p.stdout, "%s: %s\n", name, hidden(s.BaseURL, "baseURL"))
 				s.explainQuota(p.stdout, quota)
+				s.explainClients(p.stdout, quota, config.Access.Limits)
 				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 					f := s.Facets[facet]
 					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, documented(f), f.FreshFor)

@@ -63,7 +63,7 @@ scope see:VISIBILITY besides.`,
 		},
 	}
 	c.Flags().StringVar(&order.Name, "name", "", "whose key it is, for lists and audits")
-	c.Flags().StringSliceVar(&scopes, "scopes", nil, "what it is for: read, refresh, inspect, see:VISIBILITY, admin")
+	c.Flags().StringSliceVar(&scopes, "scopes", nil, "what it is for: read, refresh, inspect, delegate, see:VISIBILITY, admin")
 	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "how long it holds, as in 90d or 12h (default: until it is revoked)")
 	addrFlag(c, &addr)
 	return c

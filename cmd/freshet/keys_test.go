@@ -57,7 +57,7 @@ func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
 	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with read,see:partner`) {
 		t.Errorf("exit %d, %s", code, notes)
 	}
-	d.said(1, []string{"must be read, refresh, inspect or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
+	d.said(1, []string{"must be read, refresh, inspect, delegate or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
 	d.said(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
 	d.said(2, []string{"table, json or jsonl"}, "keys", "list", "-o", "xml")
 	d.said(0, []string{"key-create", "key-revoke", id}, "settings", "audit")

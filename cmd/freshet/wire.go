@@ -185,14 +185,20 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		"kafka":    {ask: p.client.Ping},
 	}}
 	ops := p.ops(h)
-	ask := func(ctx context.Context, e schemas.Entity, f source.Facet) query.Answer {
-		return server.Refresh(ctx, e, f)
+	ask := func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer {
+		return server.Refresh(ctx, client, e, f)
+	}
+	var bounds map[string]map[string]producer.Bound
+	if meters != nil {
+		if bounds, err = p.config.clientBounds(); err != nil {
+			return err
+		}
 	}
 	pages, beside := p.console(sources, guard, meters, h, dead, ask)
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), ResponseMemory: p.config.Query.responseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
-		Store: p.store, Sources: known, Requests: wishes{p.producer}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
+		Store: p.store, Sources: known, Requests: wishes{p.producer, bounds}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
@@ -245,14 +251,18 @@ func (s settles) Follow(ctx context.Context, heard func(schemas.Settled), line f
 	return producer.FollowSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
 }
 
-// wishes lets the query service ask the producer.
-type wishes struct{ *producer.Producer }
+// wishes lets the query service ask the producer; the bounds are by source and facet. nil:
+// no client is bounded, and none is told apart.
+type wishes struct {
+	*producer.Producer
+	bounds map[string]map[string]producer.Bound
+}
 
 // Request asks for refreshes in the HIGH lane: a person waits.
 func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
 	asked := make([]producer.Wish, len(all))
 	for i, wish := range all {
-		asked[i] = wanted(wish)
+		asked[i] = w.wanted(wish)
 	}
 	answers := make([]query.Answer, len(all))
 	for i, r := range w.RequestAll(ctx, asked) {
@@ -263,14 +273,22 @@ func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
 
 // Insist asks for a refresh that must not be lost.
 func (w wishes) Insist(ctx context.Context, wish query.Wish) query.Answer {
-	return told(w.Producer.Insist(ctx, wanted(wish)))
+	return told(w.Producer.Insist(ctx, w.wanted(wish)))
 }
 
-func wanted(wish query.Wish) producer.Wish {
+func (w wishes) wanted(wish query.Wish) producer.Wish {
 	return producer.Wish{
 		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
 		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
+		Client: w.client(wish), New: wish.New, Bound: w.bounds[wish.Entity.Source][wish.Entity.Facet],
 	}
+}
+
+func (w wishes) client(wish query.Wish) string {
+	if w.bounds == nil {
+		return ""
+	}
+	return wish.Client
 }
 
 func told(r producer.Result) query.Answer {
@@ -284,6 +302,11 @@ func told(r producer.Result) query.Answer {
 		a.Reason = "HELD_" + r.HoldReason
 	case r.Outcome == producer.Cooling:
 		a.Reason = query.ReasonCooldown
+	case r.Refusal != nil:
+		a.Reason, a.Refused = query.ReasonOutstanding, refusedBy(*r.Refusal)
+		if a.Refused.NewKeys {
+			a.Reason = query.ReasonTooMany
+		}
 	}
 	return a
 }

@@ -49,8 +49,9 @@ func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Gua
 	}
 }
 
-// refreshing asks for a refresh that a person wants.
-type refreshing func(ctx context.Context, e schemas.Entity, f source.Facet) query.Answer
+// refreshing asks for a refresh that a person wants, for the client with this ID; "": for
+// nobody's account.
+type refreshing func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer
 
 // overview tells the console what is going on.
 type overview struct {

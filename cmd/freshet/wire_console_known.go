@@ -182,16 +182,16 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 	}
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	if c.May(access.Admin) {
-		return inWords(k.ask(ctx, e, facet)), nil
+		return inWords(k.ask(ctx, "", e, facet)), nil
 	}
-	begun, err := access.BeginRefresh(k.meters, c.Name, e.String(), stored[0].Version == 0)
+	begun, err := k.meters.Begin(c.Name, e.String())
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		return "No refresh is queued. " + p.Detail, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	a := k.ask(ctx, e, facet)
+	a := k.ask(ctx, c.ID(), e, facet)
 	if begun && !a.Queued && !a.Pending {
 		k.meters.Abandon(c.Name, e.String())
 	}
@@ -205,6 +205,8 @@ func inWords(a query.Answer) string {
 		return "A refresh is queued."
 	case a.Pending:
 		return "A refresh is being queued, but Kafka has not acknowledged it yet. Ask again in a few seconds to be certain."
+	case a.Refused != nil:
+		return "No refresh is queued. " + a.Refused.Detail()
 	case a.Reason == query.ReasonCooldown:
 		return fmt.Sprintf("It was refreshed on request a moment ago; the next one is taken at %s.", a.Until.UTC().Format("15:04:05 UTC"))
 	case a.Reason == query.ReasonBusy:

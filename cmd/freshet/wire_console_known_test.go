@@ -312,7 +312,11 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 	}
 	f.write("stored", 7, time.Hour, "")
 	answer := query.Answer{Queued: true}
-	k := known{f.parts, sources, func(context.Context, schemas.Entity, source.Facet) query.Answer { return answer }, access.NewMeters(access.Limits{UnderWay: 2, NewKeys: "1/h"}, prometheus.NewRegistry())}
+	var clients []string
+	k := known{f.parts, sources, func(_ context.Context, client string, _ schemas.Entity, _ source.Facet) query.Answer {
+		clients = append(clients, client)
+		return answer
+	}, access.NewMeters(access.Limits{UnderWay: 2}, prometheus.NewRegistry())}
 	person := access.Client{Name: "key:3", Scopes: []access.Scope{access.Inspect, access.Refresh}}
 	ask := func(c access.Client, key, want string) {
 		t.Helper()
@@ -323,7 +327,8 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 	}
 	ask(person, "new", "A refresh is queued.")
 	ask(person, "new", "A refresh is queued.") // it is under way
-	ask(person, "other", "No refresh is queued. These are more new entities")
+	answer = query.Answer{Reason: query.ReasonOutstanding, Refused: &access.Refusal{Max: 7}}
+	ask(person, "other", "No refresh is queued. As many of your requests are outstanding as your share allows now: 7.")
 	answer = query.Answer{Reason: query.ReasonDown}
 	ask(person, "stored", "No refresh is queued: Redis or Kafka") // it came to nothing, and is not counted
 	answer = query.Answer{Queued: true}
@@ -332,4 +337,7 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 	ask(person, "more", "No refresh is queued. 2 refreshes that you asked for are under way")
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "other", "A refresh is queued.")
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
+	if first, last := clients[0], clients[len(clients)-1]; first != person.ID() || last != "" {
+		t.Errorf("asked for the clients %q and %q, want the person's and none", first, last)
+	}
 }

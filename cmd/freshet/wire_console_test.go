@@ -105,12 +105,12 @@ func (f *facts) wire() {
 		"kafka":    {ask: f.client.Ping},
 	}}
 	dead := f.letters(sources)
-	ask := func(ctx context.Context, e schemas.Entity, facet source.Facet) query.Answer {
-		return f.server.Refresh(ctx, e, facet)
+	ask := func(ctx context.Context, client string, e schemas.Entity, facet source.Facet) query.Answer {
+		return f.server.Refresh(ctx, client, e, facet)
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{
-		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{f.producer}, Settles: settles{f.parts},
+		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{Producer: f.producer}, Settles: settles{f.parts},
 		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})

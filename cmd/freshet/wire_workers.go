@@ -155,7 +155,7 @@ func admitted(p *limiter.Permit, err error) (consumer.Permit, error) {
 func charged(c source.Call) limiter.Call {
 	return limiter.Call{
 		Endpoint: c.Facet + "/" + c.Document, Method: c.Method, Key: c.Key, Resource: c.Resource,
-		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials,
+		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials, Client: c.Client,
 	}
 }
 

@@ -1,0 +1,101 @@
+package access
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+)
+
+func behalf(t *testing.T, values ...string) *http.Request {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	r.Header["X-Client-Id"] = values
+	return r
+}
+
+func TestDelegated_NamesEachUserOfATrustedKey(t *testing.T) {
+	site := Client{Name: "key:site my site", Scopes: []Scope{Read, Delegate}}
+	other := Client{Name: "key:other", Scopes: []Scope{Read, Delegate}}
+	names := map[string]bool{}
+	for _, from := range []Client{site, other} {
+		for _, value := range []string{"alice@example.org", "bob@example.org"} {
+			got, err := from.delegated("X-Client-Id", behalf(t, value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, _ := from.delegated("X-Client-Id", behalf(t, value))
+			if got.Name != again.Name || !strings.HasPrefix(got.Name, from.Name+" for ") || strings.Contains(got.Name, "example.org") {
+				t.Errorf("got %q and %q of %s", got.Name, again.Name, value)
+			}
+			if !got.May(Read) || got.May(Refresh) {
+				t.Errorf("got the scopes %v, want those of the key", got.Scopes)
+			}
+			names[got.ID()] = true
+		}
+	}
+	if len(names) != 4 {
+		t.Errorf("two users of two keys have %d IDs, want 4", len(names))
+	}
+}
+
+func TestDelegated_IgnoresTheHeaderOfOtherKeys(t *testing.T) {
+	for name, test := range map[string]struct {
+		from   Client
+		header string
+		r      *http.Request
+	}{
+		"no scope":     {Client{Name: "key:a", Scopes: []Scope{Read, Refresh, Inspect}}, "X-Client-Id", behalf(t, "alice")},
+		"no setting":   {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "", behalf(t, "alice")},
+		"no header":    {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "X-Client-Id", behalf(t)},
+		"empty header": {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "X-Client-Id", behalf(t, "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := test.from.delegated(test.header, test.r); err != nil || got.Name != "key:a" {
+				t.Errorf("got %q, %v; want the key itself", got.Name, err)
+			}
+		})
+	}
+}
+
+func TestDelegated_RefusesAnUnclearHeader(t *testing.T) {
+	site := Client{Name: "key:site", Scopes: []Scope{Delegate}}
+	for name, r := range map[string]*http.Request{
+		"twice": behalf(t, "a", "b"), "too long": behalf(t, strings.Repeat("x", maxClientHeaderSize+1)),
+	} {
+		_, err := site.delegated("X-Client-Id", r)
+		if p, ok := errors.AsType[*problem.HTTPError](err); !ok || p.Status != http.StatusBadRequest || p.Code != codeClient {
+			t.Errorf("%s: got %v, want 400 %s", name, err, codeClient)
+		}
+	}
+	if _, err := site.delegated("X-Client-Id", behalf(t, strings.Repeat("x", maxClientHeaderSize))); err != nil {
+		t.Errorf("as long as allowed: %v", err)
+	}
+}
+
+func TestID_IsSharedWhereTheBoundIs(t *testing.T) {
+	id := func(name string) string { return Client{Name: name}.ID() }
+	if a, b := id("unauthenticated@2001:db8::1"), id("unauthenticated@2001:db8::2"); a != b {
+		t.Errorf("two addresses of a /64 have the IDs %s and %s", a, b)
+	}
+	if a, b := id("unauthenticated@192.0.2.7"), id("unauthenticated@192.0.2.8"); a == b || len(a) != schemas.ClientIDSize {
+		t.Errorf("two addresses have the IDs %s and %s", a, b)
+	}
+}
+
+func TestRefuse_TellsItsLimit(t *testing.T) {
+	m, _ := metered(Limits{})
+	p, _ := errors.AsType[*problem.HTTPError](m.Refuse(Refusal{Max: 45, After: 1500 * time.Millisecond}))
+	if p.Status != 429 || p.Code != "too-many-outstanding" || p.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
+		t.Errorf("got %+v", p)
+	}
+	p, _ = errors.AsType[*problem.HTTPError](m.Refuse(Refusal{NewKeys: true, Max: 100, Window: time.Minute, After: time.Minute}))
+	if p.Status != 429 || p.Code != "too-many-new-keys" || p.Header.Get("RateLimit-Policy") != `"new-keys";q=100;w=60` || p.After != time.Minute {
+		t.Errorf("got %+v", p)
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	// A request of a client counts until it has ended, for minLease at least and maxLease
+	// at most: twice the time in which the source answers as many as one client may have.
+	minLease, maxLease = 2 * time.Minute, time.Hour
+	// newKeysPart is the part of what the quota admits that one client's new keys may use.
+	newKeysPart = 4
+)
+
+// clientBounds returns what one client may ask for, by source and facet.
+func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
+	all := map[string]map[string]producer.Bound{}
+	for name, s := range c.Sources {
+		quota, err := limiter.NewQuota(s.quota())
+		if err != nil {
+			return nil, fmt.Errorf("sources.%s.quota.%w", name, err)
+		}
+		all[name] = map[string]producer.Bound{}
+		for facet := range s.Facets {
+			all[name][facet] = s.clientBound(quota, facet, c.Access.Limits)
+		}
+	}
+	return all, nil
+}
+
+// clientBound returns what one client may ask of a facet. An entity costs a call for each
+// of the facet's documents.
+func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {
+	documents := max(1, float64(len(s.Facets[facet].Documents)))
+	may := func(within time.Duration) float64 { return quota.May(schemas.High, within) / documents }
+	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
+	if perMinute := may(time.Minute); limits.Outstanding > 0 {
+		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()
+		if math.IsInf(at, 1) { // no policy counts by time: what the workers take in at once
+			at = float64(s.Workers.High.InFlight)
+		}
+		b.Outstanding = max(producer.MinOutstanding, int(at))
+		slowest := may(24*time.Hour) / (24 * time.Hour).Seconds()
+		b.Lease = lasting(2 * float64(b.Outstanding) / slowest)
+	}
+	if limits.NewKeys != access.AutoRate {
+		if calls, window := limits.NewKeys.Parse(); calls > 0 {
+			b.NewKeys, b.NewKeyInterval = calls, window/time.Duration(calls)
+		}
+		return b
+	}
+	slowest := math.Inf(1) // new keys a second
+	for _, window := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
+		slowest = min(slowest, may(window)/window.Seconds()/newKeysPart)
+	}
+	if !math.IsInf(slowest, 1) {
+		b.NewKeys = max(1, int(may(time.Minute)/newKeysPart))
+		b.NewKeyInterval = max(time.Microsecond, time.Duration(float64(time.Second)/slowest))
+	}
+	return b
+}
+
+// lasting returns a lease of so many seconds, or the nearest there is.
+func lasting(seconds float64) time.Duration {
+	return time.Duration(min(max(seconds, minLease.Seconds()), maxLease.Seconds()) * float64(time.Second))
+}
+
+// explainClients says what one client may ask for.
+func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits access.Limits) {
+	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
+		b := s.clientBound(quota, facet, limits)
+		outstanding, newKeys := "any number of requests outstanding", "any number of new keys"
+		if b.Outstanding > 0 {
+			outstanding = fmt.Sprintf("%s requests outstanding, shared with other active clients, but %d in any case", grouped(int64(b.Outstanding)), producer.MinOutstanding)
+		}
+		if b.NewKeys > 0 {
+			newKeys = fmt.Sprintf("%s new keys at once and %s", grouped(int64(b.NewKeys)), paceOf(b.NewKeyInterval))
+		}
+		_, _ = fmt.Fprintf(to, "  client  %s: at most %s; %s\n", facet, outstanding, newKeys)
+	}
+}
+
+// paceOf writes how many intervals fit into a minute, or into a longer time if that is less
+// than one.
+func paceOf(interval time.Duration) string {
+	unit, name := time.Minute, "a minute"
+	switch {
+	case interval > time.Hour:
+		unit, name = 24*time.Hour, "a day"
+	case interval > time.Minute:
+		unit, name = time.Hour, "an hour"
+	}
+	return calls(float64(unit)/float64(interval)) + " " + name
+}
+
+// refusedBy is a refusal as readers are told it.
+func refusedBy(r producer.Refusal) *access.Refusal {
+	return &access.Refusal{
+		NewKeys: r.Outcome == producer.TooManyNewKeys, Max: r.Max, Window: r.Window, After: cmp.Or(r.After, time.Second),
+	}
+}

@@ -1,0 +1,210 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// noted are permits that note for which client each was given.
+type noted struct {
+	consumer.Permits
+	mu      sync.Mutex
+	clients []string
+}
+
+func (n *noted) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	p, err := n.Permits.Acquire(ctx, lane, c)
+	if err == nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.clients = append(n.clients, c.Client)
+	}
+	return p, err
+}
+
+// limit gives the rig another limiter, of so many calls a second.
+func (r *rig) limit(calls int) {
+	r.Helper()
+	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: calls, Window: limiter.Window(time.Second)}}}
+	l, err := limiter.New("nexon-slow", quota, limiter.Needs{Redis: r.rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.limiter = l
+	r.run(l.Run)
+}
+
+// workNoted starts a worker of HIGH with n slots, and notes who is given permits.
+func (r *rig) workNoted(slots int, changes ...func(*consumer.Needs)) *noted {
+	r.Helper()
+	n := &noted{Permits: permits{r.limiter}}
+	config := consumer.DefaultConfig(schemas.High)
+	config.Drain, config.Doubt, config.InFlight = patience, time.Millisecond, slots
+	needs := r.needs()
+	needs.Permits = n
+	for _, change := range changes {
+		change(&needs)
+	}
+	w, err := consumer.New(config, r.source, schemas.High, needs)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.run(w.Run)
+	return n
+}
+
+// ask asks for keys on behalf of a client that may have 400 requests outstanding.
+func (r *rig) ask(client string, keys ...string) (published int) {
+	r.Helper()
+	wishes := make([]producer.Wish, len(keys))
+	for i, key := range keys {
+		wishes[i] = producer.Wish{
+			Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss, Client: schemas.ClientID(client),
+			Bound: producer.Bound{Outstanding: 400, Window: 2 * time.Second, Lease: time.Hour},
+		}
+	}
+	before := r.produced(schemas.High)
+	for i, result := range r.producer.RequestAll(r.Context(), wishes) {
+		switch {
+		case result.Outcome == producer.Published:
+			published++
+		case result.Outcome != producer.TooManyOutstanding:
+			r.Fatalf("%s: got %+v", keys[i], result)
+		}
+	}
+	r.until("the acknowledgements", func() bool { return r.produced(schemas.High) >= before+int64(published) })
+	return published
+}
+
+func (r *rig) outstanding(client string) int64 {
+	r.Helper()
+	n, err := r.rdb.ZCard(r.Context(), "clients:{nexon}:"+schemas.ClientID(client)).Result()
+	if err != nil {
+		r.Fatal(err)
+	}
+	return n
+}
+
+// One client asks for 2,000 keys and twenty others then for one key each. The bound leaves
+// 400 requests of the first, which is two seconds of the rate, and the worker serves the
+// others in front of those: all of them are among the first 120 calls. In the order of
+// the topic they would be behind 400, and without the bound behind 2,000.
+func TestWorker_ServesClientsInTurn(t *testing.T) {
+	for _, slots := range []int{64, 512} { // fewer than the flood has outstanding, and more
+		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
+			r := newRig(t)
+			r.limit(200)
+			if got := r.ask("flood", numbered("flood", 2000)...); got != 400 {
+				t.Fatalf("%d requests of the flood were published, want 400", got)
+			}
+			readers := map[string]bool{}
+			for i := range 20 {
+				name := fmt.Sprint("reader", i)
+				readers[schemas.ClientID(name)] = true
+				if r.ask(name, name) != 1 {
+					t.Fatalf("%s was refused", name)
+				}
+			}
+			n := r.workNoted(slots)
+			const within = 120
+			r.until("so many calls", func() bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return len(n.clients) >= within
+			})
+			n.mu.Lock()
+			last := 0
+			for i, client := range n.clients[:within] {
+				if readers[client] {
+					delete(readers, client)
+					last = i + 1
+				}
+			}
+			n.mu.Unlock()
+			if len(readers) > 0 {
+				t.Errorf("%d of 20 readers are not among the first %d calls", len(readers), within)
+			}
+			t.Logf("the last reader had call %d", last)
+		})
+	}
+}
+
+// A client that asks for more than its bound gets everything in the end, if it asks again
+// for what was refused. That it gets the whole rate is tested on the script, in package lua.
+func TestWorker_WorksAllThatASingleClientAsksFor(t *testing.T) {
+	r := newRig(t)
+	n := r.workNoted(512)
+	keys := numbered("k", 600)
+	next, refused := 0, 0
+	r.until("all calls", func() bool {
+		if next < len(keys) {
+			got := r.ask("only", keys[next:]...)
+			next += got
+			refused += len(keys) - next
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.clients) >= len(keys)
+	})
+	if refused == 0 {
+		t.Error("nothing was refused of 600 requests with a bound of 400")
+	}
+	r.until("the counts to end", func() bool { return r.outstanding("only") == 0 })
+}
+
+// However a request ends, its count ends with it.
+func TestWorker_EndsCountsHoweverRequestsEnd(t *testing.T) {
+	r := newRig(t)
+	r.facet(func(f *source.Facet) { f.Retry = []time.Duration{time.Hour} })
+	r.ask("a", "stored", "absent-1", "satisfied")
+	r.ask("a", numbered("k", 5)...)
+	r.store("satisfied", time.Now().Add(time.Hour).UnixMilli())
+	if got := r.outstanding("a"); got != 8 {
+		t.Fatalf("%d outstanding before the worker, want 8", got)
+	}
+	r.workNoted(16)
+	r.untilCommitted(schemas.High)
+	r.until("the counts to end", func() bool { return r.outstanding("a") == 0 })
+}
+
+// A worker that was killed before it could end counts leaves them to their leases; the
+// next one ends those of the records that it reads again.
+func TestWorker_LeavesCountsOfAKilledOneToTheLease(t *testing.T) {
+	r := newRig(t)
+	r.requests.noDischarge.Store(true)
+	r.ask("a", numbered("k", 10)...)
+	r.workNoted(16)
+	r.untilCommitted(schemas.High)
+	if got := r.outstanding("a"); got != 10 {
+		t.Fatalf("%d outstanding after a worker that discharged nothing, want 10", got)
+	}
+	ttl, err := r.rdb.PTTL(r.Context(), "clients:{nexon}:"+schemas.ClientID("a")).Result()
+	if err != nil || ttl <= 0 || ttl > time.Hour {
+		t.Errorf("the counts end after %v, %v; want within their lease of an hour", ttl, err)
+	}
+	r.requests.noDischarge.Store(false)
+	r.until("the counts to end once Redis takes them", func() bool { return r.outstanding("a") == 0 })
+}
+
+func TestWorker_CountsRecordsWithoutAClientForNobody(t *testing.T) {
+	r := newRig(t)
+	r.wish("internal", schemas.High, schemas.Trigger)
+	n := r.workNoted(16)
+	r.untilStored("internal")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.clients) != 1 || n.clients[0] != "" {
+		t.Errorf("got calls of %q, want one of nobody", n.clients)
+	}
+}

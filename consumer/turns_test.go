@@ -1,0 +1,137 @@
+package consumer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+)
+
+func turnOf(client string, offset int) *task {
+	t := &task{client: client}
+	t.request.Key = fmt.Sprint(client, offset)
+	return t
+}
+
+func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
+	q := newTurns(4)
+	for i := range 10 {
+		q.add(turnOf("flood", i))
+	}
+	for i := range 3 {
+		if got := q.next(); got.request.Key != fmt.Sprint("flood", i) {
+			t.Fatalf("got %s, want the records of one client in their order", got.request.Key)
+		}
+	}
+	q.add(turnOf("a", 0))
+	q.add(turnOf("b", 0))
+	if got := q.next(); got.client != "a" {
+		t.Fatalf("got %s, want a: it has no slot and was read before b", got.request.Key)
+	}
+	if got := q.next(); got != nil {
+		t.Fatalf("got %s without a free slot", got.request.Key)
+	}
+	q.end("flood")
+	if got := q.next(); got.client != "b" {
+		t.Errorf("got %s, want b", got.request.Key)
+	}
+	q.end("a")
+	if got := q.next(); got.request.Key != "flood3" {
+		t.Errorf("got %s, want flood3: no other client waits", got.request.Key)
+	}
+}
+
+// Whatever comes in whatever order: no slot is lost, no record is lost or given twice, the
+// records of a client keep their order, and no client that waits has fewer slots than one
+// that is served.
+func TestTurns_LosesNothing(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 23))
+		slots := 1 + rng.IntN(8)
+		q := newTurns(slots)
+		added, given := map[string]int{}, map[string]int{}
+		var held []string
+		for range 500 {
+			switch rng.IntN(3) {
+			case 0:
+				client := string(rune('a' + rng.IntN(5)))
+				q.add(turnOf(client, added[client]))
+				added[client]++
+			case 1:
+				least := slots + 1
+				for client := range added {
+					if added[client] > given[client] {
+						least = min(least, q.held[client])
+					}
+				}
+				got := q.next()
+				if (got == nil) != (len(held) == slots || least > slots) {
+					t.Fatalf("seed %d: got %v with %d of %d slots held", seed, got, len(held), slots)
+				}
+				if got == nil {
+					continue
+				}
+				if want := fmt.Sprint(got.client, given[got.client]); got.request.Key != want || q.held[got.client]-1 != least {
+					t.Fatalf("seed %d: got %s of a client with %d slots, want %s, and of one with %d", seed, got.request.Key, q.held[got.client]-1, want, least)
+				}
+				given[got.client]++
+				held = append(held, got.client)
+			default:
+				if len(held) > 0 {
+					i := rng.IntN(len(held))
+					q.end(held[i])
+					held = append(held[:i], held[i+1:]...)
+				}
+			}
+		}
+		for _, client := range held {
+			q.end(client)
+		}
+		if q.free != slots || len(q.held) != 0 {
+			t.Errorf("seed %d: %d of %d slots are free, held %v", seed, q.free, slots, q.held)
+		}
+	}
+}
+
+func TestBudget_AdmitsClientsInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(10)
+		if err := b.acquire(t.Context(), "", 10); err != nil {
+			t.Fatal(err)
+		}
+		order := make(chan string, 10)
+		for _, client := range []string{"flood", "flood", "flood", "flood", "a", "b", "a"} {
+			go func() {
+				if err := b.acquire(t.Context(), client, 10); err == nil {
+					order <- client
+				}
+			}()
+			synctest.Wait()
+		}
+		for i, want := range []string{"flood", "a", "b", "flood", "a", "flood", "flood"} {
+			b.resize(10, 0)
+			synctest.Wait()
+			if got := <-order; got != want {
+				t.Errorf("admitted %s as number %d, want %s", got, i, want)
+			}
+		}
+	})
+}
+
+func TestDischarges_AreBounded(t *testing.T) {
+	d := newDischarges()
+	for i := range maxDischarges + 5 {
+		d.add(turnOf("a", i))
+	}
+	d.add(turnOf("", 1))
+	first := d.take()
+	if len(first) != maxDischarges {
+		t.Fatalf("kept %d, want %d", len(first), maxDischarges)
+	}
+	d.add(turnOf("a", 1))
+	d.giveBack(first)
+	if got := len(d.take()); got != maxDischarges {
+		t.Errorf("kept %d after they were given back, want %d", got, maxDischarges)
+	}
+	(*discharges)(nil).add(turnOf("a", 1)) // of a task outside a worker
+}

@@ -1,0 +1,262 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	// MinOutstanding is how many HIGH requests of a client may be outstanding, however
+	// many clients are active and however slow the source is.
+	MinOutstanding = 10
+	// clientActive is how long a client counts as active after its last request ended.
+	clientActive = 5 * time.Second
+	// refusalTTL is how long a process remembers that Redis has refused a client. A
+	// client that goes on asking costs one Redis call a request meanwhile, and no lock.
+	refusalTTL = 100 * time.Millisecond
+	// maxRefusals bounds the clients that are remembered.
+	maxRefusals = 10_000
+)
+
+// Bound is how much one client may ask of one source. All processes that publish for
+// the source share the counts in Redis. The zero value is no bound.
+type Bound struct {
+	// Outstanding is how many HIGH requests of the client may be outstanding while no
+	// other client is active; n active clients get an n-th each, and MinOutstanding at
+	// least. 0: any number.
+	Outstanding int
+	// Window is the time in which the source answers Outstanding requests: a client that
+	// has more than its share is told to come back when they should have ended.
+	Window time.Duration
+	// Lease is how long a request counts at most. A worker releases it when it ends.
+	Lease time.Duration
+	// NewKeys is how many entities without a snapshot the client may ask for at once, and
+	// NewKeyInterval is the time in which one more is restored. 0: any number.
+	NewKeys        int
+	NewKeyInterval time.Duration
+}
+
+// bounded reports whether the wish counts on its client's account.
+func (w Wish) bounded() bool {
+	return w.Client != "" && w.Lane == schemas.High && (w.Bound.Outstanding > 0 || (w.New && w.Bound.NewKeys > 0))
+}
+
+// counted returns the client for whom Redis counts the wish, if it is published.
+func (w Wish) counted() string {
+	if w.bounded() && w.Bound.Outstanding > 0 {
+		return w.Client
+	}
+	return ""
+}
+
+// Refusal is why a client may publish nothing more now.
+type Refusal struct {
+	Outcome Outcome       // TooManyOutstanding or TooManyNewKeys
+	Max     int           // the client's share of Outstanding, or NewKeys
+	Window  time.Duration // in which so many new keys are restored
+	After   time.Duration
+}
+
+// account is one client of one source.
+type account struct{ source, client string }
+
+func (w Wish) account() account { return account{w.Entity.Source, w.Client} }
+
+// clientsKey is the sorted set of a source's active clients. The keys of its clients
+// have the same hash tag: one script changes both.
+func clientsKey(source string) string { return "clients:{" + source + "}" }
+
+func (a account) key() string { return clientsKey(a.source) + ":" + a.client }
+
+// member names one outstanding request of a client: each record has its own number.
+func member(e schemas.Entity, number int64) string {
+	return fmt.Sprintf("%d %s/%s", number, e.Facet, e.Key)
+}
+
+// admit refuses the wishes that coalescing lets publish and that are beyond their
+// client's bound: their locks are rolled back. It costs one round trip for each client
+// of the wishes that publish, one more if any is refused, and none otherwise.
+func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result) {
+	var accounts []account
+	of := map[account][]int{}
+	for i, w := range wishes {
+		if results[i].publishes() && w.bounded() {
+			if of[w.account()] == nil {
+				accounts = append(accounts, w.account())
+			}
+			of[w.account()] = append(of[w.account()], i)
+		}
+	}
+	if len(accounts) == 0 {
+		return
+	}
+	calls := make([]eval.Call, len(accounts))
+	for n, a := range accounts {
+		calls[n] = admission(a, wishes, results, of[a])
+	}
+	var refused []ack
+	for n, cmd := range run(ctx, c.rdb, lua.ClientAdmit, calls) {
+		reply, err := cmd.Int64Slice()
+		if some := of[accounts[n]]; err == nil && len(reply) != 4+len(some) {
+			err = fmt.Errorf("client_admit returned %d values, not %d", len(reply), 4+len(some))
+		}
+		for k, i := range of[accounts[n]] {
+			number := results[i].Number
+			switch {
+			case err != nil: // whether it was counted is unknown: the lease ends that
+				results[i] = Result{Err: fmt.Errorf("count %s for its client: %w", wishes[i].Entity, err)}
+			case reply[4+k] == 0:
+				continue
+			default:
+				r := wishes[i].Bound.refusal(reply[4+k], reply[0], reply[1], time.Duration(reply[3])*time.Millisecond)
+				c.refusals.note(accounts[n], r)
+				results[i] = r.result()
+			}
+			refused = append(refused, ack{entity: wishes[i].Entity, lane: wishes[i].Lane, number: number, err: results[i].Err, refused: true})
+		}
+	}
+	if len(refused) > 0 {
+		_, _ = c.conclude(ctx, refused) // a lock that stays ends by itself
+	}
+}
+
+// admission is the call of client_admit for some wishes of one account, which have one
+// bound each facet; that of the first holds for all.
+func admission(a account, wishes []Wish, results []Result, some []int) eval.Call {
+	b := wishes[some[0]].Bound
+	args := []any{
+		a.client, b.Outstanding, MinOutstanding, max(b.Lease, time.Second).Milliseconds(), clientActive.Milliseconds(),
+		b.NewKeyInterval.Microseconds(), b.NewKeys,
+	}
+	for _, i := range some {
+		kind := "K"
+		if wishes[i].New && b.NewKeys > 0 {
+			kind = "N"
+		}
+		args = append(args, kind+member(wishes[i].Entity, results[i].Number))
+	}
+	return eval.Call{Key: clientsKey(a.source), More: []string{a.key(), a.key() + ":new"}, Args: args}
+}
+
+// refusal reads a verdict of client_admit: the client has so many outstanding of its
+// share, and one new key is admitted after wait.
+func (b Bound) refusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
+	if verdict == 2 {
+		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
+	}
+	// At its fair pace the client's share ends within the window.
+	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
+	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
+}
+
+// result is what a wish comes to that is refused.
+func (r Refusal) result() Result {
+	return Result{Outcome: r.Outcome, Until: time.Now().Add(r.After).UTC(), Refusal: &r}
+}
+
+// Discharge ends the counts of requests that have ended. It may be repeated; what it
+// misses ends with its lease.
+func (c *Coalescing) Discharge(ctx context.Context, ended []schemas.Outstanding) error {
+	var calls []eval.Call
+	at := map[account]int{}
+	for _, o := range ended {
+		if o.Client == "" {
+			continue
+		}
+		a := account{o.Entity.Source, o.Client}
+		n, known := at[a]
+		if !known {
+			n = len(calls)
+			at[a] = n
+			calls = append(calls, eval.Call{
+				Key: clientsKey(a.source), More: []string{a.key()}, Args: []any{a.client, clientActive.Milliseconds()},
+			})
+		}
+		calls[n].Args = append(calls[n].Args, member(o.Entity, o.Number))
+	}
+	if len(calls) == 0 {
+		return nil
+	}
+	for _, cmd := range run(ctx, c.rdb, lua.ClientRelease, calls) {
+		if err := cmd.Err(); err != nil {
+			return fmt.Errorf("discharge the requests of clients: %w", err)
+		}
+	}
+	return nil
+}
+
+// dischargeFailed ends the counts of records that Kafka has not acknowledged.
+func (p *Producer) dischargeFailed(ctx context.Context, acks []ack) {
+	var failed []schemas.Outstanding
+	for _, a := range acks {
+		if a.err != nil && a.client != "" {
+			failed = append(failed, schemas.Outstanding{Client: a.client, Entity: a.entity, Number: a.number})
+		}
+	}
+	if err := p.Discharge(ctx, failed); err != nil {
+		p.log.Warn("failed publishes stay counted for their clients until the lease ends", "requests", len(failed), "err", err)
+	}
+}
+
+// refusals remembers for refusalTTL whom Redis has refused.
+type refusals struct {
+	mu  sync.Mutex
+	now func() time.Time
+	all map[refusalKey]refused
+}
+
+type refusalKey struct {
+	account
+	outcome Outcome
+}
+
+type refused struct {
+	Refusal
+	until time.Time
+}
+
+func newRefusals() *refusals { return &refusals{now: time.Now, all: map[refusalKey]refused{}} }
+
+func (r *refusals) note(a account, why Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	if len(r.all) >= maxRefusals {
+		for k, v := range r.all {
+			if !now.Before(v.until) {
+				delete(r.all, k)
+			}
+		}
+	}
+	if len(r.all) < maxRefusals {
+		r.all[refusalKey{a, why.Outcome}] = refused{why, now.Add(refusalTTL)}
+	}
+}
+
+// of returns why the wish's client was refused a moment ago, if that concerns the wish.
+func (r *refusals) of(w Wish) (why Refusal, known bool) {
+	if !w.bounded() {
+		return Refusal{}, false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, outcome := range []Outcome{TooManyOutstanding, TooManyNewKeys} {
+		k := refusalKey{w.account(), outcome}
+		v, noted := r.all[k]
+		if !noted || (outcome == TooManyNewKeys && !w.New) {
+			continue
+		}
+		if r.now().Before(v.until) {
+			return v.Refusal, true
+		}
+		delete(r.all, k)
+	}
+	return Refusal{}, false
+}

@@ -1,0 +1,308 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+// asked is a wish of a client, which is bounded to 20 outstanding requests.
+func (r *rig) asked(client, key string) Wish {
+	w := r.wish(key, schemas.High, schemas.CacheMiss)
+	w.Client = schemas.ClientID(client)
+	w.Bound = Bound{Outstanding: 20, Window: 2 * time.Second, Lease: time.Minute}
+	return w
+}
+
+func (r *rig) askedAll(client string, n int) (all []Wish) {
+	for i := range n {
+		all = append(all, r.asked(client, fmt.Sprint(client, i)))
+	}
+	return all
+}
+
+func count(results []Result, o Outcome) (n int) {
+	for _, r := range results {
+		if r.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rig) outstanding(client string) int {
+	r.Helper()
+	n, err := r.rdb.ZCard(r.Context(), account{r.name, schemas.ClientID(client)}.key()).Result()
+	if err != nil {
+		r.Fatal(err)
+	}
+	return int(n)
+}
+
+func TestRequestAll_RefusesBeyondAClientsBound(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		results := r.RequestAll(r.Context(), r.askedAll("a", 30))
+		if got, refused := count(results, Published), count(results, TooManyOutstanding); got != 20 || refused != 10 {
+			r.Fatalf("published %d and refused %d, want 20 and 10", got, refused)
+		}
+		last := results[29]
+		if last.Refusal == nil || last.Refusal.Max != 20 || last.Queued() || time.Until(last.Until) > time.Minute || last.Err != nil {
+			r.Errorf("the last one gave %+v, %+v", last, last.Refusal)
+		}
+		if got := len(r.records(schemas.High, 20)); got != 20 {
+			r.Errorf("got %d records, want 20", got)
+		}
+		if got := r.field(r.wish("a29", schemas.High, "").Entity, "lock"); got != "" {
+			r.Errorf("a refused request left the lock %q", got)
+		}
+		r.mustBe(Published, r.asked("b", "b")) // another client is not concerned
+		r.mustBe(Published, r.asked("b", "a29"))
+	})
+}
+
+func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.RequestAll(r.Context(), r.askedAll("a", 30))
+		r.mustBe(Published, r.asked("b", "b"))
+		r.concluded()
+		for range 2 { // also while this process remembers the refusal
+			r.mustBe(AlreadyProcessing, r.asked("a", "b"))
+			r.mustBe(AlreadyProcessing, r.asked("a", "a1"))
+			r.mustBe(TooManyOutstanding, r.asked("a", "a29"))
+		}
+		if got := r.outstanding("a"); got != 20 {
+			r.Errorf("a has %d outstanding, want 20: a covered request is not counted", got)
+		}
+	})
+}
+
+func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.mustBe(Published, r.asked("a", "x"))
+		for range 5 {
+			if got := r.Request(r.Context(), r.asked("a", "x")); !got.Queued() && got.Outcome != Pending {
+				r.Fatalf("got %+v", got)
+			}
+			r.Request(r.Context(), r.asked("b", "x"))
+		}
+		if a, b := r.outstanding("a"), r.outstanding("b"); a != 1 || b != 0 {
+			r.Errorf("a has %d and b %d outstanding, want 1 and 0", a, b)
+		}
+	})
+}
+
+func TestDischarge_EndsCounts(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		var ended []schemas.Outstanding
+		results := r.RequestAll(r.Context(), r.askedAll("a", 20))
+		for i, got := range results[:15] {
+			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.asked("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
+		}
+		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal one
+		for range 2 {
+			if err := r.Discharge(r.Context(), ended); err != nil {
+				r.Fatal(err)
+			}
+			if got := r.outstanding("a"); got != 5 {
+				r.Fatalf("a has %d outstanding, want 5", got)
+			}
+		}
+	})
+}
+
+func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.refuse(kerr.TopicAuthorizationFailed.Code)
+		r.RequestAll(r.Context(), r.askedAll("a", 5))
+		r.concluded()
+		if got := r.outstanding("a"); got != 0 {
+			r.Errorf("a has %d outstanding after its publishes failed, want 0", got)
+		}
+	})
+}
+
+func TestInsist_AnswersARefusedClientAtOnce(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.RequestAll(r.Context(), r.askedAll("a", 20))
+		w := r.asked("a", "mine")
+		w.Reason, w.Cooldown = schemas.UserRequest, time.Hour
+		if got := r.Insist(r.Context(), w); got.Outcome != TooManyOutstanding {
+			r.Errorf("got %+v, want %s", got, TooManyOutstanding)
+		}
+		w.Client = schemas.ClientID("b")
+		if got := r.Insist(r.Context(), w); got.Outcome != Published {
+			r.Errorf("another client got %+v, want PUBLISHED: the refused one started no cool-down", got)
+		}
+	})
+}
+
+func TestRequest_BoundsOnlyClients(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.RequestAll(r.Context(), r.askedAll("a", 20))
+		internal := r.asked("a", "internal")
+		internal.Client = ""
+		r.mustBe(Published, internal)
+		lowly := r.asked("a", "lowly")
+		lowly.Lane = schemas.Low
+		r.mustBe(Published, lowly)
+		unbounded := r.asked("a", "unbounded")
+		unbounded.Bound = Bound{}
+		r.mustBe(Published, unbounded)
+	})
+}
+
+func TestRequestAll_BoundsNewKeysInAllProcesses(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		one, other := newRig(t, rdb, 1000), newRig(t, rdb, 1000)
+		other.name = one.name
+		wishes := func(from, to int) (all []Wish) {
+			for i := from; i < to; i++ {
+				w := one.asked("a", fmt.Sprint(i))
+				w.New, w.Bound = true, Bound{NewKeys: 6, NewKeyInterval: time.Hour, Lease: time.Minute}
+				all = append(all, w)
+			}
+			return all
+		}
+		first, second := one.RequestAll(t.Context(), wishes(0, 4)), other.RequestAll(t.Context(), wishes(4, 10))
+		if count(first, Published) != 4 || count(second, Published) != 2 || count(second, TooManyNewKeys) != 4 {
+			t.Errorf("one process got %+v, the other %+v; want 4 and 2 published", first, second)
+		}
+		if got := second[5].Refusal; got == nil || got.Max != 6 || got.After < 59*time.Minute {
+			t.Errorf("got the refusal %+v, want 6 at once and about an hour", got)
+		}
+		known := wishes(20, 21)[0]
+		known.New = false
+		other.mustBe(Published, known)
+	})
+}
+
+func TestRecords_CarryTheClient(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		r.mustBe(Published, r.asked("a", "x"))
+		r.mustBe(Published, r.wish("y", schemas.High, schemas.Trigger))
+		got := map[string]string{}
+		for _, record := range r.records(schemas.High, 2) {
+			var headers []schemas.Header
+			for _, h := range record.Headers {
+				headers = append(headers, schemas.Header(h))
+			}
+			got[string(record.Key)] = schemas.ClientOf(headers)
+		}
+		if got["character/x"] != schemas.ClientID("a") || got["character/y"] != "" {
+			r.Errorf("the records carry %v", got)
+		}
+	})
+}
+
+// An attacker that is refused costs one call a request and takes no lock.
+func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 1000)
+	at := time.Now()
+	r.refusals.now = func() time.Time { return at }
+	r.RequestAll(t.Context(), r.askedAll("a", 21))
+	r.concluded() // no confirmation comes between
+	trips := trips(rdb)
+	w := r.asked("a", "z")
+	r.mustBe(TooManyOutstanding, w)
+	if got := trips.Load(); got != 1 {
+		t.Errorf("a refused client cost %d round trips, want 1", got)
+	}
+	if n, err := rdb.Exists(t.Context(), key(w.Entity)).Result(); n != 0 || err != nil {
+		t.Errorf("a refused request left a hash: %d, %v", n, err)
+	}
+	var ended []schemas.Outstanding
+	for i := range 20 {
+		e := r.asked("a", fmt.Sprint("a", i)).Entity
+		way, err := r.Look(t.Context(), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended = append(ended, schemas.Outstanding{Client: w.Client, Entity: e, Number: way.Number})
+	}
+	if err := r.Discharge(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	at = at.Add(refusalTTL)
+	r.mustBe(Published, w)
+}
+
+func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
+	at := time.Now()
+	r := newRefusals()
+	r.now = func() time.Time { return at }
+	for i := range 2 * maxRefusals {
+		r.note(account{"s", fmt.Sprint(i)}, Refusal{Outcome: TooManyOutstanding})
+	}
+	if len(r.all) != maxRefusals {
+		t.Errorf("remembers %d, want %d", len(r.all), maxRefusals)
+	}
+	at = at.Add(refusalTTL)
+	r.note(account{"s", "new"}, Refusal{Outcome: TooManyOutstanding})
+	if len(r.all) != 1 {
+		t.Errorf("remembers %d after they ended, want the new one", len(r.all))
+	}
+}
+
+func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	r := newRig(t, rdb, 1000)
+	r.mustBe(Published, r.asked("a", "warm")) // loads the scripts
+	r.concluded()
+	for name, test := range map[string]struct {
+		w    Wish
+		want int64
+	}{
+		"publishes, internal": {r.wish("i", schemas.High, schemas.Stale), 1},
+		"publishes, client":   {r.asked("a", "c"), 2},
+		"covered":             {r.asked("a", "warm"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, release := r.hold() // no confirmation comes between
+			trips := trips(rdb)
+			r.Request(t.Context(), test.w)
+			got := trips.Load()
+			release()
+			r.concluded()
+			if got != test.want {
+				t.Errorf("got %d round trips, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+// trips counts the round trips from now on.
+func trips(rdb redis.UniversalClient) *atomic.Int64 {
+	var n atomic.Int64
+	rdb.AddHook(tripHook{&n})
+	return &n
+}
+
+type tripHook struct{ n *atomic.Int64 }
+
+func (tripHook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (h tripHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (h tripHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmds)
+	}
+}

@@ -1,0 +1,141 @@
+package query
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+)
+
+// full is the answer to a client whose share is used up.
+func full(context.Context, Wish) Answer {
+	return Answer{
+		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
+	}
+}
+
+func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
+	r := newRig(t)
+	r.answer = full
+	a := r.get("new")
+	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || *a.body.NotQueuedReason != ReasonOutstanding ||
+		a.body.Freshness != Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
+		t.Errorf("got %d %s %v", a.StatusCode, a.text, a.Header)
+	}
+}
+
+func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
+	r := newRig(t)
+	r.answer = full
+	r.stored("a", 2*time.Hour)
+	a := r.get("a")
+	if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
+		t.Errorf("got %d %s", a.StatusCode, a.text)
+	}
+	if r.begun["nexon/character/a"] {
+		t.Error("the refresh counts as under way, and none was queued")
+	}
+}
+
+func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
+	r := newRig(t)
+	r.answer = full
+	r.stored("a", 0)
+	for _, path := range []string{"a", "new"} {
+		if a := r.refresh(path); a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || a.Header.Get("Retry-After") != "3" {
+			t.Errorf("%s: got %d %s", path, a.StatusCode, a.text)
+		}
+	}
+}
+
+func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
+	r := newRig(t)
+	r.stored("fresh", 0)
+	r.stored("stale", 2*time.Hour)
+	r.answer = func(ctx context.Context, w Wish) Answer {
+		if w.Entity.Key == "first" {
+			return Answer{Queued: true, Number: 100}
+		}
+		return full(ctx, w)
+	}
+	a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=first&key=second&key=stale")
+	if a.StatusCode != 200 || len(a.body.Items) != 4 {
+		t.Fatalf("got %d %s", a.StatusCode, a.text)
+	}
+	for i, want := range []int{200, 202, 429, 200} {
+		if got := a.body.Items[i]; got.Status != want || (i > 1) != (got.NotQueuedReason != nil && *got.NotQueuedReason == ReasonOutstanding) {
+			t.Errorf("item %d: got %+v, want %d", i, got, want)
+		}
+	}
+}
+
+// What is refused to a client must not be refused to another that reads the same entity at
+// the same moment, also where one batch carries both requests.
+func TestAsk_JoinsNoTwoClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		busy := make(chan struct{}) // until then the first batches are in flight
+		r.answer = func(ctx context.Context, w Wish) Answer {
+			<-busy
+			if w.Client == (access.Client{Name: "flood"}).ID() {
+				return full(ctx, w)
+			}
+			return Answer{Queued: true, Number: 100}
+		}
+		for i := range maxBatches {
+			go r.server.enqueuer.request(Wish{Entity: entity("other" + strconv.Itoa(i))}, true)
+		}
+		synctest.Wait()
+		type result struct {
+			client string
+			Answer
+		}
+		results := make(chan result, 2)
+		for _, name := range []string{"flood", "reader"} {
+			go func() {
+				req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+				c := r.server.echo.NewContext(req, httptest.NewRecorder())
+				w := Wish{Entity: entity("a"), Reason: schemas.CacheMiss}
+				results <- result{name, r.server.ask(c, access.Client{Name: name}, w, acceptDeadline(0))}
+			}()
+			synctest.Wait()
+		}
+		close(busy)
+		for range 2 {
+			if got, want := <-results, "reader"; got.Queued != (got.client == want) {
+				t.Errorf("%s: got queued %v, want only the %s queued", got.client, got.Queued, want)
+			}
+		}
+	})
+}
+
+func TestWishes_SayWhetherTheKeyIsNew(t *testing.T) {
+	r := newRig(t)
+	r.stored("stale", 2*time.Hour)
+	r.get("stale")
+	r.get("new")
+	r.refresh("stale")
+	r.refresh("other")
+	r.do(http.MethodGet, "/v1/nexon/character?key=third&key=stale")
+	want := map[string]bool{"stale": false, "new": true, "other": true, "third": true}
+	for i, w := range r.asked() {
+		if w.New != want[w.Entity.Key] || w.Client != r.client.ID() {
+			t.Errorf("wish %s: got %+v", strconv.Itoa(i), w)
+		}
+	}
+}
+
+func TestOpenAPI_NamesTheBoundsOfAClient(t *testing.T) {
+	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", ReasonOutstanding, ReasonTooMany} {
+		if !strings.Contains(string(schemas.OpenAPI), want) {
+			t.Errorf("the document does not name %s", want)
+		}
+	}
+}
