@@ -26,12 +26,13 @@ type task struct {
 	facet   source.Facet
 	calls   int // sent so far
 	// failures counts those in a row that the upstream is to blame for, first is
-	// when the first call was sent; doubted: the last end would have been a dead
-	// letter, and it is asked for once more.
+	// when the first call was sent; doubted: the last failure was its own and no retry
+	// mends it, and it is asked for once more.
 	failures int
 	first    time.Time
 	doubted  bool
 	ailing   bool // the last end was a failure, of whomever
+	slot     bool // it occupies one of Config.InFlight
 	// failed is the number of a fetch of its entity that failed and is written down.
 	failed int64
 	// refused says why the record can never be processed here.
@@ -59,6 +60,17 @@ func (k *keyed) enter(t *task) bool {
 	defer k.mu.Unlock()
 	if l, busy := k.lines[t.request.Entity]; busy {
 		l.waiting = append(l.waiting, t)
+		return false
+	}
+	k.lines[t.request.Entity] = &line{}
+	return true
+}
+
+// tryEnter reports whether the task may start, and otherwise leaves it out.
+func (k *keyed) tryEnter(t *task) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, busy := k.lines[t.request.Entity]; busy {
 		return false
 	}
 	k.lines[t.request.Entity] = &line{}
@@ -190,6 +202,9 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	}
 	for i, t := range tasks {
 		t.stored, versions[i] = states[i], states[i].Version
+		if t.stored.HasContent() && !t.stored.Absent {
+			w.health.noteKnown(t, false)
+		}
 	}
 	var verdicts []schemas.Verdict
 	err = w.persist(ctx, doingPeek, func(ctx context.Context) (err error) {
@@ -250,20 +265,44 @@ func (w *Worker) skip(t *task, v schemas.Verdict) {
 	t.finish()
 }
 
-// start waits for room and starts the task, or queues it behind its entity's.
+// start waits for a slot and starts the task, or queues it behind its entity's.
 func (w *Worker) start(ctx, hard context.Context, t *task) {
+	for w.waiting.len() >= w.config.InFlight { // without a slot, but in memory
+		select {
+		case <-w.permits.Closed():
+		case <-w.waiting.left():
+		case <-ctx.Done():
+			return
+		}
+	}
 	if w.room.Acquire(ctx, 1) != nil {
 		return // ctx ended; the record is read again
 	}
+	t.slot = true
 	w.metrics.inFlight.Inc()
 	if !w.keyed.enter(t) {
 		return
 	}
 	w.tasks.Go(func() {
-		for next := t; next != nil; next = w.keyed.leave(next) {
-			w.work(ctx, hard, next)
-			w.metrics.inFlight.Dec()
-			w.room.Release(1)
-		}
+		w.work(ctx, hard, t)
+		w.release(t)
+		w.workLine(ctx, hard, t)
 	})
+}
+
+// workLine ends a task of an entity and works those that wait behind it.
+func (w *Worker) workLine(ctx, hard context.Context, t *task) {
+	for next := w.keyed.leave(t); next != nil; next = w.keyed.leave(next) {
+		w.work(ctx, hard, next)
+		w.release(next)
+	}
+}
+
+// release gives the task's slot back.
+func (w *Worker) release(t *task) {
+	if t.slot {
+		t.slot = false
+		w.metrics.inFlight.Dec()
+		w.room.Release(1)
+	}
 }
