@@ -333,3 +333,34 @@ func TestVerdict_IsOwnAfterAnotherEntitysLaterGoodAnswer(t *testing.T) {
 		})
 	}
 }
+
+// Whatever a hostile reader's keys are answered with, in whatever order: no breaker opens
+// while a known-good entity can be asked that does not fail, and a run that it answers
+// well confirms the failures before it.
+func TestHealth_NoMixOfHostileAnswersOpensABreaker(t *testing.T) {
+	for range 100 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			h, dice := NewHealth(), rand.New(rand.NewPCG(seed, 0))
+			h.noteKnown(&task{request: schemas.UpdateRequest{Entity: of("a", -1)}}, true)
+			keys := 1 + dice.IntN(300)
+			for range 2000 {
+				time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
+				q := question{entity: of("a", dice.IntN(keys)), after: time.Now()}
+				end := ended{entity: q.entity, first: q.after, began: q.after}
+				if d := h.record(end, evidence(1+dice.IntN(3)), dice.IntN(2) == 0, stops(false)); d != nothing {
+					t.Fatalf("seed %d: got %v, want nothing", seed, d)
+				}
+				if dice.IntN(10) > 0 || !h.begin(q) {
+					continue
+				}
+				time.Sleep(time.Millisecond)
+				once(h, of("a", -1), source.OK, stops(false))
+				h.finish(q, time.Now(), own)
+				if v, known, _ := h.answer(q); v != own || !known {
+					t.Fatalf("seed %d: verdict: got %v, %v; want own", seed, v, known)
+				}
+			}
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -238,4 +239,62 @@ func TestOutage_OfMostCallsIsFound(t *testing.T) {
 	if n := len(r.letters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
 	}
+}
+
+func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
+	r := newRig(t)
+	var broken atomic.Bool
+	f := r.config.Facets["character"]
+	other := f
+	other.Documents = map[string]source.Document{"guild": {Path: "/guild?ocid={ocid}"}}
+	r.config.Facets = map[string]source.Facet{"character": f, "guild": other}
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		if broken.Load() && strings.HasPrefix(req.URL.Path, "/guild") {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_, _ = fmt.Fprint(w, `{"a":1}`)
+	})
+	r.work(schemas.High)
+	guilds := func(keys []string) {
+		for _, key := range keys {
+			e := schemas.Entity{Source: "nexon", Facet: "guild", Key: key}
+			r.producer.Request(t.Context(), producer.Wish{Entity: e, Lane: schemas.High, Reason: schemas.CacheMiss})
+		}
+		r.untilCommitted(schemas.High)
+	}
+	guilds(numbered("known", 5))
+	r.wishAll(numbered("known", 5), schemas.High, schemas.CacheMiss)
+	r.untilStored(numbered("known", 5)...)
+	broken.Store(true)
+	for n := range 5 {
+		guilds(numbered(fmt.Sprint("g", n, "-"), 5))
+		honest := numbered(fmt.Sprint("k", n, "-"), 5)
+		r.wishAll(honest, schemas.High, schemas.CacheMiss)
+		r.untilStored(honest...)
+	}
+	if r.limiter.Probed(time.Now().Add(-time.Hour)) {
+		t.Error("the breaker of the source opened")
+	}
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
+	}
+}
+
+func TestOutage_LosesNothingWhenItsWorkerIsReplaced(t *testing.T) {
+	r := newRig(t)
+	a := r.answers()
+	stop := r.work(schemas.High)
+	known, keys := numbered("known", 5), numbered("k", 100)
+	r.wishAll(known, schemas.High, schemas.CacheMiss)
+	r.untilStored(known...)
+	a.all.Store("500")
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
+	stop()
+	r.health = consumer.NewHealth()
+	r.work(schemas.High)
+	a.all.Store("")
+	r.untilCommitted(schemas.High)
+	r.untilRefreshed(append(keys, known...))
 }
