@@ -79,12 +79,12 @@ func (w *Worker) await(ctx context.Context, t *task) (probe *waiter, ok bool) {
 	defer over()
 	w.release(t)
 	one := w.waiting.add()
-	defer w.waiting.remove(one)
 	select {
 	case <-w.permits.Closed():
 	case <-one.chosen:
 	case <-ctx.Done():
 	}
+	w.waiting.remove(one) // before it waits for a slot: start waits for the list to shrink
 	if w.room.Acquire(ctx, 1) != nil {
 		close(one.done) // whoever chose it chooses another
 		return nil, false

@@ -112,14 +112,15 @@ func TestHostileReader_StopsNothing(t *testing.T) {
 			known := numbered("known", 5)
 			r.wishAll(known, schemas.High, schemas.CacheMiss)
 			r.untilStored(known...)
-			for from := 0; from < len(bad); from += 200 {
-				r.wishAll(bad[from:min(from+200, len(bad))], schemas.High, schemas.CacheMiss)
-			}
-			for round := range 5 { // beside them
-				honest := numbered(fmt.Sprint("honest", round, "-"), 5)
+			for from := 0; from < len(bad); from += 100 {
+				r.wishAll(bad[from:min(from+100, len(bad))], schemas.High, schemas.CacheMiss)
+				honest := numbered(fmt.Sprint("honest", from, "-"), 5) // beside them
 				r.wishAll(honest, schemas.High, schemas.CacheMiss)
 				r.untilStored(honest...)
 			}
+			honest := numbered("honest-after", 5)
+			r.wishAll(honest, schemas.High, schemas.CacheMiss)
+			r.untilStored(honest...)
 			r.untilCommitted(schemas.High)
 			for _, key := range bad {
 				if s := r.status(key); s.State == "" {

@@ -52,7 +52,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			w.metrics.took.Observe(time.Since(started).Seconds())
 			return
 		}
-		ok := true
+		var ok bool
 		if d.held {
 			probe, ok = w.await(ctx, t)
 		} else {
