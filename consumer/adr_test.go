@@ -22,21 +22,18 @@ func adrBuries(o source.Outcome, records int) (letters int) {
 }
 
 // weBury works records of that many entities for at most an hour, all answered
-// so, and counts the letters and the calls.
+// so, and counts the letters and the calls. No known-good entity is there.
 func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		h, end := NewHealth(), time.Now().Add(time.Hour)
 		for i := 0; i < records && time.Now().Before(end); i++ {
-			did, first := tried{}, time.Time{}
+			did, first := tried{}, time.Now()
 			for time.Now().Before(end) {
 				calls++
 				did.calls++
-				now := time.Now()
-				if did.failures == 0 && !did.doubted {
-					first = now
-				}
-				d := decide(o, did, h.saw(of("a", i), o.Class, first, now, stops(h.sick)))
+				what := h.record(ended{entity: of("a", i), first: first, began: time.Now()}, evidenceOf(o), false, stops(h.unwell))
+				d := decide(o, did, what, noKnown)
 				if d.next == write || d.next == retry {
 					break
 				}
@@ -48,7 +45,7 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 				if d.counts {
 					did.failures++
 				}
-				<-time.After(max(d.wait, d.first, time.Second)) // the lane holds, the brake too
+				<-time.After(max(d.wait, d.first, time.Second))
 			}
 		}
 	})
@@ -73,14 +70,13 @@ func TestADRLetsAnyVisitorFillTheDeadLetters(t *testing.T) {
 }
 
 func TestADREmptiesTheTopicsIntoTheDeadLettersWhenACredentialExpires(t *testing.T) {
-	shown(t, source.Outcome{Class: source.AuthRefused, Status: 400}, 3000, 0)
+	shown(t, source.Outcome{Class: source.AuthRefused, Block: source.BlockCredential, Status: 400}, 3000, 0)
 }
 
 func TestADRFillsTheDeadLettersInAnHourOf500s(t *testing.T) {
 	shown(t, source.Outcome{Class: source.Transient, Status: 500}, 3000, 0)
 }
 
-// Until the source is known to be sick, a few entities' answers are believed.
 func TestADRFillsTheDeadLettersInAnHourOfHTML(t *testing.T) {
-	shown(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 5)
+	shown(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 0)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,10 @@ type attempt struct {
 	w    *Worker
 	t    *task
 	room *room // for the bodies
+	// probe: it may call while the source's breaker is open; front: it goes before the
+	// others that wait; credential, if not empty: it goes with this one.
+	probe, front bool
+	credential   string
 
 	mu      sync.Mutex
 	entered bool // into the ledger, as a record whose call is sent
@@ -36,6 +41,7 @@ var (
 	errSkipped = errors.New("the request needs no fetch any more")
 	errUnbegun = errors.New("the fetch could not be begun")
 	errRevoked = errors.New("the partition belongs to another member now")
+	errOpen    = errors.New("the source's breaker is open")
 )
 
 // lapsesMost is how many permits may lapse under one call. Where more do, Redis
@@ -63,12 +69,21 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 		return nil, err
 	}
 	what.Client = a.t.client
+	if slices.Contains(what.Credentials, a.credential) {
+		what.Credentials = []string{a.credential}
+	}
+	if !a.probe && !a.front {
+		a.w.health.hold(ctx, what.Facet)
+	}
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	acquire := a.w.permits.Acquire
-	if a.t.ailing {
+	switch {
+	case a.probe || a.front:
+		acquire = a.w.permits.AcquireAgain
+	case a.t.ailing:
 		acquire = a.w.permits.AcquireRetry
 	}
-	p, err := acquire(ctx, a.w.lane, what)
+	p, err := a.acquire(ctx, what, acquire)
 	span.End()
 	if err != nil {
 		return nil, err
@@ -79,10 +94,52 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 // Grow waits for memory for a body that is larger than expected (source.Memory).
 func (a *attempt) Grow(ctx context.Context, n int64) error { return a.room.grow(ctx, n) }
 
+// acquire waits for a permit until the source's breaker opens: then only probes wait.
+func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(context.Context, schemas.Lane, source.Call) (Permit, error)) (Permit, error) {
+	if a.probe {
+		return acquire(ctx, a.w.lane, what)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(a.w.permits.Healthy(), func() { cancel(errOpen) })()
+	return acquire(ctx, a.w.lane, what)
+}
+
+// credentialUsed returns the name of the credential of the last call.
+func (a *attempt) credentialUsed() string {
+	if len(a.calls) == 0 {
+		return ""
+	}
+	return a.calls[len(a.calls)-1].Credential()
+}
+
 // named reports whether the call that decided went with a credential that is listed by a name.
 func (a *attempt) named(o source.Outcome) bool {
 	c, sent := o.Permit.(*call)
 	return sent && c.Credential() != ""
+}
+
+// scopes returns what the attempt's calls were charged to, as questions name it.
+func (a *attempt) scopes() []string {
+	keys := []string{a.t.request.Facet + scopeSource}
+	for _, c := range a.calls {
+		keys = append(keys, a.t.request.Facet+scopeOf(source.BlockCredential, c), a.t.request.Facet+scopeOf(source.BlockEndpoint, c))
+	}
+	return keys
+}
+
+const scopeSource = " source"
+
+// scopeOf names what a refusal of the call may stop.
+func scopeOf(block string, c *call) string {
+	switch {
+	case c == nil:
+	case block == source.BlockCredential:
+		return " credential " + c.Credential()
+	case block == source.BlockEndpoint || block == source.BlockResource:
+		return " endpoint " + c.Credential() + " " + c.what.Document
+	}
+	return scopeSource
 }
 
 // well tells of each call that it was answered well. The fetch is over.
@@ -145,7 +202,7 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		p, err := c.a.w.permits.AcquireAgain(ctx, c.a.w.lane, c.what)
+		p, err := c.a.acquire(ctx, c.what, c.a.w.permits.AcquireAgain)
 		if err != nil {
 			return err
 		}

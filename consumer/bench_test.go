@@ -48,6 +48,9 @@ func (free) Brake(time.Duration, time.Time)                {}
 func (free) Probe(time.Duration, time.Duration, time.Time) {}
 func (free) Lift(time.Time)                                {}
 func (free) Probed(time.Time) bool                         { return false }
+func (free) Healthy() context.Context                      { return context.Background() }
+func (free) Closed() <-chan struct{}                       { return always }
+func (free) Probes() bool                                  { return false }
 func (free) Spend() bool                                   { return true }
 func (free) Written()                                      {}
 func (free) Answered()                                     {}

@@ -50,7 +50,7 @@ func (r *rig) workNoted(slots int, changes ...func(*consumer.Needs)) *noted {
 	r.Helper()
 	n := &noted{Permits: permits{r.limiter}}
 	config := consumer.DefaultConfig(schemas.High)
-	config.Drain, config.Doubt, config.InFlight = patience, time.Millisecond, slots
+	config.Drain, config.Confirm, config.InFlight = patience, time.Millisecond, slots
 	needs := r.needs()
 	needs.Permits = n
 	for _, change := range changes {

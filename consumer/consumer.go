@@ -1,7 +1,3 @@
-// Package consumer turns records into fresh snapshots: it reads one lane of one
-// source, and for each record waits for a permit, fetches, compares, writes, and
-// only then commits. HIGH and LOW are two workers with their own groups and
-// clients. What it needs of the rest of the system stands in needs.go.
 package consumer
 
 import (
@@ -38,9 +34,9 @@ type Config struct {
 	// how long the first waits for others.
 	Batch  int
 	Linger time.Duration
-	// Doubt is how long an answer that would be a dead letter at once waits for
-	// another entity's to show that the upstream is well; then it is asked again.
-	Doubt time.Duration
+	// Confirm is how long a failed record waits until it is known whose failure it is:
+	// by another entity's good answer, or by calls for known-good entities.
+	Confirm time.Duration
 	// Drain is how long a stop waits for what was sent to be written.
 	Drain time.Duration
 	// Name identifies the worker in dead letters.
@@ -54,7 +50,7 @@ type Config struct {
 // DefaultConfig returns the bounds of a lane's worker: HIGH writes small batches
 // soon, LOW large ones (adr-013 §13).
 func DefaultConfig(lane schemas.Lane) Config {
-	c := Config{Bytes: 128 << 20, Doubt: 15 * time.Second, Drain: 25 * time.Second, Name: "worker"}
+	c := Config{Bytes: 128 << 20, Confirm: 5 * time.Second, Drain: 25 * time.Second, Name: "worker"}
 	if lane == schemas.High {
 		c.InFlight, c.Batch, c.Linger = 512, 20, 2*time.Millisecond
 	} else {
@@ -101,6 +97,8 @@ type Worker struct {
 
 	concealed  atomic.Bool // the log has told of a credential in content
 	keyed      keyed
+	waiting    *waiting        // first attempts that wait for the source's breaker to close
+	life       context.Context //nolint:containedctx // of Run: confirming calls outlast the record that needs them
 	discharges *discharges
 	tasks      sync.WaitGroup
 	trouble    troubles
@@ -127,6 +125,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 		sizes:      newEstimates(),
 		keyed:      keyed{lines: map[schemas.Entity]*line{}},
 		gates:      newGates(),
+		waiting:    newWaiting(),
 		opened:     make(chan struct{}, 1),
 		leave:      leaveTimeout,
 	}
@@ -174,6 +173,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 
+	w.life = ctx
 	var background sync.WaitGroup
 	stopCommits := make(chan struct{})
 	background.Go(func() { w.writer.run(hard) })
@@ -182,6 +182,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Go(func() { w.discharge(discharging) })
 	watching, stopWatching := context.WithCancel(hard)
 	background.Go(func() { w.watchDatabase(watching) })
+	w.tasks.Go(func() { w.probeLoop(ctx, hard) })
 	if w.lane == schemas.Low {
 		background.Go(func() { w.yield(ctx) })
 	}

@@ -34,9 +34,10 @@ type decision struct {
 	// wait is how long to wait before trying again, or before a retry, if that is
 	// not the facet's to say.
 	wait   time.Duration
-	told   bool // the upstream said how long: never shorter
 	counts bool // as a failure: of the tries in a row if again, of the rounds if retry
+	few    bool // of those rounds there are maxOwn at most
 	doubt  bool // a bury that is sure only if it comes to that once more
+	held   bool // it waits, without a slot, until the source's breaker closes
 	halt   halt
 	block  string // of parted
 	first  time.Duration
@@ -55,7 +56,13 @@ const (
 	// notReadyWait is for content that comes later, where the upstream does not
 	// say when.
 	notReadyWait = 5 * time.Minute
-	// endpointWait spreads what a sick endpoint's entities wait for.
+	// maxOwn is the number of failures of its own after which a refused entity becomes a
+	// dead letter.
+	maxOwn = 3
+	// outageWait is before the retry of a call whose failure was not the entity's, or not
+	// known to be. While the source's breaker is open the retry waits for it besides.
+	outageWait = 30 * time.Second
+	// endpointWait spreads the retries of an endpoint whose breaker is open.
 	endpointWait = 2 * time.Minute
 	// unreachableWait is before dialling again where no call could be sent: none is
 	// wasted by waiting.
@@ -71,7 +78,7 @@ const (
 	// long, up to blockLongest.
 	blockMost, blockLongest = time.Minute, time.Hour
 	blockTimes              = 60
-	// callWait is before a call that alone was refused is made again.
+	// callWait is the shortest time before a call that alone was refused is made again.
 	callWait = time.Second
 )
 
@@ -81,77 +88,95 @@ type tried struct {
 	failures int           // counted in a row, without this one
 	pinned   time.Duration // since its first call
 	named    bool          // the last call went with a credential that is listed by a name
-	doubted  bool          // it would have become a dead letter before, and is asked once more
+	doubted  bool          // it failed so before, and is asked once more
 }
 
-// decide is the one place where a class becomes an action (semantics §5).
-func decide(o source.Outcome, t tried, d diagnosis) decision {
+// tryAgain reports whether a failure is followed by another try at once.
+func (t tried) tryAgain(o source.Outcome) bool {
+	return o.Class == source.Transient && t.calls > 0 && t.failures+1 < triesInARow && t.pinned < pinMost
+}
+
+// needsVerdict reports whether it has to be known whose the failure is.
+func needsVerdict(o source.Outcome, t tried, d diagnosis) bool {
+	switch o.Class {
+	case source.AuthRefused:
+		return o.Block != source.BlockCall
+	case source.Quota: // the upstream's own word is believed at once
+		return o.Block != source.BlockCall && o.RetryAfter == 0
+	case source.Transient, source.Permanent, source.BadContent:
+		return !d.open() && !t.tryAgain(o)
+	case source.OK, source.NotModified, source.Absent, source.NotReady, source.Maintenance:
+	}
+	return false
+}
+
+// decide is the one place where a class becomes an action (see doc.go).
+func decide(o source.Outcome, t tried, d diagnosis, v verdict) decision {
 	asked := max(o.RetryAfter, o.Wait)
+	outage := decision{next: retry, wait: outageWait, reason: schemas.Outage}
+	counted := decision{next: retry, counts: true, few: true, reason: schemas.Upstream4xx}
 	switch o.Class {
 	case source.OK, source.NotModified, source.Absent:
 		return decision{next: write}
-	case source.Quota:
-		return refused(o.Block, t, asked, decision{halt: braked, first: asked}, decision{first: asked, most: max(asked, blockedFor(o.Wait))})
-	case source.Maintenance:
-		return decision{halt: probed, first: max(asked, maintenanceFirst), most: max(asked, maintenanceMost)}
-	case source.AuthRefused:
-		all := decision{halt: probed, first: max(asked, refusedFirst), most: max(asked, refusedMost)}
-		return refused(o.Block, t, asked, all, decision{first: all.first, most: all.most})
 	case source.NotReady:
 		wait := notReadyWait
 		if asked > 0 {
 			wait = asked
 		}
 		return decision{next: retry, wait: wait, reason: schemas.NotReady}
+	case source.Maintenance:
+		outage.wait = max(asked, outageWait)
+		outage.halt, outage.first, outage.most = probed, max(asked, maintenanceFirst), max(asked, maintenanceMost)
+		return outage
+	case source.Quota, source.AuthRefused:
+		switch {
+		case o.Block == source.BlockCall && asked > 0:
+			return decision{next: retry, wait: max(asked, callWait), reason: schemas.Outage}
+		case o.Block == source.BlockCall || v == own:
+			return counted
+		case v != shared && needsVerdict(o, t, d):
+			return outage
+		}
+		return refused(o, t, asked)
 	case source.Transient, source.Permanent, source.BadContent:
 	}
-	// A failure. It is the entity's only if the source is well.
-	switch d {
-	case fellSick:
-		return decision{halt: probed, first: outageFirst, most: outageMost}
-	case sickSource:
-		if t.calls == 0 {
-			return decision{wait: unreachableWait}
-		}
-		return decision{wait: firstWait} // and then behind the stop
-	case sickEndpoint:
-		return decision{next: retry, wait: endpointWait, reason: schemas.Outage}
-	case nothing, recovered:
-	}
-	reason := failure(o)
+	// A failure. It is the entity's only if the source is healthy.
 	switch {
-	case o.Class != source.Transient:
-		return decision{next: bury, doubt: !t.doubted, reason: reason}
-	case t.calls == 0:
-		return decision{wait: unreachableWait}
-	case t.failures+1 < triesInARow && t.pinned < pinMost:
+	case d == sourceOpened:
+		outage.halt, outage.first, outage.most = probed, outageFirst, outageMost
+		return outage
+	case d == endpointOpen:
+		outage.wait = endpointWait
+		return outage
+	case d.open():
+		return outage
+	case t.tryAgain(o):
 		return decision{wait: firstWait << t.failures, counts: true}
+	case v == own && o.Class == source.Transient:
+		return decision{next: retry, counts: true, reason: failure(o)}
+	case v == own || (v == noKnown && evidenceOf(o) == ofEntity):
+		return decision{next: bury, wait: firstWait, doubt: !t.doubted, reason: failure(o)}
 	}
-	return decision{next: retry, counts: true, reason: reason}
+	return outage
 }
 
-// refused is what follows where an answer stops more or less than the source: all is
-// for the whole of it, and part for a part.
-func refused(block string, t tried, asked time.Duration, all, part decision) decision {
-	switch block {
-	case source.BlockCredential:
-		// The only one is the whole source. But a halt for its quota is longer with each
-		// refusal, which a brake is not.
-		if !t.named && all.halt == probed {
-			return all
-		}
-	case source.BlockEndpoint, source.BlockResource:
-	case source.BlockCall:
-		wait := max(asked, callWait)
-		if t.pinned+wait > pinMost {
-			return decision{next: retry, wait: wait, reason: schemas.Outage}
-		}
-		return decision{wait: wait, told: true}
-	default:
-		return all
+// refused is what follows where a refusal is believed of more than its entity.
+func refused(o source.Outcome, t tried, asked time.Duration) decision {
+	first, most := asked, max(asked, blockedFor(o.Wait))
+	if o.Class == source.AuthRefused {
+		first, most = max(asked, refusedFirst), max(asked, refusedMost)
 	}
-	part.halt, part.block = parted, block
-	return part
+	switch {
+	case o.Block == source.BlockEndpoint || o.Block == source.BlockResource:
+		return decision{next: retry, wait: max(first, callWait), reason: schemas.Outage, halt: parted, block: o.Block, first: first, most: most}
+	case o.Block == source.BlockCredential && (t.named || o.Class == source.Quota):
+		// The others may go on. The only one is the whole source; but a halt for its
+		// quota is longer with each refusal, which a brake is not.
+		return decision{halt: parted, block: o.Block, first: first, most: most}
+	case o.Class == source.AuthRefused:
+		return decision{next: retry, wait: outageWait, reason: schemas.Outage, halt: probed, first: first, most: most}
+	}
+	return decision{halt: braked, first: first}
 }
 
 // blockedFor is how long a part is blocked at most where a rule says that it is so for
@@ -173,4 +198,10 @@ func failure(o source.Outcome) schemas.DeadLetterReason {
 		return schemas.Upstream5xx
 	}
 	return schemas.Unreachable
+}
+
+// readable reports whether bad content could be read: then it says something of its
+// entity. A page in place of JSON does not.
+func readable(o source.Outcome) bool {
+	return errors.Is(o.Err, errShrunk) || errors.Is(o.Err, source.ErrOversized)
 }

@@ -28,12 +28,13 @@ type task struct {
 	facet   source.Facet
 	calls   int // sent so far
 	// failures counts those in a row that the upstream is to blame for, first is
-	// when the first call was sent; doubted: the last end would have been a dead
-	// letter, and it is asked for once more.
+	// when the first call was sent; doubted: the last failure was its own and no retry
+	// mends it, and it is asked for once more.
 	failures int
 	first    time.Time
 	doubted  bool
 	ailing   bool // the last end was a failure, of whomever
+	slot     bool // it occupies one of Config.InFlight
 	// failed is the number of a fetch of its entity that failed and is written down.
 	failed int64
 	// refused says why the record can never be processed here.
@@ -64,6 +65,17 @@ func (k *keyed) enter(t *task) bool {
 	defer k.mu.Unlock()
 	if l, busy := k.lines[t.request.Entity]; busy {
 		l.waiting = append(l.waiting, t)
+		return false
+	}
+	k.lines[t.request.Entity] = &line{}
+	return true
+}
+
+// tryEnter reports whether the task may start, and otherwise leaves it out.
+func (k *keyed) tryEnter(t *task) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, busy := k.lines[t.request.Entity]; busy {
 		return false
 	}
 	k.lines[t.request.Entity] = &line{}
@@ -195,6 +207,9 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	}
 	for i, t := range tasks {
 		t.stored, versions[i] = states[i], states[i].Version
+		if t.stored.HasContent() && !t.stored.Absent {
+			w.health.noteKnown(t, false)
+		}
 	}
 	var verdicts []schemas.Verdict
 	err = w.persist(ctx, doingPeek, func(ctx context.Context) (err error) {

@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -43,7 +45,12 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 		if w.stillFailed(ctx, t, f, before) {
 			return
 		}
-		if before.Rounds >= len(t.facet.Retry) {
+		rounds := len(t.facet.Retry)
+		if d.few {
+			rounds = min(rounds, maxOwn-1)
+		}
+		if before.Rounds >= rounds {
+			f.err = fmt.Errorf("failed %d times while other entities were answered well: %w", before.Rounds+1, f.err)
 			w.letter(ctx, t, f, before)
 			return
 		}
@@ -64,7 +71,7 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.ended(endRetrying)
 	level := slog.LevelInfo
-	if f.reason == schemas.Outage { // of a whole endpoint: that is logged once
+	if errors.Is(f.err, errEndpointOpen) { // that is logged once
 		level = slog.LevelDebug
 	}
 	w.log.Log(t.traced(ctx), level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,

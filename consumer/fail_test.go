@@ -1,14 +1,11 @@
 package consumer_test
 
 import (
-	"context"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
@@ -34,8 +31,10 @@ func (r *rig) fault(kind simulator.Kind, keys string) {
 
 func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
 	r := newRig(t)
-	r.fault(simulator.InternalError, "")
+	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
+	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
 	r.wish("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	s := r.status("a")
@@ -45,7 +44,7 @@ func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
 	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
 		t.Errorf("%+v", s)
 	}
-	if calls, letters, told := r.upstream.Stats().Arrivals, len(r.letters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
+	if calls, letters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.letters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
 		t.Errorf("%d calls, %d letters, told of %d retries", calls, letters, told)
 	}
 	if r.lock("a") != "" {
@@ -73,8 +72,10 @@ func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *tes
 		f.Retry = []time.Duration{time.Minute, time.Minute}
 		f.FailedFor = time.Millisecond // its end is not waited for
 	})
-	r.fault(simulator.InternalError, "")
+	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
+	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
 	r.wish("a", schemas.High, schemas.CacheMiss)
 	for failure := 1; failure <= 3; failure++ {
 		for round := 1; round <= 2; round++ { // all of them again each time
@@ -208,75 +209,38 @@ func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
 }
 
 func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
-	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset} {
+	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset, simulator.BadKey} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
-			r.work(schemas.High, func(c *consumer.Config) { c.Doubt = consumer.DefaultConfig(schemas.High).Doubt })
+			r.work(schemas.High)
 			keys := numbered("k", 100)
 			r.wishAll(keys[:30], schemas.High, schemas.CacheMiss)
 			r.untilStored(keys[:30]...)
 			r.fault(kind, "")
-			before := r.upstream.Stats().Arrivals
 			r.wishAll(keys[30:], schemas.High, schemas.CacheMiss)
-			r.until("a stop", func() bool { return r.upstream.Stats().Arrivals >= before+11 })
+			r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
 			r.fault("", "")
 			r.untilCommitted(schemas.High)
-			for _, key := range keys {
-				if s := r.status(key); s.State != "" {
-					t.Errorf("%+v", s)
-				}
-			}
-			if n := len(r.letters()); n != 0 {
-				t.Errorf("%d letters", n)
-			}
-			r.untilStored(keys...)
+			r.untilRefreshed(keys)
 		})
 	}
 }
 
-// retrying counts who waits for a permit after a failure.
-type retrying struct {
-	permits
-	n *atomic.Int64
-}
-
-func (s retrying) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	s.n.Add(1)
-	return s.permits.AcquireRetry(ctx, lane, c)
-}
-
-// Entities for which a source was stopped are not those that probe it, while there are
-// others: with doubling pauses it would stay stopped for minutes.
-func TestWhoBroughtAboutAStopSeldomProbes(t *testing.T) {
-	r := newRig(t)
-	p := retrying{permits{r.limiter}, new(atomic.Int64)}
-	c := consumer.DefaultConfig(schemas.High)
-	r.run(r.worker(c, r.db, p).Run)
-	r.fault(simulator.BadParameter, "^bad")
-	bad := numbered("bad", 11)
-	r.wishAll(bad, schemas.High, schemas.CacheMiss)
-	r.until("all of them to wait again", func() bool { return r.limiter.Probed(time.Now()) && p.n.Load() >= int64(len(bad)) })
-	r.wish("good", schemas.High, schemas.CacheMiss)
-	r.untilStored("good") // by one of the first two probes: eleven before it would take seven minutes
-}
-
-// Who was in doubt when the upstream was found sick has to be answered badly twice again:
-// the limiter learns of the stop only after they have waited for it.
-func TestADoubtFromBeforeAStopIsNoneAfterIt(t *testing.T) {
-	r := newRig(t)
-	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
-	r.fault(simulator.HTML200, "^bad")
-	bad := numbered("bad", 11)
-	r.wishAll(bad, schemas.High, schemas.CacheMiss)
-	r.until("a stop", func() bool { return r.limiter.Probed(time.Now()) })
-	before := r.upstream.Stats().ByFault[simulator.HTML200]
-	r.wish("good", schemas.High, schemas.CacheMiss)
-	r.until("second answers to some", func() bool { return r.upstream.Stats().ByFault[simulator.HTML200] >= before+8 })
-	r.fault("", "")
-	r.untilStored(bad...)
+// untilRefreshed asks once more for what is to be retried, as when it is due, and expects
+// that no attempt was counted and no dead letter written.
+func (r *rig) untilRefreshed(keys []string) {
+	r.Helper()
+	for _, key := range keys {
+		if s := r.status(key); s.State == store.Retrying && s.Rounds == 0 {
+			r.wish(key, schemas.High, schemas.Retry)
+		} else if s.State != "" {
+			r.Errorf("status of %s: got %+v", key, s)
+		}
+	}
+	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
 	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d letters", n)
+		r.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
@@ -345,43 +309,24 @@ func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 	r.untilStored("low")
 }
 
-func TestAProbeThatFailsIsNoFailureOfItsEntityWhoeverFoundTheUpstreamSick(t *testing.T) {
+func TestProbe_ThatFailsIsNoFailureOfItsEntity(t *testing.T) {
 	for _, kind := range []simulator.Kind{simulator.HTML200, simulator.InternalError, simulator.BadParameter} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
 			r.fault(kind, "")
 			r.work(schemas.High)
-			// Another process has found it; this one has one entity to ask about.
+			// Another process has opened the breaker; this one has one entity to ask for.
 			r.limiter.Probe(time.Second, time.Second, time.Now())
 			r.wish("a", schemas.High, schemas.CacheMiss)
-			r.until("three probes", func() bool { return r.upstream.Stats().Arrivals >= 3 })
-			if n, s := len(r.letters()), r.status("a"); n != 0 || s.State != "" || r.lag(schemas.High) != 1 {
-				t.Errorf("%d letters, %+v", n, s)
+			r.untilCommitted(schemas.High)
+			if n, s := len(r.letters()), r.status("a"); n != 0 || s.State != store.Retrying || s.Rounds != 0 {
+				t.Errorf("%d dead letters, %+v", n, s)
 			}
 			r.fault("", "")
+			r.wish("a", schemas.High, schemas.Retry)
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)
-			if n := len(r.letters()); n != 0 {
-				t.Errorf("%d letters", n)
-			}
 		})
-	}
-}
-
-func TestWhoIsAnsweredWellAfterAStopVouchesForNothingBeforeIt(t *testing.T) {
-	r := newRig(t)
-	r.fault(simulator.HTML200, "")
-	r.work(schemas.High, func(c *consumer.Config) { c.Doubt = patience })
-	r.wish("a", schemas.High, schemas.CacheMiss)
-	r.until("an answer that may be a's own", func() bool { return r.upstream.Stats().Arrivals == 1 })
-	r.limiter.Probe(time.Second, time.Second, time.Now()) // another process has seen more of them
-	r.until("the stop", func() bool { return r.limiter.Probed(time.Now()) })
-	r.fault("", "")
-	r.wish("b", schemas.High, schemas.CacheMiss)
-	r.untilStored("b", "a")
-	r.untilCommitted(schemas.High)
-	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d letters", n)
 	}
 }
 
@@ -420,7 +365,7 @@ func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
 	}
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
-	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 1 || calls != 3 {
+	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 0 || calls != 3 {
 		t.Errorf("%+v after %d calls", s, calls)
 	}
 }
@@ -428,8 +373,10 @@ func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
 func TestAGarbledVersionOutranksNothing(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = nil })
-	r.fault(simulator.InternalError, "")
+	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
+	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
 	request := schemas.UpdateRequest{
 		EventID: "01a1fa17-179d-7dd3-88c6-3b120333ab6d", Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale,
 		RequestedAt: time.Now(), Version: 1 << 52,

@@ -10,51 +10,63 @@ import (
 )
 
 const (
-	// More than half of the last lookBack calls, of at least sickEntities entities, have
-	// to fail before the upstream and not the entities are taken to be sick, and more
-	// than half of the entities that were called since the first of those failed. By the
-	// calls alone a fifth of the entities would look like half of the upstream: one that
-	// fails is called two or three times where another is called once, and last where
-	// many are called in a row.
-	lookBack     = 20
-	sickEntities = 5
-	// vouchFor is how long an answered call tells that another endpoint is well.
+	// More than half of the last lookBack calls, of at least minEntities entities, have
+	// to fail before the source and not the entities is unhealthy, and more than half of
+	// the entities that were called since the first of those failed. This rule decides
+	// only where no known-good entity can be asked.
+	lookBack    = 20
+	minEntities = 5
+	// minRefused is how many entities in a row have to be refused before the refusal is
+	// believed of their credential or scope, where no known-good entity can be asked.
+	minRefused = 3
+	// holdAfter is the number of failed calls in a row after which new calls of the facet
+	// wait for the confirming call that is in flight.
+	holdAfter = 11
+	// vouchFor is how long an answered call tells that another endpoint is healthy.
 	vouchFor = time.Minute
-	// A sick endpoint of a source that is well otherwise is probed after so long,
-	// and then after twice as long each time.
+	// The probes of an open endpoint begin after endpointFirst; the interval doubles.
 	endpointFirst = 5 * time.Second
 	endpointMost  = time.Minute
-	// learnWithin is how long it may take until a stop that was told of is known here.
+	// learnWithin is how long it may take until an open breaker is known here.
 	learnWithin = time.Minute
 )
 
-// Health tells a sick upstream from sick entities, by how the last calls of one
-// source ended in this process. Its lanes share one.
-//
-// Invariants:
-//   - What is found sick is sick until a call is answered well, and no sooner.
-//   - Whatever a call of something sick came to is not its entity's failure.
+// Health judges one source by how its calls ended in this process (see doc.go). The
+// workers of both lanes share one. Its methods may be called concurrently.
 type Health struct {
 	mu        sync.Mutex
 	all       window
-	facets    map[string]*window
-	sick      bool                 // the source as a whole
-	since     time.Time            // it was found so
-	endpoints map[string]*sickness // facets that are sick while others are well
-	good      [2]ended             // the last good ends, of two entities
-	changed   chan struct{}        // closed when something is answered well or found sick; nil while nobody waits
+	facets    map[string]*facetHealth
+	unwell    bool                  // the source as a whole
+	since     time.Time             // it was found so
+	endpoints map[string]*endpoint  // facets whose own breaker is open
+	refused   map[string]*refusals  // by scope: the entities refused since its last good answer
+	runs      map[string]*confirmed // by facet and scope
+	changed   chan struct{}         // closed when an answer or a run changes something; nil while nobody waits
 }
 
 // NewHealth returns a source's health, of which nothing bad is known.
 func NewHealth() *Health {
-	return &Health{facets: map[string]*window{}, endpoints: map[string]*sickness{}}
+	return &Health{
+		facets: map[string]*facetHealth{}, endpoints: map[string]*endpoint{},
+		refused: map[string]*refusals{}, runs: map[string]*confirmed{},
+	}
+}
+
+// facetHealth is what is known of one facet.
+type facetHealth struct {
+	window
+	good   [2]ended // the last good ends, of two entities
+	streak int      // failed calls since the last good one
+	known  []*knownGood
 }
 
 type ended struct {
-	entity schemas.Entity
-	first  time.Time // the first call of the tries in a row began
-	began  time.Time
-	bad    bool
+	entity     schemas.Entity
+	credential string
+	first      time.Time // the first call of the tries in a row began
+	began      time.Time
+	bad        bool
 }
 
 // window is how the last calls ended, and how the last call for each of the entities did
@@ -81,7 +93,7 @@ func (w *window) add(e ended) {
 	}
 }
 
-// tells reports whether the window shows something sick.
+// tells reports whether the window shows an unhealthy source.
 func (w *window) tells() bool {
 	bad, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
 	for _, e := range w.calls {
@@ -93,24 +105,24 @@ func (w *window) tells() bool {
 			}
 		}
 	}
-	if 2*bad <= lookBack || len(entities) < sickEntities {
+	if 2*bad <= lookBack || len(entities) < minEntities {
 		return false
 	}
-	sick, well := 0, 0
+	failing, well := 0, 0
 	for _, e := range w.entities {
 		switch {
 		case e.began.Before(since): // or there is none
 		case e.bad:
-			sick++
+			failing++
 		default:
 			well++
 		}
 	}
-	return sick > well
+	return failing > well
 }
 
-// sickness is an endpoint's that is probed.
-type sickness struct {
+// endpoint is the open breaker of one facet.
+type endpoint struct {
 	probe time.Time // not before
 	pause time.Duration
 }
@@ -120,127 +132,149 @@ type diagnosis int
 
 const (
 	nothing      diagnosis = iota // the entity's own end
-	recovered                     // what was sick is well again
-	sickSource                    // the source is sick, as is known
-	fellSick                      // and was not known
-	sickEndpoint                  // the facet's endpoint is, and others are well
+	recovered                     // a breaker closes
+	sourceOpen                    // the source's breaker is open, as is known
+	sourceOpened                  // and was not known
+	endpointOpen                  // the facet's breaker is open
 )
 
-// sick reports whether the end says nothing of its entity.
-func (d diagnosis) sick() bool { return d == sickSource || d == fellSick || d == sickEndpoint }
+// open reports whether the end says nothing of its entity.
+func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || d == endpointOpen }
 
-// saw takes in how a call ended that began then, and the tries in a row that it belongs to
-// at first; probed says whether a stop of the source, whichever process began it, is or
-// was in force at any time since. A refused credential, a brake and a maintenance tell
-// nothing: each has a way of its own.
-func (h *Health) saw(e schemas.Entity, class source.Class, first, began time.Time, probed func(since time.Time) bool) diagnosis {
+// evidence is what an answer is evidence about.
+type evidence int
+
+const (
+	good        evidence = iota
+	ofSource             // a failure of the source by itself
+	ofEntity             // a failure of the entity, unless it is known-good
+	ofSomeScope          // a refusal: of a credential, a quota; or a maintenance
+)
+
+// record takes in how a call ended. probed says whether the source's breaker, whichever
+// process opened it, is or was open at any time since.
+func (h *Health) record(end ended, what evidence, known bool, probed func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	stopped := probed(began)
-	if h.sick && !stopped && (probed(h.since) || began.Sub(h.since) > learnWithin) {
-		h.forget() // the stop is over: another process has seen the upstream well, or Redis has lost it
+	stopped := probed(end.began)
+	if h.unwell && !stopped && (probed(h.since) || end.began.Sub(h.since) > learnWithin) {
+		h.forget() // another process has closed it, or Redis has lost it
 	}
-	end := ended{entity: e, first: first, began: began}
-	switch class {
-	case source.OK, source.NotModified, source.Absent, source.NotReady:
+	d := h.of(end.entity.Facet)
+	switch {
+	case what == good:
 		return h.well(end)
-	case source.Transient, source.Permanent, source.BadContent:
+	case what == ofSource || (what == ofEntity && known):
 		end.bad = true
-		if d := h.ill(end); d != nothing || !stopped {
-			return d
-		}
-		return sickSource // as another process has found
-	case source.Quota, source.Maintenance, source.AuthRefused:
+		d = h.failed(end)
 	}
-	return h.of(e.Facet)
+	if d == nothing && stopped && what != ofSomeScope {
+		return sourceOpen // as another process has found
+	}
+	return d
 }
 
-// forget ends what is known of a sick source.
+// forget ends what is known of an unhealthy source.
 func (h *Health) forget() {
-	h.sick, h.all = false, window{}
-	clear(h.facets)
+	h.unwell, h.all = false, window{}
+	for _, f := range h.facets {
+		f.forget()
+	}
+}
+
+func (f *facetHealth) forget() {
+	f.window, f.streak = window{}, 0
+	for _, k := range f.known {
+		k.failed = false
+	}
 }
 
 func (h *Health) of(facet string) diagnosis {
 	switch {
-	case h.sick:
-		return sickSource
+	case h.unwell:
+		return sourceOpen
 	case h.endpoints[facet] != nil:
-		return sickEndpoint
+		return endpointOpen
 	}
 	return nothing
 }
 
 func (h *Health) well(end ended) diagnosis {
-	before := h.of(end.entity.Facet)
+	name := end.entity.Facet
+	before, f := h.of(name), h.facet(name)
 	switch before {
-	case sickSource:
+	case sourceOpen:
 		h.forget()
-	case sickEndpoint:
-		delete(h.endpoints, end.entity.Facet)
-		delete(h.facets, end.entity.Facet)
-	case nothing, recovered, fellSick:
+	case endpointOpen:
+		delete(h.endpoints, name)
+		f.forget()
+	case nothing, recovered, sourceOpened:
 	}
 	h.all.add(end)
-	h.facet(end.entity.Facet).add(end)
-	if end.entity != h.good[0].entity {
-		h.good[1] = h.good[0]
+	f.add(end)
+	f.streak = 0
+	if end.entity != f.good[0].entity {
+		f.good[1] = f.good[0]
 	}
-	if end.entity != h.good[0].entity || end.began.After(h.good[0].began) {
-		h.good[0] = end
+	if end.entity != f.good[0].entity || end.began.After(f.good[0].began) {
+		f.good[0] = end
 	}
 	h.tell()
-	if before.sick() {
+	if before.open() {
 		return recovered
 	}
 	return nothing
 }
 
-func (h *Health) ill(end ended) diagnosis {
-	facet := end.entity.Facet
-	before := h.of(facet)
-	if before == sickEndpoint {
+// failed takes in evidence against the source. It opens a breaker by itself only where
+// no known-good entity can be asked.
+func (h *Health) failed(end ended) diagnosis {
+	name := end.entity.Facet
+	before, f := h.of(name), h.facet(name)
+	if before == endpointOpen {
 		return before
 	}
 	h.all.add(end)
-	own := h.facet(facet)
-	own.add(end)
-	switch {
-	case own.tells() && h.otherIsWell(facet, time.Now()):
-		h.endpoints[facet] = &sickness{probe: time.Now().Add(endpointFirst), pause: endpointFirst}
-		h.all = window{} // it is not the source's
-		h.tell()
-		return sickEndpoint
-	case own.tells() || h.all.tells():
-		// The windows begin anew: should the stop be forgotten by Redis, the calls
-		// that then go out show it once more.
-		h.sick, h.since, h.all = true, time.Now(), window{}
-		clear(h.facets)
-		h.tell()
-		return fellSick
+	f.add(end)
+	f.streak++
+	if before == nothing && !h.canAsk(name) && (f.tells() || h.all.tells()) {
+		return h.openFor(name)
 	}
 	return before
 }
 
-func (h *Health) facet(name string) *window {
-	w := h.facets[name]
-	if w == nil {
-		w = &window{}
-		h.facets[name] = w
+// openFor opens the breaker of the facet, or of the source if no other facet in use is
+// healthy.
+func (h *Health) openFor(facet string) diagnosis {
+	defer h.tell()
+	if h.otherIsWell(facet, time.Now()) {
+		h.endpoints[facet] = &endpoint{probe: time.Now().Add(endpointFirst), pause: endpointFirst}
+		h.all = window{} // it is not the source's
+		return endpointOpen
 	}
-	return w
+	// The windows begin anew: should the open breaker be forgotten by Redis, the calls
+	// that are then sent show it once more.
+	h.forget()
+	h.unwell, h.since = true, time.Now()
+	clear(h.endpoints)
+	return sourceOpened
 }
 
-// otherIsWell reports whether another facet has been answered well lately.
+func (h *Health) facet(name string) *facetHealth {
+	f := h.facets[name]
+	if f == nil {
+		f = &facetHealth{}
+		h.facets[name] = f
+	}
+	return f
+}
+
+// otherIsWell reports whether another facet, whose breaker is closed, has been answered
+// well lately.
 func (h *Health) otherIsWell(facet string, now time.Time) bool {
-	for name, w := range h.facets {
-		if name == facet || h.endpoints[name] != nil {
-			continue
-		}
-		for _, e := range w.calls {
-			if !e.bad && !e.began.IsZero() && now.Sub(e.began) < vouchFor {
-				return true
-			}
+	for name, f := range h.facets {
+		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < vouchFor {
+			return true
 		}
 	}
 	return false
@@ -253,58 +287,71 @@ func (h *Health) tell() {
 	}
 }
 
-// admits reports whether a call to the facet may be made now: to one that is
-// sick, one call after each pause.
-func (h *Health) admits(facet string) bool {
+// next returns a channel that is closed when something changes. The caller holds h.mu.
+func (h *Health) next() <-chan struct{} {
+	if h.changed == nil {
+		h.changed = make(chan struct{})
+	}
+	return h.changed
+}
+
+// admits reports whether a call to the facet may be made now: to one whose breaker is
+// open, one call after each pause. That one is for a known-good entity, if there is one.
+func (h *Health) admits(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, now := h.endpoints[facet], time.Now()
 	switch {
 	case s == nil:
-		return true
+		return true, nil
 	case now.Before(s.probe):
-		return false
+		return false, nil
 	}
 	s.pause = min(2*s.pause, endpointMost)
 	s.probe = now.Add(s.pause)
-	return true
+	if probe := h.facet(facet).probeable(); probe != nil {
+		return false, probe
+	}
+	return true, nil
 }
 
-// ails reports whether the facet's source or endpoint is found sick.
-func (h *Health) ails(facet string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.of(facet).sick()
-}
-
-// awaitGood waits until a call for another entity of the facet that began after then
-// was answered well. It reports false if that does not happen within d, or the
-// upstream is found sick.
-func (h *Health) awaitGood(ctx context.Context, e schemas.Entity, then time.Time, d time.Duration) bool {
-	limit := time.NewTimer(d)
-	defer limit.Stop()
+// hold waits, for a second at most, while nothing but failures came back of the facet
+// and a confirming call is in flight.
+func (h *Health) hold(ctx context.Context, facet string) {
+	limit := time.Now().Add(time.Second)
 	for {
 		h.mu.Lock()
-		for _, g := range h.good {
-			if g.entity != e && g.entity.Facet == e.Facet && g.began.After(then) {
-				h.mu.Unlock()
-				return true
-			}
+		run := h.runs[facet]
+		if h.facet(facet).streak < holdAfter || run == nil || !run.active || !time.Now().Before(limit) {
+			h.mu.Unlock()
+			return
 		}
-		if h.changed == nil {
-			h.changed = make(chan struct{})
-		}
-		sick, changed := h.of(e.Facet).sick(), h.changed
+		changed := h.next()
 		h.mu.Unlock()
-		if sick {
-			return false
-		}
 		select {
 		case <-changed:
-		case <-limit.C:
-			return false
+		case <-time.After(time.Until(limit)):
 		case <-ctx.Done():
-			return false
+			return
 		}
 	}
+}
+
+// evidenceOf returns what an outcome is evidence about.
+func evidenceOf(o source.Outcome) evidence {
+	switch o.Class {
+	case source.OK, source.NotModified, source.Absent, source.NotReady:
+		return good
+	case source.Transient:
+		return ofSource
+	case source.BadContent:
+		if readable(o) {
+			return ofEntity
+		}
+		return ofSource
+	case source.Permanent:
+		return ofEntity
+	case source.Quota, source.Maintenance, source.AuthRefused:
+	}
+	return ofSomeScope
 }

@@ -18,13 +18,13 @@ func of(facet string, n int) schemas.Entity {
 // once has the first call of an entity end that has just begun.
 func once(h *Health, e schemas.Entity, c source.Class, probed func(time.Time) bool) diagnosis {
 	now := time.Now()
-	return h.saw(e, c, now, now, probed)
+	return h.record(ended{entity: e, first: now, began: now}, evidenceOf(source.Outcome{Class: c}), false, probed)
 }
 
 // see has calls end one after the other, a second apart, and returns what the last told.
 func see(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
-		last = once(h, of(facet, i%entities), c, stops(h.sick))
+		last = once(h, of(facet, i%entities), c, stops(h.unwell))
 		time.Sleep(time.Second)
 	}
 	return last
@@ -42,7 +42,7 @@ func times(n int, c source.Class) []source.Class {
 }
 
 func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *testing.T) {
-	for _, bad := range []source.Class{source.Transient, source.Permanent, source.BadContent} {
+	for _, bad := range []source.Class{source.Transient, source.BadContent} {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
 			if got := see(h, "a", 20, times(20, source.OK)...); got != nothing {
@@ -51,10 +51,10 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 			if got := see(h, "a", 20, times(10, bad)...); got != nothing {
 				t.Errorf("%s: half of the last 20 is not more than half, and gave %v", bad, got)
 			}
-			if got := see(h, "a", 1, bad); got != fellSick {
+			if got := see(h, "a", 1, bad); got != sourceOpened {
 				t.Errorf("%s: the 11th bad end of the last 20 gave %v", bad, got)
 			}
-			if got := see(h, "a", 1, bad); got != sickSource {
+			if got := see(h, "a", 1, bad); got != sourceOpen {
 				t.Errorf("%s: the next gave %v", bad, got)
 			}
 			if got := see(h, "a", 1, source.OK); got != recovered {
@@ -73,7 +73,7 @@ func TestFewerThanFiveEntitiesAreSickThemselves(t *testing.T) {
 		if got := see(h, "a", 4, times(40, source.Transient)...); got != nothing {
 			t.Errorf("4 entities that fail all the time gave %v", got)
 		}
-		if got := see(h, "a", 5, times(5, source.Transient)...); got != fellSick {
+		if got := see(h, "a", 5, times(5, source.Transient)...); got != sourceOpened {
 			t.Errorf("the fifth gave %v", got)
 		}
 	})
@@ -97,7 +97,8 @@ func tries(h *Health, from, entities, times int, fails func(n int) bool) diagnos
 			if try == 0 {
 				first[n] = time.Now()
 			}
-			if d := h.saw(of("a", from+n), class, first[n], time.Now(), stops(h.sick)); d != nothing {
+			end := ended{entity: of("a", from+n), first: first[n], began: time.Now()}
+			if d := h.record(end, evidenceOf(source.Outcome{Class: class}), false, stops(h.unwell)); d != nothing {
 				return d
 			}
 		}
@@ -117,7 +118,7 @@ func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
 					t.Fatalf("%+v, round %d: gave %v", c, round, got)
 				}
 			}
-			if got := tries(h, 0, 20, 3, func(int) bool { return true }); got != fellSick {
+			if got := tries(h, 0, 20, 3, func(int) bool { return true }); got != sourceOpened {
 				t.Errorf("%+v: 20 entities that fail gave %v", c, got)
 			}
 		})
@@ -132,7 +133,7 @@ func TestAnOutageIsFoundWhereLittleIsCalled(t *testing.T) {
 		if got := see(h, "a", 5, times(10, source.Transient)...); got != nothing {
 			t.Errorf("ten bad calls of five entities gave %v", got)
 		}
-		if got := see(h, "a", 1, source.Transient); got != fellSick {
+		if got := see(h, "a", 1, source.Transient); got != sourceOpened {
 			t.Errorf("the eleventh gave %v", got)
 		}
 	})
@@ -141,7 +142,7 @@ func TestAnOutageIsFoundWhereLittleIsCalled(t *testing.T) {
 		tries(h, 0, 100, 1, func(int) bool { return false })
 		for n := range 5 { // one after the other, three times each
 			got := tries(h, 1000+n, 1, 3, func(int) bool { return true })
-			if (got == fellSick) != (n == 4) {
+			if (got == sourceOpened) != (n == 4) {
 				t.Errorf("after %d that fail: %v", n+1, got)
 			}
 		}
@@ -178,7 +179,7 @@ func TestAnUpstreamThatMostlyFailsIsFound(t *testing.T) {
 				if dice.IntN(5) < 3 {
 					class = source.Transient
 				}
-				if once(h, of("a", n), class, stops(h.sick)) == fellSick {
+				if once(h, of("a", n), class, stops(h.unwell)) == sourceOpened {
 					return
 				}
 			}
@@ -192,7 +193,7 @@ func TestAnEntityIsWhatItsLastCallCameTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 9, times(9, source.OK)...)
-		if got := see(h, "a", 9, times(11, source.Transient)...); got != fellSick {
+		if got := see(h, "a", 9, times(11, source.Transient)...); got != sourceOpened {
 			t.Errorf("nine that were well and all fail gave %v", got)
 		}
 		h = NewHealth()
@@ -213,7 +214,7 @@ func TestWhatHasAWayOfItsOwnTellsNothing(t *testing.T) {
 			}
 		}
 		see(h, "a", 20, times(11, source.Transient)...)
-		if got := see(h, "a", 1, source.AuthRefused); got != sickSource {
+		if got := see(h, "a", 1, source.AuthRefused); got != sourceOpen {
 			t.Errorf("a refused credential made a sick source %v", got)
 		}
 	})
@@ -223,10 +224,10 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "well", 5, times(5, source.OK)...)
-		if got := see(h, "sick", 11, times(11, source.Transient)...); got != sickEndpoint {
+		if got := see(h, "sick", 11, times(11, source.Transient)...); got != endpointOpen {
 			t.Fatalf("an endpoint that fails beside a good one gave %v", got)
 		}
-		if !h.admits("well") {
+		if ok, _ := h.admits("well"); !ok {
 			t.Error("the other endpoint may not be called")
 		}
 		if got := see(h, "well", 5, times(5, source.OK)...); got != nothing {
@@ -235,7 +236,7 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		var probes []time.Duration
 		start := time.Now()
 		for range 10 * 60 { // ten minutes, asked once a second
-			if h.admits("sick") {
+			if ok, _ := h.admits("sick"); ok {
 				probes = append(probes, time.Since(start))
 				once(h, of("sick", 1), source.Transient, stops(false))
 			}
@@ -249,8 +250,11 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		if len(probes) < 10 {
 			t.Errorf("only %d probes in ten minutes: %v", len(probes), probes)
 		}
-		if got := see(h, "sick", 1, source.OK); got != recovered || !h.admits("sick") {
+		if got := see(h, "sick", 1, source.OK); got != recovered {
 			t.Errorf("a good end gave %v", got)
+		}
+		if ok, _ := h.admits("sick"); !ok {
+			t.Error("the endpoint may not be called after it")
 		}
 	})
 }
@@ -262,10 +266,10 @@ func TestAStopThatIsOverIsForgotten(t *testing.T) {
 		bad := func(stopped func(time.Time) bool) diagnosis {
 			return once(h, of("a", 1), source.Transient, stopped)
 		}
-		if got := bad(stops(false)); got != sickSource {
+		if got := bad(stops(false)); got != sourceOpen {
 			t.Errorf("before the stop is known: %v", got)
 		}
-		if got := bad(stops(true)); got != sickSource {
+		if got := bad(stops(true)); got != sourceOpen {
 			t.Errorf("a probe: %v", got)
 		}
 		lifted := time.Now()
@@ -286,48 +290,76 @@ func TestWithoutAnotherGoodEndpointTheSourceIsSick(t *testing.T) {
 		h := NewHealth()
 		see(h, "other", 5, times(5, source.OK)...)
 		time.Sleep(vouchFor) // that is too long ago
-		if got := see(h, "sick", 11, times(11, source.Transient)...); got != fellSick {
+		if got := see(h, "sick", 11, times(11, source.Transient)...); got != sourceOpened {
 			t.Errorf("%v", got)
 		}
 		h = NewHealth()
 		see(h, "a", 5, times(6, source.Transient)...)
-		if got := see(h, "b", 5, times(5, source.Transient)...); got != fellSick {
+		if got := see(h, "b", 5, times(5, source.Transient)...); got != sourceOpened {
 			t.Errorf("two endpoints that fail alike gave %v", got)
 		}
 	})
 }
 
-func TestABadAnswerIsItsEntitysWhenAnothersLaterCallIsAnsweredWell(t *testing.T) {
+func TestVerdict_IsOwnAfterAnotherEntitysLaterGoodAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		then func(h *Health)
-		want bool
+		want verdict
+		done bool
 	}{
-		{"another's, later", func(h *Health) { once(h, of("a", 2), source.OK, stops(false)) }, true},
-		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.Absent, stops(false)) }, true},
-		{"its own", func(h *Health) { once(h, of("a", 1), source.OK, stops(false)) }, false},
-		{"another endpoint's", func(h *Health) { once(h, of("b", 2), source.OK, stops(false)) }, false},
+		{"another's, later", func(h *Health) { once(h, of("a", 2), source.OK, stops(false)) }, own, true},
+		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.Absent, stops(false)) }, own, true},
+		{"its own", func(h *Health) { once(h, of("a", 1), source.OK, stops(false)) }, unknown, false},
+		{"another endpoint's", func(h *Health) { once(h, of("b", 2), source.OK, stops(false)) }, unknown, false},
 		{"begun before", func(h *Health) {
-			h.saw(of("a", 2), source.OK, time.Now().Add(-time.Hour), time.Now().Add(-time.Hour), stops(false))
-		}, false},
-		{"nobody's", func(*Health) {}, false},
-		{"a bad one", func(h *Health) { once(h, of("a", 2), source.BadContent, stops(false)) }, false},
+			at := time.Now().Add(-time.Hour)
+			h.record(ended{entity: of("a", 2), first: at, began: at}, good, false, stops(false))
+		}, unknown, false},
+		{"a bad one", func(h *Health) { once(h, of("a", 2), source.BadContent, stops(false)) }, unknown, false},
 		{"an outage", func(h *Health) {
 			for i := range 11 {
 				once(h, of("a", 2+i), source.BadContent, stops(false))
 			}
-		}, false},
+		}, shared, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h, bad := NewHealth(), time.Now()
-			h.saw(of("a", 3), source.OK, bad.Add(-time.Minute), bad.Add(-time.Minute), stops(false))
-			told := make(chan bool)
-			go func() { told <- h.awaitGood(t.Context(), of("a", 1), bad, 15*time.Second) }()
+			h, q := NewHealth(), question{entity: of("a", 1), after: time.Now()}
 			time.Sleep(time.Second)
 			c.then(h)
-			got := <-told
-			if waited := time.Since(bad); got != c.want || (waited < 15*time.Second) != (c.want || c.name == "an outage") {
-				t.Errorf("%s: %v after %v", c.name, got, waited)
+			if got, done, _ := h.answer(q); got != c.want || done != c.done {
+				t.Errorf("%s: got %v, %v; want %v, %v", c.name, got, done, c.want, c.done)
+			}
+		})
+	}
+}
+
+// Whatever a hostile reader's keys are answered with, in whatever order: no breaker opens
+// while a known-good entity can be asked that does not fail, and a run that it answers
+// well confirms the failures before it.
+func TestHealth_NoMixOfHostileAnswersOpensABreaker(t *testing.T) {
+	for range 100 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			h, dice := NewHealth(), rand.New(rand.NewPCG(seed, 0))
+			h.noteKnown(&task{request: schemas.UpdateRequest{Entity: of("a", -1)}}, true)
+			keys := 1 + dice.IntN(300)
+			for range 2000 {
+				time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
+				q := question{entity: of("a", dice.IntN(keys)), after: time.Now()}
+				end := ended{entity: q.entity, first: q.after, began: q.after}
+				if d := h.record(end, evidence(1+dice.IntN(3)), dice.IntN(2) == 0, stops(false)); d != nothing {
+					t.Fatalf("seed %d: got %v, want nothing", seed, d)
+				}
+				if dice.IntN(10) > 0 || !h.begin(q) {
+					continue
+				}
+				time.Sleep(time.Millisecond)
+				once(h, of("a", -1), source.OK, stops(false))
+				h.finish(q, time.Now(), own)
+				if v, known, _ := h.answer(q); v != own || !known {
+					t.Fatalf("seed %d: verdict: got %v, %v; want own", seed, v, known)
+				}
 			}
 		})
 	}

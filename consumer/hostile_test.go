@@ -117,8 +117,17 @@ func TestARowThatTheDatabaseRefusesIsBuriedAndTheOthersOfItsBatchAreStored(t *te
 func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
 	r := newRig(t)
 	var calls atomic.Int64
-	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); w.WriteHeader(http.StatusNotModified) })
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Get("ocid") == "good" {
+			_, _ = w.Write([]byte("{}"))
+			return
+		}
+		calls.Add(1)
+		w.WriteHeader(http.StatusNotModified)
+	})
 	r.work(schemas.High)
+	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
 	r.wish("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 2 {
@@ -325,6 +334,13 @@ func (l *lapsing) Lift(time.Time) {}
 
 func (l *lapsing) Probed(time.Time) bool { return false }
 
+func (l *lapsing) Healthy() context.Context { return context.Background() }
+
+func (l *lapsing) Closed() <-chan struct{} { return always }
+
+// always is closed.
+var always = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 type lapsed struct{}
 
 func (lapsed) Spend() bool                               { return false }
@@ -332,6 +348,7 @@ func (lapsed) Release()                                  {}
 func (lapsed) Written()                                  {}
 func (lapsed) Answered()                                 {}
 func (lapsed) Credential() string                        { return "" }
+func (lapsed) Probes() bool                              { return false }
 func (lapsed) Ended(source.Ended)                        {}
 func (lapsed) Halt(string, time.Duration, time.Duration) {}
 func (lapsed) Well()                                     {}

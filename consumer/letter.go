@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -37,13 +38,18 @@ func letterOptions() []kgo.Opt {
 // a small window, and a record that fitted its topic might not fit the letters'.
 type letterCompressor struct{}
 
+// letterEncoder makes them smaller. It is made once: its tables take longer to clear than
+// a dead letter takes to compress.
+var letterEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
+	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
+})
+
 // Compress implements kgo.Compressor.
 func (letterCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
-	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
+	e, err := letterEncoder()
 	if err != nil {
 		return src, kgo.CodecNone
 	}
-	defer func() { _ = e.Close() }()
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 

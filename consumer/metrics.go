@@ -64,7 +64,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		obsolete: counters("obsolete_event_skipped_total", "Requests that needed no fetch any more.", "verdict"),
 		settled:  counters("settled_total", "Requests by how they ended.", "end"),
 		held:     counters("held_total", "Failed attempts at the database, Redis or Kafka, which hold their records.", "doing"),
-		inFlight: gauge("records_in_flight", "Records between their dispatch and their end."),
+		inFlight: gauge("records_in_flight", "Records that occupy a slot of the worker."),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
 			.002, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30)),
 		batch:    histogram(observe.Histogram("db_batch_size", "Results written together.", 1, 2, 5, 10, 20, 50, 100)),

@@ -52,6 +52,10 @@ type Permits interface {
 	// Probed reports whether such a stop, whichever process began it, is or was known
 	// to be in force at any time since then.
 	Probed(since time.Time) bool
+	// Healthy returns a context that ends when such a stop is known, and has ended while
+	// one is. Closed returns a channel that is closed while none is known, or when it ends.
+	Healthy() context.Context
+	Closed() <-chan struct{}
 }
 
 // Permit is the right to send one call within a short time.
@@ -67,6 +71,8 @@ type Permit interface {
 	// Credential returns the name of the credential that the call is to be made with,
 	// one of its Call's.
 	Credential() string
+	// Probes reports whether the call probes something that Halt has stopped.
+	Probes() bool
 	// Ended is told how the call ended, once for each permit that was spent, as soon as
 	// its answer is there.
 	Ended(e source.Ended)

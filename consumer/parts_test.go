@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,10 @@ func (p *parts) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (
 	return part{permit, p, c.Document, p.credentials[0]}, nil
 }
 
+func (p *parts) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return p.Acquire(ctx, lane, c)
+}
+
 func (p *parts) Brake(time.Duration, time.Time)                { p.note("brake") }
 func (p *parts) Probe(time.Duration, time.Duration, time.Time) { p.note("probe") }
 
@@ -66,35 +71,39 @@ func (q part) Halt(what string, first, most time.Duration) {
 	}
 }
 
-func TestARefusedPartOfASourceStopsThatPartAndTheRecordGoesOn(t *testing.T) {
+func TestRefusal_StopsItsPartOnceConfirmed(t *testing.T) {
 	for name, c := range map[string]struct {
-		refuse func(w http.ResponseWriter)
-		want   []string
+		refusals int64 // the entity's, and two known-good ones'
+		refuse   func(w http.ResponseWriter)
+		want     []string
 	}{
-		"a credential": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
-			"basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
+		"a credential": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
+			"basic one 401", "basic one 401", "basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
 		}},
-		"an endpoint": {func(w http.ResponseWriter) {
+		"an endpoint, as its answer says": {1, func(w http.ResponseWriter) {
 			w.Header().Set("X-Endpoint", "1")
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(http.StatusTooManyRequests)
 		}, []string{"basic one 429", "basic one halts its endpoint for 2s to 2m0s", "basic one 200", "basic one well"}},
-		"the source": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
-			"basic one 429", "brake", "basic one 200", "basic one well",
+		"the source": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
+			"basic one 429", "basic one 429", "basic one 429", "brake", "basic one 200", "basic one well",
 		}},
-		"a call": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, []string{
+		"a call": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, []string{
 			"basic one 409", "basic one 200", "basic one well",
+		}},
+		"an entity": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
+			"basic one 401", "basic one 200", "basic one well", "basic one 200", "basic one well",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			var first sync.Once
+			var left atomic.Int64
 			r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
-				refused := false
-				first.Do(func() { c.refuse(w); refused = true })
-				if !refused {
-					_, _ = w.Write([]byte(`{"a":1}`))
+				if left.Add(-1) >= 0 {
+					c.refuse(w)
+					return
 				}
+				_, _ = w.Write([]byte(`{"a":1}`))
 			}, func(c *source.Config) {
 				c.Credentials = []source.Credential{{Name: "one", SecretEnv: "A"}, {Name: "two", SecretEnv: "B"}}
 				c.Auth = source.Auth{Header: "X-Key"}
@@ -105,10 +114,19 @@ func TestARefusedPartOfASourceStopsThatPartAndTheRecordGoesOn(t *testing.T) {
 			})
 			p := &parts{permits: permits{r.limiter}, credentials: []string{"one", "two"}}
 			r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
+			r.wishAll([]string{"good", "better"}, schemas.High, schemas.CacheMiss)
+			r.untilStored("good", "better")
+			r.untilCommitted(schemas.High)
+			before := len(p.all())
+			left.Store(c.refusals)
 			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.untilCommitted(schemas.High)
+			if r.status("a").State != "" {
+				r.wish("a", schemas.High, schemas.Retry)
+			}
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)
-			if got := p.all(); !slices.Equal(got, c.want) {
+			if got := p.all()[before:]; !slices.Equal(got, c.want) {
 				t.Errorf("told %q, want %q", got, c.want)
 			}
 		})

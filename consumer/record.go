@@ -73,7 +73,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 	if result != 0 && result != store.Lost && result != store.Refused {
 		t.stored.Version, t.stored.CheckedAt = a.number, a.began // for the entity's next record
 	}
-	if item.rejected != nil {
+	if item.rejected != nil && t.record.Topic != "" { // otherwise no record asked for it
 		w.bury(hard, t, failed{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result

@@ -250,7 +250,7 @@ func (b *behind) Records(string, schemas.Lane) (int64, bool) {
 func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop func()) {
 	r.Helper()
 	config := consumer.DefaultConfig(lane)
-	config.Drain, config.Doubt = patience, time.Millisecond
+	config.Drain = patience
 	for _, change := range changes {
 		change(&config)
 	}

@@ -30,27 +30,31 @@ type turns struct {
 type turn struct {
 	task *task
 	read int64
+	// granted is closed when a record that gave its slot back has one again; nil: the
+	// record has not begun.
+	granted chan struct{}
 }
 
 func newTurns(slots int) *turns {
 	return &turns{free: slots, held: map[string]int{}, waiting: map[string][]turn{}}
 }
 
-// add has a record wait for a slot.
-func (q *turns) add(t *task) {
+// add has a record wait for a slot. A record that had one passes the channel that is closed
+// when it has one again.
+func (q *turns) add(t *task, granted chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.read++
-	q.waiting[t.client] = append(q.waiting[t.client], turn{t, q.read})
+	q.waiting[t.client] = append(q.waiting[t.client], turn{t, q.read, granted})
 }
 
-// next gives a slot to the record whose turn it is; nil: no slot is free, or no record
-// waits.
-func (q *turns) next() *task {
+// next gives a slot to the record whose turn it is. It reports false if no slot is free or
+// no record waits.
+func (q *turns) next() (turn, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.free == 0 || len(q.waiting) == 0 {
-		return nil
+		return turn{}, false
 	}
 	var client string
 	first := true
@@ -60,14 +64,14 @@ func (q *turns) next() *task {
 		}
 	}
 	all := q.waiting[client]
-	t := all[0].task
-	all[0] = turn{} // a slot may hold it no longer than it works
+	one := all[0]
+	all[0] = turn{} // so that the array does not keep the task
 	if q.waiting[client] = all[1:]; len(all) == 1 {
 		delete(q.waiting, client)
 	}
 	q.free--
 	q.held[client]++
-	return t
+	return one, true
 }
 
 // end returns the slot that a client's record was given.
@@ -131,31 +135,63 @@ func (w *Worker) taskOf(r *kgo.Record, l *ledger) *task {
 	return t
 }
 
-// start waits for room and has the task take its turn, or queues it behind its entity's.
+// start waits for room in memory and has the task wait for a slot, or queues it behind its
+// entity's.
 func (w *Worker) start(ctx, hard context.Context, t *task) {
 	if w.room.Acquire(ctx, 1) != nil {
 		return // ctx ended; the record is read again
 	}
-	w.metrics.inFlight.Inc()
 	if !w.keyed.enter(t) {
 		return
 	}
-	w.turns.add(t)
+	w.turns.add(t, nil)
 	w.proceed(ctx, hard)
 }
 
-// proceed works tasks as long as there are slots. Those that wait when ctx ends are given
-// up as they are worked.
+// proceed hands out slots as long as there are some. Tasks that wait when ctx ends are
+// given up as they are worked.
 func (w *Worker) proceed(ctx, hard context.Context) {
-	for t := w.turns.next(); t != nil; t = w.turns.next() {
+	for one, ok := w.turns.next(); ok; one, ok = w.turns.next() {
+		t := one.task
+		t.slot = true
+		w.metrics.inFlight.Inc()
+		if one.granted != nil {
+			close(one.granted)
+			continue
+		}
 		w.tasks.Go(func() {
-			for next := t; next != nil; next = w.keyed.leave(next) {
-				w.work(ctx, hard, next)
-				w.metrics.inFlight.Dec()
-				w.room.Release(1)
-			}
-			w.turns.end(t.client)
-			w.proceed(ctx, hard)
+			w.work(ctx, hard, t)
+			w.room.Release(1)
+			w.endTask(ctx, hard, t)
+			w.release(ctx, hard, t)
 		})
 	}
+}
+
+// endTask ends a task of an entity and has the next one of the entity wait for a slot.
+func (w *Worker) endTask(ctx, hard context.Context, t *task) {
+	if next := w.keyed.leave(t); next != nil {
+		w.turns.add(next, nil)
+		w.proceed(ctx, hard)
+	}
+}
+
+// release gives the task's slot back, if it has one.
+func (w *Worker) release(ctx, hard context.Context, t *task) {
+	if !t.slot {
+		return
+	}
+	t.slot = false
+	w.metrics.inFlight.Dec()
+	w.turns.end(t.client)
+	w.proceed(ctx, hard)
+}
+
+// reacquire waits for a slot for a task that gave its own back. The wait ends soon also
+// when the worker stops: the tasks that have a slot end then.
+func (w *Worker) reacquire(ctx, hard context.Context, t *task) {
+	granted := make(chan struct{})
+	w.turns.add(t, granted)
+	w.proceed(ctx, hard)
+	<-granted
 }

@@ -13,30 +13,36 @@ func turnOf(client string, offset int) *task {
 	return t
 }
 
+// nextTask returns the task whose turn it is; nil: none.
+func nextTask(q *turns) *task {
+	one, _ := q.next()
+	return one.task
+}
+
 func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
 	q := newTurns(4)
 	for i := range 10 {
-		q.add(turnOf("flood", i))
+		q.add(turnOf("flood", i), nil)
 	}
 	for i := range 3 {
-		if got := q.next(); got.request.Key != fmt.Sprint("flood", i) {
+		if got := nextTask(q); got.request.Key != fmt.Sprint("flood", i) {
 			t.Fatalf("got %s, want the records of one client in their order", got.request.Key)
 		}
 	}
-	q.add(turnOf("a", 0))
-	q.add(turnOf("b", 0))
-	if got := q.next(); got.client != "a" {
+	q.add(turnOf("a", 0), nil)
+	q.add(turnOf("b", 0), nil)
+	if got := nextTask(q); got.client != "a" {
 		t.Fatalf("got %s, want a: it has no slot and was read before b", got.request.Key)
 	}
-	if got := q.next(); got != nil {
+	if got := nextTask(q); got != nil {
 		t.Fatalf("got %s without a free slot", got.request.Key)
 	}
 	q.end("flood")
-	if got := q.next(); got.client != "b" {
+	if got := nextTask(q); got.client != "b" {
 		t.Errorf("got %s, want b", got.request.Key)
 	}
 	q.end("a")
-	if got := q.next(); got.request.Key != "flood3" {
+	if got := nextTask(q); got.request.Key != "flood3" {
 		t.Errorf("got %s, want flood3: no other client waits", got.request.Key)
 	}
 }
@@ -55,7 +61,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 			switch rng.IntN(3) {
 			case 0:
 				client := string(rune('a' + rng.IntN(5)))
-				q.add(turnOf(client, added[client]))
+				q.add(turnOf(client, added[client]), nil)
 				added[client]++
 			case 1:
 				least := slots + 1
@@ -64,7 +70,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 						least = min(least, q.held[client])
 					}
 				}
-				got := q.next()
+				got := nextTask(q)
 				if (got == nil) != (len(held) == slots || least > slots) {
 					t.Fatalf("seed %d: got %v with %d of %d slots held", seed, got, len(held), slots)
 				}

@@ -35,8 +35,9 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		w.skip(t, schemas.Failed) // what that one wrote down ended this one too
 		return
 	}
+	var probe *waiter // it was chosen to probe
 	for t.ledger.is(open) {
-		a := &attempt{w: w, t: t}
+		a := &attempt{w: w, t: t, probe: probe != nil}
 		// What waits leaves its places, and the line for permits, to others.
 		wanted, over := t.ledger.within(ctx, a.underWay)
 		d := w.try(wanted, hard, a)
@@ -44,13 +45,26 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		if a.entered {
 			t.ledger.leave()
 		}
+		if probe != nil {
+			close(probe.done)
+			probe = nil
+		}
 		if a.ended {
 			w.metrics.took.Observe(time.Since(started).Seconds())
 			return
 		}
-		if !w.rest(ctx, a, d) {
+		var ok bool
+		if d.held {
+			probe, ok = w.await(ctx, hard, t)
+		} else {
+			ok = w.rest(ctx, a, d)
+		}
+		if !ok {
 			return
 		}
+	}
+	if probe != nil {
+		close(probe.done)
 	}
 }
 
@@ -59,18 +73,6 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 func (w *Worker) rest(ctx context.Context, a *attempt, d decision) bool {
 	ctx, over := a.t.ledger.within(ctx, func() bool { return false })
 	defer over()
-	if d.doubt {
-		// Asked once more then: that others are answered well tells that the upstream is
-		// well now, and not that it was.
-		w.health.awaitGood(ctx, a.t.request.Entity, time.Now(), w.config.Doubt)
-		a.t.doubted = true
-		if w.permits.Probed(a.began) || w.health.ails(a.t.request.Facet) { // which the limiter may not know yet
-			a.t.doubted, a.t.first = false, time.Time{}
-		}
-	}
-	if d.told {
-		return pause(ctx, d.wait+jittered(d.wait/4))
-	}
 	return pause(ctx, jittered(d.wait))
 }
 
@@ -79,13 +81,17 @@ func (w *Worker) rest(ctx context.Context, a *attempt, d decision) bool {
 func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
-	if !w.health.admits(t.request.Facet) {
+	admitted, known := w.health.admits(t.request.Facet)
+	if known != nil {
+		w.tasks.Go(func() { w.fetchKnown(w.life, hard, known, "", false) })
+	}
+	if !admitted {
 		a.mu.Lock()
 		entered := a.enter()
 		a.mu.Unlock()
 		if entered {
 			d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
-			w.schedule(ctx, t, d, failed{reason: d.reason, err: errSickEndpoint, number: t.unfetched()})
+			w.schedule(ctx, t, d, failed{reason: d.reason, err: errEndpointOpen, number: t.unfetched()})
 		}
 		return end()
 	}
@@ -94,6 +100,8 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	case errors.Is(err, errSkipped):
 		w.skip(t, a.skipped)
 		return end()
+	case errors.Is(err, errOpen):
+		return decision{held: true}
 	case errors.Is(err, errUnbegun):
 		w.trouble.Say(w.log, "numbering fetches", err)
 		return decision{wait: time.Second}
@@ -101,8 +109,17 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 		return end() // given up: ctx or the assignment ended
 	}
 	w.trouble.Over(w.log, "numbering fetches")
-	d := w.judge(a, f)
+	d := w.judge(ctx, hard, a, f)
 	why := failed{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
+	if a.number == 0 && d.next == retry { // it could not be sent
+		a.mu.Lock()
+		entered := a.enter()
+		a.mu.Unlock()
+		if !entered {
+			return end()
+		}
+		why.number = t.unfetched()
+	}
 	switch d.next {
 	case write:
 		if w.record(hard, a, f) != store.Lost {
@@ -129,10 +146,10 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	return d
 }
 
-var errSickEndpoint = errors.New("not sent: the endpoint answers no entity well, while others of the source are well")
+var errEndpointOpen = errors.New("not sent: the endpoint answers no entity well, while others of the source are well")
 
 // judge decides what follows from an answer, and tells everybody whom it concerns.
-func (w *Worker) judge(a *attempt, f fetched) decision {
+func (w *Worker) judge(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	if a.began.IsZero() {
 		a.began = time.Now() // it could not be sent
@@ -140,15 +157,55 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	if t.first.IsZero() {
 		t.first = a.began
 	}
-	what := w.health.saw(t.request.Entity, o.Class, t.first, a.began, w.permits.Probed)
+	known := o.Class.Failed() && w.health.isKnown(t)
+	if o.Class == source.OK || o.Class == source.NotModified {
+		w.health.noteKnown(t, true)
+	}
+	end := ended{entity: t.request.Entity, credential: a.credentialUsed(), first: t.first, began: a.began}
+	what := w.health.record(end, evidenceOf(o), known, w.permits.Probed)
 	t.ailing = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
-	d := decide(o, tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}, what)
+	did := tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}
+	v := unknown
+	if needsVerdict(o, did, what) {
+		v = w.whose(ctx, hard, a, o, what)
+		if v == shared && what == nothing && evidenceOf(o) != ofSomeScope {
+			what = sourceOpen // or the endpoint's, which a confirming call has opened
+		}
+	} else if did.tryAgain(o) && what == nothing {
+		w.startConfirm(hard, question{entity: t.request.Entity, after: time.Now()})
+	}
+	d := decide(o, did, what, v)
 	switch {
 	case d.counts && d.next == again:
 		t.failures++
-	case what.sick() || d.halt != goOn: // none of it was the entity's
+	case what.open() || d.halt != goOn: // none of it was the entity's
 		t.failures, t.doubted, t.first = 0, false, time.Time{}
 	}
+	t.doubted = d.doubt
+	w.halt(a, o, d)
+	if d.halt == goOn && (d.next == write || o.Class == source.NotReady) {
+		w.flowed(a)
+	}
+	w.tellOf(a, f, d, what)
+	return d
+}
+
+// whose returns whose the failure is.
+func (w *Worker) whose(ctx, hard context.Context, a *attempt, o source.Outcome, what diagnosis) verdict {
+	q := question{entity: a.t.request.Entity, after: time.Now()}
+	if evidenceOf(o) == ofSomeScope {
+		c, sent := o.Permit.(*call)
+		if what.open() || (sent && c.permit.Probes()) {
+			return shared // as is known
+		}
+		q.credential, q.scope = a.credentialUsed(), scopeOf(o.Block, c)
+		w.health.refuse(q)
+	}
+	return w.judgeWhose(ctx, hard, q)
+}
+
+// halt has calls pause as was decided.
+func (w *Worker) halt(a *attempt, o source.Outcome, d decision) {
 	switch d.halt {
 	case braked:
 		w.permits.Brake(d.first, a.began)
@@ -157,13 +214,26 @@ func (w *Worker) judge(a *attempt, f fetched) decision {
 	case parted:
 		o.Permit.(*call).permit.Halt(d.block, d.first, d.most)
 	case goOn:
-		if d.next == write || o.Class == source.NotReady {
-			w.permits.Lift(a.began)
-			a.well()
-		}
 	}
-	w.tellOf(a, f, d, what)
-	return d
+}
+
+// flowed tells that the attempt's calls were answered well.
+func (w *Worker) flowed(a *attempt) {
+	w.permits.Lift(a.began)
+	a.well()
+	w.health.accepted(a.scopes())
+}
+
+// breakerOpened tells of a breaker that has opened.
+func (w *Worker) breakerOpened(d diagnosis, facet string, err error) {
+	switch d {
+	case sourceOpened:
+		w.permits.Probe(outageFirst, outageMost, time.Now())
+		w.trouble.Shout(w.log, troubleOutage, err)
+	case endpointOpen:
+		w.trouble.Shout(w.log, troubleEndpoint(facet), err)
+	case nothing, recovered, sourceOpen:
+	}
 }
 
 // The troubles that concern the whole source.
@@ -186,17 +256,15 @@ func (w *Worker) tellOf(a *attempt, f fetched, d decision, what diagnosis) {
 		w.trouble.Shout(w.log, o.Permit.(*call).troubleOf(d.block), o.Err)
 	case d.halt == parted:
 		w.trouble.Say(w.log, o.Permit.(*call).troubleOf(d.block), pauseOf(o))
-	case d.told: // the one call's
-		w.log.Debug("the upstream refused one call", "entity", a.t.request.Entity.String(), "wait", d.wait, "err", o.Err)
 	case o.Class == source.AuthRefused && d.halt == probed:
 		w.trouble.Shout(w.log, troubleRefused, o.Err)
 	case d.halt == braked || o.Class == source.Maintenance:
 		w.trouble.Say(w.log, troublePause, pauseOf(o))
-	case what == fellSick:
+	case what == sourceOpened:
 		w.trouble.Shout(w.log, troubleOutage, o.Err)
-	case what == sickEndpoint:
+	case what == endpointOpen:
 		w.trouble.Shout(w.log, troubleEndpoint(a.t.request.Facet), o.Err)
-	case d.next == again && f.calls == 0:
+	case o.Class == source.Transient && f.calls == 0:
 		w.trouble.Say(w.log, troubleReach, o.Err)
 	case d.next == write && w.trouble.any():
 		over := []string{troublePause, troubleOutage, troubleRefused, troubleReach, troubleEndpoint(a.t.request.Facet)}
@@ -275,6 +343,8 @@ func (w *Worker) tellConcealed(ctx context.Context, n int, t *task) {
 		"entity", t.request.Entity.String(), "times", n)
 }
 
+var errShrunk = errors.New("the content has shrunk")
+
 // shrunk turns content that has lost too much into bad content: what is stored is
 // more likely to be right.
 func shrunk(o source.Outcome, stored int) source.Outcome {
@@ -282,7 +352,7 @@ func shrunk(o source.Outcome, stored int) source.Outcome {
 	text := o.Content.JSON
 	return source.Outcome{
 		Class: source.BadContent, Status: o.Status,
-		Err: fmt.Errorf("the content has shrunk from %d to %d bytes, below the facet's shrinkGuard; if it is right, delete the snapshot", stored, len(text)),
+		Err: fmt.Errorf("%w from %d to %d bytes, below the facet's shrinkGuard; if it is right, delete the snapshot", errShrunk, stored, len(text)),
 		// The memory of the content is used again.
 		Sample: append([]byte(nil), text[:min(len(text), schemas.MaxSampleBytes)]...), SampleType: "application/json",
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 func TestAWishBecomesASnapshotAReleasedLockAndACommittedOffset(t *testing.T) {
@@ -161,7 +162,7 @@ func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testin
 		sample   string
 		status   int
 	}{
-		// Asked a second time, for nothing else shows that the upstream is well.
+		// Asked a second time, once it is known to be its own.
 		{simulator.Fault{Kind: simulator.HTML200}, schemas.ParseError, 2, "<", 200},
 		{simulator.Fault{Kind: simulator.BadJSON}, schemas.ParseError, 2, "{", 200},
 		{simulator.Fault{Kind: simulator.Deep, Depth: 100_000}, schemas.ParseError, 2, "", 200},
@@ -175,10 +176,12 @@ func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testin
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.work(schemas.High)
 			r.wish("a", schemas.High, schemas.CacheMiss)
-			r.untilStored("a")
+			r.wish("good", schemas.High, schemas.CacheMiss) // it shows whose the failure is
+			r.untilStored("a", "good")
 			r.untilCommitted(schemas.High)
 			before, _ := r.snapshot("a")
 
+			c.fault.Key = "^a$"
 			r.control(simulator.Control{Faults: []simulator.Fault{c.fault}})
 			r.wish("a", schemas.High, schemas.UserRequest)
 			r.untilCommitted(schemas.High)
@@ -228,7 +231,7 @@ func TestAnAbsentEntityIsRecordedAndHeldAndNoDeadLetter(t *testing.T) {
 func TestTooManyCallsBrakeTheSourceAndLoseNothing(t *testing.T) {
 	r := newRig(t)
 	one := 1
-	r.control(simulator.Control{Faults: []simulator.Fault{{Kind: simulator.TooManyRequests, Count: &one}}})
+	r.control(simulator.Control{Faults: []simulator.Fault{{Kind: simulator.TooManyRequests, Count: &one, RetryAfter: "1"}}})
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
@@ -242,15 +245,21 @@ func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{APIKey: new("another")})
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	r.until("a stop", func() bool { return r.limiter.Probed(time.Now()) })
 	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High, limiter.Call{})
 	if err == nil {
 		permit.Release()
 		t.Error("the source was not braked")
 	}
-	if n := len(r.letters()); n != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("%d letters, lag %d", n, r.lag(schemas.High))
+	r.untilCommitted(schemas.High)
+	for _, key := range []string{"a", "b", "c"} {
+		if s := r.status(key); s.State != store.Retrying || s.Rounds != 0 {
+			t.Errorf("status of %s: got %+v, want a retry that counts nothing", key, s)
+		}
+	}
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 

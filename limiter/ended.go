@@ -18,6 +18,9 @@ func (p *Permit) Credential() string {
 	return p.slot.way.credential
 }
 
+// Probes reports whether the call probes something that Halt has stopped.
+func (p *Permit) Probes() bool { return p.slot.probes }
+
 // Ended is told how the call ended that the permit was spent on, as soon as that is known:
 // the status of its answer, 0 for none, and what the answer tells of the policies. Told
 // again it changes nothing.

@@ -35,6 +35,7 @@ type Limiter struct {
 	count   chan struct{}             // the day's count is needed
 	probing atomic.Bool               // Redis has said that a probing stop is in force
 	probed  atomic.Pointer[time.Time] // until when it was, the last time
+	breaker atomic.Pointer[breaker]   // the same, to be waited for
 
 	mu    sync.Mutex
 	high  queue
@@ -110,6 +111,7 @@ func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter,
 		classes: map[string]*queue{}, resources: map[string]string{}, halted: map[string]bool{}, states: map[string]bucketShown{},
 	}
 	l.lines = []*queue{&l.high, &l.low}
+	l.breaker.Store(newBreaker(false))
 	l.readies.New = func() any { return make(chan struct{}, 1) }
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -52,6 +53,32 @@ func (l *Limiter) Probed(since time.Time) bool {
 	return until != nil && !until.Before(since)
 }
 
+// breaker is a time in which a probing stop is in force or none is.
+type breaker struct {
+	healthy context.Context // ends with a time in which none is; has ended where one is
+	open    context.CancelFunc
+	closed  chan struct{} // closed where none is, or when it ends
+}
+
+func newBreaker(stop bool) *breaker {
+	b := &breaker{closed: make(chan struct{})}
+	b.healthy, b.open = context.WithCancel(context.Background())
+	if stop {
+		b.open()
+	} else {
+		close(b.closed)
+	}
+	return b
+}
+
+// Healthy returns a context that ends when a probing stop is known here, and has ended
+// while one is.
+func (l *Limiter) Healthy() context.Context { return l.breaker.Load().healthy }
+
+// Closed returns a channel that is closed while no probing stop is known here, or as soon
+// as its end is known. While nobody waits for a permit the end is not learned of.
+func (l *Limiter) Closed() <-chan struct{} { return l.breaker.Load().closed }
+
 // learn notes whether a probing stop is in force, which Redis says with every
 // answer. The caller holds l.mu.
 func (l *Limiter) learn(a answer) {
@@ -65,6 +92,12 @@ func (l *Limiter) learn(a answer) {
 		l.probed.Store(&now)
 	}
 	l.probing.Store(stop)
+	former := l.breaker.Swap(newBreaker(stop))
+	if stop {
+		former.open()
+	} else {
+		close(former.closed)
+	}
 	if stop {
 		l.metrics.probing.Set(1)
 		l.giveUp()

@@ -359,6 +359,34 @@ func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
 	})
 }
 
+func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
+	shared(t, 1, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		l := s.limiters[0]
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		healthy := l.Healthy()
+		if healthy.Err() != nil {
+			s.Fatal("Healthy has ended without a stop")
+		}
+		<-l.Closed()
+		l.Probe(time.Second, time.Second, time.Now())
+		<-healthy.Done()
+		closed := l.Closed()
+		select {
+		case <-closed:
+			s.Error("Closed is closed while a stop is in force")
+		default:
+		}
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		l.Lift(time.Now())
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		<-closed
+		if l.Healthy().Err() != nil {
+			s.Error("Healthy has ended after the stop")
+		}
+	})
+}
+
 func TestBothLanesOfAProcessProbe(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)

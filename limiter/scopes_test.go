@@ -279,6 +279,56 @@ func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
 	})
 }
 
+// In a tie the candidate with more left would win each time, and the refused one would
+// never be probed.
+func TestHaltedCredential_IsProbedUnderAQuotaWithoutScope(t *testing.T) {
+	bad, used := true, map[string]int{}
+	answers := func(c atUpstream) answered {
+		used[c.credential]++
+		if bad && c.credential == "c0" {
+			return answered{status: 401, takes: 20 * ms}
+		}
+		return answered{status: 200, takes: 20 * ms}
+	}
+	config := scopedConfig(Policy{Name: "second", Limit: 200, Window: Window(time.Second)})
+	inCallers(t, 1, 1, config, answers, func(f *callers) {
+		call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
+		m := f.members[0]
+		for range 8 {
+			m.wg.Go(func() {
+				for m.ctx.Err() == nil {
+					p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
+					if err != nil || !p.Spend() {
+						continue
+					}
+					f.mu.Lock()
+					a := f.answers(atUpstream{call, p.Credential(), time.Now()})
+					f.mu.Unlock()
+					pass(a.takes)
+					p.Ended(a.status, nil)
+					if a.status == 200 {
+						p.Well()
+					} else {
+						p.Halt("credential", 5*time.Second, 5*time.Minute)
+					}
+				}
+			})
+		}
+		f.passed(8 * time.Second)
+		f.mu.Lock()
+		bad = false
+		refused := used["c0"]
+		clear(used)
+		f.mu.Unlock()
+		f.passed(15 * time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if refused > 20 || used["c0"] < 100 {
+			t.Errorf("refused %d times, want at most 20; calls of 15s after it is accepted again: got %v, want c0 among them", refused, used)
+		}
+	})
+}
+
 // When Redis has lost everything, no bound is exceeded by what was sent before.
 func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
 	for seed := range uint64(4) {

@@ -147,7 +147,8 @@ local function scoped()
           if s <= now + c.ahead and full.by ~= c then full.left[c.lane], full.by = full.left[c.lane] + c.n - granted, c end
           s, because = huge, full.s.index or 0
         end
-        if not slot or s < slot or (s == slot and p > part) then
+        -- What is halted and may be probed now goes first, for one call: it has less left.
+        if not slot or s < slot or (s == slot and (probes > halted or (probes == halted and p > part))) then
           slot, part, way, why, halted = s, p, w, because, probes
         end
       end

@@ -1,0 +1,379 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// maxKnown bounds the known-good entities that are remembered of a facet.
+	maxKnown = 16
+	// confirmWith is the number of known-good entities that have to fail.
+	confirmWith = 2
+	// confirmDelay is how long a natural answer may spare the confirming call.
+	confirmDelay = 50 * time.Millisecond
+	// maxScopes bounds the scopes and runs that are remembered.
+	maxScopes = 1000
+)
+
+// knownGood is an entity that a confirming call or a probe may ask for: it was answered
+// with content, or has a stored snapshot.
+type knownGood struct {
+	entity schemas.Entity
+	params map[string]string
+	stored store.State
+	failed bool // since its last good answer
+}
+
+// refusals are the entities that a scope refused in a row.
+type refusals struct{ entities map[schemas.Entity]struct{} }
+
+// verdict says whose a failure is.
+type verdict int
+
+const (
+	unknown verdict = iota // it could not be confirmed
+	own                    // the entity's: another one was answered well after it
+	shared                 // the source's, the credential's or the scope's
+	noKnown                // no known-good entity can be asked
+)
+
+// question is a failure that needs a verdict.
+type question struct {
+	entity     schemas.Entity
+	scope      string // empty: the source
+	credential string
+	after      time.Time // the failure was seen
+}
+
+func (q question) key() string { return q.entity.Facet + q.scope }
+
+// confirmed is a run of confirming calls: the one in flight, or the last.
+type confirmed struct {
+	active  bool
+	started time.Time
+	verdict verdict
+}
+
+// noteKnown remembers a known-good entity; answered: it was just answered with content.
+func (h *Health) noteKnown(t *task, answered bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f, e := h.facet(t.request.Facet), t.request.Entity
+	for i, k := range f.known {
+		if k.entity != e {
+			continue
+		}
+		if answered {
+			k.failed = false
+			copy(f.known[1:i+1], f.known[:i])
+			f.known[0] = k
+		}
+		return
+	}
+	k := &knownGood{entity: e, params: maps.Clone(t.params), stored: t.stored}
+	switch {
+	case answered:
+		f.known = append([]*knownGood{k}, f.known...)
+		f.known = f.known[:min(len(f.known), maxKnown)]
+	case len(f.known) < maxKnown:
+		f.known = append(f.known, k)
+	default: // answered ones stay in front
+		f.known[maxKnown/2+rand.IntN(maxKnown/2)] = k //nolint:gosec // not a secret
+	}
+}
+
+// isKnown reports whether the entity is known-good.
+func (h *Health) isKnown(t *task) bool {
+	if t.stored.HasContent() {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range h.facet(t.request.Facet).known {
+		if k.entity == t.request.Entity {
+			return true
+		}
+	}
+	return false
+}
+
+// canAsk reports whether a known-good entity of the facet is left that has not failed.
+// The caller holds h.mu.
+func (h *Health) canAsk(facet string) bool {
+	for _, k := range h.facet(facet).known {
+		if !k.failed {
+			return true
+		}
+	}
+	return false
+}
+
+// askable returns a known-good entity of the facet that has not failed and is not in but.
+func (h *Health) askable(facet string, but map[schemas.Entity]bool) *knownGood {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range h.facet(facet).known {
+		if !k.failed && !but[k.entity] {
+			return k
+		}
+	}
+	return nil
+}
+
+// probeable returns the known-good entity that is to probe next, of any facet. nil: there
+// is none.
+func (h *Health) probeable() *knownGood {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var failed *knownGood
+	for _, f := range h.facets {
+		if k := f.probeable(); k != nil {
+			if !k.failed {
+				return k
+			}
+			failed = k
+		}
+	}
+	return failed
+}
+
+// probeable returns the facet's known-good entity that is to probe next: one that has not
+// failed, or the one that was returned longest ago.
+func (f *facetHealth) probeable() *knownGood {
+	if len(f.known) == 0 {
+		return nil
+	}
+	i := max(0, slices.IndexFunc(f.known, func(k *knownGood) bool { return !k.failed }))
+	k := f.known[i]
+	f.known = append(slices.Delete(f.known, i, i+1), k)
+	return k
+}
+
+// missed notes that a known-good entity failed.
+func (h *Health) missed(k *knownGood) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k.failed = true
+}
+
+// refuse notes that a scope refused an entity.
+func (h *Health) refuse(q question) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.refused[q.key()]
+	if r == nil {
+		if len(h.refused) >= maxScopes {
+			clear(h.refused)
+		}
+		r = &refusals{map[schemas.Entity]struct{}{}}
+		h.refused[q.key()] = r
+	}
+	if len(r.entities) < minRefused {
+		r.entities[q.entity] = struct{}{}
+	}
+}
+
+// accepted notes that scopes answered well.
+func (h *Health) accepted(keys []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range keys {
+		delete(h.refused, key)
+	}
+}
+
+// answer returns the verdict as far as it is known, and otherwise what to wait for.
+func (h *Health) answer(q question) (v verdict, known bool, changed <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.of(q.entity.Facet).open() {
+		return shared, true, nil
+	}
+	for _, g := range h.facet(q.entity.Facet).good {
+		if g.entity != q.entity && g.began.After(q.after) && (q.scope == "" || g.credential == q.credential) {
+			return own, true, nil
+		}
+	}
+	if run := h.runs[q.key()]; run != nil && !run.active && run.started.After(q.after) {
+		v := run.verdict
+		if r := h.refused[q.key()]; v == noKnown && r != nil && len(r.entities) >= minRefused {
+			v = shared
+		}
+		return v, true, nil
+	}
+	return unknown, false, h.next()
+}
+
+// begin reports whether the caller is to make the confirming calls of the question.
+func (h *Health) begin(q question) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	run := h.runs[q.key()]
+	if run != nil && run.active {
+		return false
+	}
+	if len(h.runs) >= maxScopes {
+		clear(h.runs)
+	}
+	h.runs[q.key()] = &confirmed{active: true}
+	return true
+}
+
+// finish ends a run of confirming calls. Of one that finds the source unhealthy it opens
+// a breaker and returns which.
+func (h *Health) finish(q question, started time.Time, v verdict) (d diagnosis) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case q.scope != "":
+	case v == shared && !h.of(q.entity.Facet).open():
+		d = h.openFor(q.entity.Facet)
+	case v == own: // the failures before were their entities'
+		h.facet(q.entity.Facet).window = window{}
+		h.all = window{}
+	}
+	h.runs[q.key()] = &confirmed{started: started, verdict: v}
+	h.tell()
+	return d
+}
+
+// streakOf returns how many calls of the facet failed since the last good answer.
+func (h *Health) streakOf(facet string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.facet(facet).streak
+}
+
+// judgeWhose returns whose a failure is. It waits for another entity's good answer, or
+// for confirming calls, for Config.Confirm at most.
+func (w *Worker) judgeWhose(ctx, hard context.Context, q question) verdict {
+	limit := time.NewTimer(w.config.Confirm)
+	defer limit.Stop()
+	for {
+		v, known, changed := w.health.answer(q)
+		if known {
+			return v
+		}
+		w.startConfirm(hard, q)
+		select {
+		case <-changed:
+		case <-limit.C:
+			return unknown
+		case <-ctx.Done():
+			return unknown
+		}
+	}
+}
+
+// startConfirm makes the confirming calls of a question, unless they are being made.
+func (w *Worker) startConfirm(hard context.Context, q question) {
+	if w.health.begin(q) {
+		w.tasks.Go(func() { w.confirm(w.life, hard, q) })
+	}
+}
+
+// confirm asks for known-good entities, one after the other.
+func (w *Worker) confirm(ctx, hard context.Context, q question) {
+	ctx, cancel := context.WithTimeout(ctx, w.config.Confirm)
+	defer cancel()
+	asked := map[schemas.Entity]bool{q.entity: true}
+	if w.health.askable(q.entity.Facet, asked) != nil && w.health.streakOf(q.entity.Facet) < minEntities {
+		pause(ctx, confirmDelay)
+	}
+	started, v := time.Now(), noKnown
+	for range confirmWith {
+		k := w.health.askable(q.entity.Facet, asked)
+		if k == nil {
+			break
+		}
+		asked[k.entity] = true
+		if v = w.ask(ctx, hard, k, q); v != shared {
+			break
+		}
+	}
+	if v == shared && q.scope == "" && len(asked) <= confirmWith { // one alone does not decide
+		v = noKnown
+	}
+	w.breakerOpened(w.health.finish(q, started, v), q.entity.Facet, errConfirmed)
+}
+
+var errConfirmed = errors.New("known-good entities failed too")
+
+// ask makes one confirming call and returns what it says of the question.
+func (w *Worker) ask(ctx, hard context.Context, k *knownGood, q question) verdict {
+	credential := ""
+	if q.scope != "" {
+		credential = q.credential
+	}
+	o, asked := w.fetchKnown(ctx, hard, k, credential, false)
+	what := evidenceOf(o)
+	switch {
+	case !asked:
+		return unknown
+	case what == good:
+		return own
+	case q.scope != "" && what == ofSomeScope && o.Class != source.Maintenance:
+		return shared
+	case q.scope == "" && what != ofSomeScope:
+		return shared
+	}
+	return unknown
+}
+
+// fetchKnown fetches a known-good entity as a confirming call or a probe, and stores what
+// it brings. It reports false if no call could be made.
+func (w *Worker) fetchKnown(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
+	now := time.Now()
+	t := &task{
+		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
+		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
+	}
+	t.stored.ETag, t.stored.LastModified = "", "" // they may be of an earlier answer
+	t.ledger.add(0, 0, now)
+	t.facet, _ = w.source.Facet(k.entity.Facet)
+	var err error
+	if t.plan, err = w.planFor(t); err != nil || !w.keyed.tryEnter(t) {
+		return source.Outcome{}, false
+	}
+	defer w.endTask(ctx, hard, t)
+	a := &attempt{w: w, t: t, probe: probe, front: true, credential: credential}
+	f, err := w.fetch(ctx, a)
+	if err != nil {
+		return source.Outcome{}, false
+	}
+	if a.began.IsZero() {
+		a.began = time.Now()
+	}
+	o := f.outcome
+	what := evidenceOf(o)
+	if what != good {
+		w.health.missed(k)
+	}
+	w.breakerOpened(w.health.record(ended{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.Probed), k.entity.Facet, o.Err)
+	if what != good {
+		if probe {
+			w.halt(a, o, decide(o, tried{calls: f.calls, named: a.named(o)}, nothing, shared))
+		}
+		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
+		if f.calls == 0 { // it could not be sent: nothing is wasted by waiting
+			pause(ctx, unreachableWait)
+		}
+		return o, true
+	}
+	w.flowed(a)
+	if o.Class != source.NotReady {
+		w.record(hard, a, f)
+	}
+	return o, true
+}

@@ -1,0 +1,125 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// probeFirst is the number of probes of which one is for the oldest first attempt, while
+// known-good entities can be asked: those may have gone wrong one and all.
+const probeFirst = 4
+
+// waiting are the first attempts that wait, without a slot, for the source's breaker to
+// close or to be chosen as its probe. The oldest comes first.
+type waiting struct {
+	mu    sync.Mutex
+	list  []*waiter
+	added chan struct{} // has room for one
+}
+
+type waiter struct{ chosen, done chan struct{} }
+
+func newWaiting() *waiting {
+	return &waiting{added: make(chan struct{}, 1)}
+}
+
+func (l *waiting) add() *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := &waiter{chosen: make(chan struct{}), done: make(chan struct{})}
+	l.list = append(l.list, one)
+	select {
+	case l.added <- struct{}{}:
+	default:
+	}
+	return one
+}
+
+func (l *waiting) remove(one *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = slices.DeleteFunc(l.list, func(w *waiter) bool { return w == one })
+}
+
+func (l *waiting) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.list)
+}
+
+// choose takes out the oldest; nil: nobody waits.
+func (l *waiting) choose() *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) == 0 {
+		return nil
+	}
+	one := l.list[0]
+	l.list = l.list[1:]
+	close(one.chosen)
+	return one
+}
+
+// await gives the task's slot back until the source's breaker closes, or the task is to
+// probe it: then it returns its waiter, whose done the caller closes after one attempt.
+// It reports false if the task is given up.
+func (w *Worker) await(ctx, hard context.Context, t *task) (probe *waiter, ok bool) {
+	ctx, over := t.ledger.within(ctx, func() bool { return false })
+	defer over()
+	w.release(ctx, hard, t)
+	one := w.waiting.add()
+	select {
+	case <-w.permits.Closed():
+	case <-one.chosen:
+	case <-ctx.Done():
+	}
+	w.waiting.remove(one)
+	w.reacquire(ctx, hard, t)
+	if ctx.Err() != nil {
+		close(one.done) // the probe loop chooses another task
+		return nil, false
+	}
+	select {
+	case <-one.chosen:
+		return one, true
+	default:
+		close(one.done)
+		return nil, true
+	}
+}
+
+// probeLoop probes while the source's breaker is open: with known-good entities, and with
+// the oldest first attempt.
+func (w *Worker) probeLoop(ctx, hard context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		select {
+		case <-w.permits.Healthy().Done():
+			w.probe(ctx, hard, n)
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (w *Worker) probe(ctx, hard context.Context, n int) {
+	if n%probeFirst != probeFirst-1 || w.waiting.len() == 0 {
+		if k := w.health.probeable(); k != nil {
+			if _, asked := w.fetchKnown(ctx, hard, k, "", true); !asked {
+				pause(ctx, firstWait)
+			}
+			return
+		}
+	}
+	if one := w.waiting.choose(); one != nil {
+		select {
+		case <-one.done:
+		case <-ctx.Done():
+		}
+		return
+	}
+	select {
+	case <-w.waiting.added:
+	case <-w.permits.Closed():
+	case <-ctx.Done():
+	}
+}

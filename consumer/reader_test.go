@@ -1,0 +1,301 @@
+package consumer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// answers has the upstream answer by the key: one that begins with a kind's name is
+// answered so, and so is every key while all is that kind.
+type answers struct {
+	calls atomic.Int64
+	all   atomic.Value // string
+	share atomic.Int64 // per cent of the calls that all is for
+}
+
+func (a *answers) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	a.calls.Add(1)
+	key := req.URL.Query().Get("ocid")
+	if all, _ := a.all.Load().(string); all != "" && rand.Int64N(100) < a.share.Load() {
+		key = all
+	}
+	switch kind, _, _ := strings.Cut(key, "-"); kind {
+	case "400", "401", "429", "500":
+		status := 0
+		_, _ = fmt.Sscan(kind, &status)
+		w.WriteHeader(status)
+	case "html":
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprint(w, "<html>busy</html>")
+	case "page": // which a rule takes for a quota
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprint(w, "<html>too many requests</html>")
+	case "broken":
+		_, _ = fmt.Fprint(w, `{"character_name":`)
+	case "large":
+		_, _ = fmt.Fprintf(w, `{"x":%q}`, strings.Repeat("x", 2<<20))
+	case "reset":
+		panic(http.ErrAbortHandler)
+	default:
+		_, _ = fmt.Fprintf(w, `{"character_name":%q}`, key)
+	}
+}
+
+func (r *rig) answers() *answers {
+	r.Helper()
+	a := &answers{}
+	a.share.Store(100)
+	r.upstreamOf(a.ServeHTTP, func(c *source.Config) {
+		c.Rules = append([]source.Rule{{ContentType: "text/html", Text: "too many", Class: source.Quota, Wait: time.Minute}}, c.Rules...)
+	})
+	return a
+}
+
+// breaking counts what stops the source.
+type breaking struct {
+	permits
+	stops *atomic.Int64
+}
+
+func (b breaking) Brake(d time.Duration, sent time.Time) {
+	b.stops.Add(1)
+	b.permits.Brake(d, sent)
+}
+
+func (b breaking) Probe(first, most time.Duration, sent time.Time) {
+	b.stops.Add(1)
+	b.permits.Probe(first, most, sent)
+}
+
+func kinds(n int, kinds ...string) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%s-%d", kinds[i%len(kinds)], i)
+	}
+	return keys
+}
+
+func TestHostileReader_StopsNothing(t *testing.T) {
+	for name, bad := range map[string][]string{
+		"600 made-up keys":      kinds(600, "400"),
+		"2,000 made-up keys":    kinds(2000, "400"),
+		"one refused":           kinds(1, "401"),
+		"40 refused":            kinds(40, "401"),
+		"one over its quota":    kinds(1, "429"),
+		"40 over their quota":   kinds(40, "429"),
+		"one page":              kinds(1, "html"),
+		"40 pages":              kinds(40, "html"),
+		"40 pages by a rule":    kinds(40, "page"),
+		"40 that fail":          kinds(40, "500"),
+		"200 keys of all kinds": kinds(200, "400", "401", "429", "html", "page", "broken", "large", "reset", "500"),
+		"one of each, for ever": kinds(9, "400", "401", "429", "html", "page", "broken", "large", "reset", "500"),
+		"three refused":         kinds(3, "401"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.answers()
+			p := breaking{permits{r.limiter}, new(atomic.Int64)}
+			r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
+			known := numbered("known", 5)
+			r.wishAll(known, schemas.High, schemas.CacheMiss)
+			r.untilStored(known...)
+			for from := 0; from < len(bad); from += 100 {
+				r.wishAll(bad[from:min(from+100, len(bad))], schemas.High, schemas.CacheMiss)
+				honest := numbered(fmt.Sprint("honest", from, "-"), 5) // beside them
+				r.wishAll(honest, schemas.High, schemas.CacheMiss)
+				r.untilStored(honest...)
+			}
+			honest := numbered("honest-after", 5)
+			r.wishAll(honest, schemas.High, schemas.CacheMiss)
+			r.untilStored(honest...)
+			r.untilCommitted(schemas.High)
+			for _, key := range bad {
+				if s := r.status(key); s.State == "" {
+					t.Fatalf("%s is neither stored nor written down as failed", key)
+				}
+			}
+			if n := p.stops.Load(); n != 0 || r.limiter.Probed(time.Now().Add(-time.Hour)) {
+				t.Errorf("stops: got %d, want 0", n)
+			}
+		})
+	}
+}
+
+func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
+	for _, kind := range []string{"400", "401", "429", "html", "page"} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRig(t)
+			a := r.answers()
+			r.work(schemas.High)
+			r.wishAll(numbered("known", 5), schemas.High, schemas.CacheMiss)
+			r.untilStored(numbered("known", 5)...)
+			key := kind + "-a"
+			r.wish(key, schemas.High, schemas.CacheMiss)
+			r.untilCommitted(schemas.High)
+			a.all.Store("500") // the source is unhealthy in between, which counts no failure
+			r.wish("x", schemas.High, schemas.CacheMiss)
+			r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
+			r.wish(key, schemas.High, schemas.Retry)
+			a.all.Store("")
+			r.untilCommitted(schemas.High)
+			r.wish(key, schemas.High, schemas.Retry)
+			r.untilCommitted(schemas.High)
+			s := r.status(key)
+			if l := r.letters(); s.State != store.Failed || len(l) == 0 {
+				t.Fatalf("got %+v and %d dead letters, want FAILED", s, len(l))
+			}
+		})
+	}
+}
+
+func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
+	for _, c := range []struct {
+		kind  string
+		known int
+		want  int64
+	}{{"500", 30, 35}, {"html", 30, 35}, {"401", 30, 35}, {"400", 30, 35}, {"reset", 30, 35}, {"broken", 2, 35}, {"500", 0, 35}, {"html", 0, 35}, {"401", 0, 35}} {
+		t.Run(fmt.Sprint(c.kind, " with ", c.known, " known-good"), func(t *testing.T) {
+			r := newRig(t)
+			a := r.answers()
+			reg := prometheus.NewRegistry()
+			needs := r.needs()
+			needs.Metrics = reg
+			w, err := consumer.New(consumer.DefaultConfig(schemas.High), r.source, schemas.High, needs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.run(w.Run)
+			known := numbered("known", c.known)
+			if c.known > 0 {
+				r.wishAll(known, schemas.High, schemas.CacheMiss)
+				r.untilStored(known...)
+			}
+			a.all.Store(c.kind)
+			before := a.calls.Load()
+			var keys []string
+			for n := 0; !r.limiter.Probed(time.Now()) && n < 40; n++ { // little is called
+				keys = append(keys, fmt.Sprint("k", n))
+				r.wish(keys[n], schemas.High, schemas.CacheMiss)
+				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.Probed(time.Now()) })
+			}
+			if n := a.calls.Load() - before; !r.limiter.Probed(time.Now()) || n > c.want {
+				t.Fatalf("calls until the breaker opened: got %d, want at most %d", n, c.want)
+			}
+			t.Logf("found after %d calls", a.calls.Load()-before)
+			more := numbered("more", 100)
+			r.wishAll(more, schemas.High, schemas.CacheMiss)
+			r.until("free slots", func() bool { return inFlight(t, reg) == 0 })
+			a.all.Store("")
+			r.untilCommitted(schemas.High)
+			r.untilRefreshed(append(append(keys, more...), known...))
+		})
+	}
+}
+
+func inFlight(t *testing.T, reg *prometheus.Registry) float64 {
+	t.Helper()
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if strings.HasSuffix(f.GetName(), "records_in_flight") {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatal("there is no metric records_in_flight")
+	return 0
+}
+
+func TestOutage_OfMostCallsIsFound(t *testing.T) {
+	r := newRig(t)
+	a := r.answers()
+	r.work(schemas.High)
+	known := numbered("known", 30)
+	r.wishAll(known, schemas.High, schemas.CacheMiss)
+	r.untilStored(known...)
+	a.share.Store(60)
+	a.all.Store("500")
+	for n := 0; !r.limiter.Probed(time.Now()); n++ {
+		if n == 50 {
+			t.Fatalf("not found in %d calls", a.calls.Load())
+		}
+		r.wishAll(numbered(fmt.Sprint("k", n, "-"), 10), schemas.High, schemas.CacheMiss)
+		r.until("their end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.Probed(time.Now()) })
+	}
+	t.Logf("found after %d calls", a.calls.Load())
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
+	}
+}
+
+func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
+	r := newRig(t)
+	var broken atomic.Bool
+	f := r.config.Facets["character"]
+	other := f
+	other.Documents = map[string]source.Document{"guild": {Path: "/guild?ocid={ocid}"}}
+	r.config.Facets = map[string]source.Facet{"character": f, "guild": other}
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		if broken.Load() && strings.HasPrefix(req.URL.Path, "/guild") {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_, _ = fmt.Fprint(w, `{"a":1}`)
+	})
+	r.work(schemas.High)
+	guilds := func(keys []string) {
+		for _, key := range keys {
+			e := schemas.Entity{Source: "nexon", Facet: "guild", Key: key}
+			r.producer.Request(t.Context(), producer.Wish{Entity: e, Lane: schemas.High, Reason: schemas.CacheMiss})
+		}
+		r.untilCommitted(schemas.High)
+	}
+	guilds(numbered("known", 5))
+	r.wishAll(numbered("known", 5), schemas.High, schemas.CacheMiss)
+	r.untilStored(numbered("known", 5)...)
+	broken.Store(true)
+	for n := range 5 {
+		guilds(numbered(fmt.Sprint("g", n, "-"), 5))
+		honest := numbered(fmt.Sprint("k", n, "-"), 5)
+		r.wishAll(honest, schemas.High, schemas.CacheMiss)
+		r.untilStored(honest...)
+	}
+	if r.limiter.Probed(time.Now().Add(-time.Hour)) {
+		t.Error("the breaker of the source opened")
+	}
+	if n := len(r.letters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
+	}
+}
+
+func TestOutage_LosesNothingWhenItsWorkerIsReplaced(t *testing.T) {
+	r := newRig(t)
+	a := r.answers()
+	stop := r.work(schemas.High)
+	known, keys := numbered("known", 5), numbered("k", 100)
+	r.wishAll(known, schemas.High, schemas.CacheMiss)
+	r.untilStored(known...)
+	a.all.Store("500")
+	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
+	stop()
+	r.health = consumer.NewHealth()
+	r.work(schemas.High)
+	a.all.Store("")
+	r.untilCommitted(schemas.High)
+	r.untilRefreshed(append(keys, known...))
+}
