@@ -36,7 +36,7 @@ sources:
             graphql:
               query: |
                 query($owner: String!, $after: String) { items(owner: $owner, after: $after) { nodes { id } } }
-              variables: {owner: "{key}", first: 100, of: {archived: false, labels: ["a", "{key}"], least: 1.5, none: null}}
+              variables: {owner: "{key}", first: 100, of: {archived: false, labels: ["a {key}", "{key}"], least: 1.5, none: null}}
             paging: {cursor: data.items.pageInfo.endCursor, variable: after, items: data.items.nodes}
             cost: {point: 5}
       search:
@@ -71,7 +71,7 @@ func TestAllThatIsSaidOfRequestsIsReadAndPrintedAsItIsWritten(t *testing.T) {
 		t.Errorf("the credentials or the headers are printed and read as others:\n%s", printed)
 	}
 	d := after.Facets["project"].Documents["items"]
-	if d.GraphQL == nil || fmt.Sprint(d.GraphQL.Variables["of"]) != "map[archived:false labels:[a {key}] least:1.5 none:<nil>]" || d.Paging.Variable != "after" || d.Cost["point"] != 5 {
+	if d.GraphQL == nil || fmt.Sprint(d.GraphQL.Variables["of"]) != "map[archived:false labels:[a {key} {key}] least:1.5 none:<nil>]" || d.Paging.Variable != "after" || d.Cost["point"] != 5 {
 		t.Errorf("%+v", d)
 	}
 	if r := after.Rules[0]; r.Block != "endpoint" || r.Wait.Seconds() != 60 || r.Text != "LIMITED_NUMBER" {
