@@ -41,6 +41,7 @@ var scenarios = []scenario{
 	{name: "two-buckets", adr: 8, what: "LOW is at its cap with thousands waiting, and HIGH asks for the 100 a second that are left", play: bothBuckets},
 	{name: "low-alone", adr: 11, what: "nobody but LOW asks, for more than it may have", play: lowAlone},
 	{name: "isolation", adr: 16, what: "HIGH falls 10,000 requests behind while LOW has a backlog of 20,000", play: isolation},
+	{name: "hostile", adr: 17, what: "one client reads 2,000 keys that the upstream answers with 400, another one 200 that it answers with 401, 429, HTML, truncated JSON and 16 MB; beside them 20 clients read new keys", play: hostile},
 	{name: "torture", what: "random faults of everything, by a seed, under load, and what they leave behind", play: torture, own: true},
 	{name: "observe", what: "operators see what happens, through six outages", play: observe, own: true},
 }

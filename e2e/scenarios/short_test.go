@@ -23,10 +23,10 @@ func play(t *testing.T, programs []string, args ...string) {
 }
 
 // The claims of these scenarios have no other test: one call for a thousand readers, no loss
-// by a killed worker, the pipeline on a Redis Cluster.
+// by a killed worker, the pipeline on a Redis Cluster, honest clients beside hostile ones.
 func TestScenarios_HoldTheirLimits(t *testing.T) {
 	servicetest.RedisClusterAddresses(t)
-	play(t, nil, "--seconds", "6", "herd", "killed", "cluster")
+	play(t, nil, "--seconds", "6", "herd", "killed", "cluster", "hostile")
 }
 
 func TestObserve_SeesEveryPanelRuleAndAlert(t *testing.T) {

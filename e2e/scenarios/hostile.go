@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/simulator"
+)
+
+const (
+	honestClients = 20
+	madeUpKeys    = 2000
+	refusedKeys   = 200
+	// probePause is the longest time for which the source's breaker may be open: one pause
+	// before a probe, and the call.
+	probePause = 6 * time.Second
+)
+
+// refusals are how the upstream answers the keys of the second hostile client, in turn.
+var refusals = []simulator.Fault{
+	{Kind: simulator.BadKey},
+	{Kind: simulator.TooManyRequests},
+	{Kind: simulator.HTML200},
+	{Kind: simulator.BadJSON},
+	{Kind: simulator.Oversize, Bytes: 16 << 20},
+}
+
+// hostile: one client reads 2,000 keys that the upstream answers with 400, another one 200
+// keys that it answers with 401, 429, a page of HTML, truncated JSON and 16 MB. Beside them
+// 20 clients read new keys, one a second each.
+func hostile(ctx context.Context, s *site, o options) error {
+	s.Token = rand.Text() + rand.Text()
+	s.Edits = []string{"retry: [1m, 2m, 4m]", "retry: [1s, 2s]"}
+	if err := s.Prepare(ctx, onlySmall, "--latency", "30ms-300ms"); err != nil {
+		return err
+	}
+	faults := []simulator.Fault{{Key: "^bad-400-", Kind: simulator.BadParameter}}
+	for i, f := range refusals {
+		f.Key = fmt.Sprintf("^bad-refused-%d-", i)
+		faults = append(faults, f)
+	}
+	if err := s.Control(ctx, simulator.Control{Faults: faults}); err != nil {
+		return err
+	}
+	for _, name := range []string{"worker-1", "worker-2"} {
+		if _, err := s.Worker(ctx, name); err != nil {
+			return err
+		}
+	}
+	api, err := s.Query(ctx, "query-0", "")
+	if err != nil {
+		return err
+	}
+	h := &hostility{s: s, api: api, accepted: map[string]bool{}, states: map[string]int{}}
+	clients := make([]*http.Client, honestClients+2)
+	for i := range clients {
+		if clients[i], err = h.client(ctx, fmt.Sprint("client-", i)); err != nil {
+			return err
+		}
+	}
+	running, stop := context.WithTimeout(ctx, 2*time.Duration(o.seconds)*time.Second)
+	defer stop()
+	var all sync.WaitGroup
+	for i := range honestClients {
+		all.Go(func() { h.honest(running, clients[i], fmt.Sprintf("honest-%d-", i)) })
+	}
+	refused := make([]string, refusedKeys)
+	for i := range refused {
+		refused[i] = fmt.Sprintf("bad-refused-%d-%d", i%len(refusals), i)
+	}
+	all.Go(func() { h.flood(running, clients[honestClients], harness.Keys("bad-400-", madeUpKeys)) })
+	all.Go(func() { h.flood(running, clients[honestClients+1], refused) })
+	all.Go(func() { h.watchBreaker(running) })
+	all.Wait()
+	return h.judge(ctx)
+}
+
+// hostility is what the clients of the scenario saw.
+type hostility struct {
+	s   *site
+	api string
+
+	mu       sync.Mutex
+	took     []time.Duration // until a new key of an honest client was FRESH
+	failed   int             // reads of honest clients that did not end FRESH
+	last     string          // the last of those
+	accepted map[string]bool // hostile keys with a request that was accepted
+	open     time.Duration   // longest time in which the source's breaker was not closed
+	states   map[string]int
+}
+
+// client makes an API key and returns a client that sends it.
+func (h *hostility) client(ctx context.Context, name string) (*http.Client, error) {
+	admin := &http.Client{Transport: bearer{h.s.Token}, Timeout: harness.Timeout}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.api+"/admin/v1/keys",
+		strings.NewReader(fmt.Sprintf(`{"name":%q,"scopes":["read"]}`, name)))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := admin.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var made struct{ Secret string }
+	if err := json.NewDecoder(resp.Body).Decode(&made); err != nil || made.Secret == "" {
+		return nil, fmt.Errorf("create an API key: %d, %w", resp.StatusCode, err)
+	}
+	return &http.Client{Transport: bearer{made.Secret}, Timeout: harness.Timeout}, nil
+}
+
+// bearer sends a token with each request.
+type bearer struct{ token string }
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func (h *hostility) reader(client *http.Client) harness.Reader {
+	return harness.Reader{API: h.api + "/v1/" + h.s.Source, Facet: small, Client: client}
+}
+
+// honest reads a new key each second and waits until it is FRESH.
+func (h *hostility) honest(ctx context.Context, client *http.Client, prefix string) {
+	r := h.reader(client)
+	each := time.NewTicker(time.Second)
+	defer each.Stop()
+	for n := 0; ctx.Err() == nil; n++ {
+		begun := time.Now()
+		got, err := r.Read(ctx, fmt.Sprint(prefix, n), "?wait=10s")
+		if ctx.Err() != nil {
+			return
+		}
+		h.mu.Lock()
+		if err == nil && got.Freshness == "FRESH" {
+			h.took = append(h.took, time.Since(begun))
+		} else {
+			h.failed++
+			h.last = fmt.Sprintf("%d %s %v", got.Status, got.Freshness, err)
+		}
+		h.mu.Unlock()
+		select {
+		case <-each.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// flood reads keys in batches of 100 until each has a request that was accepted.
+func (h *hostility) flood(ctx context.Context, client *http.Client, keys []string) {
+	r := h.reader(client)
+	for ctx.Err() == nil && len(keys) > 0 {
+		var open []string
+		for i := 0; i < len(keys); i += 100 {
+			batch := keys[i:min(i+100, len(keys))]
+			text, _, err := r.Do(ctx, http.MethodGet, r.API+"/"+r.Facet+"?"+url.Values{"key": batch}.Encode(), "")
+			var got struct {
+				Items []struct {
+					Key    string
+					Queued bool `json:"updateQueued"`
+				}
+			}
+			if err != nil || json.Unmarshal(text, &got) != nil {
+				open = append(open, batch...)
+				continue
+			}
+			h.mu.Lock()
+			for _, item := range got.Items {
+				if item.Queued {
+					h.accepted[item.Key] = true
+				}
+			}
+			for _, key := range batch {
+				if !h.accepted[key] {
+					open = append(open, key)
+				}
+			}
+			h.mu.Unlock()
+		}
+		keys = open
+		_ = harness.Pause(ctx, time.Second/2)
+	}
+}
+
+// watchBreaker samples the state of the limiter four times a second.
+func (h *hostility) watchBreaker(ctx context.Context) {
+	client := &http.Client{Transport: bearer{h.s.Token}, Timeout: harness.Timeout}
+	r := h.reader(client)
+	var since time.Time
+	for harness.Pause(ctx, time.Second/4) == nil {
+		text, _, err := r.Do(ctx, http.MethodGet, h.api+"/admin/v1/limiter/"+h.s.Source, "")
+		var view struct{ State string }
+		if err != nil || json.Unmarshal(text, &view) != nil {
+			continue
+		}
+		h.mu.Lock()
+		h.states[view.State]++
+		if view.State == "flowing" {
+			since = time.Time{}
+		} else if since.IsZero() {
+			since = time.Now()
+		}
+		if !since.IsZero() {
+			h.open = max(h.open, time.Since(since))
+		}
+		h.mu.Unlock()
+	}
+}
+
+// endedRows counts the hostile keys with an end: a failure that is retried or a dead letter,
+// or a not-found entry.
+const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
+	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
+
+func (h *hostility) judge(ctx context.Context) error {
+	ended := 0
+	err := harness.Until(ctx, 10*time.Minute, "every accepted hostile key has an end", func() (bool, error) {
+		var err error
+		ended, err = h.s.Number(ctx, endedRows)
+		return ended >= len(h.accepted), err
+	})
+	committed := h.s.UntilCommitted(ctx, 4*harness.Timeout)
+	t := &table{}
+	t.judge("new keys of honest clients that were not FRESH within 10 s", fmt.Sprintf("%d of %d %s", h.failed, h.failed+len(h.took), h.last), "0", h.failed == 0 && len(h.took) > 0)
+	t.under("  time until FRESH, 95 of 100", p95(h.took), 3*time.Second)
+	t.under("longest time with the source's breaker not closed", h.open, probePause)
+	t.figure("states of the limiter, samples", "%v", h.states)
+	t.judge("hostile keys accepted, with an end", fmt.Sprintf("%d, %d", len(h.accepted), ended), "equal", err == nil && ended >= len(h.accepted) && len(h.accepted) > refusedKeys)
+	t.judge("all is committed", said(err, committed), "yes", err == nil && committed == nil)
+	h.s.judged("hostile", t)
+	return nil
+}
