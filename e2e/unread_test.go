@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+// Eight clients read 100 documents of true size each, 197 MB of JSON in all, and then read
+// nothing of the responses. The query service must not hold them unpacked.
+func TestUnreadBatches_HoldLittleMemory(t *testing.T) {
+	const (
+		connections = 8
+		keys        = 100
+		maxGrowth   = 128 << 20
+	)
+	f := newFleet(t)
+	f.check(f.Store(t.Context(), harness.Stored{Facet: "character", Prefix: "large-", Count: connections*keys + 1, Checked: time.Now()}))
+	p := f.queryProcess()
+	before, err := harness.PeakMemory(p.Process.Pid)
+	f.check(err)
+	for i := range connections {
+		query := url.Values{}
+		for n := range keys {
+			query.Add("key", fmt.Sprint("large-", i*keys+n))
+		}
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Found)
+		f.check(err)
+		t.Cleanup(func() { _ = conn.Close() })
+		f.check(conn.(*net.TCPConn).SetReadBuffer(4096))
+		_, err = fmt.Fprintf(conn, "GET /v1/%s/character?%s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: identity\r\n\r\n", f.Source, query.Encode(), p.Found)
+		f.check(err)
+		status, err := bufio.NewReaderSize(conn, 16).ReadString('\n')
+		f.check(err)
+		if !strings.Contains(status, "200") {
+			t.Errorf("response %d: got %q, want status 200", i, strings.TrimSpace(status))
+		}
+	}
+	got, err := f.waitFor(http.MethodGet, fmt.Sprintf("%s/v1/%s/character/large-%d", p.URL(), f.Source, connections*keys))
+	if err != nil || got.status != http.StatusOK {
+		t.Errorf("the ninth client: got %d, %v, want 200", got.status, err)
+	}
+	after, err := harness.PeakMemory(p.Process.Pid)
+	f.check(err)
+	t.Logf("peak memory of the query service: %d MB, before %d MB", after>>20, before>>20)
+	if growth := after - before; growth > maxGrowth {
+		t.Errorf("growth of the query service's memory: got %d MB, want at most %d MB", growth>>20, maxGrowth>>20)
+	}
+}
