@@ -24,6 +24,7 @@ type attempt struct {
 	// others that wait; credential, if not empty: it goes with this one.
 	probe, front bool
 	credential   string
+	candidates   []string // credentials that the last call could go with; guarded by mu
 
 	mu      sync.Mutex
 	entered bool // into the ledger, as a record whose call is sent
@@ -69,9 +70,7 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 		return nil, err
 	}
 	what.Client = a.t.client
-	if slices.Contains(what.Credentials, a.credential) {
-		what.Credentials = []string{a.credential}
-	}
+	what.Credentials = a.credentialsFor(what.Credentials)
 	if !a.probe && !a.front {
 		a.w.health.hold(ctx, what.Facet)
 	}
@@ -103,6 +102,32 @@ func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(co
 	defer cancel(nil)
 	defer context.AfterFunc(a.w.permits.Healthy(), func() { cancel(errOpen) })()
 	return acquire(ctx, a.w.lane, what)
+}
+
+// credentialsFor returns the credentials that a call may go with: the attempt's own, or those
+// that have not been refused for this record, if there is one.
+func (a *attempt) credentialsFor(all []string) []string {
+	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
+	switch {
+	case slices.Contains(all, a.credential):
+		candidates = []string{a.credential}
+	case len(candidates) == 0:
+		candidates = all
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.candidates = candidates
+	return candidates
+}
+
+// refuse notes that the last call's credential was refused for this record. It reports
+// whether the record can be tried with another one.
+func (a *attempt) refuse() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	used := a.credentialUsed()
+	a.t.refusedBy = append(a.t.refusedBy, used)
+	return slices.ContainsFunc(a.candidates, func(name string) bool { return name != used })
 }
 
 // credentialUsed returns the name of the credential of the last call.

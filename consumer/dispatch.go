@@ -35,6 +35,8 @@ type task struct {
 	doubted  bool
 	ailing   bool // the last end was a failure, of whomever
 	slot     bool // it occupies one of Config.InFlight
+	// refusedBy are the credentials that the upstream refused for this record.
+	refusedBy []string
 	// failed is the number of a fetch of its entity that failed and is written down.
 	failed int64
 	// refused says why the record can never be processed here.

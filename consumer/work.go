@@ -175,6 +175,9 @@ func (w *Worker) judge(ctx, hard context.Context, a *attempt, f fetched) decisio
 		w.startConfirm(hard, question{entity: t.request.Entity, after: time.Now()})
 	}
 	d := decide(o, did, what, v)
+	if o.Class == source.AuthRefused && d.halt == goOn && a.refuse() {
+		d = decision{} // another credential may see the entity
+	}
 	switch {
 	case d.counts && d.next == again:
 		t.failures++

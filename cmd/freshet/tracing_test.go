@@ -233,6 +233,10 @@ func TestOneTraceShowsTheWholeWayOfOneRequestAcrossProcesses(t *testing.T) {
 func TestARetryBeginsATraceOfItsOwnThatLeadsBackAndItsLogLineNamesIt(t *testing.T) {
 	tr := newTraced(t, 1e-9)
 	const id = "2af7651916cd43dd8448eb211c80319e"
+	// A failure is counted only while an entity that was answered well before is still.
+	if status := tr.read(http.MethodGet, "/v1/nexon/character/known?wait=10s", ""); status != http.StatusOK {
+		t.Fatalf("read of another key: got status %d, want 200", status)
+	}
 	three := 3
 	faults := []simulator.Fault{{Key: "^unlucky$", Kind: simulator.InternalError, Count: &three}}
 	if err := tr.upstream.Control(simulator.Control{Faults: faults}); err != nil {
