@@ -32,7 +32,7 @@ import (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // rig is the way of a request, all of it real but for the services' embedded
 // stand-ins: producer, Kafka, worker, limiter, upstream, store. Faults go in at

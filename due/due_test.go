@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // run runs a loop that says each call, and returns what ends it.
 func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Loop, <-chan time.Time) {

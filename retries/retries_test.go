@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // door notes what is asked for; it refuses the first few.
 type door struct {

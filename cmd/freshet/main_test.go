@@ -36,7 +36,7 @@ func characters(prefix string, n int) []string {
 }
 
 // patience bounds every wait for something that must happen.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // command runs freshet to its end and returns what it printed.
 func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
