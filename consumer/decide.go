@@ -132,6 +132,9 @@ func decide(o source.Outcome, t tried, d diagnosis, v verdict) decision {
 		switch {
 		case o.Block == source.BlockCall && asked > 0:
 			return decision{next: retry, wait: max(asked, callWait), reason: schemas.Outage}
+		case o.Class == source.Quota && v == own:
+			counted.wait = outageWait // a pause of the upstream may just have ended
+			return counted
 		case o.Block == source.BlockCall || v == own:
 			return counted
 		case v != shared && needsVerdict(o, t, d):

@@ -54,7 +54,9 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 			w.letter(ctx, t, f, before)
 			return
 		}
-		wait = jittered(t.facet.Retry[before.Rounds])
+		if d.wait == 0 {
+			wait = jittered(t.facet.Retry[before.Rounds])
+		}
 		row.Rounds++
 	}
 	row.Until = time.Now().Add(wait)
