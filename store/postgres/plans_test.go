@@ -154,8 +154,8 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"set price", "COSTS", store.SetPrice, "schedule_state_pkey", []any{"7", 1.5, 5, 4}},
 		{"walk", "byIndex", lockWalk, "retention_walks_pkey", []any{"7", "f"}},
 		{"move walk", "byIndex", store.MoveWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
-		{"expired", "byIndex", store.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 1000}},
-		{"delete expired", "byIndex", store.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5}},
+		{"expired", "byIndex", store.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5, 1000}},
+		{"delete expired", "byIndex", store.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5}},
 		{"delete payload", "byIndex", store.DeleteOrphan, "snapshot_", []any{"s", "f", "key-000010000"}},
 	}
 	for _, statistics := range []string{"with", "without"} {
