@@ -152,6 +152,7 @@ func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 			r.Errorf("got %d after %v, want 202 within %v", a.StatusCode, time.Since(began), 2*redis.took)
 		}
 		time.Sleep(30 * redis.took)
+		synctest.Wait() // the last batch has ended
 		if got, want := len(redis.order), 20*maxBatchSize+1; got != want {
 			r.Errorf("%d requests were passed on, want %d", got, want)
 		}
