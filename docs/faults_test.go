@@ -9,15 +9,23 @@ import (
 	"testing"
 )
 
-// sources returns the text of all programs, without their tests.
-func sources(t *testing.T) string {
+// goFiles returns the text of the Go files of all modules that keep selects by their paths,
+// each after a line break. Hidden folders are left out.
+func goFiles(t *testing.T, keep func(path string) bool) string {
 	t.Helper()
 	var all strings.Builder
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
 			return err
 		}
+		if entry.IsDir() && path != root && strings.HasPrefix(entry.Name(), ".") {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || !strings.HasSuffix(path, ".go") || !keep(path) {
+			return nil
+		}
 		text, err := os.ReadFile(path)
+		all.WriteString("\n")
 		all.Write(text)
 		return err
 	})
@@ -36,7 +44,7 @@ func TestWhatIsSaidOfFaultsExists(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(text), -1) {
 		headings[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = false
 	}
-	code := sources(t)
+	code := goFiles(t, func(path string) bool { return !strings.HasSuffix(path, "_test.go") })
 	rows := 0
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.TrimSpace(line), " | ")

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,37 +8,12 @@ import (
 	"testing"
 )
 
-// allTests returns the texts of all test files of the repository's modules.
-func allTests(t *testing.T) string {
-	t.Helper()
-	var all strings.Builder
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && entry.Name() != ".." {
-			return fs.SkipDir
-		}
-		if !strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		all.WriteString("\n")
-		all.Write(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all.String()
-}
-
 func TestSecurityDocument_NamesTestsThatExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "SECURITY.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := allTests(t)
+	tests := goFiles(t, func(path string) bool { return strings.HasSuffix(path, "_test.go") })
 	names := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`").FindAllStringSubmatch(string(text), -1)
 	for _, name := range names {
 		if !strings.Contains(tests, "\nfunc "+name[1]+"(") {
