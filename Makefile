@@ -47,6 +47,7 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 test: $(GOTESTSUM) ## second stage: all tests of the main module on embedded parts, with the race detector
 	$(call embedded,test/race) $(RACE) -p 1 -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vxF "$$($(GO) list $(SEQUENTIAL))")
 	$(call embedded,test/sequential) -shuffle=on $(SEQUENTIAL)
+	$(call embedded,test/allocations) -run AllocatesAtMost ./query
 
 test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, with the race detector (see make services)
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; pattern=$$($(GO) run ./scripts/servicetests -run ./...) && \

@@ -17,6 +17,8 @@ func TestEachClassHasItsEnd(t *testing.T) {
 	doubted := tried{calls: 1, doubted: true}
 	outage := decision{next: retry, wait: outageWait, reason: schemas.Outage}
 	counted := decision{next: retry, counts: true, few: true, reason: schemas.Upstream4xx}
+	counted429 := counted
+	counted429.wait = outageWait
 	halted := func(d decision, h halt, first, most time.Duration) decision {
 		d.halt, d.first, d.most = h, first, most
 		return d
@@ -51,7 +53,7 @@ func TestEachClassHasItsEnd(t *testing.T) {
 		{"429 without a time, not confirmed", quota(source.BlockSource, 0, 0), third, nothing, unknown, outage},
 		{"429 without a time, nobody to ask", quota(source.BlockSource, 0, 0), third, nothing, noKnown, outage},
 		{"429 without a time, confirmed", quota(source.BlockSource, 0, 0), third, nothing, shared, decision{halt: braked}},
-		{"429 of one entity", quota(source.BlockSource, 0, 0), third, nothing, own, counted},
+		{"429 of one entity", quota(source.BlockSource, 0, 0), third, nothing, own, counted429},
 		{"a rule's wait is not the upstream's word", quota(source.BlockSource, 0, minute), first, nothing, unknown, outage},
 		{"a rule's wait, confirmed", quota(source.BlockSource, 0, minute), first, nothing, shared, decision{halt: braked, first: minute}},
 		{"429 of an endpoint with a time", quota(source.BlockEndpoint, 9*time.Second, time.Second), first, nothing, unknown, part(later(9*time.Second), "endpoint", 9*time.Second, minute)},

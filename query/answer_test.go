@@ -151,17 +151,6 @@ func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig
 	return serve
 }
 
-// The bar is five, beyond those of net/http itself.
-func TestAHotHitAllocatesAtMostFiveTimes(t *testing.T) {
-	for _, as := range []string{"zstd", "gzip", ""} {
-		for name, change := range map[string]func(*rig){"": func(*rig) {}, "counted": func(r *rig) { r.reads = &ledger{} }} {
-			if n := testing.AllocsPerRun(1000, hotHit(t, as, observe.Tracer{}, change)); n > 5 {
-				t.Errorf("%q %s: %v allocations", as, name, n)
-			}
-		}
-	}
-}
-
 func BenchmarkAHotHit(b *testing.B) {
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		b.Run(as, func(b *testing.B) {
