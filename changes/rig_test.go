@@ -67,7 +67,7 @@ func (r *rig) relay(st Store, loop *due.Loop) *Relay {
 
 func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 	r.Helper()
-	c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(r.kafka.ListenAddrs()...))...)
+	c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.DisableClientMetrics())...)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -16,7 +16,7 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cluster.Close()
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...))
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.DisableClientMetrics())
 	if err != nil {
 		t.Fatal(err)
 	}

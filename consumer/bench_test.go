@@ -164,7 +164,7 @@ func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *
 func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, tracer observe.Tracer) time.Duration {
 	b.Helper()
 	name := servicetest.Name("bench")
-	client, err := kgo.NewClient(append(append(producer.ClientOptions(benchEvents), tracer.Kafka()...), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.AllowAutoTopicCreation())...)
+	client, err := kgo.NewClient(append(append(producer.ClientOptions(benchEvents), tracer.Kafka()...), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.AllowAutoTopicCreation())...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	st := &counting{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Needs{
 		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
-		Kafka: func(string) []kgo.Opt { return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)} },
+		Kafka: func(string) []kgo.Opt { return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()} },
 		Log:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Trace: tracer,
 	})
 	if err != nil {

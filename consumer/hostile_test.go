@@ -187,7 +187,7 @@ func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
 	r := newRig(t)
 	brokers := servicetest.Kafka(t)
 	name := servicetest.Name("large")
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ProducerBatchMaxBytes(64<<20), kgo.WithCompressor(wide{}))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics(), kgo.ProducerBatchMaxBytes(64<<20), kgo.WithCompressor(wide{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
 	if r.source, err = source.New(name, config, nil, 4); err != nil {
 		t.Fatal(err)
 	}
-	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}, kgo.SeedBrokers(brokers...)).Run)
+	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}, kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics()).Run)
 	letters := 0
 	r.until("a letter for each", func() bool {
 		ends, err := admin.ListEndOffsets(t.Context(), schemas.DeadLetterTopic(name))

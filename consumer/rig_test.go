@@ -137,7 +137,7 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 }
 
 func (r *rig) brokers() []kgo.Opt {
-	return []kgo.Opt{kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond })}
+	return []kgo.Opt{kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond })}
 }
 
 func (r *rig) newSource(c source.Config) *source.Source {

@@ -47,7 +47,7 @@ func eachKafka(t *testing.T, test func(b *broker)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []kgo.Opt{kgo.SeedBrokers(addresses(t)...)}
+			options := []kgo.Opt{kgo.SeedBrokers(addresses(t)...), kgo.DisableClientMetrics()}
 			client, err := kgo.NewClient(append(options, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(3<<20))...)
 			if err != nil {
 				t.Fatal(err)

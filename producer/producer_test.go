@@ -45,7 +45,7 @@ func newRig(t *testing.T, rdb redis.UniversalClient, maxBuffered int) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.kafka.Close)
-	client, err := kgo.NewClient(append(ClientOptions(maxBuffered), kgo.SeedBrokers(r.kafka.ListenAddrs()...))...)
+	client, err := kgo.NewClient(append(ClientOptions(maxBuffered), kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.DisableClientMetrics())...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func (r *rig) mustBe(want Outcome, w Wish) Result {
 // records reads n records of the lane.
 func (r *rig) records(lane schemas.Lane, n int) []*kgo.Record {
 	r.Helper()
-	c, err := kgo.NewClient(kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.ConsumeTopics(schemas.RequestTopic(r.name, lane)))
+	c, err := kgo.NewClient(kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.ConsumeTopics(schemas.RequestTopic(r.name, lane)))
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 func eachKafka(t *testing.T, test func(t *testing.T, client *kgo.Client, admin *kadm.Client)) {
 	t.Helper()
 	run := func(t *testing.T, brokers []string) {
-		client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+		client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics())
 		if err != nil {
 			t.Fatal(err)
 		}

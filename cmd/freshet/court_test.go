@@ -76,7 +76,7 @@ func newCourt(t *testing.T) *court {
 		return regexp.MustCompile(what + ` +([0-9.:]+)`).FindStringSubmatch(c.text)[1]
 	}
 	var err error
-	if c.kafka, err = kgo.NewClient(kgo.SeedBrokers(address("Kafka")), kgo.ConsumeTopics(schemas.ChangeTopic("court"))); err != nil {
+	if c.kafka, err = kgo.NewClient(kgo.SeedBrokers(address("Kafka")), kgo.DisableClientMetrics(), kgo.ConsumeTopics(schemas.ChangeTopic("court"))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.kafka.Close)

@@ -17,9 +17,10 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// kafkaClient returns the settings of a client, of which there is one of this name.
+// kafkaClient returns the options of the Kafka client of this name. Its metrics are exported to
+// Prometheus and not pushed to the brokers (KIP-714).
 func (p parts) kafkaClient(name string) []kgo.Opt {
-	return append(slices.Clone(p.kafka), kgo.ClientID("freshet-"+name), kgo.WithHooks(kprom.NewMetrics("kafka_client",
+	return append(slices.Clone(p.kafka), kgo.ClientID("freshet-"+name), kgo.DisableClientMetrics(), kgo.WithHooks(kprom.NewMetrics("kafka_client",
 		kprom.Registerer(p.reg), kprom.WithStaticLabel(prometheus.Labels{"client": name}))))
 }
 

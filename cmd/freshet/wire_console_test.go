@@ -62,7 +62,7 @@ func newFacts(t *testing.T, change func(*parts)) *facts {
 	f := &facts{T: t}
 	rdb, m := servicetest.MiniRedis(t)
 	f.stopRedis = m.Close
-	p := parts{config: config, store: db, rdb: rdb, kafka: []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...)}, secret: noSecret, log: slog.New(slog.DiscardHandler)}
+	p := parts{config: config, store: db, rdb: rdb, kafka: []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}, secret: noSecret, log: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&p)
 	}
