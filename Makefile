@@ -60,6 +60,7 @@ e2e: $(GOTESTSUM) ## fourth stage: processes, browser, Prometheus, scenarios and
 e2e-long: ## the long forms of e2e on real services: hours; docs/testing.md lists them
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(GO) test -count=1 -v -timeout 2h . -long) && \
 	$(GO) test -count=1 -v -timeout 1h -run Million ./store/postgres -long
+	$(GO) test -count=1 -timeout 2h ./limiter -seeds 300
 	$(MAKE) presets scenarios torture FAULTS=$${FAULTS:-200}
 
 seen: ## end-to-end tests on real services that judge rates and times; needs a quiet machine

@@ -3,7 +3,6 @@ package access
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,11 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers/gorillamux"
-
-	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -60,30 +55,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 	if a.Header().Get("Cache-Control") != "no-store" {
 		r.Errorf("%s %s: headers %v", method, path, a.Header())
 	}
-	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
-	if err != nil {
-		r.Fatal(err)
-	}
-	doc.Servers = nil
-	router, err := gorillamux.NewRouter(doc)
-	if err != nil {
-		r.Fatal(err)
-	}
-	route, params, err := router.FindRoute(req)
-	if err != nil {
-		return a
-	}
-	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
-	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
-	req.Body = io.NopCloser(strings.NewReader(body))
-	if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil && a.ResponseRecorder.Code < 300 {
-		r.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, path, err)
-	}
-	if err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: input, Status: a.ResponseRecorder.Code, Header: a.Header(), Body: io.NopCloser(strings.NewReader(text)), Options: options,
-	}); err != nil {
-		r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, path, err, text)
-	}
+	openapitest.Check(r, openapitest.Exchange{Request: req, Body: body, Status: a.ResponseRecorder.Code, Header: a.Header(), Response: text})
 	return a
 }
 

@@ -200,8 +200,10 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	st := &counting{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Needs{
 		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
-		Kafka: func(string) []kgo.Opt { return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()} },
-		Log:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Trace: tracer,
+		Kafka: func(string) []kgo.Opt {
+			return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}
+		},
+		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Trace: tracer,
 	})
 	if err != nil {
 		b.Fatal(err)

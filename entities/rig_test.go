@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,13 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
-	"github.com/getkin/kin-openapi/routers/gorillamux"
-
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
@@ -41,7 +36,6 @@ type rig struct {
 	down    bool
 	told    []string
 	log     bytes.Buffer
-	router  routers.Router
 }
 
 // failing is a store that can be down.
@@ -114,17 +108,6 @@ func newRig(t *testing.T) *rig {
 		},
 	})
 	r.handler = r.Handler()
-	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
-	if err == nil {
-		err = doc.Validate(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc.Servers = nil
-	if r.router, err = gorillamux.NewRouter(doc); err != nil {
-		t.Fatal(err)
-	}
 	return r
 }
 
@@ -155,21 +138,7 @@ func (r *rig) do(method, target, body string) answer {
 	if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
 		r.Fatalf("%s %s: %d %s: %v", method, target, rec.Code, a.text, err)
 	}
-	route, params, err := r.router.FindRoute(req)
-	if err != nil {
-		return a
-	}
-	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
-	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
-	req.Body = io.NopCloser(strings.NewReader(body))
-	if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil && a.status == http.StatusOK {
-		r.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, target, err)
-	}
-	if err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: input, Status: a.status, Header: rec.Header(), Body: io.NopCloser(strings.NewReader(a.text)), Options: options,
-	}); err != nil {
-		r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, target, err, a.text)
-	}
+	openapitest.Check(r.T, openapitest.Exchange{Request: req, Body: body, Status: a.status, Header: rec.Header(), Response: a.text})
 	return a
 }
 

@@ -14,9 +14,29 @@ import (
 )
 
 var (
-	propertySeeds = flag.Int("limiter.seeds", 60, "how many random runs of the limiter are judged")
-	propertySeed  = flag.Uint64("limiter.seed", 0, "judge the run of this seed alone")
+	seedCount = flag.Uint64("seeds", 0, "how many seeds each random test runs; 0: as many as fit into make test. A change of a script deserves hundreds")
+	oneSeed   = flag.Uint64("seed", 0, "run this seed alone, and print its story")
 )
+
+// eachSeed runs a subtest for each of the seeds 1 to short, or as the flags say.
+func eachSeed(t *testing.T, short uint64, run func(t *testing.T, seed uint64)) {
+	first, last := uint64(1), short
+	if *seedCount > 0 {
+		last = *seedCount
+	}
+	if *oneSeed > 0 {
+		first, last = *oneSeed, *oneSeed
+	}
+	for seed := first; seed <= last; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			run(t, seed)
+			if t.Failed() {
+				t.Logf("to repeat it: go test ./limiter -run '%s' -seed %d", strings.Split(t.Name(), "/")[0], seed)
+			}
+		})
+	}
+}
 
 // Every run is drawn from its seed: the quota, the demand, the faults and when
 // they happen. The limiter and its script are the real ones, the time is the
@@ -24,25 +44,16 @@ var (
 // nanosecond go on; think times and latencies are drawn to the nanosecond, so that
 // they hardly ever do, and a seed nearly always replays.
 func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
-	first, last := uint64(1), uint64(max(0, *propertySeeds))
-	if *propertySeed > 0 {
-		first, last = *propertySeed, *propertySeed
-	}
-	for seed := first; seed <= last; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, seed)
-			synctest.Test(t, w.play)
-			for _, wrong := range w.judge() {
-				t.Error(wrong)
-			}
-			if t.Failed() {
-				t.Logf("%s\nreplay it: go test ./limiter -run '%s' -limiter.seed %d", w.story(), strings.Split(t.Name(), "/")[0], seed)
-			} else if *propertySeed > 0 {
-				t.Log(w.story())
-			}
-		})
-	}
+	eachSeed(t, 12, func(t *testing.T, seed uint64) {
+		w := newWorld(t, seed)
+		synctest.Test(t, w.play)
+		for _, wrong := range w.judge() {
+			t.Error(wrong)
+		}
+		if t.Failed() || *oneSeed > 0 {
+			t.Log(w.story())
+		}
+	})
 }
 
 // trial is a quota, and what a run of it is like.

@@ -137,74 +137,68 @@ func TestAnswersFromBeforeALossTellNothing(t *testing.T) {
 
 // Where the end that is told is always a window away, a slow answer passes for no new window.
 func TestASlowAnswerOpensNoWindowWhereTheEndMovesOn(t *testing.T) {
-	for seed := range uint64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			var log []time.Time
-			n := 0
-			answers := func(c atUpstream) answered {
-				for len(log) > 0 && c.at.Sub(log[0]) > 10*time.Second {
-					log = log[1:]
-				}
-				ok := len(log) < 60
-				if ok {
-					log = append(log, c.at)
-				}
-				n++
-				takes := 50 * ms
-				if n%3 == 0 {
-					takes += time.Duration(c.at.UnixNano() % int64(12*time.Second))
-				}
-				return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{told("core", int64(60-len(log)), 10*time.Second, 100*ms)}}
+	eachSeed(t, 1, func(t *testing.T, seed uint64) {
+		var log []time.Time
+		n := 0
+		answers := func(c atUpstream) answered {
+			for len(log) > 0 && c.at.Sub(log[0]) > 10*time.Second {
+				log = log[1:]
 			}
-			config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(10 * time.Second), Learned: true})
-			inCallers(t, seed, 2, config, answers, func(f *callers) {
-				for _, m := range f.members {
-					f.wait(m, 20, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
-				}
-				f.passed(2 * time.Minute)
-				if all, refused := f.since(time.Time{}); refused > 0 || len(all) < 300 {
-					t.Errorf("%d of %d calls were refused", refused, len(all))
-				}
-			})
+			ok := len(log) < 60
+			if ok {
+				log = append(log, c.at)
+			}
+			n++
+			takes := 50 * ms
+			if n%3 == 0 {
+				takes += time.Duration(c.at.UnixNano() % int64(12*time.Second))
+			}
+			return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{told("core", int64(60-len(log)), 10*time.Second, 100*ms)}}
+		}
+		config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(10 * time.Second), Learned: true})
+		inCallers(t, seed, 2, config, answers, func(f *callers) {
+			for _, m := range f.members {
+				f.wait(m, 20, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+			}
+			f.passed(2 * time.Minute)
+			if all, refused := f.since(time.Time{}); refused > 0 || len(all) < 300 {
+				t.Errorf("%d of %d calls were refused", refused, len(all))
+			}
 		})
-	}
+	})
 }
 
 // A slot that is given back before it has come makes no room before that.
 func TestASlotGivenBackAheadOfItsTimeMakesNoRoomSooner(t *testing.T) {
-	for seed := range uint64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
-			inCallers(t, seed, 2, config, wellIn(5*ms), func(f *callers) {
-				for _, m := range f.members {
-					for _, credential := range names(2) {
-						f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k", Credentials: []string{credential}})
-					}
+	eachSeed(t, 1, func(t *testing.T, seed uint64) {
+		config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
+		inCallers(t, seed, 2, config, wellIn(5*ms), func(f *callers) {
+			for _, m := range f.members {
+				for _, credential := range names(2) {
+					f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k", Credentials: []string{credential}})
 				}
-				for range 150 {
-					elapse(f.span(50*ms, 300*ms))
-					l := f.members[0].limiter
-					l.mu.Lock()
-					w := l.wayOf(Call{Endpoint: "f/d", Key: "k"}, "c0")
-					l.mu.Unlock()
-					refused := &Permit{limiter: l, slot: slot{way: w}, spent: time.Now()}
-					refused.Halt("credential", time.Millisecond, time.Second)
-					elapse(f.span(0, 20*ms))
-					l.Renewed("c0")
-				}
-				var at []time.Time
-				all, _ := f.since(time.Time{})
-				for _, c := range all {
-					at = append(at, c.at)
-				}
-				if most := mostWithin(at, time.Second); most > 8 || len(all) < 100 {
-					t.Errorf("%d calls, %d within a second", len(all), most)
-				}
-			})
+			}
+			for range 150 {
+				elapse(f.span(50*ms, 300*ms))
+				l := f.members[0].limiter
+				l.mu.Lock()
+				w := l.wayOf(Call{Endpoint: "f/d", Key: "k"}, "c0")
+				l.mu.Unlock()
+				refused := &Permit{limiter: l, slot: slot{way: w}, spent: time.Now()}
+				refused.Halt("credential", time.Millisecond, time.Second)
+				elapse(f.span(0, 20*ms))
+				l.Renewed("c0")
+			}
+			var at []time.Time
+			all, _ := f.since(time.Time{})
+			for _, c := range all {
+				at = append(at, c.at)
+			}
+			if most := mostWithin(at, time.Second); most > 8 || len(all) < 100 {
+				t.Errorf("%d calls, %d within a second", len(all), most)
+			}
 		})
-	}
+	})
 }
 
 // What a call costs more than it was thought to is charged, in a short window too.

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -14,23 +13,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// scopesSeeds selects the random runs. A change of the script deserves hundreds of them.
-var scopesSeeds = flag.String("scopes.seeds", "1-6", "the first and the last seed of the random runs of scoped policies")
-
 // Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
 // served and nothing is left over.
 func TestScopedPoliciesHoldInAnyInterleavingOfFaults(t *testing.T) {
-	var first, last uint64
-	if _, err := fmt.Sscanf(*scopesSeeds, "%d-%d", &first, &last); err != nil {
-		t.Fatalf("-scopes.seeds=%s: %v; write it as FIRST-LAST", *scopesSeeds, err)
-	}
-	for seed := first; seed <= last; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			j := drawScopes(seed)
-			inCallers(t, seed, 2+j.chance.IntN(2), j.config, j.answer, j.play)
-		})
-	}
+	eachSeed(t, 2, func(t *testing.T, seed uint64) {
+		j := drawScopes(seed)
+		inCallers(t, seed, 2+j.chance.IntN(2), j.config, j.answer, j.play)
+	})
 }
 
 // scopesJudge is the upstream, and knows what it allows.
@@ -222,7 +211,7 @@ func (j *scopesJudge) play(f *callers) {
 		f.Errorf("only %d calls", len(f.calls))
 	}
 	if f.Failed() {
-		f.Logf("-scopes.seeds=%d-%d\n%+v\n%s", j.seed, j.seed, j.config.Policies, strings.Join(j.story, "\n"))
+		f.Logf("%+v\n%s", j.config.Policies, strings.Join(j.story, "\n"))
 	}
 }
 

@@ -207,9 +207,10 @@ func (p *Producer) dischargeFailed(ctx context.Context, acks []ack) {
 
 // refusals remembers for refusalTTL whom Redis has refused.
 type refusals struct {
-	mu  sync.Mutex
-	now func() time.Time
-	all map[refusalKey]refused
+	mu    sync.Mutex
+	now   func() time.Time
+	all   map[refusalKey]refused
+	swept time.Time // when the ended ones were last deleted because the map was full
 }
 
 type refusalKey struct {
@@ -228,7 +229,8 @@ func (r *refusals) note(a account, why Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if len(r.all) >= maxRefusals {
+	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // at most ten sweeps a second
+		r.swept = now
 		for k, v := range r.all {
 			if !now.Before(v.until) {
 				delete(r.all, k)

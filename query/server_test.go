@@ -183,7 +183,7 @@ func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
 		}
 		rec := httptest.NewRecorder()
 		r.server.ServeHTTP(rec, req)
-		seen := &rig{TB: t, router: r.router}
+		seen := &rig{TB: t}
 		if a := seen.checked(req, rec); a.StatusCode >= 500 {
 			t.Errorf("%s %q: %d %s", method, target, a.StatusCode, a.text)
 		}

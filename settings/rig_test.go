@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,13 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
-	"github.com/getkin/kin-openapi/routers/gorillamux"
-
 	"github.com/freshet/freshet/limiter"
-	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
@@ -31,7 +25,6 @@ type rig struct {
 	handler http.Handler
 	look    Look
 	log     bytes.Buffer
-	router  routers.Router
 	// before is called before each write, and may make it fail.
 	before func() error
 }
@@ -76,17 +69,6 @@ func newRig(t *testing.T) *rig {
 	}
 	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.look(ctx, source) }, func(*http.Request) string { return "somebody" }, slog.New(slog.NewTextHandler(&r.log, nil)))
 
-	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	doc.Servers = nil
-	if r.router, err = gorillamux.NewRouter(doc); err != nil {
-		t.Fatal(err)
-	}
 	return r
 }
 
@@ -124,21 +106,7 @@ func (r *rig) do(method, target, body string, headers ...string) answer {
 	if a.Header.Get("Content-Type") != want || a.Header.Get("Cache-Control") != "no-store" {
 		r.Errorf("%s %s: headers %v", method, target, a.Header)
 	}
-	route, params, err := r.router.FindRoute(req)
-	if err != nil {
-		return a
-	}
-	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
-	input := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route, Options: options}
-	req.Body = io.NopCloser(strings.NewReader(body))
-	if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil && a.StatusCode == http.StatusOK {
-		r.Errorf("%s %s was taken and does not fit the OpenAPI document: %v", method, target, err)
-	}
-	if err := openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: input, Status: a.StatusCode, Header: a.Header, Body: io.NopCloser(strings.NewReader(a.text)), Options: options,
-	}); err != nil {
-		r.Errorf("%s %s does not fit the OpenAPI document: %v\n%s", method, target, err, a.text)
-	}
+	openapitest.Check(r, openapitest.Exchange{Request: req, Body: body, Status: a.StatusCode, Header: a.Header, Response: a.text})
 	return a
 }
 
