@@ -30,6 +30,7 @@ next:
 }
 
 func TestInTheDemoEverythingMoves(t *testing.T) {
+	t.Parallel()
 	d := startDev(t)
 	if !strings.Contains(d.text, "fresh for 6s") {
 		t.Errorf("it is not said what is not as configured:\n%s", d.text)
@@ -56,6 +57,7 @@ func TestInTheDemoEverythingMoves(t *testing.T) {
 }
 
 func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
+	t.Parallel()
 	d := startDev(t)
 	well := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
 	state := func(want string) func() bool { return func() bool { return d.view().State == want } }

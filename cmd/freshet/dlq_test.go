@@ -58,6 +58,7 @@ func (d *dev) buried(prefix string, n int) {
 }
 
 func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.said(0, []string{"no dead letters\n"}, "dlq", "list")
 	d.said(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
@@ -148,6 +149,7 @@ func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr
 
 // TestInterruptingACommandLeavesTheJobGoing until it is stopped, and it can be resumed.
 func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.buried("a", 4)
 	ctx, interrupt := context.WithCancel(context.Background())

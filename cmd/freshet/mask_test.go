@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -114,10 +117,14 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 		"another scheme":     func(line string) string { return strings.Replace(line, "postgres:", "mysql:", 1) },
 		"no end of braces":   func(line string) string { return strings.Replace(line, "{key}", "{key", 1) },
 	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	chance := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // not a secret
 	failed := 0
-	for name, mistake := range mistakes {
+	for _, name := range slices.Sorted(maps.Keys(mistakes)) {
+		mistake := mistakes[name]
 		for n := range lines {
-			if strings.TrimSpace(lines[n]) == "" {
+			if strings.TrimSpace(lines[n]) == "" || chance.IntN(4) > 0 { // a quarter: with the race detector all take half a minute
 				continue
 			}
 			text := strings.Join(lines[:n], "") + mistake(lines[n]) + strings.Join(lines[n+1:], "")
@@ -128,7 +135,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 			showsNone(t, fmt.Sprintf("%s in line %d (exit %d)", name, n+1, code), stdout+stderr)
 		}
 	}
-	if failed < 200 {
+	if failed < 20 {
 		t.Errorf("only %d mistakes were found: the test shows little", failed)
 	}
 }
