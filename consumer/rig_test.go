@@ -326,7 +326,7 @@ func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 func (r *rig) until(what string, holds func() bool) {
 	r.Helper()
 	deadline := time.After(patience)
-	look := time.NewTicker(5 * time.Millisecond)
+	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for !holds() {
 		select {

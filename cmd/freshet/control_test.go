@@ -34,7 +34,7 @@ func (d *dev) view() (v limiter.View) {
 func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()
-	look := time.NewTicker(20 * time.Millisecond)
+	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
 	for !holds() {
 		if time.Since(began) > limit {

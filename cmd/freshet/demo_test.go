@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +13,11 @@ func (d *dev) sum(name string, labels ...string) (total float64) {
 	d.Helper()
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 next:
-	for _, line := range regexp.MustCompile(`(?m)^freshet_`+name+`\{.*$`).FindAllString(string(text), -1) {
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "freshet_"+name+"{") {
+			continue
+		}
 		for _, l := range labels {
 			if !strings.Contains(line, l) {
 				continue next

@@ -66,7 +66,7 @@ func startDev(t *testing.T, args ...string) *dev {
 		_ = writer.CloseWithError(io.EOF)
 		code <- c
 	}()
-	d := &dev{T: t, client: &http.Client{Transport: &http.Transport{}}}
+	d := &dev{T: t, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 	d.stop = sync.OnceValues(func() (int, string) {
 		cancel()
 		d.client.CloseIdleConnections()
