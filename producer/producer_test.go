@@ -40,7 +40,7 @@ func newRig(t *testing.T, rdb redis.UniversalClient, maxBuffered int) *rig {
 		topics = append(topics, topic.Name)
 	}
 	var err error
-	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, topics...))
+	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, topics...), kfake.SleepOutOfOrder())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -227,11 +227,7 @@ func TestAFacetThatDoesNotCountCostsNothing(t *testing.T) {
 
 // Whatever readers, settles and tellings do at the same time, each read is told once.
 func TestEveryReadIsToldOnce(t *testing.T) {
-	const readers, keys = 4, 5
-	reads := 2000
-	if testing.Short() {
-		reads = 200
-	}
+	const readers, keys, reads = 4, 5, 500
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	l := &ledger{}
@@ -297,11 +293,7 @@ func newTestTallies(l *ledger, log *slog.Logger) *tallies {
 // The same without HTTP between, which leaves readers and who takes the list little time
 // to meet.
 func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
-	const readers = 4
-	reads := 500_000
-	if testing.Short() {
-		reads = 20_000
-	}
+	const readers, reads = 4, 100_000
 	ts := newTestTallies(&ledger{}, slog.New(slog.DiscardHandler))
 	var of [64]*tally
 	for i := range of {
