@@ -119,7 +119,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	chance := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // not a secret
+	chance := rand.New(rand.NewPCG(seed, 0))
 	failed := 0
 	for _, name := range slices.Sorted(maps.Keys(mistakes)) {
 		mistake := mistakes[name]
