@@ -95,10 +95,12 @@ type Worker struct {
 	cpu   chan struct{}       // readings at once
 	sizes *estimates
 
-	concealed  atomic.Bool // the log has told of a credential in content
-	keyed      keyed
-	waiting    *waiting        // first attempts that wait for the source's breaker to close
-	life       context.Context //nolint:containedctx // of Run: confirming calls outlast the record that needs them
+	concealed atomic.Bool // the log has told of a credential in content
+	keyed     keyed
+	waiting   *waiting // first attempts that wait for the source's breaker to close
+	// life ends when Run is to stop, hard when the drain has taken too long: tasks and
+	// confirming calls outlast the record that starts them.
+	life, hard context.Context //nolint:containedctx // of Run
 	discharges *discharges
 	tasks      sync.WaitGroup
 	trouble    troubles
@@ -173,7 +175,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 
-	w.life = ctx
+	w.life, w.hard = ctx, hard
 	var background sync.WaitGroup
 	stopCommits := make(chan struct{})
 	background.Go(func() { w.writer.run(hard) })
@@ -199,7 +201,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	})
 
-	w.pollLoop(ctx, hard)
+	w.pollLoop(ctx)
 
 	w.tasks.Wait()
 	close(drained)
@@ -270,7 +272,7 @@ func (w *Worker) watchAge(now time.Time) {
 }
 
 // pollLoop reads records until ctx ends and dispatches them.
-func (w *Worker) pollLoop(ctx, hard context.Context) {
+func (w *Worker) pollLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		fetches := w.kafka.PollRecords(ctx, pollMost)
 		var tasks []*task
@@ -283,7 +285,7 @@ func (w *Worker) pollLoop(ctx, hard context.Context) {
 		})
 		w.kafka.AllowRebalance()
 		w.polled(ctx, fetches)
-		w.dispatch(ctx, hard, tasks)
+		w.dispatch(ctx, tasks)
 	}
 }
 
