@@ -82,12 +82,14 @@ type Worker struct {
 	metrics  *metrics
 	tracer   observe.Tracer
 
-	kafka      *kgo.Client
-	hangUp     context.CancelFunc // ends whatever kafka still waits for
-	leave      time.Duration      // bounds the last commit and the good-bye
-	letters    *kgo.Client
-	assignment *assignment
-	writer     *writer
+	kafka   *kgo.Client
+	hangUp  context.CancelFunc // ends whatever kafka still waits for
+	leave   time.Duration      // bounds the last commit and the good-bye
+	letters *kgo.Client
+	// lettersSent bounds the bytes of dead letters without acknowledgement: maxLetterBatch.
+	lettersSent *semaphore.Weighted
+	assignment  *assignment
+	writer      *writer
 
 	room  *semaphore.Weighted // records in flight, with those that wait for a slot
 	turns *turns              // slots
@@ -116,20 +118,21 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 	w := &Worker{
 		config: config, source: src, lane: lane, store: needs.Store, requests: needs.Requests, permits: needs.Permits,
 		retries: needs.Retries, changes: needs.Changes, lag: needs.Lag, health: needs.Health, log: log,
-		metrics:    newMetrics(src.Name(), lane, needs.Metrics),
-		tracer:     needs.Trace,
-		assignment: newAssignment(log),
-		room:       semaphore.NewWeighted(int64(config.InFlight + waitingIn(lane))),
-		turns:      newTurns(config.InFlight),
-		discharges: newDischarges(),
-		bytes:      newBudget(config.Bytes),
-		cpu:        make(chan struct{}, runtime.GOMAXPROCS(0)),
-		sizes:      newEstimates(),
-		keyed:      keyed{lines: map[schemas.Entity]*line{}},
-		gates:      newGates(),
-		waiting:    newWaiting(),
-		opened:     make(chan struct{}, 1),
-		leave:      leaveTimeout,
+		metrics:     newMetrics(src.Name(), lane, needs.Metrics),
+		tracer:      needs.Trace,
+		assignment:  newAssignment(log),
+		room:        semaphore.NewWeighted(int64(config.InFlight + waitingIn(lane))),
+		lettersSent: semaphore.NewWeighted(maxLetterBatch),
+		turns:       newTurns(config.InFlight),
+		discharges:  newDischarges(),
+		bytes:       newBudget(config.Bytes),
+		cpu:         make(chan struct{}, runtime.GOMAXPROCS(0)),
+		sizes:       newEstimates(),
+		keyed:       keyed{lines: map[schemas.Entity]*line{}},
+		gates:       newGates(),
+		waiting:     newWaiting(),
+		opened:      make(chan struct{}, 1),
+		leave:       leaveTimeout,
 	}
 	bodies(src.Name(), lane, needs.Metrics, w.bytes)
 	w.breaker = newBreaker(w)
