@@ -65,5 +65,5 @@
 // permit for longer than 1 s, because its credential or endpoint is stopped or the rate is low,
 // gives its slot and its memory up if a record of a client with fewer slots needs them
 // (preempt), and waits for its client's next turn. So one client's requests may wait for as
-// long as their credential is stopped, and those of other clients go on.
+// long as their credential is stopped, and the requests of other clients go on.
 package consumer

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// maxOutstanding is about what one client may have outstanding under the quota of
-// newBounded while it is alone: what HIGH may call in two seconds.
+// maxOutstanding is about the bound of one client under the quota of newBounded while it is
+// alone: the calls of HIGH in two seconds.
 const maxOutstanding = 2 * 40
 
 // bounded is an installation whose query service bounds clients.

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// hostileClient sends what a client can make a query service or a worker send: requests beyond
-// its bound, the same request again, releases of requests that have ended or never were, of
-// other clients' requests, and members that nothing has written.
+// hostileClient makes a query service and a worker send requests beyond its bound, the same
+// request again, releases of requests that have ended or never were, releases of other
+// clients' requests, and members that no producer writes.
 type hostileClient struct {
 	*clients
 	rng *rand.Rand
@@ -42,8 +42,8 @@ func (h *hostileClient) act() {
 	}
 }
 
-// Whatever a client sends: the requests of another one are counted as they are, it gets its
-// share of the bound, and what is counted for the hostile client never passes its own.
+// The counts of an honest client stay exact and it gets its share of the bound. The count of
+// the hostile client never passes its own share.
 func TestClientScripts_AHostileClientLeavesOthersAlone(t *testing.T) {
 	bound := clientBound{max: 20, min: 3, active: time.Minute, newKeys: 50, newKeyInterval: time.Hour}
 	eachClients(t, bound, func(c *clients) {

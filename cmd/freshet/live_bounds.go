@@ -114,8 +114,8 @@ func (b *liveBounds) logRead(name string, err error) {
 	b.log.Info("settings readable again", "source", name)
 }
 
-// clientBounds returns what one client may ask for, by source and facet, under the
-// configured quotas.
+// clientBounds returns the bounds of a client by source and facet, under the configured
+// quotas.
 func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
 	all := map[string]map[string]producer.Bound{}
 	for name, s := range c.Sources {
@@ -128,7 +128,7 @@ func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
 	return all, nil
 }
 
-// clientBounds returns what one client may ask of each facet under a quota.
+// clientBounds returns the bound of a client for each facet, under a quota.
 func (s SourceConfig) clientBounds(config limiter.Config, limits access.Limits) (map[string]producer.Bound, error) {
 	quota, err := limiter.NewQuota(config)
 	if err != nil {

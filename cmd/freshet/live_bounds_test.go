@@ -44,7 +44,7 @@ func (s *changedSettings) fail(err error) {
 
 // follow runs the bounds of the source "api", of 60 calls a second, under these settings. It
 // returns a function that lets one interval pass and returns how many requests a client of
-// the facet "one" may have outstanding then, and what was logged.
+// the facet "one" may have outstanding then, and the log since the last call.
 func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding int, logged string)) {
 	t.Helper()
 	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: second, limit: 60, window: 1s}").Replace(bounded)
