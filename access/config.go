@@ -94,8 +94,7 @@ type Limits struct {
 	// Requests are reads: one counts 1, each further key of a batch 1, and a document
 	// that must be unpacked or compressed for the response 1 for each 64 KiB or 16 KiB.
 	Requests Rate `yaml:"requests"`
-	UnderWay int  `yaml:"underWay"` // refreshes; 0: any number
-	Waiting  int  `yaml:"waiting"`  // requests that wait or stream; 0: any number
+	Waiting  int  `yaml:"waiting"` // requests that wait or stream; 0: any number
 	// Outstanding is the time of the source's HIGH rate that the requests of one client may
 	// take up while no other client is active; 0: any.
 	Outstanding time.Duration `yaml:"outstanding"`
@@ -143,7 +142,7 @@ func DefaultConfig() Config {
 		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
 		Types:      []string{accessJWT, plainJWT},
 		MaxAge:     MaxAge{APIKeys: 24 * time.Hour, AdminKeys: 5 * time.Minute, SigningKeys: 24 * time.Hour},
-		Limits:     Limits{Requests: "20000/s", UnderWay: 2000, Waiting: 1000, Outstanding: 2 * time.Second, NewKeys: AutoRate},
+		Limits:     Limits{Requests: "20000/s", Waiting: 1000, Outstanding: 2 * time.Second, NewKeys: AutoRate},
 	}
 }
 
@@ -228,13 +227,8 @@ func (c Config) Check() error {
 	if d := c.Limits.Outstanding; d < 0 || d > maxOutstanding {
 		fail("limits.outstanding: %v must be from 0, which is any number, to %v: it is the time that the requests of one client may take the source", d, maxOutstanding)
 	}
-	for _, n := range []struct {
-		name  string
-		value int
-	}{{"underWay", c.Limits.UnderWay}, {"waiting", c.Limits.Waiting}} {
-		if n.value < 0 {
-			fail("limits.%s: %d must not be negative; 0 is any number", n.name, n.value)
-		}
+	if n := c.Limits.Waiting; n < 0 {
+		fail("limits.waiting: %d must not be negative; 0 is any number", n)
 	}
 	return errors.Join(errs...)
 }

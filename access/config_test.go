@@ -74,7 +74,6 @@ func TestEveryMistakeIsSaidWithItsSettingAndWhatWouldBeRight(t *testing.T) {
 		"maxAge.adminKeys: 48h0m0s must not be longer":               func(c *Config) { c.MaxAge.AdminKeys = 48 * time.Hour },
 		"maxAge.signingKeys: 10m0s must be at least 20m0s":           func(c *Config) { c.MaxAge.SigningKeys = 10 * time.Minute },
 		"limits.waiting: -1 must not be negative":                    func(c *Config) { c.Limits.Waiting = -1 },
-		"limits.underWay: -1 must not be negative":                   func(c *Config) { c.Limits.UnderWay = -1 },
 	} {
 		c := DefaultConfig()
 		wrong(&c)

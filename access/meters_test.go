@@ -57,52 +57,22 @@ func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T)
 }
 
 func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
-	m, _ := metered(Limits{Requests: "100/s", UnderWay: 1})
+	m, _ := metered(Limits{Requests: "100/s"})
 	is(t, "all", m.Request("a", 100), "", 0)
 	p, _ := errors.AsType[*problem.HTTPError](m.Request("a", 100))
 	if p.Header.Get("RateLimit-Policy") != `"requests";q=100;w=1` || p.Header.Get("RateLimit") != `"requests";r=0;t=1` {
 		t.Errorf("%v", p.Header)
 	}
-	is(t, "a refresh", begin(m, "a", "x"), "", 0)
-	p, _ = errors.AsType[*problem.HTTPError](begin(m, "a", "y"))
-	if p.Header.Get("RateLimit-Policy") != `"refreshes";q=1;qu="concurrent-requests"` || p.Header.Get("RateLimit") != `"refreshes";r=0;t=1` {
-		t.Errorf("%v", p.Header)
-	}
-}
-
-func TestARefreshUnderWayCountsOncePerClientUntilItEnds(t *testing.T) {
-	m, pass := metered(Limits{UnderWay: 2})
-	for range 3 {
-		is(t, "one entity", begin(m, "a", "x"), "", 0)
-	}
-	is(t, "a second", begin(m, "a", "y"), "", 0)
-	is(t, "a third", begin(m, "a", "z"), "too-many-refreshes", time.Second)
-	is(t, "one that is under way already", begin(m, "a", "y"), "", 0)
-	is(t, "of another client", begin(m, "b", "x"), "", 0)
-	m.Ended("x")
-	m.Ended("never begun")
-	is(t, "after one has ended", begin(m, "a", "z"), "", 0)
-	is(t, "and one more", begin(m, "a", "x"), "too-many-refreshes", time.Second)
-	is(t, "it ended for the other too", errors.Join(begin(m, "b", "1"), begin(m, "b", "2")), "", 0)
-	pass(flightLife - 1)
-	is(t, "just before two minutes", begin(m, "a", "x"), "too-many-refreshes", time.Second)
-	pass(1)
-	is(t, "after two minutes", errors.Join(begin(m, "a", "p"), begin(m, "a", "q")), "", 0)
-	m.Ended("p")
-	m.Ended("q")
-	if len(m.flights)+len(m.on)+len(m.flying)+m.begun.Len() != 0 {
-		t.Errorf("%v %v %v", m.flights, m.on, m.flying)
-	}
 }
 
 func TestWhatIsRememberedIsBounded(t *testing.T) {
-	m, _ := metered(Limits{Requests: "1/h", UnderWay: 5})
+	m, _ := metered(Limits{Requests: "1/h"})
 	name := func(i int) string { return fmt.Sprint("ip:", i) }
 	for i := range clientsMost + 10 {
-		is(t, "a new client", errors.Join(m.Request(name(i), 1), begin(m, name(i), "x"), begin(m, "one", name(i%5))), "", 0)
+		is(t, "a new client", m.Request(name(i), 1), "", 0)
 	}
-	if len(m.clients) != clientsMost || m.recent.Len() != clientsMost || len(m.flights) > flightsMost || m.begun.Len() != len(m.flights) {
-		t.Errorf("%d clients, %d refreshes", len(m.clients), len(m.flights))
+	if len(m.clients) != clientsMost || m.recent.Len() != clientsMost {
+		t.Errorf("%d clients", len(m.clients))
 	}
 	is(t, "the newest is known", m.Request(name(clientsMost+9), 1), "too-many-requests", time.Hour)
 	is(t, "the oldest is forgotten", m.Request(name(0), 1), "", 0)
@@ -113,45 +83,9 @@ func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
 	for _, m := range []*Meters{nil, none} {
 		for range 3000 {
 			_, waits := m.Wait("a")
-			is(t, "unbounded", errors.Join(waits, m.Request("a", 1000), begin(m, "a", "x")), "", 0)
-		}
-		m.Ended("x")
-		m.Abandon("a", "x")
-	}
-}
-
-func begin(m *Meters, client, entity string) error {
-	_, err := m.Begin(client, entity)
-	return err
-}
-
-func TestARefreshBeginsOnceUntilItHasEndedOrIsAbandoned(t *testing.T) {
-	for _, underWay := range []int{0, 10} {
-		for what, end := range map[string]func(*Meters){
-			"ended": func(m *Meters) { m.Ended("x") }, "abandoned": func(m *Meters) { m.Abandon("a", "x") },
-		} {
-			m, _ := metered(Limits{UnderWay: underWay})
-			for i, want := range []bool{true, false, true} {
-				if begun, err := m.Begin("a", "x"); begun != want || err != nil {
-					t.Errorf("%s, %d of %d: %v, %v", what, i, underWay, begun, err)
-				}
-				if i == 1 {
-					end(m)
-				}
-			}
+			is(t, "unbounded", errors.Join(waits, m.Request("a", 1000)), "", 0)
 		}
 	}
-}
-
-func TestWhatOneClientAbandonsIsUnderWayForOthers(t *testing.T) {
-	m, _ := metered(Limits{UnderWay: 1})
-	is(t, "both", errors.Join(begin(m, "a", "x"), begin(m, "b", "x")), "", 0)
-	m.Abandon("a", "x")
-	m.Abandon("a", "x")
-	m.Abandon("a", "never begun")
-	m.Abandon("stranger", "x")
-	is(t, "who abandoned it has room", begin(m, "a", "y"), "", 0)
-	is(t, "the other has not", begin(m, "b", "y"), "too-many-refreshes", time.Second)
 }
 
 func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
@@ -190,7 +124,7 @@ func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
 }
 
 func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) {
-	m, _ := metered(Limits{Requests: "1/h", UnderWay: 1, Waiting: 1})
+	m, _ := metered(Limits{Requests: "1/h", Waiting: 1})
 	for _, c := range []struct {
 		client string
 		shares bool
@@ -210,12 +144,10 @@ func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) 
 		{"jwt:2001:db8::2", false},
 	} {
 		_, waits := m.Wait(c.client)
-		for _, err := range []error{m.Request(c.client, 1), begin(m, c.client, "of "+c.client), waits} {
+		for _, err := range []error{m.Request(c.client, 1), waits} {
 			if (err != nil) != c.shares {
 				t.Errorf("%s: %v", c.client, err)
 			}
 		}
 	}
-	m.Abandon("unauthenticated@2001:db8::9", "of unauthenticated@2001:db8::1")
-	is(t, "its place is free", begin(m, "unauthenticated@2001:db8::2", "y"), "", 0)
 }

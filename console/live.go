@@ -50,7 +50,7 @@ func (c *Console) take(w http.ResponseWriter, r *http.Request, who access.Client
 		w.Header().Set("Content-Type", eventStream)
 		return nil, false
 	}
-	if leave, ok = c.viewers.come(who.Name); !ok {
+	if leave, ok = c.viewers.come(who.BoundName()); !ok {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/store"
 )
@@ -175,6 +176,25 @@ func TestNoMoreWatchThanMay(t *testing.T) {
 		come(strconv.Itoa(i))
 	}
 	refused("of all")
+}
+
+func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	for range viewersOfOne {
+		if _, ok := r.viewers.come(access.Client{Name: "unauthenticated@2001:db8::1"}.BoundName()); !ok {
+			t.Fatal("a stream within the bound was refused")
+		}
+	}
+	ctx, end := context.WithCancel(t.Context())
+	end() // a stream that is admitted ends at once
+	q := httptest.NewRequestWithContext(ctx, http.MethodGet, root+"/live", nil)
+	q.RemoteAddr = "[2001:db8::2]:4711"
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, q)
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("a stream of another address of the network: got %d, want 503", w.Code)
+	}
 }
 
 func TestWhoMayNotAdministerIsBoundedBelowTheConsoleToo(t *testing.T) {

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/net/html"
@@ -17,8 +18,8 @@ import (
 
 // serveFlag turns TestServe_ConsolesOnFakes into a server for the tests in e2e/browser. They
 // start this package's test binary as a process: the browser is no dependency of this module,
-// and a test package can't be imported. The process ends when its stdin does.
-var serveFlag = flag.Bool("serve", false, "serve consoles on fakes until stdin ends, for the tests in e2e/browser")
+// and a test package can't be imported. SIGTERM ends the process.
+var serveFlag = flag.Bool("serve", false, "serve consoles on fakes until SIGTERM, for the tests in e2e/browser")
 
 // hostile is a policy name that runs a script if a page takes it for markup.
 const hostile = `<img src=x onerror=alert(1)>`
@@ -88,8 +89,10 @@ func TestServe_ConsolesOnFakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ended, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+	defer stop()
 	fmt.Printf("serving %s\n", text)
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	<-ended.Done()
 }
 
 // changedRig returns a filled rig with one of the changes.

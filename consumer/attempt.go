@@ -34,6 +34,7 @@ type attempt struct {
 	took    []time.Duration // each call that was finished
 	calls   []*call         // those that were sent
 	skipped schemas.Verdict
+	chosen  bool // by turns.preempt
 
 	ended bool // the record has come to its end or was given up
 }
@@ -93,7 +94,8 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 // Grow waits for memory for a body that is larger than expected (source.Memory).
 func (a *attempt) Grow(ctx context.Context, n int64) error { return a.room.grow(ctx, n) }
 
-// acquire waits for a permit until the source's breaker opens: then only probes wait.
+// acquire waits for a permit until the source's breaker opens, since then only probes wait,
+// or until the attempt is preempted.
 func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(context.Context, schemas.Lane, source.Call) (Permit, error)) (Permit, error) {
 	if a.probe {
 		return acquire(ctx, a.w.lane, what)
@@ -101,6 +103,9 @@ func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(co
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(a.w.permits.Healthy(), func() { cancel(errOpen) })()
+	if a.preemptible() {
+		defer a.watchWait(cancel)()
+	}
 	return acquire(ctx, a.w.lane, what)
 }
 

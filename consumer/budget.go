@@ -30,10 +30,11 @@ type room struct {
 }
 
 type reservation struct {
-	bytes int64
-	place int64
-	ready chan struct{}
-	of    *room // that grows; nil: it is a new one
+	client string
+	bytes  int64
+	place  int64
+	ready  chan struct{}
+	of     *room // that grows; nil: it is a new one
 }
 
 func newBudget(limit int64) *budget { return &budget{limit: limit} }
@@ -47,7 +48,7 @@ func (b *budget) acquire(ctx context.Context, client string, n int64) error {
 		b.mu.Unlock()
 		return nil
 	}
-	r := &reservation{bytes: n, ready: make(chan struct{})}
+	r := &reservation{client: client, bytes: n, ready: make(chan struct{})}
 	place := b.enqueue(client, r)
 	b.mu.Unlock()
 	select {

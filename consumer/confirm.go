@@ -346,7 +346,7 @@ func (w *Worker) fetchKnown(ctx, hard context.Context, k *knownGood, credential 
 	if t.plan, err = w.planFor(t); err != nil || !w.keyed.tryEnter(t) {
 		return source.Outcome{}, false
 	}
-	defer w.endTask(ctx, hard, t)
+	defer w.endTask(t)
 	a := &attempt{w: w, t: t, probe: probe, front: true, credential: credential}
 	f, err := w.fetch(ctx, a)
 	if err != nil {

@@ -82,12 +82,14 @@ type Worker struct {
 	metrics  *metrics
 	tracer   observe.Tracer
 
-	kafka      *kgo.Client
-	hangUp     context.CancelFunc // ends whatever kafka still waits for
-	leave      time.Duration      // bounds the last commit and the good-bye
-	letters    *kgo.Client
-	assignment *assignment
-	writer     *writer
+	kafka   *kgo.Client
+	hangUp  context.CancelFunc // ends whatever kafka still waits for
+	leave   time.Duration      // bounds the last commit and the good-bye
+	letters *kgo.Client
+	// lettersSent bounds the bytes of dead letters without acknowledgement: maxLetterBatch.
+	lettersSent *semaphore.Weighted
+	assignment  *assignment
+	writer      *writer
 
 	room  *semaphore.Weighted // records in flight, with those that wait for a slot
 	turns *turns              // slots
@@ -95,10 +97,12 @@ type Worker struct {
 	cpu   chan struct{}       // readings at once
 	sizes *estimates
 
-	concealed  atomic.Bool // the log has told of a credential in content
-	keyed      keyed
-	waiting    *waiting        // first attempts that wait for the source's breaker to close
-	life       context.Context //nolint:containedctx // of Run: confirming calls outlast the record that needs them
+	concealed atomic.Bool // the log has told of a credential in content
+	keyed     keyed
+	waiting   *waiting // first attempts that wait for the source's breaker to close
+	// life ends when Run is to stop, hard when the drain has taken too long: tasks and
+	// confirming calls outlast the record that starts them.
+	life, hard context.Context //nolint:containedctx // of Run
 	discharges *discharges
 	tasks      sync.WaitGroup
 	trouble    troubles
@@ -114,20 +118,21 @@ func New(config Config, src *source.Source, lane schemas.Lane, needs Needs) (*Wo
 	w := &Worker{
 		config: config, source: src, lane: lane, store: needs.Store, requests: needs.Requests, permits: needs.Permits,
 		retries: needs.Retries, changes: needs.Changes, lag: needs.Lag, health: needs.Health, log: log,
-		metrics:    newMetrics(src.Name(), lane, needs.Metrics),
-		tracer:     needs.Trace,
-		assignment: newAssignment(log),
-		room:       semaphore.NewWeighted(int64(config.InFlight + waitingIn(lane))),
-		turns:      newTurns(config.InFlight),
-		discharges: newDischarges(),
-		bytes:      newBudget(config.Bytes),
-		cpu:        make(chan struct{}, runtime.GOMAXPROCS(0)),
-		sizes:      newEstimates(),
-		keyed:      keyed{lines: map[schemas.Entity]*line{}},
-		gates:      newGates(),
-		waiting:    newWaiting(),
-		opened:     make(chan struct{}, 1),
-		leave:      leaveTimeout,
+		metrics:     newMetrics(src.Name(), lane, needs.Metrics),
+		tracer:      needs.Trace,
+		assignment:  newAssignment(log),
+		room:        semaphore.NewWeighted(int64(config.InFlight + waitingIn(lane))),
+		lettersSent: semaphore.NewWeighted(maxLetterBatch),
+		turns:       newTurns(config.InFlight),
+		discharges:  newDischarges(),
+		bytes:       newBudget(config.Bytes),
+		cpu:         make(chan struct{}, runtime.GOMAXPROCS(0)),
+		sizes:       newEstimates(),
+		keyed:       keyed{lines: map[schemas.Entity]*line{}},
+		gates:       newGates(),
+		waiting:     newWaiting(),
+		opened:      make(chan struct{}, 1),
+		leave:       leaveTimeout,
 	}
 	bodies(src.Name(), lane, needs.Metrics, w.bytes)
 	w.breaker = newBreaker(w)
@@ -173,7 +178,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 
-	w.life = ctx
+	w.life, w.hard = ctx, hard
 	var background sync.WaitGroup
 	stopCommits := make(chan struct{})
 	background.Go(func() { w.writer.run(hard) })
@@ -199,7 +204,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	})
 
-	w.pollLoop(ctx, hard)
+	w.pollLoop(ctx)
 
 	w.tasks.Wait()
 	close(drained)
@@ -270,7 +275,7 @@ func (w *Worker) watchAge(now time.Time) {
 }
 
 // pollLoop reads records until ctx ends and dispatches them.
-func (w *Worker) pollLoop(ctx, hard context.Context) {
+func (w *Worker) pollLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		fetches := w.kafka.PollRecords(ctx, pollMost)
 		var tasks []*task
@@ -283,7 +288,7 @@ func (w *Worker) pollLoop(ctx, hard context.Context) {
 		})
 		w.kafka.AllowRebalance()
 		w.polled(ctx, fetches)
-		w.dispatch(ctx, hard, tasks)
+		w.dispatch(ctx, tasks)
 	}
 }
 

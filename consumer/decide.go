@@ -38,6 +38,7 @@ type decision struct {
 	few    bool // of those rounds there are maxOwn at most
 	doubt  bool // a bury that is sure only if it comes to that once more
 	held   bool // it waits, without a slot, until the source's breaker closes
+	turn   bool // it was preempted and waits, without a slot, for its client's next turn
 	halt   halt
 	block  string // of parted
 	first  time.Duration

@@ -105,7 +105,7 @@ func (k *keyed) leave(t *task) *task {
 
 // dispatch takes records in: those that can't be requests become dead letters,
 // those that need no fetch are done, the others are started as there is room.
-func (w *Worker) dispatch(ctx, hard context.Context, tasks []*task) {
+func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	for _, t := range tasks {
 		w.decode(t)
 	}
@@ -115,7 +115,7 @@ func (w *Worker) dispatch(ctx, hard context.Context, tasks []*task) {
 	var requests []*task
 	for _, t := range tasks {
 		if t.refused != nil {
-			w.start(ctx, hard, t)
+			w.start(ctx, t)
 			continue
 		}
 		requests = append(requests, t)
@@ -132,7 +132,7 @@ func (w *Worker) dispatch(ctx, hard context.Context, tasks []*task) {
 			w.skip(t, verdicts[i])
 			continue
 		}
-		w.start(ctx, hard, t)
+		w.start(ctx, t)
 	}
 }
 

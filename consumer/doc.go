@@ -58,4 +58,12 @@
 // 1,200 calls, and at most one confirming call for each round trip. Had the upstream
 // failed for all, the first failure would have led to two confirming calls, both failed,
 // and an open breaker after 3 calls.
+//
+// # Slots: no client stops the others
+//
+// A free slot goes to the client that holds the fewest (turns). A record that waits for a
+// permit for longer than 1 s, because its credential or endpoint is stopped or the rate is low,
+// gives its slot and its memory up if a record of a client with fewer slots needs them
+// (preempt), and waits for its client's next turn. So one client's requests may wait for as
+// long as their credential is stopped, and the requests of other clients go on.
 package consumer

@@ -15,9 +15,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// letterOptions are the settings of the client that writes dead letters. One
-// record is in the air at a time, each in a batch of its own: a letter may be as
-// large as its topic allows, and two of them in one batch would not fit.
+// maxLetterBatch bounds the bytes of the dead letters that are sent and not acknowledged,
+// and so the bytes of each batch: a topic takes a batch of at least 1 MiB. A larger dead
+// letter is sent alone, for it may be as large as its topic allows.
+const maxLetterBatch = 512 << 10
+
+// letterOptions are the settings of the client that writes dead letters.
 func letterOptions() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -27,7 +30,8 @@ func letterOptions() []kgo.Opt {
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(5 * time.Second),
 		kgo.RequestTimeoutOverhead(5 * time.Second),
-		kgo.MaxBufferedRecords(1),
+		// The records that come while a batch is in flight make the next batch.
+		kgo.ProducerLinger(0),
 		// The topic's own limit is for the compressed batch; this one is for the
 		// uncompressed record, and lets through what a request topic can hold.
 		kgo.ProducerBatchMaxBytes(64 << 20),
@@ -65,6 +69,27 @@ func (w *Worker) bury(ctx context.Context, t *task, l failed) {
 	w.letter(ctx, t, l, before)
 }
 
+// publishLetter writes a record on the dead-letter topic and returns it with its offset when
+// Kafka has acknowledged it.
+func (w *Worker) publishLetter(ctx context.Context, r *kgo.Record) (*kgo.Record, error) {
+	size := min(int64(sizeOf(r)), maxLetterBatch)
+	if err := w.lettersSent.Acquire(ctx, size); err != nil {
+		return nil, err
+	}
+	defer w.lettersSent.Release(size)
+	return w.letters.ProduceSync(ctx, r).First()
+}
+
+// sizeOf returns the bytes of a record in a batch, or a few more.
+func sizeOf(r *kgo.Record) int {
+	const overhead = 32 // of a record, and of a header: lengths and deltas
+	n := overhead + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += overhead + len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
 // letter puts the record, byte for byte as it came, on the dead-letter topic, writes
 // down that its entity has failed, and settles its request. A letter that Kafka
 // does not take holds its record. before is what was written down of the entity.
@@ -79,7 +104,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 	d.Headers = t.headers()
 	var id store.LetterID
 	err := w.persist(ctx, doingLetters, func(ctx context.Context) error {
-		put, err := w.letters.ProduceSync(ctx, d.record(w.source.Name())).First()
+		put, err := w.publishLetter(ctx, d.record(w.source.Name()))
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
 			d = deadLetter{d.Cut()} // the next attempt
 		}

@@ -64,10 +64,10 @@ func (l *waiting) choose() *waiter {
 // await gives the task's slot back until the source's breaker closes, or the task is to
 // probe it: then it returns its waiter, whose done the caller closes after one attempt.
 // It reports false if the task is given up.
-func (w *Worker) await(ctx, hard context.Context, t *task) (probe *waiter, ok bool) {
+func (w *Worker) await(ctx context.Context, t *task) (probe *waiter, ok bool) {
 	ctx, over := t.ledger.within(ctx, func() bool { return false })
 	defer over()
-	w.release(ctx, hard, t)
+	w.release(t)
 	one := w.waiting.add()
 	select {
 	case <-w.permits.Closed():
@@ -75,7 +75,7 @@ func (w *Worker) await(ctx, hard context.Context, t *task) (probe *waiter, ok bo
 	case <-ctx.Done():
 	}
 	w.waiting.remove(one)
-	w.reacquire(ctx, hard, t)
+	w.reacquire(t)
 	if ctx.Err() != nil {
 		close(one.done) // the probe loop chooses another task
 		return nil, false

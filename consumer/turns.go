@@ -24,6 +24,8 @@ type turns struct {
 	held    map[string]int // slots by client
 	waiting map[string][]turn
 	read    int64 // records, in the order in which they were read
+	// preempting counts the records that preempt chose and that have not given their slots back.
+	preempting int
 }
 
 // turn is a record that waits for a slot.
@@ -137,7 +139,7 @@ func (w *Worker) taskOf(r *kgo.Record, l *ledger) *task {
 
 // start waits for room in memory and has the task wait for a slot, or queues it behind its
 // entity's.
-func (w *Worker) start(ctx, hard context.Context, t *task) {
+func (w *Worker) start(ctx context.Context, t *task) {
 	if w.room.Acquire(ctx, 1) != nil {
 		return // ctx ended; the record is read again
 	}
@@ -145,12 +147,13 @@ func (w *Worker) start(ctx, hard context.Context, t *task) {
 		return
 	}
 	w.turns.add(t, nil)
-	w.proceed(ctx, hard)
+	w.proceed()
 }
 
-// proceed hands out slots as long as there are some. Tasks that wait when ctx ends are
-// given up as they are worked.
-func (w *Worker) proceed(ctx, hard context.Context) {
+// proceed hands out slots as long as there are some. A task lives as long as the worker: its
+// caller's context may end before. Tasks that wait when the worker stops are given up as they
+// are worked.
+func (w *Worker) proceed() {
 	for one, ok := w.turns.next(); ok; one, ok = w.turns.next() {
 		t := one.task
 		t.slot = true
@@ -160,38 +163,38 @@ func (w *Worker) proceed(ctx, hard context.Context) {
 			continue
 		}
 		w.tasks.Go(func() {
-			w.work(ctx, hard, t)
+			w.work(w.life, w.hard, t)
 			w.room.Release(1)
-			w.endTask(ctx, hard, t)
-			w.release(ctx, hard, t)
+			w.endTask(t)
+			w.release(t)
 		})
 	}
 }
 
 // endTask ends a task of an entity and has the next one of the entity wait for a slot.
-func (w *Worker) endTask(ctx, hard context.Context, t *task) {
+func (w *Worker) endTask(t *task) {
 	if next := w.keyed.leave(t); next != nil {
 		w.turns.add(next, nil)
-		w.proceed(ctx, hard)
+		w.proceed()
 	}
 }
 
 // release gives the task's slot back, if it has one.
-func (w *Worker) release(ctx, hard context.Context, t *task) {
+func (w *Worker) release(t *task) {
 	if !t.slot {
 		return
 	}
 	t.slot = false
 	w.metrics.inFlight.Dec()
 	w.turns.end(t.client)
-	w.proceed(ctx, hard)
+	w.proceed()
 }
 
 // reacquire waits for a slot for a task that gave its own back. The wait ends soon also
 // when the worker stops: the tasks that have a slot end then.
-func (w *Worker) reacquire(ctx, hard context.Context, t *task) {
+func (w *Worker) reacquire(t *task) {
 	granted := make(chan struct{})
 	w.turns.add(t, granted)
-	w.proceed(ctx, hard)
+	w.proceed()
 	<-granted
 }

@@ -141,3 +141,36 @@ func TestDischarges_AreBounded(t *testing.T) {
 	}
 	(*discharges)(nil).add(turnOf("a", 1)) // of a task outside a worker
 }
+
+func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
+	q := newTurns(8)
+	for i := range 8 {
+		q.add(turnOf("flood", i), nil)
+		q.next()
+	}
+	if q.preempt("flood", 0) {
+		t.Error("no record waits: got a preemption, want none")
+	}
+	q.add(turnOf("flood", 8), nil)
+	if q.preempt("flood", 0) {
+		t.Error("only a record of the same client waits: got a preemption, want none")
+	}
+	q.add(turnOf("a", 0), nil)
+	if !q.preempt("flood", 0) {
+		t.Error("a record of another client waits: got no preemption, want one")
+	}
+	if q.preempt("flood", 0) {
+		t.Error("one record waits and one was preempted: got another preemption, want none")
+	}
+	q.end("flood")
+	q.preempted()
+	if got := nextTask(q); got.client != "a" {
+		t.Errorf("the free slot: got %s, want a", got.client)
+	}
+	if q.add(turnOf("flood", 9), nil); q.preempt("a", 0) {
+		t.Error("a client with fewer slots: got a preemption, want none")
+	}
+	if !q.preempt("flood", 1) {
+		t.Error("a record of another client waits for memory: got no preemption, want one")
+	}
+}

@@ -49,14 +49,20 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			close(probe.done)
 			probe = nil
 		}
+		if a.chosen && !d.turn { // its permit came at the same moment
+			w.turns.preempted()
+		}
 		if a.ended {
 			w.metrics.took.Observe(time.Since(started).Seconds())
 			return
 		}
 		var ok bool
-		if d.held {
-			probe, ok = w.await(ctx, hard, t)
-		} else {
+		switch {
+		case d.held:
+			probe, ok = w.await(ctx, t)
+		case d.turn:
+			ok = w.requeue(ctx, t)
+		default:
 			ok = w.rest(ctx, a, d)
 		}
 		if !ok {
@@ -102,6 +108,8 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 		return end()
 	case errors.Is(err, errOpen):
 		return decision{held: true}
+	case errors.Is(err, errPreempted):
+		return decision{turn: true}
 	case errors.Is(err, errUnbegun):
 		w.trouble.Say(w.log, "numbering fetches", err)
 		return decision{wait: time.Second}

@@ -82,7 +82,8 @@ func member(e schemas.Entity, number int64) string {
 
 // admit refuses the wishes that coalescing lets publish and that are beyond their
 // client's bound: their locks are rolled back. It costs one round trip for each client
-// of the wishes that publish, one more if any is refused, and none otherwise.
+// of the wishes that publish, one more if any is refused, and none otherwise. Wishes of other
+// clients that a refused one covered are then decided again.
 func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result) {
 	var accounts []account
 	of := map[account][]int{}
@@ -122,8 +123,36 @@ func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result)
 			refused = append(refused, ack{entity: wishes[i].Entity, lane: wishes[i].Lane, number: number, err: results[i].Err, refused: true})
 		}
 	}
-	if len(refused) > 0 {
-		_, _ = c.conclude(ctx, refused) // a lock that stays ends by itself
+	if len(refused) == 0 {
+		return
+	}
+	if _, err := c.conclude(ctx, refused); err == nil { // after an error a lock may stay; it ends by itself
+		c.reacquire(ctx, wishes, results, refused)
+	}
+}
+
+// reacquire decides again about wishes that the locks of refused ones covered: nothing was
+// published for those locks. Another client may be refused in turn, so this repeats as
+// often as one batch has clients for one entity.
+func (c *Coalescing) reacquire(ctx context.Context, wishes []Wish, results []Result, refused []ack) {
+	gone := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
+	for _, a := range refused {
+		gone[a.entity] = a.number
+	}
+	var at []int
+	var some []Wish
+	for i, w := range wishes {
+		if number, rolledBack := gone[w.Entity]; rolledBack && results[i].Outcome == Pending && results[i].Number == number {
+			at, some = append(at, i), append(some, w)
+		}
+	}
+	if len(some) == 0 {
+		return
+	}
+	again := c.acquire(ctx, some)
+	c.admit(ctx, some, again)
+	for n, i := range at {
+		results[i] = again[n]
 	}
 }
 

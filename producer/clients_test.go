@@ -100,6 +100,31 @@ func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
 	})
 }
 
+// A batch of the query service has wishes of several clients. A refused wish covers the other
+// wishes of its entity until its lock is rolled back.
+func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		for _, client := range []string{"a", "b"} {
+			r.RequestAll(r.Context(), r.askedAll(client, 20))
+		}
+		x, y := r.asked("a", "x"), r.asked("a", "y")
+		batch := []Wish{x, y, r.asked("b", "x"), r.asked("c", "x"), r.asked("d", "x"), r.asked("d", "y")}
+		want := []Outcome{TooManyOutstanding, TooManyOutstanding, TooManyOutstanding, Published, Pending, Published}
+		got := r.RequestAll(r.Context(), batch)
+		for i := range want {
+			if got[i].Outcome != want[i] {
+				r.Errorf("wish %d, for %s: got %s %v, want %s", i, batch[i].Entity.Key, got[i].Outcome, got[i].Err, want[i])
+			}
+		}
+		if got[4].Number != got[3].Number {
+			r.Errorf("the pending wish is covered by %d, want the published %d", got[4].Number, got[3].Number)
+		}
+		if c, d := r.outstanding("c"), r.outstanding("d"); c != 1 || d != 1 {
+			r.Errorf("c has %d and d %d outstanding, want 1 and 1", c, d)
+		}
+	})
+}
+
 func TestDischarge_EndsCounts(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var ended []schemas.Outstanding

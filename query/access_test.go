@@ -63,96 +63,49 @@ func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
 	}
 }
 
-func TestAClientThatAsksForTooMuchIsToldSoAndStillReadsWhatIsStored(t *testing.T) {
-	for _, kind := range []string{"begin", "keys"} {
-		r := newRig(t)
-		code := "too-many-begin"
-		if kind == "keys" { // of which Redis tells
-			code = "too-many-new-keys"
-			r.answer = func(_ context.Context, w Wish) Answer {
-				if !w.New {
-					return Answer{Queued: true, Number: 100}
-				}
-				return Answer{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
-			}
+func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
+	r := newRig(t)
+	r.answer = func(_ context.Context, w Wish) Answer {
+		if !w.New {
+			return Answer{Queued: true, Number: 100}
 		}
-		r.over[kind] = true
-		a := r.get("new")
-		if a.StatusCode != 429 || a.body.Code != code || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
-			a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
-			t.Errorf("%s, new: %d %s %v", kind, a.StatusCode, a.text, a.Header)
-		}
-		r.stored("stale", 2*time.Hour)
-		a = r.get("stale")
-		if queued := kind == "keys"; a.StatusCode != 200 || a.body.UpdateQueued != queued { // it is no new key
-			t.Errorf("%s, stale: %d %s", kind, a.StatusCode, a.text)
-		}
-		if a := r.do(http.MethodGet, "/v1/nexon/character?key=other"); a.StatusCode != 200 || a.body.Items[0].Status != 429 {
-			t.Errorf("%s, several: %d %s", kind, a.StatusCode, a.text)
-		}
-		if a := r.refresh("stale"); (a.StatusCode == 429) != (kind == "begin") {
-			t.Errorf("%s, refresh: %d %s", kind, a.StatusCode, a.text)
-		}
-		if n := len(r.asked()); (n > 0) != (kind == "keys") {
-			t.Errorf("%s: %d wishes", kind, n)
-		}
+		return Answer{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
 	}
+	a := r.get("new")
+	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
+		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
+		t.Errorf("new: got %d %s %v", a.StatusCode, a.text, a.Header)
+	}
+	r.stored("stale", 2*time.Hour)
+	if a = r.get("stale"); a.StatusCode != 200 || !a.body.UpdateQueued {
+		t.Errorf("stale: got %d %s, want 200 and a queued refresh", a.StatusCode, a.text)
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=other"); a.StatusCode != 200 || a.body.Items[0].Status != 429 {
+		t.Errorf("several: got %d %s, want an item with 429", a.StatusCode, a.text)
+	}
+	if a := r.refresh("stale"); a.StatusCode == 429 {
+		t.Errorf("refresh: got %d %s, want that it is not refused", a.StatusCode, a.text)
+	}
+}
+
+func TestTooManyRequests_RefusesReadsAndNoStop(t *testing.T) {
 	r := newRig(t)
 	r.over["requests"] = true
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 429 || a.body.Code != "too-many-requests" || a.Header.Get("RateLimit") == "" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 429", path, a.StatusCode, a.text)
 		}
 	}
 	if a := r.do(http.MethodPost, "/admin/v1/x"); a.StatusCode != 200 {
-		t.Errorf("a stop must pass: %d", a.StatusCode)
+		t.Errorf("a stop: got %d, want 200", a.StatusCode)
 	}
 }
 
-func TestARefreshIsCountedUntilItIsSettled(t *testing.T) {
+func TestWait_IsCountedUntilItEnds(t *testing.T) {
 	r := newRig(t)
-	r.get("a")
-	r.get("a")
-	r.heard("a", 101)
-	begin := "begin ip:192.0.2.1 nexon/character/a"
-	want := []string{
-		"requests ip:192.0.2.1 1", begin,
-		"requests ip:192.0.2.1 1", begin,
-		"ended nexon/character/a",
-	}
-	if !slices.Equal(r.counted, want) {
-		t.Errorf("counted %q", r.counted)
-	}
-	r.counted = nil
-	r.get("a?wait=1ms") // who waits may look more than once
-	want = []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", begin, "left ip:192.0.2.1"}
-	n := 0
-	once := slices.DeleteFunc(r.counted, func(what string) bool { n++; return n > 3 && what == begin })
-	if !slices.Equal(once, want) {
-		t.Errorf("a wait counted %q", once)
-	}
-	r.counted = nil
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_FAILED"} }
-	r.get("b") // what is held is not under way
-	if got := r.counted[len(r.counted)-1]; got != "abandon ip:192.0.2.1 nexon/character/b" {
-		t.Errorf("counted %q", r.counted)
-	}
-	r.get("c?wait=1ms")
-	r.do(http.MethodGet, "/v1/nexon/character?key=d&key=e&key=d")
-	r.refresh("f")
-	if n := len(r.begun); n != 1 { // a alone is still under way
-		t.Errorf("%d are under way: %v", n, r.begun)
-	}
-}
-
-func TestARefusedRefreshLeavesWhatIsUnderWayCounted(t *testing.T) {
-	r := newRig(t)
-	r.refresh("a")
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: ReasonCooldown} }
-	r.refresh("a")
-	r.get("a")
-	if !r.begun["nexon/character/a"] {
-		t.Errorf("counted %q", r.counted)
+	r.get("a?wait=1ms")
+	if want := []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "left ip:192.0.2.1"}; !slices.Equal(r.counted, want) {
+		t.Errorf("counted: got %q, want %q", r.counted, want)
 	}
 }
 

@@ -70,17 +70,8 @@ func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reas
 // not promised. All reads of the entity by one client at this moment share one request.
 func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Time) Answer {
 	urgent := w.Reason == schemas.CacheMiss
-	begun, err := s.meters.Begin(who.Name, w.Entity.String())
-	if err != nil {
-		return refusal(err)
-	}
 	w = s.traced(c, w.of(who))
 	answered := s.asks.DoChan(w.flight(), func() (any, error) { return s.refused(s.enqueuer.request(w, urgent)), nil })
-	account := func(a Answer) {
-		if begun && !a.coming() {
-			s.meters.Abandon(who.Name, w.Entity.String())
-		}
-	}
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
 	defer limit.Stop()
@@ -92,7 +83,6 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Ti
 		select {
 		case r := <-answered:
 			a, _ := r.Val.(Answer)
-			account(a)
 			return a
 		case <-stopping: // no client need wait for long, and none is refused for it
 			stopping = nil
@@ -103,7 +93,6 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Ti
 			waiting = false
 		}
 	}
-	go func() { r := <-answered; a, _ := r.Val.(Answer); account(a) }()
 	return Answer{Reason: reasonSlow, waited: time.Since(began)}
 }
 

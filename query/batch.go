@@ -65,7 +65,6 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 			of, at = append(of, e), append(at, i)
 		}
 	}
-	begun := make([]bool, len(all))
 	var wishes []Wish
 	var wishing []int
 	unread := 0
@@ -90,40 +89,25 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 		case v.older || found.err != nil:
 			v.answer = Answer{Reason: ReasonDown}
 		default:
-			var err error
-			if begun[i], err = s.meters.Begin(who.Name, all[i].String()); err != nil {
-				v.answer = refusal(err)
-			} else {
-				wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()}.of(who))), append(wishing, i)
-			}
+			wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()}.of(who))), append(wishing, i)
 		}
 		views[i] = v
 	}
 	if len(wishes) == 0 {
 		return views, nil
 	}
-	for j, a := range s.askMany(c, wishes, func(j int, a Answer) {
-		if begun[wishing[j]] && !a.coming() {
-			s.meters.Abandon(who.Name, wishes[j].Entity.String())
-		}
-	}) {
+	for j, a := range s.askMany(c, wishes) {
 		views[wishing[j]].answer = a
 	}
 	return views, nil
 }
 
-// askMany is ask for many; account is told of each answer, also of those that come
-// too late. If nothing is stored of one of them, all wait as long as that one.
-func (s *Server) askMany(c echo.Context, wishes []Wish, account func(int, Answer)) []Answer {
+// askMany is ask for many. If nothing is stored of one of them, all wait as long as that
+// one.
+func (s *Server) askMany(c echo.Context, wishes []Wish) []Answer {
 	urgent := slices.ContainsFunc(wishes, func(w Wish) bool { return w.Reason == schemas.CacheMiss })
 	answered := make(chan []Answer, 1)
-	go func() {
-		answers := s.refuse(s.enqueuer.requestAll(wishes, urgent))
-		for j, a := range answers {
-			account(j, a)
-		}
-		answered <- answers
-	}()
+	go func() { answered <- s.refuse(s.enqueuer.requestAll(wishes, urgent)) }()
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, acceptDeadline(0)))
 	defer limit.Stop()

@@ -66,7 +66,7 @@ func (s *Server) answerMany(c echo.Context, who access.Client, all []schemas.Ent
 			return err
 		}
 	}
-	held, err := s.responses.take(who.Name, stored+largest)
+	held, err := s.responses.take(who.BoundName(), stored+largest)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ type Answer struct {
 	// entities. Reason says which.
 	Refused *access.Refusal
 
-	refused error         // the problem, if this client has too much under way
+	refused error         // the problem, if this client is beyond a bound
 	waited  time.Duration // for an answer, if the reason is reasonSlow
 }
 
@@ -108,7 +108,7 @@ const (
 	ReasonBusy     = "BUSY"        // Kafka takes records more slowly than they come
 	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is away, or refuses
 	reasonSlow     = "SLOW"        // it could not be said in time; it may be queued yet
-	ReasonTooMany  = "TOO_MANY"    // this client has as many refreshes under way, or asks for as many new entities, as it may
+	ReasonTooMany  = "TOO_MANY"    // this client has asked for as many new entities as it may
 	// ReasonOutstanding: as many of this client's requests are outstanding as its share is.
 	ReasonOutstanding = "TOO_MANY_OUTSTANDING"
 )
@@ -150,15 +150,8 @@ type Meters interface {
 	// in memory, and Missed counts n keys of which the store then had nothing.
 	Lookup(client string) error
 	Missed(client string, n int)
-	// Begin counts a refresh under way, once until it has ended; begun: it was not
-	// under way for this client.
-	Begin(client, entity string) (begun bool, err error)
-	// Abandon notes that what this client has begun is not under way after all.
-	Abandon(client, entity string)
 	// Refuse counts what the counts of all processes refuse, and returns its problem.
 	Refuse(r access.Refusal) error
-	// Ended notes that whatever was under way for an entity, for anybody, has ended.
-	Ended(entity string)
 	// Wait counts a client that waits, until it leaves.
 	Wait(client string) (leave func(), err error)
 }

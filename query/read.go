@@ -205,7 +205,7 @@ func (s *Server) serve(c echo.Context, who access.Client, e schemas.Entity, v vi
 				return err
 			}
 		}
-		held, err := s.responses.take(who.Name, v.held(as))
+		held, err := s.responses.take(who.BoundName(), v.held(as))
 		if err != nil {
 			return err
 		}

@@ -102,16 +102,9 @@ func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f s
 	}
 	w.Client = who.ID()
 	w = s.traced(c, w)
-	begun, err := s.meters.Begin(who.Name, e.String())
-	if err != nil {
-		return Answer{}, err
-	}
 	a := s.untilSure(c.Request().Context(), w)
 	if a.Queued {
 		return a, nil
-	}
-	if begun && !a.coming() {
-		s.meters.Abandon(who.Name, e.String())
 	}
 	if a.refused != nil {
 		return a, a.refused

@@ -199,6 +199,22 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 }
 
+// A host with an IPv6 network has as many addresses as it likes.
+func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 2*int64(len(denseStored.Bytes)), 64<<20 })
+	p := r.listen(t)
+	r.stored("a", time.Minute, holding(denseStored))
+	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
+	defer func(c net.Conn) { _ = c.Close() }(p.open(t, "/v1/nexon/character/a", "zstd"))
+	within(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
+	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
+	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
+		if got := r.do(http.MethodGet, path, "Accept-Encoding", "zstd"); got.StatusCode != 503 || !strings.Contains(got.text, "this client") {
+			t.Errorf("%s, another address of the network: got %d %.200s, want 503 for this client", path, got.StatusCode, got.text)
+		}
+	}
+}
+
 func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 1<<10, 64<<20 })
 	r.stored("a", time.Minute, holding(denseStored))

@@ -55,8 +55,7 @@ type rig struct {
 	refused   error           // by the guard
 	counted   []string        // by the meters
 	over      map[string]bool // what the meters refuse
-	begun     map[string]bool
-	missed    int // keys of which the store had nothing
+	missed    int             // keys of which the store had nothing
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -183,31 +182,8 @@ func (r bounds) Missed(_ string, n int) {
 	r.missed += n
 }
 
-func (r bounds) Ended(entity string) {
-	_ = r.count("ended " + entity)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.begun, entity)
-}
-
-func (r bounds) Abandon(client, entity string) {
-	_ = r.count("abandon " + client + " " + entity)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.begun, entity)
-}
-
 func (r bounds) Wait(client string) (func(), error) {
 	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
-}
-
-func (r bounds) Begin(client, entity string) (bool, error) {
-	err := r.count("begin " + client + " " + entity)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	begun := !r.begun[entity]
-	r.begun[entity] = true
-	return begun && err == nil, err
 }
 
 // heard tells the service of a settle.
@@ -218,7 +194,7 @@ func (r *rig) heard(key string, number int64) {
 func newRig(t testing.TB, change ...func(*rig)) *rig {
 	t.Helper()
 	r := &rig{
-		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, over: map[string]bool{}, begun: map[string]bool{},
+		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, over: map[string]bool{},
 		config: Config{Memory: 1 << 20}, client: everything, reg: prometheus.NewRegistry(),
 	}
 	for _, c := range change {

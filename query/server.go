@@ -179,7 +179,6 @@ func (s *Server) heard(settled schemas.Settled) {
 	if settled.Number == 0 { // it was deleted
 		s.tallies.forget(settled.Entity)
 	}
-	s.meters.Ended(settled.Entity.String())
 	s.bell.ring(settled)
 }
 

@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -168,50 +165,6 @@ func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
 	<-early
 	if e, _, err := r.server.memory.get(t.Context(), everything.Name, entity("a"), r.facet()); err != nil || e.Version != 9 {
 		t.Errorf("version %d, %v", e.Version, err)
-	}
-}
-
-func TestWhatIsAskedSlowlyAndRefusedIsNotUnderWay(t *testing.T) {
-	for _, path := range []string{"/a", "?key=a"} {
-		r := newRig(t)
-		r.stored("a", 2*time.Hour)
-		release := make(chan struct{})
-		r.answer = func(context.Context, Wish) Answer {
-			<-release
-			return Answer{Reason: ReasonDown}
-		}
-		r.do(http.MethodGet, "/v1/nexon/character"+path)
-		if !r.begun["nexon/character/a"] {
-			t.Errorf("%s: not counted while it may be under way", path)
-		}
-		close(release)
-		within(t, "the end of its account", func() bool {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return len(r.begun) == 0
-		})
-	}
-}
-
-func TestOneClientsRefusalLeavesAnothersAccount(t *testing.T) {
-	r := newRig(t)
-	m := access.NewMeters(access.Limits{UnderWay: 1}, prometheus.NewRegistry())
-	r.server.meters = m
-	r.client.Name = "B"
-	r.get("e1") // all that B may have under way
-	r.client.Name = "A"
-	r.get("e2")
-	r.set(func() {
-		r.answer = func(context.Context, Wish) Answer {
-			return Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 1}}
-		}
-	})
-	r.heard("e2", 1)
-	if a := r.get("e1"); a.StatusCode != 429 { // A is over its bound
-		t.Fatalf("%d", a.StatusCode)
-	}
-	if _, err := m.Begin("B", "nexon/character/e3"); err == nil {
-		t.Error("B has two under way, since A was refused")
 	}
 }
 

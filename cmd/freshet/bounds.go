@@ -23,22 +23,6 @@ const (
 	newKeysPart = 4
 )
 
-// clientBounds returns what one client may ask for, by source and facet.
-func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
-	all := map[string]map[string]producer.Bound{}
-	for name, s := range c.Sources {
-		quota, err := limiter.NewQuota(s.quota())
-		if err != nil {
-			return nil, fmt.Errorf("sources.%s.quota.%w", name, err)
-		}
-		all[name] = map[string]producer.Bound{}
-		for facet := range s.Facets {
-			all[name][facet] = s.clientBound(quota, facet, c.Access.Limits)
-		}
-	}
-	return all, nil
-}
-
 // clientBound returns what one client may ask of a facet. An entity costs a call for each
 // of the facet's documents.
 func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {

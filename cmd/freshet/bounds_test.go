@@ -92,7 +92,7 @@ func TestConfigCheck_PrintsTheBoundsOfAClient(t *testing.T) {
 func TestWishes_CarryTheClientAndItsBound(t *testing.T) {
 	wish := query.Wish{Entity: schemas.Entity{Source: "api", Facet: "one", Key: "k"}, Reason: schemas.CacheMiss, Client: "c", New: true}
 	bound := producer.Bound{Outstanding: 7}
-	got := wishes{bounds: map[string]map[string]producer.Bound{"api": {"one": bound}}}.wanted(wish)
+	got := wishes{bounds: &liveBounds{current: map[string]map[string]producer.Bound{"api": {"one": bound}}}}.wanted(wish)
 	if got.Client != "c" || !got.New || got.Bound != bound || got.Lane != schemas.High {
 		t.Errorf("got %+v, want the client, a new key and its bound", got)
 	}

@@ -188,9 +188,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	ask := func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer {
 		return server.Refresh(ctx, client, e, f)
 	}
-	var bounds map[string]map[string]producer.Bound
+	var bounds *liveBounds
 	if meters != nil {
-		if bounds, err = p.config.clientBounds(); err != nil {
+		if bounds, err = newLiveBounds(p.config, p.settings(), p.log); err != nil {
 			return err
 		}
 	}
@@ -209,6 +209,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	behind.run(guard.Run)
 	behind.run(server.Run)
 	behind.run(beside)
+	if bounds != nil {
+		behind.run(bounds.Run)
+	}
 	front := newGroup(either(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	front.run(dead.Run)
@@ -251,11 +254,10 @@ func (s settles) Follow(ctx context.Context, heard func(schemas.Settled), line f
 	return producer.FollowSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
 }
 
-// wishes lets the query service ask the producer; the bounds are by source and facet. nil:
-// no client is bounded, and none is told apart.
+// wishes lets the query service ask the producer. Without bounds no client is told apart.
 type wishes struct {
 	*producer.Producer
-	bounds map[string]map[string]producer.Bound
+	bounds *liveBounds
 }
 
 // Request asks for refreshes in the HIGH lane: a person waits.
@@ -277,18 +279,14 @@ func (w wishes) Insist(ctx context.Context, wish query.Wish) query.Answer {
 }
 
 func (w wishes) wanted(wish query.Wish) producer.Wish {
-	return producer.Wish{
+	out := producer.Wish{
 		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
-		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent,
-		Client: w.client(wish), New: wish.New, Bound: w.bounds[wish.Entity.Source][wish.Entity.Facet],
+		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent, New: wish.New,
 	}
-}
-
-func (w wishes) client(wish query.Wish) string {
-	if w.bounds == nil {
-		return ""
+	if w.bounds != nil {
+		out.Client, out.Bound = wish.Client, w.bounds.of(wish.Entity)
 	}
-	return wish.Client
+	return out
 }
 
 func told(r producer.Result) query.Answer {

@@ -44,7 +44,7 @@ func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Gua
 	}
 	return console.Needs{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Now: seen, Known: known{p, sources, ask, meters}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Guard: guard, Meters: meters,
+		Now: seen, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Guard: guard, Meters: meters,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, Weather: p.weather,
 	}
 }

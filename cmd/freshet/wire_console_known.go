@@ -14,7 +14,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
-	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
@@ -33,7 +32,6 @@ type known struct {
 	parts   parts
 	sources map[string]*source.Source
 	ask     refreshing
-	meters  *access.Meters
 }
 
 // CheckKey returns why there can be no such entity.
@@ -184,18 +182,7 @@ func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (
 	if c.May(access.Admin) {
 		return inWords(k.ask(ctx, "", e, facet)), nil
 	}
-	begun, err := k.meters.Begin(c.Name, e.String())
-	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
-		return "No refresh is queued. " + p.Detail, nil
-	}
-	if err != nil {
-		return "", err
-	}
-	a := k.ask(ctx, c.ID(), e, facet)
-	if begun && !a.Queued && !a.Pending {
-		k.meters.Abandon(c.Name, e.String())
-	}
-	return inWords(a), nil
+	return inWords(k.ask(ctx, c.ID(), e, facet)), nil
 }
 
 // inWords says what became of a wish.

@@ -1,25 +1,24 @@
 package browser
 
 import (
-	"bufio"
-	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/freshet/freshet/e2e/harness"
 )
 
 // timeout bounds every wait for something that must happen.
-const timeout = 30 * time.Second
+const timeout = harness.Timeout
 
 // binaries is the folder of the programs that the tests start.
 var binaries string
@@ -38,65 +37,35 @@ func TestMain(m *testing.M) {
 
 // Each program is built once, by the first test that needs it.
 var (
-	freshet = sync.OnceValues(func() (string, error) { return build("freshet", "build", "./cmd/freshet") })
-	console = sync.OnceValues(func() (string, error) { return build("console.test", "test -c", "./console") })
+	freshet = sync.OnceValues(func() (string, error) { return harness.Build(context.Background(), binaries) })
+	console = sync.OnceValues(func() (string, error) { return harness.BuildTest(context.Background(), binaries, "./console") })
 )
 
-// build builds a program of the parent module and returns its path.
-func build(name, command, pack string) (string, error) {
-	path := filepath.Join(binaries, name)
-	c := exec.Command("go", append(strings.Fields(command), "-o", path, pack)...)
-	c.Dir = filepath.Join("..", "..")
-	if text, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go %s %s: %w\n%s", command, pack, err, text)
-	}
-	return path, nil
-}
-
-// start runs a program until the test ends and returns its stdout up to the first line that
-// begins with ready. end makes the program end; it must then exit with 0.
-func start(t *testing.T, program func() (string, error), end func(*exec.Cmd, io.Closer) error, ready string, args ...string) string {
+// start runs a program until the test ends and waits until it prints a line that matches the
+// pattern. SIGTERM must make it exit with 0.
+func start(t *testing.T, program func() (string, error), pattern string, args ...string) *harness.Process {
 	t.Helper()
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader, writer := io.Pipe()
-	var stderr bytes.Buffer
-	c := exec.CommandContext(t.Context(), path, args...) // the context ends before the cleanup begins
-	c.Stdout, c.Stderr, c.WaitDelay = writer, &stderr, timeout
-	stdin, err := c.StdinPipe()
+	s := &harness.Site{Out: t.Output(), Dir: t.TempDir()}
+	t.Cleanup(func() { s.Close(false) })
+	name := filepath.Base(path)
+	printed := func() string {
+		text, _ := os.ReadFile(filepath.Join(s.Dir, name+".log"))
+		return string(text)
+	}
+	p, err := s.StartProgram(t.Context(), name, pattern, nil, path, args...)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, printed())
 	}
-	c.Cancel = func() error { return end(c, stdin) }
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = c.Wait() // its exit code says more
-		_ = writer.Close()
-	}()
 	t.Cleanup(func() {
-		<-ended
-		if got := c.ProcessState.ExitCode(); got != 0 {
-			t.Errorf("%s: got exit code %d, want 0:\n%s", c, got, stderr.String())
+		if _, code, err := p.Terminate(false); err != nil || code != 0 {
+			t.Errorf("%s: got exit code %d, %v, want 0:\n%s", name, code, err, printed())
 		}
 	})
-	var text strings.Builder
-	lines := bufio.NewScanner(reader)
-	for lines.Scan() {
-		text.WriteString(lines.Text() + "\n")
-		if strings.HasPrefix(lines.Text(), ready) {
-			go func() { _, _ = io.Copy(io.Discard, reader) }()
-			return text.String()
-		}
-	}
-	<-ended
-	t.Fatalf("%s ended before it printed %q:\n%s%s", c, ready, text.String(), stderr.String())
-	return ""
+	return p
 }
 
 // dev is a running `freshet dev`.
@@ -107,25 +76,18 @@ type dev struct {
 
 func startDev(t *testing.T, args ...string) dev {
 	t.Helper()
-	interrupt := func(c *exec.Cmd, _ io.Closer) error { return c.Process.Signal(os.Interrupt) }
-	text := start(t, freshet, interrupt, "Ready in", append([]string{"dev", "--listen", "127.0.0.1:0"}, args...)...)
-	found := regexp.MustCompile(`Query API\s+(http://[0-9.:]+)`).FindStringSubmatch(text)
-	if found == nil {
-		t.Fatalf("freshet dev printed no address of the query API:\n%s", text)
-	}
-	return dev{t, found[1]}
+	p := start(t, freshet, `Query API\s+http://([0-9.:]+)`, append([]string{"dev", "--listen", "127.0.0.1:0"}, args...)...)
+	return dev{t, p.URL()}
 }
 
 // startConsoles starts the consoles on fakes of package console and returns their URLs:
 // "busy", "still" and "login".
 func startConsoles(t *testing.T) map[string]string {
 	t.Helper()
-	closeStdin := func(_ *exec.Cmd, stdin io.Closer) error { return stdin.Close() }
-	text := start(t, console, closeStdin, "serving ", "-test.run=^TestServe_ConsolesOnFakes$", "-serve")
-	_, urls, _ := strings.Cut(text, "serving ")
+	p := start(t, console, "^serving (.*)", "-test.run=^TestServe_ConsolesOnFakes$", "-serve")
 	var consoles map[string]string
-	if err := json.Unmarshal([]byte(urls), &consoles); err != nil {
-		t.Fatalf("%s: %v", text, err)
+	if err := json.Unmarshal([]byte(p.Found), &consoles); err != nil {
+		t.Fatalf("%s: %v", p.Found, err)
 	}
 	return consoles
 }
@@ -176,13 +138,7 @@ func (d dev) metric(name, label string) (sum float64) {
 // until waits until the condition holds.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for limit := time.After(timeout); !holds(); {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("%s did not happen within %v", what, timeout)
-		}
+	if err := harness.Until(t.Context(), timeout, what, func() (bool, error) { return holds(), nil }); err != nil {
+		t.Fatal(err)
 	}
 }

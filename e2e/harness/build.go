@@ -28,15 +28,25 @@ func Root() (string, error) {
 
 // Build builds freshet into a directory and returns the program's path.
 func Build(ctx context.Context, dir string) (string, error) {
+	return build(ctx, filepath.Join(dir, "freshet"), "./cmd/freshet", "build")
+}
+
+// BuildTest builds the test binary of a package of the main module, such as ./console, into
+// a directory and returns the program's path.
+func BuildTest(ctx context.Context, dir, pack string) (string, error) {
+	return build(ctx, filepath.Join(dir, filepath.Base(pack)+".test"), pack, "test", "-c")
+}
+
+// build runs a go command that writes a program of a package of the main module.
+func build(ctx context.Context, program, pack string, command ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "freshet")
-	c := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/freshet")
+	c := exec.CommandContext(ctx, "go", append(command, "-o", program, pack)...)
 	c.Dir = root
 	if text, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
+		return "", fmt.Errorf("go %s %s: %w\n%s", command[0], pack, err, text)
 	}
-	return binary, nil
+	return program, nil
 }

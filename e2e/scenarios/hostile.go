@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,34 +96,10 @@ type hostility struct {
 	states   map[string]int
 }
 
-// client makes an API key and returns a client that sends it.
+// client creates an API key and returns a client that sends it.
 func (h *hostility) client(ctx context.Context, name string) (*http.Client, error) {
-	admin := &http.Client{Transport: bearer{h.s.Token}, Timeout: harness.Timeout}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.api+"/admin/v1/keys",
-		strings.NewReader(fmt.Sprintf(`{"name":%q,"scopes":["read"]}`, name)))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := admin.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	var made struct{ Secret string }
-	if err := json.NewDecoder(resp.Body).Decode(&made); err != nil || made.Secret == "" {
-		return nil, fmt.Errorf("create an API key: %d, %w", resp.StatusCode, err)
-	}
-	return &http.Client{Transport: bearer{made.Secret}, Timeout: harness.Timeout}, nil
-}
-
-// bearer sends a token with each request.
-type bearer struct{ token string }
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.token)
-	return http.DefaultTransport.RoundTrip(r)
+	token, err := h.s.CreateKey(ctx, h.api, name, "read")
+	return &http.Client{Transport: harness.Bearer{Token: token}, Timeout: harness.Timeout}, err
 }
 
 func (h *hostility) reader(client *http.Client) harness.Reader {
@@ -195,7 +170,7 @@ func (h *hostility) flood(ctx context.Context, client *http.Client, keys []strin
 
 // watchBreaker samples the state of the limiter four times a second.
 func (h *hostility) watchBreaker(ctx context.Context) {
-	client := &http.Client{Transport: bearer{h.s.Token}, Timeout: harness.Timeout}
+	client := &http.Client{Transport: harness.Bearer{Token: h.s.Token}, Timeout: harness.Timeout}
 	r := h.reader(client)
 	var since time.Time
 	for harness.Pause(ctx, time.Second/4) == nil {

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	// boundsInterval is within how long a change of a quota changes the bounds of clients.
+	boundsInterval = 5 * time.Second
+	// boundsTimeout bounds one read of a source's settings.
+	boundsTimeout = time.Second
+)
+
+// liveBounds are the bounds of clients by source and facet. They follow the quota in
+// force: the configured one, with the newest change of it that holds.
+type liveBounds struct {
+	sources  map[string]SourceConfig
+	limits   access.Limits
+	settings limiter.Settings
+	log      *slog.Logger
+
+	mu        sync.RWMutex // guards current
+	current   map[string]map[string]producer.Bound
+	revisions map[string]int64 // of the settings that were applied; Run's alone
+	failing   map[string]bool  // sources whose settings can't be read; Run's alone
+}
+
+// newLiveBounds returns the bounds of the configured quotas.
+func newLiveBounds(c Config, settings limiter.Settings, log *slog.Logger) (*liveBounds, error) {
+	current, err := c.clientBounds()
+	if err != nil {
+		return nil, err
+	}
+	return &liveBounds{
+		sources: c.Sources, limits: c.Access.Limits, settings: settings, log: log,
+		current: current, revisions: map[string]int64{}, failing: map[string]bool{},
+	}, nil
+}
+
+// of returns the bound of a client for an entity.
+func (b *liveBounds) of(e schemas.Entity) producer.Bound {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.current[e.Source][e.Facet]
+}
+
+// Run reads the settings of all sources every boundsInterval until ctx ends.
+func (b *liveBounds) Run(ctx context.Context) error {
+	tick := time.NewTicker(boundsInterval)
+	defer tick.Stop()
+	for {
+		for name := range b.sources {
+			b.follow(ctx, name)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// follow applies the newest settings of a source. Settings that can't be read, or under
+// which no quota holds, leave its bounds as they are.
+func (b *liveBounds) follow(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, boundsTimeout)
+	defer cancel()
+	override, revision, err := b.settings.Quota(ctx, name)
+	if errors.Is(err, context.Canceled) {
+		return // Run ends
+	}
+	if failing := err != nil; failing != b.failing[name] {
+		b.failing[name] = failing
+		b.logRead(name, err)
+	}
+	if err != nil || revision == b.revisions[name] {
+		return
+	}
+	b.revisions[name] = revision
+	s := b.sources[name]
+	config, err := s.quota().With(override)
+	if err != nil {
+		err = fmt.Errorf("apply the settings: %w", err)
+	}
+	var bounds map[string]producer.Bound
+	if err == nil {
+		bounds, err = s.clientBounds(config, b.limits)
+	}
+	if err != nil {
+		b.log.Error("client bounds unchanged: no quota holds under the settings", "source", name, "revision", revision, "err", err)
+		return
+	}
+	b.mu.Lock()
+	b.current[name] = bounds
+	b.mu.Unlock()
+	b.log.Info("client bounds changed", "source", name, "revision", revision)
+}
+
+func (b *liveBounds) logRead(name string, err error) {
+	if err != nil {
+		b.log.Warn("settings unreadable, client bounds unchanged", "source", name, "err", err)
+		return
+	}
+	b.log.Info("settings readable again", "source", name)
+}
+
+// clientBounds returns the bounds of a client by source and facet, under the configured
+// quotas.
+func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
+	all := map[string]map[string]producer.Bound{}
+	for name, s := range c.Sources {
+		bounds, err := s.clientBounds(s.quota(), c.Access.Limits)
+		if err != nil {
+			return nil, fmt.Errorf("sources.%s.quota.%w", name, err)
+		}
+		all[name] = bounds
+	}
+	return all, nil
+}
+
+// clientBounds returns the bound of a client for each facet, under a quota.
+func (s SourceConfig) clientBounds(config limiter.Config, limits access.Limits) (map[string]producer.Bound, error) {
+	quota, err := limiter.NewQuota(config)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]producer.Bound{}
+	for facet := range s.Facets {
+		all[facet] = s.clientBound(quota, facet, limits)
+	}
+	return all, nil
+}

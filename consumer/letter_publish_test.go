@@ -1,0 +1,87 @@
+package consumer
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+// maxMessage is max.message.bytes of the topic of letterWriter.
+const maxMessage = 1 << 20
+
+// letterWriter returns a worker that can only publish dead letters, and its topic on a real
+// Kafka.
+func letterWriter(tb testing.TB, partitions int32) (w *Worker, topic string) {
+	tb.Helper()
+	client, err := kgo.NewClient(append(letterOptions(), kgo.SeedBrokers(servicetest.Kafka(tb)...))...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(client.Close)
+	topic = servicetest.Name("letters")
+	admin := kadm.NewClient(client)
+	if _, err := admin.CreateTopic(tb.Context(), partitions, 1, map[string]*string{"max.message.bytes": new(strconv.Itoa(maxMessage))}, topic); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _, _ = admin.DeleteTopic(context.WithoutCancel(tb.Context()), topic) })
+	return &Worker{letters: client, lettersSent: semaphore.NewWeighted(maxLetterBatch)}, topic
+}
+
+// Dead letters of one partition are sent at the same time, among them some that fit the topic
+// only alone. Random bytes do not compress.
+func TestPublishLetter_SendsNoBatchThatIsTooLarge(t *testing.T) {
+	w, topic := letterWriter(t, 1)
+	var all sync.WaitGroup
+	for i := range 60 {
+		size := 60_000
+		if i%20 == 0 {
+			size = maxMessage - 1000
+		}
+		value := make([]byte, size)
+		_, _ = rand.Read(value)
+		all.Go(func() {
+			if _, err := w.publishLetter(t.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
+				t.Errorf("a dead letter of %d bytes: got %v, want none", size, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkDeadLetters publishes dead letters of 2 kB, 256 at once, as the slots of a worker do.
+func BenchmarkDeadLetters(b *testing.B) {
+	w, topic := letterWriter(b, 12)
+	value := make([]byte, 2000)
+	for range 12 { // one each partition, so that their leaders are known
+		if _, err := w.publishLetter(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	next := make(chan int, b.N)
+	for i := range b.N {
+		next <- i
+	}
+	close(next)
+	b.ResetTimer()
+	var all sync.WaitGroup
+	for range 256 {
+		all.Go(func() {
+			for i := range next {
+				if _, err := w.publishLetter(b.Context(), &kgo.Record{Topic: topic, Key: fmt.Append(nil, "item/", i), Value: value}); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "letters/s")
+}

@@ -1,0 +1,105 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// preemptInterval is how long a record waits for a permit before it may be preempted: its
+// slot and its memory then go to records of other clients that need them. It is also the
+// interval of the checks after that. Without preemption the requests of one client under a
+// stopped credential or endpoint could hold every slot until that is called again.
+const preemptInterval = time.Second
+
+var errPreempted = errors.New("a record of another client needs the slot or the memory")
+
+// preemptible reports whether the attempt may end while it waits for a permit: its task has
+// a slot, and no call is sent yet that would be made again.
+func (a *attempt) preemptible() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.t.slot && !a.front && a.sent == 0 && !a.chosen
+}
+
+// watchWait ends a wait for a permit with errPreempted as soon as the attempt is chosen. The
+// caller calls stop when the wait is over.
+func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
+	var mu sync.Mutex // guards timer and over
+	var timer *time.Timer
+	over := false
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(preemptInterval, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case over:
+		case a.w.turns.preempt(a.t.client, a.w.bytes.waitingBeside(a.t.client)):
+			over = true
+			a.mu.Lock()
+			a.chosen = true
+			a.mu.Unlock()
+			cancel(errPreempted)
+		default:
+			timer.Reset(preemptInterval)
+		}
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		timer.Stop()
+	}
+}
+
+// requeue gives the slot of a preempted task to another record and waits for the next turn
+// of its client. It reports false if the task is given up.
+func (w *Worker) requeue(ctx context.Context, t *task) bool {
+	w.release(t)
+	w.turns.preempted()
+	w.reacquire(t)
+	return ctx.Err() == nil
+}
+
+// preempt reports whether a record of the client, which has a slot and waits for a permit,
+// is to be preempted: a record of a client with fewer slots waits for one, or some of other
+// clients wait for memory. No more records are chosen at a time than others wait. preempted
+// must be called for each that was chosen.
+func (q *turns) preempt(client string, waitForMemory int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	needed := waitForMemory
+	if q.free == 0 {
+		for other, all := range q.waiting {
+			if fewer := (q.held[client] - q.held[other]) / 2; fewer > 0 {
+				needed += min(len(all), fewer)
+			}
+		}
+	}
+	if needed <= q.preempting {
+		return false
+	}
+	q.preempting++
+	return true
+}
+
+// preempted ends the choice of a record: its slot is free, or its permit came first.
+func (q *turns) preempted() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.preempting--
+}
+
+// waitingBeside returns how many reservations of other clients than this one wait.
+func (b *budget) waitingBeside(client string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for e := b.waiting.Front(); e != nil; e = e.Next() {
+		if e.Value.(*reservation).client != client {
+			n++
+		}
+	}
+	return n
+}

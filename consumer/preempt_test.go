@@ -1,0 +1,169 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// stopped are permits of which none comes for the keys that begin with "flood" until lift is
+// called: their credential is stopped.
+type stopped struct {
+	consumer.Permits
+	lifted chan struct{}
+
+	mu      sync.Mutex
+	waiting int
+}
+
+func (s *stopped) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	if strings.HasPrefix(c.Key, "flood") {
+		s.add(1)
+		defer s.add(-1)
+		select {
+		case <-s.lifted:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return s.Permits.Acquire(ctx, lane, c)
+}
+
+func (s *stopped) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting += n
+}
+
+func (s *stopped) waits() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting
+}
+
+// A client whose credential is stopped fills all slots, or all memory, with requests that
+// wait for permits. Another client's request must be called all the same.
+func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
+	for name, test := range map[string]struct {
+		slots, held int   // held: how many requests of the flood wait for permits then
+		bytes       int64 // the first estimate of an entity is 1 MiB
+	}{
+		"that hold all slots":  {32, 32, 1 << 30},
+		"that hold all memory": {512, 4, 4 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			const flood = 100
+			if got := r.ask("flood", numbered("flood", flood)...); got != flood {
+				t.Fatalf("%d requests of the flood were published, want %d", got, flood)
+			}
+			config := consumer.DefaultConfig(schemas.High)
+			config.Drain, config.InFlight, config.Bytes = patience, test.slots, test.bytes
+			needs := r.needs()
+			s := &stopped{Permits: needs.Permits, lifted: make(chan struct{})}
+			needs.Permits = s
+			w, err := consumer.New(config, r.source, schemas.High, needs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.run(w.Run)
+			r.until("the flood's waits", func() bool { return s.waits() == test.held })
+
+			for i := range 3 {
+				key := fmt.Sprint("reader", i)
+				r.ask("reader", key)
+				r.untilStored(key)
+			}
+			close(s.lifted)
+			r.untilCommitted(schemas.High)
+			if got := r.upstream.Stats().Arrivals; got != flood+3 {
+				t.Errorf("calls: got %d, want %d, one for each request", got, flood+3)
+			}
+			r.until("the end of all counts", func() bool { return r.outstanding("flood") == 0 && r.outstanding("reader") == 0 })
+			r.until("the return of all slots", func() bool { return r.gauge("records_in_flight") == 0 })
+		})
+	}
+}
+
+// outage are permits while the source's breaker is open, until end is called.
+type outage struct {
+	consumer.Permits
+	healthy context.Context //nolint:containedctx // it has ended
+	closed  chan struct{}
+	refused atomic.Int64
+}
+
+func newOutage(permits consumer.Permits) *outage {
+	o := &outage{Permits: permits, closed: make(chan struct{})}
+	var open context.CancelFunc
+	o.healthy, open = context.WithCancel(context.Background())
+	open()
+	return o
+}
+
+func (o *outage) end() { close(o.closed) }
+
+func (o *outage) over() bool {
+	select {
+	case <-o.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (o *outage) Healthy() context.Context {
+	if o.over() {
+		return context.Background()
+	}
+	return o.healthy
+}
+
+func (o *outage) Closed() <-chan struct{} { return o.closed }
+
+func (o *outage) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	if !o.over() {
+		o.refused.Add(1)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return o.Permits.Acquire(ctx, lane, c)
+}
+
+// AcquireAgain is of probes, of which none is called.
+func (o *outage) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	select {
+	case <-o.closed:
+		return o.Permits.AcquireAgain(ctx, lane, c)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// A request that takes the slot of one that waits for the end of an outage waits on its own
+// account: it is not given up when the wait of the other one ends.
+func TestOutage_GivesUpNoRequestThatWaitsBehindOthers(t *testing.T) {
+	r := newRig(t)
+	const n = 60
+	r.wishAll(numbered("k", n), schemas.High, schemas.CacheMiss)
+	config := consumer.DefaultConfig(schemas.High)
+	config.Drain, config.InFlight = patience, 4
+	needs := r.needs()
+	o := newOutage(needs.Permits)
+	needs.Permits = o
+	w, err := consumer.New(config, r.source, schemas.High, needs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.run(w.Run)
+	r.until("the refusal of each", func() bool { return o.refused.Load() >= n })
+	o.end()
+	r.untilCommitted(schemas.High)
+}
