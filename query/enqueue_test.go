@@ -44,7 +44,9 @@ func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
 	return answers
 }
 
-func (s *slowRedis) Insist(ctx context.Context, w Wish) Answer { return s.Request(ctx, []Wish{w})[0] }
+func (s *slowRedis) Insist(ctx context.Context, wishes []Wish) []Answer {
+	return s.Request(ctx, wishes)
+}
 
 // withSlowRedis runs a test in a bubble, in which time passes when all wait.
 func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {

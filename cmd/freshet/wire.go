@@ -185,8 +185,8 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		"kafka":    {ask: p.client.Ping},
 	}}
 	ops := p.ops(h)
-	ask := func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer {
-		return server.Refresh(ctx, client, e, f)
+	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.Answer {
+		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds map[string]map[string]producer.Bound
 	if meters != nil {
@@ -260,20 +260,24 @@ type wishes struct {
 
 // Request asks for refreshes in the HIGH lane: a person waits.
 func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
+	return w.answers(all, func(asked []producer.Wish) []producer.Result { return w.RequestAll(ctx, asked) })
+}
+
+// Insist enqueues refreshes that must not be lost in the HIGH lane.
+func (w wishes) Insist(ctx context.Context, all []query.Wish) []query.Answer {
+	return w.answers(all, func(asked []producer.Wish) []producer.Result { return w.InsistAll(ctx, asked) })
+}
+
+func (w wishes) answers(all []query.Wish, request func([]producer.Wish) []producer.Result) []query.Answer {
 	asked := make([]producer.Wish, len(all))
 	for i, wish := range all {
 		asked[i] = w.wanted(wish)
 	}
 	answers := make([]query.Answer, len(all))
-	for i, r := range w.RequestAll(ctx, asked) {
+	for i, r := range request(asked) {
 		answers[i] = told(r)
 	}
 	return answers
-}
-
-// Insist asks for a refresh that must not be lost.
-func (w wishes) Insist(ctx context.Context, wish query.Wish) query.Answer {
-	return told(w.Producer.Insist(ctx, w.wanted(wish)))
 }
 
 func (w wishes) wanted(wish query.Wish) producer.Wish {
