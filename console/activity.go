@@ -32,7 +32,7 @@ type act struct {
 }
 
 var acts = map[string]string{
-	"set": "changed the quota", "stop": "stopped the source", "resume": "resumed the source",
+	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
 	"key-create": "made an API key", "key-revoke": "revoked an API key",
 	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario", "log-level": "changed the log level",
 	"entities-register": "registered entities", "entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",

@@ -116,8 +116,12 @@ func theQuota() settings.Quota {
 	return settings.Quota{Policies: []settings.Policy{
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
 		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
-	}, LowCeilings: []limiter.Ceiling{{From: 19, To: 23, Rate: 150}}}
+	}, LowCeilings: []limiter.Ceiling{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
+		"character": {Mode: "tiers", Hot: hours(1), Warm: hours(6), Cold: hours(24), Least: hours(1) / 2, Most: hours(168)},
+	}}}
 }
+
+func hours(n int) settings.Duration { return settings.Duration(time.Duration(n) * time.Hour) }
 
 // theView is a limiter that flows; since is for how long its process has gone on.
 func theView(source string, since time.Duration) limiter.View {

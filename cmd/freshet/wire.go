@@ -22,7 +22,6 @@ import (
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/letters"
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
@@ -139,13 +138,13 @@ func (p parts) secrets(c source.Config) (map[string]string, error) {
 	return found, nil
 }
 
-// settings returns the quotas of all sources, and what is changed of them.
+// settings returns what can be changed of all sources, and what is changed of it.
 func (p parts) settings() *settings.Settings {
-	quotas := map[string]limiter.Config{}
+	sources := map[string]settings.Source{}
 	for name, s := range p.config.Sources {
-		quotas[name] = s.quota()
+		sources[name] = settings.Source{Quota: s.quota(), Prefetch: s.prefetch}
 	}
-	return settings.New(p.store, quotas)
+	return settings.New(p.store, sources)
 }
 
 // serving serves reads on the listener until ctx ends. It stops before what it

@@ -57,6 +57,7 @@ func asSet(view limiter.View, set *limiter.Override) limiter.View {
 type schedules struct {
 	parts parts
 	of    map[string]*scheduleRead
+	live  map[string]*livePrefetch // missing: its configuration has a mistake
 	asked *kept[map[string]int64] // by source
 }
 
@@ -77,9 +78,12 @@ type entityCount struct {
 }
 
 func (p parts) schedules() schedules {
-	s := schedules{p, map[string]*scheduleRead{}, &kept[map[string]int64]{}}
+	s := schedules{p, map[string]*scheduleRead{}, map[string]*livePrefetch{}, &kept[map[string]int64]{}}
 	for name := range p.config.Sources {
 		s.of[name] = &scheduleRead{}
+		if live, err := p.livePrefetch(name); err == nil {
+			s.live[name] = live
+		}
 	}
 	return s
 }
@@ -92,6 +96,9 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.Scheduled
+	if live, ok := s.live[source]; ok {
+		c, all.Disabled = live.inForce(ctx)
+	}
 	all.Feed.Trouble, all.Schedulers.Trouble = errBug.Error(), errBug.Error() // unless they end
 	var asked sync.WaitGroup
 	ask := func(f func()) {
