@@ -95,7 +95,7 @@ func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 
 func TestColdRead_503SaysWhatWasTried(t *testing.T) {
 	withSlowRedis(t, time.Minute, func(r *rig, _ *slowRedis) {
-		for query, want := range map[string]time.Duration{"": time.Second, "?wait=5s": 5 * time.Second, "?wait=10ms": time.Second} {
+		for query, want := range map[string]time.Duration{"": acceptTimeout, "?wait=9s": 9 * time.Second, "?wait=10ms": acceptTimeout} {
 			began := time.Now()
 			a := r.get("new-" + strconv.Itoa(int(want)) + query)
 			if a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" || time.Since(began) != want ||
