@@ -58,7 +58,7 @@ type schedules struct {
 	parts parts
 	of    map[string]*scheduleRead
 	live  map[string]*livePrefetch // missing: its configuration has a mistake
-	asked *kept[map[string]int64] // by source
+	asked *kept[map[string]int64]  // by source
 }
 
 // scheduleRead is what is remembered of a source's schedule.
@@ -96,9 +96,7 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.Scheduled
-	if live, ok := s.live[source]; ok {
-		c, all.Disabled = live.inForce(ctx)
-	}
+	c, all.Disabled = s.inForce(ctx, source, c)
 	all.Feed.Trouble, all.Schedulers.Trouble = errBug.Error(), errBug.Error() // unless they end
 	var asked sync.WaitGroup
 	ask := func(f func()) {
@@ -134,6 +132,19 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	}
 	asked.Wait()
 	return all
+}
+
+// inForce returns the source with the settings in force, or as it is configured if they are
+// not known, and whether prefetching is disabled.
+func (s schedules) inForce(ctx context.Context, source string, configured SourceConfig) (c SourceConfig, disabled bool) {
+	c = configured
+	live, ok := s.live[source]
+	if !ok {
+		return c, false
+	}
+	var err error
+	defer outlived(s.parts.log, &err)
+	return live.inForce(ctx)
 }
 
 // trouble is why something is not known; the log has the error.
