@@ -29,8 +29,8 @@ type looked struct {
 	Key     string
 	Problem string // with what was asked for
 	Told    string // what became of a refresh
-	// MaxKeys is how many keys one form refreshes; Keys are those of the form that was sent,
-	// and Results what became of each.
+	// MaxKeys is how many keys one form refreshes. Keys is the text of the form that was
+	// sent, and Results has the result of each key.
 	MaxKeys int
 	Keys    string
 	Results []keyResult

@@ -106,17 +106,17 @@ type Known interface {
 	// CheckKey returns why there can be no such entity.
 	CheckKey(e schemas.Entity) error
 	// Refresh enqueues refreshes of entities of one facet in the HIGH lane, as a person does,
-	// and says of each what became of that. An entity that the client may not see is refused.
+	// and returns a result for each. An entity that the client may not see is refused.
 	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]Refreshed, error)
 }
 
-// Refreshed is what became of the refresh of one entity.
+// Refreshed is the result of the refresh of one entity.
 type Refreshed struct {
 	Queued bool
 	Told   string // in words
 }
 
-// Audit keeps who did what.
+// Audit keeps the entries of acts.
 type Audit interface {
 	// Noted writes an entry by itself.
 	Noted(ctx context.Context, entry store.AuditEntry) error

@@ -21,8 +21,8 @@ const (
 	auditKeys = 10
 )
 
-// note writes the audit entry of an act before the act, so that no act is without one. after
-// says what is done.
+// note writes the audit entry of an act before the act, so that no act is without an entry.
+// after describes the act.
 func (c *Console) note(ctx context.Context, who access.Client, action, source string, after any) error {
 	text, err := json.Marshal(after)
 	if err != nil {
@@ -34,7 +34,7 @@ func (c *Console) note(ctx context.Context, who access.Client, action, source st
 	})
 }
 
-// refreshAudit is what the audit says of refreshes that a person has requested.
+// refreshAudit is the content of the audit entry of refreshes.
 type refreshAudit struct {
 	Facet    string   `json:"facet"`
 	Entities int      `json:"entities"`
@@ -71,14 +71,14 @@ func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Cli
 	c.showEntity(w, r, who, http.StatusOK, results[0].Told)
 }
 
-// keyResult is what became of one key of a form.
+// keyResult is the result of one key of a form.
 type keyResult struct {
 	Key string
 	Refreshed
 }
 
-// refreshMany enqueues refreshes of the keys of a form, one a line, and shows what became of
-// each. A key that is refused does not keep the others back.
+// refreshMany enqueues refreshes of the keys of a form, one a line, and shows the result of
+// each. A refused key does not stop the others.
 func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access.Client) {
 	of := entityOf(r)
 	p := looked{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}

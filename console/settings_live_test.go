@@ -168,7 +168,7 @@ func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	}
 }
 
-// What was typed is shown again beside the reason for which it is refused.
+// A refused form is shown again with its text.
 func TestSettings_KeepWhatWasTypedOfPrefetch(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)

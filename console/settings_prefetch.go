@@ -11,14 +11,15 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// prefetchForm is how a source's entities are prefetched, as a form has it.
+// prefetchForm has the prefetch settings of a source as the form shows them.
 type prefetchForm struct {
-	// On and OnBefore are on or off: what is in force or was typed, and what is configured.
+	// On and OnBefore are on or off: the setting in force, or of a refused form, and the
+	// configuration.
 	On, OnBefore string
 	Facets       []facetForm
 }
 
-// facetForm is how one facet is prefetched, as a form has it.
+// facetForm has the prefetch settings of one facet as the form shows them.
 type facetForm struct {
 	Facet, Mode string
 	Fields      []policyField
@@ -39,7 +40,7 @@ func onOff(on bool) string {
 	return switchOff
 }
 
-// prefetchOf returns the form of what is in force.
+// prefetchOf returns the form of the settings in force.
 func prefetchOf(now, was settings.Prefetch) prefetchForm {
 	form := prefetchForm{On: onOff(now.Enabled), OnBefore: onOff(was.Enabled)}
 	for _, name := range slices.Sorted(maps.Keys(was.Facets)) {
@@ -60,7 +61,7 @@ func prefetchOf(now, was settings.Prefetch) prefetchForm {
 	return form
 }
 
-// keep has the form show again what was typed.
+// keep puts the text of a refused form into the form.
 func (f *prefetchForm) keep(r *http.Request) {
 	if _, typed := r.PostForm[prefetchField]; typed {
 		f.On = onOff(r.PostFormValue(prefetchField) == switchOn)
@@ -75,8 +76,8 @@ func (f *prefetchForm) keep(r *http.Request) {
 	}
 }
 
-// change reads what was changed of the form. A field that is empty, or that says what is
-// configured, returns to that.
+// change returns the patch of a form that was sent. An empty field, or one with the value of
+// the configuration, returns to the configuration.
 func (f *prefetchForm) change(r *http.Request) (m settings.Member[settings.PrefetchPatch], changed bool, err error) {
 	var patch settings.PrefetchPatch
 	if text, typed := r.PostFormValue(prefetchField), r.PostForm[prefetchField] != nil; typed && text != f.On {

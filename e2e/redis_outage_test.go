@@ -24,7 +24,7 @@ func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	cut := func() { f.RedisProxy.Refuse(true); f.RedisProxy.Cut() }
 	connect := func() { f.RedisProxy.Refuse(false) }
 	stall := func() { f.RedisProxy.Stall(true) }
-	// What the stalled connections carried is lost, as behind a firewall that forgot them.
+	// The bytes on stalled connections are lost, as behind a firewall that dropped its state.
 	resume := func() { f.RedisProxy.Cut(); f.RedisProxy.Stall(false) }
 	for _, outage := range []struct {
 		name       string

@@ -40,8 +40,8 @@ type Switched struct {
 	Next    *string `json:"next"`
 }
 
-// audited is what the audit says of one request that enables, disables or registers
-// entities: how many, and the first keys.
+// audited is the content of the audit entry of one request that enables, disables or
+// registers entities: how many, and the first keys.
 type audited struct {
 	Enabled *bool `json:"enabled,omitempty"` // nil: they are registered
 	choice

@@ -213,7 +213,7 @@ func (r *rig) lists(query string, want ...string) {
 	}
 }
 
-// audit returns the entries behind those that fill has made, the oldest first.
+// audit returns the entries that came after fill, the oldest first.
 func (r *rig) audit() (all []string) {
 	r.Helper()
 	entries, err := r.db.Audit(r.Context(), 100)

@@ -16,8 +16,8 @@ import (
 const openTimeout = 500 * time.Millisecond
 
 // newBreaker returns Redis' circuit breaker. As in adr-013 §11 it opens when half of at
-// least ten calls have failed; the calls are those of the last ten seconds here, since the
-// library counts by time. One answer in the state half-open closes it.
+// least ten calls have failed, here of the calls of the last ten seconds, since the library
+// counts by time. One answer in the state half-open closes it.
 func newBreaker(show func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	return gobreaker.NewCircuitBreaker[[]Result](gobreaker.Settings{
 		Name: "redis", MaxRequests: 1, Timeout: openTimeout,

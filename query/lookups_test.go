@@ -127,7 +127,7 @@ func TestLookups_TellMissingKeysApart(t *testing.T) {
 	})
 }
 
-// Every reader has an answer, and the places are free again, whatever the store does.
+// Every reader gets an answer, and the slots are free again, also if the store fails.
 func TestLookups_EndWithAFailingStore(t *testing.T) {
 	down := errors.New("the database is away")
 	for name, s := range map[string]*slowStore{

@@ -90,9 +90,9 @@ func (s *Server) queued(c echo.Context, e schemas.Entity) error {
 // it is not certain.
 const surePatience = 5 * time.Second
 
-// insist enqueues a refresh of one entity and waits until Kafka has the request: a person
-// who asks for a refresh must not lose it to a publish that fails, or to the end of this
-// process. The error is the problem to answer with if it is not queued.
+// insist enqueues a refresh of one entity and waits until Kafka has the request: a refresh of
+// a person must not be lost to a failed publish, or to the end of this process. The error is
+// the problem to answer with if it is not queued.
 func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
 	answers, errs := s.insistAll(c, who, []wanted{s.wanted(c.Request().Context(), who.Name, e, f)})
 	return answers[0], errs[0]

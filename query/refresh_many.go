@@ -22,7 +22,7 @@ import (
 // room for keysMost keys of 256 bytes of which JSON escapes each.
 const maxRefreshBody = 256 << 10
 
-// The reasons for a key that can't be refreshed, besides those of an Answer.
+// Reasons of keys that can't be refreshed, besides the reasons of an Answer.
 const (
 	reasonBadKey   = "BAD_KEY"
 	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it

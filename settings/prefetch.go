@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Prefetch is what can be changed of how a source's entities are prefetched, and what is
-// needed to read it. Facets are those that the configuration prefetches.
+// Prefetch has the prefetch settings of a source. Facets has the facets that the configuration
+// prefetches.
 type Prefetch struct {
 	Enabled bool                     `json:"enabled"`
 	Facets  map[string]PrefetchFacet `json:"facets"`
@@ -95,8 +95,7 @@ func (d *Duration) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// PrefetchOverride is what was changed of how a source's entities are prefetched; a member
-// that is nil is as it is configured.
+// PrefetchOverride has the changed prefetch settings of a source. A nil member is as configured.
 type PrefetchOverride struct {
 	Enabled *bool                    `json:"enabled,omitempty"`
 	Facets  map[string]FacetOverride `json:"facets,omitempty"`

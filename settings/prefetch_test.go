@@ -75,7 +75,7 @@ func TestPrefetch_RefusesWhatDoesNotHold(t *testing.T) {
 	}
 }
 
-// A stop keeps what was changed, and a limiter reads its part.
+// A stop keeps the changes, and a limiter reads its part of them.
 func TestPrefetch_IsKeptByAStopAndNotALimitersPart(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"prefetch":{"enabled":false}}`)

@@ -1,8 +1,8 @@
 // Package settings changes the quotas of sources, and how their entities are prefetched,
-// while they run, and stops them in an emergency. What is changed lies over what is
-// configured: it is refused unless the quota and the intervals that result can be held, it
-// is written down with who wanted it, and every limiter and scheduler reads it within two
-// seconds, so that no process has to be restarted or even reached.
+// while they run, and stops them in an emergency. A change lies over the configuration: it is
+// refused unless the quota and the intervals that result can be held, it is written with an
+// audit entry, and every limiter and scheduler reads it within two seconds, so that no
+// process has to be restarted or even reached.
 package settings
 
 import (
@@ -31,18 +31,16 @@ const (
 // One of them always succeeds, so this many actors may act at the same instant.
 const tries = 20
 
-// Settings are what can be changed of all sources: what is configured, and what was
-// changed of it.
+// Settings are the configured settings of all sources, and the changes over them.
 type Settings struct {
 	store   Store
 	sources map[string]Source
 }
 
-// Source is what is configured of a source.
+// Source has the configured settings of a source.
 type Source struct {
 	Quota limiter.Config
-	// Prefetch returns how entities are prefetched with what was changed of it, or all that
-	// is wrong with that.
+	// Prefetch returns the prefetch settings with a change, or all mistakes in it.
 	Prefetch func(PrefetchOverride) (Prefetch, error)
 }
 

@@ -33,7 +33,7 @@ type Override struct {
 	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: as it is configured
 }
 
-// prefetch returns what was changed of how entities are prefetched.
+// prefetch returns the changed prefetch settings.
 func (o Override) prefetch() PrefetchOverride {
 	if o.Prefetch == nil {
 		return PrefetchOverride{}
@@ -41,7 +41,7 @@ func (o Override) prefetch() PrefetchOverride {
 	return *o.Prefetch
 }
 
-// Quota is what can be changed of a source, and what is needed to read it.
+// Quota has the settings of a source that can change, and the members to read them by.
 type Quota struct {
 	Policies    []Policy          `json:"policies"`
 	LowCeilings []limiter.Ceiling `json:"lowCeilings"`
@@ -67,7 +67,7 @@ func quotaOf(c limiter.Config, prefetch Prefetch) Quota {
 	return q
 }
 
-// effective returns what a change comes to, or a RefusedError.
+// effective returns the settings with a change, or a RefusedError.
 func effective(source Source, o Override) (Quota, error) {
 	changed, err := source.Quota.With(o.Override)
 	if err == nil {
@@ -127,7 +127,7 @@ func (s *Settings) Quota(ctx context.Context, source string) (limiter.Override, 
 	return o.Override, kept.Revision, err
 }
 
-// Prefetch returns what was changed of how a source's entities are prefetched.
+// Prefetch returns the changed prefetch settings of a source.
 func (s *Settings) Prefetch(ctx context.Context, source string) (PrefetchOverride, error) {
 	kept, err := s.store.Setting(ctx, source)
 	if err != nil {

@@ -27,8 +27,8 @@ var unaudited = map[string]string{
 	"POST /console/logout":                 "deletes the cookie of one browser",
 }
 
-// actRoutes returns the routes of the admin API and of the console by which something is
-// changed: those of the OpenAPI document, and those of the console's source.
+// actRoutes returns the routes that change something: of the admin API by the OpenAPI
+// document, of the console by its source.
 func actRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)

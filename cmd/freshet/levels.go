@@ -153,7 +153,7 @@ func (l *levels) handler(log *slog.Logger, noted func(context.Context, store.Aud
 	}.Handler()
 }
 
-// levelEntry is what the audit says of a change of the level of this process.
+// levelEntry returns the audit entry of a change of the log level of this process.
 func levelEntry(by string, from, to slog.Level, d time.Duration) store.AuditEntry {
 	text := func(level slog.Level) json.RawMessage {
 		text, err := json.Marshal(map[string]string{"process": workerName(), "level": level.String(), "for": d.String()})

@@ -138,7 +138,7 @@ func (p parts) secrets(c source.Config) (map[string]string, error) {
 	return found, nil
 }
 
-// settings returns what can be changed of all sources, and what is changed of it.
+// settings returns the settings of all sources that can change while freshet runs.
 func (p parts) settings() *settings.Settings {
 	sources := map[string]settings.Source{}
 	for name, s := range p.config.Sources {

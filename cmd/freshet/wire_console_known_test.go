@@ -266,7 +266,7 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 	}
 }
 
-// refreshOne refreshes one entity and returns what the console says of it.
+// refreshOne refreshes one entity and returns the words of the console.
 func refreshOne(t *testing.T, k console.Known, e schemas.Entity, c access.Client) (string, error) {
 	t.Helper()
 	results, err := k.Refresh(t.Context(), []schemas.Entity{e}, c)

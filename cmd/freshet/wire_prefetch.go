@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// withPrefetch returns the source with what was changed of how its entities are prefetched,
-// or all that is wrong with that. Whether prefetching is enabled is not a part of it.
+// withPrefetch returns the source with changed prefetch settings, or all mistakes in them. The
+// prefetch switch is not a part of a source.
 func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, error) {
 	if len(o.Facets) == 0 {
 		return s, nil
@@ -66,8 +66,7 @@ func (s SourceConfig) prefetchedFacets() map[string]scheduler.Config {
 	return all
 }
 
-// prefetch returns how entities are prefetched with what was changed of it, as settings show
-// it, or all that is wrong with that.
+// prefetch returns the prefetch settings of the source with a change, or all mistakes in it.
 func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, error) {
 	changed, err := s.withPrefetch(o)
 	if err != nil {
@@ -93,9 +92,9 @@ const (
 	prefetchReadTimeout  = 500 * time.Millisecond
 )
 
-// livePrefetch is how a source's entities are prefetched now: as configured, with what was
-// changed of it. While the settings can't be read, the last ones stay in force. Its methods
-// may be called concurrently.
+// livePrefetch has the prefetch settings of a source that are in force: the configuration with
+// the changes of the settings. While the settings can't be read, the last ones stay in force.
+// Its methods may be called concurrently.
 type livePrefetch struct {
 	source string
 	config SourceConfig
