@@ -32,9 +32,10 @@ type act struct {
 }
 
 var acts = map[string]string{
-	"set": "changed the quota", "stop": "stopped the source", "resume": "resumed the source",
+	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
 	"key-create": "made an API key", "key-revoke": "revoked an API key",
-	"entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",
+	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario", "log-level": "changed the log level",
+	"entities-register": "registered entities", "entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",
 	"replay-started": "ordered a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "had a replay done",
 	"purge-started": "ordered a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "had a purge done",
 }

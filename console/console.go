@@ -79,6 +79,7 @@ func New(needs Needs) *Console {
 		mux.Handle(pattern, c.guarded(mayAct, h))
 	}
 	mux.Handle("POST "+root+"/look", c.guarded(mayRefresh, c.refresh))
+	mux.Handle("POST "+root+"/refresh", c.guarded(mayRefresh, c.refreshMany))
 	mux.HandleFunc("GET "+root+"/login", c.loginPage)
 	mux.HandleFunc("POST "+root+"/login", c.login)
 	mux.HandleFunc("POST "+root+"/logout", c.logout)

@@ -20,6 +20,7 @@ import (
 type (
 	fakeNow     rig
 	fakeKnown   rig
+	fakeAudit   rig
 	fakeLimits  rig
 	fakeLetters rig
 	fakeGuard   rig
@@ -30,9 +31,12 @@ type (
 func (f *fakeNow) Lanes(source string) []Lane                { return f.lanes[source] }
 func (f *fakeNow) Reads() []Reads                            { return f.reads }
 func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
-func (f *fakeKnown) CheckKey(schemas.Entity) error           { return f.keyWrong }
 func (f *fakeGuard) Required() bool                          { return f.asks }
 func (f *fakeWeather) Now() string                           { return f.weather }
+func (f *fakeKnown) CheckKey(e schemas.Entity) error {
+	return errors.Join(f.keyWrong, f.keyWrongs[e.Key])
+}
+
 func (f *fakeLetters) Jobs(ctx context.Context) ([]store.LetterJob, error) {
 	f.meet(ctx)
 	f.mu.Lock()
@@ -54,7 +58,7 @@ func (f *fakeLetters) Job(_ context.Context, id string) (store.LetterJob, error)
 func (f *fakeMeters) Request(client string, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.counted = append(f.counted, client)
+	f.counted = append(f.counted, slices.Repeat([]string{client}, n)...)
 	if f.most > 0 && len(f.counted) > f.most {
 		p := problem.New(http.StatusTooManyRequests, "too-many-requests", "This is more than they may.")
 		p.After = 90 * time.Second
@@ -77,9 +81,20 @@ func (*fakeKnown) Sees(c access.Client, e schemas.Entity, visibility string) boo
 	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }
 
-func (f *fakeKnown) Refresh(_ context.Context, e schemas.Entity, _ access.Client) (string, error) {
-	f.refreshed = append(f.refreshed, e)
-	return f.told, f.broken
+func (f *fakeKnown) Refresh(_ context.Context, all []schemas.Entity, _ access.Client) ([]Refreshed, error) {
+	f.refreshed = append(f.refreshed, all...)
+	results := make([]Refreshed, len(all))
+	for i, e := range all {
+		results[i] = Refreshed{Queued: e.Key != "cooling", Told: f.told}
+	}
+	return results, f.broken
+}
+
+func (f *fakeAudit) Noted(_ context.Context, entry store.AuditEntry) error {
+	if f.broken == nil {
+		f.noted = append(f.noted, entry)
+	}
+	return f.broken
 }
 
 func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error) {

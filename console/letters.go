@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -130,6 +131,7 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 		return l, errors.New("there is no such source")
 	}
 	f.Reason, f.Fingerprint, f.Facet, f.Key = schemas.DeadLetterReason(get("reason")), get("fingerprint"), get("facet"), get("key")
+	f.Facet, f.Key = letters.FacetAndKey(f.Facet, f.Key, func(name string) bool { return slices.Contains(c.Facets[source], name) })
 	l.Attempts, l.Offset = get("attempts"), get("offset")
 	f.Handled = get("handled")
 	if f.Handled == "" {

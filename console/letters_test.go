@@ -74,3 +74,22 @@ func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
 		t.Errorf("%.600s", got)
 	}
 }
+
+// A listed key is FACET/KEY; the form takes it as it takes the key alone.
+func TestLetters_FilterTakesAListedKey(t *testing.T) {
+	for query, want := range map[string]store.LetterFilter{
+		"key=somebody":                   {Key: "somebody"},
+		"key=character/some/body":        {Facet: "character", Key: "some/body"},
+		"key=other/somebody":             {Key: "other/somebody"},
+		"facet=character&key=other/some": {Facet: "character", Key: "other/some"},
+	} {
+		r := newRig(t)
+		r.get(root + "/letters?source=nexon&" + query)
+		if len(r.filters) == 0 {
+			t.Fatalf("%s: nothing was listed", query)
+		}
+		if got := r.filters[0]; got.Facet != want.Facet || got.Key != want.Key {
+			t.Errorf("%s: got facet %q and key %q, want %q and %q", query, got.Facet, got.Key, want.Facet, want.Key)
+		}
+	}
+}

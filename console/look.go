@@ -29,6 +29,11 @@ type looked struct {
 	Key     string
 	Problem string // with what was asked for
 	Told    string // what became of a refresh
+	// MaxKeys is how many keys one form refreshes. Keys is the text of the form that was
+	// sent, and Results has the result of each key.
+	MaxKeys int
+	Keys    string
+	Results []keyResult
 	Entity  *Entity
 	Why     string
 	Content string
@@ -45,24 +50,6 @@ type happened struct {
 
 func (c *Console) look(w http.ResponseWriter, r *http.Request, who access.Client) {
 	c.showEntity(w, r, who, http.StatusOK, "")
-}
-
-// refresh asks for an entity as a person does, and shows it then.
-func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Client) {
-	e := entityOf(r)
-	if why := c.noEntity(e); why != "" {
-		c.showEntity(w, r, who, http.StatusBadRequest, "")
-		return
-	}
-	ctx, cancel := bounded(r)
-	defer cancel()
-	told, err := c.Known.Refresh(ctx, e, who)
-	if err != nil {
-		c.trouble(w, r, "The refresh could not be asked for.", err)
-		return
-	}
-	c.Log.Info("a person asked for a refresh", "entity", e.String(), "actor", who.Name)
-	c.showEntity(w, r, who, http.StatusOK, told)
 }
 
 // entityOf reads what a form names. A facet may come with its source, from the list of all.
@@ -94,7 +81,7 @@ func (c *Console) noEntity(e schemas.Entity) string {
 
 func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.Client, status int, told string) {
 	e := entityOf(r)
-	p := looked{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Told: told}
+	p := looked{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Told: told, MaxKeys: maxRefreshKeys}
 	if e.Key == "" && e.Facet == "" {
 		c.render(w, r, http.StatusOK, "look", "Look up", p)
 		return

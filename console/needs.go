@@ -25,7 +25,9 @@ type Needs struct {
 	// Schedule is asked only where somebody looks.
 	Schedule Schedule
 	Letters  Letters
-	Guard    Guard
+	// Audit keeps the acts that leave no entry of their own.
+	Audit Audit
+	Guard Guard
 	// Meters bounds what one client may ask of this process.
 	Meters Meters
 	// Weather breaks the upstream of a demonstration; nil: there is none.
@@ -103,9 +105,21 @@ type Known interface {
 	Sees(c access.Client, e schemas.Entity, visibility string) bool
 	// CheckKey returns why there can be no such entity.
 	CheckKey(e schemas.Entity) error
-	// Refresh asks for it in the HIGH lane, as a person does, and says in words what became
-	// of that. What the client may not see it may not have fetched.
-	Refresh(ctx context.Context, e schemas.Entity, c access.Client) (told string, err error)
+	// Refresh enqueues refreshes of entities of one facet in the HIGH lane, as a person does,
+	// and returns a result for each. An entity that the client may not see is refused.
+	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]Refreshed, error)
+}
+
+// Refreshed is the result of the refresh of one entity.
+type Refreshed struct {
+	Queued bool
+	Told   string // in words
+}
+
+// Audit keeps the entries of acts.
+type Audit interface {
+	// Noted writes an entry by itself.
+	Noted(ctx context.Context, entry store.AuditEntry) error
 }
 
 // Entity is what is known of one entity.

@@ -18,6 +18,8 @@ type Schedule interface {
 // Scheduled is how it stands with the schedule of one source.
 type Scheduled struct {
 	Facets []FacetSchedule
+	// Disabled: prefetching is switched off in the settings.
+	Disabled bool
 	// Due is what is due.
 	Due Due
 	// Feed is how many calls a second the schedulers may feed into the LOW lane now, all
@@ -38,7 +40,8 @@ type Read[T any] struct {
 	Trouble string
 }
 
-// FacetSchedule is how a facet is prefetched, as it is configured in this process.
+// FacetSchedule is how a facet is prefetched, by the configuration of this process and the
+// settings.
 type FacetSchedule struct {
 	Facet string
 	Mode  string // off, tiers, adaptive

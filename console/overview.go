@@ -67,11 +67,14 @@ func (c *Console) setWeather(w http.ResponseWriter, r *http.Request, who access.
 		}
 		ctx, cancel := bounded(r)
 		defer cancel()
-		if err := c.Weather.Set(ctx, name); err != nil {
+		err := c.note(ctx, who, "fault-scenario", "", map[string]string{"scenario": name})
+		if err == nil {
+			err = c.Weather.Set(ctx, name)
+		}
+		if err != nil {
 			c.trouble(w, r, "The weather could not be changed.", err)
 			return
 		}
-		c.Log.Info("the upstream's weather was changed", "weather", name, "actor", who.Name)
 		done(w, r, root, "weather")
 		return
 	}

@@ -51,7 +51,7 @@ var navigation = []link{
 
 // said is what a page says after an act, by the code in its address.
 var said = map[string]string{
-	"changed":     "The quota is changed. All processes follow within two seconds.",
+	"changed":     "The settings are changed. All processes follow within two seconds.",
 	"unchanged":   "Nothing was different from what is in force; nothing was changed.",
 	"stopped":     "The source is told to stop: all processes follow within two seconds. Requests wait, and none is lost within a day (HIGH; LOW three days).",
 	"resumed":     "The source is told to go on: all processes follow within two seconds.",

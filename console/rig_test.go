@@ -23,23 +23,24 @@ type rig struct {
 	*Console
 	mu sync.Mutex
 
-	lanes    map[string][]Lane
-	sched    map[string]Scheduled
-	reads    []Reads
-	depends  []Dependency
-	entity   Entity
-	keyWrong error
-	told     string
-	views    map[string]limiter.View
-	states   map[string]settings.State
-	audit    []settings.Entry
-	list     []store.Letter
-	groups   []store.LetterGroup
-	shown    schemas.DeadLetter
-	planned  letters.Planned
-	jobs     []store.LetterJob
-	broken   error // of whatever is asked
-	refusing error // of what is ordered
+	lanes     map[string][]Lane
+	sched     map[string]Scheduled
+	reads     []Reads
+	depends   []Dependency
+	entity    Entity
+	keyWrong  error
+	keyWrongs map[string]error // by key
+	told      string
+	views     map[string]limiter.View
+	states    map[string]settings.State
+	audit     []settings.Entry
+	list      []store.Letter
+	groups    []store.LetterGroup
+	shown     schemas.DeadLetter
+	planned   letters.Planned
+	jobs      []store.LetterJob
+	broken    error // of whatever is asked
+	refusing  error // of what is ordered
 	// uncounted is why letters can't be counted. together, unless it is nil, is closed when
 	// four reads of letters have begun; until then they wait.
 	uncounted error
@@ -55,6 +56,7 @@ type rig struct {
 
 	// What was done.
 	refreshed  []schemas.Entity
+	noted      []store.AuditEntry
 	orders     []settings.Order
 	patches    []settings.Patch
 	ordered    []letters.Order
@@ -76,7 +78,7 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	r.reads = []Reads{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
 	needs := Needs{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), Letters: (*fakeLetters)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
+		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), Letters: (*fakeLetters)(r), Audit: (*fakeAudit)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
@@ -114,8 +116,12 @@ func theQuota() settings.Quota {
 	return settings.Quota{Policies: []settings.Policy{
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
 		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
-	}, LowCeilings: []limiter.Ceiling{{From: 19, To: 23, Rate: 150}}}
+	}, LowCeilings: []limiter.Ceiling{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
+		"character": {Mode: "tiers", Hot: hours(1), Warm: hours(6), Cold: hours(24), Least: hours(1) / 2, Most: hours(168)},
+	}}}
 }
+
+func hours(n int) settings.Duration { return settings.Duration(time.Duration(n) * time.Hour) }
 
 // theView is a limiter that flows; since is for how long its process has gone on.
 func theView(source string, since time.Duration) limiter.View {

@@ -55,7 +55,7 @@ func (s Scheduled) unread() bool { return len(s.Facets) == 0 }
 // prefetches reports whether entities of any facet are asked for by themselves.
 func (s Scheduled) prefetches() bool {
 	for _, f := range s.Facets {
-		if f.Mode != modeOff {
+		if f.Mode != modeOff && !s.Disabled {
 			return true
 		}
 	}
@@ -72,6 +72,8 @@ func prefetchState(s Scheduled) fact {
 	switch {
 	case s.unread():
 		return fact{Text: "not known", Tone: toneWarn}
+	case s.Disabled:
+		return fact{Text: "switched off", Tone: toneWarn}
 	case !s.prefetches():
 		return fact{Text: "not prefetched"}
 	case s.Schedulers.Trouble != "":
@@ -89,6 +91,9 @@ func scheduleSays(source string, of *seen, now time.Time) string {
 	s := of.Sched
 	if s.unread() {
 		return "What is prefetched of " + source + " could not be read; look again in a moment. " + lowSays(of)
+	}
+	if s.Disabled {
+		return "Prefetching of " + source + " is switched off in the settings: its entities are fetched when somebody reads them. " + lowSays(of)
 	}
 	if !s.prefetches() {
 		return source + " is fetched when somebody asks: no facet of it is prefetched. " + lowSays(of)

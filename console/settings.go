@@ -27,6 +27,7 @@ type settingsOf struct {
 	Ceilings string
 	// CeilingsBefore is what is configured.
 	CeilingsBefore string
+	Prefetch       prefetchForm
 	Note           string
 }
 
@@ -97,6 +98,7 @@ func (s *settingsOf) fill() {
 		}})
 	}
 	s.Ceilings, s.CeilingsBefore = ceilingsText(now.LowCeilings), ceilingsText(s.Configured.LowCeilings)
+	s.Prefetch = prefetchOf(now.Prefetch, s.Configured.Prefetch)
 }
 
 // keep has the form show again what was typed.
@@ -110,6 +112,7 @@ func (s *settingsOf) keep(r *http.Request) {
 			f.Value = shown(r.PostFormValue(f.Name), 40)
 		}
 	}
+	s.Prefetch.keep(r)
 	s.Ceilings, s.Note = shown(r.PostFormValue("ceilings"), errorShown), shown(r.PostFormValue("note"), noteMost)
 }
 
@@ -154,7 +157,11 @@ func readCeilings(text string) (settings.Ceilings, error) {
 // changeOf reads what was changed of a quota. What is as it was stays as it was.
 func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
-		return settings.Patch{Policies: settings.Configured[map[string]settings.Member[settings.PolicyPatch]](), LowCeilings: settings.Configured[settings.Ceilings]()}, true, nil
+		return settings.Patch{
+			Policies:    settings.Configured[map[string]settings.Member[settings.PolicyPatch]](),
+			LowCeilings: settings.Configured[settings.Ceilings](),
+			Prefetch:    settings.Configured[settings.PrefetchPatch](),
+		}, true, nil
 	}
 	form := settingsOf{State: s}
 	form.fill()
@@ -186,5 +193,7 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 			patch.LowCeilings = settings.Configured[settings.Ceilings]()
 		}
 	}
-	return patch, changed, errors.Join(errs...)
+	prefetch, also, err := form.Prefetch.change(r)
+	patch.Prefetch, changed = prefetch, changed || also
+	return patch, changed, errors.Join(append(errs, err)...)
 }

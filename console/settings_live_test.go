@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/html"
+
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/settings"
 )
 
 func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
@@ -112,7 +115,7 @@ func TestASourceCanBeStoppedThoughItsSettingsCanNotBeRead(t *testing.T) {
 	r := newRig(t)
 	r.broken = errBroken
 	d := r.get(root + "/settings")
-	if d.status != 200 || !strings.Contains(d.text(), "Stop all calls of nexon") || !strings.Contains(d.text(), "The settings of nexon can't be read") || strings.Contains(d.text(), "Change the quota") {
+	if d.status != 200 || !strings.Contains(d.text(), "Stop all calls of nexon") || !strings.Contains(d.text(), "The settings of nexon can't be read") || strings.Contains(d.text(), "Change the settings") {
 		t.Errorf("%d %s", d.status, d.text())
 	}
 	d = r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}})
@@ -144,5 +147,56 @@ func TestAStopThatIsNotObeyedYetIsNoWordOfAllBeingWell(t *testing.T) {
 	v.Policies = nil
 	if got := budgetSays("nexon", &v, rates{}, then); got != "nexon has not been called yet; "+told+"." {
 		t.Error(got)
+	}
+}
+
+func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
+	r := newRig(t)
+	s := r.states["nexon"]
+	now := theQuota()
+	now.Prefetch.Enabled = false
+	facet := now.Prefetch.Facets["character"]
+	facet.Hot, facet.Active = hours(1)/2, settings.Active{Params: []string{"ocid"}}
+	now.Prefetch.Facets["character"] = facet
+	s.Effective = &now
+	r.states["nexon"] = s
+	text := r.get(root + "/settings").text()
+	for _, want := range []string{"Prefetching of character: intervals by tier", "changed; configured 1h", "changed; configured on", "changed; configured {}", "configured 168h"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got a page without %q", want)
+		}
+	}
+}
+
+// A refused form is shown again with its text.
+func TestSettings_KeepWhatWasTypedOfPrefetch(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	d := r.open("POST", root+"/settings/nexon", quotaForm("prefetch", "off", "prefetch.character.hot", "often"))
+	if d.status != 400 {
+		t.Fatalf("got %d, want 400", d.status)
+	}
+	found := ""
+	d.each(func(n *html.Node) {
+		if attr(n, "name") == "prefetch.character.hot" {
+			found += attr(n, "value") + " "
+		}
+	})
+	if !strings.Contains(found, "often") {
+		t.Errorf("the field's values: got %q, want often among them", found)
+	}
+}
+
+func TestSchedule_SaysThatPrefetchIsSwitchedOff(t *testing.T) {
+	r := newRig(t)
+	s := theSchedule()
+	s.Disabled = true
+	r.sched["nexon"] = s
+	d := r.get(root + "/schedule")
+	if got := d.fact("prefetch.nexon"); got != "switched off" {
+		t.Errorf("state: got %q, want switched off", got)
+	}
+	if !strings.Contains(d.text(), "Prefetching of nexon is switched off in the settings") {
+		t.Error("the page does not say that prefetching is switched off")
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 const (
 	burstKeys    = 5_000
-	burstReaders = 256
+	burstReaders = 1_000
 )
 
 // burst is what became of a burst of reads of new keys.
@@ -90,34 +90,32 @@ func reasonOf(problem []byte) string {
 	return string(problem)
 }
 
-// report logs the figures. More refusals than maxRefused fail the test.
-func (b burst) report(t *testing.T, maxRefused int) {
+// report logs the figures. A refusal fails the test.
+func (b burst) report(t *testing.T) {
 	t.Helper()
 	at := func(part float64) time.Duration {
 		return b.took[int(part*float64(len(b.took)-1))].Round(time.Millisecond)
 	}
 	t.Logf("%d new keys over %d connections in %v: statuses %v, reasons of 503 %v; p50 %v, p99 %v, longest %v",
 		burstKeys, burstReaders, b.all.Round(time.Millisecond), b.statuses, b.refusals, at(.5), at(.99), at(1))
-	if got := burstKeys - b.statuses[http.StatusOK] - b.statuses[http.StatusAccepted]; got > maxRefused {
-		t.Errorf("%d reads were refused, want at most %d", got, maxRefused)
+	if got := burstKeys - b.statuses[http.StatusOK] - b.statuses[http.StatusAccepted]; got > 0 {
+		t.Errorf("%d reads were refused, want none", got)
 	}
 }
 
 // A reader of a new key has no stored copy to be served, so it waits for its request to be
-// accepted. 5,000 of them over 256 connections must all be accepted while the services are
-// well.
+// accepted. 1,000 readers of 5,000 new keys must all be accepted while the services answer.
 func TestBurst_NewKeysAreAccepted(t *testing.T) {
 	f := newFleet(t)
 	api := f.query()
 	f.worker()
-	readBurst(t, api+"/v1/"+f.Source+"/character/").report(t, 0)
+	readBurst(t, api+"/v1/"+f.Source+"/character/").report(t)
 }
 
-// The embedded parts share the process with the reader's load: one read in a hundred may be
-// refused.
-func TestBurst_OfDevRefusesAtMostOneInHundred(t *testing.T) {
+// The embedded parts share the process with the load of the readers.
+func TestBurst_OfDevIsAccepted(t *testing.T) {
 	f := newSite(t)
 	p, err := f.Start(t.Context(), "dev", `Query API +http://([0-9.:]+)`, nil, "dev", "--no-demo", "--listen", "127.0.0.1:0")
 	f.check(err)
-	readBurst(t, p.URL()+"/v1/nexon/character/").report(t, burstKeys/100)
+	readBurst(t, p.URL()+"/v1/nexon/character/").report(t)
 }

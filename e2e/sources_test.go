@@ -204,8 +204,8 @@ func (c *testSource) request(keys ...string) {
 	}
 }
 
-// queued reads a key until it is queued, fresh or held. The circuit breaker of the query
-// service stays open for 30 s after timeouts.
+// queued reads a key until it is queued, fresh or held. The circuit breaker of Redis in the
+// query service rejects requests for up to 2 s after timeouts.
 func (c *testSource) queued(key string) error {
 	deadline := time.Now().Add(2 * timeout)
 	for {

@@ -40,12 +40,27 @@ type Switched struct {
 	Next    *string `json:"next"`
 }
 
-// audited is what the audit says of a Switch.
+// audited is the content of the audit entry of one request that enables, disables or
+// registers entities: how many, and the first keys.
 type audited struct {
-	Enabled bool `json:"enabled"`
+	Enabled *bool `json:"enabled,omitempty"` // nil: they are registered
 	choice
-	Keys []string `json:"keys,omitempty"`
-	More int      `json:"moreKeys,omitempty"`
+	Entities int      `json:"entities"`
+	Keys     []string `json:"keys,omitempty"`
+	More     int      `json:"moreKeys,omitempty"`
+}
+
+// naming returns the entry with the first of these keys.
+func (a audited) naming(keys []string) audited {
+	a.Entities, a.Keys = len(keys), keys[:min(len(keys), auditKeys)]
+	a.More = len(keys) - len(a.Keys)
+	return a
+}
+
+// note writes the audit entry of a request before the request changes anything, so that no
+// change is without one.
+func (s *Entities) note(r *http.Request, action string, a audited) error {
+	return s.Store.Noted(r.Context(), s.entry(r, action, a.Source, a))
 }
 
 // switching returns the handler that sets the flag of one page of entities.
@@ -64,17 +79,17 @@ func (s *Entities) switching(enabled bool) admin.Handle {
 		if err != nil {
 			return admin.Answer{}, err
 		}
-		if o.After == "" { // once for all pages, and before the first: it is done by somebody known
-			said := audited{Enabled: enabled, choice: o.choice, Keys: o.Keys[:min(len(o.Keys), auditKeys)]}
-			said.More = len(o.Keys) - len(said.Keys)
-			if err := s.Store.Noted(r.Context(), s.entry(r, action, o.Source, said)); err != nil {
+		said := audited{Enabled: &enabled, choice: o.choice}
+		if o.Keys != nil {
+			if err := s.note(r, action, said.naming(o.Keys)); err != nil {
 				return admin.Answer{}, err
 			}
-		}
-		if o.Keys != nil {
 			return s.switchKeys(r.Context(), filter, o.Keys, enabled)
 		}
-		return s.switchPage(r.Context(), filter, after, enabled)
+		return s.switchPage(r.Context(), filter, after, enabled, func(n int) error {
+			said.Entities = n
+			return s.note(r, action, said)
+		})
 	}
 }
 
@@ -110,13 +125,19 @@ func (s *Entities) switchKeys(ctx context.Context, f store.EntityFilter, keys []
 	return admin.Answer{Body: Switched{Changed: n, Done: true}}, err
 }
 
-// switchPage sets the flag of what is chosen of the next rows.
-func (s *Entities) switchPage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool) (admin.Answer, error) {
+// switchPage sets the flag of the chosen entities among the next rows. It calls note with
+// their number before, unless there are none.
+func (s *Entities) switchPage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, note func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other
 	found, next, err := s.page(ctx, f, after, lookMost)
 	if err != nil {
 		return admin.Answer{}, err
+	}
+	if len(found) > 0 {
+		if err := note(len(found)); err != nil {
+			return admin.Answer{}, err
+		}
 	}
 	answer := Switched{Done: next == nil, Next: next}
 	var first time.Time

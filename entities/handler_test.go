@@ -1,6 +1,8 @@
 package entities
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -18,6 +20,7 @@ func (r *rig) fill() {
 	r.put("a", `{"key":"ab","tier":"hot"}`, `{"key":"ac","tier":"warm"}`, `{"key":"b","tier":"hot","enabled":false}`)
 	r.put("b", `{"key":"ab"}`, `{"key":"b"}`)
 	r.ok(http.MethodPost, "/entities", `{"source":"other","facet":"a","entities":[{"key":"ab"}]}`)
+	r.filled = len(r.audit())
 	r.told = nil
 }
 
@@ -105,18 +108,18 @@ func TestEntitiesAreDisabledAndEnabledByFilterAndByKeys(t *testing.T) {
 		t.Errorf("told %q, want %q", r.told, want)
 	}
 	want := []string{
-		`somebody entities-disable nexon {"enabled":false,"source":"nexon","prefix":"a"}`,
-		`somebody entities-disable nexon {"enabled":false,"source":"nexon"}`,
-		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"a","tier":"hot"}`,
-		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"b","keys":["b","b","nobody"]}`,
-		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"b","keys":["b"]}`,
+		`somebody entities-disable nexon {"enabled":false,"source":"nexon","prefix":"a","entities":3}`,
+		`somebody entities-disable nexon {"enabled":false,"source":"nexon","entities":1}`,
+		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"a","tier":"hot","entities":2}`,
+		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"b","entities":3,"keys":["b","b","nobody"]}`,
+		`somebody entities-enable nexon {"enabled":true,"source":"nexon","facet":"b","entities":1,"keys":["b"]}`,
 	}
 	if got := r.audit(); !slices.Equal(got, want) {
 		t.Errorf("the audit has %q, want %q", got, want)
 	}
 }
 
-func TestOneRequestSwitchesAPartAndTheAuditHasOneRowForAll(t *testing.T) {
+func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
 	r := newRig(t)
 	const n = 2*lookMost + 7
 	all := make([]store.Registered, n)
@@ -136,8 +139,19 @@ func TestOneRequestSwitchesAPartAndTheAuditHasOneRowForAll(t *testing.T) {
 			after = *a.Next
 		}
 	}
-	if changed != (n+2)/3 || requests != 3 || len(r.audit()) != 1 {
-		t.Errorf("%d in %d requests, the audit has %q", changed, requests, r.audit())
+	if changed != (n+2)/3 || requests != 3 {
+		t.Errorf("got %d changed in %d requests, want %d in 3", changed, requests, (n+2)/3)
+	}
+	var counts []int
+	sum := 0
+	entries, err := r.db.Audit(t.Context(), 100)
+	for _, e := range entries {
+		var said audited
+		err = errors.Join(err, json.Unmarshal(e.After, &said))
+		counts, sum = append(counts, said.Entities), sum+said.Entities
+	}
+	if err != nil || len(counts) != requests || sum != changed {
+		t.Errorf("entities in the audit: got %v (%v), want %d entries with the sum %d", counts, err, requests, changed)
 	}
 	if a := r.ok(http.MethodGet, "/entities/count?enabled=false", ""); a.Count != changed {
 		t.Error(a.text)

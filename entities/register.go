@@ -125,6 +125,16 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, err
 	}
 	n := len(all)
+	if n > 0 {
+		keys := make([]string, n)
+		for i, r := range all {
+			keys[i] = r.Entity.Key
+		}
+		said := audited{choice: choice{Source: b.Source, Facet: b.Facet}}
+		if err := s.note(r, "entities-register", said.naming(keys)); err != nil {
+			return admin.Answer{}, err
+		}
+	}
 	added, err := s.Store.RegisterEntities(r.Context(), all)
 	if err != nil {
 		return admin.Answer{}, err

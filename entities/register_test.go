@@ -28,8 +28,12 @@ func TestEntitiesAreRegisteredAndToldAsTheyAre(t *testing.T) {
 	if e := r.ok(http.MethodGet, "/entities?prefix=z", "").Entities[0]; e.Tier != "hot" || !e.DueAt.Equal(start.Add(time.Hour+time.Second)) {
 		t.Errorf("%+v", e)
 	}
-	if entries := r.audit(); len(entries) != 0 {
-		t.Errorf("the audit has %q", entries)
+	said := []string{
+		`somebody entities-register nexon {"source":"nexon","facet":"a","entities":2,"keys":["x/y","z"]}`,
+		`somebody entities-register nexon {"source":"nexon","facet":"a","entities":2,"keys":["z","z"]}`,
+	}
+	if got := r.audit(); !slices.Equal(got, said) {
+		t.Errorf("audit: got %q, want %q", got, said)
 	}
 }
 

@@ -34,6 +34,7 @@ type rig struct {
 	handler http.Handler
 	db      *sqlite.Store
 	down    bool
+	filled  int // audit entries that fill has made
 	told    []string
 	log     bytes.Buffer
 }
@@ -181,6 +182,7 @@ func (r *rig) lists(query string, want ...string) {
 	}
 }
 
+// audit returns the entries that came after fill, the oldest first.
 func (r *rig) audit() (all []string) {
 	r.Helper()
 	entries, err := r.db.Audit(r.Context(), 100)
@@ -190,7 +192,7 @@ func (r *rig) audit() (all []string) {
 	for _, e := range slices.Backward(entries) {
 		all = append(all, fmt.Sprintf("%s %s %s %s", e.Actor, e.Action, e.Source, e.After))
 	}
-	return all
+	return all[r.filled:]
 }
 
 // refuses fails the test unless the request is refused like that.

@@ -307,7 +307,20 @@ func (l *Letters) filterOf(r *http.Request, values url.Values, more ...string) (
 			return f, err
 		}
 	}
+	f.Facet, f.Key = FacetAndKey(f.Facet, f.Key, l.Sources[f.Source].HasFacet)
 	return f, nil
+}
+
+// FacetAndKey returns the facet and the key that a filter's key names: lists show FACET/KEY,
+// which may be used as the key. The part before the first slash is a facet if it is the
+// filter's, or if the filter has none and hasFacet says so; otherwise all of the text is the
+// key. A key that itself begins so is named as FACET/KEY.
+func FacetAndKey(facet, text string, hasFacet func(string) bool) (of, key string) {
+	before, after, both := strings.Cut(text, "/")
+	if both && before != "" && after != "" && (before == facet || (facet == "" && hasFacet(before))) {
+		return before, after
+	}
+	return facet, text
 }
 
 // set sets one part of a filter.

@@ -103,7 +103,7 @@ func TestEachAnswerFitsTheDocument(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"handled=open": "[2:5 1:4 1:3 0:1]", "handled=purged": "[0:2]", "handled=replayed": "[]", "handled=all&reason=UNDECODABLE": "[1:4]", "offset=1:3": "[1:3]",
-		"attempts=4": "[0:1]", "key=0-1": "[0:1]", "facet=character&fingerprint=f&handled=handled": "[0:2]", "since=2999-01-01T00:00:00Z": "[]",
+		"attempts=4": "[0:1]", "key=0-1": "[0:1]", "key=character/0-1": "[0:1]", "facet=character&key=character/0-1": "[0:1]", "key=other/0-1": "[]", "facet=character&fingerprint=f&handled=handled": "[0:2]", "since=2999-01-01T00:00:00Z": "[]",
 		"until=2999-01-01T00:00:00%2B09:00&limit=1": "[2:5]", "key=%27%22%25_": "[]",
 	} {
 		var list List

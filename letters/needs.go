@@ -110,4 +110,6 @@ type Bell interface {
 type Source interface {
 	// CheckKey returns why there can be no such entity.
 	CheckKey(facet, key string) error
+	// HasFacet reports whether the configuration has the facet.
+	HasFacet(name string) bool
 }

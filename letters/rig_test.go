@@ -333,8 +333,10 @@ func (s fakeStore) AdvanceJob(ctx context.Context, j store.LetterJob, handled []
 	return do(ctx, s.p, "advance", func() (store.JobState, error) { return s.Store.AdvanceJob(ctx, j, handled, h, e) })
 }
 
-// fakeSource takes all keys but one.
+// fakeSource has the facet character, and takes all keys but one.
 type fakeSource struct{}
+
+func (fakeSource) HasFacet(name string) bool { return name == "character" }
 
 func (fakeSource) CheckKey(_, key string) error {
 	if strings.HasPrefix(key, "bad") {

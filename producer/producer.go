@@ -95,8 +95,8 @@ func (r Result) publishes() bool {
 var (
 	// ErrBufferFull says that Kafka is slower than the wishes come. Ask again later.
 	ErrBufferFull = errors.New("the producer's buffer is full: Kafka takes records more slowly than they come")
-	// ErrRedis says that Redis has failed so often that nobody waits for it now.
-	ErrRedis = errors.New("refreshes are refused until Redis answers again, which is tried within 30 s")
+	// ErrRedis says that Redis' circuit breaker is open.
+	ErrRedis = errors.New("refresh requests are rejected until Redis answers again; it is called once each " + openTimeout.String())
 	// ErrStopped says that the producer is shutting down.
 	ErrStopped = errors.New("the producer has been stopped")
 	// ErrNotSent says that Kafka did not take the record.

@@ -100,7 +100,7 @@ const (
 	// staleTimeout is how long a read of a stale snapshot waits for its update request
 	// to be accepted, and acceptTimeout a read for which nothing is stored.
 	staleTimeout  = 50 * time.Millisecond
-	acceptTimeout = time.Second
+	acceptTimeout = 5 * time.Second
 )
 
 // acceptDeadline returns until when a read waits for its update request to be

@@ -48,12 +48,16 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 // correlated is where the context of a page's request has its correlation id.
 type correlated struct{}
 
-// Refresh asks for a refresh that begins after the call, as POST …/refresh does, for somebody
-// who may ask for it. client is a schemas.ClientID, whose outstanding request it is; "" is
-// nobody's. It waits for Kafka for 5 s at most: what is not certain by then is Pending.
-func (s *Server) Refresh(ctx context.Context, client string, e schemas.Entity, f source.Facet) Answer {
-	w, _, _ := s.wished(ctx, operator, e, f) // without a look at the store as well
-	w.Client = client
-	w.CorrelationID, _ = ctx.Value(correlated{}).(string)
-	return s.untilSure(ctx, w)
+// Refresh enqueues refreshes that begin after the call, as POST …/refresh does, of entities of
+// one facet that the client may refresh. client is a schemas.ClientID, whose outstanding
+// requests they are; "" is nobody's. It waits for Kafka for 5 s at most: an answer that is not
+// certain by then is Pending.
+func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []Answer {
+	wishes := make([]Wish, len(all))
+	for i, w := range s.wantedAll(ctx, operator, all, f) { // also without a read of the store
+		wishes[i] = w.wish
+		wishes[i].Client = client
+		wishes[i].CorrelationID, _ = ctx.Value(correlated{}).(string)
+	}
+	return s.untilSure(ctx, wishes)
 }

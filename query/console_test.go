@@ -112,7 +112,7 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	var got Answer
 	f := source.Facet{Cooldown: 17 * time.Second}
 	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) {
-		got = server.Refresh(req.Context(), "someone", entity("a"), f)
+		got = server.Refresh(req.Context(), "someone", []schemas.Entity{entity("a")}, f)[0]
 	}))
 	server = r.server
 	r.client = access.Client{}
@@ -129,11 +129,11 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	}
 
 	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
-	if a := server.Refresh(t.Context(), "", entity("b"), f); !a.Queued || r.asked()[1].Floor != 0 {
+	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.asked()[1].Floor != 0 {
 		t.Errorf("without the database: %+v", a)
 	}
 	r.set(func() { r.insist = func(context.Context, Wish) Answer { return Answer{Pending: true} } })
-	if a := server.Refresh(t.Context(), "", entity("b"), f); !a.Pending || a.Queued {
+	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Pending || a.Queued {
 		t.Errorf("not certain: %+v", a)
 	}
 }

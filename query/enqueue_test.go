@@ -45,7 +45,9 @@ func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
 	return answers
 }
 
-func (s *slowRedis) Insist(ctx context.Context, w Wish) Answer { return s.Request(ctx, []Wish{w})[0] }
+func (s *slowRedis) Insist(ctx context.Context, wishes []Wish) []Answer {
+	return s.Request(ctx, wishes)
+}
 
 // withSlowRedis runs a test in a bubble, in which time passes when all wait.
 func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {
@@ -94,7 +96,7 @@ func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 
 func TestColdRead_503SaysWhatWasTried(t *testing.T) {
 	withSlowRedis(t, time.Minute, func(r *rig, _ *slowRedis) {
-		for query, want := range map[string]time.Duration{"": time.Second, "?wait=5s": 5 * time.Second, "?wait=10ms": time.Second} {
+		for query, want := range map[string]time.Duration{"": acceptTimeout, "?wait=9s": 9 * time.Second, "?wait=10ms": acceptTimeout} {
 			began := time.Now()
 			a := r.get("new-" + strconv.Itoa(int(want)) + query)
 			if a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" || time.Since(began) != want ||

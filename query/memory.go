@@ -44,6 +44,7 @@ const (
 //     began on another line, is not shared with those who come after it.
 type memory struct {
 	store   Store
+	lookups *lookups
 	guard   *breaker
 	cache   *otter.Cache[schemas.Entity, *entry]
 	missing missing
@@ -69,6 +70,7 @@ type stripe struct {
 
 func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, meters Meters, t *tallies, log *slog.Logger) *memory {
 	c := &memory{missing: newMissing(), meters: meters, limited: limited, tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+	c.lookups = &lookups{store: st, guard: c.guard}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, most)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {
@@ -156,7 +158,7 @@ func (m *memory) look(ctx context.Context, e schemas.Entity, f source.Facet) (*e
 	defer cancel()
 	e = cloned(e)
 	began, settles := m.now(), m.settles(e)
-	snapshot, err := guarded(m.guard, func() (store.Snapshot, error) { return m.store.Get(ctx, e) })
+	snapshot, err := m.lookups.get(ctx, e)
 	if errors.Is(err, store.ErrNotFound) {
 		m.forget(e, settles, began)
 		return nil, nil //nolint:nilnil // nothing is stored, and that is no error

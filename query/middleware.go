@@ -66,7 +66,7 @@ func crossOrigin(origins []string) middleware.CORSConfig {
 		Skipper:         func(c echo.Context) bool { return !strings.HasPrefix(c.Request().URL.Path, "/v1/") },
 		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
 		AllowMethods:    []string{http.MethodGet, http.MethodHead, http.MethodPost},
-		AllowHeaders:    []string{"Authorization", "If-None-Match", "Prefer", "Last-Event-ID", correlationHeader, "traceparent"},
+		AllowHeaders:    []string{"Authorization", "Content-Type", "If-None-Match", "Prefer", "Last-Event-ID", correlationHeader, "traceparent"},
 		ExposeHeaders: []string{
 			"ETag", "Age", "Cache-Status", "Retry-After", "RateLimit", "RateLimit-Policy", "Preference-Applied", "WWW-Authenticate", correlationHeader,
 		},

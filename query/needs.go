@@ -118,9 +118,10 @@ type Requester interface {
 	// Request answers each wish, in their order. It does not wait for Kafka, and
 	// for nothing else for long.
 	Request(ctx context.Context, wishes []Wish) []Answer
-	// Insist answers a wish that must not be lost when Kafka has a record that
-	// covers it, or none is to come, or with Pending when ctx has ended.
-	Insist(ctx context.Context, w Wish) Answer
+	// Insist answers wishes that must not be lost, in their order. Each is answered when
+	// Kafka has a record that covers it, or none is to come, or with Pending when ctx has
+	// ended.
+	Insist(ctx context.Context, wishes []Wish) []Answer
 }
 
 // Settles tells of requests that were settled by any process.

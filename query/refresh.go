@@ -90,57 +90,104 @@ func (s *Server) queued(c echo.Context, e schemas.Entity) error {
 // it is not certain.
 const surePatience = 5 * time.Second
 
-// insist asks until Kafka has somebody's record: a person who asks for a refresh must
-// not lose it to a publish that fails, or to the end of this process.
+// insist enqueues a refresh of one entity and waits until Kafka has the request: a refresh of
+// a person must not be lost to a failed publish, or to the end of this process. The error is
+// the problem to answer with if it is not queued.
 func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
-	w, known, err := s.wished(c.Request().Context(), who.Name, e, f)
-	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
-		return Answer{}, err
+	answers, errs := s.insistAll(c, who, []wanted{s.wanted(c.Request().Context(), who.Name, e, f)})
+	return answers[0], errs[0]
+}
+
+// insistAll is insist for several entities. Each has its own answer and its own error.
+func (s *Server) insistAll(c echo.Context, who access.Client, all []wanted) ([]Answer, []error) {
+	answers, errs := make([]Answer, len(all)), make([]error, len(all))
+	var wishes []Wish
+	var at []int // of each wish, its place in all
+	for i, w := range all {
+		if _, refused := errors.AsType[*problem.HTTPError](w.err); refused {
+			errs[i] = w.err
+		} else if w.known != nil && !who.Sees(w.known.Visibility) {
+			errs[i] = errUnseen
+		} else {
+			w.wish.Client = who.ID()
+			wishes, at = append(wishes, s.traced(c, w.wish)), append(at, i)
+		}
 	}
-	if known != nil && !who.Sees(known.Visibility) {
-		return Answer{}, errUnseen
+	if len(wishes) == 0 {
+		return answers, errs
 	}
-	w.Client = who.ID()
-	w = s.traced(c, w)
-	a := s.untilSure(c.Request().Context(), w)
-	if a.Queued {
-		return a, nil
+	for j, a := range s.untilSure(c.Request().Context(), wishes) {
+		i := at[j]
+		answers[i], errs[i] = a, a.notQueued()
 	}
-	if a.refused != nil {
-		return a, a.refused
+	return answers, errs
+}
+
+// notQueued returns the problem of a refresh that is not queued, nil of one that is.
+func (a Answer) notQueued() error {
+	switch {
+	case a.Queued:
+		return nil
+	case a.refused != nil:
+		return a.refused
 	}
 	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
 	if a.Reason == ReasonCooldown {
 		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
 	}
 	p.After = max(time.Second, time.Until(a.Until))
-	return a, p
+	return p
 }
 
-// wished returns the wish for a refresh that begins after it, and what is stored, or why
-// that can't be looked at: then the floor is unknown, and numbers rise all the same.
-func (s *Server) wished(ctx context.Context, client string, e schemas.Entity, f source.Facet) (w Wish, known *entry, err error) {
-	known, _, err = s.memory.get(ctx, client, e, f)
+// wanted is the wish for a refresh that begins after it, and the stored snapshot, or why
+// that can't be read: then the floor is unknown, and numbers rise all the same.
+type wanted struct {
+	wish  Wish
+	known *entry
+	err   error
+}
+
+func (s *Server) wanted(ctx context.Context, client string, e schemas.Entity, f source.Facet) wanted {
+	known, _, err := s.memory.get(ctx, client, e, f)
+	return s.wantedOf(e, f, known, err)
+}
+
+// wantedAll is wanted for several entities of one facet, with one read of the store.
+func (s *Server) wantedAll(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []wanted {
+	each := make([]wanted, len(all))
+	for i, found := range s.memory.getAll(ctx, client, all, f) {
+		each[i] = s.wantedOf(all[i], f, found.entry, found.err)
+	}
+	return each
+}
+
+func (s *Server) wantedOf(e schemas.Entity, f source.Facet, known *entry, err error) wanted {
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
 	}
-	return Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil}, known, err
+	return wanted{
+		Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
+		known, err,
+	}
 }
 
-// untilSure waits for certainty, in a room of its own: those who wait for a slow Kafka
-// must not keep reads from asking.
-func (s *Server) untilSure(ctx context.Context, w Wish) Answer {
+// untilSure enqueues refreshes and waits until Kafka has them, surePatience at most.
+// Requests that wait for a slow Kafka have places of their own, so that they do not keep
+// reads from enqueueing.
+func (s *Server) untilSure(ctx context.Context, wishes []Wish) []Answer {
 	select {
 	case s.waiting <- struct{}{}:
 		defer func() { <-s.waiting }()
 	default:
-		return Answer{Reason: ReasonBusy}
+		return sameAnswer(wishes, ReasonBusy)
 	}
 	limit, cancel := context.WithTimeout(ctx, surePatience)
 	defer cancel()
-	a := s.refused(s.requests.Insist(limit, w))
-	if a.Pending {
-		a.Reason = reasonPending
+	answers := s.refuse(s.requests.Insist(limit, wishes))
+	for i := range answers {
+		if answers[i].Pending {
+			answers[i].Reason = reasonPending
+		}
 	}
-	return a
+	return answers
 }

@@ -103,14 +103,18 @@ func (r *rig) Request(ctx context.Context, wishes []Wish) []Answer {
 	return answers
 }
 
-func (r *rig) Insist(ctx context.Context, w Wish) Answer {
+func (r *rig) Insist(ctx context.Context, wishes []Wish) []Answer {
 	r.mu.Lock()
 	insist := r.insist
 	r.mu.Unlock()
-	if insist != nil {
-		return insist(ctx, w)
+	if insist == nil {
+		return r.Request(ctx, wishes)
 	}
-	return r.Request(ctx, []Wish{w})[0]
+	answers := make([]Answer, len(wishes))
+	for i, w := range wishes {
+		answers[i] = insist(ctx, w)
+	}
+	return answers
 }
 
 func (r *rig) asked() []Wish {

@@ -99,6 +99,7 @@ func New(config Config, needs Needs) (*Server, error) {
 	e.Match(read, "/v1/:source/:facet", s.guarded(access.Read, s.readMany))
 	e.Match(read, entity, s.guarded(access.Read, s.read))
 	e.Match(read, entity+"/events", s.guarded(access.Read, s.events))
+	e.POST("/v1/:source/:facet/refresh", s.guarded(access.Refresh, s.refreshMany))
 	e.POST(entity+"/refresh", s.guarded(access.Refresh, s.refresh))
 	s.document(read)
 	ops := echo.WrapHandler(needs.Ops)

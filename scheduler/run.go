@@ -38,6 +38,7 @@ type Scheduler struct {
 	door    Door
 	look    Look
 	loop    Loop
+	live    func(context.Context) (*Schedule, bool)
 	log     *slog.Logger
 	metrics *metrics
 
@@ -49,10 +50,13 @@ type Scheduler struct {
 
 // Needs are what a Scheduler works with.
 type Needs struct {
-	Store   Store
-	Door    Door
-	Look    Look
-	Loop    Loop
+	Store Store
+	Door  Door
+	Look  Look
+	Loop  Loop
+	// Live returns the schedule in force, with the price of the one that NewScheduler was
+	// given, and whether entities are prefetched at all; nil: nothing is changed.
+	Live    func(context.Context) (schedule *Schedule, enabled bool)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -67,7 +71,7 @@ func NewScheduler(source string, schedule *Schedule, needs Needs) (*Scheduler, e
 		return nil, err
 	}
 	return &Scheduler{
-		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: needs.Store, door: needs.Door, look: needs.Look, loop: needs.Loop,
+		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: needs.Store, door: needs.Door, look: needs.Look, loop: needs.Loop, live: needs.Live,
 		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics),
 	}, nil
 }
@@ -79,6 +83,10 @@ func (s *Scheduler) Run(ctx context.Context) error { return s.loop.Run(ctx, look
 // tick asks for what is due as far as the budget goes, and returns when to look again.
 func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	began := time.Now()
+	if !s.enabled(ctx) {
+		s.idle()
+		return now.Add(tickLeast), nil
+	}
 	if err := s.takeOver(ctx, now); err != nil {
 		return time.Time{}, err
 	}

@@ -59,6 +59,16 @@ func NewSchedule(spending Spending, facets map[string]Facet) (*Schedule, error) 
 	return s, errors.Join(errs...)
 }
 
+// WithPriceOf has the schedule work with the price of another one of the same source, as when
+// its settings are changed. It returns the schedule.
+func (s *Schedule) WithPriceOf(other *Schedule) *Schedule {
+	s.price = other.price
+	for _, p := range s.policies {
+		p.price = other.price
+	}
+	return s
+}
+
 // within puts the name of what they are in before each mistake, which is a line.
 func within(name string, err error) error {
 	var errs []error

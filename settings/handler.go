@@ -92,7 +92,7 @@ func (p *part) patch(r *http.Request) (any, error) {
 	}
 	var patch Patch
 	if err := decode(text, &patch); err != nil {
-		return nil, problem.Body(fmt.Errorf("%w; there are policies.{name}.limit, target, highReserve and lowReserve, and lowCeilings", err))
+		return nil, problem.Body(fmt.Errorf("%w; there are policies.{name}.limit, target, highReserve and lowReserve, lowCeilings, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, least, most and active", err))
 	}
 	return p.settings.Change(r.Context(), o, patch)
 }
@@ -145,7 +145,7 @@ func (p *part) audit(r *http.Request) (any, error) {
 
 func (p *part) limiter(r *http.Request) (any, error) {
 	source := r.PathValue("source")
-	if _, err := p.settings.config(source); err != nil {
+	if _, err := p.settings.source(source); err != nil {
 		return nil, err
 	}
 	if p.look == nil {

@@ -19,10 +19,11 @@ import (
 func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
-	config := r.configs["nexon"]
+	source := r.sources["nexon"]
+	config := &source.Quota
 	config.Policies = append(slices.Clone(config.Policies), limiter.Policy{Name: "seats", Limit: 3, Window: limiter.InFlight, Scope: "{endpoint}"})
-	r.configs["nexon"] = config
-	quota, err := limiter.NewQuota(config)
+	r.sources["nexon"] = source
+	quota, err := limiter.NewQuota(*config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 		t.Error(text)
 	}
 
-	l, err := limiter.New("nexon", config, limiter.Needs{
+	l, err := limiter.New("nexon", *config, limiter.Needs{
 		Redis: rdb, Settings: r, Usage: r, Process: "here", Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {

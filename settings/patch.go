@@ -12,11 +12,12 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// Patch is a change of a quota. As JSON it is a merge patch (RFC 7396): a member
+// Patch is a change of a source's settings. As JSON it is a merge patch (RFC 7396): a member
 // that is not there stays as it is, and null returns it to what is configured.
 type Patch struct {
 	Policies    Member[map[string]Member[PolicyPatch]] `json:"policies,omitzero"`
 	LowCeilings Member[Ceilings]                       `json:"lowCeilings,omitzero"`
+	Prefetch    Member[PrefetchPatch]                  `json:"prefetch,omitzero"`
 }
 
 // PolicyPatch changes one policy.
@@ -82,7 +83,8 @@ func (c *Ceilings) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func (p Patch) apply(o *limiter.Override) {
+func (p Patch) apply(o *Override) {
+	applyPrefetch(p.Prefetch, &o.Prefetch)
 	if p.LowCeilings.given {
 		o.LowCeilings = (*[]limiter.Ceiling)(p.LowCeilings.value)
 	}
@@ -138,6 +140,10 @@ func kind(t reflect.Type) string {
 		return "a whole number"
 	case reflect.Slice:
 		return "a list"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int64:
+		return "a duration as in \"6h\""
 	case reflect.Float64:
 		return "a rate as in \"25/s\""
 	case reflect.String:

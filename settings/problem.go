@@ -13,7 +13,7 @@ func explain(err error) *problem.HTTPError {
 		return problem.New(http.StatusNotFound, "no-such-source", err.Error())
 	}
 	if err, ok := errors.AsType[*RefusedError](err); ok {
-		return problem.New(http.StatusUnprocessableEntity, "quota-refused", err.Error())
+		return problem.New(http.StatusUnprocessableEntity, err.Part+"-refused", err.Error())
 	}
 	if err, ok := errors.AsType[*ConflictError](err); ok {
 		return problem.New(http.StatusPreconditionFailed, "revision-conflict", err.Error())

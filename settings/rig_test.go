@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -63,7 +64,7 @@ func newRig(t *testing.T) *rig {
 	}
 	other.Policies = []limiter.Policy{second(50, 0, 0)}
 	other.LowCeilings = []limiter.Ceiling{{From: 22, To: 6, Rate: 5}}
-	r.Settings = New(interrupted{db, r}, map[string]limiter.Config{"nexon": nexon, "other": other})
+	r.Settings = New(interrupted{db, r}, map[string]Source{"nexon": {nexon, prefetchOf("character")}, "other": {other, prefetchOf()}})
 	r.look = func(_ context.Context, source string) (any, error) {
 		return limiter.View{Source: source, State: "unused", Policies: []limiter.PolicyView{}, Processes: []limiter.ProcessView{}}, nil
 	}
@@ -71,6 +72,38 @@ func newRig(t *testing.T) *rig {
 
 	return r
 }
+
+// prefetchOf returns how the facets are prefetched: each by tiers of 1h, 6h and 24h, which
+// must rise.
+func prefetchOf(facets ...string) func(PrefetchOverride) (Prefetch, error) {
+	return func(o PrefetchOverride) (Prefetch, error) {
+		p := Prefetch{Enabled: o.Enabled == nil || *o.Enabled, Facets: map[string]PrefetchFacet{}}
+		for _, name := range facets {
+			f := PrefetchFacet{Mode: "tiers", Hot: hour, Warm: 6 * hour, Cold: 24 * hour, Least: hour / 2, Most: 168 * hour}
+			change := o.Facets[name]
+			for to, from := range map[*Duration]*Duration{&f.Hot: change.Hot, &f.Warm: change.Warm, &f.Cold: change.Cold, &f.Least: change.Least, &f.Most: change.Most} {
+				if from != nil {
+					*to = *from
+				}
+			}
+			if change.Active != nil {
+				f.Active = *change.Active
+			}
+			if f.Hot > f.Warm || f.Warm > f.Cold {
+				return p, errors.New("tiers: they must rise")
+			}
+			p.Facets[name] = f
+		}
+		for name := range o.Facets {
+			if _, known := p.Facets[name]; !known {
+				return p, fmt.Errorf("facets.%s: there is no such facet", name)
+			}
+		}
+		return p, nil
+	}
+}
+
+const hour = Duration(time.Hour)
 
 type answer struct {
 	StatusCode int         `json:"-"`

@@ -1,8 +1,8 @@
-// Package settings changes the quotas of sources while they run, and stops them
-// in an emergency. What is changed lies over what is configured: it is refused
-// unless the quota that results can be held, it is written down with who wanted
-// it, and every limiter reads it within a moment, so that no process has to be
-// restarted or even reached.
+// Package settings changes the quotas of sources, and how their entities are prefetched,
+// while they run, and stops them in an emergency. A change lies over the configuration: it is
+// refused unless the quota and the intervals that result can be held, it is written with an
+// audit entry, and every limiter and scheduler reads it within two seconds, so that no
+// process has to be restarted or even reached.
 package settings
 
 import (
@@ -31,16 +31,22 @@ const (
 // One of them always succeeds, so this many actors may act at the same instant.
 const tries = 20
 
-// Settings are the quotas of all sources: what is configured, and what was
-// changed of it.
+// Settings are the configured settings of all sources, and the changes over them.
 type Settings struct {
 	store   Store
-	configs map[string]limiter.Config
+	sources map[string]Source
 }
 
-// New returns the settings of the sources by name, as they are configured.
-func New(st Store, configs map[string]limiter.Config) *Settings {
-	return &Settings{store: st, configs: configs}
+// Source has the configured settings of a source.
+type Source struct {
+	Quota limiter.Config
+	// Prefetch returns the prefetch settings with a change, or all mistakes in it.
+	Prefetch func(PrefetchOverride) (Prefetch, error)
+}
+
+// New returns the settings of the sources by name.
+func New(st Store, sources map[string]Source) *Settings {
+	return &Settings{store: st, sources: sources}
 }
 
 // Order says who wants a source changed.
@@ -63,8 +69,11 @@ func (e *NoSourceError) Error() string {
 }
 
 // RefusedError is returned for a change that would leave a quota which can't be
-// held, or that names a policy which there is none of.
-type RefusedError struct{ Reason error }
+// held, or that names a policy which there is none of, and likewise for prefetching.
+type RefusedError struct {
+	Part   string // quota or prefetch
+	Reason error
+}
 
 func (e *RefusedError) Error() string { return e.Reason.Error() }
 func (e *RefusedError) Unwrap() error { return e.Reason }
@@ -85,7 +94,7 @@ var ErrBusy = errors.New("others are changing the same source at this moment; tr
 // Get returns a source's settings. It fails with a NoSourceError, or if the store
 // can't be read.
 func (s *Settings) Get(ctx context.Context, source string) (State, error) {
-	config, err := s.config(source)
+	config, err := s.source(source)
 	if err != nil {
 		return State{}, err
 	}
@@ -98,7 +107,7 @@ func (s *Settings) Get(ctx context.Context, source string) (State, error) {
 
 // All returns the settings of all sources by name.
 func (s *Settings) All(ctx context.Context) ([]State, error) {
-	all := make([]State, 0, len(s.configs))
+	all := make([]State, 0, len(s.sources))
 	for _, source := range s.names() {
 		state, err := s.Get(ctx, source)
 		if err != nil {
@@ -113,16 +122,14 @@ func (s *Settings) All(ctx context.Context) ([]State, error) {
 // NoSourceError, RefusedError, ConflictError or ErrBusy, or if the store does;
 // then nothing is changed. A patch that changes nothing makes no new revision.
 func (s *Settings) Change(ctx context.Context, o Order, p Patch) (State, error) {
-	config, err := s.config(o.Source)
+	source, err := s.source(o.Source)
 	if err != nil {
 		return State{}, err
 	}
-	return s.change(ctx, o, actionSet, func(override *limiter.Override) error {
+	return s.change(ctx, o, actionSet, func(override *Override) error {
 		p.apply(override)
-		if _, err := effective(config, *override); err != nil {
-			return &RefusedError{err}
-		}
-		return nil
+		_, err := effective(source, *override)
+		return err
 	})
 }
 
@@ -130,7 +137,7 @@ func (s *Settings) Change(ctx context.Context, o Order, p Patch) (State, error) 
 // so. Whether its quota holds does not matter to an emergency, nor whether all of what
 // was set can be read: what can't is dropped. Errors are those of Change.
 func (s *Settings) Stop(ctx context.Context, o Order) (State, error) {
-	return s.change(ctx, o, actionStop, func(override *limiter.Override) error {
+	return s.change(ctx, o, actionStop, func(override *Override) error {
 		override.Stopped = true
 		return nil
 	})
@@ -139,14 +146,14 @@ func (s *Settings) Stop(ctx context.Context, o Order) (State, error) {
 // Resume takes a Stop back; without one it changes nothing. Errors are those of
 // Change.
 func (s *Settings) Resume(ctx context.Context, o Order) (State, error) {
-	return s.change(ctx, o, actionResume, func(override *limiter.Override) error {
+	return s.change(ctx, o, actionResume, func(override *Override) error {
 		override.Stopped = false
 		return nil
 	})
 }
 
-func (s *Settings) change(ctx context.Context, o Order, action string, apply func(*limiter.Override) error) (State, error) {
-	config, err := s.config(o.Source)
+func (s *Settings) change(ctx context.Context, o Order, action string, apply func(*Override) error) (State, error) {
+	config, err := s.source(o.Source)
 	if err != nil {
 		return State{}, err
 	}
@@ -194,12 +201,12 @@ func (s *Settings) change(ctx context.Context, o Order, action string, apply fun
 	return State{}, ErrBusy
 }
 
-func (s *Settings) config(source string) (limiter.Config, error) {
-	config, known := s.configs[source]
+func (s *Settings) source(name string) (Source, error) {
+	source, known := s.sources[name]
 	if !known {
-		return config, &NoSourceError{source, s.names()}
+		return source, &NoSourceError{name, s.names()}
 	}
-	return config, nil
+	return source, nil
 }
 
-func (s *Settings) names() []string { return slices.Sorted(maps.Keys(s.configs)) }
+func (s *Settings) names() []string { return slices.Sorted(maps.Keys(s.sources)) }

@@ -105,9 +105,9 @@ func TestConcurrentChangesAreAllMade(t *testing.T) {
 func TestAChangeThatNoLongerFitsTheConfigurationIsSeenAndCanBeTakenBack(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400},"day":{"limit":15000000}}}`)
-	config := r.configs["nexon"]
-	config.Policies = config.Policies[:1]
-	r.configs["nexon"] = config
+	source := r.sources["nexon"]
+	source.Quota.Policies = source.Quota.Policies[:1]
+	r.sources["nexon"] = source
 	a := r.get()
 	if a.StatusCode != 200 || a.Effective != nil || !strings.Contains(a.Problem, `there is no policy "day"`) {
 		t.Errorf("%d %s", a.StatusCode, a.text)

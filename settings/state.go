@@ -13,23 +13,39 @@ import (
 // State is a source's quota and what was changed of it. The json tags are its
 // form in the admin API.
 type State struct {
-	Source     string           `json:"source"`
-	Stopped    bool             `json:"stopped"`
-	Revision   int64            `json:"revision"`  // rises with each change; 0: nothing was ever changed
-	ChangedAt  *time.Time       `json:"changedAt"` // nil at revision 0, as ChangedBy
-	ChangedBy  *string          `json:"changedBy"`
-	Configured Quota            `json:"configured"`
-	Override   limiter.Override `json:"override"`
+	Source     string     `json:"source"`
+	Stopped    bool       `json:"stopped"`
+	Revision   int64      `json:"revision"`  // rises with each change; 0: nothing was ever changed
+	ChangedAt  *time.Time `json:"changedAt"` // nil at revision 0, as ChangedBy
+	ChangedBy  *string    `json:"changedBy"`
+	Configured Quota      `json:"configured"`
+	Override   Override   `json:"override"`
 	// Effective is what both come to; nil, with the Problem, if the change does
 	// not fit a configuration that is newer than it.
 	Effective *Quota `json:"effective"`
 	Problem   string `json:"problem,omitempty"`
 }
 
-// Quota is what can be changed of a quota, and what is needed to read it.
+// Override is all that was changed of a source: of its quota, and of how its entities are
+// prefetched.
+type Override struct {
+	limiter.Override
+	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: as it is configured
+}
+
+// prefetch returns the changed prefetch settings.
+func (o Override) prefetch() PrefetchOverride {
+	if o.Prefetch == nil {
+		return PrefetchOverride{}
+	}
+	return *o.Prefetch
+}
+
+// Quota has the settings of a source that can change, and the members to read them by.
 type Quota struct {
 	Policies    []Policy          `json:"policies"`
 	LowCeilings []limiter.Ceiling `json:"lowCeilings"`
+	Prefetch    Prefetch          `json:"prefetch"`
 }
 
 // Policy is one limit, in calls a window.
@@ -43,38 +59,46 @@ type Policy struct {
 	LowReserve  int             `json:"lowReserve"`
 }
 
-func quotaOf(c limiter.Config) Quota {
-	q := Quota{Policies: []Policy{}, LowCeilings: append([]limiter.Ceiling{}, c.LowCeilings...)}
+func quotaOf(c limiter.Config, prefetch Prefetch) Quota {
+	q := Quota{Prefetch: prefetch, Policies: []Policy{}, LowCeilings: append([]limiter.Ceiling{}, c.LowCeilings...)}
 	for _, p := range c.Policies {
 		q.Policies = append(q.Policies, Policy{p.Name, p.Window.String(), p.TimeZone, p.Limit, p.Target, p.HighReserve, p.LowReserve})
 	}
 	return q
 }
 
-// effective returns what a change comes to, or why it can't be held.
-func effective(config limiter.Config, o limiter.Override) (Quota, error) {
-	changed, err := config.With(o)
+// effective returns the settings with a change, or a RefusedError.
+func effective(source Source, o Override) (Quota, error) {
+	changed, err := source.Quota.With(o.Override)
+	if err == nil {
+		_, err = limiter.NewQuota(changed)
+	}
 	if err != nil {
-		return Quota{}, err
+		return Quota{}, &RefusedError{"quota", err}
 	}
-	if _, err := limiter.NewQuota(changed); err != nil {
-		return Quota{}, err
+	prefetch, err := source.Prefetch(o.prefetch())
+	if err != nil {
+		return Quota{}, &RefusedError{"prefetch", err}
 	}
-	return quotaOf(changed), nil
+	return quotaOf(changed, prefetch), nil
 }
 
-func stateOf(kept store.Setting, config limiter.Config) (State, error) {
+func stateOf(kept store.Setting, source Source) (State, error) {
 	override, err := overrideOf(kept)
 	if err != nil {
 		return State{}, err
 	}
+	prefetch, err := source.Prefetch(PrefetchOverride{})
+	if err != nil {
+		return State{}, err
+	}
 	state := State{
-		Source: kept.Source, Stopped: override.Stopped, Revision: kept.Revision, Configured: quotaOf(config), Override: override,
+		Source: kept.Source, Stopped: override.Stopped, Revision: kept.Revision, Configured: quotaOf(source.Quota, prefetch), Override: override,
 	}
 	if kept.Revision > 0 {
 		state.ChangedAt, state.ChangedBy = &kept.ChangedAt, &kept.ChangedBy
 	}
-	if q, err := effective(config, override); err != nil {
+	if q, err := effective(source, override); err != nil {
 		state.Problem = err.Error()
 	} else {
 		state.Effective = &q
@@ -82,7 +106,7 @@ func stateOf(kept store.Setting, config limiter.Config) (State, error) {
 	return state, nil
 }
 
-func overrideOf(kept store.Setting) (o limiter.Override, err error) {
+func overrideOf(kept store.Setting) (o Override, err error) {
 	if kept.Value == nil {
 		return o, nil
 	}
@@ -100,7 +124,17 @@ func (s *Settings) Quota(ctx context.Context, source string) (limiter.Override, 
 		return limiter.Override{}, 0, err
 	}
 	o, err := overrideOf(kept)
-	return o, kept.Revision, err
+	return o.Override, kept.Revision, err
+}
+
+// Prefetch returns the changed prefetch settings of a source.
+func (s *Settings) Prefetch(ctx context.Context, source string) (PrefetchOverride, error) {
+	kept, err := s.store.Setting(ctx, source)
+	if err != nil {
+		return PrefetchOverride{}, err
+	}
+	o, err := overrideOf(kept)
+	return o.prefetch(), err
 }
 
 // Used returns the newest count of a policy's calls, as limiter.Usage has it.
@@ -119,7 +153,7 @@ type Entry struct {
 	ID     int64           `json:"id"` // rises, with gaps
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
-	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; entities-enable, entities-disable, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
+	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
 	Source string          `json:"source"` // empty for a key
 	Before json.RawMessage `json:"before"` // limiter.Override, access.Key, or which entities or letters were meant
 	After  json.RawMessage `json:"after"`

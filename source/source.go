@@ -131,6 +131,12 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 // Name returns the source's name.
 func (s *Source) Name() string { return s.name }
 
+// HasFacet reports whether there is a facet of that name.
+func (s *Source) HasFacet(name string) bool {
+	_, ok := s.facets[name]
+	return ok
+}
+
 // Facet returns the settings of a facet and whether there is one of that name.
 func (s *Source) Facet(name string) (Facet, bool) {
 	f, ok := s.facets[name]

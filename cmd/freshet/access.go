@@ -52,7 +52,7 @@ func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *l
 	for _, path := range []string{"/admin/v1/letters/", "/admin/v1/letter-jobs", "/admin/v1/letter-jobs/"} {
 		mux.Handle(path, letters)
 	}
-	mux.Handle(levelPath, p.levels.handler(p.log))
+	mux.Handle(levelPath, p.levels.handler(p.log, p.store.Noted))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }

@@ -11,11 +11,17 @@ import (
 
 const noCeilings = "none"
 
-// patchOf reads assignments as in second.target=400 or lowCeilings=19-23:150/s,250/s.
+// prefetchSwitch is the setting that has a source's entities prefetched or not, and the first
+// part of the names of its facets' settings.
+const prefetchSwitch = "prefetch"
+
+// patchOf reads assignments as in second.target=400, lowCeilings=19-23:150/s,250/s or
+// prefetch.character.hot=30m.
 // An empty value returns a setting to what is configured.
 func patchOf(assignments []string) (settings.Patch, error) {
 	var patch settings.Patch
 	policies := map[string]settings.PolicyPatch{}
+	prefetch := prefetchAssigned{facets: map[string]settings.FacetPatch{}}
 	seen := map[string]bool{}
 	for _, a := range assignments {
 		name, value, found := strings.Cut(a, "=")
@@ -26,6 +32,12 @@ func patchOf(assignments []string) (settings.Patch, error) {
 			return patch, fmt.Errorf("%s is given twice", name)
 		}
 		seen[name] = true
+		if of, err := prefetch.take(name, value); of {
+			if err != nil {
+				return patch, fmt.Errorf("%s: %w", name, err)
+			}
+			continue
+		}
 		policy, limit, _ := strings.Cut(name, ".")
 		change := policies[policy]
 		var err error
@@ -40,7 +52,7 @@ func patchOf(assignments []string) (settings.Patch, error) {
 			change.LowReserve, err = member(value, whole)
 		default:
 			if name != "lowCeilings" {
-				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, and for the source lowCeilings", name)
+				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowCeilings and prefetch, and for each facet that is prefetched hot, warm, cold, least, most and active, as in prefetch.character.hot", name)
 			}
 			patch.LowCeilings, err = member(value, parseCeilings)
 		}
@@ -58,7 +70,69 @@ func patchOf(assignments []string) (settings.Patch, error) {
 		}
 		patch.Policies = settings.Set(changes)
 	}
+	patch.Prefetch = prefetch.patch()
 	return patch, nil
+}
+
+// prefetchAssigned is what assignments change of how entities are prefetched.
+type prefetchAssigned struct {
+	enabled settings.Member[bool]
+	facets  map[string]settings.FacetPatch
+	given   bool
+}
+
+// take reads the assignment if it is of prefetching.
+func (p *prefetchAssigned) take(name, value string) (of bool, err error) {
+	if name == prefetchSwitch {
+		p.given = true
+		p.enabled, err = member(value, onOff)
+		return true, err
+	}
+	parts := strings.Split(name, ".")
+	if len(parts) != 3 || parts[0] != prefetchSwitch {
+		return false, nil
+	}
+	change := p.facets[parts[1]]
+	switch parts[2] {
+	case "hot":
+		change.Hot, err = member(value, settings.ParseDuration)
+	case "warm":
+		change.Warm, err = member(value, settings.ParseDuration)
+	case "cold":
+		change.Cold, err = member(value, settings.ParseDuration)
+	case "least":
+		change.Least, err = member(value, settings.ParseDuration)
+	case "most":
+		change.Most, err = member(value, settings.ParseDuration)
+	case "active":
+		change.Active, err = member(value, settings.ParseActive)
+	default:
+		return false, nil
+	}
+	p.given, p.facets[parts[1]] = true, change
+	return true, err
+}
+
+func (p *prefetchAssigned) patch() (m settings.Member[settings.PrefetchPatch]) {
+	if !p.given {
+		return m
+	}
+	patch := settings.PrefetchPatch{Enabled: p.enabled}
+	if len(p.facets) > 0 {
+		facets := map[string]settings.Member[settings.FacetPatch]{}
+		for name, change := range p.facets {
+			facets[name] = settings.Set(change)
+		}
+		patch.Facets = settings.Set(facets)
+	}
+	return settings.Set(patch)
+}
+
+func onOff(text string) (bool, error) {
+	if text != "on" && text != "off" {
+		return false, fmt.Errorf("%.40q must be on or off", text)
+	}
+	return text == "on", nil
 }
 
 func member[T any](value string, parse func(string) (T, error)) (settings.Member[T], error) {

@@ -84,10 +84,18 @@ func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 	return opts, nil
 }
 
+const (
+	// redisTimeout bounds one read or write of Redis.
+	redisTimeout = time.Second
+	// embeddedTimeout is that of the embedded Redis, which shares the processor with its
+	// load: a late answer says that the process is busy, and not that Redis is unreachable.
+	embeddedTimeout = 5 * time.Second
+)
+
 // client returns a client whose calls end with their contexts: a stopped Redis
 // is noticed in as long as the caller says, and not in as long as the library
-// would wait. Nothing is sent twice by itself.
-func (c RedisConfig) client() (redis.UniversalClient, error) {
+// would wait. Nothing is sent twice by itself. timeout bounds one read or write.
+func (c RedisConfig) client(timeout time.Duration) (redis.UniversalClient, error) {
 	secured, err := c.TLS.load()
 	if err != nil {
 		return nil, fmt.Errorf("redis.%w", err)
@@ -100,7 +108,7 @@ func (c RedisConfig) client() (redis.UniversalClient, error) {
 		Addrs: c.Addresses, MasterName: c.MasterName, IsClusterMode: c.Mode == "cluster",
 		Username: c.Username, Password: password, TLSConfig: secured,
 		MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1,
-		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		DialTimeout: time.Second, ReadTimeout: timeout, WriteTimeout: timeout,
 	}), nil
 }
 

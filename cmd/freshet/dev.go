@@ -179,7 +179,7 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 	closers = append(closers, rds.Close)
 	behind.run(func(ctx context.Context) error { return expire(ctx, rds) })
 	config.Redis = RedisConfig{Mode: "single", Addresses: []string{rds.Addr()}}
-	if made.rdb, err = config.Redis.client(); err != nil {
+	if made.rdb, err = config.Redis.client(embeddedTimeout); err != nil {
 		return fail(err)
 	}
 	closers = append(closers, func() { _ = made.rdb.Close() })

@@ -48,7 +48,7 @@ func (d *dead) flags(c *cobra.Command) {
 	f.StringVar(&d.reason, "reason", "", "that died for this reason, as in UPSTREAM_5XX")
 	f.StringVar(&d.fingerprint, "fingerprint", "", "with this fingerprint of their error (see list --group)")
 	f.StringVar(&d.facet, "facet", "", "of this facet")
-	f.StringVar(&d.key, "key", "", "of this key")
+	f.StringVar(&d.key, "key", "", "of this key, or of FACET/KEY as listed")
 	f.StringVar(&d.since, "since", "", "that died from then on: a time, or how long ago, as in 24h")
 	f.StringVar(&d.until, "until", "", "that died before then: a time, or how long ago")
 	f.StringVar(&d.offset, "offset", "", "the one that lies there: partition:offset, as in 3:120")
@@ -204,7 +204,7 @@ func (p *program) listLetters(ctx context.Context, api *admin, path string, valu
 	header := []string{"ID", "DIED", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}
 	row := func(e letters.Entry) [][]string {
 		return [][]string{{
-			e.ID, stamp(e.At), string(e.Reason), number(e.Status), brief(e.Facet + "/" + e.Key), strconv.Itoa(e.Attempts), strconv.Itoa(e.Replays),
+			e.ID, stamp(e.At), string(e.Reason), number(e.Status), printable(e.Facet + "/" + e.Key), strconv.Itoa(e.Attempts), strconv.Itoa(e.Replays),
 			dash(e.Handled), brief(e.Error),
 		}}
 	}

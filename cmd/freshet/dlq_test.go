@@ -113,6 +113,8 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
+	d.said(0, []string{"character/bad-a1"}, "dlq", "list", "--key", "character/bad-a1")
+	d.said(0, []string{"1 of 1 letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
 	d.said(0, []string{"UPSTREAM_4XX", "0 times of at most 3", `"key": "bad-a1"`, "OPENAPI00004", "answer, application/json"}, "dlq", "show", all[0].ID)
 	d.said(0, []string{`"reason":"UPSTREAM_4XX"`}, "dlq", "show", "--key", "bad-a1", "-o", "jsonl")
 

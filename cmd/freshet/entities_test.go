@@ -90,7 +90,7 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 	}
 	d.said(0, []string{"1 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "--prefix", "k/0000")
 	d.said(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
-	d.said(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot"}`, `"keys":["k/0000","k/0001","k/0003","nobody"]`}, "settings", "audit")
+	d.said(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot","entities":400}`, `"keys":["k/0000","k/0001","k/0003","nobody"]`}, "settings", "audit")
 	d.said(2, []string{"name keys, --prefix or --tier, or give --all for every entity of mirror/f\n"}, "entities", "disable", "--yes", "--facet", "f")
 	d.said(2, []string{"or give --all for every entity of mirror\n"}, "entities", "enable", "--yes", "--prefix", "")
 	d.said(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--tier", "hot")

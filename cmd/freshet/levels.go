@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/freshet/freshet/access"
 	adminapi "github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/store"
 )
 
 // levels are what is logged now, and what is configured: to that it goes back by
@@ -106,8 +108,9 @@ func (o levelOrder) parse() (to slog.Level, d time.Duration, err error) {
 // and by the query service as a part of its admin API.
 const levelPath = "/admin/v1/log"
 
-// handler shows and changes the level of this process.
-func (l *levels) handler(log *slog.Logger) http.Handler {
+// handler shows and changes the level of this process. noted writes the audit entry of a
+// change; nil at ops.listen, where the actor is not known and a role may not write the audit.
+func (l *levels) handler(log *slog.Logger, noted func(context.Context, store.AuditEntry) error) http.Handler {
 	return adminapi.API{
 		Paths: map[string]map[string]adminapi.Handle{levelPath: {
 			http.MethodGet: func(*http.Request) (adminapi.Answer, error) { return adminapi.Answer{Body: l.state()}, nil },
@@ -126,6 +129,12 @@ func (l *levels) handler(log *slog.Logger) http.Handler {
 				if by == "" {
 					by = "ops.listen"
 				}
+				// Without the database the level is changed all the same: its log is needed then.
+				if noted != nil {
+					if err := noted(r.Context(), levelEntry(by, l.now.Level(), to, d)); err != nil {
+						log.Warn("change of the log level is not in the audit", "level", to.String(), "by", by, "err", err)
+					}
+				}
 				tell := func() { log.Warn("the level of logs was changed", "level", to.String(), "for", d, "by", by) }
 				if to > slog.LevelWarn { // afterwards nobody would see it
 					tell()
@@ -142,6 +151,18 @@ func (l *levels) handler(log *slog.Logger) http.Handler {
 		CrossSite:   "The level of logs is not changed by pages of another site.",
 		Log:         log,
 	}.Handler()
+}
+
+// levelEntry returns the audit entry of a change of the log level of this process.
+func levelEntry(by string, from, to slog.Level, d time.Duration) store.AuditEntry {
+	text := func(level slog.Level) json.RawMessage {
+		text, err := json.Marshal(map[string]string{"process": workerName(), "level": level.String(), "for": d.String()})
+		if err != nil {
+			panic(err) // a map of strings
+		}
+		return text
+	}
+	return store.AuditEntry{At: time.Now().UTC().Truncate(time.Microsecond), Actor: by, Action: "log-level", Before: text(from), After: text(to)}
 }
 
 // fromHere lets only callers on this machine in: health and metrics may be open to a

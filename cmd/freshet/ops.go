@@ -60,7 +60,7 @@ func (p parts) ops(h *health) http.Handler {
 	mux.HandleFunc("GET /readyz", h.ready)
 	mux.HandleFunc("GET /healthz", h.healthy)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	mux.Handle(levelPath, fromHere(p.levels.handler(p.log)))
+	mux.Handle(levelPath, fromHere(p.levels.handler(p.log, nil)))
 	return mux
 }
 

@@ -145,7 +145,7 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func()
 	if parts.kafka, err = config.Kafka.kafkaOptions(); err != nil {
 		return parts, nil, err
 	}
-	if parts.rdb, err = config.Redis.client(); err != nil {
+	if parts.rdb, err = config.Redis.client(redisTimeout); err != nil {
 		return parts, nil, err
 	}
 	db, err := openPostgres(ctx, config.Database)

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,10 +19,10 @@ import (
 func (p *program) settings() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "settings",
-		Short: "Show or change the sources' quotas while freshet runs",
-		Long: `Show or change the sources' quotas while freshet runs, through a query service. What is
-changed lies over the configuration until it is taken back, and is followed by every
-limiter within two seconds. A quota that can't be held is refused.`,
+		Short: "Show or change the sources' settings while freshet runs",
+		Long: `Show or change the sources' quotas and how their entities are prefetched while freshet runs,
+through a query service. A change lies over the configuration until it is taken back. Every
+limiter and scheduler follows it within two seconds. A quota that can't be held is refused.`,
 	}
 	c.AddCommand(p.settingsGet(), p.settingsSet(), p.settingsAudit())
 	return c
@@ -57,14 +59,21 @@ func (p *program) settingsSet() *cobra.Command {
 	var addr, source string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
-		Short: "Change a source's limits, reserves and ceilings, all or none",
-		Long: `Change limits, reserves and ceilings of a source; all that is given, or nothing. For each
+		Short: "Change a source's limits, ceilings and prefetching, all or none",
+		Long: `Change limits, ceilings and prefetching of a source; all that is given, or nothing. For each
 policy there are limit, target, highReserve and lowReserve, and for the source lowCeilings:
 rates that bound LOW from one hour of the day to another, of which the first that holds the
-hour counts; none lifts them all. An empty value returns a setting to what is configured.`,
+hour counts; none lifts them all. An empty value returns a setting to what is configured.
+
+prefetch is on or off. Each facet that the configuration prefetches has the intervals hot, warm
+and cold of its tiers, the bounds least and most of the adaptive interval, and active: which
+entities are prefetched, as JSON. An entity follows a changed interval from its next refresh on.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
   freshet settings set --source nexon day.limit=15000000 lowCeilings=19-23:150/s,250/s
-  freshet settings set --source nexon second.target= lowCeilings=none`,
+  freshet settings set --source nexon second.target= lowCeilings=none
+  freshet settings set --source nexon prefetch=off
+  freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.most=72h
+  freshet settings set prefetch.character.active='{"status":{"path":"basic.state","block":["closed"]}}'`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			patch, err := patchOf(args)
@@ -160,10 +169,38 @@ func settingRows(s settings.State) [][]string {
 		}
 	}
 	add("lowCeilings", ceilingsText(s.Configured.LowCeilings), func(q settings.Quota) string { return ceilingsText(q.LowCeilings) })
+	add(prefetchSwitch, onOrOff(s.Configured.Prefetch.Enabled), func(q settings.Quota) string { return onOrOff(q.Prefetch.Enabled) })
+	for _, facet := range slices.Sorted(maps.Keys(s.Configured.Prefetch.Facets)) {
+		for _, member := range prefetchMembers {
+			add(prefetchSwitch+"."+facet+"."+member.name, member.of(s.Configured.Prefetch.Facets[facet]), func(q settings.Quota) string {
+				return member.of(q.Prefetch.Facets[facet])
+			})
+		}
+	}
 	if s.Revision > 0 {
 		rows = append(rows, []string{s.Source, "revision", "0", fmt.Sprintf("%d, %s by %s", s.Revision, s.ChangedAt.Format(time.RFC3339), *s.ChangedBy)})
 	}
 	return rows
+}
+
+// prefetchMembers are the settings of a facet that is prefetched.
+var prefetchMembers = []struct {
+	name string
+	of   func(settings.PrefetchFacet) string
+}{
+	{"hot", func(f settings.PrefetchFacet) string { return f.Hot.String() }},
+	{"warm", func(f settings.PrefetchFacet) string { return f.Warm.String() }},
+	{"cold", func(f settings.PrefetchFacet) string { return f.Cold.String() }},
+	{"least", func(f settings.PrefetchFacet) string { return f.Least.String() }},
+	{"most", func(f settings.PrefetchFacet) string { return f.Most.String() }},
+	{"active", func(f settings.PrefetchFacet) string { return f.Active.String() }},
+}
+
+func onOrOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // ceilingsText writes ceilings as set reads them.

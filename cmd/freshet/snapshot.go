@@ -20,7 +20,7 @@ func (p *program) snapshot() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Print what is stored of an entity, refresh it or delete it",
-		Long: `Print what is stored of an entity, refresh it or delete it, through a query service. An entity
+		Long: `Print what is stored of an entity, refresh entities or delete one, through a query service. An entity
 is named as source/facet/key; the key may have slashes of its own.`,
 	}
 	c.AddCommand(p.snapshotGet(), p.snapshotRefresh(), p.snapshotDelete())
@@ -126,63 +126,6 @@ what is stale or missing is queued. Exit code 3: there is none; 4: there is none
 			return err
 		},
 	}
-	addrFlag(c, &addr)
-	return c
-}
-
-// waitMost is how long a query service holds an answer back.
-const waitMost = 30 * time.Second
-
-func (p *program) snapshotRefresh() *cobra.Command {
-	var addr string
-	var wait time.Duration
-	c := &cobra.Command{
-		Use:   "refresh SOURCE/FACET/KEY",
-		Short: "Ask for a refresh of an entity, before all that nobody waits for",
-		Example: `  freshet snapshot refresh nexon/character/somebody
-  freshet snapshot refresh nexon/character/somebody --wait 10s`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := entityOf(args[0])
-			if err != nil {
-				return err
-			}
-			if wait < 0 || wait > waitMost {
-				return usageError{fmt.Errorf("--wait is %v; it must be from 0s to %v", wait, waitMost)}
-			}
-			api, err := p.admin(addr)
-			if err != nil {
-				return err
-			}
-			api.client.Timeout += wait
-			path := pathOf(e) + "/refresh"
-			if wait > 0 {
-				path += "?wait=" + wait.String()
-			}
-			s, found, err := p.read(cmd, api, http.MethodPost, path, access.Refresh)
-			if errors.Is(err, errLanded) {
-				_, err = fmt.Fprintf(p.stdout, "%s: %v\n", e, err)
-				return err
-			}
-			if err != nil {
-				return err
-			}
-			if found {
-				_, err = fmt.Fprintf(p.stdout, "%s: %s\n", e, s.state())
-				return err
-			}
-			text := fmt.Sprintf("%s: a refresh is queued", e)
-			if s.EstimatedWait != nil {
-				text += fmt.Sprintf(", and waits for about %v", time.Duration(*s.EstimatedWait)*time.Millisecond)
-			}
-			if wait > 0 {
-				return partialError{fmt.Errorf("%s; it has not landed within %v", text, wait)}
-			}
-			_, err = fmt.Fprintln(p.stdout, text)
-			return err
-		},
-	}
-	c.Flags().DurationVar(&wait, "wait", 0, "wait until it has landed, for so long at most")
 	addrFlag(c, &addr)
 	return c
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/letters"
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
@@ -139,13 +138,13 @@ func (p parts) secrets(c source.Config) (map[string]string, error) {
 	return found, nil
 }
 
-// settings returns the quotas of all sources, and what is changed of them.
+// settings returns the settings of all sources that can change while freshet runs.
 func (p parts) settings() *settings.Settings {
-	quotas := map[string]limiter.Config{}
+	sources := map[string]settings.Source{}
 	for name, s := range p.config.Sources {
-		quotas[name] = s.quota()
+		sources[name] = settings.Source{Quota: s.quota(), Prefetch: s.prefetch}
 	}
-	return settings.New(p.store, quotas)
+	return settings.New(p.store, sources)
 }
 
 // serving serves reads on the listener until ctx ends. It stops before what it
@@ -185,8 +184,8 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		"kafka":    {ask: p.client.Ping},
 	}}
 	ops := p.ops(h)
-	ask := func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer {
-		return server.Refresh(ctx, client, e, f)
+	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.Answer {
+		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
 	if meters != nil {
@@ -262,20 +261,24 @@ type wishes struct {
 
 // Request asks for refreshes in the HIGH lane: a person waits.
 func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
+	return w.answers(all, func(asked []producer.Wish) []producer.Result { return w.RequestAll(ctx, asked) })
+}
+
+// Insist enqueues refreshes that must not be lost in the HIGH lane.
+func (w wishes) Insist(ctx context.Context, all []query.Wish) []query.Answer {
+	return w.answers(all, func(asked []producer.Wish) []producer.Result { return w.InsistAll(ctx, asked) })
+}
+
+func (w wishes) answers(all []query.Wish, request func([]producer.Wish) []producer.Result) []query.Answer {
 	asked := make([]producer.Wish, len(all))
 	for i, wish := range all {
 		asked[i] = w.wanted(wish)
 	}
 	answers := make([]query.Answer, len(all))
-	for i, r := range w.RequestAll(ctx, asked) {
+	for i, r := range request(asked) {
 		answers[i] = told(r)
 	}
 	return answers
-}
-
-// Insist asks for a refresh that must not be lost.
-func (w wishes) Insist(ctx context.Context, wish query.Wish) query.Answer {
-	return told(w.Producer.Insist(ctx, w.wanted(wish)))
 }
 
 func (w wishes) wanted(wish query.Wish) producer.Wish {

@@ -44,14 +44,14 @@ func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Gua
 	}
 	return console.Needs{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Now: seen, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Guard: guard, Meters: meters,
+		Now: seen, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Audit: p.store, Guard: guard, Meters: meters,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, Weather: p.weather,
 	}
 }
 
-// refreshing asks for a refresh that a person wants, for the client with this ID; "": for
-// nobody's account.
-type refreshing func(ctx context.Context, client string, e schemas.Entity, f source.Facet) query.Answer
+// refreshing enqueues refreshes of entities of one facet that a person wants, on the account
+// of the client with this ID; "": on no account.
+type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.Answer
 
 // overview tells the console what is going on.
 type overview struct {

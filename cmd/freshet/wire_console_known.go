@@ -165,24 +165,40 @@ func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
 	}
 }
 
-// Refresh asks for a refresh, and says what became of that. Who may not administer has it on
-// their account, as with POST …/refresh.
-func (k known) Refresh(ctx context.Context, e schemas.Entity, c access.Client) (string, error) {
-	if err := k.CheckKey(e); err != nil {
-		return "", err
+// Refresh enqueues refreshes of entities of one facet, and says of each what became of that.
+// A client without the scope admin has them on its account, as with POST …/refresh.
+func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.Refreshed, error) {
+	for _, e := range all {
+		if err := k.CheckKey(e); err != nil {
+			return nil, err
+		}
 	}
-	stored, err := k.parts.store.States(ctx, []schemas.Entity{e})
+	stored, err := k.parts.store.States(ctx, all)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if !k.Sees(c, e, stored[0].Visibility) {
-		return "No refresh is queued: it may be seen by others alone, and so it is for them to ask for.", nil
+	results, client := make([]console.Refreshed, len(all)), ""
+	if !c.May(access.Admin) {
+		client = c.ID()
 	}
-	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	if c.May(access.Admin) {
-		return inWords(k.ask(ctx, "", e, facet)), nil
+	var of []schemas.Entity
+	var at []int // of each entity of the request, its place in all
+	for i, e := range all {
+		if !k.Sees(c, e, stored[i].Visibility) {
+			results[i].Told = "No refresh is queued: it may be seen by others alone, and so it is for them to ask for."
+			continue
+		}
+		of, at = append(of, e), append(at, i)
 	}
-	return inWords(k.ask(ctx, c.ID(), e, facet)), nil
+	if len(of) == 0 {
+		return results, nil
+	}
+	facet, _ := k.sources[of[0].Source].Facet(of[0].Facet)
+	for j, a := range k.ask(ctx, client, of, facet) {
+		i := at[j]
+		results[i] = console.Refreshed{Queued: a.Queued, Told: inWords(a)}
+	}
+	return results, nil
 }
 
 // inWords says what became of a wish.

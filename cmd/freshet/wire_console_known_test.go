@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,9 +254,9 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 			t.Errorf("%.40s: %v", e, err)
 		}
 		_, unseen := f.needs.Known.Entity(t.Context(), e, anybody)
-		told, unasked := f.needs.Known.Refresh(t.Context(), e, anybody)
-		if unseen == nil || unasked == nil || told != "" {
-			t.Errorf("%.40s: %v, %v, %s", e, unseen, unasked, told)
+		told, unasked := f.needs.Known.Refresh(t.Context(), []schemas.Entity{e}, anybody)
+		if unseen == nil || unasked == nil || told != nil {
+			t.Errorf("%.40s: %v, %v, %v", e, unseen, unasked, told)
 		}
 	}
 	if err := f.needs.Known.CheckKey(one("a")); err != nil {
@@ -263,18 +264,28 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 	}
 }
 
+// refreshOne refreshes one entity and returns the words of the console.
+func refreshOne(t *testing.T, k console.Known, e schemas.Entity, c access.Client) (string, error) {
+	t.Helper()
+	results, err := k.Refresh(t.Context(), []schemas.Entity{e}, c)
+	if err != nil {
+		return "", err
+	}
+	return results[0].Told, nil
+}
+
 func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	f := newFacts(t, nil)
 	ask := func(want string) {
 		t.Helper()
-		told, err := f.needs.Known.Refresh(t.Context(), one("a"), anybody)
+		told, err := refreshOne(t, f.needs.Known, one("a"), anybody)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("told %q, %v; want %q", told, err, want)
 		}
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := f.needs.Known.Refresh(t.Context(), one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
+	if told, err := refreshOne(t, f.needs.Known, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
 		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
 	}
 	way := f.look("a", anybody).Way
@@ -311,14 +322,14 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 	f.write("stored", 7, time.Hour, "")
 	answer := query.Answer{Queued: true}
 	var clients []string
-	k := known{f.parts, sources, func(_ context.Context, client string, _ schemas.Entity, _ source.Facet) query.Answer {
+	k := known{f.parts, sources, func(_ context.Context, client string, all []schemas.Entity, _ source.Facet) []query.Answer {
 		clients = append(clients, client)
-		return answer
+		return slices.Repeat([]query.Answer{answer}, len(all))
 	}}
 	person := access.Client{Name: "key:3", Scopes: []access.Scope{access.Inspect, access.Refresh}}
 	ask := func(c access.Client, key, want string) {
 		t.Helper()
-		told, err := k.Refresh(t.Context(), one(key), c)
+		told, err := refreshOne(t, k, one(key), c)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("%s: %q, %v; wanted %q", key, told, err, want)
 		}

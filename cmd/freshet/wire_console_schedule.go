@@ -57,7 +57,8 @@ func asSet(view limiter.View, set *limiter.Override) limiter.View {
 type schedules struct {
 	parts parts
 	of    map[string]*scheduleRead
-	asked *kept[map[string]int64] // by source
+	live  map[string]*livePrefetch // missing: its configuration has a mistake
+	asked *kept[map[string]int64]  // by source
 }
 
 // scheduleRead is what is remembered of a source's schedule.
@@ -77,9 +78,12 @@ type entityCount struct {
 }
 
 func (p parts) schedules() schedules {
-	s := schedules{p, map[string]*scheduleRead{}, &kept[map[string]int64]{}}
+	s := schedules{p, map[string]*scheduleRead{}, map[string]*livePrefetch{}, &kept[map[string]int64]{}}
 	for name := range p.config.Sources {
 		s.of[name] = &scheduleRead{}
+		if live, err := p.livePrefetch(name); err == nil {
+			s.live[name] = live
+		}
 	}
 	return s
 }
@@ -92,6 +96,7 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.Scheduled
+	c, all.Disabled = s.inForce(ctx, source, c)
 	all.Feed.Trouble, all.Schedulers.Trouble = errBug.Error(), errBug.Error() // unless they end
 	var asked sync.WaitGroup
 	ask := func(f func()) {
@@ -127,6 +132,19 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	}
 	asked.Wait()
 	return all
+}
+
+// inForce returns the source with the settings in force, or as it is configured if they are
+// not known, and whether prefetching is disabled.
+func (s schedules) inForce(ctx context.Context, source string, configured SourceConfig) (c SourceConfig, disabled bool) {
+	c = configured
+	live, ok := s.live[source]
+	if !ok {
+		return c, false
+	}
+	var err error
+	defer outlived(s.parts.log, &err)
+	return live.inForce(ctx)
 }
 
 // trouble is why something is not known; the log has the error.

@@ -105,8 +105,8 @@ func (f *facts) wire() {
 		"kafka":    {ask: f.client.Ping},
 	}}
 	dead := f.letters(sources)
-	ask := func(ctx context.Context, client string, e schemas.Entity, facet source.Facet) query.Answer {
-		return f.server.Refresh(ctx, client, e, facet)
+	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.Answer {
+		return f.server.Refresh(ctx, client, all, facet)
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{

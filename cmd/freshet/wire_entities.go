@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -20,15 +19,15 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 	known := map[string]entities.Source{}
 	for name, s := range sources {
 		c := p.config.Sources[name]
-		schedule, err := c.schedule()
+		live, err := p.livePrefetch(name)
 		if err != nil {
-			return nil, fmt.Errorf("sources.%s.prefetch.%w", name, err)
+			return nil, err
 		}
 		params := map[string][]string{}
 		for facet, f := range c.Facets {
 			params[facet] = slices.Sorted(maps.Keys(f.Params))
 		}
-		known[name] = entities.Source{Facets: params, Keys: s, Schedule: schedule}
+		known[name] = entities.Source{Facets: params, Keys: s, Schedule: live}
 	}
 	return entities.New(entities.Needs{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }

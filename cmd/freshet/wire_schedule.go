@@ -41,11 +41,12 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		if !ok {
 			return p.noSource(name)
 		}
-		schedule, err := c.schedule()
+		live, err := p.livePrefetch(name)
 		if err != nil {
-			return fmt.Errorf("sources.%s.prefetch.%w", name, err)
+			return err
 		}
-		s, err := scheduler.NewScheduler(name, schedule, scheduler.Needs{
+		s, err := scheduler.NewScheduler(name, live.base, scheduler.Needs{
+			Live:  live.now,
 			Store: p.store, Door: lowDoor{p.producer}, Look: p.look(name, c),
 			Loop: due.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Words), Log: p.log, Metrics: p.reg,
 		})

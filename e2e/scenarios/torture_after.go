@@ -76,7 +76,7 @@ func (r *tortured) again(ctx context.Context, s *site, w *witness, l *load) erro
 	for i := range refreshedKeys {
 		refused[fmt.Sprint("k", i)] = true
 	}
-	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) { // a reader's breaker of Redis rests for half a minute
+	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		for key := range refused {
 			now := time.Now()
 			if l.refresh(ctx, l.cast[len(key)%len(l.cast)], key) {

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+)
+
+// unaudited are the routes that change nothing for others, by why.
+var unaudited = map[string]string{
+	"POST /admin/v1/letters/{source}/plan": "a dry run",
+	"POST /console/login":                  "sets the cookie of one browser",
+	"POST /console/logout":                 "deletes the cookie of one browser",
+}
+
+// actRoutes returns the routes that change something: of the admin API by the OpenAPI
+// document, of the console by its source.
+func actRoutes(t *testing.T) (routes []string) {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, item := range doc.Paths.Map() {
+		for method := range item.Operations() {
+			if strings.HasPrefix(path, "/admin/") && method != http.MethodGet {
+				routes = append(routes, method+" "+path)
+			}
+		}
+	}
+	source, err := os.ReadFile("../../console/console.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile(`"(POST|PUT|PATCH|DELETE) " ?\+ ?root ?\+ ?"([^"]*)"`).FindAllSubmatch(source, -1) {
+		routes = append(routes, string(found[1])+" /console"+string(found[2]))
+	}
+	routes = slices.DeleteFunc(routes, func(route string) bool { return unaudited[route] != "" })
+	slices.Sort(routes)
+	return routes
+}
+
+// send sends a form if its body is url.Values, and JSON otherwise. A redirect is not followed.
+func (d *dev) send(method, path string, body any) []byte {
+	d.Helper()
+	var text []byte
+	kind := "application/json"
+	switch body := body.(type) {
+	case url.Values:
+		text, kind = []byte(body.Encode()), "application/x-www-form-urlencoded"
+	case string:
+		text = []byte(body)
+	}
+	req, err := http.NewRequestWithContext(d.Context(), method, d.api+path, bytes.NewReader(text))
+	if err != nil {
+		d.Fatal(err)
+	}
+	req.Header.Set("Content-Type", kind)
+	resp, err := d.client.Transport.RoundTrip(req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= 400 {
+		d.Fatalf("%s %s: %d %s, %v", method, path, resp.StatusCode, answer, err)
+	}
+	return answer
+}
+
+func (d *dev) audit() (entries []settings.Entry) {
+	d.Helper()
+	var all struct {
+		Entries []settings.Entry `json:"entries"`
+	}
+	if err := json.Unmarshal(d.send(http.MethodGet, "/admin/v1/audit?limit=1000", nil), &all); err != nil {
+		d.Fatal(err)
+	}
+	return all.Entries
+}
+
+// idOf returns the member id of a JSON object, or of the object in a member of it.
+func (d *dev) idOf(text []byte, member string) string {
+	d.Helper()
+	object := map[string]any{}
+	if err := json.Unmarshal(text, &object); err != nil {
+		d.Fatalf("%s: %v", text, err)
+	}
+	if inner, ok := object[member].(map[string]any); ok {
+		object = inner
+	}
+	return fmt.Sprint(object["id"])
+}
+
+// hasWords reports whether an entry names an actor, and all words in its other members. The
+// first word is the action.
+func hasWords(e settings.Entry, words []string) bool {
+	text := fmt.Sprintf("%s %s %s %s", e.Action, e.Source, e.After, e.Note)
+	return e.Actor != "" && e.Action == words[0] &&
+		!slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+}
+
+// Each route that changes something is called once on a running product. Its audit entry has
+// the actor, the act, and the subject in words that are given here.
+func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	d.buried("audited", 3)
+	var job, key string
+	const slow = `{"kind":"REPLAY","lane":"LOW","rate":0.02}`
+	entities := func(members string) string { return `{"source":"nexon","facet":"character",` + members + `}` }
+	inTheFuture := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	revision := func() string { return fmt.Sprint(d.state().Revision) }
+	acts := []struct {
+		route string
+		call  func()
+		words []string // of the action and the subject
+	}{
+		{"PATCH /admin/v1/settings/{source}", func() {
+			d.send("PATCH", "/admin/v1/settings/nexon", `{"policies":{"second":{"target":400}}}`)
+		}, []string{"set", "nexon", `"target":400`}},
+		{"POST /admin/v1/sources/{source}/stop", func() { d.send("POST", "/admin/v1/sources/nexon/stop", nil) }, []string{"stop", "nexon"}},
+		{"POST /admin/v1/sources/{source}/resume", func() { d.send("POST", "/admin/v1/sources/nexon/resume", nil) }, []string{"resume", "nexon"}},
+		{"PUT /admin/v1/log", func() { d.send("PUT", "/admin/v1/log", `{"level":"error","for":"1m"}`) }, []string{"log-level", `"level":"ERROR"`}},
+		{"POST /admin/v1/keys", func() {
+			key = d.idOf(d.send("POST", "/admin/v1/keys", `{"name":"audited","scopes":["read"]}`), "key")
+		}, []string{"key-create", `"audited"`}},
+		{"DELETE /admin/v1/keys/{id}", func() { d.send("DELETE", "/admin/v1/keys/"+key, nil) }, []string{"key-revoke", `"audited"`}},
+		{"POST /admin/v1/entities", func() { d.send("POST", "/admin/v1/entities", entities(`"entities":[{"key":"one"},{"key":"two"}]`)) },
+			[]string{"entities-register", "nexon", `"entities":2`, `"one"`}},
+		{"POST /admin/v1/entities/disable", func() { d.send("POST", "/admin/v1/entities/disable", entities(`"prefix":"t"`)) },
+			[]string{"entities-disable", "nexon", `"entities":1`, `"prefix":"t"`}},
+		{"POST /admin/v1/entities/enable", func() { d.send("POST", "/admin/v1/entities/enable", entities(`"keys":["two"]`)) },
+			[]string{"entities-enable", "nexon", `"entities":1`, `"two"`}},
+		{"DELETE /admin/v1/snapshots/{source}/{facet}/{key}", func() { d.send("DELETE", "/admin/v1/snapshots/nexon/character/one", nil) },
+			[]string{"snapshot-delete", "nexon", `"one"`}},
+		{"POST /admin/v1/letters/{source}/jobs", func() { job = d.idOf(d.send("POST", "/admin/v1/letters/nexon/jobs", slow), "") },
+			[]string{"replay-started", "nexon", `"total":3`}},
+		{"POST /admin/v1/letter-jobs/{id}/stop", func() { d.send("POST", "/admin/v1/letter-jobs/"+job+"/stop", nil) }, []string{"replay-stopped", "nexon"}},
+		{"POST /admin/v1/letter-jobs/{id}/resume", func() { d.send("POST", "/admin/v1/letter-jobs/"+job+"/resume", nil) }, []string{"replay-resumed", "nexon"}},
+		{"POST /console/letters/jobs/{id}/stop", func() { d.send("POST", "/console/letters/jobs/"+job+"/stop", url.Values{}) }, []string{"replay-stopped", "nexon"}},
+		{"POST /console/letters/jobs/{id}/resume", func() { d.send("POST", "/console/letters/jobs/"+job+"/resume", url.Values{}) }, []string{"replay-resumed", "nexon"}},
+		{"POST /console/letters/start", func() {
+			d.send("POST", "/console/letters/start", url.Values{"source": {"nexon"}, "kind": {"PURGE"}, "rate": {"0.02"}, "until": {inTheFuture}, "counted": {"3"}})
+		}, []string{"purge-started", "nexon"}},
+		{"POST /console/settings/{source}", func() {
+			d.send("POST", "/console/settings/nexon", url.Values{"revision": {revision()}, "target.second": {"410"}})
+		}, []string{"set", "nexon", `"target":410`}},
+		{"POST /console/settings/{source}/stop", func() { d.send("POST", "/console/settings/nexon/stop", url.Values{"note": {"why"}}) }, []string{"stop", "nexon", "why"}},
+		{"POST /console/settings/{source}/resume", func() { d.send("POST", "/console/settings/nexon/resume", url.Values{}) }, []string{"resume", "nexon"}},
+		{"POST /console/look", func() {
+			d.send("POST", "/console/look", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"three"}})
+		}, []string{"refresh", "nexon", `"three"`, `"entities":1`}},
+		{"POST /console/refresh", func() {
+			d.send("POST", "/console/refresh", url.Values{"facet": {"nexon/character"}, "keys": {"four\nfive"}})
+		}, []string{"refresh", "nexon", `"four"`, `"entities":2`}},
+		{"POST /console/weather", func() { d.send("POST", "/console/weather", url.Values{"weather": {"slow"}}) }, []string{"fault-scenario", `"slow"`}},
+	}
+	var walked []string
+	seen := map[int64]bool{}
+	for _, act := range acts {
+		for _, e := range d.audit() {
+			seen[e.ID] = true
+		}
+		act.call()
+		walked = append(walked, act.route)
+		fresh := slices.DeleteFunc(d.audit(), func(e settings.Entry) bool { return seen[e.ID] })
+		if !slices.ContainsFunc(fresh, func(e settings.Entry) bool { return hasWords(e, act.words) }) {
+			t.Errorf("%s: got the new audit entries %+v, want one with an actor and %q", act.route, fresh, act.words)
+		}
+	}
+	slices.Sort(walked)
+	if routes := actRoutes(t); !slices.Equal(walked, routes) {
+		t.Errorf("routes that change something:\ngot  %q\nwant %q; call each route here, or say in unaudited why it needs no entry", walked, routes)
+	}
+}

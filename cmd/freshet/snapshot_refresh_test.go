@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// More keys than one request takes, of which one can't exist and one was refreshed a moment
+// ago.
+func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
+	d := startDev(t, "--no-demo")
+	const name = "nexon/character/"
+	d.said(0, []string{name + "cooling: FRESH"}, "snapshot", "refresh", name+"cooling", "--wait", "20s")
+	var lines []string
+	for _, key := range characters("many", 2*maxRefreshKeys) {
+		lines = append(lines, name+key)
+	}
+	lines = append(lines, "", "  "+name+"spaced  ", name+"bad key", name+"cooling", name+"many0")
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "snapshot", "refresh", name+"named", "--file", file)
+	if code != 4 || !strings.Contains(errs, "2 of 204 refreshes are not queued") {
+		t.Errorf("got exit %d, %q, want 4 and 2 of 204 not queued", code, errs)
+	}
+	if n := strings.Count(out, ": a refresh is queued\n"); n != 202 {
+		t.Errorf("queued: got %d, want 202", n)
+	}
+	for _, want := range []string{
+		name + "named: a refresh is queued\n", name + "spaced: a refresh is queued\n",
+		name + "bad key: no refresh is queued: BAD_KEY: ", name + "cooling: no refresh is queued: COOLDOWN, until ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("output: got %s, want %q in it", out, want)
+		}
+	}
+	d.until("a fresh answer", "many199", isFresh)
+	d.said(3, []string{"no such facet", "before that, 0 of 2"}, "snapshot", "refresh", "nexon/guild/a", "nexon/guild/b")
+	d.said(2, []string{"--wait is for one entity"}, "snapshot", "refresh", name+"a", name+"b", "--wait", "1s")
+	d.said(2, []string{"name an entity"}, "snapshot", "refresh")
+	d.said(1, []string{"no such file"}, "snapshot", "refresh", "--file", file+"-missing")
+}
+
+func TestEntitiesNamed_ReadsStdinAndKeepsEachOnce(t *testing.T) {
+	all, err := entitiesNamed([]string{"s/f/b"}, "-", strings.NewReader("s/f/a\n\ns/g/a/b\ns/f/b\n"))
+	var got []string
+	for _, e := range all {
+		got = append(got, e.String())
+	}
+	if want := []string{"s/f/b", "s/f/a", "s/g/a/b"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if _, err := entitiesNamed(nil, "-", strings.NewReader("s/f/a\nf/b\n")); err == nil || !strings.Contains(err.Error(), `"f/b" must be source/facet/key`) {
+		t.Errorf("a line that names no entity: got %v, want an error with the line", err)
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+)
+
+// withPrefetch returns the source with changed prefetch settings, or all mistakes in them. The
+// prefetch switch is not a part of a source.
+func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, error) {
+	if len(o.Facets) == 0 {
+		return s, nil
+	}
+	s.Prefetch.Facets = maps.Clone(s.Prefetch.Facets)
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(o.Facets)) {
+		c, there := s.Prefetch.Facets[name]
+		if !there || c.Mode == scheduler.Off {
+			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch such a facet; it prefetches %s", name, listed(s.prefetchedFacets())))
+			continue
+		}
+		change := o.Facets[name]
+		for _, of := range []struct {
+			to   *time.Duration
+			from *settings.Duration
+		}{
+			{&c.Tiers.Hot.Every, change.Hot}, {&c.Tiers.Warm.Every, change.Warm}, {&c.Tiers.Cold.Every, change.Cold},
+			{&c.Least, change.Least}, {&c.Most, change.Most},
+		} {
+			if of.from != nil {
+				*of.to = time.Duration(*of.from)
+			}
+		}
+		if a := change.Active; a != nil {
+			c.Active = scheduler.Active{Status: scheduler.Status(a.Status), Unless: a.Unless, Params: a.Params}
+		}
+		s.Prefetch.Facets[name] = c
+	}
+	if len(errs) == 0 {
+		_, err := s.schedule()
+		errs = append(errs, err)
+	}
+	return s, errors.Join(errs...)
+}
+
+// prefetchedFacets are the facets that the configuration prefetches.
+func (s SourceConfig) prefetchedFacets() map[string]scheduler.Config {
+	all := map[string]scheduler.Config{}
+	for name, c := range s.Prefetch.Facets {
+		if c.Mode != scheduler.Off {
+			all[name] = c
+		}
+	}
+	return all
+}
+
+// prefetch returns the prefetch settings of the source with a change, or all mistakes in it.
+func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, error) {
+	changed, err := s.withPrefetch(o)
+	if err != nil {
+		return settings.Prefetch{}, err
+	}
+	p := settings.Prefetch{Enabled: prefetchEnabled(o), Facets: map[string]settings.PrefetchFacet{}}
+	for name, c := range changed.prefetchedFacets() {
+		p.Facets[name] = settings.PrefetchFacet{
+			Mode: string(c.Mode), Hot: settings.Duration(c.Tiers.Hot.Every), Warm: settings.Duration(c.Tiers.Warm.Every), Cold: settings.Duration(c.Tiers.Cold.Every),
+			Least: settings.Duration(c.Least), Most: settings.Duration(c.Most),
+			Active: settings.Active{Status: settings.Status(c.Active.Status), Unless: c.Active.Unless, Params: c.Active.Params},
+		}
+	}
+	return p, nil
+}
+
+func prefetchEnabled(o settings.PrefetchOverride) bool { return o.Enabled == nil || *o.Enabled }
+
+const (
+	// prefetchReadInterval is how often the prefetch settings of a source are read, and
+	// prefetchReadTimeout bounds one read: a change is in force within 2 s.
+	prefetchReadInterval = time.Second
+	prefetchReadTimeout  = 500 * time.Millisecond
+)
+
+// livePrefetch has the prefetch settings of a source that are in force: the configuration with
+// the changes of the settings. While the settings can't be read, the last ones stay in force.
+// Its methods may be called concurrently.
+type livePrefetch struct {
+	source string
+	config SourceConfig
+	base   *scheduler.Schedule // as configured
+	read   func(ctx context.Context, source string) (settings.PrefetchOverride, error)
+	log    *slog.Logger
+
+	mu       sync.Mutex
+	readAt   time.Time
+	override settings.PrefetchOverride // that was read last
+	current  *scheduler.Schedule
+	changed  SourceConfig // that current is of
+	failing  bool
+}
+
+func (p parts) livePrefetch(source string) (*livePrefetch, error) {
+	c := p.config.Sources[source]
+	schedule, err := c.schedule()
+	if err != nil {
+		return nil, fmt.Errorf("sources.%s.prefetch.%w", source, err)
+	}
+	return &livePrefetch{source: source, config: c, base: schedule, current: schedule, changed: c, read: p.settings().Prefetch, log: p.log.With("source", source)}, nil
+}
+
+// now returns the schedule in force, and whether prefetching is enabled.
+func (l *livePrefetch) now(ctx context.Context) (*scheduler.Schedule, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.readAt) >= prefetchReadInterval {
+		ctx, cancel := context.WithTimeout(ctx, prefetchReadTimeout)
+		o, err := l.read(ctx, l.source)
+		cancel()
+		l.readAt = time.Now()
+		l.took(o, err)
+	}
+	return l.current, prefetchEnabled(l.override)
+}
+
+// inForce returns the source with the settings in force, and whether prefetching is disabled.
+func (l *livePrefetch) inForce(ctx context.Context) (c SourceConfig, disabled bool) {
+	_, enabled := l.now(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed, !enabled
+}
+
+// took puts settings that were read in force.
+func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
+	switch {
+	case err != nil && !l.failing && !errors.Is(err, context.Canceled):
+		l.failing = true
+		l.log.Warn("prefetch settings can't be read; the last ones stay in force", "err", err)
+	case err == nil && l.failing:
+		l.failing = false
+		l.log.Info("prefetch settings are read again")
+	}
+	if err != nil || reflect.DeepEqual(o, l.override) {
+		return
+	}
+	var schedule *scheduler.Schedule
+	changed, err := l.config.withPrefetch(o)
+	if err == nil {
+		schedule, err = changed.schedule()
+	}
+	if err != nil { // the configuration is newer than the change
+		l.log.Error("prefetch settings do not fit the configuration, which is in force; take them back with `freshet settings set`", "err", err)
+		changed, schedule = l.config, l.base
+	}
+	l.override, l.changed, l.current = o, changed, schedule.WithPriceOf(l.base)
+	l.log.Info("prefetch settings changed", "enabled", prefetchEnabled(o), "facets_changed", len(o.Facets))
+}
+
+// Prefetches reports whether the configuration prefetches the facet; its reads count also
+// while prefetching is disabled.
+func (l *livePrefetch) Prefetches(facet string) bool { return l.base.Prefetches(facet) }
+
+// First returns when an entity that is registered now is due first.
+func (l *livePrefetch) First(r store.Registered, now time.Time) (time.Time, bool) {
+	s, _ := l.now(context.Background())
+	return s.First(r, now)
+}
+
+// Rises is scheduler.Schedule's. It is called within a transaction, and reads nothing.
+func (l *livePrefetch) Rises(e schemas.Entity, tier store.Tier, before, after float64) bool {
+	l.mu.Lock()
+	s := l.current
+	l.mu.Unlock()
+	return s.Rises(e, tier, before, after)
+}

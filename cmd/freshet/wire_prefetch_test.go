@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// prefetchParts have the built-in source, whose facet character is prefetched by tiers.
+func prefetchParts(t *testing.T) parts {
+	t.Helper()
+	config, err := defaultConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Sources[builtIn]
+	facet := scheduler.DefaultConfig()
+	facet.Mode = scheduler.Tiers
+	c.Prefetch.Facets = prefetches{"character": facet}
+	config.Sources[builtIn] = c
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return parts{config: config, store: db, log: slog.New(slog.DiscardHandler)}
+}
+
+func live(t *testing.T, p parts) *livePrefetch {
+	t.Helper()
+	l, err := p.livePrefetch(builtIn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// firstIn returns when an entity that is registered now is due first, which is within one
+// interval of its tier.
+func firstIn(l *livePrefetch, now time.Time) time.Duration {
+	longest := time.Duration(0)
+	for i := range 200 {
+		e := schemas.Entity{Source: builtIn, Facet: "character", Key: strings.Repeat("k", i+1)}
+		due, _ := l.First(store.Registered{Entity: e, Tier: store.Hot}, now)
+		longest = max(longest, due.Sub(now))
+	}
+	return longest
+}
+
+func TestLivePrefetch_FollowsAChangeInTheDatabase(t *testing.T) {
+	p := prefetchParts(t)
+	l := live(t, p)
+	if _, enabled := l.now(t.Context()); !enabled {
+		t.Fatal("got prefetching disabled, want enabled as configured")
+	}
+	if got := firstIn(l, time.Now()); got < 40*time.Minute || got > 62*time.Minute {
+		t.Errorf("the longest first interval of tier hot: got %v, want about 1h", got)
+	}
+	patch, err := patchOf([]string{"prefetch=off", "prefetch.character.hot=5m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.settings().Change(t.Context(), settings.Order{Source: builtIn, Actor: "a"}, patch); err == nil || !strings.Contains(err.Error(), "jitter") {
+		t.Errorf("an interval with too much jitter: got %v, want it refused", err)
+	}
+	patch, err = patchOf([]string{"prefetch=off", "prefetch.character.hot=20m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.settings().Change(t.Context(), settings.Order{Source: builtIn, Actor: "a"}, patch); err != nil {
+		t.Fatal(err)
+	}
+	within(t, obeyed+slack, "the change in force", func() bool { _, enabled := l.now(t.Context()); return !enabled })
+	if got := firstIn(l, time.Now()); got > 21*time.Minute {
+		t.Errorf("the longest first interval of tier hot: got %v, want about 20m", got)
+	}
+}
+
+// fakeRead has livePrefetch read settings of a test in a bubble.
+func fakeRead(t *testing.T, test func(l *livePrefetch, set func(settings.PrefetchOverride, error))) {
+	t.Helper()
+	p := prefetchParts(t)
+	synctest.Test(t, func(t *testing.T) {
+		l := live(t, p)
+		var o settings.PrefetchOverride
+		var failed error
+		l.read = func(context.Context, string) (settings.PrefetchOverride, error) { return o, failed }
+		test(l, func(now settings.PrefetchOverride, err error) { o, failed = now, err })
+	})
+}
+
+func TestLivePrefetch_IsReadOnceASecond(t *testing.T) {
+	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
+		l.now(t.Context())
+		set(settings.PrefetchOverride{Enabled: new(bool)}, nil)
+		if _, enabled := l.now(t.Context()); !enabled {
+			t.Error("at once: got disabled, want the settings of the last read")
+		}
+		time.Sleep(prefetchReadInterval)
+		if _, enabled := l.now(t.Context()); enabled {
+			t.Errorf("after %v: got enabled, want the change in force", prefetchReadInterval)
+		}
+	})
+}
+
+func TestLivePrefetch_KeepsTheLastSettingsWhileTheyCannotBeRead(t *testing.T) {
+	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
+		set(settings.PrefetchOverride{Enabled: new(bool)}, nil)
+		l.now(t.Context())
+		set(settings.PrefetchOverride{}, errors.New("the database is away"))
+		time.Sleep(time.Hour)
+		if _, enabled := l.now(t.Context()); enabled {
+			t.Error("without the database: got enabled, want disabled as it was set last")
+		}
+	})
+}
+
+// A facet that was changed may be gone from a newer configuration. The rest of the change
+// holds.
+func TestLivePrefetch_WithoutAFittingChangeIsAsConfigured(t *testing.T) {
+	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
+		hour := settings.Duration(time.Hour)
+		set(settings.PrefetchOverride{Enabled: new(bool), Facets: map[string]settings.FacetOverride{"gone": {Hot: &hour}}}, nil)
+		schedule, enabled := l.now(t.Context())
+		if schedule != l.base || enabled {
+			t.Errorf("got another schedule: %v, enabled: %v, want the configured one, disabled", schedule != l.base, enabled)
+		}
+	})
+}
+
+func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
+	c := prefetchParts(t).config.Sources[builtIn]
+	duration := func(d time.Duration) *settings.Duration { return new(settings.Duration(d)) }
+	for name, test := range map[string]struct {
+		facet  string
+		change settings.FacetOverride
+		words  string
+	}{
+		"falling intervals": {"character", settings.FacetOverride{Hot: duration(7 * time.Hour)}, "they must rise"},
+		"too short":         {"character", settings.FacetOverride{Hot: duration(time.Second)}, "they must rise, from 1m0s"},
+		"least above most":  {"character", settings.FacetOverride{Least: duration(200 * time.Hour)}, "least and most"},
+		"unknown facet":     {"other", settings.FacetOverride{Hot: duration(time.Hour)}, "it prefetches character"},
+		"unknown param":     {"character", settings.FacetOverride{Active: &settings.Active{Params: []string{"nothing"}}}, `no param "nothing"`},
+		"unknown document":  {"character", settings.FacetOverride{Active: &settings.Active{Unless: []string{"nothing.x"}}}, "must begin with a document"},
+		"path without words": {"character", settings.FacetOverride{Active: &settings.Active{Status: settings.Status{Path: "basic.x"}}},
+			"it takes a path, and words"},
+	} {
+		_, err := c.prefetch(settings.PrefetchOverride{Facets: map[string]settings.FacetOverride{test.facet: test.change}})
+		if err == nil || !strings.Contains(err.Error(), test.words) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, test.words)
+		}
+	}
+	if p, err := c.prefetch(settings.PrefetchOverride{}); err != nil || p.Facets["character"].Warm != settings.Duration(6*time.Hour) {
+		t.Errorf("as configured: got %+v, %v, want warm every 6h", p, err)
+	}
+	if c.Prefetch.Facets["character"].Tiers.Hot.Every != time.Hour {
+		t.Error("the configuration itself was changed")
+	}
+}
+
+func TestSettings_PrefetchIsChangedByCommand(t *testing.T) {
+	d := startDev(t, "--no-demo", "--config", prefetching(t))
+	row := func(text, want string) {
+		t.Helper()
+		if table := strings.Join(strings.Fields(text), " "); !strings.Contains(table, want) {
+			t.Errorf("settings: got %s, want %q in it", table, want)
+		}
+	}
+	row(d.said(0, nil, "settings", "get"), "mirror prefetch on on mirror prefetch.f.hot 1h 1h mirror prefetch.f.warm 6h 6h mirror prefetch.f.cold 24h 24h "+
+		"mirror prefetch.f.least 30m 30m mirror prefetch.f.most 168h 168h mirror prefetch.f.active {} {}")
+	changed := d.said(0, nil, "settings", "set", "prefetch=off", "prefetch.f.hot=30m", `prefetch.f.active={"params":["p"]}`, "second.target=400")
+	row(changed, "mirror prefetch on off mirror prefetch.f.hot 1h 30m ")
+	row(changed, `mirror prefetch.f.active {} {"params":["p"]}`)
+	row(changed, "mirror second.target 0 400")
+	row(d.said(0, nil, "settings", "set", "prefetch=", "prefetch.f.active="), `mirror prefetch on on mirror prefetch.f.hot 1h 30m`)
+	d.said(0, []string{`"prefetch":{"facets":{"f":{"hot":"30m"}}}`}, "settings", "audit")
+	d.said(1, []string{"they must rise"}, "settings", "set", "prefetch.f.hot=7h")
+	d.said(1, []string{"it prefetches f"}, "settings", "set", "prefetch.quiet.hot=7h")
+	d.said(2, []string{"must be on or off"}, "settings", "set", "prefetch=no")
+	d.said(2, []string{"must be a duration"}, "settings", "set", "prefetch.f.hot=often")
+	d.said(2, []string{"there is no setting"}, "settings", "set", "prefetch.f.mode=off")
+	d.said(2, []string{"must be an object"}, "settings", "set", "prefetch.f.active=none")
+}

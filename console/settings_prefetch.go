@@ -1,0 +1,143 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/freshet/freshet/settings"
+)
+
+// prefetchForm has the prefetch settings of a source as the form shows them.
+type prefetchForm struct {
+	// On and OnBefore are on or off: the setting in force, or of a refused form, and the
+	// configuration.
+	On, OnBefore string
+	Facets       []facetForm
+}
+
+// facetForm has the prefetch settings of one facet as the form shows them.
+type facetForm struct {
+	Facet, Mode string
+	Fields      []policyField
+}
+
+const (
+	prefetchField  = "prefetch" // the name of the switch, and the first part of the others' names
+	switchOn       = "on"
+	switchOff      = "off"
+	activeField    = "active"
+	maxActiveShown = 2000 // characters
+)
+
+func onOff(on bool) string {
+	if on {
+		return switchOn
+	}
+	return switchOff
+}
+
+// prefetchOf returns the form of the settings in force.
+func prefetchOf(now, was settings.Prefetch) prefetchForm {
+	form := prefetchForm{On: onOff(now.Enabled), OnBefore: onOff(was.Enabled)}
+	for _, name := range slices.Sorted(maps.Keys(was.Facets)) {
+		n, w := now.Facets[name], was.Facets[name]
+		f := facetForm{Facet: name, Mode: w.Mode}
+		for _, of := range []struct{ name, label, now, was string }{
+			{"hot", "Tier hot, every", n.Hot.String(), w.Hot.String()},
+			{"warm", "Tier warm, every", n.Warm.String(), w.Warm.String()},
+			{"cold", "Tier cold, every", n.Cold.String(), w.Cold.String()},
+			{"least", "Adaptive, shortest", n.Least.String(), w.Least.String()},
+			{"most", "Adaptive, longest", n.Most.String(), w.Most.String()},
+			{activeField, "Active entities, as JSON", n.Active.String(), w.Active.String()},
+		} {
+			f.Fields = append(f.Fields, policyField{prefetchField + "." + name + "." + of.name, of.label, of.now, of.was, false})
+		}
+		form.Facets = append(form.Facets, f)
+	}
+	return form
+}
+
+// keep puts the text of a refused form into the form.
+func (f *prefetchForm) keep(r *http.Request) {
+	if _, typed := r.PostForm[prefetchField]; typed {
+		f.On = onOff(r.PostFormValue(prefetchField) == switchOn)
+	}
+	for i := range f.Facets {
+		for j := range f.Facets[i].Fields {
+			field := &f.Facets[i].Fields[j]
+			if _, typed := r.PostForm[field.Name]; typed {
+				field.Value = shown(r.PostFormValue(field.Name), maxActiveShown)
+			}
+		}
+	}
+}
+
+// change returns the patch of a form that was sent. An empty field, or one with the value of
+// the configuration, returns to the configuration.
+func (f *prefetchForm) change(r *http.Request) (m settings.Member[settings.PrefetchPatch], changed bool, err error) {
+	var patch settings.PrefetchPatch
+	if text, typed := r.PostFormValue(prefetchField), r.PostForm[prefetchField] != nil; typed && text != f.On {
+		changed = true
+		switch text {
+		case f.OnBefore:
+			patch.Enabled = settings.Configured[bool]()
+		case switchOn, switchOff:
+			patch.Enabled = settings.Set(text == switchOn)
+		default:
+			return m, false, fmt.Errorf("prefetch: %q must be on or off", shown(text, 40))
+		}
+	}
+	facets := map[string]settings.Member[settings.FacetPatch]{}
+	var errs []error
+	for _, facet := range f.Facets {
+		var of settings.FacetPatch
+		touched := false
+		for _, field := range facet.Fields {
+			text := strings.TrimSpace(r.PostFormValue(field.Name))
+			if r.PostForm[field.Name] == nil || text == field.Value {
+				continue
+			}
+			touched = true
+			if err := setFacetField(&of, field, text); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", field.Label, err))
+			}
+		}
+		if touched {
+			facets[facet.Facet] = settings.Set(of)
+		}
+	}
+	if len(facets) > 0 {
+		patch.Facets, changed = settings.Set(facets), true
+	}
+	if changed {
+		m = settings.Set(patch)
+	}
+	return m, changed, errors.Join(errs...)
+}
+
+// setFacetField sets what one field of a facet says.
+func setFacetField(of *settings.FacetPatch, field policyField, text string) error {
+	_, name, _ := strings.Cut(strings.TrimPrefix(field.Name, prefetchField+"."), ".")
+	back := text == "" || text == field.Configured
+	if name == activeField {
+		return setMember(&of.Active, back, text, settings.ParseActive)
+	}
+	to := map[string]*settings.Member[settings.Duration]{
+		"hot": &of.Hot, "warm": &of.Warm, "cold": &of.Cold, "least": &of.Least, "most": &of.Most,
+	}[name]
+	return setMember(to, back, text, settings.ParseDuration)
+}
+
+func setMember[T any](to *settings.Member[T], back bool, text string, parse func(string) (T, error)) error {
+	if back {
+		*to = settings.Configured[T]()
+		return nil
+	}
+	value, err := parse(text)
+	*to = settings.Set(value)
+	return err
+}

@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// redisReturn is the longest time from the first answer of Redis after an outage to the
+// first update request that is accepted.
+const redisReturn = 2 * time.Second
+
+// Reads of new keys go on during the outage: they open the circuit breaker, and their calls
+// are its probes.
+func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
+	t.Parallel()
+	f := newSite(t)
+	f.check(f.UseProxies(t.Context()))
+	f.prepare()
+	base := f.query() + "/v1/" + f.Source + "/character/"
+	cut := func() { f.RedisProxy.Refuse(true); f.RedisProxy.Cut() }
+	connect := func() { f.RedisProxy.Refuse(false) }
+	stall := func() { f.RedisProxy.Stall(true) }
+	// The bytes on stalled connections are lost, as behind a firewall that dropped its state.
+	resume := func() { f.RedisProxy.Cut(); f.RedisProxy.Stall(false) }
+	for _, outage := range []struct {
+		name       string
+		length     time.Duration
+		begin, end func()
+	}{
+		{"cut for 6s", 6 * time.Second, cut, connect},
+		{"cut for 20s", 20 * time.Second, cut, connect},
+		{"stalled for 6s", 6 * time.Second, stall, resume},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			reads := readNewKeys(t, base)
+			f.until(timeout, "reads of new keys are accepted", reads.accepted)
+			outage.begin()
+			<-time.After(outage.length)
+			ended := time.Now()
+			outage.end()
+			f.until(timeout, "a read of a new key is accepted", reads.acceptedAfter(ended))
+			got := reads.firstAfter(ended).Sub(ended)
+			t.Logf("%s: the first update request was accepted %v after the end", outage.name, got.Round(time.Millisecond))
+			limit := redisReturn
+			if !*quietMachine {
+				limit += 3 * time.Second
+			}
+			if got > limit {
+				t.Errorf("first accepted update request: got %v after the outage, want at most %v", got, limit)
+			}
+		})
+	}
+}
+
+// newKeyReads are reads of keys of which nothing is stored, by readers of their own.
+type newKeyReads struct {
+	mu    sync.Mutex
+	times []time.Time // at which an update request was accepted
+}
+
+func readNewKeys(t *testing.T, base string) *newKeyReads {
+	t.Helper()
+	const readers = 8
+	r := &newKeyReads{}
+	ctx, cancel := context.WithCancel(t.Context())
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: readers}, Timeout: timeout}
+	var all sync.WaitGroup
+	for n := range readers {
+		all.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				status, _, err := readOnce(ctx, client, fmt.Sprintf("%snew-%d-%d-%d", base, time.Now().UnixNano(), n, i))
+				if err == nil && status == http.StatusAccepted {
+					r.mu.Lock()
+					r.times = append(r.times, time.Now())
+					r.mu.Unlock()
+				}
+				<-time.After(20 * time.Millisecond)
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); all.Wait(); client.CloseIdleConnections() })
+	return r
+}
+
+func (r *newKeyReads) accepted() bool { return !r.firstAfter(time.Time{}).IsZero() }
+
+func (r *newKeyReads) acceptedAfter(at time.Time) func() bool {
+	return func() bool { return !r.firstAfter(at).IsZero() }
+}
+
+// firstAfter returns when the first update request after a time was accepted.
+func (r *newKeyReads) firstAfter(at time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, accepted := range r.times {
+		if accepted.After(at) {
+			return accepted
+		}
+	}
+	return time.Time{}
+}

@@ -1,0 +1,173 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// slowStore answers each read after a time, and counts reads and keys.
+type slowStore struct {
+	takes   time.Duration
+	err     error
+	panics  bool
+	reads   atomic.Int64
+	inReads atomic.Int64
+	most    atomic.Int64
+}
+
+func (s *slowStore) read() error {
+	s.reads.Add(1)
+	n := s.inReads.Add(1)
+	defer s.inReads.Add(-1)
+	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
+	}
+	time.Sleep(s.takes) // of the bubble
+	if s.panics {
+		panic("a bug")
+	}
+	return s.err
+}
+
+// The key "missing" has no snapshot.
+func (s *slowStore) Get(_ context.Context, e schemas.Entity) (store.Snapshot, error) {
+	err := s.read()
+	if err == nil && e.Key == "missing" {
+		err = store.ErrNotFound
+	}
+	return store.Snapshot{State: store.State{Entity: e, Version: 1}}, err
+}
+
+func (s *slowStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+	err := s.read()
+	all := make([]store.Snapshot, len(of))
+	for i, e := range of {
+		if all[i].Entity = e; e.Key != "missing" {
+			all[i].Version = 1
+		}
+	}
+	return all, err
+}
+
+// readers reads keys at once, and returns the errors by reader.
+func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
+	t.Helper()
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			_, errs[i] = surviving(func() (any, error) {
+				s, err := l.get(t.Context(), entity(key(i)))
+				if err == nil && s.Entity != entity(key(i)) {
+					err = fmt.Errorf("got %s, want %s", s.Entity, entity(key(i)))
+				}
+				return s, err
+			})()
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+func withLookups(t *testing.T, s *slowStore, test func(t *testing.T, l *lookups)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		test(t, &lookups{store: s, guard: r.server.memory.guard})
+		if l := s.inReads.Load(); l != 0 {
+			t.Errorf("reads that go on: got %d, want 0", l)
+		}
+	})
+}
+
+func TestLookups_ReadABurstInFewRoundTrips(t *testing.T) {
+	s := &slowStore{takes: 20 * time.Millisecond}
+	withLookups(t, s, func(t *testing.T, l *lookups) {
+		began := time.Now()
+		for i, err := range l.readers(t, 1000, func(i int) string { return fmt.Sprint("k", i) }) {
+			if err != nil {
+				t.Fatalf("reader %d: %v", i, err)
+			}
+		}
+		if got, most := s.reads.Load(), int64(maxLookups+1000/maxLookupBatch+maxLookups); got > most {
+			t.Errorf("reads of the store: got %d, want at most %d", got, most)
+		}
+		if got := s.most.Load(); got > maxLookups {
+			t.Errorf("reads in flight: got %d, want at most %d", got, maxLookups)
+		}
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("the burst: got %v, want at most 5 reads of 20 ms", took)
+		}
+		if l.inFlight != 0 || len(l.waiting) != 0 {
+			t.Errorf("afterwards: got %d in flight, %d waiting, want none", l.inFlight, len(l.waiting))
+		}
+	})
+}
+
+func TestLookups_TellMissingKeysApart(t *testing.T) {
+	withLookups(t, &slowStore{takes: time.Millisecond}, func(t *testing.T, l *lookups) {
+		for i, err := range l.readers(t, 100, func(i int) string {
+			if i%3 == 0 {
+				return "missing"
+			}
+			return fmt.Sprint("k", i)
+		}) {
+			if missing := i%3 == 0; missing != errors.Is(err, store.ErrNotFound) {
+				t.Errorf("reader %d: got %v, missing: %v", i, err, missing)
+			}
+		}
+	})
+}
+
+// Every reader gets an answer, and the slots are free again, also if the store fails.
+func TestLookups_EndWithAFailingStore(t *testing.T) {
+	down := errors.New("the database is away")
+	for name, s := range map[string]*slowStore{
+		"error": {takes: time.Millisecond, err: down}, "panic": {takes: time.Millisecond, panics: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withLookups(t, s, func(t *testing.T, l *lookups) {
+				for i, err := range l.readers(t, 300, func(i int) string { return fmt.Sprint("k", i) }) {
+					if err == nil {
+						t.Fatalf("reader %d: got no error", i)
+					}
+				}
+				if l.inFlight != 0 || len(l.waiting) != 0 {
+					t.Errorf("afterwards: got %d in flight, %d waiting, want none", l.inFlight, len(l.waiting))
+				}
+			})
+		})
+	}
+}
+
+func TestLookups_DoNotReadForReadersThatHaveLeft(t *testing.T) {
+	s := &slowStore{takes: time.Second}
+	withLookups(t, s, func(t *testing.T, l *lookups) {
+		var all sync.WaitGroup
+		for i := range maxLookups {
+			all.Go(func() { _, _ = l.get(t.Context(), entity(fmt.Sprint("k", i))) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		for i := range 10 {
+			all.Go(func() {
+				if _, err := l.get(ctx, entity(fmt.Sprint("left", i))); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a reader that leaves: got %v, want its deadline", err)
+				}
+			})
+		}
+		all.Wait()
+		if got := s.reads.Load(); got != maxLookups {
+			t.Errorf("reads of the store: got %d, want %d", got, maxLookups)
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package query
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+)
+
+// maxRefreshBody is the size in bytes of the largest body of a refresh of several keys. It has
+// room for keysMost keys of 256 bytes of which JSON escapes each.
+const maxRefreshBody = 256 << 10
+
+// Reasons of keys that can't be refreshed, besides the reasons of an Answer.
+const (
+	reasonBadKey   = "BAD_KEY"
+	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it
+)
+
+// refreshed is what became of the refresh of one key. Status is the status of a refresh of
+// the key alone.
+type refreshed struct {
+	Key             string     `json:"key"`
+	Status          int        `json:"status"`
+	UpdateQueued    bool       `json:"updateQueued"`
+	NotQueuedReason *string    `json:"notQueuedReason"`
+	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
+	Detail          string     `json:"detail,omitempty"` // why it is not queued
+}
+
+// refreshMany enqueues refreshes of several keys of a facet, as refresh does for each, and
+// waits until Kafka has them. It answers 202 if all are queued, and 207 if any is not: a key
+// that is refused does not keep the others back.
+func (s *Server) refreshMany(c echo.Context, who access.Client) error {
+	e, f, src, err := s.facetOf(c)
+	if err != nil {
+		return err
+	}
+	if p := c.QueryParams(); p.Has("wait") {
+		return problem.New(http.StatusBadRequest, "bad-wait", "A refresh of several keys can't be waited for. Leave out wait, and read the keys afterwards.")
+	}
+	keys, err := refreshKeys(c)
+	if err != nil {
+		return err
+	}
+	if err := s.meters.Request(who.Name, len(keys)-1); err != nil {
+		return err
+	}
+	items, errs, answers := make([]refreshed, len(keys)), make([]error, len(keys)), make([]Answer, len(keys))
+	var of []schemas.Entity
+	var at []int // of each entity, its place in keys
+	for i, key := range keys {
+		e.Key = key
+		if errs[i] = checkKey(e, src); errs[i] != nil {
+			answers[i].Reason = reasonBadKey
+		} else if !who.Sees(src.Visibility(key)) {
+			errs[i] = errUnseen
+		} else {
+			of, at = append(of, e), append(at, i)
+		}
+	}
+	insisted, failed := s.insistAll(c, who, s.wantedAll(c.Request().Context(), who.Name, of, f))
+	for j, i := range at {
+		answers[i], errs[i] = insisted[j], failed[j]
+	}
+	status := http.StatusAccepted
+	for i, key := range keys {
+		if items[i] = s.refreshedOf(c, key, answers[i], errs[i]); !items[i].UpdateQueued {
+			status = http.StatusMultiStatus
+		}
+	}
+	c.Response().Header().Set("Cache-Control", "no-store")
+	return c.JSON(status, struct {
+		Items []refreshed `json:"items"`
+		queued
+	}{items, s.wait(e.Source)})
+}
+
+// refreshKeys reads the keys of the body.
+func refreshKeys(c echo.Context) ([]string, error) {
+	var body struct {
+		Keys []string `json:"keys"`
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxRefreshBody))
+	if err != nil {
+		return nil, problem.Body(err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil || d.More() || !utf8.Valid(text) || len(body.Keys) == 0 || len(body.Keys) > keysMost {
+		return nil, problem.New(http.StatusBadRequest, "bad-keys",
+			fmt.Sprintf(`The body must be a JSON object with 1 to %d keys, as in {"keys":["a","b"]}.`, keysMost))
+	}
+	for i, key := range body.Keys {
+		if slices.Contains(body.Keys[:i], key) {
+			return nil, problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("The key %.80q is named twice.", key))
+		}
+	}
+	return body.Keys, nil
+}
+
+// refreshedOf returns the item of one key by its answer and its error.
+func (s *Server) refreshedOf(c echo.Context, key string, a Answer, err error) refreshed {
+	if err == nil {
+		return refreshed{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
+	}
+	p := s.problemOf(err, c)
+	reason, until := a.Reason, whenSet(a.Until)
+	switch {
+	case reason != "":
+	case errors.Is(err, errUnseen):
+		reason = reasonNotFound
+	default:
+		reason = ReasonTooMany
+	}
+	if until == nil && p.After > 0 {
+		at := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
+		until = &at
+	}
+	return refreshed{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
+}

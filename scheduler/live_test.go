@@ -1,0 +1,97 @@
+package scheduler
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// setLive sets what the scheduler reads before each tick.
+func (s *running) setLive(t *testing.T, enabled bool, change func(*Config)) {
+	t.Helper()
+	c := DefaultConfig()
+	c.Mode = Tiers
+	if change != nil {
+		change(&c)
+	}
+	schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	schedule.WithPriceOf(s.Schedule)
+	s.Scheduler.live = func(context.Context) (*Schedule, bool) { return schedule, enabled }
+}
+
+// asked counts the entities that were requested.
+func (w *world) asked() (n int) {
+	for _, all := range w.every {
+		n += len(all)
+	}
+	return n
+}
+
+// run ticks for a time.
+func (w *world) run(s *running, length time.Duration) {
+	w.Helper()
+	for end := w.now.Add(length); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
+		if _, err := s.tick(s.ctx, w.now); err != nil {
+			w.Fatal(err)
+		}
+		w.work()
+	}
+}
+
+func TestLive_DisabledRequestsNothingUntilItIsEnabled(t *testing.T) {
+	w := newWorld(t, 50)
+	s := w.scheduler()
+	s.setLive(t, false, nil)
+	w.run(s, 2*time.Hour)
+	if got := w.asked(); got != 0 {
+		t.Errorf("requests while disabled: got %d, want 0", got)
+	}
+	next, err := s.tick(s.ctx, w.now)
+	if want := w.now.Add(tickLeast); err != nil || !next.Equal(want) {
+		t.Errorf("next tick while disabled: got %v, %v, want %v", next, err, want)
+	}
+	if got := s.metrics.behind(w.now); got != 0 {
+		t.Errorf("behind while disabled: got %v, want 0", got)
+	}
+	s.setLive(t, true, nil)
+	w.run(s, time.Hour)
+	if got := w.asked(); got < 50 {
+		t.Errorf("requests in an hour after it is enabled: got %d, want at least 50", got)
+	}
+}
+
+// An entity follows a changed interval from its next refresh on.
+func TestLive_ChangedIntervalHoldsFromTheNextRefresh(t *testing.T) {
+	requests := func(hot time.Duration) int {
+		w := newWorld(t, 50)
+		s := w.scheduler()
+		s.setLive(t, true, nil)
+		w.run(s, 2*time.Hour)
+		before := w.asked()
+		s.setLive(t, true, func(c *Config) { c.Tiers.Hot.Every = hot })
+		w.run(s, 6*time.Hour)
+		return w.asked() - before
+	}
+	if usual, often := requests(time.Hour), requests(30*time.Minute); often < usual*3/2 {
+		t.Errorf("requests in 6 h: got %d every 30m and %d every hour, want half as many more at least", often, usual)
+	}
+}
+
+func TestLive_ScheduleKeepsThePrice(t *testing.T) {
+	w := newWorld(t, 1)
+	s := w.scheduler()
+	s.price.Adopt(5)
+	s.setLive(t, true, nil)
+	w.run(s, time.Second)
+	if got := s.price.Value(); got != 5 {
+		t.Errorf("price: got %v, want 5", got)
+	}
+	for name, p := range s.policies {
+		if p.price != s.price {
+			t.Errorf("the policy of %s has a price of its own", name)
+		}
+	}
+}
