@@ -97,24 +97,6 @@ func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	}
 }
 
-// The count of a refresh under way ends with a refresh that is not queued.
-func TestRefreshMany_AbandonsOnlyKeysThatAreNotQueued(t *testing.T) {
-	r := newRig(t)
-	r.insist = func(_ context.Context, w Wish) Answer {
-		return Answer{Queued: w.Entity.Key == "a", Pending: w.Entity.Key == "b", Reason: map[string]string{"c": ReasonDown}[w.Entity.Key]}
-	}
-	r.refreshMany("a", "b", "c")
-	var got []string
-	for _, what := range r.counted {
-		if strings.HasPrefix(what, "abandon") {
-			got = append(got, what)
-		}
-	}
-	if want := []string{"abandon ip:192.0.2.1 nexon/character/c"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestRefreshMany_BoundsTheClientByEachKey(t *testing.T) {
 	r := newRig(t)
 	r.refreshMany("a", "b", "c")
@@ -122,10 +104,6 @@ func TestRefreshMany_BoundsTheClientByEachKey(t *testing.T) {
 		if !slices.Contains(r.counted, want) {
 			t.Errorf("counted: got %q, want %q", r.counted, want)
 		}
-	}
-	r.over["begin"] = true
-	if a := r.refreshMany("d", "e"); a.StatusCode != http.StatusMultiStatus || !slices.Equal(a.items(), []string{"d 429 TOO_MANY", "e 429 TOO_MANY"}) {
-		t.Errorf("too many under way: got %d %q, want 429 of each key", a.StatusCode, a.items())
 	}
 	r.over["requests"] = true
 	if a := r.refreshMany("f"); a.StatusCode != http.StatusTooManyRequests || len(r.asked()) != 3 {
