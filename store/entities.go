@@ -94,6 +94,12 @@ type Reads struct {
 	Tier Tier
 }
 
+// DueTime is when an entity is due.
+type DueTime struct {
+	Entity schemas.Entity
+	At     time.Time
+}
+
 // Risen reports whether so many reads of an entity of a tier, of which there were before so
 // many, are a reason to look at it at once, and not when it is due.
 type Risen func(e schemas.Entity, tier Tier, before, after float64) bool

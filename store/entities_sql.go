@@ -43,6 +43,11 @@ RETURNING source, facet, key, tier, reads`
 WHERE e.source = $1 AND e.enabled AND e.due_at <= $2
 ORDER BY e.due_at LIMIT $3`
 
+	// SelectEntitiesDueAfter takes the source, a time and the greatest number of rows.
+	SelectEntitiesDueAfter = `SELECT ` + EntityColumns + ` FROM entities e
+WHERE e.source = $1 AND e.enabled AND e.due_at > $2
+ORDER BY e.due_at LIMIT $3`
+
 	// SelectNextDueEntity takes the source and returns microseconds, or no row.
 	SelectNextDueEntity = `SELECT due_at FROM entities
 WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
@@ -87,12 +92,12 @@ func (r Reads) Registered() Registered {
 	}
 }
 
-// Rising are entities whose reads are a reason to look at them at once, and when they were
-// read.
+// Rising are entities whose reads are a reason to look at them at once: they become due when
+// they were read.
 type Rising struct {
 	reads map[schemas.Entity]Reads
 	risen Risen
-	Found []Reads
+	Found []DueTime
 }
 
 // NewRising returns none of what is about to be counted; risen may be nil.
@@ -113,7 +118,7 @@ func (r *Rising) ScanCounted(scan func(...any) error) error {
 		return err
 	}
 	if one := r.reads[e]; r.risen != nil && r.risen(e, Tier(tier), after-float64(one.Count), after) {
-		r.Found = append(r.Found, one)
+		r.Found = append(r.Found, DueTime{one.Entity, one.At})
 	}
 	return nil
 }
@@ -169,6 +174,11 @@ func SortReads(all []Reads) []Reads {
 		}
 		return a
 	})
+}
+
+// SortDueTimes returns the due times in the order in which a database takes their entities.
+func SortDueTimes(all []DueTime) []DueTime {
+	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compare(a.Entity, b.Entity) })
 }
 
 // SortEntities returns the entities in the order in which a database takes them, each

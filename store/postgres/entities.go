@@ -80,7 +80,7 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen sto
 			err = s.countReads(ctx, args, rising)
 		}
 		if err == nil && len(rising.Found) > 0 {
-			err = s.bringForward(ctx, rising.Found)
+			err = s.BringForward(ctx, rising.Found)
 		}
 		if err != nil {
 			return fmt.Errorf("count reads of %d entities: %w", len(reads), marked(err))
@@ -103,12 +103,17 @@ func (s *Store) countReads(ctx context.Context, args []any, rising *store.Rising
 	return rows.Err()
 }
 
-func (s *Store) bringForward(ctx context.Context, all []store.Reads) error {
+// BringForward makes entities due earlier. An entity that is due earlier than that already,
+// or that is not registered, is left as it is.
+func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	var b pgx.Batch // one transaction
-	for _, r := range all {
-		b.Queue(store.BringForward, r.Entity.Source, r.Entity.Facet, r.Entity.Key, r.At.UnixMicro())
+	for _, d := range store.SortDueTimes(all) {
+		b.Queue(store.BringForward, d.Entity.Source, d.Entity.Facet, d.Entity.Key, d.At.UnixMicro())
 	}
-	return s.pool.SendBatch(ctx, &b).Close()
+	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("bring %d entities forward: %w", len(all), marked(err))
+	}
+	return nil
 }
 
 // registeredColumns are entities as the arrays that unnest takes.

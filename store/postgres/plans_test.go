@@ -118,6 +118,8 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"due", "byIndex", lockDueEntities, "entities_due", []any{"s", 3_000_000, 1000}},
 		{"all due", "byIndex", lockDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
 		{"none due", "byIndex", lockDueEntities, "entities_due", []any{"s", -1, 1000}},
+		{"due later", "byIndex", store.SelectEntitiesDueAfter, "entities_due", []any{"s", 3_000_000, 1000}},
+		{"bring forward", "COSTS", store.BringForward, "entities_pkey", []any{"s", "f", "key-000000007", 5}},
 		{"states", "COSTS", selectStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"params", "byIndex", selectParams, "entities_pkey", []any{of.sources, of.facets, of.keys}},
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys}},

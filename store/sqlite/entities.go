@@ -59,16 +59,29 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen sto
 				return err
 			}
 		}
-		for _, r := range rising.Found {
-			e := r.Entity
-			if _, err := tx.ExecContext(ctx, store.BringForward, e.Source, e.Facet, e.Key, r.At.UnixMicro()); err != nil {
-				return err
-			}
-		}
-		return nil
+		return bringForward(ctx, tx, rising.Found)
 	})
 	if err != nil {
 		return fmt.Errorf("count reads of %d entities: %w", len(reads), err)
+	}
+	return nil
+}
+
+// BringForward makes entities due earlier. An entity that is due earlier than that already,
+// or that is not registered, is left as it is.
+func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
+	if err := s.inTx(ctx, func(tx *sql.Tx) error { return bringForward(ctx, tx, all) }); err != nil {
+		return fmt.Errorf("bring %d entities forward: %w", len(all), err)
+	}
+	return nil
+}
+
+func bringForward(ctx context.Context, tx *sql.Tx, all []store.DueTime) error {
+	for _, d := range all {
+		e := d.Entity
+		if _, err := tx.ExecContext(ctx, store.BringForward, e.Source, e.Facet, e.Key, d.At.UnixMicro()); err != nil {
+			return err
+		}
 	}
 	return nil
 }

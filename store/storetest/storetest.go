@@ -142,6 +142,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a claim that is abandoned is taken over, and its holder knows", testAbandoned},
 		{"an abandoned claim is taken over by one", testAbandonedRace},
 		{"of concurrent schedulers one claims each due time", testClaimRace},
+		{"what is due later is read, the earliest first, and brought forward", testBringForward},
 		{"a price is set once in an interval", testPrice},
 		{"what follows from a change is written down with it, and from nothing else", testEffects},
 		{"what was to follow from a write that failed is forgotten with it", testEffectsOfNothing},
