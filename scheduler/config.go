@@ -57,10 +57,10 @@ type Tier struct {
 	Reads float64       `yaml:"reads,omitempty"`
 }
 
-// Cooldown is for how long nothing is asked for after a refresh.
+// Cooldown is how long the scheduler leaves an entity alone after a refresh.
 type Cooldown struct {
-	Automatic time.Duration `yaml:"automatic"`
-	Manual    time.Duration `yaml:"manual"` // by somebody else than the scheduler
+	Automatic time.Duration `yaml:"automatic"` // after a prefetch, a trigger, a retry or a replay
+	Manual    time.Duration `yaml:"manual"`    // after a refresh for a reader or a person
 }
 
 // Trigger is what a change of one facet does to another.

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"math"
 	"testing"
 	"time"
 
@@ -92,10 +93,33 @@ func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	if got := p.interval(known, s.price.Value()); got > p.config.Least {
 		t.Errorf("interval after 10 min of an idle budget: got %v at price %v, want %v", got, s.price.Value(), p.config.Least)
 	}
-	low := s.price.Value()
 	w.plays(s, time.Hour)
-	if got := s.price.Value(); got < low/100 {
-		t.Errorf("price after another idle hour: got %v, want about %v: no interval gets shorter", got, low)
+	if got := s.price.Value(); p.interval(known, 30*got) <= p.config.Least {
+		t.Errorf("price after another idle hour: got %v, want it to stop where no interval gets shorter", got)
+	}
+}
+
+// Until a survey has passed all entities, an entity that comes after a long time stands for
+// many that have not come yet. After it each stands for itself.
+func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
+	p := newPolicy(t, Adaptive, nil)
+	now := time.Unix(1.8e9, 0)
+	for i := range 100 {
+		p.price.saw(chanceOf(entity(i)), sighting{policy: p, seen: seen{changes: 1, reads: 1}, passed: 1, at: now})
+	}
+	perDay := 100 / p.days(seen{changes: 1, reads: 1}, 0.1)
+	if got, want := p.price.demand(0.1, 0.1), 10*perDay; math.Abs(got/want-1) > 1e-9 {
+		t.Errorf("calls a day before a survey: got %v, want %v", got, want)
+	}
+	for i := range 100 {
+		p.price.surveyed(chanceOf(entity(i)), sighting{policy: p, seen: seen{changes: 1, reads: 1}, at: now})
+	}
+	if got, want := p.price.demand(0.1, 0.1), 10*perDay; math.Abs(got/want-1) > 1e-9 {
+		t.Errorf("calls a day during a survey: got %v, want %v", got, want)
+	}
+	p.price.Surveyed()
+	if got := p.price.demand(0.1, 0.1); math.Abs(got/perDay-1) > 1e-9 {
+		t.Errorf("calls a day after a survey: got %v, want %v", got, perDay)
 	}
 }
 

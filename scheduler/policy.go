@@ -16,10 +16,6 @@ type Policy struct {
 	price  *Price
 }
 
-// lowTakes is how long the refresh of a claimed entity may take in the LOW lane; what
-// was checked later than that after its claim was checked by somebody else.
-const lowTakes = 30 * time.Minute
-
 // New returns the policy of a facet, or all mistakes in its settings. Cost is how many
 // calls one refresh takes. The price is that of the source, one for all its facets.
 func New(config Config, spending Spending, cost int, price *Price) (*Policy, error) {
@@ -133,9 +129,10 @@ func (p *Policy) tooEarly(c store.Candidate, chance chance, every time.Duration,
 	return time.Time{}, false
 }
 
-// free returns when the cool-down of an entity ends that was checked then.
+// free returns when the cool-down of an entity ends that was checked then. Which one holds
+// depends on the request that led to the check (schemas.Reason.Manual).
 func (p *Policy) free(c store.Candidate, checked time.Time) time.Time {
-	if claimed := c.History.ClaimedAt; claimed.IsZero() || checked.Sub(claimed) > lowTakes || checked.Before(claimed) {
+	if c.State.Manual {
 		return checked.Add(p.config.Cooldown.Manual)
 	}
 	return checked.Add(p.config.Cooldown.Automatic)

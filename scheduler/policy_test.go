@@ -127,6 +127,7 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 			every := p.every(p.moved(c.Tier, seen), seen, store.State{})
 			s := p.scale(every)
 			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
+			c.State.Manual = true
 			age := s.of(now) - s.of(c.State.CheckedAt)
 			m := p.Next(c, now)
 			if free := now.Sub(c.State.CheckedAt) >= 30*time.Minute; m.Ask != (age >= every/2 && free) {

@@ -8,7 +8,7 @@ const (
 	// StateColumns are those of a State after its entity, in the order in which
 	// ScanState takes them.
 	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
-	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility`
+	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual`
 
 	// SelectSnapshot takes source, facet and key, and returns the state's columns
 	// and the payload, null if there is none.
@@ -51,7 +51,7 @@ func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var fetched, checked, updated int64
 	err := scan(append([]any{
 		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size,
-		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility,
+		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual,
 	}, more...)...)
 	copy(s.Hash[:], hash)
 	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)

@@ -73,7 +73,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 func (p parts) migrated(ctx context.Context) error {
 	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
 	if err == nil {
-		_, err = p.store.Letters(ctx, store.LetterFilter{}, store.Letter{}, 1) // of the newest migration
+		_, err = p.store.States(ctx, []schemas.Entity{{}}) // has a column of the newest migration
 	}
 	if err != nil {
 		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)

@@ -124,9 +124,9 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"params", "byIndex", selectParams, "entities_pkey", []any{of.sources, of.facets, of.keys}},
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys}},
 		{"touch", "byIndex", touch, "snapshot_state_", []any{
-			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities,
+			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
 		}},
-		{"absent", "byIndex", absent, "snapshot_payload_", []any{of.sources, of.facets, of.keys, c.versions, c.checked, c.visibilities}},
+		{"absent", "byIndex", absent, "snapshot_payload_", []any{of.sources, of.facets, of.keys, c.versions, c.checked, c.visibilities, c.manuals}},
 		{"end failures", "byIndex", endFailures, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
 		{"lock states", "byIndex", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"hashes", "byIndex", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
