@@ -34,7 +34,8 @@ type act struct {
 var acts = map[string]string{
 	"set": "changed the quota", "stop": "stopped the source", "resume": "resumed the source",
 	"key-create": "made an API key", "key-revoke": "revoked an API key",
-	"entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",
+	"entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule",
+	"entities-pin": "pinned entities to a tier", "entities-unpin": "unpinned entities", "snapshot-delete": "deleted a snapshot",
 	"replay-started": "ordered a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "had a replay done",
 	"purge-started": "ordered a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "had a purge done",
 }

@@ -64,8 +64,8 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
 func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why string) {
 	chance := chanceOf(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
-	history, seen := learn(c, now)
-	move = store.Move{Tier: p.moved(c.Tier, seen), History: c.History}
+	history, seen := p.learn(c, now)
+	move = store.Move{Tier: p.moved(c.Registered, seen), History: c.History}
 	every := p.every(move.Tier, seen, c.State)
 	if p.Waits(now) { // it is late, from the day before
 		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)

@@ -88,7 +88,7 @@ func (p *Policy) Earlier(c store.Candidate, now time.Time) (due time.Time, earli
 		return time.Time{}, false
 	}
 	chance := chanceOf(c.Entity)
-	_, seen := learn(c, now)
+	_, seen := p.learn(c, now)
 	p.price.surveyed(chance, sighting{policy: p, seen: seen, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked

@@ -190,7 +190,7 @@ func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
 	var all []store.Registered
 	for i := range entities {
 		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)}
-		all = append(all, store.Registered{Entity: e, Enabled: true, Due: time.UnixMicro(1)})
+		all = append(all, store.Registered{Entity: e, Pinned: true, Enabled: true, Due: time.UnixMicro(1)})
 	}
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
@@ -277,7 +277,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
 		"reads":    func() error { return s.ObserveReads(t.Context(), reads, nil) },
 		"enable": func() error {
-			_, err := s.enable(t.Context(), of, true)
+			_, err := s.eachEntity(t.Context(), of, store.SetEntityEnabled, true)
 			return err
 		},
 		"write": func() error { _, err := s.Write(t.Context(), writes); return err },

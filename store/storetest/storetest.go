@@ -130,6 +130,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"thousands are registered and switched at once", testRegisterMany},
 		{"entities are chosen by every filter, page by page", testEntityFilter},
 		{"a person takes entities out of the schedule and puts them back", testEnable},
+		{"entities are pinned to a tier, and keep it when they are unpinned", testPin},
 		{"reads are counted, and register what is unknown", testReads},
 		{"whoever writes entities at once waits for nobody in a circle", testEntityStorm},
 		{"what is due is claimed, the earliest first", testClaim},
