@@ -131,8 +131,10 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	if err := s.bringForward(r.Context(), all); err != nil {
-		return admin.Answer{}, err
+	if added < n { // new entities are due by their tier already
+		if err := s.bringForward(r.Context(), all); err != nil {
+			return admin.Answer{}, err
+		}
 	}
 	if added > 0 || slices.ContainsFunc(all, func(r store.Registered) bool { return r.Pinned }) {
 		s.Told.Due(r.Context(), b.Source, earliest(all))

@@ -238,7 +238,9 @@ func (s SourceConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
 	for facet, f := range s.Prefetch.Facets {
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
-			all[facet] = append(all[facet], store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff})
+			t := store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff}
+			t.Quiet, t.MaxDelay = f.Triggers[other].Delays()
+			all[facet] = append(all[facet], t)
 		}
 	}
 	return all

@@ -104,9 +104,9 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	for _, r := range all {
 		c.add(store.Write{Entity: r.Entity, Version: 5, CheckedAt: r.Due})
 	}
-	tells, triggers, ids := make([]bool, len(all)), make([]string, len(all)), make([]int64, len(all))
+	tells, triggers, quiets, ids := make([]bool, len(all)), make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
 	for i := range all {
-		triggers[i], ids[i] = "[]", int64(7*i)
+		triggers[i], ids[i], quiets[i] = "[]", int64(7*i), []string{"", "g"}[i%2]
 	}
 	tier, enabled := store.Hot, true
 	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
@@ -131,7 +131,7 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"lock states", "byIndex", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"hashes", "byIndex", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"keep effects", "byIndex", insertEffects, "Insert on effects", []any{
-			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers,
+			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
 		}},
 		{"effects", "byIndex", claimEffects, "effects_due", []any{"s", 20_000, 1000, 30_000}},
 		{"no effects", "byIndex", claimEffects, "effects_due", []any{"s", -1, 1000, 30_000}},
