@@ -26,7 +26,7 @@ type Store interface {
 	// RegisterEntities registers entities, and returns how many were unknown. Of the
 	// others params, pinned and enabled are replaced, and the tier if it is pinned.
 	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
-	// BringForward makes entities due earlier, and leaves those that are due earlier already.
+	// BringForward makes entities due earlier, and none later.
 	BringForward(ctx context.Context, all []store.DueTime) error
 	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)

@@ -123,8 +123,8 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	}
 }
 
-// The budget is a tenth of what the shortest intervals take: the price must stay above the
-// level at which all have them.
+// The shortest intervals need ten times the budget. The price must stay above the level at
+// which all entities have them.
 func TestPrice_MovesWithFewEntities(t *testing.T) {
 	const calls = 4.0 / 60 // 40 entities, each every 10 min
 	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.Least = time.Minute })
@@ -176,8 +176,7 @@ func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
 	}
 }
 
-// Where the budget is used up, nothing is brought forward: the due times are those of the
-// price.
+// Without an idle budget no entity is brought forward.
 func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	w, s := adaptiveWorld(t, 50, 0, nil)
 	before, err := w.store.NextDueEntity(t.Context(), "nexon")
@@ -194,8 +193,7 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	}
 }
 
-// What is switched off, held or not active is looked at once in its own time, however
-// often a walk passes it.
+// An entity that is not active keeps its due time, however often a survey passes it.
 func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
 	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
 	before, err := w.store.NextDueEntity(t.Context(), "nexon")

@@ -57,7 +57,7 @@ const (
 	// move is the most by which one look changes the logarithm of the price.
 	move = 0.25
 	// plunge is the most by which it falls where nothing of the budget is used. Overshoot
-	// costs little then: a survey finds what was put off, and the sample knows the demand.
+	// costs little then: a survey finds the entities that were put off, and the sample has the demand.
 	plunge = 2.5
 	// slack may be behind without a reason to hurry. With drain behind, so much of the
 	// budget is left to work it off as hurried says. It is little on purpose: who is put
@@ -112,8 +112,8 @@ func (p *Price) saw(c chance, s sighting) {
 	p.keep(c, s)
 }
 
-// surveyed notes an entity that was looked at before it was due. What had passed before its
-// last check remains as it was seen.
+// surveyed notes an entity before it is due. The time between its last checks remains as it
+// was noted.
 func (p *Price) surveyed(c chance, s sighting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

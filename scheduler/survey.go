@@ -10,8 +10,8 @@ import (
 // Survey is a pass over the entities that are due later. A due time holds the price of the
 // moment at which it was planned: when the price falls, the due times don't. So a tick that
 // leaves budget unused looks at the next entities, in the order of their due times, and
-// brings those forward whose interval has become shorter. What it brings forward uses the
-// budget, and so ends it for the time being.
+// brings those forward whose interval has become shorter. The requests for these entities use the
+// budget, and so end the pass for the time being.
 //
 // A pass begins when the price has fallen by a tenth since the last one began, and otherwise
 // after surveyEvery: entities that were registered meanwhile may come earlier than their tier

@@ -91,7 +91,7 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 	return all, nil
 }
 
-// candidates runs a query of registered entities, and then reads what is stored of each.
+// candidates runs a query of registered entities, and then reads state and status of each.
 func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {

@@ -26,8 +26,8 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 	// lockStates waited for.
 	selectHashes = `SELECT i.n, s.hash` + ofEntities
 
-	// insertEffects has a later change replace the effect that waits for quiet. Its new id
-	// keeps who has claimed the former one from finishing this one.
+	// insertEffects has a later change replace the effect that waits for quiet. It gets a new
+	// id: a relay that has claimed the former effect must not finish this one.
 	insertEffects = store.InsertEffect + `
 SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.tell, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])

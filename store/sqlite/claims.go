@@ -76,7 +76,7 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 	return all, nil
 }
 
-// candidates runs a query of registered entities, and reads what is stored of each.
+// candidates runs a query of registered entities, and reads state and status of each.
 func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	due, err := registered(ctx, tx, query, args...)
 	if err != nil {

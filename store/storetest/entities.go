@@ -42,7 +42,7 @@ type Entities interface {
 	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
 	// NextDueEntity returns when the next one is due; zero if there is none.
 	NextDueEntity(ctx context.Context, source string) (time.Time, error)
-	// EntitiesDueAfter returns what is due later than a time, the earliest first.
+	// EntitiesDueAfter returns entities that are due later than a time, the earliest first.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward makes entities due earlier, and none later.
 	BringForward(ctx context.Context, all []store.DueTime) error

@@ -67,7 +67,7 @@ func testQuietRace(b bench) {
 	stored, claimed := map[schemas.Entity]int64{}, map[schemas.Entity]int64{}
 	var writing, claiming sync.WaitGroup
 	for w := range int64(writers) {
-		rng := rand.New(rand.NewPCG(uint64(seed), uint64(w))) //nolint:gosec // any seed
+		rng := rand.New(rand.NewPCG(uint64(seed), uint64(w)))
 		writing.Go(func() {
 			for n := range int64(rounds) {
 				version := 1000 + n*writers + w
