@@ -15,8 +15,12 @@ func TestWrite_SaysWhetherAReaderMadeTheRequest(t *testing.T) {
 		reason schemas.Reason
 		want   bool
 	}{
-		{schemas.UserRequest, true}, {schemas.Prefetch, false}, {schemas.CacheMiss, true},
-		{schemas.Trigger, false}, {schemas.Stale, true}, {schemas.Retry, false},
+		{schemas.UserRequest, true},
+		{schemas.Prefetch, false},
+		{schemas.CacheMiss, true},
+		{schemas.Trigger, false},
+		{schemas.Stale, true},
+		{schemas.Retry, false},
 	} {
 		if got := r.checkedFor(c.reason, "key-of-"+string(c.reason), nil).Manual; got != c.want {
 			t.Errorf("check for %s: manual: got %v, want %v", c.reason, got, c.want)
