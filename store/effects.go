@@ -72,6 +72,10 @@ const (
 	// number of rows.
 	DueEffects = ` FROM effects e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
+	// DeleteQuiet deletes the triggers of an entity, and those that would refresh it, that wait
+	// for quiet. It takes source, facet and key.
+	DeleteQuiet = `DELETE FROM effects WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
+
 	// SelectNextEffect takes the source and returns microseconds, or no row.
 	SelectNextEffect = `SELECT due_at FROM effects WHERE source = $1 ORDER BY due_at, id LIMIT 1`
 )

@@ -38,11 +38,11 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	DeleteState   = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// DeleteSnapshot are the statements that delete all that is stored of an entity, and that
-// it is registered. Each takes source, facet and key. The state comes first, as in a write:
+// DeleteSnapshot are the statements that delete all that is stored of an entity, that it
+// is registered, and refreshes that wait for quiet. Each takes source, facet and key. The state comes first, as in a write:
 // two in the other order wait in a circle. The payload goes only if no state is there: one
 // that was stored after the first statement keeps its own.
-var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity}
+var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuiet}
 
 // ScanState fills the state by scan, which is a row's Scan; more are the
 // destinations of columns behind StateColumns.

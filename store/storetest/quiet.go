@@ -57,6 +57,18 @@ func testQuietWhileClaimed(b bench) {
 	b.finish(effect(entity, 112, "", "y", pausing))
 }
 
+// testQuietDeleted: a person who deletes an entity does not find it refreshed days later.
+func testQuietDeleted(b bench) {
+	target := schemas.Entity{Source: entity.Source, Facet: "quiet", Key: entity.Key}
+	for n, deleted := range []schemas.Entity{entity, target} {
+		at := int64(100 * (n + 1))
+		b.write(one(store.Changed), with(pausing, content(entity, at, fmt.Sprint(at))))
+		b.write(one(store.Changed), with(pausing, content(key("other"), at, fmt.Sprint(at))))
+		b.deleteAll(true, deleted, at)
+		b.finish(effect(key("other"), at, map[int64]string{200: "100"}[at], fmt.Sprint(at), pausing))
+	}
+}
+
 // testQuietRace has writers change few entities while others claim and finish. Each entity's
 // last change must be claimed after it was stored.
 func testQuietRace(b bench) {

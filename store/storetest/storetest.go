@@ -154,6 +154,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"changes that follow each other have one effect, when they pause", testQuiet},
 		{"a message and other triggers do not wait for quiet", testQuietBesideOthers},
 		{"a change stored while its effect is carried out has one of its own", testQuietWhileClaimed},
+		{"a deleted entity waits for no quiet", testQuietDeleted},
 		{"of concurrent changes and claims none is forgotten", testQuietRace},
 		{"what is due is counted, up to a bound", testBacklogs},
 		{"what was kept too long is deleted, and nothing else", testExpired},
