@@ -6,6 +6,9 @@
 // Invariants:
 //   - An effect is deleted only when Kafka has acknowledged all that follows from it.
 //     Until then it comes round, so everything happens at least once.
+//   - A trigger that waits for quiet follows once no change of its entity was stored for that
+//     time, or its longest delay after the first change has passed. Then all these changes
+//     lead to one refresh. A change that is stored while it follows leads to another one.
 //   - A trigger is left out only if the other facet was checked within the trigger's
 //     back-off, or is held (its failure has a retry, or an end, of its own). It waits for
 //     its change to be told, where that is to be.
@@ -99,8 +102,8 @@ func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time)
 	// What need not be told triggers first: a change topic that does not answer is none of
 	// its business. What could not be told comes round whole, and triggers once it is: else
 	// each round would spend calls on what was refreshed a minute before.
-	quiet := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return e.Tell })
-	err := r.trigger(limit, quiet, left, now)
+	silent := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return e.Tell })
+	err := r.trigger(limit, silent, left, now)
 	err = errors.Join(err, r.tell(limit, all, left))
 	told := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return !e.Tell || left[e.ID] })
 	err = errors.Join(err, r.trigger(limit, told, left, now))

@@ -53,7 +53,7 @@ func (w *waiting) claimed(all []store.Effect, now time.Time) {
 	}
 	w.doing = time.Time{}
 	for _, e := range all {
-		w.doing = earlier(w.doing, e.At)
+		w.doing = earlier(w.doing, e.Since())
 	}
 }
 
@@ -63,8 +63,8 @@ func (w *waiting) ended(all []store.Effect, left map[int64]bool, round time.Time
 	defer w.mu.Unlock()
 	w.doing = time.Time{}
 	for _, e := range all {
-		if left[e.ID] && (w.left.IsZero() || e.At.Before(w.left)) {
-			w.left, w.round = e.At, round
+		if left[e.ID] && (w.left.IsZero() || e.Since().Before(w.left)) {
+			w.left, w.round = e.Since(), round
 		}
 	}
 }

@@ -230,9 +230,17 @@ func nextSays(e Entity, now time.Time) string {
 	case !r.Enabled:
 		return "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."
 	case r.Due.After(now):
-		return fmt.Sprintf("It is prefetched (%s) and due at %s; a read of what is stale asks for it sooner.", tierName(r.Tier), clock(r.Due, now))
+		return fmt.Sprintf("It is prefetched (%s) and due at %s; a read of what is stale asks for it sooner.", tierOf(*r), clock(r.Due, now))
 	}
-	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierName(e.Registered.Tier), clock(e.Registered.Due, now))
+	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierOf(*e.Registered), clock(e.Registered.Due, now))
+}
+
+// tierOf names the tier of an entity, and whether it is pinned.
+func tierOf(r store.Registered) string {
+	if r.Pinned {
+		return tierName(r.Tier) + ", pinned"
+	}
+	return tierName(r.Tier)
 }
 
 func tierName(t store.Tier) string {

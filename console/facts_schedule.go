@@ -177,7 +177,11 @@ func triggersOf(all []FacetSchedule) [][]fact {
 			if t.Backoff == 0 {
 				within = "always"
 			}
-			rows = append(rows, []fact{{Text: f.Facet}, {Text: t.Facet}, {Text: within}})
+			after := "at once"
+			if t.Quiet > 0 {
+				after = "a pause of " + span(t.Quiet) + ", at most " + span(t.MaxDelay)
+			}
+			rows = append(rows, []fact{{Text: f.Facet}, {Text: t.Facet}, {Text: after}, {Text: within}})
 		}
 	}
 	return rows

@@ -64,10 +64,12 @@ type TierSchedule struct {
 }
 
 // TriggerSchedule is a facet that a change of another one refreshes, unless that was
-// refreshed within Backoff.
+// refreshed within Backoff: at once or, if Quiet is not 0, once changes pause for that long, but
+// MaxDelay after the first one at the latest.
 type TriggerSchedule struct {
-	Facet   string
-	Backoff time.Duration
+	Facet           string
+	Backoff         time.Duration
+	Quiet, MaxDelay time.Duration
 }
 
 // Due is what of a source was due when it was counted. Trouble says why it is not known;

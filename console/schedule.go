@@ -46,7 +46,7 @@ func (f *facts) schedule(source string, of *seen, now time.Time) {
 	f.table("schedulers."+source, "Who prefetches "+source+", together and without a leader", empty,
 		[]string{"Process", "Looked last", "Share"}, "001", schedulersOf(s))
 	f.table("triggers."+source, "What a change refreshes besides", "No facet triggers another one.",
-		[]string{"A change of", "Refreshes", "Unless refreshed within"}, "000", triggersOf(s.Facets))
+		[]string{"A change of", "Refreshes", "After", "Unless refreshed within"}, "0000", triggersOf(s.Facets))
 }
 
 // unread reports whether nothing of it could be read: a source has a facet.

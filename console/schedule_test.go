@@ -34,7 +34,7 @@ func theSchedule() Scheduled {
 	ceiling := 250.0
 	return Scheduled{
 		Facets: []FacetSchedule{
-			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{"guild", 10 * time.Minute}, {"ranking", 0}}},
+			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{Facet: "guild", Backoff: 10 * time.Minute, Quiet: time.Minute, MaxDelay: 10 * time.Minute}, {Facet: "ranking"}}},
 			{Facet: "guild", Mode: modeAdaptive, Least: 30 * time.Minute, Most: 7 * 24 * time.Hour, Ready: then.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
 			{Facet: "ranking", Mode: modeOff, Tiers: [3]TierSchedule{tier(time.Hour, 0), tier(time.Hour, 5), tier(time.Hour, 40)}},
 		},
@@ -124,7 +124,7 @@ func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
 		"LOW may now | 71 |", "prefetching, this hour | 250 |", "prefetching may now | 71 |")
 	d.rowsAre(t, "rounds.nexon", retriesAre+" | 7 | 11 min | 1,000 or more | due", effectsAre+" | 2 | 300 ms | |")
 	d.rowsAre(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
-	d.rowsAre(t, "triggers.nexon", "character | guild | 10 min", "character | ranking | always")
+	d.rowsAre(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
 	if got := d.fact("schedule.github"); got != "github is fetched when somebody asks: no facet of it is prefetched. LOW may spend 71 calls a second; how many it does is known in a moment." || d.fact("prefetch.github") != "not prefetched" {
 		t.Errorf("%q", got)
 	}

@@ -55,6 +55,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 			Hash: f.content.hash, ExtractVersion: f.content.extractVersion, Payload: f.content.payload,
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
 			Visibility: w.source.Visibility(t.request.Entity.Key),
+			Manual:     t.request.Reason.Manual(),
 			Effects:    w.effectsOf(t),
 		},
 		written: make(chan store.Result, 1),

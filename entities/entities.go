@@ -1,5 +1,5 @@
 // Package entities is which entities are prefetched: registered by people, enabled
-// and disabled, listed and counted, and found by their reads. Its admin API deletes
+// and disabled, pinned to a tier, listed and counted, and found by their reads. Its admin API deletes
 // snapshots too, since a registration alone would bring them back.
 package entities
 
@@ -35,10 +35,12 @@ func (s *Entities) Handler() http.Handler {
 			all + "/count":   {http.MethodGet: s.count},
 			all + "/enable":  {http.MethodPost: s.switching(true)},
 			all + "/disable": {http.MethodPost: s.switching(false)},
+			all + "/pin":     {http.MethodPost: s.pinning(true)},
+			all + "/unpin":   {http.MethodPost: s.pinning(false)},
 			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodDelete: s.deleteSnapshot},
 		},
 		// Keys have up to 256 bytes, and JSON may escape each of them.
-		Bodies:      map[string]int64{all: registerBytes, all + "/enable": registerBytes, all + "/disable": registerBytes},
+		Bodies:      map[string]int64{all: registerBytes, all + "/enable": registerBytes, all + "/disable": registerBytes, all + "/pin": registerBytes, all + "/unpin": registerBytes},
 		Explain:     func(error) *problem.HTTPError { return nil },
 		Unavailable: "The entities can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
 		CrossSite:   "A page of another site may not change what is prefetched or stored.",
@@ -65,6 +67,7 @@ type Entity struct {
 	Key     string            `json:"key"`
 	Params  map[string]string `json:"params"`
 	Tier    string            `json:"tier"`
+	Pinned  bool              `json:"pinned"` // reads don't change the tier
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
 	// Reads and Changes count the past less and less; changes were seen within
@@ -78,7 +81,7 @@ type Entity struct {
 func entityOf(r store.Registered) Entity {
 	e := Entity{
 		Source: r.Entity.Source, Facet: r.Entity.Facet, Key: r.Entity.Key, Params: r.Params,
-		Tier: tiers[r.Tier], Enabled: r.Enabled, DueAt: r.Due.UTC(),
+		Tier: tiers[r.Tier], Pinned: r.Pinned, Enabled: r.Enabled, DueAt: r.Due.UTC(),
 		Reads: r.History.Reads, Changes: r.History.Changes, WatchedSeconds: r.History.Watched.Seconds(),
 	}
 	if e.Params == nil {

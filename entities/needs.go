@@ -24,8 +24,13 @@ type Needs struct {
 // Store keeps the entities that are prefetched, and what is stored of them.
 type Store interface {
 	// RegisterEntities registers entities, and returns how many were unknown. Of the
-	// others params, tier and enabled are replaced, and nothing else.
+	// others params, pinned and enabled are replaced, and the tier if it is pinned.
 	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
+	// BringForward makes entities due earlier, and none later.
+	BringForward(ctx context.Context, all []store.DueTime) error
+	// PinEntities and UnpinEntities return how many entities they changed.
+	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
+	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns those that the filter chooses behind an entity, in their order,
 	// limit of them at most.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error)
@@ -63,8 +68,8 @@ type Schedule interface {
 	// First returns when an entity that is registered now is due first; not at all if
 	// its facet is not prefetched.
 	First(r store.Registered, now time.Time) (due time.Time, prefetched bool)
-	// Rises reports whether reads are a reason to look at an entity at once.
-	Rises(e schemas.Entity, tier store.Tier, before, after float64) bool
+	// Rises reports whether reads are a reason to look at an entity at once (store.Risen).
+	Rises(r store.Registered, before, after float64) bool
 }
 
 // Told is who hears of what was done.

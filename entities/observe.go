@@ -45,10 +45,10 @@ func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) e
 	if len(counted) == 0 {
 		return nil
 	}
-	risen := func(e schemas.Entity, tier store.Tier, before, after float64) bool {
-		rises := s.Sources[e.Source].Schedule.Rises(e, tier, before, after)
+	risen := func(r store.Registered, before, after float64) bool {
+		rises := s.Sources[r.Entity.Source].Schedule.Rises(r, before, after)
 		if rises {
-			first[e.Source] = until
+			first[r.Entity.Source] = until
 		}
 		return rises
 	}

@@ -42,10 +42,12 @@ type Batch struct {
 
 // Order is one entity to be registered.
 type Order struct {
-	Key     string            `json:"key"`
-	Params  map[string]string `json:"params,omitempty"` // where they differ from the facet's
-	Tier    string            `json:"tier,omitempty"`   // empty: cold
-	Enabled *bool             `json:"enabled,omitempty"`
+	Key    string            `json:"key"`
+	Params map[string]string `json:"params,omitempty"` // where they differ from the facet's
+	// Tier pins the entity to it. Empty: reads decide; a new entity begins as cold, and a known
+	// one keeps its tier.
+	Tier    string `json:"tier,omitempty"`
+	Enabled *bool  `json:"enabled,omitempty"`
 }
 
 // ReadOrder reads an order, and says what is wrong with it as far as that can be seen
@@ -139,8 +141,13 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	if added > 0 {
-		s.Told.Due(r.Context(), b.Source, slices.MinFunc(all, func(a, b store.Registered) int { return a.Due.Compare(b.Due) }).Due)
+	if added < n { // new entities are due by their tier already
+		if err := s.bringForward(r.Context(), all); err != nil {
+			return admin.Answer{}, err
+		}
+	}
+	if added > 0 || slices.ContainsFunc(all, func(r store.Registered) bool { return r.Pinned }) {
+		s.Told.Due(r.Context(), b.Source, earliest(all))
 	}
 	return admin.Answer{Body: Registration{added, n - added}}, nil
 }
@@ -191,6 +198,7 @@ func (o Order) registered(e schemas.Entity, src Source, now time.Time) store.Reg
 	r := store.Registered{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
 		r.Tier, _ = tierOf(o.Tier) // it was checked
+		r.Pinned = true
 	}
 	r.Due, _ = src.Schedule.First(r, now)
 	return r

@@ -17,12 +17,12 @@ func TestEntitiesAreRegisteredAndToldAsTheyAre(t *testing.T) {
 	}
 	a = r.ok(http.MethodGet, "/entities", "")
 	want := `{"entities":[` +
-		`{"source":"nexon","facet":"a","key":"x/y","params":{"p":"\u003c1\u003e"},"tier":"hot","enabled":false,"dueAt":"2026-03-01T13:00:03Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0},` +
-		`{"source":"nexon","facet":"a","key":"z","params":{},"tier":"cold","enabled":true,"dueAt":"2026-03-01T13:00:01Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0}],"next":null}` + "\n"
+		`{"source":"nexon","facet":"a","key":"x/y","params":{"p":"\u003c1\u003e"},"tier":"hot","pinned":true,"enabled":false,"dueAt":"2026-03-01T13:00:03Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0},` +
+		`{"source":"nexon","facet":"a","key":"z","params":{},"tier":"cold","pinned":false,"enabled":true,"dueAt":"2026-03-01T13:00:01Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0}],"next":null}` + "\n"
 	if a.text != want {
 		t.Errorf("told %s, want %s", a.text, want)
 	}
-	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.told) != 1 {
+	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.told) != 2 {
 		t.Errorf("%s, told %q", a.text, r.told)
 	}
 	if e := r.ok(http.MethodGet, "/entities?prefix=z", "").Entities[0]; e.Tier != "hot" || !e.DueAt.Equal(start.Add(time.Hour+time.Second)) {

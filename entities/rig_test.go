@@ -70,8 +70,8 @@ func (f facets) First(r store.Registered, now time.Time) (time.Time, bool) {
 }
 
 // Rises says of a cold entity that its tenth read is enough.
-func (f facets) Rises(_ schemas.Entity, tier store.Tier, before, after float64) bool {
-	return tier == store.Cold && before < 10 && after >= 10
+func (f facets) Rises(r store.Registered, before, after float64) bool {
+	return r.Tier == store.Cold && before < 10 && after >= 10
 }
 
 // words refuses keys with a space.

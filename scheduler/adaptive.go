@@ -34,12 +34,15 @@ func (p *Policy) interval(s seen, price float64) time.Duration {
 	return time.Duration(p.days(s, price) * dayNanos)
 }
 
-// days returns the interval in days.
+// days returns the interval in days. That of a pinned tier is never longer than its tier's.
 func (p *Policy) days(s seen, price float64) float64 {
 	least, most := float64(p.config.Least)/dayNanos, float64(p.config.Most)/dayNanos
+	if s.atMost > 0 {
+		most = math.Min(most, s.atMost)
+	}
 	λ := math.Max(s.changes, 1e-9)
 	x := solve(price * p.cost * λ / (s.reads + priorReads/(float64(readsFade)/dayNanos)))
-	return math.Min(math.Max(x/λ, least), most)
+	return math.Max(math.Min(x/λ, most), least)
 }
 
 // solve returns the x at which 1-e^-x(1+x) is y; infinity if y is not below 1.

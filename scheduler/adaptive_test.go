@@ -59,8 +59,8 @@ func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	floor := priorReads / (float64(readsFade) / dayNanos)
 	for range 2000 {
-		a := seen{math.Exp(rng.NormFloat64()), math.Exp(2 * rng.NormFloat64())}
-		b := seen{math.Exp(rng.NormFloat64()), math.Exp(2 * rng.NormFloat64())}
+		a := seen{changes: math.Exp(rng.NormFloat64()), reads: math.Exp(2 * rng.NormFloat64())}
+		b := seen{changes: math.Exp(rng.NormFloat64()), reads: math.Exp(2 * rng.NormFloat64())}
 		ta, tb := p.days(a, 0.3), p.days(b, 0.3)
 		value := func(ta, tb float64) float64 {
 			of := func(s seen, t float64) float64 {
@@ -144,7 +144,7 @@ func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
 		}
 		all := make([]one, n)
 		for i := range all {
-			s := seen{math.Exp(1.5*rng.NormFloat64() - 2), math.Exp(2*rng.NormFloat64() - 2)}
+			s := seen{changes: math.Exp(1.5*rng.NormFloat64() - 2), reads: math.Exp(2*rng.NormFloat64() - 2)}
 			all[i] = one{s, rng.Float64(), -rng.Float64()}
 		}
 		demand := func() float64 {

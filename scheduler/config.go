@@ -57,16 +57,59 @@ type Tier struct {
 	Reads float64       `yaml:"reads,omitempty"`
 }
 
-// Cooldown is for how long nothing is asked for after a refresh.
+// Cooldown is how long the scheduler leaves an entity alone after a refresh.
 type Cooldown struct {
-	Automatic time.Duration `yaml:"automatic"`
-	Manual    time.Duration `yaml:"manual"` // by somebody else than the scheduler
+	Automatic time.Duration `yaml:"automatic"` // after a prefetch, a trigger, a retry or a replay
+	Manual    time.Duration `yaml:"manual"`    // after a refresh for a reader or a person
 }
 
 // Trigger is what a change of one facet does to another.
 type Trigger struct {
 	// Backoff: a facet that was refreshed within it is left alone.
 	Backoff time.Duration `yaml:"backoff"`
+	// Quiet delays the refresh until no change was seen for that long; 0: it follows at once.
+	// A change is seen when this facet is checked, so Quiet is of use from about the interval
+	// of its checks on.
+	Quiet time.Duration `yaml:"quiet,omitempty"`
+	// MaxDelay bounds the delay from the first change on, since changes may never pause. 0: ten
+	// times Quiet.
+	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
+}
+
+// The bounds of a trigger's delay.
+const (
+	minQuiet, maxQuiet = time.Second, 24 * time.Hour
+	maxDelay           = 7 * 24 * time.Hour
+	delayQuiets        = 10 // MaxDelay that is left out, in times Quiet
+)
+
+// Delays returns Quiet and MaxDelay as they hold.
+func (t Trigger) Delays() (quiet, longest time.Duration) {
+	if t.MaxDelay == 0 {
+		return t.Quiet, min(delayQuiets*t.Quiet, maxDelay)
+	}
+	return t.Quiet, t.MaxDelay
+}
+
+func (t Trigger) check(name string) error {
+	var errs []error
+	fail := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("triggers.%s.%w", name, fmt.Errorf(format, args...)))
+	}
+	if t.Backoff < 0 || t.Backoff > longest {
+		fail("backoff: %v must be from 0 to %v", t.Backoff, longest)
+	}
+	if t.Quiet != 0 && (t.Quiet < minQuiet || t.Quiet > maxQuiet) {
+		fail("quiet: %v must be from %v to %v; leave it out to refresh at each change", t.Quiet, minQuiet, maxQuiet)
+	}
+	switch {
+	case t.MaxDelay == 0:
+	case t.Quiet == 0:
+		fail("maxDelay: %v bounds how long a refresh waits for quiet; set quiet too, or leave maxDelay out", t.MaxDelay)
+	case t.MaxDelay < t.Quiet || t.MaxDelay > maxDelay:
+		fail("maxDelay: %v must be from quiet, %v, to %v", t.MaxDelay, t.Quiet, maxDelay)
+	}
+	return errors.Join(errs...)
 }
 
 // Clock is a time of day, in minutes after midnight. Its text form is 02:00.
@@ -166,9 +209,7 @@ func (c Config) Check() error {
 	}
 	errs = append(errs, c.Active.check())
 	for _, facet := range slices.Sorted(maps.Keys(c.Triggers)) {
-		if b := c.Triggers[facet].Backoff; b < 0 || b > longest {
-			fail("triggers.%s.backoff: %v must be from 0 to %v", facet, b, longest)
-		}
+		errs = append(errs, c.Triggers[facet].check(facet))
 	}
 	return errors.Join(errs...)
 }

@@ -59,6 +59,18 @@ func TestMistakesAreNamed(t *testing.T) {
 		"tiers: hot.every":                                        func(c *Config) { c.Tiers = TierSet{Hot: Tier{Reads: 2}, Warm: Tier{Reads: 1}} },
 		"least: least":                                            func(c *Config) { c.Mode, c.Least = Adaptive, time.Second },
 		"triggers.a.backoff":                                      func(c *Config) { c.Triggers = map[string]Trigger{"a": {Backoff: -1}} },
+		"triggers.a.quiet: -1ns must be from 1s to 24h0m0s":       func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: -1}} },
+		"triggers.a.quiet: 10ms must be from 1s":                  func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: 10 * time.Millisecond}} },
+		"triggers.a.quiet: 25h0m0s":                               func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: 25 * time.Hour}} },
+		"triggers.a.maxDelay: 1h0m0s bounds how long a refresh waits for quiet; set quiet too": func(c *Config) {
+			c.Triggers = map[string]Trigger{"a": {MaxDelay: time.Hour}}
+		},
+		"triggers.a.maxDelay: 30s must be from quiet, 1m0s, to 168h0m0s": func(c *Config) {
+			c.Triggers = map[string]Trigger{"a": {Quiet: time.Minute, MaxDelay: 30 * time.Second}}
+		},
+		"triggers.a.maxDelay: 200h0m0s": func(c *Config) {
+			c.Triggers = map[string]Trigger{"a": {Quiet: time.Minute, MaxDelay: 200 * time.Hour}}
+		},
 	} {
 		c := DefaultConfig()
 		change(&c)
@@ -94,5 +106,21 @@ func TestTriggersMakeNoCircle(t *testing.T) {
 	want := `facets.a.triggers.nobody: there is no facet "nobody"; there are a, b`
 	if err := CheckTriggers(map[string]Config{"a": with("nobody"), "b": with()}); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+func TestTrigger_DelaysByTenTimesQuietAtMost(t *testing.T) {
+	for _, c := range []struct {
+		trigger        Trigger
+		quiet, longest time.Duration
+	}{
+		{Trigger{}, 0, 0},
+		{Trigger{Quiet: time.Minute}, time.Minute, 10 * time.Minute},
+		{Trigger{Quiet: 24 * time.Hour}, 24 * time.Hour, 7 * 24 * time.Hour},
+		{Trigger{Quiet: time.Minute, MaxDelay: time.Hour}, time.Minute, time.Hour},
+	} {
+		if quiet, longest := c.trigger.Delays(); quiet != c.quiet || longest != c.longest {
+			t.Errorf("%+v: got %v and %v, want %v and %v", c.trigger, quiet, longest, c.quiet, c.longest)
+		}
 	}
 }

@@ -26,7 +26,10 @@
 //     of two entities that differ in reads alone the one that is read more is checked as
 //     often as the other, or more often.
 //   - The price rises while more is due than is asked for, falls while the budget is not
-//     used, and no single look at it moves it by more than a factor.
+//     used, and no single look at it moves it by more than a factor. It does not move where
+//     all intervals are at a bound.
+//   - A due time that was planned at a higher price is brought forward once the budget is
+//     idle (Survey). An entity that was never fetched is then fetched at once.
 //   - What is fed in any stretch of time is at most its rate times its length and a small
 //     burst, whatever pauses lie in it, and never more than the horizon's work waits.
 package scheduler

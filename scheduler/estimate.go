@@ -29,6 +29,8 @@ const (
 type seen struct {
 	changes float64 // how often it changes
 	reads   float64 // how often it is read
+	// atMost bounds the interval of an entity whose tier is pinned, in days; 0: nothing does.
+	atMost float64
 }
 
 const dayNanos = float64(wholeDay)
@@ -78,6 +80,15 @@ func learn(c store.Candidate, now time.Time) (store.History, seen) {
 	return h, s
 }
 
+// learn is learn, and adds how the entity is pinned.
+func (p *Policy) learn(c store.Candidate, now time.Time) (store.History, seen) {
+	h, s := learn(c, now)
+	if c.Pinned {
+		s.atMost = float64(p.tier(c.Tier).Every) / dayNanos
+	}
+	return h, s
+}
+
 // readRate returns how often an entity is read in a day, and what is left of its reads.
 // All reads fade at a claim, also those that have come since the last one; for an entity
 // that is claimed at even distances the rate makes up for that exactly.
@@ -92,11 +103,13 @@ func readRate(h store.History, passed time.Duration, known bool) (rate, left flo
 	return h.Reads * faded / (float64(passed) / dayNanos), h.Reads * (1 - faded)
 }
 
-// moved returns the tier of an entity by its reads: up at once, down only when they have
-// become half as many.
-func (p *Policy) moved(from store.Tier, s seen) store.Tier {
-	hot, warm := p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
+// moved returns the tier of an entity: a pinned one, or that of its reads. It moves up at
+// once, and down only when the reads have become half as many.
+func (p *Policy) moved(r store.Registered, s seen) store.Tier {
+	from, hot, warm := r.Tier, p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
 	switch {
+	case r.Pinned:
+		return r.Tier
 	case s.reads >= hot || (from == store.Hot && s.reads >= hot/2):
 		return store.Hot
 	case s.reads >= warm || (from <= store.Warm && s.reads >= warm/2):
@@ -105,18 +118,25 @@ func (p *Policy) moved(from store.Tier, s seen) store.Tier {
 	return store.Cold
 }
 
-// rises reports whether an entity has been read so much, since it was looked at last, that
-// it belongs into a higher tier: it needs not wait until it is due to be moved. Who is read
-// so often all the time has as many reads kept as are made while they fade.
-func (p *Policy) rises(from store.Tier, before, after float64) bool {
-	perDay := p.config.Tiers.Warm.Reads
-	switch from {
-	case store.Hot:
-		return false
-	case store.Warm:
-		perDay = p.config.Tiers.Hot.Reads
-	case store.Cold:
+// rises reports whether an entity has been read so much, since it was claimed last, that it
+// must not wait until it is due. In tiers that is an unpinned entity that belongs into a higher
+// one. In the adaptive mode, which has no tiers, it is any entity whose reads pass either of
+// their thresholds. An entity that is read at a steady rate keeps as many reads as are made
+// while they fade.
+func (p *Policy) rises(r store.Registered, before, after float64) bool {
+	passes := func(perDay float64) bool {
+		enough := perDay * float64(readsFade) / dayNanos
+		return before < enough && after >= enough
 	}
-	enough := perDay * float64(readsFade) / dayNanos
-	return before < enough && after >= enough
+	warm, hot := p.config.Tiers.Warm.Reads, p.config.Tiers.Hot.Reads
+	switch {
+	case p.config.Mode == Adaptive:
+		return passes(warm) || passes(hot)
+	case r.Pinned || r.Tier == store.Hot:
+		return false
+	case r.Tier == store.Warm:
+		return passes(hot)
+	default:
+		return passes(warm)
+	}
 }

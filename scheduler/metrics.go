@@ -10,11 +10,11 @@ import (
 )
 
 type metrics struct {
-	asked, taken prometheus.Counter
-	alone        *prometheus.CounterVec
-	late         prometheus.Histogram
-	rate, price  prometheus.Gauge
-	first        atomic.Int64 // when the entity is due that is due first, in nanoseconds; 0: nothing is to be asked for
+	asked, taken, forward prometheus.Counter
+	alone                 *prometheus.CounterVec
+	late                  prometheus.Histogram
+	rate, price           prometheus.Gauge
+	first                 atomic.Int64 // when the entity is due that is due first, in nanoseconds; 0: nothing is to be asked for
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
@@ -28,12 +28,13 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		return prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: of}
 	}
 	m := &metrics{
-		asked: prometheus.NewCounter(counter("prefetch_asked_total", "Entities that were asked for as they came due.")),
-		taken: prometheus.NewCounter(counter("prefetch_taken_over_total", "Entities that another scheduler had claimed and not asked for in time, and that were asked for in its place.")),
-		alone: prometheus.NewCounterVec(counter("prefetch_left_alone_total", "Entities that were due and not asked for, by why."), []string{"why"}),
-		late:  prometheus.NewHistogram(late),
-		rate:  prometheus.NewGauge(gauge("prefetch_rate", "Calls a second that this scheduler may feed now.")),
-		price: prometheus.NewGauge(gauge("prefetch_price", "What a call must be worth in the adaptive mode, in reads that it keeps from seeing the past.")),
+		asked:   prometheus.NewCounter(counter("prefetch_asked_total", "Entities that were asked for as they came due.")),
+		taken:   prometheus.NewCounter(counter("prefetch_taken_over_total", "Entities that another scheduler had claimed and not asked for in time, and that were asked for in its place.")),
+		forward: prometheus.NewCounter(counter("prefetch_brought_forward_total", "Entities of the adaptive mode that became due earlier, as the budget was idle.")),
+		alone:   prometheus.NewCounterVec(counter("prefetch_left_alone_total", "Entities that were due and not asked for, by why."), []string{"why"}),
+		late:    prometheus.NewHistogram(late),
+		rate:    prometheus.NewGauge(gauge("prefetch_rate", "Calls a second that this scheduler may feed now.")),
+		price:   prometheus.NewGauge(gauge("prefetch_price", "What a call must be worth in the adaptive mode, in reads that it keeps from seeing the past.")),
 	}
 	for _, why := range []string{fresh, held, inactive, waiting, off} {
 		m.alone.WithLabelValues(why)
@@ -42,7 +43,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	// Computed as it is asked for: it goes on rising while nobody can look.
 	rising := prometheus.NewGaugeFunc(gauge("prefetch_behind_seconds", "How long ago the entity was due that is due first; 0 while nothing is to be asked for."),
 		func() float64 { return m.behind(time.Now()).Seconds() })
-	reg.MustRegister(m.asked, m.taken, m.alone, m.late, m.rate, m.price, rising)
+	reg.MustRegister(m.asked, m.taken, m.forward, m.alone, m.late, m.rate, m.price, rising)
 	return m
 }
 

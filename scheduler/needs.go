@@ -24,6 +24,11 @@ type Store interface {
 	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
 	// NextDueEntity returns when the next entity is due; zero if there is none.
 	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// EntitiesDueAfter returns up to most entities of the source that are due later than a time,
+	// the earliest first, with payloads as ClaimEntities has them.
+	EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error)
+	// BringForward makes entities due earlier, and none later.
+	BringForward(ctx context.Context, all []store.DueTime) error
 	// Price returns the price that the source's schedulers share, and when it was set; zero
 	// if it never was. SetPrice sets it unless that was done less than every before.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)

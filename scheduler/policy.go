@@ -16,10 +16,6 @@ type Policy struct {
 	price  *Price
 }
 
-// lowTakes is how long the refresh of a claimed entity may take in the LOW lane; what
-// was checked later than that after its claim was checked by somebody else.
-const lowTakes = 30 * time.Minute
-
 // New returns the policy of a facet, or all mistakes in its settings. Cost is how many
 // calls one refresh takes. The price is that of the source, one for all its facets.
 func New(config Config, spending Spending, cost int, price *Price) (*Policy, error) {
@@ -67,12 +63,9 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
 // judge returns what becomes of an entity that is due, and why if it is left alone.
 func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why string) {
 	chance := chanceOf(c.Entity)
-	checked := c.State.CheckedAt
-	if checked.After(now) {
-		checked = now
-	}
-	history, seen := learn(c, now)
-	move = store.Move{Tier: p.moved(c.Tier, seen), History: c.History}
+	checked := notAfter(c.State.CheckedAt, now)
+	history, seen := p.learn(c, now)
+	move = store.Move{Tier: p.moved(c.Registered, seen), History: c.History}
 	every := p.every(move.Tier, seen, c.State)
 	if p.Waits(now) { // it is late, from the day before
 		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)
@@ -103,6 +96,9 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why s
 		return move, held
 	}
 	move.Ask, move.History = true, history
+	if p.config.Mode == Adaptive && c.History.ClaimedAt.IsZero() {
+		move.Due = p.second(chance, every, now)
+	}
 	if c.Status.State == "" && p.config.Mode == Adaptive {
 		p.sighted(chance, seen, checked, c.Due, now)
 	}
@@ -115,10 +111,7 @@ func (p *Policy) tooEarly(c store.Candidate, chance chance, every time.Duration,
 	if checked.IsZero() {
 		return time.Time{}, false
 	}
-	free := checked.Add(p.config.Cooldown.Automatic)
-	if claimed := c.History.ClaimedAt; claimed.IsZero() || checked.Sub(claimed) > lowTakes || checked.Before(claimed) {
-		free = checked.Add(p.config.Cooldown.Manual)
-	}
+	free := p.free(c, checked)
 	s := p.scale(every)
 	if now.Sub(checked) < 2*longest && s.of(now)-s.of(checked) < every/2 {
 		due := p.since(chance, every, checked)
@@ -136,6 +129,15 @@ func (p *Policy) tooEarly(c store.Candidate, chance chance, every time.Duration,
 	return time.Time{}, false
 }
 
+// free returns when the cool-down of an entity ends that was checked then. Which one holds
+// depends on the request that led to the check (schemas.Reason.Manual).
+func (p *Policy) free(c store.Candidate, checked time.Time) time.Time {
+	if c.State.Manual {
+		return checked.Add(p.config.Cooldown.Manual)
+	}
+	return checked.Add(p.config.Cooldown.Automatic)
+}
+
 // overdue returns when an entity comes that is claimed while the day's content is not
 // ready: soon after it is. It has waited since the day before; put in its slot of this
 // day, at the end of a day that is too full it would be put off again, and for ever.
@@ -150,6 +152,14 @@ func (p *Policy) again(c chance, every time.Duration, now time.Time) time.Time {
 		return later(p.spread(c, every, now, now), now)
 	}
 	return later(p.next(c, every, now), now)
+}
+
+// second returns when an entity is due that is claimed for the first time: after a part of its
+// interval, by chance. Entities that are fetched first within minutes, and of which nothing is
+// known, all have one interval. Without this they would all be due again at its end.
+func (p *Policy) second(c chance, every time.Duration, now time.Time) time.Time {
+	part := time.Duration(c.part(now.UnixNano()) * float64(every))
+	return later(p.spread(c, max(part, p.config.Least), now, now), now)
 }
 
 // spread returns a moment about an interval from another one, up to a twentieth earlier

@@ -124,9 +124,10 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 			c.History.Reads = readsOf(c.Tier)
 			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
 			_, seen := learn(c, now)
-			every := p.every(p.moved(c.Tier, seen), seen, store.State{})
+			every := p.every(p.moved(c.Registered, seen), seen, store.State{})
 			s := p.scale(every)
 			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
+			c.State.Manual = true
 			age := s.of(now) - s.of(c.State.CheckedAt)
 			m := p.Next(c, now)
 			if free := now.Sub(c.State.CheckedAt) >= 30*time.Minute; m.Ask != (age >= every/2 && free) {
@@ -271,7 +272,7 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 		{store.Warm, 71, 72, true},
 		{store.Hot, 71, 72, false},
 	} {
-		if got := p.rises(c.from, c.before, c.after); got != c.want {
+		if got := p.rises(store.Registered{Tier: c.from}, c.before, c.after); got != c.want {
 			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)
 		}
 	}
@@ -281,7 +282,7 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 	for range 100 {
 		before := c.History.Reads
 		for range 3 {
-			if c.History.Reads++; p.rises(c.Tier, before, c.History.Reads) {
+			if c.History.Reads++; p.rises(c.Registered, before, c.History.Reads) {
 				t.Fatalf("three reads a day bring it forward, at %v", c.History.Reads)
 			}
 		}

@@ -21,6 +21,7 @@ type Price struct {
 	// sample holds the entities whose chance is below limit, as they were last seen.
 	sample map[chance]sighting
 	limit  uint64
+	whole  bool // the sample holds every entity whose chance is below limit
 	begun  time.Time
 	at     time.Time
 }
@@ -49,11 +50,15 @@ type Load struct {
 
 const (
 	sampled   = 2048
-	enough    = 64 // sightings, before anything is believed
+	enough    = 64 // sightings; with fewer, a look moves the price by that much less
 	leastCost = 1e-9
 	mostCost  = 1e9
+	rounding  = 1e-9 // part by which two sums of the same demand may differ
 	// move is the most by which one look changes the logarithm of the price.
 	move = 0.25
+	// plunge is the most by which it falls where nothing of the budget is used. Overshoot
+	// costs little then: a survey finds the entities that were put off, and the sample has the demand.
+	plunge = 2.5
 	// slack may be behind without a reason to hurry. With drain behind, so much of the
 	// budget is left to work it off as hurried says. It is little on purpose: who is put
 	// off for days by a high price comes back, days later, all at once.
@@ -104,6 +109,26 @@ func (p *Price) saw(c chance, s sighting) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.keep(c, s)
+}
+
+// surveyed notes an entity before it is due. The time between its last checks remains as it
+// was noted.
+func (p *Price) surveyed(c chance, s sighting) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.passed = p.sample[c].passed
+	p.keep(c, s)
+}
+
+// Surveyed says that surveyed was told of every entity: each in the sample stands for itself.
+func (p *Price) Surveyed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.whole = true
+}
+
+func (p *Price) keep(c chance, s sighting) {
 	if p.begun.IsZero() {
 		p.begun = s.at
 	}
@@ -137,20 +162,32 @@ func (p *Price) Adjust(l Load, now time.Time) {
 		}
 	}
 	if len(p.sample) < sampled/4 && p.limit < math.MaxUint64/2 { // most of them went
-		p.limit, p.begun = 2*p.limit, now
+		p.limit, p.begun, p.whole = 2*p.limit, now, false
 	}
-	if len(p.sample) < enough || !(l.PerDay > 0) {
+	if len(p.sample) == 0 || !(l.PerDay > 0) {
 		return
 	}
+	seen := math.Max(now.Sub(p.begun).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
+	idle := math.Min(math.Max(0, (l.Unused-plenty)/(1-plenty)), 1)
+	rise := move * math.Min(1, float64(len(p.sample))/enough)
+	fall := rise + (plunge-rise)*idle
+	calls, dearer := p.demand(p.price, seen), p.demand(p.price*math.E, seen)
+	// At a bound of all intervals no other price changes anything.
+	most, least := calls >= p.demand(leastCost, seen)*(1-rounding), calls <= p.demand(mostCost, seen)*(1+rounding)
 	hurry := math.Min(math.Max(0, (l.Behind-slack).Seconds())/drain.Seconds(), 1)
-	p.scale *= math.Exp(follow * passed * (math.Min(eager*hurry, 1) - math.Min(math.Max(l.Unused/plenty, 0), 1)))
+	wasted := math.Min(math.Max(l.Unused/plenty, 0), 1)
+	if most { // what is unused can't be used
+		wasted = 0
+	}
+	p.scale *= math.Exp(follow * passed * (math.Min(eager*hurry, 1) - wasted))
 	p.scale = math.Min(math.Max(p.scale, 1.0/furthest), furthest)
 
 	target := l.PerDay * (1 - hurried*hurry) / p.scale
-	seen := math.Max(now.Sub(p.begun).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
-	calls, dearer := p.demand(p.price, seen), p.demand(p.price*math.E, seen)
 	step := math.Log(calls/target) / math.Max(math.Log(calls/dearer), stiff)
-	p.price *= math.Exp(math.Min(math.Max(step, -move), move))
+	if step < 0 && most || step > 0 && least {
+		return
+	}
+	p.price *= math.Exp(math.Min(math.Max(step, -fall), rise))
 	p.price = math.Min(math.Max(p.price, leastCost), mostCost)
 }
 
@@ -159,7 +196,11 @@ func (p *Price) Adjust(l Load, now time.Time) {
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0
 	for _, s := range p.sample {
-		sum += math.Max(1, s.passed/lookedOn) * s.policy.cost / s.policy.days(s.seen, price)
+		weight := 1.0
+		if !p.whole {
+			weight = math.Max(1, s.passed/lookedOn)
+		}
+		sum += weight * s.policy.cost / s.policy.days(s.seen, price)
 	}
 	return sum / (float64(p.limit) / math.MaxUint64)
 }

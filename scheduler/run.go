@@ -43,8 +43,9 @@ type Scheduler struct {
 	metrics *metrics
 
 	mean   meanCost
-	priced time.Time     // when the price was looked at last
-	unused Unused        // since then
+	priced time.Time // when the price was looked at last
+	unused Unused    // since then
+	survey Survey
 	behind time.Duration // since when the entity that is due first is
 }
 
@@ -109,6 +110,12 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 			return time.Time{}, err
 		}
 	}
+	surveying := false
+	if may > 0 && found < may {
+		if surveying, err = s.surveyed(ctx, now); err != nil {
+			return time.Time{}, err
+		}
+	}
 	first, err := bounded(ctx, func(ctx context.Context) (time.Time, error) { return s.store.NextDueEntity(ctx, s.source) })
 	if err != nil {
 		return time.Time{}, err
@@ -118,6 +125,8 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	switch {
 	case first.IsZero():
 		return time.Time{}, nil
+	case surveying && first.After(soonest):
+		return soonest, nil
 	case found > 0 && found == may && s.budget.Left() >= s.mean.value(): // there may be more, and there is room for it
 		return now, nil
 	case again.Before(soonest):

@@ -239,6 +239,12 @@ func (h *hung) FinishClaim(context.Context, string) error { return nil }
 
 func (h *hung) NextDueEntity(context.Context, string) (due time.Time, err error) { return due, nil }
 
+func (h *hung) EntitiesDueAfter(context.Context, string, time.Time, int, func(string) bool) ([]store.Candidate, error) {
+	return nil, nil
+}
+
+func (h *hung) BringForward(context.Context, []store.DueTime) error { return nil }
+
 func (h *hung) Prefetch(_ context.Context, asks []store.Ask) []store.Ask {
 	h.asked += len(asks)
 	return nil

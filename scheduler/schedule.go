@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
@@ -110,9 +109,9 @@ func (s *Schedule) First(r store.Registered, now time.Time) (time.Time, bool) {
 }
 
 // Rises reports whether reads are a reason to look at an entity at once (store.Risen).
-func (s *Schedule) Rises(e schemas.Entity, tier store.Tier, before, after float64) bool {
-	p, ok := s.policies[e.Facet]
-	return ok && p.rises(tier, before, after)
+func (s *Schedule) Rises(r store.Registered, before, after float64) bool {
+	p, ok := s.policies[r.Entity.Facet]
+	return ok && p.rises(r, before, after)
 }
 
 // JudgesContent reports whether what becomes of an entity of the facet depends on what is

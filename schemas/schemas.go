@@ -54,6 +54,12 @@ func (r Reason) PassesHolds() bool {
 	return r == UserRequest || r == Replay || r == Retry
 }
 
+// Manual reports whether a reader or a person made a request for this reason, and not the
+// schedule, a trigger, a retry or a replay.
+func (r Reason) Manual() bool {
+	return r == CacheMiss || r == Stale || r == UserRequest
+}
+
 // Entity names one thing that is kept fresh: a key of one facet of one source.
 type Entity struct {
 	Source string `json:"source"`

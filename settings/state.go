@@ -153,7 +153,7 @@ type Entry struct {
 	ID     int64           `json:"id"` // rises, with gaps
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
-	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
+	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
 	Source string          `json:"source"` // empty for a key
 	Before json.RawMessage `json:"before"` // limiter.Override, access.Key, or which entities or letters were meant
 	After  json.RawMessage `json:"after"`

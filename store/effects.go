@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,9 @@ type Trigger struct {
 	Facet string
 	// Backoff is kept in microseconds: a facet that was refreshed within it is left alone.
 	Backoff time.Duration
+	// Quiet delays the refresh until no change was seen for that long, but by MaxDelay from the
+	// first change at most. 0: the refresh follows at once.
+	Quiet, MaxDelay time.Duration
 	// Params are those of its request; nil: none.
 	Params map[string]string
 }
@@ -43,7 +47,17 @@ type Effect struct {
 	// Before and After are the hashes of the content that the write replaced and of its
 	// own. Before is zero if there was no content.
 	Before, After Hash
+	// Of several changes that wait for a Quiet trigger there is one Effect: that of the last
+	// one, with the first one's Before and a new ID. The trigger is its only one.
 	Effects
+}
+
+// Since returns when the effect was to follow: at its change, or when the changes had paused.
+func (e Effect) Since() time.Time {
+	if len(e.Triggers) == 1 {
+		return e.At.Add(e.Triggers[0].Quiet)
+	}
+	return e.At
 }
 
 // The queries about effects, the same in every database.
@@ -51,13 +65,16 @@ const (
 	// EffectColumns are those that ScanEffect takes.
 	EffectColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.tell, e.triggers`
 
-	// InsertEffect begins a statement that goes on with rows of EffectArgs. An effect is
-	// due from its change on.
-	InsertEffect = `INSERT INTO effects (source, facet, key, version, at, before, after, tell, triggers, due_at)`
+	// InsertEffect begins a statement that goes on with EffectRows.
+	InsertEffect = `INSERT INTO effects AS e (source, facet, key, version, at, before, after, tell, triggers, due_at, quiet_facet, latest_at)`
 
 	// DueEffects ends a query of effects e. It takes the source, the time and the greatest
 	// number of rows.
 	DueEffects = ` FROM effects e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
+
+	// DeleteQuiet deletes the triggers of an entity, and those that would refresh it, that wait
+	// for quiet. It takes source, facet and key.
+	DeleteQuiet = `DELETE FROM effects WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
 	// SelectNextEffect takes the source and returns microseconds, or no row.
 	SelectNextEffect = `SELECT due_at FROM effects WHERE source = $1 ORDER BY due_at, id LIMIT 1`
@@ -65,29 +82,60 @@ const (
 
 // trigger is a Trigger as it is kept.
 type trigger struct {
-	Facet   string            `json:"facet"`
-	Backoff int64             `json:"backoff"` // microseconds
-	Params  map[string]string `json:"params,omitempty"`
+	Facet    string            `json:"facet"`
+	Backoff  int64             `json:"backoff"` // microseconds, like the others
+	Quiet    int64             `json:"quiet,omitempty"`
+	MaxDelay int64             `json:"maxDelay,omitempty"`
+	Params   map[string]string `json:"params,omitempty"`
 }
 
-// EffectArgs are the values of InsertEffect's columns but the last one, which is that of at.
-func (w Write) EffectArgs(before Hash) ([]any, error) {
-	triggers := make([]trigger, len(w.Effects.Triggers))
-	for i, t := range w.Effects.Triggers {
-		triggers[i] = trigger{t.Facet, t.Backoff.Microseconds(), t.Params}
-	}
-	text, err := json.Marshal(triggers)
-	if err != nil {
-		return nil, err
-	}
-	replaced := []byte{}
+// EffectRow is a row of InsertEffect for one write.
+type EffectRow struct {
+	Before, After []byte
+	Tell          bool
+	Triggers      string // JSON
+	// Due is microseconds, and so is Latest: by when the effect is due however many changes
+	// follow. QuietFacet is the facet of its trigger that waits for quiet; empty: none does.
+	Due, Latest int64
+	QuietFacet  string
+}
+
+// EffectRows are the rows of a write that brought a change: one for its message and the
+// triggers that follow at once, and one for each trigger that waits for quiet.
+func (w Write) EffectRows(before Hash) (rows []EffectRow, err error) {
+	at := w.CheckedAt.UnixMicro()
+	base := EffectRow{Before: []byte{}, After: w.Hash[:], Due: at}
 	if before != (Hash{}) {
-		replaced = before[:]
+		base.Before = before[:]
 	}
-	return []any{
-		w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version, w.CheckedAt.UnixMicro(),
-		replaced, w.Hash[:], w.Effects.Tell, string(text),
-	}, nil
+	add := func(row EffectRow, triggers []Trigger) {
+		kept := make([]trigger, len(triggers))
+		for i, t := range triggers {
+			kept[i] = trigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params}
+		}
+		text, wrong := json.Marshal(kept)
+		row.Triggers, err = string(text), errors.Join(err, wrong)
+		rows = append(rows, row)
+	}
+	var soon []Trigger
+	for _, t := range w.Effects.Triggers {
+		if t.Quiet <= 0 {
+			soon = append(soon, t)
+		}
+	}
+	if w.Effects.Tell || len(soon) > 0 {
+		first := base
+		first.Tell = w.Effects.Tell
+		add(first, soon)
+	}
+	for _, t := range w.Effects.Triggers {
+		if t.Quiet > 0 {
+			row := base
+			row.QuietFacet, row.Due, row.Latest = t.Facet, at+t.Quiet.Microseconds(), at+max(t.MaxDelay, t.Quiet).Microseconds()
+			add(row, []Trigger{t})
+		}
+	}
+	return rows, err
 }
 
 // ScanEffect fills the effect by scan, which is a row's Scan.
@@ -106,7 +154,10 @@ func (e *Effect) ScanEffect(scan func(...any) error) error {
 	copy(e.Before[:], before)
 	copy(e.After[:], after)
 	for _, t := range triggers {
-		e.Triggers = append(e.Triggers, Trigger{t.Facet, time.Duration(t.Backoff) * time.Microsecond, t.Params})
+		e.Triggers = append(e.Triggers, Trigger{
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params,
+			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
+		})
 	}
 	return nil
 }

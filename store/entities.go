@@ -23,6 +23,8 @@ type Registered struct {
 	// Params are those of its requests where they differ from the facet's; nil: none.
 	Params map[string]string
 	Tier   Tier
+	// Pinned: a person chose the tier, and reads don't change it.
+	Pinned bool
 	// Enabled: a person may take an entity out of the schedule, and put it back.
 	Enabled bool
 	// Due is when it is asked for next, by itself.
@@ -94,9 +96,16 @@ type Reads struct {
 	Tier Tier
 }
 
-// Risen reports whether so many reads of an entity of a tier, of which there were before so
-// many, are a reason to look at it at once, and not when it is due.
-type Risen func(e schemas.Entity, tier Tier, before, after float64) bool
+// DueTime is when an entity is due.
+type DueTime struct {
+	Entity schemas.Entity
+	At     time.Time
+}
+
+// Risen reports whether the reads of a registered entity are a reason to look at it at once,
+// and not when it is due: before so many, and so many now. Of r the entity, its tier and
+// Pinned are set.
+type Risen func(r Registered, before, after float64) bool
 
 // EntityFilter chooses registered entities. Empty fields choose all.
 type EntityFilter struct {

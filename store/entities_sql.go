@@ -16,24 +16,25 @@ import (
 const (
 	// EntityColumns are those that ScanRegistered takes.
 	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.due_at,
-	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at`
+	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at, e.pinned`
 
 	// InsertEntity begins a statement that goes on with rows of RegisteredArgs.
 	InsertEntity = `INSERT INTO entities AS e (source, facet, key, params, tier, enabled, due_at,
-	claimed_at, updated_at, changes, watched, reads, read_at)`
+	claimed_at, updated_at, changes, watched, reads, read_at, pinned)`
 
-	// OrReplace ends a statement that registers: of what is there, that remains which
-	// was seen of it, and a row that says the same is not written. It returns a row for
-	// each that was written.
+	// OrReplace ends a statement that registers: of an entity that is registered already its
+	// history remains, and its tier too unless a pinned one replaces it. A row that says the
+	// same is not written. It returns a row for each that was written.
 	OrReplace = ` ON CONFLICT (source, facet, key) DO UPDATE
-SET params = excluded.params, tier = excluded.tier, enabled = excluded.enabled
-WHERE (CAST(e.params AS text), e.tier, e.enabled) <> (CAST(excluded.params AS text), excluded.tier, excluded.enabled)`
+SET params = excluded.params, tier = CASE WHEN excluded.pinned THEN excluded.tier ELSE e.tier END, pinned = excluded.pinned, enabled = excluded.enabled
+WHERE (CAST(e.params AS text), e.pinned, e.enabled) <> (CAST(excluded.params AS text), excluded.pinned, excluded.enabled)
+	OR (excluded.pinned AND e.tier <> excluded.tier)`
 
 	// OrCount ends a statement that counts reads. It writes no column of an index, and
 	// returns what ScanCounted takes.
 	OrCount = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END
-RETURNING source, facet, key, tier, reads`
+RETURNING source, facet, key, tier, pinned, reads`
 
 	// BringForward takes source, facet, key and the time.
 	BringForward = `UPDATE entities SET due_at = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND due_at > $4`
@@ -43,12 +44,22 @@ RETURNING source, facet, key, tier, reads`
 WHERE e.source = $1 AND e.enabled AND e.due_at <= $2
 ORDER BY e.due_at LIMIT $3`
 
+	// SelectEntitiesDueAfter takes the source, a time and the greatest number of rows.
+	SelectEntitiesDueAfter = `SELECT ` + EntityColumns + ` FROM entities e
+WHERE e.source = $1 AND e.enabled AND e.due_at > $2
+ORDER BY e.due_at LIMIT $3`
+
 	// SelectNextDueEntity takes the source and returns microseconds, or no row.
 	SelectNextDueEntity = `SELECT due_at FROM entities
 WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 
 	// SetEntityEnabled takes source, facet, key and the flag, and writes a row or none.
 	SetEntityEnabled = `UPDATE entities SET enabled = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND enabled <> $4`
+
+	// PinEntity takes source, facet, key and the tier, UnpinEntity source, facet and key. Each
+	// writes a row or none.
+	PinEntity   = `UPDATE entities SET tier = $4, pinned = true WHERE source = $1 AND facet = $2 AND key = $3 AND (tier <> $4 OR NOT pinned)`
+	UnpinEntity = `UPDATE entities SET pinned = false WHERE source = $1 AND facet = $2 AND key = $3 AND pinned`
 
 	// DeleteEntity takes source, facet and key.
 	DeleteEntity = `DELETE FROM entities WHERE source = $1 AND facet = $2 AND key = $3`
@@ -75,7 +86,7 @@ func (r Registered) RegisteredArgs() ([]any, error) {
 	h := r.History
 	return []any{
 		r.Entity.Source, r.Entity.Facet, r.Entity.Key, params, int64(r.Tier), r.Enabled, toMicros(r.Due),
-		toMicros(h.ClaimedAt), toMicros(h.UpdatedAt), h.Changes, h.Watched.Microseconds(), h.Reads, toMicros(h.ReadAt),
+		toMicros(h.ClaimedAt), toMicros(h.UpdatedAt), h.Changes, h.Watched.Microseconds(), h.Reads, toMicros(h.ReadAt), r.Pinned,
 	}, nil
 }
 
@@ -87,12 +98,12 @@ func (r Reads) Registered() Registered {
 	}
 }
 
-// Rising are entities whose reads are a reason to look at them at once, and when they were
-// read.
+// Rising are entities whose reads are a reason to look at them at once: they become due when
+// they were read.
 type Rising struct {
 	reads map[schemas.Entity]Reads
 	risen Risen
-	Found []Reads
+	Found []DueTime
 }
 
 // NewRising returns none of what is about to be counted; risen may be nil.
@@ -106,14 +117,15 @@ func NewRising(reads []Reads, risen Risen) *Rising {
 
 // ScanCounted adds the entity of a row of OrCount, which is read by scan, if it has risen.
 func (r *Rising) ScanCounted(scan func(...any) error) error {
-	var e schemas.Entity
+	var of Registered
 	var tier int64
 	var after float64
-	if err := scan(&e.Source, &e.Facet, &e.Key, &tier, &after); err != nil {
+	if err := scan(&of.Entity.Source, &of.Entity.Facet, &of.Entity.Key, &tier, &of.Pinned, &after); err != nil {
 		return err
 	}
-	if one := r.reads[e]; r.risen != nil && r.risen(e, Tier(tier), after-float64(one.Count), after) {
-		r.Found = append(r.Found, one)
+	of.Tier = Tier(tier)
+	if one := r.reads[of.Entity]; r.risen != nil && r.risen(of, after-float64(one.Count), after) {
+		r.Found = append(r.Found, DueTime{one.Entity, one.At})
 	}
 	return nil
 }
@@ -125,7 +137,7 @@ func (r *Registered) ScanRegistered(scan func(...any) error) error {
 	h := &r.History
 	err := scan(
 		&r.Entity.Source, &r.Entity.Facet, &r.Entity.Key, &params, &tier, &r.Enabled, &due,
-		&claimed, &updated, &h.Changes, &watched, &h.Reads, &read)
+		&claimed, &updated, &h.Changes, &watched, &h.Reads, &read, &r.Pinned)
 	if err != nil {
 		return err
 	}
@@ -169,6 +181,11 @@ func SortReads(all []Reads) []Reads {
 		}
 		return a
 	})
+}
+
+// SortDueTimes returns the due times in the order in which a database takes their entities.
+func SortDueTimes(all []DueTime) []DueTime {
+	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compare(a.Entity, b.Entity) })
 }
 
 // SortEntities returns the entities in the order in which a database takes them, each

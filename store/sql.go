@@ -8,7 +8,7 @@ const (
 	// StateColumns are those of a State after its entity, in the order in which
 	// ScanState takes them.
 	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
-	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility`
+	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual`
 
 	// SelectSnapshot takes source, facet and key, and returns the state's columns
 	// and the payload, null if there is none.
@@ -38,11 +38,11 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	DeleteState   = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// DeleteSnapshot are the statements that delete all that is stored of an entity, and that
-// it is registered. Each takes source, facet and key. The state comes first, as in a write:
+// DeleteSnapshot are the statements that delete all that is stored of an entity, that it
+// is registered, and refreshes that wait for quiet. Each takes source, facet and key. The state comes first, as in a write:
 // two in the other order wait in a circle. The payload goes only if no state is there: one
 // that was stored after the first statement keeps its own.
-var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity}
+var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuiet}
 
 // ScanState fills the state by scan, which is a row's Scan; more are the
 // destinations of columns behind StateColumns.
@@ -51,7 +51,7 @@ func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var fetched, checked, updated int64
 	err := scan(append([]any{
 		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size,
-		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility,
+		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual,
 	}, more...)...)
 	copy(s.Hash[:], hash)
 	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)

@@ -37,6 +37,9 @@ type State struct {
 	// Visibility names who may see what is known, content and absence alike: it is that
 	// of the fetch that wrote the state last. Empty: every reader.
 	Visibility string
+	// Manual: the last check was made for a reader or a person. The schedule's own checks,
+	// triggers, retries and replays are not.
+	Manual bool
 }
 
 // HasContent reports whether a payload is stored.
@@ -77,6 +80,8 @@ type Write struct {
 	// an absence ends content of another visibility. A NotModified that refers to limited
 	// content of another visibility is Lost: whoever asked has not been given that.
 	Visibility string
+	// Manual: the fetch was made for a reader or a person (State.Manual).
+	Manual bool
 	// Payload encodes the content. It is called for content that differs from
 	// what is stored, and for no other.
 	Payload func() (Payload, error)

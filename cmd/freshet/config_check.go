@@ -145,7 +145,11 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 			}
 		}
 		for _, other := range slices.Sorted(maps.Keys(c.Triggers)) {
-			fmt.Fprintf(to, "           a change of %s refreshes %s\n", facet, other)
+			when := ""
+			if quiet, longest := c.Triggers[other].Delays(); quiet > 0 {
+				when = fmt.Sprintf(", once changes pause for %v, after %v at most", quiet, longest)
+			}
+			fmt.Fprintf(to, "           a change of %s refreshes %s%s\n", facet, other, when)
 		}
 		if s.Facets[facet].Changes {
 			fmt.Fprintf(to, "           changes of %s are told on %s\n", facet, schemas.ChangeTopic(source))

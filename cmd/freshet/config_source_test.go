@@ -47,6 +47,10 @@ func TestAPrefetchThatDoesNotFitItsFacetIsRefused(t *testing.T) {
 		cases + `{facets: {progress: {tiers: {hot: {every: 7h}}}}}`:                                                         "facets.progress.tiers: hot.every, warm.every and cold.every are 7h0m0s, 6h0m0s and 24h0m0s; they must rise",
 		cases + `{facets: {progress: {mode: adaptive, least: 200h}}}`:                                                       "facets.progress.least: least and most are 200h0m0s and 168h0m0s; they must rise",
 		cases + `{facets: {progress: {least: 0}}}`:                                                                          "0 is not a duration; write a duration as in 500ms, 30s or 1h",
+		cases + `{facets: {progress: {triggers: {general: {maxDelay: 5m}}}}}`:                                               "general.maxDelay: 5m0s bounds how long a refresh waits for quiet; set quiet too",
+		cases + `{facets: {progress: {triggers: {general: {quiet: 5m, maxDelay: 1m}}}}}`:                                    "general.maxDelay: 1m0s must be from quiet, 5m0s, to",
+		cases + `{facets: {progress: {triggers: {general: {quiet: 1ms}}}}}`:                                                 "general.quiet: 1ms must be from 1s to 24h0m0s",
+		cases + `{facets: {progress: {triggers: {general: {quite: 1m}}}}}`:                                                  "quite",
 		cases + `{facets: {progress: {tiers: {hot: {every: 1.5}}}}}`:                                                        "1.5 is not a duration; write a duration as in 500ms, 30s or 1h",
 		"sources: {nexon: {prefetch: {facets: {character: }}}}":                                                             "facets.character: there is no such facet; the source has no facets",
 		"sources: {mine: {quota: {policies: [{name: s, limit: 60, window: 1s}], lowCeilings: [{from: 1, to: 2}]}}}":         "quota.lowCeilings[0] has no rate",
@@ -85,8 +89,9 @@ func TestConfigCheckSaysWhatIsPrefetchedAndWhatFollows(t *testing.T) {
            changes of progress are told on court.changes
            of what LOW has left, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul
 `,
-		rest + ", ceilings: [{rate: 900/s}]}": "has left, at all hours at most 900/s\n",
-		rest + ", ceilings: []}":              "of what LOW has left\n",
+		"{facets: {progress: {triggers: {general: {quiet: 5m}}}}}":                  "a change of progress refreshes general, once changes pause for 5m0s, after 50m0s at most\n",
+		rest + ", ceilings: [{rate: 900/s}]}":                                       "has left, at all hours at most 900/s\n",
+		rest + ", ceilings: []}":                                                    "of what LOW has left\n",
 		rest + ", timeZone: Europe/Paris, ceilings: [{from: 1, to: 2, rate: 3/s}]}": "has left, at most 3/s from 1 to 2 h, hours of Europe/Paris\n",
 		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m0s to 168h0m0s, by how often it changes and is read, not before 02:00 in UTC
            changes of progress are told on court.changes

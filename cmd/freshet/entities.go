@@ -21,12 +21,12 @@ import (
 func (p *program) entities() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "entities",
-		Short: "Say which entities are prefetched: import, list, enable and disable them",
+		Short: "Say which entities are prefetched: import, list, enable, disable and pin them",
 		Long: `Say which entities are prefetched, through a query service. Those that are read become so by
 themselves, where their facet is (sources.{source}.prefetch); an import need not wait for
 the first reader.`,
 	}
-	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesSwitch(true), p.entitiesSwitch(false))
+	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesSwitch(true), p.entitiesSwitch(false), p.entitiesPin(true), p.entitiesPin(false))
 	return c
 }
 
@@ -183,7 +183,7 @@ func (s *stream) print(page []entities.Entity) error {
 	}
 	var lines [][]string
 	if !s.begun {
-		lines = [][]string{{"SOURCE", "FACET", "KEY", "TIER", "ENABLED", "DUE", "READS", "LAST READ", "CHANGES", "PARAMS"}}
+		lines = [][]string{{"SOURCE", "FACET", "KEY", "TIER", "PINNED", "ENABLED", "DUE", "READS", "LAST READ", "CHANGES", "PARAMS"}}
 		s.begun = true
 	}
 	for _, e := range page {
@@ -227,7 +227,7 @@ func entityRow(e entities.Entity) []string {
 	}
 	number := func(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
 	return []string{
-		e.Source, e.Facet, e.Key, e.Tier, strconv.FormatBool(e.Enabled), e.DueAt.Format(time.RFC3339),
+		e.Source, e.Facet, e.Key, e.Tier, strconv.FormatBool(e.Pinned), strconv.FormatBool(e.Enabled), e.DueAt.Format(time.RFC3339),
 		number(e.Reads), read, number(e.Changes), params,
 	}
 }

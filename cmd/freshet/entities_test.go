@@ -47,7 +47,7 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 	d.said(0, []string{"100 rows, 0 added, 100 known\n"}, "entities", "import", "--facet", "f", "--skip", "200", file)
 
 	table := strings.Join(strings.Fields(d.said(0, nil, "entities", "list", "--facet", "f", "--prefix", "k/0001")), " ")
-	for _, want := range []string{"SOURCE FACET KEY TIER ENABLED DUE READS LAST READ CHANGES PARAMS", "mirror f k/0001 warm true 20", ` 0.0 never 0.0 {"p":"1"}`} {
+	for _, want := range []string{"SOURCE FACET KEY TIER PINNED ENABLED DUE READS LAST READ CHANGES PARAMS", "mirror f k/0001 warm true true 20", ` 0.0 never 0.0 {"p":"1"}`} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q is not in %s", want, table)
 		}
@@ -64,6 +64,10 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 			t.Errorf("%d in %s, %v", len(all), format, err)
 		}
 	}
+	d.said(2, []string{"with --tier: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
+	d.said(2, []string{"with --facet"}, "entities", "unpin", "k/0000")
+	d.said(0, []string{"2 unpinned\n"}, "entities", "unpin", "--facet", "f", "k/0000", "k/0001")
+	d.said(0, []string{"1 pinned\n"}, "entities", "pin", "--facet", "f", "--tier", "hot", "k/0000")
 	if text := d.said(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
 		t.Errorf("nothing is %q", text)
 	}

@@ -216,7 +216,9 @@ func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble stri
 			shown.Tiers[tier] = console.TierSchedule{Every: of.Every, Entities: console.Read[int64]{Value: n.n, Trouble: trouble}, Exact: n.exact}
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
-			shown.Triggers = append(shown.Triggers, console.TriggerSchedule{Facet: other, Backoff: f.Triggers[other].Backoff})
+			t := console.TriggerSchedule{Facet: other, Backoff: f.Triggers[other].Backoff}
+			t.Quiet, t.MaxDelay = f.Triggers[other].Delays()
+			shown.Triggers = append(shown.Triggers, t)
 		}
 		all = append(all, shown)
 	}

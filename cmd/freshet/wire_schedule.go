@@ -74,7 +74,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 func (p parts) migrated(ctx context.Context) error {
 	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
 	if err == nil {
-		_, err = p.store.Letters(ctx, store.LetterFilter{}, store.Letter{}, 1) // of the newest migration
+		_, err = p.store.States(ctx, []schemas.Entity{{}}) // has a column of the newest migration
 	}
 	if err != nil {
 		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)
@@ -239,7 +239,9 @@ func (s SourceConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
 	for facet, f := range s.Prefetch.Facets {
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
-			all[facet] = append(all[facet], store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff})
+			t := store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff}
+			t.Quiet, t.MaxDelay = f.Triggers[other].Delays()
+			all[facet] = append(all[facet], t)
 		}
 	}
 	return all

@@ -41,6 +41,7 @@ type game struct {
 	half                bool    // by change age / 2
 	stretch, aim        float64 // of it
 	unused              scheduler.Unused
+	survey              scheduler.Survey
 	result              *result
 }
 
@@ -207,14 +208,53 @@ func (g *game) feed(second int32, now time.Time, pace float64) {
 		}
 	}
 	g.budget.Spent(float64(fed))
+	if fed < may && g.name == "adaptive" {
+		g.step(second, now)
+	}
 	if !g.policy.Waits(now) {
 		g.unused.Saw(now, g.budget.Rate(room, now), float64(fed), fed < may)
 	}
 }
 
+// step takes a step of the survey, as the scheduler does with a tick that leaves budget unused.
+func (g *game) step(second int32, now time.Time) {
+	after, underWay := g.survey.Begin(g.price.Value(), now)
+	if !underWay {
+		return
+	}
+	at := max(seconds(after), second) + 1
+	for n := 0; n < 500 && int(at) < len(g.heads); at++ {
+		i := g.heads[at]
+		g.heads[at] = none
+		for i != none {
+			next, due := g.all[i].next, at
+			if early, earlier := g.policy.Earlier(g.candidate(i, &g.all[i], now), now); earlier {
+				due = max(seconds(early), second+1)
+			}
+			g.put(i, due)
+			i = next
+			n++
+		}
+	}
+	if int(at) == len(g.heads) {
+		g.survey.Goes(time.Time{})
+		g.price.Surveyed()
+		return
+	}
+	g.survey.Goes(moment(at - 1))
+}
+
 func seconds(t time.Time) int32 { return int32(t.Sub(begin) / time.Second) }
 
 func (g *game) next(i int32, e *one, now time.Time) store.Move {
+	c := g.candidate(i, e, now)
+	if g.half {
+		return g.halfNext(c, e, now)
+	}
+	return g.policy.Next(c, now)
+}
+
+func (g *game) candidate(i int32, e *one, now time.Time) store.Candidate {
 	c := store.Candidate{Registered: store.Registered{
 		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Due: moment(e.due),
 		History: store.History{
@@ -223,10 +263,7 @@ func (g *game) next(i int32, e *one, now time.Time) store.Move {
 		},
 	}}
 	c.State = store.State{Entity: c.Entity, CheckedAt: moment(e.checked), UpdatedAt: moment(e.updated)}
-	if g.half {
-		return g.halfNext(c, e, now)
-	}
-	return g.policy.Next(c, now)
+	return c
 }
 
 // work is LOW's worker: it refreshes what lies in the topic, at the pace.

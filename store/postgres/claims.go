@@ -53,10 +53,7 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := pgx.BeginTxFunc(ctx, s.pool, claiming, func(tx pgx.Tx) error {
-		candidates, err := dueEntities(ctx, tx, source, now, most)
-		if err == nil && content != nil {
-			err = addPayloads(ctx, tx, candidates, content)
-		}
+		candidates, err := candidates(ctx, tx, lockDueEntities, content, source, now.UnixMicro(), most)
 		if err != nil || len(candidates) == 0 {
 			return err
 		}
@@ -80,35 +77,53 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	return claim, nil
 }
 
-// dueEntities locks those that are due, and then reads what is stored of each.
-func dueEntities(ctx context.Context, tx pgx.Tx, source string, now time.Time, most int) ([]store.Candidate, error) {
-	rows, err := tx.Query(ctx, lockDueEntities, source, now.UnixMicro(), most)
+// EntitiesDueAfter returns entities of a source that are due later than a time, the earliest
+// first, most of them at most, and locks nothing. Payloads are read of the facets that content
+// reports; nil: of none.
+func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) (all []store.Candidate, err error) {
+	err = pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), most)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the entities of %s that are due after %v: %w", source, after, marked(err))
+	}
+	return all, nil
+}
+
+// candidates runs a query of registered entities, and then reads state and status of each.
+func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
+	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	candidates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c store.Candidate, err error) {
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c store.Candidate, err error) {
 		return c, c.ScanRegistered(row.Scan)
 	})
-	if err != nil || len(candidates) == 0 {
+	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	of := make([]schemas.Entity, len(candidates))
-	for i := range candidates {
-		c := &candidates[i]
+	of := make([]schemas.Entity, len(found))
+	for i := range found {
+		c := &found[i]
 		of[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
 	}
-	err = each(ctx, tx, selectStates, of, func(found *store.State, scan func(...any) error) error {
-		return found.ScanState(scan)
-	}, func(i int, found store.State) {
-		found.Entity = of[i]
-		candidates[i].State = found
+	err = each(ctx, tx, selectStates, of, func(one *store.State, scan func(...any) error) error {
+		return one.ScanState(scan)
+	}, func(i int, one store.State) {
+		one.Entity = of[i]
+		found[i].State = one
 	})
 	if err != nil {
 		return nil, err
 	}
-	return candidates, each(ctx, tx, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
-		return found.ScanStatus(scan)
-	}, func(i int, found store.Status) { candidates[i].Status = found })
+	err = each(ctx, tx, selectStatuses, of, func(one *store.Status, scan func(...any) error) error {
+		return one.ScanStatus(scan)
+	}, func(i int, one store.Status) { found[i].Status = one })
+	if err != nil || content == nil {
+		return found, err
+	}
+	return found, addPayloads(ctx, tx, found, content)
 }
 
 // addPayloads reads what is stored of those candidates whose content is wanted.

@@ -26,10 +26,15 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 	// lockStates waited for.
 	selectHashes = `SELECT i.n, s.hash` + ofEntities
 
+	// insertEffects has a later change replace the effect that waits for quiet. It gets a new
+	// id: a relay that has claimed the former effect must not finish this one.
 	insertEffects = store.InsertEffect + `
-SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.tell, i.triggers::json, i.at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[])
-	WITH ORDINALITY AS i (source, facet, key, version, at, before, after, tell, triggers, n) ORDER BY i.n`
+SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.tell, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])
+	WITH ORDINALITY AS i (source, facet, key, version, at, before, after, tell, triggers, due_at, quiet_facet, latest_at, n) ORDER BY i.n
+ON CONFLICT (source, facet, key, quiet_facet) WHERE quiet_facet <> '' DO UPDATE
+SET id = DEFAULT, version = excluded.version, at = excluded.at, after = excluded.after, triggers = excluded.triggers,
+	due_at = LEAST(e.latest_at, excluded.due_at)`
 
 	// claimEffects passes over what another instance is claiming at the moment.
 	claimEffects = `WITH due AS (
@@ -40,8 +45,13 @@ FOR UPDATE SKIP LOCKED
 )
 SELECT ` + store.EffectColumns + ` FROM due e ORDER BY e.due_at, e.id`
 
-	deleteEffects = `DELETE FROM effects WHERE id = ANY($1::bigint[])`
-	tellNoMore    = `UPDATE effects SET tell = false WHERE id = ANY($1)`
+	// deleteEffects locks in the order of keepEffects: both may write an effect that waits
+	// for quiet.
+	deleteEffects = `WITH done AS (
+SELECT id FROM effects WHERE id = ANY($1::bigint[]) ORDER BY source, facet, key, quiet_facet FOR UPDATE
+)
+DELETE FROM effects e USING done WHERE e.id = done.id`
+	tellNoMore = `UPDATE effects SET tell = false WHERE id = ANY($1)`
 )
 
 // replaced locks the states of the writes that have effects and that the touch left over,
@@ -80,26 +90,41 @@ func replaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Has
 // keepEffects writes down what follows from those of the writes that brought a change.
 func keepEffects(ctx context.Context, tx pgx.Tx, b *store.Batch, before map[int]store.Hash) error {
 	var c columns
-	var befores [][]byte
-	var tells []bool
-	var triggers []string
+	var r effectColumns
 	for i, w := range b.Writes {
 		hash, locked := before[i]
 		if !locked || b.Results[i] != store.Changed {
 			continue
 		}
-		args, err := w.EffectArgs(hash)
+		rows, err := w.EffectRows(hash)
 		if err != nil {
 			return fmt.Errorf("the effects of %s: %w", w.Entity, err)
 		}
-		c.add(w)
-		befores, tells, triggers = append(befores, args[5].([]byte)), append(tells, w.Effects.Tell), append(triggers, args[8].(string))
+		for _, row := range rows {
+			c.add(w)
+			r.add(row)
+		}
 	}
-	if len(tells) == 0 {
+	if len(r.tells) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, insertEffects, c.sources, c.facets, c.keys, c.versions, c.checked, befores, c.hashes, tells, triggers)
+	_, err := tx.Exec(ctx, insertEffects, c.sources, c.facets, c.keys, c.versions, c.checked,
+		r.befores, r.afters, r.tells, r.triggers, r.dues, r.quiets, r.latests)
 	return err
+}
+
+// effectColumns are rows as the arrays that unnest takes.
+type effectColumns struct {
+	befores, afters  [][]byte
+	tells            []bool
+	triggers, quiets []string
+	dues, latests    []int64
+}
+
+func (c *effectColumns) add(r store.EffectRow) {
+	c.befores, c.afters = append(c.befores, r.Before), append(c.afters, r.After)
+	c.tells, c.triggers, c.quiets = append(c.tells, r.Tell), append(c.triggers, r.Triggers), append(c.quiets, r.QuietFacet)
+	c.dues, c.latests = append(c.dues, r.Due), append(c.latests, r.Latest)
 }
 
 // ClaimEffects claims effects of a source, the earliest first, most of them at most, until
@@ -151,7 +176,6 @@ func (s *Store) ToldEffects(ctx context.Context, ids []int64) error {
 // FinishEffects deletes effects: all of each has been done. Those that are gone already
 // are passed over.
 func (s *Store) FinishEffects(ctx context.Context, ids []int64) error {
-	// By the index they are locked in the order of their ids, whoever else deletes them.
 	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, deleteEffects, ids)
 		return err

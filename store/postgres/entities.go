@@ -16,10 +16,10 @@ import (
 const (
 	insertEntities = store.InsertEntity + `
 SELECT i.source, i.facet, i.key, i.params::json, i.tier, i.enabled, i.due_at,
-	i.claimed_at, i.updated_at, i.changes, i.watched, i.reads, i.read_at
+	i.claimed_at, i.updated_at, i.changes, i.watched, i.reads, i.read_at, i.pinned
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::bool[], $7::bigint[],
-	$8::bigint[], $9::bigint[], $10::double precision[], $11::bigint[], $12::double precision[], $13::bigint[])
-	AS i (source, facet, key, params, tier, enabled, due_at, claimed_at, updated_at, changes, watched, reads, read_at)`
+	$8::bigint[], $9::bigint[], $10::double precision[], $11::bigint[], $12::double precision[], $13::bigint[], $14::bool[])
+	AS i (source, facet, key, params, tier, enabled, due_at, claimed_at, updated_at, changes, watched, reads, read_at, pinned)`
 
 	registerEntities = insertEntities + store.OrReplace + ` RETURNING xmax = 0`
 	countReads       = insertEntities + store.OrCount
@@ -37,8 +37,8 @@ CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND 
 )
 
 // RegisterEntities registers entities, and returns how many were unknown. Of those that
-// are there params, tier and enabled are replaced, and what was seen of them and when they
-// are due remains. Each few thousand are a transaction of their own; after an error the
+// are there params, pinned and enabled are replaced, and the tier if it is pinned; their
+// history and due time remain. Each few thousand are a transaction of their own; after an error the
 // same may be registered again.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
 	for batch := range slices.Chunk(store.SortRegistered(all), entityBatch) {
@@ -80,7 +80,7 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen sto
 			err = s.countReads(ctx, args, rising)
 		}
 		if err == nil && len(rising.Found) > 0 {
-			err = s.bringForward(ctx, rising.Found)
+			err = s.BringForward(ctx, rising.Found)
 		}
 		if err != nil {
 			return fmt.Errorf("count reads of %d entities: %w", len(reads), marked(err))
@@ -103,12 +103,17 @@ func (s *Store) countReads(ctx context.Context, args []any, rising *store.Rising
 	return rows.Err()
 }
 
-func (s *Store) bringForward(ctx context.Context, all []store.Reads) error {
+// BringForward makes entities due earlier. An entity that is due earlier than that already,
+// or that is not registered, is left as it is.
+func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	var b pgx.Batch // one transaction
-	for _, r := range all {
-		b.Queue(store.BringForward, r.Entity.Source, r.Entity.Facet, r.Entity.Key, r.At.UnixMicro())
+	for _, d := range store.SortDueTimes(all) {
+		b.Queue(store.BringForward, d.Entity.Source, d.Entity.Facet, d.Entity.Key, d.At.UnixMicro())
 	}
-	return s.pool.SendBatch(ctx, &b).Close()
+	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("bring %d entities forward: %w", len(all), marked(err))
+	}
+	return nil
 }
 
 // registeredColumns are entities as the arrays that unnest takes.
@@ -116,7 +121,7 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 	var e entities
 	var params []string
 	var tiers []int16
-	var enabled []bool
+	var enabled, pinned []bool
 	var due, claimed, updated, watched, read []int64
 	var changes, reads []float64
 	for _, r := range all {
@@ -126,12 +131,12 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 		}
 		e.add(r.Entity)
 		params, tiers = append(params, args[3].(string)), append(tiers, int16(r.Tier)) //nolint:gosec // there are three
-		enabled, due = append(enabled, r.Enabled), append(due, args[6].(int64))
+		enabled, pinned, due = append(enabled, r.Enabled), append(pinned, r.Pinned), append(due, args[6].(int64))
 		claimed, updated = append(claimed, args[7].(int64)), append(updated, args[8].(int64))
 		changes, watched = append(changes, r.History.Changes), append(watched, args[10].(int64))
 		reads, read = append(reads, r.History.Reads), append(read, args[12].(int64))
 	}
-	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, due, claimed, updated, changes, watched, reads, read}, nil
+	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, due, claimed, updated, changes, watched, reads, read, pinned}, nil
 }
 
 // EnableEntities puts entities back into the schedule or takes them out, and returns how
@@ -140,21 +145,40 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.enable(ctx, of, enabled) })
+	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
 	return n, nil
 }
 
-// enable sets the flag of entities in one round trip, and returns how many were not so
-// already.
-func (s *Store) enable(ctx context.Context, of []schemas.Entity, enabled bool) (written int, err error) {
+// PinEntities pins entities to a tier, and returns how many were not so already. Each few
+// thousand are a transaction of their own.
+func (s *Store) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
+	n, err := s.eachEntity(ctx, of, store.PinEntity, int16(tier)) //nolint:gosec // there are three
+	if err != nil {
+		return n, fmt.Errorf("pin %d entities: %w", len(of), err)
+	}
+	return n, nil
+}
+
+// UnpinEntities lets reads move entities between tiers again, and returns how many were pinned.
+func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error) {
+	n, err := s.eachEntity(ctx, of, store.UnpinEntity)
+	if err != nil {
+		return n, fmt.Errorf("unpin %d entities: %w", len(of), err)
+	}
+	return n, nil
+}
+
+// eachEntity runs a statement for each entity in one round trip for some thousands, and
+// returns how many rows they wrote.
+func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
 	for batch := range slices.Chunk(store.SortEntities(of), entityBatch) {
 		var b pgx.Batch // one transaction
 		n := 0
 		for _, e := range batch {
-			b.Queue(store.SetEntityEnabled, e.Source, e.Facet, e.Key, enabled).Exec(func(tag pgconn.CommandTag) error {
+			b.Queue(statement, append([]any{e.Source, e.Facet, e.Key}, args...)...).Exec(func(tag pgconn.CommandTag) error {
 				n += int(tag.RowsAffected())
 				return nil
 			})

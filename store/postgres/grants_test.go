@@ -127,6 +127,17 @@ func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time,
 	return r.scheduler.ClaimEntities(ctx, source, now, most, lease, content, decide)
 }
 
+func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error) {
+	return r.scheduler.EntitiesDueAfter(ctx, source, after, most, content)
+}
+
+func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
+	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // pinning does so in the query service
+		return err
+	}
+	return r.scheduler.BringForward(ctx, all)
+}
+
 func (r byRole) FinishClaim(ctx context.Context, id string) error {
 	return r.scheduler.FinishClaim(ctx, id)
 }

@@ -104,9 +104,9 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	for _, r := range all {
 		c.add(store.Write{Entity: r.Entity, Version: 5, CheckedAt: r.Due})
 	}
-	tells, triggers, ids := make([]bool, len(all)), make([]string, len(all)), make([]int64, len(all))
+	tells, triggers, quiets, ids := make([]bool, len(all)), make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
 	for i := range all {
-		triggers[i], ids[i] = "[]", int64(7*i)
+		triggers[i], ids[i], quiets[i] = "[]", int64(7*i), []string{"", "g"}[i%2]
 	}
 	tier, enabled := store.Hot, true
 	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
@@ -118,18 +118,20 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"due", "byIndex", lockDueEntities, "entities_due", []any{"s", 3_000_000, 1000}},
 		{"all due", "byIndex", lockDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
 		{"none due", "byIndex", lockDueEntities, "entities_due", []any{"s", -1, 1000}},
+		{"due later", "byIndex", store.SelectEntitiesDueAfter, "entities_due", []any{"s", 3_000_000, 1000}},
+		{"bring forward", "COSTS", store.BringForward, "entities_pkey", []any{"s", "f", "key-000000007", 5}},
 		{"states", "COSTS", selectStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"params", "byIndex", selectParams, "entities_pkey", []any{of.sources, of.facets, of.keys}},
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys}},
 		{"touch", "byIndex", touch, "snapshot_state_", []any{
-			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities,
+			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
 		}},
-		{"absent", "byIndex", absent, "snapshot_payload_", []any{of.sources, of.facets, of.keys, c.versions, c.checked, c.visibilities}},
+		{"absent", "byIndex", absent, "snapshot_payload_", []any{of.sources, of.facets, of.keys, c.versions, c.checked, c.visibilities, c.manuals}},
 		{"end failures", "byIndex", endFailures, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
 		{"lock states", "byIndex", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"hashes", "byIndex", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"keep effects", "byIndex", insertEffects, "Insert on effects", []any{
-			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers,
+			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
 		}},
 		{"effects", "byIndex", claimEffects, "effects_due", []any{"s", 20_000, 1000, 30_000}},
 		{"no effects", "byIndex", claimEffects, "effects_due", []any{"s", -1, 1000, 30_000}},
@@ -188,7 +190,7 @@ func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
 	var all []store.Registered
 	for i := range entities {
 		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)}
-		all = append(all, store.Registered{Entity: e, Enabled: true, Due: time.UnixMicro(1)})
+		all = append(all, store.Registered{Entity: e, Pinned: true, Enabled: true, Due: time.UnixMicro(1)})
 	}
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
@@ -275,7 +277,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
 		"reads":    func() error { return s.ObserveReads(t.Context(), reads, nil) },
 		"enable": func() error {
-			_, err := s.enable(t.Context(), of, true)
+			_, err := s.eachEntity(t.Context(), of, store.SetEntityEnabled, true)
 			return err
 		},
 		"write": func() error { _, err := s.Write(t.Context(), writes); return err },

@@ -169,8 +169,9 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 
 // DeleteSnapshot deletes what is stored of an entity, its failures and its registration, and
 // writes the entry that says who had it deleted, all of it or, with an error, nothing. was
-// reports whether there was anything; if not, nothing is written. Dead letters and what is
-// to follow from its changes remain. A fetch that is under way may bring it back.
+// reports whether there was anything; if not, nothing is written. Refreshes that wait for quiet
+// are deleted too. Dead letters and other effects of its changes remain. A fetch that is under
+// way may bring it back.
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		for _, statement := range store.DeleteSnapshot {

@@ -21,28 +21,28 @@ import (
 const (
 	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
-	visibility = i.visibility, last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[], $11::text[])
-	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility)
+	visibility = i.visibility, manual = i.manual, last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[], $11::text[], $12::bool[])
+	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility, manual)
 WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
 	AND s.hash = i.hash AND s.extract_version = i.extract_version AND s.version <= i.version
 	AND (i.fetched OR s.visibility IN ('', i.visibility))
 RETURNING s.source, s.facet, s.key`
 
 	upsert = `WITH input AS (
-	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::int[], $13::bytea[])
-		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, encoding, size, payload)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::bytea[])
+		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, payload)
 ), state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility)
+		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
 	SELECT source, facet, key, version, hash, extract_version, encoding, size,
-		checked_at, checked_at, checked_at, false, etag, last_modified, visibility
+		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual
 	FROM input
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 		encoding = excluded.encoding, size = excluded.size, last_fetched_at = excluded.last_fetched_at,
 		last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
-		visibility = excluded.visibility, last_updated_at = CASE
+		visibility = excluded.visibility, manual = excluded.manual, last_updated_at = CASE
 			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 			ELSE excluded.last_checked_at END
 	WHERE excluded.version >= s.version
@@ -59,11 +59,11 @@ SELECT source, facet, key, changed FROM state`
 	// that points to it until the entity's next content or its end.
 	absent = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility)
-	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility
-	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[]) AS i (source, facet, key, version, checked_at, visibility)
+		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
+	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility, manual
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[]) AS i (source, facet, key, version, checked_at, visibility, manual)
 	ON CONFLICT (source, facet, key) DO UPDATE
-	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true` + store.EndOther + `
+	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.EndOther + `
 	WHERE excluded.version >= s.version
 	RETURNING s.source, s.facet, s.key, s.encoding
 ), payload AS (
@@ -135,6 +135,7 @@ type columns struct {
 	fetched           []bool
 	etags, modified   []string
 	visibilities      []string
+	manuals           []bool
 }
 
 func (c *columns) add(w store.Write) {
@@ -143,7 +144,7 @@ func (c *columns) add(w store.Write) {
 	c.hashes, c.extracts = append(c.hashes, w.Hash[:]), append(c.extracts, w.ExtractVersion)
 	c.fetched = append(c.fetched, w.Kind == store.Content)
 	c.etags, c.modified = append(c.etags, w.ETag), append(c.modified, w.LastModified)
-	c.visibilities = append(c.visibilities, w.Visibility)
+	c.visibilities, c.manuals = append(c.visibilities, w.Visibility), append(c.manuals, w.Manual)
 }
 
 // returned runs a statement that returns entities, and a flag if flag is set.
@@ -178,7 +179,7 @@ func touchAll(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		return nil
 	}
 	return returned(ctx, tx, b, func(bool) store.Result { return store.Touched }, false, touch,
-		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities)
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals)
 }
 
 // upsertRest stores what the touch did not find unchanged. Only here is a
@@ -212,7 +213,7 @@ func upsertRest(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 			return store.Changed
 		}
 		return store.Rewritten
-	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, encodings, sizes, payloads)
+	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, payloads)
 }
 
 func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
@@ -227,7 +228,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		return nil
 	}
 	return returned(ctx, tx, b, func(bool) store.Result { return store.Absented }, false, absent,
-		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities)
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals)
 }
 
 // endStored deletes the status of every entity of which something was stored.

@@ -33,7 +33,7 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		candidates, err := dueEntities(ctx, tx, source, now, most, content)
+		candidates, err := candidates(ctx, tx, store.SelectDueEntities, content, source, now.UnixMicro(), most)
 		if err != nil {
 			return err
 		}
@@ -62,14 +62,29 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	return claim, nil
 }
 
-func dueEntities(ctx context.Context, tx *sql.Tx, source string, now time.Time, most int, content func(facet string) bool) ([]store.Candidate, error) {
-	due, err := registered(ctx, tx, store.SelectDueEntities, source, now.UnixMicro(), most)
+// EntitiesDueAfter returns entities of a source that are due later than a time, the earliest
+// first, most of them at most. Payloads are read of the facets that content reports; nil: of
+// none.
+func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) (all []store.Candidate, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), most)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the entities of %s that are due after %v: %w", source, after, err)
+	}
+	return all, nil
+}
+
+// candidates runs a query of registered entities, and reads state and status of each.
+func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
+	due, err := registered(ctx, tx, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	candidates := make([]store.Candidate, len(due))
+	found := make([]store.Candidate, len(due))
 	for i, r := range due {
-		c := &candidates[i]
+		c := &found[i]
 		e := r.Entity
 		c.Registered, c.State.Entity, c.Status.Entity = r, e, e
 		err := c.State.ScanState(tx.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
@@ -87,7 +102,7 @@ func dueEntities(ctx context.Context, tx *sql.Tx, source string, now time.Time, 
 			return nil, fmt.Errorf("read the content of %s: %w", e, err)
 		}
 	}
-	return candidates, nil
+	return found, nil
 }
 
 // FinishClaim ends a claim: all of it has been asked for. Of one that another has taken

@@ -12,7 +12,10 @@ import (
 
 const (
 	selectHash   = `SELECT hash FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
-	insertEffect = store.InsertEffect + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $5)`
+	insertEffect = store.InsertEffect + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	// takeQuiet takes away the effect that waits for quiet: a later change replaces it.
+	takeQuiet = `DELETE FROM effects WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4 AND quiet_facet <> ''
+RETURNING before, latest_at`
 	dueEffects   = `SELECT ` + store.EffectColumns + store.DueEffects
 	claimEffect  = `UPDATE effects SET due_at = $2 WHERE id = $1`
 	deleteEffect = `DELETE FROM effects WHERE id = $1`
@@ -32,12 +35,27 @@ func replaced(ctx context.Context, tx *sql.Tx, w store.Write) (before store.Hash
 
 // keepEffects writes down what follows from a write that brought a change.
 func keepEffects(ctx context.Context, tx *sql.Tx, w store.Write, before store.Hash) error {
-	args, err := w.EffectArgs(before)
+	rows, err := w.EffectRows(before)
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, insertEffect, args...)
-	return err
+	e := w.Entity
+	for _, r := range rows {
+		err := tx.QueryRowContext(ctx, takeQuiet, e.Source, e.Facet, e.Key, r.QuietFacet).Scan(&r.Before, &r.Latest)
+		switch {
+		case err == nil:
+			r.Due = min(r.Due, r.Latest)
+			r.Before = append([]byte{}, r.Before...) // an empty one is read as nil, which is NULL
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		_, err = tx.ExecContext(ctx, insertEffect, e.Source, e.Facet, e.Key, w.Version, w.CheckedAt.UnixMicro(),
+			r.Before, r.After, r.Tell, r.Triggers, r.Due, r.QuietFacet, r.Latest)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ClaimEffects claims effects of a source, the earliest first, most of them at most, until

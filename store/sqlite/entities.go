@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	insertEntity   = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
+	insertEntity   = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
 	registerEntity = insertEntity + store.OrReplace
 	countReads     = insertEntity + store.OrCount
 	hasEntity      = `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`
@@ -20,8 +20,8 @@ const (
 )
 
 // RegisterEntities registers entities, and returns how many were unknown. Of those that
-// are there params, tier and enabled are replaced, and what was seen of them and when they
-// are due remains. All are registered or none.
+// are there params, pinned and enabled are replaced, and the tier if it is pinned; their
+// history and due time remain. All are registered or none.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, r := range store.SortRegistered(all) {
@@ -59,16 +59,29 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen sto
 				return err
 			}
 		}
-		for _, r := range rising.Found {
-			e := r.Entity
-			if _, err := tx.ExecContext(ctx, store.BringForward, e.Source, e.Facet, e.Key, r.At.UnixMicro()); err != nil {
-				return err
-			}
-		}
-		return nil
+		return bringForward(ctx, tx, rising.Found)
 	})
 	if err != nil {
 		return fmt.Errorf("count reads of %d entities: %w", len(reads), err)
+	}
+	return nil
+}
+
+// BringForward makes entities due earlier. An entity that is due earlier than that already,
+// or that is not registered, is left as it is.
+func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
+	if err := s.inTx(ctx, func(tx *sql.Tx) error { return bringForward(ctx, tx, all) }); err != nil {
+		return fmt.Errorf("bring %d entities forward: %w", len(all), err)
+	}
+	return nil
+}
+
+func bringForward(ctx context.Context, tx *sql.Tx, all []store.DueTime) error {
+	for _, d := range all {
+		e := d.Entity
+		if _, err := tx.ExecContext(ctx, store.BringForward, e.Source, e.Facet, e.Key, d.At.UnixMicro()); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -88,18 +101,36 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.enable(ctx, of, enabled) })
+	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
 	return n, nil
 }
 
-// enable sets the flag of entities, and returns how many were not so already.
-func (s *Store) enable(ctx context.Context, of []schemas.Entity, enabled bool) (written int, err error) {
+// PinEntities pins entities to a tier, and returns how many were not so already.
+func (s *Store) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
+	n, err := s.eachEntity(ctx, of, store.PinEntity, int64(tier))
+	if err != nil {
+		return 0, fmt.Errorf("pin %d entities: %w", len(of), err)
+	}
+	return n, nil
+}
+
+// UnpinEntities lets reads move entities between tiers again, and returns how many were pinned.
+func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error) {
+	n, err := s.eachEntity(ctx, of, store.UnpinEntity)
+	if err != nil {
+		return 0, fmt.Errorf("unpin %d entities: %w", len(of), err)
+	}
+	return n, nil
+}
+
+// eachEntity runs a statement for each entity, and returns how many rows they wrote.
+func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, e := range store.SortEntities(of) {
-			did, err := wrote(tx.ExecContext(ctx, store.SetEntityEnabled, e.Source, e.Facet, e.Key, enabled))
+			did, err := wrote(tx.ExecContext(ctx, statement, append([]any{e.Source, e.Facet, e.Key}, args...)...))
 			if err != nil {
 				return err
 			}

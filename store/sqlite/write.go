@@ -12,20 +12,20 @@ import (
 // The statements of the PostgreSQL store, for one row.
 const (
 	touch = `UPDATE snapshot_state
-SET version = $4, last_checked_at = $5, absent = false, etag = $8, last_modified = $9, visibility = $10,
-	last_fetched_at = CASE WHEN $11 THEN $5 ELSE last_fetched_at END
+SET version = $4, last_checked_at = $5, absent = false, etag = $8, last_modified = $9, visibility = $10, manual = $11,
+	last_fetched_at = CASE WHEN $12 THEN $5 ELSE last_fetched_at END
 WHERE source = $1 AND facet = $2 AND key = $3 AND hash = $6 AND extract_version = $7 AND version <= $4
-	AND ($11 OR visibility IN ('', $10))
+	AND ($12 OR visibility IN ('', $10))
 RETURNING true`
 
 	upsert = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility)
-VALUES ($1, $2, $3, $4, $6, $7, $11, $12, $5, $5, $5, false, $8, $9, $10)
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
+VALUES ($1, $2, $3, $4, $6, $7, $12, $13, $5, $5, $5, false, $8, $9, $10, $11)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 	encoding = excluded.encoding, size = excluded.size, last_fetched_at = excluded.last_fetched_at,
 	last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
-	visibility = excluded.visibility, last_updated_at = CASE
+	visibility = excluded.visibility, manual = excluded.manual, last_updated_at = CASE
 		WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 		ELSE excluded.last_checked_at END
 WHERE excluded.version >= s.version
@@ -35,10 +35,10 @@ RETURNING last_updated_at = last_checked_at`
 ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 
 	absent = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility)
-VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6)
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
+VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7)
 ON CONFLICT (source, facet, key) DO UPDATE
-SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true` + store.EndOther + `
+SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.EndOther + `
 WHERE excluded.version >= s.version
 RETURNING encoding = ''`
 
@@ -74,7 +74,7 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error) {
 	e := []any{w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version, w.CheckedAt.UnixMicro()}
 	if w.Kind == store.Absence {
-		recorded, empty, err := returning(ctx, tx, absent, append(e, w.Visibility)...)
+		recorded, empty, err := returning(ctx, tx, absent, append(e, w.Visibility, w.Manual)...)
 		if err != nil || !recorded {
 			return store.Refused, err
 		}
@@ -83,7 +83,7 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 		}
 		return store.Absented, err
 	}
-	content := append(e, w.Hash[:], w.ExtractVersion, w.ETag, w.LastModified, w.Visibility)
+	content := append(e, w.Hash[:], w.ExtractVersion, w.ETag, w.LastModified, w.Visibility, w.Manual)
 	touched, _, err := returning(ctx, tx, touch, append(content, w.Kind == store.Content)...)
 	switch {
 	case err != nil || touched:

@@ -282,6 +282,47 @@ func testClaimRace(b bench) {
 	b.nextEntity(at(1_000_000))
 }
 
+func testBringForward(b bench) {
+	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
+	off := registered(key("off"), 25)
+	off.Enabled = false
+	b.register(5, z, off, x, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 25))
+	b.write([]store.Result{store.Changed}, content(z.Entity, 5, "z"))
+	b.fail(failing(y.Entity, 9))
+	after := func(us int64, most int, want ...store.Registered) []store.Candidate {
+		b.Helper()
+		all, err := b.store.EntitiesDueAfter(b.Context(), entity.Source, at(us), most, func(string) bool { return true })
+		if err != nil {
+			b.Fatal(err)
+		}
+		var got []store.Registered
+		for _, c := range all {
+			got = append(got, c.Registered)
+		}
+		if !reflect.DeepEqual(got, want) {
+			b.Fatalf("due after %d: got\n%+v, want\n%+v", us, got, want)
+		}
+		return all
+	}
+	all := after(10, 10, y, z)
+	if all[0].Status.State != store.Retrying || all[1].State.Version != 5 || len(all[1].Payload) == 0 {
+		b.Errorf("what is stored of them: got %+v", all)
+	}
+	after(9, 2, x, y)
+	after(30, 10)
+	unknown := schemas.Entity{Source: entity.Source, Facet: "f", Key: "unknown"}
+	err := b.store.BringForward(b.Context(), []store.DueTime{{Entity: z.Entity, At: at(5)}, {Entity: unknown, At: at(1)}, {Entity: x.Entity, At: at(15)}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	z.Due = at(5)
+	after(0, 10, z, x, y)
+	b.lists(store.EntityFilter{Source: unknown.Source, Facet: "f", KeyPrefix: "unknown"})
+	if err := b.store.BringForward(b.Context(), nil); err != nil {
+		b.Errorf("nothing to bring forward: got %v, want no error", err)
+	}
+}
+
 func testPrice(b bench) {
 	is := func(source string, want float64, when time.Time) {
 		b.Helper()

@@ -14,14 +14,17 @@ import (
 
 // Entities is what a store must be able to do with entities that are prefetched.
 type Entities interface {
-	// RegisterEntities returns how many were unknown. Of what is known params, tier and
-	// enabled are replaced, and nothing else.
+	// RegisterEntities returns how many were unknown. Of known entities params, pinned and
+	// enabled are replaced, and the tier if it is pinned.
 	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
 	// ObserveReads adds reads to what is known, and registers what is not.
 	ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error
 	// EnableEntities returns how many it switched, of the filter's choice or, if keys is
 	// not nil, of those of its source and facet.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
+	// PinEntities and UnpinEntities return how many they changed.
+	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
+	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns those behind an entity, in their order, limit of them at most.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error)
 	// CountEntities may estimate, and then says so.
@@ -39,6 +42,10 @@ type Entities interface {
 	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
 	// NextDueEntity returns when the next one is due; zero if there is none.
 	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// EntitiesDueAfter returns entities that are due later than a time, the earliest first.
+	EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error)
+	// BringForward makes entities due earlier, and none later.
+	BringForward(ctx context.Context, all []store.DueTime) error
 	// RegisteredParams returns the params of entities in their order.
 	RegisteredParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Price returns the price set last; zero if there is none.
@@ -111,12 +118,21 @@ func testRegister(b bench) {
 
 	again := store.Registered{Entity: x.Entity, Params: map[string]string{"other": "1"}, Tier: store.Cold, Due: at(99)}
 	yy := y
-	yy.Tier = store.Hot
+	yy.Tier, yy.Pinned = store.Hot, true
 	w := registered(key("w"), 40)
 	first := w
 	first.Tier = store.Cold
 	b.register(1, again, first, yy, w) // of two for one the last
-	x.Params, x.Tier, x.Enabled, y.Tier = again.Params, store.Cold, false, store.Hot
+	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
+	b.lists(store.EntityFilter{}, w, x, y, z)
+
+	yy.Tier = store.Warm // pinned to another tier, and nothing else is new
+	b.register(0, yy)
+	y.Tier = store.Warm
+	b.lists(store.EntityFilter{}, w, x, y, z)
+	yy.Tier, yy.Pinned = store.Cold, false // no longer pinned: it keeps its tier
+	b.register(0, yy)
+	y.Pinned = false
 	b.lists(store.EntityFilter{}, w, x, y, z)
 
 	for _, want := range []bool{true, false} {
@@ -125,6 +141,31 @@ func testRegister(b bench) {
 		}
 	}
 	b.lists(store.EntityFilter{}, w, y, z)
+}
+
+func testPin(b bench) {
+	x, y := registered(key("x"), 10), registered(key("y"), 20)
+	other := registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 40)
+	b.register(3, x, y, other)
+	changed := func(n int, err error) func(want int) {
+		return func(want int) {
+			b.Helper()
+			if n != want || err != nil {
+				b.Errorf("changed: got %d, %v; want %d", n, err, want)
+			}
+		}
+	}
+	of := []schemas.Entity{y.Entity, x.Entity, key("unknown"), x.Entity}
+	changed(b.store.PinEntities(b.Context(), of, store.Warm))(2)
+	changed(b.store.PinEntities(b.Context(), of, store.Warm))(0)
+	changed(b.store.PinEntities(b.Context(), of[:1], store.Hot))(1)
+	x.Pinned, y.Pinned, y.Tier = true, true, store.Hot
+	b.lists(store.EntityFilter{}, other, x, y)
+	changed(b.store.UnpinEntities(b.Context(), of))(2)
+	changed(b.store.UnpinEntities(b.Context(), of))(0)
+	changed(b.store.PinEntities(b.Context(), nil, store.Hot))(0)
+	x.Pinned, y.Pinned = false, false
+	b.lists(store.EntityFilter{}, other, x, y)
 }
 
 // testRegisterMany registers more than one transaction takes.
@@ -303,7 +344,7 @@ func testRegisteredParams(b bench) {
 
 func testRisen(b bench) {
 	x, y := registered(key("x"), 1000), registered(key("y"), 1000)
-	y.Due = at(5)
+	y.Due, x.Pinned = at(5), true
 	b.register(2, x, y)
 	had := x.History.Reads
 	observe := func(seconds int64, want bool, of ...schemas.Entity) {
@@ -313,10 +354,10 @@ func testRisen(b bench) {
 			reads = append(reads, store.Reads{Entity: e, Count: 3, At: at(seconds), Due: at(2000), Tier: store.Cold})
 		}
 		seen := 0
-		err := b.store.ObserveReads(b.Context(), reads, func(e schemas.Entity, tier store.Tier, before, after float64) bool {
+		err := b.store.ObserveReads(b.Context(), reads, func(r store.Registered, before, after float64) bool {
 			seen++
-			if e == x.Entity && (tier != x.Tier || before != had || after != had+3) {
-				b.Errorf("tier %v, %v reads before and %v after", tier, before, after)
+			if r.Entity == x.Entity && (r.Tier != x.Tier || r.Pinned != x.Pinned || before != had || after != had+3) {
+				b.Errorf("tier %v, pinned %v, %v reads before and %v after", r.Tier, r.Pinned, before, after)
 			}
 			return want
 		})

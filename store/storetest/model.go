@@ -25,6 +25,7 @@ type row struct {
 	extract                            int64
 	absent                             bool
 	visibility                         string
+	manual                             bool
 	failed                             int64 // number of the failure that has not ended; 0 for none
 }
 
@@ -69,10 +70,10 @@ func (m model) writeState(w store.Write, text string) store.Result {
 		if r.visibility != w.Visibility {
 			*r = row{failed: r.failed}
 		}
-		r.version, r.checked, r.absent, r.visibility = n, n, true, w.Visibility
+		r.version, r.checked, r.absent, r.visibility, r.manual = n, n, true, w.Visibility, w.Manual
 		return store.Absented
 	case same:
-		r.version, r.checked, r.absent, r.visibility = n, n, false, w.Visibility
+		r.version, r.checked, r.absent, r.visibility, r.manual = n, n, false, w.Visibility, w.Manual
 		if w.Kind == store.Content {
 			r.fetched = n
 		}
@@ -84,7 +85,7 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	} else {
 		r.updated = n
 	}
-	r.version, r.fetched, r.checked, r.text, r.extract, r.absent, r.visibility = n, n, n, text, w.ExtractVersion, false, w.Visibility
+	r.version, r.fetched, r.checked, r.text, r.extract, r.absent, r.visibility, r.manual = n, n, n, text, w.ExtractVersion, false, w.Visibility, w.Manual
 	return result
 }
 
@@ -129,7 +130,7 @@ func (m model) check(b bench, what string) {
 			}
 			return out
 		}
-		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract || s.Visibility != r.visibility ||
+		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract || s.Visibility != r.visibility || s.Manual != r.manual ||
 			micros(s.State) != [3]int64{seconds(r.fetched), seconds(r.checked), seconds(r.updated)} {
 			b.Fatalf("%s: %s is %+v with %s; the model says %+v", what, e, s.State, text, *r)
 		}
@@ -173,7 +174,7 @@ func testModel(b bench) {
 					n++ // one number never belongs to two fetches
 				}
 				w, text := randomWrite(rng, e, n)
-				w.Visibility = []string{"", "", "partner", "staff"}[rng.IntN(4)]
+				w.Visibility, w.Manual = []string{"", "", "partner", "staff"}[rng.IntN(4)], rng.IntN(2) == 0
 				writes = append(writes, w)
 				want = append(want, m.write(w, text))
 			}

@@ -1,0 +1,110 @@
+package changes
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// quietly triggers the general facet once changes pause for 10 s, after 60 s at most.
+func quietly() store.Effects {
+	return store.Effects{Tell: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
+}
+
+func TestQuiet_ManyChangesLeadToOneRefresh(t *testing.T) {
+	r := newRig(t)
+	at := start
+	for n := range 5 {
+		at = start.Add(time.Duration(n) * 5 * time.Second)
+		r.write(progress("a"), at, fmt.Sprint(n), quietly())
+		if next := r.working(at); !next.Equal(at.Add(10 * time.Second)) {
+			t.Errorf("change %d: next look at %v, want 10 s after it", n, next.Sub(at))
+		}
+		r.asked()
+	}
+	r.told(5) // the messages do not wait
+	r.working(at.Add(10*time.Second - time.Microsecond))
+	r.asked()
+	r.working(at.Add(10 * time.Second))
+	r.asked("general/a")
+	r.left(0)
+}
+
+func TestQuiet_ChangesWithoutAPauseWaitNoLongerThanMaxDelay(t *testing.T) {
+	r := newRig(t)
+	var asked []time.Duration
+	for second := range 180 {
+		at := start.Add(time.Duration(second) * time.Second)
+		r.write(progress("a"), at, fmt.Sprint(second), quietly())
+		r.working(at)
+		if len(r.door.asked()) > 0 {
+			asked = append(asked, at.Sub(start))
+		}
+	}
+	if len(asked) < 2 || len(asked) > 3 || asked[0] != time.Minute {
+		t.Errorf("requests in 3 min with a change each second: got %v, want one a minute", asked)
+	}
+}
+
+// Each process that works on effects finds the one that waits: it is in the database.
+func TestQuiet_SurvivesTheProcess(t *testing.T) {
+	r := newRig(t)
+	r.write(progress("a"), start, "x", quietly())
+	r.working(start)
+	other := r.relay(r.db, nil)
+	if _, err := other.work(t.Context(), start.Add(10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	r.asked("general/a")
+	r.left(0)
+}
+
+func TestQuiet_AFailedRequestComesRound(t *testing.T) {
+	r := newRig(t)
+	r.door.leaves = func(store.Ask) bool { return true }
+	r.write(progress("a"), start, "x", quietly())
+	r.working(start)
+	at := start.Add(10 * time.Second)
+	if next := r.working(at); !next.Equal(at.Add(lease)) {
+		t.Errorf("next look after a refused request: got %v, want %v", next.Sub(at), lease)
+	}
+	r.door.leaves = nil
+	r.working(at.Add(lease))
+	r.asked("general/a")
+	r.left(0)
+}
+
+// A trigger that waits for quiet is not late: it must raise no alert.
+func TestQuiet_IsNoWaitingChange(t *testing.T) {
+	r := newRig(t)
+	r.write(progress("a"), start, "x", quietly())
+	r.working(start)
+	if got := r.metrics.waiting.long(start.Add(9 * time.Second)); got != 0 {
+		t.Errorf("waiting during the quiet time: got %v, want 0", got)
+	}
+	during := time.Duration(-1)
+	r.door.leaves = func(store.Ask) bool {
+		during = r.metrics.waiting.long(start.Add(16 * time.Second))
+		return true
+	}
+	r.working(start.Add(15 * time.Second))
+	if during != 6*time.Second {
+		t.Errorf("waiting while it is carried out: got %v, want 6s", during)
+	}
+	if got := r.metrics.waiting.long(start.Add(40 * time.Second)); got != 30*time.Second {
+		t.Errorf("waiting after the quiet time: got %v, want 30s", got)
+	}
+}
+
+func TestQuiet_LeavesAloneWithinItsBackoff(t *testing.T) {
+	r := newRig(t)
+	effects := quietly()
+	effects.Triggers[0].Backoff = time.Hour
+	r.write(general("a"), start.Add(5*time.Second), "g", store.Effects{})
+	r.write(progress("a"), start, "x", effects)
+	r.working(start.Add(10 * time.Second))
+	r.asked()
+	r.left(0)
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/entities"
+)
+
+// entitiesPin is the command that pins entities to a tier, or unpins them.
+func (p *program) entitiesPin(pin bool) *cobra.Command {
+	var c chosen
+	cmd := &cobra.Command{
+		Use:   "pin KEY...",
+		Short: "Pin entities to a tier, whatever their reads are",
+		Long: `Pin registered entities to a tier. Reads don't move a pinned entity to another tier. In the mode
+adaptive, which has no tiers, the interval of the tier is the longest that a pinned entity has.
+An import pins each entity whose row names a tier.`,
+		Example: `  freshet entities pin --source nexon --facet character --tier hot somebody somebody-else`,
+		Args:    cobra.MinimumNArgs(1),
+	}
+	verb := "pin"
+	if !pin {
+		verb = "unpin"
+		cmd.Use = "unpin KEY..."
+		cmd.Short = "Let reads change the tier of pinned entities again"
+		cmd.Long = `Unpin entities. Each keeps its tier until its reads change it. An import unpins each entity whose
+row names no tier.`
+		cmd.Example = `  freshet entities unpin --source nexon --facet character somebody`
+	}
+	cmd.RunE = func(cmd *cobra.Command, keys []string) error {
+		switch err := c.check(); {
+		case err != nil:
+			return err
+		case c.facet == "":
+			return usageError{errors.New("name the facet of the keys with --facet")}
+		case pin && c.tier == "":
+			return usageError{errors.New("name the tier with --tier: hot, warm or cold")}
+		}
+		api, err := p.admin(c.addr)
+		if err != nil {
+			return err
+		}
+		if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
+			return err
+		}
+		slices.Sort(keys)
+		keys = slices.Compact(keys)
+		n := 0
+		for part := range slices.Chunk(keys, keysMost) {
+			var answer entities.Pinned
+			body := entities.Pin{Source: c.source, Facet: c.facet, Tier: c.tier, Keys: part}
+			if err := api.call(cmd.Context(), http.MethodPost, "/entities/"+verb, body, &answer); err != nil {
+				return err
+			}
+			n += answer.Changed
+		}
+		fmt.Fprintf(p.stdout, "%d %sned\n", n, verb)
+		if n < len(keys) {
+			fmt.Fprintf(p.stderr, "%d of %d %sned; the others were so already or are not registered\n", n, len(keys), verb)
+		}
+		return nil
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.source, "source", "", "of this source (may be left out if there is one)")
+	f.StringVar(&c.facet, "facet", "", "of this facet")
+	if pin {
+		f.StringVar(&c.tier, "tier", "", "the tier: hot, warm or cold")
+	}
+	addrFlag(cmd, &c.addr)
+	return cmd
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The example of docs/schedule.md is valid, and the check says how it is read.
+func TestConfigCheck_AcceptsTheExampleOfATrigger(t *testing.T) {
+	text, err := os.ReadFile("../../docs/schedule.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "```yaml\n")
+	example, _, _ := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("docs/schedule.md has no YAML")
+	}
+	const facets = `    baseURL: http://court.example
+    quota: {policies: [{name: second, limit: 50, window: 1s}]}
+    facets:
+      progress: {documents: {d: {path: "/p/{key}"}}}
+      general: {documents: {d: {path: "/g/{key}"}}}
+`
+	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, example+facets))
+	want := "a change of progress refreshes general, once changes pause for 5m0s, after 30m0s at most\n"
+	if code != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
+	}
+}

@@ -1,0 +1,139 @@
+package entities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Pin names entities that are pinned to a tier, or unpinned: reads don't move a pinned entity
+// to another tier. The json tags are its form in the admin API.
+type Pin struct {
+	Source string   `json:"source"`
+	Facet  string   `json:"facet"`
+	Keys   []string `json:"keys"`
+	Tier   string   `json:"tier,omitempty"` // required to pin, and left out to unpin
+}
+
+// Pinned is how many entities a request changed. Entities that are not registered, or were
+// so already, are not among them.
+type Pinned struct {
+	Changed int `json:"changed"`
+}
+
+// auditedPin is the audit's entry of a Pin.
+type auditedPin struct {
+	Facet string   `json:"facet"`
+	Tier  string   `json:"tier,omitempty"`
+	Keys  []string `json:"keys"`
+	More  int      `json:"moreKeys,omitempty"`
+}
+
+// pinning returns the handler that pins entities, or unpins them.
+func (s *Entities) pinning(pin bool) admin.Handle {
+	action, form := "entities-unpin", `; the body is {"source":"nexon","facet":"character","keys":["somebody"]}`
+	if pin {
+		action, form = "entities-pin", `; the body is {"source":"nexon","facet":"character","tier":"hot","keys":["somebody"]}`
+	}
+	return func(r *http.Request) (admin.Answer, error) {
+		var p Pin
+		if err := readBody(r.Body, &p, form); err != nil {
+			return admin.Answer{}, err
+		}
+		src, err := s.checkPin(p, pin)
+		if err != nil {
+			return admin.Answer{}, err
+		}
+		entry := auditedPin{Facet: p.Facet, Tier: p.Tier, Keys: p.Keys[:min(len(p.Keys), auditKeys)]}
+		entry.More = len(p.Keys) - len(entry.Keys)
+		if err := s.Store.Noted(r.Context(), s.entry(r, action, p.Source, entry)); err != nil {
+			return admin.Answer{}, err
+		}
+		of := make([]schemas.Entity, len(p.Keys))
+		for i, key := range p.Keys {
+			of[i] = schemas.Entity{Source: p.Source, Facet: p.Facet, Key: key}
+		}
+		var answer Pinned
+		if !pin {
+			answer.Changed, err = s.Store.UnpinEntities(r.Context(), of)
+			return admin.Answer{Body: answer}, err
+		}
+		tier, _ := tierOf(p.Tier) // it was checked
+		if answer.Changed, err = s.Store.PinEntities(r.Context(), of, tier); err != nil {
+			return admin.Answer{}, err
+		}
+		all := make([]store.Registered, len(of))
+		for i, e := range of {
+			all[i] = store.Registered{Entity: e, Tier: tier, Pinned: true}
+			all[i].Due, _ = src.Schedule.First(all[i], s.Now())
+		}
+		if err := s.bringForward(r.Context(), all); err != nil {
+			return admin.Answer{}, err
+		}
+		s.Told.Due(r.Context(), p.Source, earliest(all))
+		return admin.Answer{Body: answer}, nil
+	}
+}
+
+func (s *Entities) checkPin(p Pin, pin bool) (Source, error) {
+	src, err := s.source(p.Source)
+	if err == nil {
+		err = src.checkFacet(p.Source, p.Facet)
+	}
+	if err != nil {
+		return src, err
+	}
+	_, bad := tierOf(p.Tier)
+	switch {
+	case p.Facet == "":
+		err = errors.New("the facet is missing")
+	case pin && p.Tier == "":
+		err = errors.New("the tier is missing; it must be hot, warm or cold")
+	case pin && bad != nil:
+		err = bad
+	case !pin && p.Tier != "":
+		err = errors.New("leave out the tier: an entity that is unpinned keeps its tier until its reads change it")
+	case len(p.Keys) == 0 || len(p.Keys) > keysMost:
+		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(p.Keys), keysMost)
+	}
+	for i, key := range p.Keys {
+		if wrong := schemas.CheckKey(key); err == nil && wrong != nil {
+			err = fmt.Errorf("keys[%d]: %w", i, wrong)
+		}
+	}
+	if err != nil {
+		return src, problem.Body(err)
+	}
+	if pin && !src.Schedule.Prefetches(p.Facet) {
+		return src, notPrefetched(p.Source, p.Facet)
+	}
+	return src, nil
+}
+
+// bringForward makes pinned entities due by their tier: an entity may have been due much
+// later in the tier that it had.
+func (s *Entities) bringForward(ctx context.Context, all []store.Registered) error {
+	var due []store.DueTime
+	for _, r := range all {
+		if r.Pinned {
+			due = append(due, store.DueTime{Entity: r.Entity, At: r.Due})
+		}
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	return s.Store.BringForward(ctx, due)
+}
+
+// earliest returns when the first of the entities is due.
+func earliest(all []store.Registered) time.Time {
+	return slices.MinFunc(all, func(a, b store.Registered) int { return a.Due.Compare(b.Due) }).Due
+}

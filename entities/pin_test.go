@@ -1,0 +1,113 @@
+package entities
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// entity returns one entity as it is listed.
+func (r *rig) entity(key string) Entity {
+	r.Helper()
+	all := r.ok(http.MethodGet, "/entities?prefix="+key, "").Entities
+	if len(all) != 1 {
+		r.Fatalf("entities with the prefix %s: got %d, want 1", key, len(all))
+	}
+	return all[0]
+}
+
+func TestRegister_PinsAnEntityThatNamesATier(t *testing.T) {
+	r := newRig(t)
+	r.put("a", `{"key":"hot","tier":"hot"}`, `{"key":"free"}`)
+	if e := r.entity("hot"); !e.Pinned || e.Tier != "hot" {
+		t.Errorf("with a tier: got %+v, want hot and pinned", e)
+	}
+	if e := r.entity("free"); e.Pinned || e.Tier != "cold" {
+		t.Errorf("without a tier: got %+v, want cold and not pinned", e)
+	}
+}
+
+func TestRegister_UnpinsAnEntityThatNamesNoTier(t *testing.T) {
+	r := newRig(t)
+	r.put("a", `{"key":"k","tier":"hot"}`)
+	r.put("a", `{"key":"k"}`)
+	if e := r.entity("k"); e.Pinned || e.Tier != "hot" {
+		t.Errorf("registered again without a tier: got %+v, want hot and not pinned", e)
+	}
+}
+
+// A known entity may be due in a week: a tier by which it comes once an hour must hold now.
+func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
+	r := newRig(t)
+	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "k"}
+	late := store.Registered{Entity: e, Tier: store.Cold, Enabled: true, Due: start.Add(168 * time.Hour)}
+	if _, err := r.db.RegisterEntities(t.Context(), []store.Registered{late}); err != nil {
+		t.Fatal(err)
+	}
+	r.put("a", `{"key":"k"}`)
+	if got := r.entity("k").DueAt; !got.Equal(late.Due) {
+		t.Errorf("without a tier: due at %v, want %v as before", got, late.Due)
+	}
+	r.put("a", `{"key":"k","tier":"hot"}`)
+	if got, want := r.entity("k").DueAt, start.Add(time.Hour+time.Second); !got.Equal(want) {
+		t.Errorf("with a tier: due at %v, want %v", got, want)
+	}
+	if want := "nexon in 1h0m1s"; !slices.Contains(r.told, want) {
+		t.Errorf("schedulers were told %q, want %q", r.told, want)
+	}
+}
+
+func TestPin_PinsAndUnpinsKeys(t *testing.T) {
+	r := newRig(t)
+	r.put("a", `{"key":"k1"}`, `{"key":"k2"}`)
+	post := func(verb, body string, want int) {
+		t.Helper()
+		if a := r.ok(http.MethodPost, "/entities/"+verb, body); a.Changed != want {
+			t.Errorf("%s %s: changed %d, want %d", verb, body, a.Changed, want)
+		}
+	}
+	const keys = `"source":"nexon","facet":"a","keys":["k1","unknown"]`
+	post("pin", `{`+keys+`,"tier":"warm"}`, 1)
+	post("pin", `{`+keys+`,"tier":"warm"}`, 0)
+	if e, other := r.entity("k1"), r.entity("k2"); !e.Pinned || e.Tier != "warm" || other.Pinned {
+		t.Errorf("pinned: got %+v and %+v", e, other)
+	}
+	post("unpin", `{`+keys+`}`, 1)
+	post("unpin", `{`+keys+`}`, 0)
+	if e := r.entity("k1"); e.Pinned || e.Tier != "warm" {
+		t.Errorf("unpinned: got %+v, want warm and not pinned", e)
+	}
+	r.lists("prefix=unknown")
+	want := `somebody entities-pin nexon {"facet":"a","tier":"warm","keys":["k1","unknown"]}`
+	if got := r.audit(); len(got) != 4 || got[0] != want || !strings.HasPrefix(got[3], "somebody entities-unpin") {
+		t.Errorf("audit: got %q, want %q first", got, want)
+	}
+}
+
+func TestPin_RefusesWhatItCannotDo(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		verb, body, code, words string
+		status                  int
+	}{
+		{"pin", `{"source":"nexon","facet":"a","keys":["k"]}`, "bad-body", "the tier is missing", 400},
+		{"pin", `{"source":"nexon","facet":"a","keys":["k"],"tier":"HOT"}`, "bad-body", `the tier "HOT" must be hot, warm or cold`, 400},
+		{"pin", `{"source":"nexon","facet":"a","tier":"hot"}`, "bad-body", "there are 0 keys", 400},
+		{"pin", `{"source":"nexon","facet":"a","tier":"hot","keys":[""]}`, "bad-body", "keys[0]: the key is empty", 400},
+		{"pin", `{"source":"nexon","keys":["k"],"tier":"hot"}`, "bad-body", "the facet is missing", 400},
+		{"pin", `{"source":"nexo","facet":"a","keys":["k"],"tier":"hot"}`, "no-such-source", `no source "nexo"`, 404},
+		{"pin", `{"source":"nexon","facet":"c","keys":["k"],"tier":"hot"}`, "not-prefetched", "facets.c.mode", 422},
+		{"unpin", `{"source":"nexon","facet":"a","keys":["k"],"tier":"hot"}`, "bad-body", "leave out the tier", 400},
+		{"unpin", `{"source":"nexon","facet":"d","keys":["k"]}`, "no-such-facet", `no facet "d"`, 404},
+	} {
+		r.refuses(c.status, c.code, c.words, http.MethodPost, "/entities/"+c.verb, c.body)
+	}
+	if got := r.audit(); len(got) != 0 {
+		t.Errorf("audit of refused requests: got %q", got)
+	}
+}

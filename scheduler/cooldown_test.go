@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// cooldowns returns a policy with the interval and the cool-downs.
+func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
+	t.Helper()
+	return newPolicy(t, Tiers, func(c *Config) {
+		c.NotBefore, c.Jitter = 0, 0
+		c.Tiers = TierSet{Hot: Tier{Every: every, Reads: 24}, Warm: Tier{Every: every, Reads: 4}, Cold: Tier{Every: 24 * time.Hour}}
+		c.Cooldown = Cooldown{Automatic: automatic, Manual: manual}
+		c.Backoff = time.Minute
+	})
+}
+
+// due returns when an entity is next due that was claimed at a time, and checked and visited
+// so long after it.
+func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Move, due time.Duration) {
+	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	c := candidate(1, store.Hot)
+	c.History.ClaimedAt, c.History.Reads = claimed, readsOf(store.Hot)
+	c.State.CheckedAt, c.State.Manual = claimed.Add(checked), manual
+	m = p.Next(c, claimed.Add(visited))
+	return m, m.Due.Sub(c.State.CheckedAt)
+}
+
+// A person refreshes 51 s after the scheduler's own refresh. The entity is visited again
+// after its interval, when half of that has passed since the manual refresh.
+func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
+	p := cooldowns(t, 122*time.Second, 0, 2*time.Minute)
+	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Ask || due < 2*time.Minute {
+		t.Errorf("71 s after a manual refresh: asked for: %v, due %v after it, want false and at least 2m", m.Ask, due)
+	}
+	if m, _ := dueAfter(p, 51*time.Second, 51*time.Second+2*time.Minute, true); !m.Ask {
+		t.Error("2 min after a manual refresh: not asked for, want a request")
+	}
+}
+
+func TestCooldown_HoldsAfterAScheduledRefresh(t *testing.T) {
+	p := cooldowns(t, time.Hour, 50*time.Minute, 0)
+	if m, due := dueAfter(p, 10*time.Second, 40*time.Minute, false); m.Ask || due < 50*time.Minute {
+		t.Errorf("40 min after a scheduled refresh: asked for: %v, due %v after it, want false and at least 50m", m.Ask, due)
+	}
+	if m, _ := dueAfter(p, 10*time.Second, 51*time.Minute, false); !m.Ask {
+		t.Error("51 min after a scheduled refresh: not asked for, want a request")
+	}
+}
+
+// Each cool-down holds for its own kind of refresh.
+func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
+	for _, manual := range []bool{true, false} {
+		p := cooldowns(t, time.Hour, 0, 55*time.Minute)
+		if !manual {
+			p = cooldowns(t, time.Hour, 55*time.Minute, 0)
+		}
+		if m, _ := dueAfter(p, 40*time.Minute, 80*time.Minute, !manual); !m.Ask {
+			t.Errorf("cool-down of manual refreshes: %v, of the other kind: not asked for, want a request", manual)
+		}
+	}
+}
+
+// The survey brings nothing forward into a cool-down.
+func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
+	for _, manual := range []bool{true, false} {
+		p := newPolicy(t, Adaptive, func(c *Config) {
+			c.NotBefore, c.Least, c.Cooldown = 0, 10*time.Minute, Cooldown{Automatic: 10 * time.Minute, Manual: 2 * time.Hour}
+		})
+		p.price.price = leastCost
+		now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+		c := candidate(1, store.Cold)
+		c.Due, c.History.ClaimedAt = now.Add(100*time.Hour), now.Add(-time.Hour)
+		c.State.CheckedAt, c.State.Manual = now.Add(-time.Minute), manual
+		due, earlier := p.Earlier(c, now)
+		want := 10 * time.Minute * 85 / 100
+		if manual {
+			want = 2 * time.Hour
+		}
+		if wait := due.Sub(c.State.CheckedAt); !earlier || wait < want || wait > want*3/2 {
+			t.Errorf("manual %v: brought forward: %v, due %v after the check, want about %v", manual, earlier, wait, want)
+		}
+	}
+}

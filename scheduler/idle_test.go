@@ -1,0 +1,232 @@
+package scheduler
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/store"
+)
+
+// adaptiveWorld registers entities that nobody has read and that were never fetched, as an
+// import does, and returns the world and one scheduler with a budget of perSecond calls.
+func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*Config)) (*world, *running) {
+	t.Helper()
+	w := newWorld(t, 0)
+	c := DefaultConfig()
+	c.Mode, c.Cooldown = Adaptive, Cooldown{}
+	if change != nil {
+		change(&c)
+	}
+	ctx, kill := context.WithCancel(t.Context())
+	schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []store.Registered
+	for i := range entities {
+		r := store.Registered{Entity: entity(i), Tier: store.Cold, Enabled: true}
+		r.Due, _ = schedule.First(r, w.now)
+		all = append(all, r)
+	}
+	if _, err := w.store.RegisterEntities(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewScheduler("nexon", schedule, Needs{
+		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: perSecond, Share: 1}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, &running{s, ctx}
+}
+
+// plays lets the scheduler tick, and its refreshes be stored, for so long.
+func (w *world) plays(s *running, long time.Duration) {
+	w.Helper()
+	for end := w.now.Add(long); w.now.Before(end); {
+		next, err := s.tick(s.ctx, w.now)
+		if err != nil {
+			w.Fatal(err)
+		}
+		switch latest := w.now.Add(lookAgain); {
+		case next.IsZero() || next.After(latest):
+			w.now = latest
+		case next.After(w.now):
+			w.now = next
+		default:
+			w.now = w.now.Add(time.Millisecond)
+		}
+		w.work()
+	}
+}
+
+func TestScheduler_SpendsAnIdleBudget(t *testing.T) {
+	const least = 2 * time.Minute
+	w, s := adaptiveWorld(t, 40, 10, func(c *Config) { c.Least = least })
+	w.plays(s, 25*time.Minute)
+	for i := range 40 {
+		asked := w.every[entity(i)]
+		if len(asked) < 4 {
+			t.Fatalf("entity %d: requests in 25 min: got %d, want at least 4", i, len(asked))
+		}
+		for j := 1; j < len(asked); j++ {
+			// An interval varies by a twentieth, and is measured in work: outside the evening, whose
+			// ceiling is lower, an hour holds 9 % more of it than the mean.
+			if gap := asked[j].Sub(asked[j-1]); gap < least*85/100 {
+				t.Fatalf("entity %d: interval %d: got %v, want at least about %v", i, j, gap, least)
+			}
+		}
+	}
+}
+
+func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
+	w, s := adaptiveWorld(t, 100, 10, nil)
+	w.plays(s, 10*time.Minute)
+	p := s.policies["character"]
+	known := seen{changes: priorChanges / priorWatched}
+	if got := p.interval(known, s.price.Value()); got > p.config.Least {
+		t.Errorf("interval after 10 min of an idle budget: got %v at price %v, want %v", got, s.price.Value(), p.config.Least)
+	}
+	w.plays(s, time.Hour)
+	if got := s.price.Value(); p.interval(known, 30*got) <= p.config.Least {
+		t.Errorf("price after another idle hour: got %v, want it to stop where no interval gets shorter", got)
+	}
+}
+
+// Until a survey has passed all entities, an entity that comes after a long time stands for
+// many that have not come yet. After it each stands for itself.
+func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
+	p := newPolicy(t, Adaptive, nil)
+	now := time.Unix(1.8e9, 0)
+	for i := range 100 {
+		p.price.saw(chanceOf(entity(i)), sighting{policy: p, seen: seen{changes: 1, reads: 1}, passed: 1, at: now})
+	}
+	perDay := 100 / p.days(seen{changes: 1, reads: 1}, 0.1)
+	if got, want := p.price.demand(0.1, 0.1), 10*perDay; math.Abs(got/want-1) > 1e-9 {
+		t.Errorf("calls a day before a survey: got %v, want %v", got, want)
+	}
+	for i := range 100 {
+		p.price.surveyed(chanceOf(entity(i)), sighting{policy: p, seen: seen{changes: 1, reads: 1}, at: now})
+	}
+	if got, want := p.price.demand(0.1, 0.1), 10*perDay; math.Abs(got/want-1) > 1e-9 {
+		t.Errorf("calls a day during a survey: got %v, want %v", got, want)
+	}
+	p.price.Surveyed()
+	if got := p.price.demand(0.1, 0.1); math.Abs(got/perDay-1) > 1e-9 {
+		t.Errorf("calls a day after a survey: got %v, want %v", got, perDay)
+	}
+}
+
+// The shortest intervals need ten times the budget. The price must stay above the level at
+// which all entities have them.
+func TestPrice_MovesWithFewEntities(t *testing.T) {
+	const calls = 4.0 / 60 // 40 entities, each every 10 min
+	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.Least = time.Minute })
+	w.plays(s, 3*time.Hour)
+	begin := w.now
+	w.plays(s, 2*time.Hour)
+	fed := 0
+	for _, asked := range w.every {
+		for _, at := range asked {
+			if !at.Before(begin) {
+				fed++
+			}
+		}
+	}
+	p := s.policies["character"]
+	if most := calls * 7200; float64(fed) < 0.8*most {
+		t.Errorf("calls in 2 h: got %d, want about %v", fed, most)
+	}
+	wanted := 40 * float64(24*time.Hour) / float64(p.interval(seen{changes: 0.25}, s.price.Value()))
+	if wanted > 3*calls*86400 {
+		t.Errorf("calls a day that the price %v asks for: got %v, want about %v", s.price.Value(), wanted, calls*86400)
+	}
+}
+
+// An entity that was planned at a high price is due in days. Its price falls while nothing
+// is due, so a tick must find it.
+func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
+	w, s := adaptiveWorld(t, 30, 10, nil)
+	var reads []store.Reads
+	for i := range 30 {
+		reads = append(reads, store.Reads{Entity: entity(i), Count: 1, At: w.now, Due: w.now, Tier: store.Cold})
+	}
+	if err := w.store.ObserveReads(t.Context(), reads, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.store.ClaimEntities(t.Context(), "nexon", w.now.Add(25*time.Hour), 100, time.Minute, nil, func(c store.Candidate) store.Move {
+		h := c.History
+		h.ClaimedAt = w.now
+		return store.Move{Due: w.now.Add(7 * 24 * time.Hour), Tier: c.Tier, History: h}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.plays(s, 90*time.Minute)
+	for i := range 30 {
+		if got := len(w.every[entity(i)]); got < 1 {
+			t.Fatalf("entity %d: requests in 90 min of an idle budget: got %d, want at least 1", i, got)
+		}
+	}
+}
+
+// Without an idle budget no entity is brought forward.
+func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
+	w, s := adaptiveWorld(t, 50, 0, nil)
+	before, err := w.store.NextDueEntity(t.Context(), "nexon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.plays(s, 10*time.Minute)
+	after, err := w.store.NextDueEntity(t.Context(), "nexon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !after.Equal(before) {
+		t.Errorf("next due time without a budget: got %v, want %v", after, before)
+	}
+}
+
+// An entity that is not active keeps its due time, however often a survey passes it.
+func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
+	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
+	before, err := w.store.NextDueEntity(t.Context(), "nexon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.plays(s, 10*time.Minute)
+	after, err := w.store.NextDueEntity(t.Context(), "nexon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.After(w.now) && !after.Equal(before) {
+		t.Errorf("next due time of inactive entities: got %v, want %v", after, before)
+	}
+}
+
+// TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether claims a thousand unknown entities
+// within one second. Nothing is known of any, so all have one interval.
+func TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether(t *testing.T) {
+	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
+	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	const n = 1000
+	tenths := [11]int{}
+	for i := range n {
+		m := p.Next(candidate(i, store.Cold), now.Add(time.Duration(i)*time.Millisecond))
+		if m.Due.Sub(now) < p.config.Least*85/100 {
+			t.Errorf("entity %d: due after %v, want at least about %v", i, m.Due.Sub(now), p.config.Least)
+		}
+		tenths[min(int(10*m.Due.Sub(now)/p.config.Most), 10)]++
+	}
+	for i, got := range tenths[:10] {
+		if got < n/20 || got > n/5 {
+			t.Errorf("entities due in tenth %d of the interval: got %d of %d, want about a tenth", i, got, n)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+func pinned(n int, tier store.Tier) store.Candidate {
+	c := candidate(n, tier)
+	c.Pinned = true
+	return c
+}
+
+func TestPolicy_KeepsAPinnedTier(t *testing.T) {
+	p := newPolicy(t, Tiers, func(c *Config) { c.NotBefore = 0 })
+	for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
+		for _, reads := range []float64{0, 10_000} {
+			c, now := pinned(1, tier), time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+			for visit := range 5 {
+				c.History.Reads = reads
+				m := p.Next(c, now)
+				if m.Tier != tier {
+					t.Fatalf("pinned tier %v after visit %d with %v reads: got %v", tier, visit, reads, m.Tier)
+				}
+				if wait, every := m.Due.Sub(now), p.tier(tier).Every; wait > every*3/2 {
+					t.Fatalf("pinned tier %v: due after %v, want about %v", tier, wait, every)
+				}
+				c.State.CheckedAt, c.History, now = now.Add(time.Second), m.History, m.Due
+			}
+		}
+	}
+}
+
+// The tier bounds the interval from above: the price may make it shorter, not longer.
+func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
+	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
+	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
+	c := pinned(1, store.Hot)
+	c.History.ClaimedAt = now.Add(-time.Hour)
+	for price, want := range map[float64]time.Duration{mostCost: time.Hour, leastCost: 30 * time.Minute} {
+		p.price.price = price
+		c.State.CheckedAt = now.Add(-time.Hour)
+		m := p.Next(c, now)
+		if wait := m.Due.Sub(now); !m.Ask || wait < want*8/10 || wait > want*12/10 {
+			t.Errorf("price %v: asked for: %v, due after %v, want a request and about %v", price, m.Ask, wait, want)
+		}
+	}
+}
+
+func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
+	tiers, adaptive := newPolicy(t, Tiers, nil), newPolicy(t, Adaptive, nil)
+	for _, c := range []struct {
+		of            store.Registered
+		before, after float64
+		tiers, adapt  bool
+	}{
+		{store.Registered{Tier: store.Hot, Pinned: true}, 71, 72, false, true},
+		{store.Registered{Tier: store.Hot, Pinned: true}, 11, 12, false, true},
+		{store.Registered{Tier: store.Hot}, 71, 72, false, true},
+		{store.Registered{Tier: store.Cold, Pinned: true}, 11, 12, false, true},
+		{store.Registered{Tier: store.Cold}, 11, 12, true, true},
+		{store.Registered{Tier: store.Warm}, 71, 72, true, true},
+		{store.Registered{Tier: store.Hot, Pinned: true}, 72, 73, false, false},
+	} {
+		if got := tiers.rises(c.of, c.before, c.after); got != c.tiers {
+			t.Errorf("tiers, %+v from %v to %v reads: got %v, want %v", c.of, c.before, c.after, got, c.tiers)
+		}
+		if got := adaptive.rises(c.of, c.before, c.after); got != c.adapt {
+			t.Errorf("adaptive, %+v from %v to %v reads: got %v, want %v", c.of, c.before, c.after, got, c.adapt)
+		}
+	}
+}
+
+// As the example of the README: an entity is imported as hot, and nobody reads it.
+func TestScheduler_KeepsAnImportedTierForMoreThanOneFetch(t *testing.T) {
+	for _, pin := range []bool{true, false} {
+		w := newWorld(t, 0)
+		s := w.scheduler()
+		r := store.Registered{Entity: entity(0), Tier: store.Hot, Pinned: pin, Enabled: true}
+		r.Due, _ = s.First(r, w.now)
+		if _, err := w.store.RegisterEntities(t.Context(), []store.Registered{r}); err != nil {
+			t.Fatal(err)
+		}
+		w.plays(s, 5*time.Hour)
+		if got := len(w.every[entity(0)]); (got >= 4) != pin {
+			t.Errorf("pinned %v: requests of a hot entity in 5 h: got %d", pin, got)
+		}
+	}
+}
