@@ -84,8 +84,8 @@ func TestPin_PinsAndUnpinsKeys(t *testing.T) {
 	}
 	r.lists("prefix=unknown")
 	want := `somebody entities-pin nexon {"facet":"a","tier":"warm","keys":["k1","unknown"]}`
-	if got := r.audit(); len(got) != 4 || got[0] != want || !strings.HasPrefix(got[3], "somebody entities-unpin") {
-		t.Errorf("audit: got %q, want %q first", got, want)
+	if got := r.audit(); len(got) != 5 || got[1] != want || !strings.HasPrefix(got[4], "somebody entities-unpin") {
+		t.Errorf("audit: got %q, want a registration, two pins as in %q, and two unpins", got, want)
 	}
 }
 

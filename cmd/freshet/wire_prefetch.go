@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/scheduler"
-	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
 )
@@ -178,9 +177,9 @@ func (l *livePrefetch) First(r store.Registered, now time.Time) (time.Time, bool
 }
 
 // Rises is scheduler.Schedule's. It is called within a transaction, and reads nothing.
-func (l *livePrefetch) Rises(e schemas.Entity, tier store.Tier, before, after float64) bool {
+func (l *livePrefetch) Rises(r store.Registered, before, after float64) bool {
 	l.mu.Lock()
 	s := l.current
 	l.mu.Unlock()
-	return s.Rises(e, tier, before, after)
+	return s.Rises(r, before, after)
 }
