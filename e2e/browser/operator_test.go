@@ -113,7 +113,16 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	count := o.untilText("#plan-count", `^\d+$`)
 	o.submit(`form[action="/console/letters/start"] button`)
 	o.untilText("#job-progress", count+" of "+count+" replayed")
-	until(t, "a fetch of a replayed key", func() bool { return o.read("poisoned-03") == http.StatusOK })
+	// At least three of the five keys were dead letters; the others may wait for a retry.
+	until(t, "a fetch of three replayed keys", func() bool {
+		fetched := 0
+		for i := range 5 {
+			if o.read(fmt.Sprintf("poisoned-%d3", i)) == http.StatusOK {
+				fetched++
+			}
+		}
+		return fetched >= 3
+	})
 	o.page("/letters?source=nexon&handled=replayed")
 	o.untilText("#h-groups", "chosen, by cause")
 	o.untilActivity("ordered a replay", "had a replay done", "the keys are accepted again")
