@@ -77,6 +77,17 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	return errs
 }
 
+// isIdle checks that all slots are free when everything in the bubble has ended.
+func (l *lookups) isIdle(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inFlight != 0 || len(l.waiting) != 0 {
+		t.Errorf("afterwards: got %d in flight, %d waiting, want none", l.inFlight, len(l.waiting))
+	}
+}
+
 func withLookups(t *testing.T, s *slowStore, test func(t *testing.T, l *lookups)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,9 +117,7 @@ func TestLookups_ReadABurstInFewRoundTrips(t *testing.T) {
 		if took := time.Since(began); took > 100*time.Millisecond {
 			t.Errorf("the burst: got %v, want at most 5 reads of 20 ms", took)
 		}
-		if l.inFlight != 0 || len(l.waiting) != 0 {
-			t.Errorf("afterwards: got %d in flight, %d waiting, want none", l.inFlight, len(l.waiting))
-		}
+		l.isIdle(t)
 	})
 }
 
@@ -140,9 +149,7 @@ func TestLookups_EndWithAFailingStore(t *testing.T) {
 						t.Fatalf("reader %d: got no error", i)
 					}
 				}
-				if l.inFlight != 0 || len(l.waiting) != 0 {
-					t.Errorf("afterwards: got %d in flight, %d waiting, want none", l.inFlight, len(l.waiting))
-				}
+				l.isIdle(t)
 			})
 		})
 	}

@@ -139,16 +139,26 @@ func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
 			key = d.idOf(d.send("POST", "/admin/v1/keys", `{"name":"audited","scopes":["read"]}`), "key")
 		}, []string{"key-create", `"audited"`}},
 		{"DELETE /admin/v1/keys/{id}", func() { d.send("DELETE", "/admin/v1/keys/"+key, nil) }, []string{"key-revoke", `"audited"`}},
-		{"POST /admin/v1/entities", func() { d.send("POST", "/admin/v1/entities", entities(`"entities":[{"key":"one"},{"key":"two"}]`)) },
-			[]string{"entities-register", "nexon", `"entities":2`, `"one"`}},
-		{"POST /admin/v1/entities/disable", func() { d.send("POST", "/admin/v1/entities/disable", entities(`"prefix":"t"`)) },
-			[]string{"entities-disable", "nexon", `"entities":1`, `"prefix":"t"`}},
-		{"POST /admin/v1/entities/enable", func() { d.send("POST", "/admin/v1/entities/enable", entities(`"keys":["two"]`)) },
-			[]string{"entities-enable", "nexon", `"entities":1`, `"two"`}},
-		{"DELETE /admin/v1/snapshots/{source}/{facet}/{key}", func() { d.send("DELETE", "/admin/v1/snapshots/nexon/character/one", nil) },
-			[]string{"snapshot-delete", "nexon", `"one"`}},
-		{"POST /admin/v1/letters/{source}/jobs", func() { job = d.idOf(d.send("POST", "/admin/v1/letters/nexon/jobs", slow), "") },
-			[]string{"replay-started", "nexon", `"total":3`}},
+		{
+			"POST /admin/v1/entities", func() { d.send("POST", "/admin/v1/entities", entities(`"entities":[{"key":"one"},{"key":"two"}]`)) },
+			[]string{"entities-register", "nexon", `"entities":2`, `"one"`},
+		},
+		{
+			"POST /admin/v1/entities/disable", func() { d.send("POST", "/admin/v1/entities/disable", entities(`"prefix":"t"`)) },
+			[]string{"entities-disable", "nexon", `"entities":1`, `"prefix":"t"`},
+		},
+		{
+			"POST /admin/v1/entities/enable", func() { d.send("POST", "/admin/v1/entities/enable", entities(`"keys":["two"]`)) },
+			[]string{"entities-enable", "nexon", `"entities":1`, `"two"`},
+		},
+		{
+			"DELETE /admin/v1/snapshots/{source}/{facet}/{key}", func() { d.send("DELETE", "/admin/v1/snapshots/nexon/character/one", nil) },
+			[]string{"snapshot-delete", "nexon", `"one"`},
+		},
+		{
+			"POST /admin/v1/letters/{source}/jobs", func() { job = d.idOf(d.send("POST", "/admin/v1/letters/nexon/jobs", slow), "") },
+			[]string{"replay-started", "nexon", `"total":3`},
+		},
 		{"POST /admin/v1/letter-jobs/{id}/stop", func() { d.send("POST", "/admin/v1/letter-jobs/"+job+"/stop", nil) }, []string{"replay-stopped", "nexon"}},
 		{"POST /admin/v1/letter-jobs/{id}/resume", func() { d.send("POST", "/admin/v1/letter-jobs/"+job+"/resume", nil) }, []string{"replay-resumed", "nexon"}},
 		{"POST /console/letters/jobs/{id}/stop", func() { d.send("POST", "/console/letters/jobs/"+job+"/stop", url.Values{}) }, []string{"replay-stopped", "nexon"}},

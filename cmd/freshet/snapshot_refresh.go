@@ -163,7 +163,9 @@ func (p *program) refreshMany(ctx context.Context, api *admin, all []schemas.Ent
 				} else {
 					refused++
 				}
-				fmt.Fprintf(p.stdout, "%s: %s\n", e, it)
+				if _, err := fmt.Fprintf(p.stdout, "%s: %s\n", e, it); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -35,8 +35,11 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 			to   *time.Duration
 			from *settings.Duration
 		}{
-			{&c.Tiers.Hot.Every, change.Hot}, {&c.Tiers.Warm.Every, change.Warm}, {&c.Tiers.Cold.Every, change.Cold},
-			{&c.Least, change.Least}, {&c.Most, change.Most},
+			{&c.Tiers.Hot.Every, change.Hot},
+			{&c.Tiers.Warm.Every, change.Warm},
+			{&c.Tiers.Cold.Every, change.Cold},
+			{&c.Least, change.Least},
+			{&c.Most, change.Most},
 		} {
 			if of.from != nil {
 				*of.to = time.Duration(*of.from)

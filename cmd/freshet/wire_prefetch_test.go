@@ -152,8 +152,11 @@ func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
 		"unknown facet":     {"other", settings.FacetOverride{Hot: duration(time.Hour)}, "it prefetches character"},
 		"unknown param":     {"character", settings.FacetOverride{Active: &settings.Active{Params: []string{"nothing"}}}, `no param "nothing"`},
 		"unknown document":  {"character", settings.FacetOverride{Active: &settings.Active{Unless: []string{"nothing.x"}}}, "must begin with a document"},
-		"path without words": {"character", settings.FacetOverride{Active: &settings.Active{Status: settings.Status{Path: "basic.x"}}},
-			"it takes a path, and words"},
+		"path without words": {
+			"character",
+			settings.FacetOverride{Active: &settings.Active{Status: settings.Status{Path: "basic.x"}}},
+			"it takes a path, and words",
+		},
 	} {
 		_, err := c.prefetch(settings.PrefetchOverride{Facets: map[string]settings.FacetOverride{test.facet: test.change}})
 		if err == nil || !strings.Contains(err.Error(), test.words) {
