@@ -85,7 +85,7 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 func (q Quota) calls(b PolicyBound) float64 {
 	for _, s := range q.scoped {
 		if s.policy.Name == b.Name {
-			return q.values(s) / q.leastCost(s.policy)
+			return q.values(s) / float64(s.cheapest)
 		}
 	}
 	return 1

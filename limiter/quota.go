@@ -75,7 +75,7 @@ func NewQuota(config Config) (Quota, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("halts.%s: %w", name, err))
 		}
-		q.scoped = append(q.scoped, section{policy: Policy{Name: name + " halted", Scope: config.Halts[name]}, kind: haltKind, scope: scope})
+		q.scoped = append(q.scoped, section{policy: Policy{Name: name + " halted", Scope: config.Halts[name]}, kind: haltKind, scope: scope, cheapest: 1})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Quota{}, err
@@ -93,7 +93,7 @@ func (q *Quota) add(p Policy, before []Policy) error {
 		}
 	}
 	if p.scoped() {
-		s, err := newSection(p, q.config.Jitter, q.config.Lease)
+		s, err := newSection(p, q.config)
 		q.scoped = append(q.scoped, s)
 		return err
 	}
@@ -239,8 +239,8 @@ func (q Quota) Quiet() time.Duration {
 	for _, s := range q.scoped {
 		switch {
 		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // others may go
-		case s.kind == ringKind:
-			quiet = max(quiet, micros(s.numbers[0]))
+		case s.kind == logKind: // the units that were used last leave their window last
+			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
 		case s.kind == placesKind: // who had a place may have it still
 			quiet = max(quiet, micros(s.numbers[2]))
 		}

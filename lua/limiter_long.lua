@@ -22,10 +22,10 @@ state = redis.call('GET', KEYS[1])
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
 -- The sections of a quota: kind, key, and its numbers.
-local WIDTH = {L = 7, R = 3, D = 2, W = 4, G = 6, P = 3, N = 6, C = 4, H = 1}
+local WIDTH = {L = 7, R = 3, D = 2, S = 9, G = 6, P = 3, N = 6, C = 4, H = 1}
 -- Those with scopes (limiter_scopes), and for each number behind the name whether the
 -- greater (+) or the lesser (-) is the stricter.
-local STRICTER = {W = '+--', G = '+-+++', P = '++', N = '-++++', C = '--+', H = ''}
+local STRICTER = {S = '+--++-++', G = '+-+++', P = '++', N = '-++++', C = '--+', H = ''}
 local function sections(text)
   local all, i = {}, 50
   while i <= #text do
