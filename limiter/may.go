@@ -22,7 +22,7 @@ func (q Quota) May(lane schemas.Lane, within time.Duration) float64 {
 		most = min(most, calls)
 	}
 	for _, r := range q.rings {
-		calls := r.calls
+		calls := r.high
 		if lane == schemas.Low {
 			calls = r.low
 		}
