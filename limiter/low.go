@@ -41,6 +41,28 @@ type Bound struct {
 // while no call is made at all.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
+// PerSecond returns how many calls a lane may make in a second by the windows of the quota in
+// force and, for LOW, by the hour's cap; infinite where neither bounds it. A day, a brake and a
+// stop do not count.
+func (l *Limiter) PerSecond(lane schemas.Lane) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.quota.share(lane, View{Rate: 1, At: time.Now()}).PerSecond
+}
+
+// LowReserve returns how many calls a second the quota in force keeps for LOW; 0: none.
+func (l *Limiter) LowReserve() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	reserve := 0.0
+	for _, p := range l.quota.config.Policies {
+		if kept := float64(p.LowReserve) / time.Duration(p.Window).Seconds(); p.LowReserve > 0 && (reserve == 0 || kept < reserve) {
+			reserve = kept
+		}
+	}
+	return reserve
+}
+
 // share returns what a lane may do. The day bounds HIGH only when nothing is left of it: it
 // may use all of it at any time.
 func (q Quota) share(lane schemas.Lane, v View) Share {
