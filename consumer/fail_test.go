@@ -289,7 +289,7 @@ func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
 
 func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 	r := newRig(t)
-	rate := r.limiter.PerSecond(schemas.High) // some 5,000 calls a second
+	rate := r.limiter.HighPerSecond() // some 5,000 calls a second
 	r.behind.records.Store(int64(10*rate) + 1)
 	r.work(schemas.Low)
 	r.work(schemas.High)

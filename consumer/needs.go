@@ -56,9 +56,9 @@ type Permits interface {
 	// one is. Closed returns a channel that is closed while none is known, or when it ends.
 	Healthy() context.Context
 	Closed() <-chan struct{}
-	// PerSecond returns how many calls a lane may make in a second by the quota's windows,
+	// HighPerSecond returns how many calls HIGH may make in a second by the quota's windows,
 	// infinite where none bounds it, and LowReserve how many are kept for LOW, 0 for none.
-	PerSecond(lane schemas.Lane) float64
+	HighPerSecond() float64
 	LowReserve() float64
 }
 

@@ -38,7 +38,7 @@ func (w *Worker) yield(ctx context.Context) {
 	yielding, reserve := false, 0.0
 	for {
 		lag, known := w.lag.Records(w.source.Name(), schemas.High)
-		wait := highWait(lag, w.permits.PerSecond(schemas.High))
+		wait := highWait(lag, w.permits.HighPerSecond())
 		switch {
 		case known && !yielding && wait > yieldAbove:
 			yielding = true

@@ -14,8 +14,8 @@ type source40 struct {
 	reserve float64
 }
 
-func (source40) PerSecond(schemas.Lane) float64 { return 40.0 / 60 }
-func (s source40) LowReserve() float64          { return s.reserve }
+func (source40) HighPerSecond() float64 { return 40.0 / 60 }
+func (s source40) LowReserve() float64  { return s.reserve }
 
 // lowWorker starts a worker of LOW with these permits.
 func (r *rig) lowWorker(p consumer.Permits) {

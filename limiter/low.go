@@ -41,13 +41,34 @@ type Bound struct {
 // while no call is made at all.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
-// PerSecond returns how many calls a lane may make in a second by the windows of the quota in
-// force and, for LOW, by the hour's cap; infinite where neither bounds it. A day, a brake and a
-// stop do not count.
-func (l *Limiter) PerSecond(lane schemas.Lane) float64 {
+// HighPerSecond returns how many calls HIGH may make in a second by the windows of the quota in
+// force; infinite where none bounds it. A day, a brake and a stop do not count.
+func (l *Limiter) HighPerSecond() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.quota.share(lane, View{Rate: 1, At: time.Now()}).PerSecond
+	return l.quota.highPerSecond()
+}
+
+// maxRateWindow is the longest window that counts for a rate: calls use up a longer one at the
+// rate of the others. It counts where there is no other.
+const maxRateWindow = time.Minute
+
+func (q Quota) highPerSecond() float64 {
+	short, long := math.Inf(1), math.Inf(1)
+	for _, b := range q.Bounds() {
+		window := time.Duration(b.Window)
+		switch perSecond := b.PerWindow * q.calls(b) / window.Seconds(); {
+		case b.Window == Day:
+		case window <= maxRateWindow:
+			short = min(short, perSecond)
+		default:
+			long = min(long, perSecond)
+		}
+	}
+	if math.IsInf(short, 1) {
+		return long
+	}
+	return short
 }
 
 // LowReserve returns how many calls a second the quota in force keeps for LOW; 0: none.
