@@ -46,7 +46,7 @@ func TestYield_ScalesWithTheSource(t *testing.T) {
 	r.untilStored("low")
 }
 
-// What the quota keeps for LOW passes while LOW yields.
+// Calls of lowReserve pass while LOW yields.
 func TestYield_PassesLowReserve(t *testing.T) {
 	r := newRig(t)
 	r.behind.records.Store(1000)

@@ -46,8 +46,8 @@ func callsOf(limit, estimate, actual int, window time.Duration) float64 {
 	return min(n, float64(window)/float64(onItsWay)*float64(limit/estimate))
 }
 
-// A saturated window gives at least 95 % of the calls that it has room for, whatever a document
-// costs and whatever of it an answer gives back, and never more than its limit.
+// A saturated window gives at least 95 % of the calls that fit into it, at any cost of a document
+// and with any refund by its answer, and never more than its limit.
 func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	const limit, window, windows = 500, 10 * time.Second, 8
 	for _, c := range []struct{ estimate, actual int }{
@@ -251,7 +251,7 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 	}
 }
 
-// The bounds that `config check` prints are those of whole calls.
+// `config check` prints bounds that count whole calls.
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int

@@ -45,7 +45,7 @@
 //
 // # Windows of units
 //
-// A sliding-window log keeps a window of units exactly, whatever a call costs. An entry is a
+// A sliding-window log keeps a window of units exactly, at any cost of a call. An entry is a
 // slot and the units of its calls. A call gets the slot at which enough older units have left
 // the window. A window of more than 200 units rounds slots up to a 200th of its
 // length, so its log has a bounded size. A pace spreads the calls over the window. It never

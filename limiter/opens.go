@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Opening is what the limiter knows of the waiting time of a new call of HIGH.
+// Opening describes the waiting time of a new call of HIGH, as far as the limiter knows it.
 type Opening struct {
 	// Never: calls are stopped, and nobody knows for how long.
 	Never bool
