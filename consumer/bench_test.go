@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -47,6 +48,8 @@ func (free) AcquireAgain(context.Context, schemas.Lane, source.Call) (consumer.P
 func (free) Brake(time.Duration, time.Time)                {}
 func (free) Probe(time.Duration, time.Duration, time.Time) {}
 func (free) Lift(time.Time)                                {}
+func (free) HighPerSecond() float64                        { return math.Inf(1) }
+func (free) LowReserve() float64                           { return 0 }
 func (free) Probed(time.Time) bool                         { return false }
 func (free) Healthy() context.Context                      { return context.Background() }
 func (free) Closed() <-chan struct{}                       { return always }

@@ -289,7 +289,8 @@ func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
 
 func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 	r := newRig(t)
-	r.behind.records.Store(5001)
+	rate := r.limiter.HighPerSecond() // some 5,000 calls a second
+	r.behind.records.Store(int64(10*rate) + 1)
 	r.work(schemas.Low)
 	r.work(schemas.High)
 	r.wish("low", schemas.Low, schemas.Prefetch)
@@ -299,13 +300,13 @@ func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 	if _, stored := r.snapshot("low"); stored {
 		t.Error("LOW went on")
 	}
-	r.behind.records.Store(1001)
+	r.behind.records.Store(int64(2*rate) + 1)
 	r.wish("high-2", schemas.High, schemas.CacheMiss)
 	r.untilStored("high-2")
 	if _, stored := r.snapshot("low"); stored {
 		t.Error("LOW went on between the two thresholds")
 	}
-	r.behind.records.Store(1000)
+	r.behind.records.Store(int64(2 * rate))
 	r.untilStored("low")
 }
 

@@ -11,6 +11,8 @@ type gates struct {
 	mu      sync.Mutex
 	closed  map[gate]struct{}
 	changed chan struct{} // closed and made anew when a gate opens
+	// low lets one call of LOW pass while only gateYield is closed.
+	low chan struct{}
 }
 
 type gate string
@@ -20,7 +22,17 @@ const (
 	gateYield    gate = "yield"    // LOW stands back while HIGH is behind
 )
 
-func newGates() *gates { return &gates{closed: map[gate]struct{}{}, changed: make(chan struct{})} }
+func newGates() *gates {
+	return &gates{closed: map[gate]struct{}{}, changed: make(chan struct{}), low: make(chan struct{})}
+}
+
+// passLow lets one call of LOW pass that waits while only gateYield is closed, if there is one.
+func (g *gates) passLow() {
+	select {
+	case g.low <- struct{}{}:
+	default:
+	}
+}
 
 // set opens or closes a gate.
 func (g *gates) set(which gate, open bool) {
@@ -39,12 +51,17 @@ func (g *gates) set(which gate, open bool) {
 func (g *gates) wait(ctx context.Context) error {
 	for {
 		g.mu.Lock()
-		n, changed := len(g.closed), g.changed
+		n, changed, low := len(g.closed), g.changed, g.low
+		if _, yields := g.closed[gateYield]; n > 1 || !yields {
+			low = nil
+		}
 		g.mu.Unlock()
 		if n == 0 {
 			return nil
 		}
 		select {
+		case <-low:
+			return nil
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -334,6 +335,8 @@ func (l *lapsing) Lift(time.Time) {}
 
 func (l *lapsing) Probed(time.Time) bool { return false }
 
+func (l *lapsing) HighPerSecond() float64   { return math.Inf(1) }
+func (l *lapsing) LowReserve() float64      { return 0 }
 func (l *lapsing) Healthy() context.Context { return context.Background() }
 
 func (l *lapsing) Closed() <-chan struct{} { return always }

@@ -56,6 +56,10 @@ type Permits interface {
 	// one is. Closed returns a channel that is closed while none is known, or when it ends.
 	Healthy() context.Context
 	Closed() <-chan struct{}
+	// HighPerSecond returns how many calls HIGH may make in a second by the quota's windows,
+	// infinite where none bounds it, and LowReserve how many are kept for LOW, 0 for none.
+	HighPerSecond() float64
+	LowReserve() float64
 }
 
 // Permit is the right to send one call within a short time.

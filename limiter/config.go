@@ -33,9 +33,14 @@ type Config struct {
 	Lease time.Duration `yaml:"-"`
 	// Credentials and Endpoints are how many there are: what LOW may call is reckoned by them.
 	Credentials, Endpoints int `yaml:"-"`
-	// Costs are the least that a document is estimated to cost, by unit.
-	Costs map[string]int `yaml:"-"`
+	// Costs are the estimated costs of the documents, by unit.
+	Costs map[string]CostRange `yaml:"-"`
+	// Settled are the names of the policies for which answers announce what a call has cost.
+	Settled []string `yaml:"-"`
 }
+
+// CostRange is the units of the cheapest and of the dearest document.
+type CostRange struct{ Min, Max int }
 
 // Policy is one limit of a source: so many calls in any window of a length, or
 // in a calendar day; or, with a scope, a unit or costs, what the members below say.

@@ -30,9 +30,9 @@
 // # Buckets
 //
 // A policy with a scope, a unit or costs, or of another kind, is kept in buckets of their
-// own, one for each value of its scope: an exact ring, a bucket that is restored, a gap,
-// what answers tell is left (learned), places for calls under way, an error budget. What may
-// be stopped alone, such as a credential, is one too. Calls that are charged alike are a
+// own, one for each value of its scope: a sliding-window log, a bucket that is restored, a
+// gap, what answers tell is left (learned), places for calls under way, an error budget. What
+// may be stopped alone, such as a credential, is one too. Calls that are charged alike are a
 // class and wait in one line; the script gives them slots that all their buckets and the
 // policies above allow, with the credential that can go first, and of several with the one
 // that has most left, or gives none.
@@ -42,6 +42,20 @@
 // has; who waits for one stands in line with the other processes, HIGH first, and is told
 // when it may have it. What a call really cost is settled when it has ended; one of which
 // nothing is heard has cost what was thought.
+//
+// # Windows of units
+//
+// A sliding-window log keeps a window of units exactly, at any cost of a call. An entry is a
+// slot and the units of its calls. A call gets the slot at which enough older units have left
+// the window. A window of more than 200 units rounds slots up to a 200th of its
+// length, so its log has a bounded size. A pace spreads the calls over the window. It never
+// holds a call back for its cost: it has the next call wait for that time.
+//
+//	limit 500 in 10 s, 100 units a call: a pace of 100·20.5 ms = 2.05 s, 4.9 calls a window
+//	limit 500 in 10 s, 300 units a call: the log has room for one, 1 call in 10.05 s
+//
+// An estimate that an answer corrects leaves the log at its own slot. Such a window has no
+// pace: estimates would hold back calls that the limit has room for.
 //
 // # The bound
 //

@@ -58,7 +58,7 @@ func (l *Limiter) room(w *way) {
 	kept := map[string]bool{}
 	for _, c := range w.charges {
 		switch l.quota.scoped[c.section].kind {
-		case placesKind, toldKind, ringKind, bucketKind:
+		case placesKind, toldKind, logKind, bucketKind:
 			kept[c.key] = true
 		case gapKind, haltKind:
 		}
@@ -150,7 +150,7 @@ func (l *Limiter) settle(s slot, c charge, policy Policy, status int, n announce
 		if policy.Learned && n.Remaining != announced.Unknown {
 			l.tellOf(c.bucket, 'l', fmt.Sprintf("%d %d", n.Remaining, s.at))
 		}
-	case ringKind:
+	case logKind:
 		if back := int64(c.units) - used; back != 0 {
 			l.tellOf(c.bucket, 'w', fmt.Sprintf("%d %d", s.at, back))
 		}
@@ -179,7 +179,7 @@ func (l *Limiter) unsent(s slot) {
 			l.tellOf(c.bucket, 'n', fmt.Sprintf("%s 0 0 %s -1 0 0", c.ticket(s), at))
 		case bucketKind:
 			l.tellOf(c.bucket, 'g', fmt.Sprintf("%d %s", c.units, at))
-		case ringKind:
+		case logKind:
 			l.tellOf(c.bucket, 'w', fmt.Sprintf("%s %d", at, c.units))
 		case haltKind:
 			if s.probes {

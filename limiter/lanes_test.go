@@ -104,7 +104,6 @@ func TestAQuotaThatCannotHoldIsRefusedWithTheSum(t *testing.T) {
 		"must not be negative": second(500, -1, 0, 0),
 		"above the limit":      second(500, 501, 0, 0),
 		"nothing of 450":       second(500, 450, 400, 50),
-		"can't keep a share":   second(50, 0, 0, 5),
 		"name is taken": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "second", Limit: 5, Window: Window(time.Minute)})
 		}),

@@ -41,6 +41,49 @@ type Bound struct {
 // while no call is made at all.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
+// HighPerSecond returns how many calls HIGH may make in a second by the windows of the quota in
+// force; infinite where none bounds it. A day, a brake and a stop do not count.
+func (l *Limiter) HighPerSecond() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.quota.highPerSecond()
+}
+
+// maxRateWindow is the longest window that counts for a rate: calls use up a longer one at the
+// rate of the others. It counts where there is no other.
+const maxRateWindow = time.Minute
+
+func (q Quota) highPerSecond() float64 {
+	short, long := math.Inf(1), math.Inf(1)
+	for _, b := range q.Bounds() {
+		window := time.Duration(b.Window)
+		switch perSecond := b.PerWindow * q.calls(b) / window.Seconds(); {
+		case b.Window == Day:
+		case window <= maxRateWindow:
+			short = min(short, perSecond)
+		default:
+			long = min(long, perSecond)
+		}
+	}
+	if math.IsInf(short, 1) {
+		return long
+	}
+	return short
+}
+
+// LowReserve returns how many calls a second the quota in force keeps for LOW; 0: none.
+func (l *Limiter) LowReserve() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	reserve := 0.0
+	for _, p := range l.quota.config.Policies {
+		if kept := float64(p.LowReserve) / time.Duration(p.Window).Seconds(); p.LowReserve > 0 && (reserve == 0 || kept < reserve) {
+			reserve = kept
+		}
+	}
+	return reserve
+}
+
 // share returns what a lane may do. The day bounds HIGH only when nothing is left of it: it
 // may use all of it at any time.
 func (q Quota) share(lane schemas.Lane, v View) Share {
@@ -85,7 +128,7 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 func (q Quota) calls(b PolicyBound) float64 {
 	for _, s := range q.scoped {
 		if s.policy.Name == b.Name {
-			return q.values(s) / q.leastCost(s.policy)
+			return q.values(s) / float64(s.cheapest)
 		}
 	}
 	return 1

@@ -22,7 +22,7 @@ func (q Quota) May(lane schemas.Lane, within time.Duration) float64 {
 		most = min(most, calls)
 	}
 	for _, r := range q.rings {
-		calls := r.calls
+		calls := r.high
 		if lane == schemas.Low {
 			calls = r.low
 		}
@@ -36,7 +36,7 @@ func (q Quota) May(lane schemas.Lane, within time.Duration) float64 {
 		most = min(most, calls)
 	}
 	for _, s := range q.scoped {
-		most = min(most, q.values(s)*s.may(lane, within)/q.leastCost(s.policy))
+		most = min(most, q.values(s)*s.may(lane, within)/float64(s.cheapest))
 	}
 	if lane == schemas.Low {
 		for _, c := range q.config.LowCeilings {
@@ -58,11 +58,16 @@ func (s section) may(lane schemas.Lane, within time.Duration) float64 {
 	n := func(i int) float64 { return float64(s.numbers[i]) }
 	low := lane == schemas.Low
 	switch s.kind {
-	case ringKind:
+	case logKind:
+		units := s.numbers[1]
 		if low {
-			return repeated(n(2), micros(s.numbers[0]), within)
+			units = s.numbers[2]
 		}
-		return repeated(n(1), micros(s.numbers[0]), within)
+		most := repeated(s.whole(units), micros(s.numbers[0]), within)
+		if interval := n(4); interval > 0 {
+			most = min(most, n(5)+float64(within)/interval)
+		}
+		return most
 	case bucketKind:
 		if len(s.policy.Only) > 0 {
 			return math.Inf(1) // what is answered well costs nothing
@@ -100,18 +105,4 @@ func (q Quota) values(s section) float64 {
 		}
 	}
 	return n
-}
-
-// leastCost returns the units that the cheapest call is estimated to cost.
-func (q Quota) leastCost(p Policy) float64 {
-	least := 1
-	if n, known := q.config.Costs[p.Unit]; known {
-		least = n
-	}
-	if len(p.Costs) > 0 {
-		for _, n := range p.Costs {
-			least = min(least, n)
-		}
-	}
-	return float64(max(1, least))
 }

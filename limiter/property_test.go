@@ -85,7 +85,7 @@ func draw(r *rand.Rand) trial {
 	}
 	few := func(limit, high int) trial {
 		tr := contract
-		tr.name, tr.config, tr.low = fmt.Sprintf("ring of %d/s", limit), second(limit, 0, high, 0), 10
+		tr.name, tr.config, tr.low = fmt.Sprintf("ring of %d/s", limit), second(limit, 0, high, (limit-high)/5), 10
 		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}

@@ -34,11 +34,24 @@ type Quota struct {
 }
 
 // ring keeps a window of few calls exactly: the last calls slots are remembered,
-// and the next one lies a reach behind the first of them. LOW may use low of them.
+// and the next one lies a reach behind the first of them. HIGH may use high of them, and LOW
+// low of them.
 type ring struct {
-	policy     Policy
-	reach      time.Duration // a little more than W + V + J
-	calls, low int
+	policy           Policy
+	reach            time.Duration // a little more than W + V + J
+	calls, high, low int
+}
+
+// sections returns the rings that the script keeps for one: reach, slots that HIGH may use
+// and slots that LOW may use. A single ring leaves HIGH's reserve free whoever has used the
+// others. With a reserve for LOW too there is a ring of all slots and one for each lane, whose
+// reaches differ, since the script knows a ring by its reach.
+func (r ring) sections() [][3]int64 {
+	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
+	if high == calls {
+		return [][3]int64{{reach, calls, low}}
+	}
+	return [][3]int64{{reach, calls, calls}, {reach + 1, high, 0}, {reach + 2, 0, low}}
 }
 
 // day keeps a calendar day.
@@ -75,7 +88,7 @@ func NewQuota(config Config) (Quota, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("halts.%s: %w", name, err))
 		}
-		q.scoped = append(q.scoped, section{policy: Policy{Name: name + " halted", Scope: config.Halts[name]}, kind: haltKind, scope: scope})
+		q.scoped = append(q.scoped, section{policy: Policy{Name: name + " halted", Scope: config.Halts[name]}, kind: haltKind, scope: scope, cheapest: 1})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Quota{}, err
@@ -93,7 +106,7 @@ func (q *Quota) add(p Policy, before []Policy) error {
 		}
 	}
 	if p.scoped() {
-		s, err := newSection(p, q.config.Jitter, q.config.Lease)
+		s, err := newSection(p, q.config)
 		q.scoped = append(q.scoped, s)
 		return err
 	}
@@ -114,7 +127,8 @@ func (q *Quota) add(p Policy, before []Policy) error {
 			calls = p.Target
 		}
 		window := time.Duration(p.Window)
-		q.rings = append(q.rings, ring{p, window + permitLife + q.config.Jitter + time.Microsecond, calls, calls - p.HighReserve.in(window)})
+		reach := window + permitLife + q.config.Jitter + time.Microsecond
+		q.rings = append(q.rings, ring{p, reach, calls, calls - p.LowReserve, calls - p.HighReserve.in(window)})
 	default:
 		l, err := newLanes(p, q.config.Jitter)
 		if err != nil {
@@ -152,8 +166,6 @@ func (p Policy) check() error {
 		return errors.New("target, highReserve and lowReserve must not be negative")
 	case p.Target > p.Limit:
 		return fmt.Errorf("target: %d is above the limit of %d", p.Target, p.Limit)
-	case p.LowReserve > 0 && p.Limit <= ringMost:
-		return fmt.Errorf("lowReserve: a limit of up to %d calls can't keep a share for LOW", ringMost)
 	case high >= budget || p.LowReserve >= budget-high:
 		return fmt.Errorf("highReserve and lowReserve: %v and %d leave nothing of %d to share", p.HighReserve, p.LowReserve, budget)
 	}
@@ -239,8 +251,8 @@ func (q Quota) Quiet() time.Duration {
 	for _, s := range q.scoped {
 		switch {
 		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // others may go
-		case s.kind == ringKind:
-			quiet = max(quiet, micros(s.numbers[0]))
+		case s.kind == logKind: // the units that were used last leave their window last
+			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
 		case s.kind == placesKind: // who had a place may have it still
 			quiet = max(quiet, micros(s.numbers[2]))
 		}

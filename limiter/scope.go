@@ -14,9 +14,9 @@ import (
 // InFlight is the window of a policy that bounds calls under way at once.
 const InFlight Window = -2
 
-// scopedRingMost is the greatest limit of a policy with a scope that is kept as an exact
-// ring: more of it can be used than of a bucket, but it takes as long as it is.
-const scopedRingMost = 200
+// maxLogEntries is the number of entries that a sliding-window log has at most within its
+// reach: a window of more units has a grain of a 200th of its reach.
+const maxLogEntries = 200
 
 // Requests is the unit of a policy that names none: each call costs one.
 const Requests = "requests"
@@ -92,7 +92,7 @@ func (p Policy) scoped() bool {
 type kind byte
 
 const (
-	ringKind   kind = 'W'
+	logKind    kind = 'S'
 	bucketKind kind = 'G'
 	gapKind    kind = 'P'
 	toldKind   kind = 'N'
@@ -106,6 +106,8 @@ type section struct {
 	kind    kind
 	scope   template
 	numbers []int64 // behind the name's number
+	// cheapest is the units that the cheapest call is estimated to cost.
+	cheapest int
 }
 
 // nameNumber stands for a policy's name in the quota's text.
@@ -116,9 +118,11 @@ func nameNumber(name string) int64 {
 }
 
 // newSection returns the section of a scoped policy, or an error that says what would be
-// right. A call takes lease at most.
-func newSection(p Policy, jitter, lease time.Duration) (section, error) {
+// right.
+func newSection(p Policy, config Config) (section, error) {
 	s := section{policy: p}
+	s.cheapest, _ = p.costRange(config)
+	jitter, lease := config.Jitter, config.Lease
 	var err error
 	if s.scope, err = parseScope(p.Scope); err != nil {
 		return s, fmt.Errorf("scope: %w", err)
@@ -153,18 +157,49 @@ func newSection(p Policy, jitter, lease time.Duration) (section, error) {
 	case len(p.Only) > 0: // half at once and half over the window: what is given back is soon there
 		s.kind = bucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
-	case budget <= scopedRingMost && p.dearest() == 1 && p.Unit == "":
-		s.kind = ringKind
-		s.numbers = []int64{(reach + time.Microsecond).Microseconds(), int64(budget), int64(budget) - kept}
 	default:
-		burst := max(1, budget/100, p.dearest())
-		if 2*burst > budget {
-			return s, fmt.Errorf("limit: a call that costs %d of %d units can't be kept to; raise the limit or lower the cost", p.dearest(), budget)
-		}
-		s.kind = bucketKind
-		s.numbers = []int64{reach.Nanoseconds()/int64(budget-burst+1) + 1, int64(burst), min(kept, int64(burst)/2), boolNumber(p.Learned), reach.Microseconds()}
+		s.kind = logKind
+		s.numbers = p.logNumbers(reach, config)
 	}
-	return s, nil
+	return s, p.checkDearest(config, budget, kept)
+}
+
+// logNumbers returns the numbers of a sliding-window log (lua/limiter_buckets.lua, section S).
+//
+// A window of few calls is not paced: all of it may be used at once. Neither is one whose
+// answers give units back, since a pace by estimates would leave these unused. Any other
+// window is paced: a call may go when those before it have had their time at the rate of
+// the limit, less the share that the dearest call needs at once, of up to 2 % of the limit.
+func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
+	budget := p.budget()
+	grain, low := int64(1), int64(budget-p.HighReserve.in(time.Duration(p.Window)))
+	if budget > maxLogEntries {
+		grain = reach.Microseconds()/maxLogEntries + 1
+	}
+	numbers := []int64{reach.Microseconds() + 1, int64(budget), low, grain}
+	_, dearest := p.costRange(config)
+	fewCalls := budget <= maxLogEntries && p.Unit == "" && dearest == 1
+	if fewCalls || len(p.Free) > 0 || slices.Contains(config.Settled, p.Name) {
+		return append(numbers, 0, 1, 0, int64(budget))
+	}
+	burst := max(1, budget/100, min(dearest, budget/50))
+	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // and by the grain
+	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
+}
+
+// checkDearest returns an error if the dearest call could never be sent by the policy.
+func (p Policy) checkDearest(config Config, budget int, kept int64) error {
+	_, dearest := p.costRange(config)
+	switch {
+	case p.Gap != nil || p.Learned || p.Window == InFlight:
+		return nil
+	case dearest > budget:
+		return fmt.Errorf("limit: the dearest call costs %d units, and %d are used; raise the limit or target, or lower the cost", dearest, budget)
+	case int64(dearest) > int64(budget)-kept:
+		return fmt.Errorf("highReserve: it leaves LOW %d of %d units, and the dearest call costs %d; lower highReserve", int64(budget)-kept, budget, dearest)
+	}
+	return nil
 }
 
 func boolNumber(b bool) int64 {
@@ -182,13 +217,17 @@ func (p Policy) budget() int {
 	return p.Limit
 }
 
-// dearest is the most that a call costs by the policy's own table.
-func (p Policy) dearest() int {
-	most := 1
-	for _, n := range p.Costs {
-		most = max(most, n)
+// costRange returns the units that the cheapest and the dearest call are estimated to cost.
+func (p Policy) costRange(config Config) (cheapest, dearest int) {
+	documents, known := config.Costs[p.Unit]
+	if !known {
+		documents = CostRange{1, 1}
 	}
-	return most
+	cheapest, dearest = documents.Min, documents.Max
+	for _, n := range p.Costs {
+		cheapest, dearest = min(cheapest, n), max(dearest, n)
+	}
+	return max(1, cheapest), max(1, dearest)
 }
 
 // cost returns the units that a call is estimated to cost.
@@ -264,18 +303,12 @@ func (s section) bound() (b PolicyBound, ok bool) {
 	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Most: p.Limit}
 	kept := float64(p.HighReserve.in(time.Duration(max(0, p.Window))))
 	switch s.kind {
-	case ringKind:
-		b.PerWindow = float64(s.numbers[1]) * float64(p.Window) / float64(micros(s.numbers[0]))
-		b.Low = b.PerWindow * float64(s.numbers[2]) / float64(s.numbers[1])
+	case logKind:
+		b.PerWindow, b.Low = s.perWindow(s.numbers[1]), s.perWindow(s.numbers[2])
 		b.Most = int(s.numbers[1])
 	case bucketKind:
-		if p.Restore > 0 {
-			b.Window = Window(time.Second)
-			b.PerWindow, b.Low = float64(p.Restore), float64(p.Restore)
-			break
-		}
-		b.PerWindow = float64(p.Window) / float64(s.numbers[0])
-		b.Low = b.PerWindow
+		b.Window = Window(time.Second)
+		b.PerWindow, b.Low = float64(p.Restore), float64(p.Restore)
 	case toldKind:
 		b.PerWindow, b.Low = float64(s.numbers[0]), float64(s.numbers[0])-kept
 	case gapKind:
@@ -286,6 +319,21 @@ func (s section) bound() (b PolicyBound, ok bool) {
 		return b, false
 	}
 	return b, len(p.Only) == 0 // answers that go well cost nothing of an error budget
+}
+
+// whole returns how many of these units the cheapest calls use that fit into them.
+func (s section) whole(units int64) float64 {
+	return float64(units - units%int64(s.cheapest))
+}
+
+// perWindow returns the units that a saturated log with so many of them gives a window.
+func (s section) perWindow(units int64) float64 {
+	window := float64(s.policy.Window)
+	most := s.whole(units) * window / float64(micros(s.numbers[0]+s.numbers[3]-1))
+	if interval := s.numbers[4]; interval > 0 {
+		most = min(most, window/float64(interval))
+	}
+	return most
 }
 
 // template is text with {placeholders}: literals and names take turns.

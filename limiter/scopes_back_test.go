@@ -38,7 +38,7 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	r.reach = time.Duration(p.Window) + permitLife + config.Jitter
 	for _, c := range r.line.class.ways[0].charges {
 		switch r.limiter.quota.scoped[c.section].kind {
-		case ringKind:
+		case logKind:
 			r.bucket, r.back = c.bucket, "w %d 1"
 		case bucketKind:
 			r.bucket, r.back = c.bucket, "g 1 %d"

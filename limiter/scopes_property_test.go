@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/announced"
 )
 
 // Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
@@ -37,6 +38,7 @@ type scopesJudge struct {
 	stopped time.Time // no call may arrive after that
 	losses  int       // of Redis' state
 	sick    string    // the credential that is refused
+	dear    int       // units that a document costs at most
 }
 
 const refusedTold = "told: refused"
@@ -75,7 +77,32 @@ func drawScopes(seed uint64) *scopesJudge {
 		}
 	}
 	j.config = Config{Jitter: 10 * ms, Lease: 6 * time.Second, Policies: all, Halts: map[string]string{"credential": "{credential}"}}
+	j.dear = 1000
+	for _, p := range all {
+		if p.Unit != "" {
+			j.dear = min(j.dear, p.Limit/2)
+		}
+	}
+	if chance(r, 2) {
+		j.dear = 4 // cheap documents
+	}
+	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
+	if chance(r, 2) {
+		j.config.Settled = []string{"ring", "window", "bucket"}
+	}
 	return j
+}
+
+// used returns the units that a call really uses, and whether its answer announces them.
+func (j *scopesJudge) used(estimate int, p Policy) (units int, announces bool) {
+	if p.Unit == "" || !slices.Contains(j.config.Settled, p.Name) {
+		return estimate, false
+	}
+	return 1 + j.chance.IntN(estimate), true
+}
+
+func costs(policy string, units int) announced.Notice {
+	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: announced.Unknown, Cost: int64(units), Reset: -1}
 }
 
 func (j *scopesJudge) note(format string, args ...any) { j.wrong[fmt.Sprintf(format, args...)]++ }
@@ -89,11 +116,15 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 	if !j.stopped.IsZero() && c.at.After(j.stopped) {
 		j.note("a call in a stop")
 	}
-	var over []string
+	var back []func()
 	for _, p := range j.config.Policies {
 		scope, _ := parseScope(p.Scope)
 		id := p.Name + ":" + scope.fill(func(name string) string { return c.call.value(name, c.credential) })
-		units := p.cost(c.call)
+		estimate := p.cost(c.call)
+		units, announces := j.used(estimate, p)
+		if announces {
+			a.notices = append(a.notices, costs(p.Name, units))
+		}
 		switch p.Name {
 		case "ring", "window":
 			for range units {
@@ -112,10 +143,11 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			} else {
 				level = min(float64(p.Limit), level+float64(p.Restore)*c.at.Sub(j.seen[id][0]).Seconds())
 			}
-			j.levels[id], j.seen[id] = level-float64(units), []time.Time{c.at}
-			if level < float64(units) {
-				j.note("bucket: %d units of %.1f", units, level)
+			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // it holds the estimate until it answers
+			if level < float64(estimate) {
+				j.note("bucket: %d units of %.1f", estimate, level)
 			}
+			back = append(back, func() { j.levels[id] += float64(estimate - units) })
 		case "gap":
 			if before := j.seen[id]; len(before) > 0 && c.at.Sub(before[0]) < p.Gap.Least {
 				j.note("gap: %v", c.at.Sub(before[0]))
@@ -136,15 +168,15 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			if j.flying[id]++; j.flying[id] > p.Limit {
 				j.note("places: %d of %d", j.flying[id], p.Limit)
 			}
-			over = append(over, id)
+			back = append(back, func() { j.flying[id]-- })
 		}
 	}
 	if c.credential == j.sick && j.sick != "" {
 		a.status, a.notices = 401, nil
 	}
 	a.then = func() {
-		for _, id := range over {
-			j.flying[id]--
+		for _, give := range back {
+			give()
 		}
 	}
 	return a
@@ -168,7 +200,7 @@ func (j *scopesJudge) play(f *callers) {
 		for range 4 + r.IntN(8) {
 			call := Call{
 				Endpoint: []string{"f/a", "f/b"}[r.IntN(2)], Method: []string{"GET", "POST"}[r.IntN(2)], Key: []string{"k", "l"}[r.IntN(2)],
-				Credentials: names(2)[:1+r.IntN(2)], Costs: map[string]int{"units": 1 + r.IntN(4)},
+				Credentials: names(2)[:1+r.IntN(2)], Costs: map[string]int{"units": 1 + r.IntN(j.dear)},
 			}
 			lane := []schemas.Lane{schemas.High, schemas.Low, schemas.Low}[r.IntN(3)]
 			m.wg.Go(func() { caller(m, lane, call) })

@@ -97,8 +97,10 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 		}
 	}
 	for _, r := range q.rings {
-		out.WriteByte('R')
-		digits(&out, r.reach.Microseconds(), int64(r.calls), int64(r.low))
+		for _, numbers := range r.sections() {
+			out.WriteByte('R')
+			digits(&out, numbers[:]...)
+		}
 	}
 	if q.day != nil {
 		out.WriteByte('D')
@@ -120,7 +122,9 @@ func (q Quota) sections() []string {
 		names = append(names, l.policy.Name)
 	}
 	for _, r := range q.rings {
-		names = append(names, r.policy.Name)
+		for range r.sections() {
+			names = append(names, r.policy.Name)
+		}
 	}
 	if q.day != nil {
 		names = append(names, q.day.policy.Name)

@@ -297,6 +297,10 @@ func (v *View) policies(s []int64, quota Quota) error {
 				p.Left, p.LeftForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
+			if s[2] == 0 || s[3] == 0 { // a lane's own ring, behind the policy's
+				v.boundLow(s[3], s[4])
+				continue
+			}
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)
 			for _, r := range quota.rings { // of those that fit its reach, the longest
@@ -325,6 +329,15 @@ func (v *View) policies(s []int64, quota Quota) error {
 		v.Policies = append(v.Policies, p)
 	}
 	return nil
+}
+
+// boundLow lowers LeftForLow of the last policy to the room of LOW's own ring; low 0: the ring
+// is HIGH's.
+func (v *View) boundLow(low, used int64) {
+	if n := len(v.Policies); n > 0 && low > 0 {
+		p := &v.Policies[n-1]
+		p.LeftForLow = min(p.LeftForLow, max(0, low-used))
+	}
 }
 
 // of fills in what the quota says of the policy; target is what 0 comes to.

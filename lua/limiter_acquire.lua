@@ -7,7 +7,8 @@
 -- ARGV[3]  the quota: revision, stopped (0 or 1), horizon and quiet start in us, and
 --          for each policy a section; numbers have 16 places, padded with blanks. Sections:
 --          L window, T and B of the lanes high, shared and low (T 0: no such lane)
---          R reach, slots in it, slots in it that LOW may use
+--          R reach, slots in it, slots in it that LOW may use; 0: a ring of the other
+--            lane's slots alone
 --          D slots a day, millionths of a slot a second kept for HIGH
 --          Empty: nothing is wanted or changed, see Returns
 -- ARGV[4]  a name of 26 characters for the quota, such as the start of its SHA-1

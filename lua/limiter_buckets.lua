@@ -3,7 +3,10 @@
 -- all calls of the source are charged to. All are taken together, or none.
 --
 -- Sections of the quota (ARGV[3]) for them, each with a number for its policy's name first:
---   W reach, units in it, units that LOW may use     an exact ring of the last slots
+--   S reach in us, units in it, units that LOW may use, grain in us, ns a unit of the pace
+--     (0: not paced), units at once by the pace, units of these kept for HIGH, units that
+--     the last calls before a loss of the state may have used at once
+--                                                    a sliding-window log of slots and units
 --   G ns a unit, units at once, units kept for HIGH, whether levels are told, us for which
 --     it is remembered that it was used     a bucket
 --   P least, most                                    us between two slots
@@ -57,11 +60,40 @@ local function turn(b)
   if b.known == 1 and now >= b.till then b.known, b.over = 0, b.till end
 end
 
--- The last slots, the earliest first.
-local function ringed(b, slot, units)
-  local p = #b.ring - 15
-  while p > 0 and number(b.ring, p) > slot do p = p - 16 end
-  b.ring = sub(sub(b.ring, 1, p + 15) .. string.rep(format('%16d', slot), units) .. sub(b.ring, p + 16), -16 * b.s[3])
+-- A sliding-window log has entries of 32 digits, a moment and units, the earliest first. A
+-- slot is rounded up to a multiple of the grain, which bounds the entries of a reach; an
+-- entry holds its units until a reach after its moment. So in any window of a reach there
+-- are as many units as the limit at most, by the slots themselves too.
+
+-- Adds units to the log at a slot; negative: removes as many as its entry has.
+local function logged(b, slot, units)
+  local moment = ceil(slot / b.s[5]) * b.s[5]
+  local p = #b.log - 31
+  while p > 0 and number(b.log, p) > moment do p = p - 32 end
+  local at, held = p + 32, 0
+  if p > 0 and number(b.log, p) == moment then at, held = p, number(b.log, p + 16) end
+  local left = max(0, held + units)
+  local entry = left > 0 and format('%16d%16d', moment, left) or ''
+  b.log, b.used = sub(b.log, 1, at - 1) .. entry .. sub(b.log, p + 32), b.used + left - held
+end
+
+-- The log of a state that was lost: all of the limit was used, the last units at once, those
+-- before them by the pace.
+local function relogged(b, s)
+  local chunks, rest = 50, s[3] - s[9]
+  for n = chunks, 1, -1 do
+    local units = floor(rest * n / chunks) - floor(rest * (n - 1) / chunks)
+    if units > 0 then logged(b, birth + horizon - floor((n - 1) * rest * s[6] / 1000 / chunks), units) end
+  end
+  logged(b, birth + horizon, s[9])
+end
+
+-- The moment at which a log is whole again by its pace, of which units were removed.
+local function repaced(b)
+  b.tat = 0
+  for p = 1, #b.log, 32 do
+    b.tat = max(b.tat, number(b.log, p) - b.s[5]) + ceil(number(b.log, p + 16) * b.s[6] / 1000)
+  end
 end
 
 -- A bucket is a moment, tat, at which it is whole again: a call moves it on by its cost,
@@ -110,13 +142,20 @@ local function bucketsNow()
     if STRICTER[s.kind] then mine[#mine + 1] = spec[s.key] or s end
   end
   local load = {
-    W = function(b, s, text)
-      b.ring = text and sub(text, 17, -2) or ''
-      if b.was then
-        b.ring = string.rep(format('%16d', now + horizon), s[3])
-      elseif not text and now < birth + s[2] then
-        b.ring = string.rep(format('%16d', birth + horizon), s[3])
+    S = function(b, s, text)
+      b.tat, b.used, b.log = birth + quiet, 0, ''
+      if text then
+        b.tat, b.used, b.log = number(text, 17), number(text, 33), sub(text, 49, -2)
+      elseif b.was then
+        logged(b, now + horizon, s[3])
+      elseif now < birth + s[2] then
+        relogged(b, s)
       end
+      local p = 1
+      while p < #b.log and number(b.log, p) <= now - s[2] do
+        b.used, p = b.used - number(b.log, p + 16), p + 32
+      end
+      b.log = sub(b.log, p)
     end,
     G = function(b, s, text)
       b.tat = text and number(text, 17) or birth + quiet + ceil(s[2] * s[3] / 1000)
@@ -218,18 +257,12 @@ local function bucketsNow()
       return 2
     end,
     w = function(b, slot, units)
-      local text, back, given = format('%16d', slot), units + 0, 0
-      for p = #b.ring - 15, 1, -16 do
-        if given >= back then break end
-        if sub(b.ring, p, p + 15) == text then
-          b.ring = sub(b.ring, 1, p - 1) .. sub(b.ring, p + 16)
-          given = given + 1
-        end
+      if units + 0 < 0 then
+        logged(b, now, -units)
+      elseif slot + 0 > birth + horizon then -- otherwise it was lost
+        logged(b, slot + 0, -units)
       end
-      -- For slots yet to come others may have been dropped, which leave the reach only then.
-      -- Whether the ring is full now does not tell: others were given back since.
-      if slot + 0 > now then ringed(b, slot - b.s[2], given) end
-      if back < 0 then ringed(b, now, -back) end
+      repaced(b)
       return 2
     end,
     n = function(b, ticket, how, units, slot, left, till, slack)

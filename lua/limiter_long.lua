@@ -22,10 +22,10 @@ state = redis.call('GET', KEYS[1])
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
 -- The sections of a quota: kind, key, and its numbers.
-local WIDTH = {L = 7, R = 3, D = 2, W = 4, G = 6, P = 3, N = 6, C = 4, H = 1}
+local WIDTH = {L = 7, R = 3, D = 2, S = 9, G = 6, P = 3, N = 6, C = 4, H = 1}
 -- Those with scopes (limiter_scopes), and for each number behind the name whether the
 -- greater (+) or the lesser (-) is the stricter.
-local STRICTER = {W = '+--', G = '+-+++', P = '++', N = '-++++', C = '--+', H = ''}
+local STRICTER = {S = '+--++-++', G = '+-+++', P = '++', N = '-++++', C = '--+', H = ''}
 local function sections(text)
   local all, i = {}, 50
   while i <= #text do
@@ -174,7 +174,7 @@ if seen and before ~= held then
         newTats[#newTats + 1] = tat
       end
     elseif s.kind == 'R' then
-      newRings[#newRings + 1] = o and ringOf[s.key] or string.rep(format('%16d', now + horizon), s[2])
+      newRings[#newRings + 1] = o and ringOf[s.key] or string.rep(format('%16d', now + horizon), max(s[2], s[3]))
     elseif s.kind == 'D' and not o then
       dayEnd, used, uncounted = 0, 0, 1
     end
@@ -201,7 +201,7 @@ if lost and not looking then
   birth, epoch, braked, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
   tats, rings = {now, now, now}, {}
   for n = 1, #T do tats[n] = max(now + quiet, brake) + max(B[n] - 1, 0) * T[n] end
-  for n = 1, #reach do rings[n] = string.rep(format('%16d', now + horizon), slots[n]) end
+  for n = 1, #reach do rings[n] = string.rep(format('%16d', now + horizon), max(slots[n], lowSlots[n])) end
 elseif back > 0 then
   now = last -- a small step back: time stands still
 end
@@ -262,7 +262,8 @@ while happened[i] do
     if slot > birth then
       if day and slot > dayBorn and slot < dayEnd - MARGIN and used > 0 then used = used - 1 end
       for n = 1, #rings do
-        for p = #rings[n] - 15, 1, -16 do
+        -- The ring of one lane keeps the slot: two lanes may have slots of one moment.
+        for p = min(slots[n], lowSlots[n]) > 0 and #rings[n] - 15 or 0, 1, -16 do
           if number(rings[n], p) == slot then
             -- For a slot yet to come another one was dropped, which may leave the reach only then.
             local ahead = slot > now and format('%16d', slot - reach[n]) or ''

@@ -8,12 +8,17 @@ local function scoped()
   -- The earliest slot by a bucket, from at on (huge: that is not known), and which part of
   -- it is left.
   local wait = {
-    W = function(b, s, units, low)
-      local most, n = low and s[4] or s[3], #b.ring / 16
-      units = min(units, most) -- what costs more than there is waits for all of it
-      local p = n - (most - units)
-      if p < 1 then return 0, (most - n) / most end
-      return number(b.ring, 16 * p - 15) + s[2], 0
+    S = function(b, s, units, low)
+      local most = low and s[4] or s[3]
+      local slot, free, p = 0, most - b.used, 1
+      local part = free / most
+      if units == 0 then return 0, part end
+      if s[6] > 0 then slot = b.tat - floor((s[7] - 1 - (low and s[8] or 0)) * s[6] / 1000) end
+      units = min(units, most) -- a call that costs more than the limit waits for an empty log
+      while free < units and p < #b.log do
+        slot, free, p = max(slot, number(b.log, p) + s[2]), free + number(b.log, p + 16), p + 32
+      end
+      return slot, part
     end,
     G = function(b, s, units, low)
       local kept = low and s[4] or 0
@@ -44,7 +49,11 @@ local function scoped()
 
   local tickets = 0
   local charge = {
-    W = function(b, _, units, slot) ringed(b, slot, units) end,
+    S = function(b, s, units, slot)
+      if units == 0 then return end
+      logged(b, slot, units)
+      if s[6] > 0 then b.tat = max(b.tat, slot) + ceil(units * s[6] / 1000 / ramp) end
+    end,
     G = function(b, s, units, slot)
       graze(b, slot)
       b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp)
@@ -180,17 +189,15 @@ local function scoped()
     redis.call('SET', b.key, table.concat(text), 'PX', format('%.0f', max(1000, ceil(life / 1000))))
   end
   local save = {
-    W = function(b, s)
-      redis.call('SET', b.key, format('%16d', birth) .. (b.ring ~= '' and b.ring or format('%16d', 0)) .. s.kind, 'PX', format('%.0f', ceil((s[2] + horizon) / 1000) + 1000))
-      local p = 1
-      while p < #b.ring and number(b.ring, p) <= now - s[2] do p = p + 16 end
-      return s[3] - (#b.ring + 1 - p) / 16, 0, p < #b.ring and number(b.ring, p) + s[2] or 0
+    S = function(b, s)
+      redis.call('SET', b.key, format('%16d%16d%16d', birth, b.tat, b.used) .. b.log .. s.kind, 'PX', format('%.0f', ceil((s[2] + horizon) / 1000) + 1000))
+      return max(0, s[3] - b.used), 0, #b.log > 0 and number(b.log, 1) + s[2] or 0
     end,
     G = function(b, s)
       local spells = {}
       for n, spell in ipairs(b.spells) do spells[2 * n - 1], spells[2 * n] = spell[1], spell[2] end
       keep(b, max(0, b.tat - now) + s[6] + 1000000, b.tat, b.top, unpack(spells))
-      return min(s[3], floor(s[3] - (b.tat - now) * 1000 / s[2])), 0, 0
+      return max(0, min(s[3], floor(s[3] - (b.tat - now) * 1000 / s[2]))), 0, 0
     end,
     P = function(b)
       keep(b, max(0, b.next - now) + 1000000, b.next)

@@ -37,9 +37,9 @@ local function slotOf(first, second)
     if b > slot then slot, why = b, index[l / 3 + 1] end
   end
   for n = 1, #reach do
-    local ring = rings[n]
-    local most = max(1, floor((first == 1 and slots[n] or lowSlots[n]) * ramp))
-    local s = #ring >= 16 and number(ring, #ring - 15) or 0
+    local ring, share = rings[n], first == 1 and slots[n] or lowSlots[n]
+    local most = share > 0 and max(1, floor(share * ramp)) or huge -- not charged to this lane
+    local s = share > 0 and #ring >= 16 and number(ring, #ring - 15) or 0
     if #ring >= 16 * most then s = max(s, number(ring, #ring - 16 * most + 1) + reach[n]) end
     if s > slot then slot, why = s, ringIndex[n] end
   end
@@ -54,8 +54,9 @@ local function take(slot, first)
     tats[lane] = ceil(max(tats[lane], slot) + T[lane] / ramp)
   end
   for r = 1, #reach do
-    rings[r] = rings[r] .. format('%16d', slot)
-    if #rings[r] > 16 * slots[r] then rings[r] = sub(rings[r], -16 * slots[r]) end
+    if (first == 1 and slots[r] or lowSlots[r]) > 0 then
+      rings[r] = sub(rings[r] .. format('%16d', slot), -16 * max(slots[r], lowSlots[r]))
+    end
   end
   if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
   if day then
@@ -119,7 +120,10 @@ local function interval(first, second)
   for l = 0, #T - 3, 3 do
     most = max(most, T[l + first] > 0 and T[l + first] or T[l + second])
   end
-  for r = 1, #reach do most = max(most, reach[r] / (first == 1 and slots[r] or lowSlots[r])) end
+  for r = 1, #reach do
+    local share = first == 1 and slots[r] or lowSlots[r]
+    if share > 0 then most = max(most, reach[r] / share) end
+  end
   return most / ramp
 end
 

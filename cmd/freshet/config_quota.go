@@ -23,7 +23,12 @@ func (s SourceConfig) quota() limiter.Config {
 	q.Lease = s.Timeout + leaseRoom
 	q.Credentials = max(1, len(s.Credentials))
 	q.Endpoints = len(s.endpoints())
-	q.Costs = s.leastCosts()
+	q.Costs = s.costRanges()
+	for _, r := range s.Announced {
+		if r.Cost != "" {
+			q.Settled = append(q.Settled, r.Policy)
+		}
+	}
 	q.Halts = map[string]string{}
 	if len(s.Credentials) > 0 { // also one that is listed alone: by its name it is halted
 		q.Halts[source.BlockCredential] = "{credential}"
@@ -39,28 +44,30 @@ func (s SourceConfig) quota() limiter.Config {
 	return q
 }
 
-// leastCosts are the least that a document is estimated to cost, of each unit that one
-// names.
-func (s SourceConfig) leastCosts() map[string]int {
-	least, documents := map[string]int{}, 0
+// costRanges returns the units that the cheapest and the dearest document are estimated to
+// cost, by unit. A document that does not name a unit costs 1 of it.
+func (s SourceConfig) costRanges() map[string]limiter.CostRange {
+	ranges, documents := map[string]limiter.CostRange{}, 0
 	named := map[string]int{}
 	for _, f := range s.Facets {
 		for _, d := range f.Documents {
 			documents++
 			for unit, n := range d.Cost {
-				if before, known := least[unit]; !known || n < before {
-					least[unit] = n
+				r, known := ranges[unit]
+				if !known {
+					r = limiter.CostRange{Min: n, Max: n}
 				}
+				ranges[unit] = limiter.CostRange{Min: min(r.Min, n), Max: max(r.Max, n)}
 				named[unit]++
 			}
 		}
 	}
 	for unit, n := range named {
-		if n < documents { // of the others it is one
-			least[unit] = min(least[unit], 1)
+		if r := ranges[unit]; n < documents {
+			ranges[unit] = limiter.CostRange{Min: min(r.Min, 1), Max: max(r.Max, 1)}
 		}
 	}
-	return least
+	return ranges
 }
 
 // endpoints are the source's documents, as quotas know them, with their facets.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,5 +108,55 @@ sources:
 		mu.Lock()
 		defer mu.Unlock()
 		return calls["Bearer renewed"] > 3
+	})
+}
+
+// A credential from the environment whose refusal ends is used again under a quota for the
+// whole source, although its secret never changes: one call probes it.
+func TestRefusedCredential_IsProbedWithItsOldSecret(t *testing.T) {
+	t.Setenv("FIRST_TOKEN", "first")
+	t.Setenv("SECOND_TOKEN", "second")
+	var accepts atomic.Bool
+	var refused, accepted atomic.Int64 // calls with the first credential
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer first" {
+			if !accepts.Load() {
+				refused.Add(1)
+				http.Error(w, "{}", http.StatusUnauthorized)
+				return
+			}
+			accepted.Add(1)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"key":%q}`, r.URL.Path)
+	}))
+	t.Cleanup(upstream.Close)
+	d := startDev(t, "--no-demo", "--config", write(t, `
+sources:
+  api:
+    baseURL: https://api.example
+    auth: {header: Authorization, prefix: "Bearer "}
+    timeout: 2s
+    credentials:
+      - {name: one, secretEnv: FIRST_TOKEN}
+      - {name: two, secretEnv: SECOND_TOKEN}
+    quota: {policies: [{name: second, limit: 200, window: 1s}]}
+    facets: {thing: {documents: {thing: {path: "/thing/{key}"}}}}
+`), "--upstream", upstream.URL, "--data-dir", t.TempDir())
+	n := 0
+	fetch := func() {
+		n++
+		if status, text := d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d?wait=25s", d.api, n)); status != http.StatusOK {
+			t.Fatalf("read of k%d: got %d %s, want 200", n, status, text)
+		}
+	}
+	within(t, patience, "the credential is halted", func() bool {
+		fetch()
+		return refused.Load() > 0 && d.sum("rate_limiter_scopes_halted") > 0
+	})
+	accepts.Store(true)
+	within(t, patience, "the credential is used again", func() bool {
+		fetch()
+		return accepted.Load() > 3
 	})
 }

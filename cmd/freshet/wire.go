@@ -194,10 +194,11 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	pages, beside := p.console(sources, guard, meters, h, dead, ask)
+	waiting := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.opening, p.log)
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), ResponseMemory: p.config.Query.responseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Needs{
-		Store: p.store, Sources: known, Requests: wishes{p.producer, bounds}, Settles: settles{p}, Waits: p.lag, Guard: guard, Meters: meters, Reads: readers{prefetched},
+		Store: p.store, Sources: known, Requests: wishes{p.producer, bounds}, Settles: settles{p}, Waits: waiting, Guard: guard, Meters: meters, Reads: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
@@ -207,6 +208,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
+	behind.run(waiting.Run)
 	behind.run(beside)
 	if bounds != nil {
 		behind.run(bounds.Run)

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+)
+
+// measured is a lag of 380 records, worked off at 20 a second.
+type measured struct{ known bool }
+
+func (m measured) Wait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+	return 19 * time.Second, time.Now(), m.known
+}
+func (m measured) Records(string, schemas.Lane) (int64, bool) { return 380, true }
+
+// The waiting time is never less than the limiter's own.
+func TestWaits_UseTheLimiter(t *testing.T) {
+	for name, c := range map[string]struct {
+		lag     bool
+		opening limiter.Opening
+		err     error
+		want    time.Duration
+		known   bool
+	}{
+		"flowing":              {true, limiter.Opening{PerSecond: 20}, nil, 19 * time.Second, true},
+		"the day is used up":   {true, limiter.Opening{In: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
+		"used up, no lag":      {false, limiter.Opening{In: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
+		"a lower limit":        {true, limiter.Opening{PerSecond: 10}, nil, 38 * time.Second, true},
+		"stopped":              {true, limiter.Opening{Never: true, PerSecond: 20}, nil, 0, false},
+		"nothing is known":     {false, limiter.Opening{PerSecond: 20}, nil, 19 * time.Second, false},
+		"Redis does not reply": {true, limiter.Opening{In: time.Hour}, errors.New("down"), 19 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				open := func(context.Context, string) (limiter.Opening, error) { return c.opening, c.err }
+				w := newWaits(measured{c.lag}, []string{"api"}, open, slog.New(slog.DiscardHandler))
+				go func() { _ = w.Run(t.Context()) }()
+				synctest.Wait()
+				got, _, known := w.Wait("api", schemas.High)
+				if known != c.known || known && got != c.want {
+					t.Errorf("got %v, known %v; want %v, known %v", got, known, c.want, c.known)
+				}
+			})
+		})
+	}
+}

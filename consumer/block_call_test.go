@@ -1,0 +1,82 @@
+package consumer_test
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// refuseOne has the upstream refuse calls for the entity a alone, for 30 s each, and counts them.
+func (r *rig) refuseOne() *atomic.Int64 {
+	var refused atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Get("ocid") == "a" {
+			refused.Add(1)
+			w.Header().Set("Retry-After", "30")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = w.Write([]byte(`{"a":1}`))
+	}, func(c *source.Config) {
+		c.Rules = append([]source.Rule{{Status: 429, Class: source.Quota, Block: source.BlockCall}}, c.Rules...)
+	})
+	return &refused
+}
+
+// A refusal of one call with a time is a retry row before its offset is committed, so that its
+// partition goes on and another worker does not call before the time.
+func TestBlockCall_BecomesADurableRetry(t *testing.T) {
+	r := newRig(t)
+	refused := r.refuseOne()
+	stop := r.work(schemas.High)
+	from := time.Now()
+	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.wishAll(numbered("k", 20), schemas.High, schemas.CacheMiss)
+	r.untilCommitted(schemas.High)
+	s := r.status("a")
+	if s.State != store.Retrying || s.Rounds != 0 || s.Until.Sub(from) < 30*time.Second {
+		t.Errorf("got %s after %v, round %d; want RETRYING after at least 30s, round 0", s.State, s.Until.Sub(from), s.Rounds)
+	}
+	if now := time.Now(); !now.Before(s.Until) {
+		t.Errorf("got the commit %v after the time of the retry, want it before", now.Sub(s.Until))
+	}
+	stop()
+	r.work(schemas.High)
+	r.wish("b", schemas.High, schemas.CacheMiss)
+	r.untilStored("b")
+	r.untilCommitted(schemas.High)
+	if got := refused.Load(); got != 1 {
+		t.Errorf("got %d calls for the refused entity, want 1", got)
+	}
+}
+
+// A worker that dies between the retry row and the commit leaves a record that the next worker
+// does not call for again.
+func TestBlockCall_SurvivesAWorkerThatDiesBeforeItsCommit(t *testing.T) {
+	r := newRig(t)
+	refused := r.refuseOne()
+	result := r.wish("a", schemas.High, schemas.CacheMiss)
+	// The dead worker has begun the fetch, was refused, and has written the row.
+	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
+	_, number, err := r.requests.Begin(t.Context(), request, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := store.Status{
+		Entity: entity("a"), State: store.Retrying, Reason: string(schemas.Outage), Number: number, Lane: schemas.High,
+		Until: time.Now().Add(30 * time.Second), Since: time.Now(), UpdatedAt: time.Now(),
+	}
+	if err := r.db.Fail(t.Context(), row, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.work(schemas.High)
+	r.untilCommitted(schemas.High)
+	if got := refused.Load(); got != 0 {
+		t.Errorf("got %d calls for the refused entity, want 0", got)
+	}
+}
