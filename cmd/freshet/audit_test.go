@@ -117,6 +117,7 @@ func hasWords(e settings.Entry, words []string) bool {
 // Each route that changes something is called once on a running product. Its audit entry has
 // the actor, the act, and the subject in words that are given here.
 func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.buried("audited", 3)
 	var job, key string
@@ -150,6 +151,14 @@ func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
 		{
 			"POST /admin/v1/entities/enable", func() { d.send("POST", "/admin/v1/entities/enable", entities(`"keys":["two"]`)) },
 			[]string{"entities-enable", "nexon", `"entities":1`, `"two"`},
+		},
+		{
+			"POST /admin/v1/entities/pin", func() { d.send("POST", "/admin/v1/entities/pin", entities(`"keys":["two"],"tier":"hot"`)) },
+			[]string{"entities-pin", "nexon", `"two"`, `"hot"`},
+		},
+		{
+			"POST /admin/v1/entities/unpin", func() { d.send("POST", "/admin/v1/entities/unpin", entities(`"keys":["two"]`)) },
+			[]string{"entities-unpin", "nexon", `"two"`},
 		},
 		{
 			"DELETE /admin/v1/snapshots/{source}/{facet}/{key}", func() { d.send("DELETE", "/admin/v1/snapshots/nexon/character/one", nil) },
