@@ -39,8 +39,8 @@ type rig struct {
 	shown     schemas.DeadLetter
 	planned   letters.Planned
 	jobs      []store.LetterJob
-	broken    error // of whatever is asked
-	refusing  error // of what is ordered
+	broken    error // of every read
+	refusing  error // of every act
 	// uncounted is why letters can't be counted. together, unless it is nil, is closed when
 	// four reads of letters have begun; until then they wait.
 	uncounted error
