@@ -62,7 +62,6 @@ func (d *dev) inForce(revision int64, limit, target int) {
 }
 
 func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
 	d.said(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
@@ -141,7 +140,6 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 }
 
 func TestTheLimiterIsShownForPeopleAndForPrograms(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
 	within(t, patience, "a report of who is idle", func() bool {

@@ -63,7 +63,6 @@ type court struct {
 
 func newCourt(t *testing.T) *court {
 	t.Helper()
-	t.Parallel()
 	c := &court{status: "진행중", calls: map[string]int{}}
 	upstream := httptest.NewServer(c)
 	t.Cleanup(upstream.Close)

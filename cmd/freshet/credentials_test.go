@@ -48,7 +48,6 @@ func TestEachCallGoesWithTheCredentialThatHasMostLeft(t *testing.T) {
 // Of two credentials the one that is refused is stopped alone: every entity is fetched with
 // the other, and with both again once its file holds another secret.
 func TestAnExpiredCredentialIsDoneWithoutUntilItsFileChanges(t *testing.T) {
-	t.Parallel()
 	var mu sync.Mutex
 	calls := map[string]int{} // by the secret and the status
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

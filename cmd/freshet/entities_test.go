@@ -24,7 +24,6 @@ func prefetching(t *testing.T) string {
 }
 
 func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo", "--config", prefetching(t))
 	const n = 1200 // in files, each of which SQLite takes in time on a busy machine
 	var files []string
@@ -110,7 +109,6 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 }
 
 func TestASnapshotIsPrintedRefreshedAndDeletedByCommand(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	const name = "nexon/character/somebody"
 	d.said(2, []string{"must be source/facet/key"}, "snapshot", "get", "nexon/character")
@@ -136,7 +134,6 @@ func TestASnapshotIsPrintedRefreshedAndDeletedByCommand(t *testing.T) {
 
 // TestWhatWasDeletedIsServedNoMore reads from the memory in front of the store.
 func TestWhatWasDeletedIsServedNoMore(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
 	d.said(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh brings it back

@@ -55,7 +55,6 @@ func TestCommandsOfRedisAreMeasuredByNameAndScriptsByTheirs(t *testing.T) {
 }
 
 func TestEveryHistogramHasBothKindsOfBuckets(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.api+"/metrics", http.NoBody)

@@ -25,7 +25,6 @@ func (d *dev) as(token string, args ...string) (code int, stdout, stderr string)
 }
 
 func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh) // a stop in the middle of a start is another test's
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
@@ -68,7 +67,6 @@ func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
 }
 
 func TestWhereKeysAreAskedForTheAdminAPITakesNoOthers(t *testing.T) {
-	t.Parallel()
 	token := strings.Repeat("0123456789abcdef", 4)
 	d := startDev(t, "--no-demo", "--config", write(t, "access: {adminTokenFile: "+write(t, token+"\n")+"}\n"))
 	for _, args := range [][]string{{"settings", "get"}, {"stop", "--yes"}, {"limiter"}, {"keys", "list"}, {"settings", "audit"}} {
@@ -129,7 +127,6 @@ func TestATokenThatWouldTravelInClearIsWarnedOf(t *testing.T) {
 }
 
 func TestKeysAreAskedForFromTheNextStartOn(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	_, key, _ := d.as("", "keys", "create", "--name", "on-call", "--scopes", "admin")
@@ -211,7 +208,6 @@ func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
 }
 
 func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	stop := func(header, value string) int {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.api+"/admin/v1/sources/nexon/stop", http.NoBody)

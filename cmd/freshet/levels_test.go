@@ -49,7 +49,6 @@ func TestALevelGoesBackByItself(t *testing.T) {
 }
 
 func TestTheLevelIsChangedByCommandWhileItRuns(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	said := func(args ...string) (int, string, string) {
 		return command(t, []string{"FRESHET_OPS_LISTEN=" + strings.TrimPrefix(d.api, "http://")}, append([]string{"log"}, args...)...)

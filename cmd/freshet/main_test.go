@@ -149,7 +149,6 @@ func (d *dev) until(what, key string, holds func(read) bool) read {
 func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH" }
 
 func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	// A machine that is busy may take longer to ask Redis than a read waits for it.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
@@ -196,7 +195,6 @@ func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
 }
 
 func TestWhatDevPrintsLeadsSomewhere(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	for _, want := range []string{
 		"\n\n  Console    " + d.api + "/console ", "Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
@@ -235,7 +233,6 @@ func TestTheDemoMakesLoadByItself(t *testing.T) {
 }
 
 func TestAFolderKeepsSnapshotsAndTopics(t *testing.T) {
-	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	d.until("a fresh answer", "somebody", isFresh)
@@ -251,7 +248,6 @@ func TestAFolderKeepsSnapshotsAndTopics(t *testing.T) {
 }
 
 func TestHostileKeysNeverChangeWhatIsCalled(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that takes any key, in path and query
 	config := `
 sources:

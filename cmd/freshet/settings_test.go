@@ -47,7 +47,6 @@ func (d *dev) state() settings.State {
 }
 
 func TestSettingsAreReadChangedRefusedAndTakenBackByCommand(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	table := d.said(0, nil, "settings", "get")
 	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowCeilings none none"} {
@@ -98,7 +97,6 @@ func TestSettingsAreReadChangedRefusedAndTakenBackByCommand(t *testing.T) {
 }
 
 func TestASourceIsStoppedAndResumedByCommand(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	d.said(2, []string{"give --yes"}, "stop") // nobody is at a terminal here
 	if d.state().Stopped {
@@ -117,7 +115,6 @@ func TestASourceIsStoppedAndResumedByCommand(t *testing.T) {
 }
 
 func TestOfSeveralSourcesOneIsNamedOrAllAreTaken(t *testing.T) {
-	t.Parallel()
 	source := "quota: {policies: [{name: second, limit: 500, window: 1s}]}, facets: {f: {documents: {d: {path: \"/{key}\"}}}}"
 	file := write(t, fmt.Sprintf("sources:\n  a: {baseURL: http://a.example, %s}\n  b: {baseURL: http://b.example, %s}\n", source, source))
 	d := startDev(t, "--no-demo", "--config", file)

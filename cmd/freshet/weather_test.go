@@ -118,7 +118,6 @@ func (d *dev) control(url, text string) {
 }
 
 func TestTheLinesThatDevPrintsBreakTheUpstreamAndMendIt(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	lines := regexp.MustCompile(`: +curl -d '([^']+)' (http://\S+)\n`).FindAllStringSubmatch(d.text, -1)
 	if len(lines) != 2 {
