@@ -101,6 +101,7 @@ func (r *rig) outstanding(client string) int64 {
 // others in front of those: all of them are among the first 120 calls. In the order of
 // the topic they would be behind 400, and without the bound behind 2,000.
 func TestWorker_ServesClientsInTurn(t *testing.T) {
+	t.Parallel()
 	for _, slots := range []int{64, 512} { // fewer than the flood has outstanding, and more
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			r := newRig(t)

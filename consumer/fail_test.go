@@ -168,6 +168,7 @@ func (r *rig) failedBefore(key string, state store.StatusState) {
 }
 
 func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		state store.StatusState
 		hold  string
@@ -209,6 +210,7 @@ func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
 }
 
 func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset, simulator.BadKey} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
@@ -311,6 +313,7 @@ func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 }
 
 func TestProbe_ThatFailsIsNoFailureOfItsEntity(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.HTML200, simulator.InternalError, simulator.BadParameter} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)

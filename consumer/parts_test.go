@@ -72,6 +72,7 @@ func (q part) Halt(what string, first, most time.Duration) {
 }
 
 func TestRefusal_StopsItsPartOnceConfirmed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		refusals int64 // the entity's, and two known-good ones'
 		refuse   func(w http.ResponseWriter)

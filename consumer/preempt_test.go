@@ -51,6 +51,7 @@ func (s *stopped) waits() int {
 // A client whose credential is stopped fills all slots, or all memory, with requests that
 // wait for permits. Another client's request must be called all the same.
 func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		slots, held int   // held: how many requests of the flood wait for permits then
 		bytes       int64 // the first estimate of an entity is 1 MiB

@@ -89,6 +89,7 @@ func kinds(n int, kinds ...string) []string {
 }
 
 func TestHostileReader_StopsNothing(t *testing.T) {
+	t.Parallel()
 	for name, bad := range map[string][]string{
 		"600 made-up keys":      kinds(600, "400"),
 		"2,000 made-up keys":    kinds(2000, "400"),
@@ -135,6 +136,7 @@ func TestHostileReader_StopsNothing(t *testing.T) {
 }
 
 func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"400", "401", "429", "html", "page"} {
 		t.Run(kind, func(t *testing.T) {
 			r := newRig(t)
@@ -162,6 +164,7 @@ func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
 }
 
 func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		kind  string
 		known int

@@ -246,6 +246,7 @@ func (s *storm) blow(steps int) {
 }
 
 func TestMembersComeAndGoInAStorm(t *testing.T) {
+	t.Parallel()
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
 			t.Run("in order, and LOW stands back now and then", func(t *testing.T) {

@@ -155,6 +155,7 @@ func TestAPoisonedRecordBecomesADeadLetterByteForByteAndTheRestGoesOn(t *testing
 }
 
 func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		fault    simulator.Fault
 		reason   schemas.DeadLetterReason

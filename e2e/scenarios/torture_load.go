@@ -160,8 +160,11 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 	once := func(by string) string { return fmt.Sprintf("once-%s-%d", by, keys.Add(1)) }
 	every(time.Second/readRate, 1, func(rng *mathrand.Rand) {
 		a, key := l.cast[rng.IntN(len(l.cast))], keyOf(rng)
-		if n := rng.IntN(10); n == 0 {
+		switch rng.IntN(10) {
+		case 0:
 			key = once("read")
+		case 1: // a hostile reader: the upstream answers each of its made-up keys with 400
+			key = "refused-" + once("read")
 		}
 		hand(func() { l.read(ctx, a, key) })
 	})
