@@ -107,9 +107,9 @@ func inFolder(dir string, starters []string) ([]string, error) {
 }
 
 // callersOf returns the functions in these files that use one of the targets, directly or
-// through each other, sorted. Functions are told apart by name alone, methods included: a
-// name that two functions share counts for both, which can add a test and never leaves
-// one out.
+// through each other, sorted. The name of a method begins with a dot. Functions are told apart
+// by name alone, and so are methods: a name that two of them share counts for both, which can add
+// a test and never leaves one out.
 func callersOf(targets, files []string) ([]string, error) {
 	used := map[string]map[string]bool{} // function → names in its body
 	for _, file := range files {
@@ -119,10 +119,14 @@ func callersOf(targets, files []string) ([]string, error) {
 		}
 		for _, d := range parsed.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
-				if used[fn.Name.Name] == nil {
-					used[fn.Name.Name] = map[string]bool{}
+				name := fn.Name.Name
+				if fn.Recv != nil {
+					name = "." + name
 				}
-				collect(fn.Body, used[fn.Name.Name])
+				if used[name] == nil {
+					used[name] = map[string]bool{}
+				}
+				collect(fn.Body, used[name])
 			}
 		}
 	}
@@ -152,15 +156,17 @@ func callersOf(targets, files []string) ([]string, error) {
 
 // collect adds the names in a function's body. A name of package servicetest keeps the
 // package's name before it.
-func collect(body *ast.BlockStmt, into map[string]bool) {
+func collect(body ast.Node, into map[string]bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:
 			if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == servicePackage {
 				into[servicePackage+"."+n.Sel.Name] = true
 			} else {
-				into[n.Sel.Name] = true
+				into["."+n.Sel.Name] = true
 			}
+			collect(n.X, into)
+			return false
 		case *ast.Ident:
 			into[n.Name] = true
 		}
