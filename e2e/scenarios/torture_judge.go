@@ -102,6 +102,9 @@ const (
 	perFault    = 10
 	perThousand = 20
 	aftermath   = 15 * time.Second // until a session has ended, and its partitions have gone on
+	// A worker may call a known-good entity within confirmWithin of a call that failed: see
+	// consumer/doc.go.
+	confirmWithin = 2 * time.Second
 )
 
 // repeats says whether calls may be repeated because of a fault: a worker's, or of what it
@@ -146,7 +149,8 @@ func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneH
 		slices.SortFunc(own[key], time.Time.Compare)
 	}
 	due := func(times []time.Time, at time.Time) bool { return len(times) > 0 && !times[0].After(at) }
-	good, unanswered, without := 0, 0, 0
+	good, unanswered, without, confirming := 0, 0, 0, 0
+	var failures []time.Time // of calls that failed, as long as a confirming call may follow
 	faults, most := repeatable(done)
 	for _, a := range all {
 		switch {
@@ -158,6 +162,12 @@ func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneH
 			case due(own[a.Key], at):
 				own[a.Key] = own[a.Key][1:]
 			default:
+				failures = slices.DeleteFunc(failures, func(f time.Time) bool { return at.Before(f) || at.Sub(f) > confirmWithin })
+				if len(failures) > 0 {
+					failures = failures[1:]
+					confirming++
+					break
+				}
 				repeated++
 				if !slices.ContainsFunc(done, func(d doneHurt) bool { return d.repeats() && d.began.Before(at) && at.Before(d.ended.Add(aftermath)) }) {
 					without++
@@ -168,9 +178,12 @@ func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneH
 			}
 		case a.Status == 0:
 			unanswered++
+		case a.Fault == simulator.BadParameter || a.Fault == simulator.InternalError:
+			failures = append(failures, a.At)
 		}
 	}
 	t.figure("calls, answered, unanswered; records", "%d, %d, %d; %d", len(all), good, unanswered, len(requests))
+	t.figure("calls of known-good entities after a failure", "%d", confirming)
 	t.judge("calls that nobody needed", strconv.Itoa(repeated), fmt.Sprintf("<=%d of %d faults", most, faults), repeated-without <= most)
 	t.judge("  without a fault", strconv.Itoa(without), fmt.Sprintf("<=%d in a thousand", perThousand), 1000*without <= perThousand*good)
 	return repeated

@@ -155,6 +155,26 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	}
 }
 
+// A failed call explains one call of a known-good entity, and for a short time.
+func TestTortureJudge_AllowsOneConfirmingCallForEachFailure(t *testing.T) {
+	at := func(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
+	for name, test := range map[string]struct {
+		later []int // ms after the failure
+		want  int
+	}{
+		"one soon after": {[]int{500}, 0}, "two soon after": {[]int{500, 600}, 1}, "one later": {[]int{2500}, 1},
+	} {
+		calls := []called{{at(0), "refused1", 400, simulator.BadParameter}}
+		for _, ms := range test.later {
+			calls = append(calls, called{at(ms), "good", 200, ""})
+		}
+		var judged table
+		if got := judged.duplicates(arrivals(calls), nil, nil); got != test.want {
+			t.Errorf("%s: got %d calls that nobody needed, want %d", name, got, test.want)
+		}
+	}
+}
+
 func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 	began := time.Now()
 	of := func(part, victim string, from, to int) doneHurt {
