@@ -104,8 +104,9 @@ func TestWhoCannotCommitAtItsStopLeavesTheGroupInTime(t *testing.T) {
 	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	r.untilStored("a", "b", "c")
 	stop()
-	if err := <-ended; !errors.Is(err, kerr.RebalanceInProgress) {
-		t.Errorf("stopped with %v", err)
+	// The time to leave may end between two refusals or during one.
+	if err := <-ended; !errors.Is(err, kerr.RebalanceInProgress) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("stopped: got %v, want a refused commit or the end of the time to leave", err)
 	}
 	if !r.joined(0, 0) {
 		t.Error("it is a member still")
