@@ -65,10 +65,10 @@ e2e-long: ## the long forms of e2e on real services: hours; docs/testing.md list
 	$(GO) test -count=1 -timeout 2h ./limiter -seeds 300
 	$(MAKE) presets scenarios torture FAULTS=$${FAULTS:-200}
 
-seen: ## end-to-end tests on real services that judge rates and times; needs a quiet machine
+e2e-quiet: ## end-to-end tests on real services that judge rates and times; needs a quiet machine
 	@$(SERVICES); cd e2e && FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run 'Refresh|UpstreamFailure' . -quiet-machine
 
-seen-outage: ## a total outage at 350 calls/s on real services, and the recovery, judged (OUTAGE=10m)
+e2e-outage: ## a total outage at 350 calls/s on real services, and the recovery, judged (OUTAGE=10m)
 	@$(SERVICES); cd e2e && FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 120m -run TotalOutage . -outage=$${OUTAGE:-10m} -quiet-machine
 
 scenarios: ## the scenarios and targets of adr-013 on real services, judged (ONLY=herd SECONDS_EACH=30)
@@ -87,9 +87,9 @@ PRESETS := PresetUsesIts|PresetsLearn|CrashedHolders|EachCallGoesWith
 presets: ## each preset saturated for a minute against an upstream that enforces its contract, on a real Redis
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 20m -parallel 20 -run '$(PRESETS)' ./cmd/freshet -saturate=$${SATURATE:-60s} | grep -v '^=== '
 
-pictures: ## of the console's pages, wide and narrow, light and dark (DIR=pictures; those in docs/console are some of them)
-	@mkdir -p $${DIR:-pictures} && dir=$$(cd $${DIR:-pictures} && pwd) && cd e2e && \
-	FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 ./browser -run TestPages_AreAccessible -pictures $$dir && ls $$dir | wc -l
+screenshots: ## of the console's pages, wide and narrow, light and dark (DIR=screenshots; those in docs/console are some of them)
+	@mkdir -p $${DIR:-screenshots} && dir=$$(cd $${DIR:-screenshots} && pwd) && cd e2e && \
+	FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 ./browser -run TestPages_AreAccessible -screenshots $$dir && ls $$dir | wc -l
 
 simulate-day: ## days of prefetch in accelerated time, by what is shipped (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
 	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"
@@ -171,4 +171,4 @@ $(K6):
 k6: $(K6) # tells where it is, to scenarios that were started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets seen seen-outage scenarios scenario-reads observe torture pictures k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down

@@ -33,7 +33,7 @@ func composeServices(t *testing.T) map[string]composed {
 	return compose.Services
 }
 
-func TestCompose_ContainersHaveNoCapabilitiesAndAReadOnlyRoot(t *testing.T) {
+func TestCompose_DropsCapabilitiesAndRootWrites(t *testing.T) {
 	// These images write to their root file system; docker-compose.yml says where.
 	writes := map[string]bool{"kafka": true, "grafana": true}
 	services := composeServices(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-func TestComposePublishesOnLoopbackAloneAndMountsWhatExists(t *testing.T) {
+func TestCompose_PublishesOnLoopbackOnly(t *testing.T) {
 	type service struct {
 		Image          string
 		Ports, Volumes []string

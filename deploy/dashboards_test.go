@@ -28,7 +28,7 @@ type shown struct {
 	}
 }
 
-func TestEveryPanelCanBeReadAndHasAPlaceOfItsOwn(t *testing.T) {
+func TestDashboards_PanelsAreCompleteAndDoNotOverlap(t *testing.T) {
 	uids := map[string]bool{}
 	err := each("grafana/dashboards/*.json", func(name string, text []byte) error {
 		var d shown
@@ -99,7 +99,7 @@ func TestEveryPanelCanBeReadAndHasAPlaceOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestThePipelineHasTheGroupsOfTheADR(t *testing.T) {
+func TestPipelineDashboard_HasRowsOfADR013(t *testing.T) {
 	want := []string{"Rate limit overview", "Kafka lag trend", "Processing SLA", "Circuit breaker status", "Dead letters", "Prefetch"} // the last is ours
 	panels, err := Panels("5m")
 	if err != nil {
@@ -116,7 +116,7 @@ func TestThePipelineHasTheGroupsOfTheADR(t *testing.T) {
 	}
 }
 
-func TestPanelsFillInWhatGrafanaWould(t *testing.T) {
+func TestPanels_ReplaceGrafanaVariables(t *testing.T) {
 	panels, err := Panels("7m")
 	if err != nil {
 		t.Fatal(err)

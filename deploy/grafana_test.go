@@ -207,7 +207,7 @@ func (p panel) options(kind string) object {
 // update makes the golden-file tests write the files that they compare.
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestTheDashboardsAreThoseDescribed(t *testing.T) {
+func TestDashboards_MatchGoldenFiles(t *testing.T) {
 	for _, b := range []board{pipeline, readers, process} {
 		text, err := b.grafana()
 		if err != nil {

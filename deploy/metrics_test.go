@@ -160,7 +160,7 @@ func until(all []token, at, step int) int {
 	return max(0, min(at, len(all)))
 }
 
-func TestOnlyWhatIsToldIsAskedFor(t *testing.T) {
+func TestQueries_UseDocumentedMetrics(t *testing.T) {
 	d := readTold(t)
 	if len(d.labels) < 50 || len(d.families) < 5 || !slices.Contains(d.labels["freshet_settled_total"], "source") {
 		t.Fatalf("docs/metrics.md has changed its form: %d metrics, %d families", len(d.labels), len(d.families))
@@ -191,7 +191,7 @@ func TestOnlyWhatIsToldIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotToldIsFound(t *testing.T) {
+func TestFaults_FindUndocumentedMetrics(t *testing.T) {
 	d := readTold(t)
 	recorded := map[string]bool{"a:b:c": true}
 	for expr, want := range map[string]string{
@@ -217,7 +217,7 @@ func TestWhatIsNotToldIsFound(t *testing.T) {
 	}
 }
 
-func TestAHistogramsNameEndsInItsUnit(t *testing.T) {
+func TestFamily_KnowsEveryHistogram(t *testing.T) {
 	for name, kind := range readTold(t).kinds {
 		if is := family(name+"_sum") == name; kind == "histogram" && !is {
 			t.Errorf("Metrics does not know %s for a histogram", name)
@@ -228,7 +228,7 @@ func TestAHistogramsNameEndsInItsUnit(t *testing.T) {
 	}
 }
 
-func TestMetricsOfAnExpression(t *testing.T) {
+func TestMetrics_ReturnsNamesOfExpression(t *testing.T) {
 	got := Metrics(`histogram_quantile(0.5, sum by (le) (rate(freshet_db_batch_size_bucket{doing="freshet_no"}[5m]))) +
 		freshet_db_batch_size_sum > a:b:rate5m and freshet_dlq_message_count unless go_goroutines`)
 	if want := []string{"freshet_db_batch_size", "a:b:rate5m", "freshet_dlq_message_count"}; !slices.Equal(got, want) {

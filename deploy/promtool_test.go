@@ -87,12 +87,12 @@ func alerts(t *testing.T) map[string]alert {
 	return all
 }
 
-func TestPrometheusTakesTheRules(t *testing.T) {
+func TestRules_PassPromtool(t *testing.T) {
 	promtool(t, append([]string{"check", "rules"}, glob(t, "prometheus/rules/*.yml")...)...)
 	promtool(t, "check", "config", "prometheus/prometheus.yml")
 }
 
-func TestAlertmanagerTakesTheExample(t *testing.T) {
+func TestAlertmanager_RoutesBySeverity(t *testing.T) {
 	const config = "alertmanager/alertmanager.yml"
 	amtool(t, "check-config", config)
 	for severity, receiver := range map[string]string{"critical": "pager", "warning": "chat", "info": "digest"} {
@@ -106,7 +106,7 @@ func TestAlertmanagerTakesTheExample(t *testing.T) {
 	}
 }
 
-func TestEveryAlertHasACaseThatFiresItAndOneThatDoesNot(t *testing.T) {
+func TestAlerts_HaveFiringAndSilentCases(t *testing.T) {
 	type cases struct {
 		Tests []struct {
 			Name   string
@@ -139,7 +139,7 @@ func TestEveryAlertHasACaseThatFiresItAndOneThatDoesNot(t *testing.T) {
 	}
 }
 
-func TestEveryAlertSaysEnough(t *testing.T) {
+func TestAlerts_HaveSeverityTextsAndRunbook(t *testing.T) {
 	all := alerts(t)
 	if len(all) < 30 {
 		t.Fatalf("only %d alerts", len(all))
@@ -157,7 +157,7 @@ func TestEveryAlertSaysEnough(t *testing.T) {
 	}
 }
 
-func TestEveryAlertHasASectionOfTheRunbookAndEverySectionAnAlert(t *testing.T) {
+func TestRunbook_HasOneSectionForEachAlert(t *testing.T) {
 	all, book := alerts(t), text(t, "../docs/runbook.md")
 	sections := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(book, -1) {
@@ -181,7 +181,7 @@ func TestEveryAlertHasASectionOfTheRunbookAndEverySectionAnAlert(t *testing.T) {
 	}
 }
 
-func TestWhatSilencesAnAlertExists(t *testing.T) {
+func TestAlertmanager_InhibitsExistingAlerts(t *testing.T) {
 	type rules struct {
 		Inhibit []struct {
 			Sources []string `yaml:"source_matchers"`

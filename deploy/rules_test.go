@@ -17,7 +17,7 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-func TestEveryAlertSaysHowBadItIsAndWhatToDo(t *testing.T) {
+func TestAlerts_LinkToTheRunbook(t *testing.T) {
 	text, err := os.ReadFile("../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func (f *fleet) runDLQ(server *harness.Process, args ...string) (out lineTally) 
 	env, err := f.Configure("operator", f.Broker, "")
 	f.check(err)
 	before, began := peak(), time.Now()
-	c := exec.CommandContext(f.Context(), f.Binary, append(append([]string{"dlq"}, args...), "--addr", server.Found)...)
+	c := exec.CommandContext(f.Context(), f.Binary, append(append([]string{"dlq"}, args...), "--addr", server.Match)...)
 	var errs bytes.Buffer
 	c.Env, c.Stdout, c.Stderr = append(c.Environ(), env...), &out, &errs
 	if err := c.Run(); err != nil {

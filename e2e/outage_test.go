@@ -27,7 +27,7 @@ func designedProbes(length time.Duration) (all []time.Duration) {
 	return all
 }
 
-func TestTotalOutage_LeavesNothingBehind(t *testing.T) {
+func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	t.Parallel()
 	length := *outageLength
 	if length < 10*time.Second {

@@ -55,10 +55,10 @@ type figures struct {
 	memory              float64 // MB
 }
 
-// TestReads_AreServedBesideNginx measures fresh hits beside nginx' cache with the same bytes and
+// TestReads_CompareWithNginx measures fresh hits beside nginx' cache with the same bytes and
 // beside the least that a handler on the same database can do, and prints all in
 // one table. The rounds take turns, so that the machine's noise hits all alike.
-func TestReads_AreServedBesideNginx(t *testing.T) {
+func TestReads_CompareWithNginx(t *testing.T) {
 	longOnly(t)
 	round := *round
 	if round < time.Second || round%time.Second != 0 {
@@ -108,9 +108,9 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Proce
 		ours = add("freshet", "cold", encoding, api, hot, nil)
 		ours.beside, ours.measure = mirror, func() figures { return f.coldRound(t, w, cold, hot, encoding) }
 		if encoding == "zstd" {
-			add("echo, from memory", "hot", encoding, bare.Found+memory, hot, only(bare)).beside = mirror
-			add("echo and pgx", "hot", encoding, bare.Found, hot, only(bare)).beside = mirror
-			add("echo and pgx", "cold", encoding, bare.Found, cold, only(bare)).beside = mirror
+			add("echo, from memory", "hot", encoding, bare.Match+memory, hot, only(bare)).beside = mirror
+			add("echo and pgx", "hot", encoding, bare.Match, hot, only(bare)).beside = mirror
+			add("echo and pgx", "cold", encoding, bare.Match, cold, only(bare)).beside = mirror
 		}
 	}
 	for range readRounds {

@@ -91,7 +91,7 @@ func get(t *testing.T, h http.Handler, target string) string {
 // refreshedKeys are as many as the contract allows in about ten seconds.
 const refreshedKeys = 5000
 
-func TestRefresh_FetchesEachMissingEntityOnceWithinTheContract(t *testing.T) {
+func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
 	f := newFleet(t, "--latency", "30ms-1.7s")
 	f.worker()
 	api, keys := f.query(), harness.Keys("c", refreshedKeys)
@@ -113,7 +113,7 @@ func TestRefresh_FetchesEachMissingEntityOnceWithinTheContract(t *testing.T) {
 }
 
 // All entities are stale and half of them have changed.
-func TestRefresh_WritesOnlyWhatHasChanged(t *testing.T) {
+func TestRefresh_WritesOnlyChangedPayloads(t *testing.T) {
 	f := newFleet(t, "--latency", "30ms-300ms")
 	f.worker()
 	const n = refreshedKeys / 2

@@ -16,7 +16,7 @@ func scheduleSize() (n, rate int, within time.Duration) {
 	return size(900, 3000), 60, size(8*time.Second, 20*time.Second)
 }
 
-func TestScheduler_ForgetsNothingWhenKilled(t *testing.T) {
+func TestScheduler_LosesNothingWhenKilled(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
 	n, rate, within := scheduleSize()
@@ -28,7 +28,7 @@ func TestScheduler_ForgetsNothingWhenKilled(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-func TestScheduler_ForgetsNothingWhenKilledBesideWorkers(t *testing.T) {
+func TestScheduler_LosesNothingWhenKilledBesideWorkers(t *testing.T) {
 	t.Parallel()
 	n, rate, within := scheduleSize()
 	tt := newTimetable(t, n, rate, within)
@@ -42,7 +42,7 @@ func TestScheduler_ForgetsNothingWhenKilledBesideWorkers(t *testing.T) {
 
 // A scheduler is frozen with a claim until its lease has expired. Another takes the claim
 // over, workers fetch its entities, and the first one continues.
-func TestScheduler_FrozenBeyondItsLeaseRepeatsOneClaimAtMost(t *testing.T) {
+func TestScheduler_RepeatsOneClaimAfterItsLease(t *testing.T) {
 	t.Parallel()
 	n, rate, within := scheduleSize()
 	tt := newTimetable(t, n, rate, within)
@@ -71,7 +71,7 @@ func TestScheduler_FrozenBeyondItsLeaseRepeatsOneClaimAtMost(t *testing.T) {
 	tt.expectCalls(len(tt.harmedKeys))
 }
 
-func TestScheduler_ForgetsNothingWhenRedisHangs(t *testing.T) {
+func TestScheduler_LosesNothingWhenRedisHangs(t *testing.T) {
 	t.Parallel()
 	n, _, _ := scheduleSize()
 	tt := newTimetable(t, n, 100, size(5*time.Second, 10*time.Second))
@@ -92,7 +92,7 @@ func TestScheduler_ForgetsNothingWhenRedisHangs(t *testing.T) {
 
 // A broker of the test's own is frozen, the second time for longer than a record waits for
 // its ack. Such a record may be on the topic beside its repetition.
-func TestScheduler_ForgetsNothingWhenKafkaHangs(t *testing.T) {
+func TestScheduler_LosesNothingWhenKafkaHangs(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
 	tt := newTimetable(t, 3000, 100, 10*time.Second, func(tt *timetable) { tt.check(tt.StartKafka(t.Context())) })
@@ -124,7 +124,7 @@ func (tt *timetable) signalKafka(signal string) {
 }
 
 // Two schedulers enqueue without a worker until a minute's work waits, and then for a worker.
-func TestScheduler_EnqueuesNoMoreThanTheBudget(t *testing.T) {
+func TestScheduler_StaysWithinBudget(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
 	const rate, both = 20, 2
@@ -176,7 +176,7 @@ func (tt *timetable) expectNothingDuringAStop(api string) {
 
 // Two entities are refreshed shortly before they are due; one refresh fails. The first is due
 // again after its interval, and the other after its own backoff.
-func TestScheduler_MovesADueTimeByARefresh(t *testing.T) {
+func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	t.Parallel()
 	tt := newTimetable(t, 200, 100, 30*time.Second)
 	tt.worker()

@@ -286,7 +286,7 @@ func (c *testSource) retryNow(s store.Status) {
 // the topic is being created.
 func (c *testSource) deadLetters() int {
 	c.T.Helper()
-	n, err := c.DeadLettersOf(c.T.Context(), c.source)
+	n, err := c.SourceDeadLetters(c.T.Context(), c.source)
 	if err != nil {
 		c.T.Log(err)
 		return -1
@@ -305,7 +305,7 @@ func (c *testSource) indexed() []store.Letter {
 // lag returns how many records of both lanes are not committed, or -1 while Kafka's
 // coordinator moves.
 func (c *testSource) lag() int64 {
-	n, err := c.LagOf(c.T.Context(), c.source, schemas.High, schemas.Low)
+	n, err := c.SourceLag(c.T.Context(), c.source, schemas.High, schemas.Low)
 	if err != nil {
 		c.T.Log(err)
 		return -1

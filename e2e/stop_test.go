@@ -40,7 +40,7 @@ func TestWorker_FinishesItsCallsOnSIGTERM(t *testing.T) {
 	equal(t, "calls", f.stats().Arrivals, callsInFlight+1)
 }
 
-func TestWorker_EndsAtOnceOnASecondSIGTERM(t *testing.T) {
+func TestWorker_ExitsAtOnceOnSecondSIGTERM(t *testing.T) {
 	t.Parallel()
 	f, w, _ := slowWork(t)
 	took, code := f.terminate(w, true)

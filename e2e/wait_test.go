@@ -37,7 +37,7 @@ func (f *fleet) waitFor(method, url string) (w waited, err error) {
 
 // The worker and two query services are processes of their own, which may receive the
 // notification from different nodes of the Redis Cluster.
-func TestWait_ReturnsWhenAnotherProcessHasStored(t *testing.T) {
+func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	f := newClusterFleet(t, "--limit", "500/1s", "--latency", "300ms-400ms")
 	apis := []string{f.query(), f.query()}

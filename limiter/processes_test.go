@@ -193,8 +193,8 @@ func TestTheContractHoldsAcrossProcessesAndFaults(t *testing.T) {
 	f.stop("all processes stopped and resumed", 500*ms, f.workers...)
 	f.saturate(2 * time.Second)
 	f.outage("Redis killed and started with its data", 2*time.Second, true, f.redis.Kill, f.redis.Start)
-	f.outage("Redis killed and started empty", 300*ms, true, f.redis.Kill, func() { f.redis.Erase(); f.redis.Start() })
-	f.outage("Redis stopped", time.Second, false, f.redis.Stop, f.redis.Continue)
+	f.outage("Redis killed and started empty", 300*ms, true, f.redis.Kill, func() { f.redis.DeleteData(); f.redis.Start() })
+	f.outage("Redis stopped", time.Second, false, f.redis.Freeze, f.redis.Continue)
 	f.failover()
 }
 
@@ -274,7 +274,7 @@ func (f *fleet) failover() {
 		}
 		return text
 	}
-	replica.CutOff()
+	replica.StopReplication()
 	behind := state(replica)
 	f.flow(patience, 225)
 	if state(f.redis) == behind || state(replica) != behind {
@@ -304,7 +304,7 @@ func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
 	}
 	pass(lapse) // what is in hand would be given without Redis
 
-	server.Stop()
+	server.Freeze()
 	asked := time.Now()
 	waiter := make(chan error, 1)
 	go func() { waiter <- acquire() }()

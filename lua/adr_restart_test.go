@@ -42,7 +42,7 @@ func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
 		}, true},
 		"a failover": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
 			r := s.Replica()
-			r.CutOff()
+			r.StopReplication()
 			s.Kill()
 			r.Promote()
 			return r

@@ -30,7 +30,7 @@ func TestTheScriptsServeWhatAFailoverWouldLose(t *testing.T) {
 				var replica *servicetest.RedisServer
 				w.cutOff = func() {
 					replica = s.Replica()
-					replica.CutOff()
+					replica.StopReplication()
 				}
 				w.promote = func() {
 					s.Kill()

@@ -173,7 +173,7 @@ func TestARedisThatHangsIsNoticed(t *testing.T) {
 	f.hears(true)
 	f.goesOn()
 	hung := time.Now()
-	server.Stop()
+	server.Freeze()
 	f.hears(false)
 	if took := time.Since(hung); took > 4*time.Second { // 2 s, on a machine with time
 		t.Errorf("it took %v", took)
@@ -181,7 +181,7 @@ func TestARedisThatHangsIsNoticed(t *testing.T) {
 	server.Continue()
 	f.hears(true)
 	f.goesOn()
-	server.Stop()
+	server.Freeze()
 	f.stop() // without waiting for it
 	f.hears(false)
 	server.Continue()

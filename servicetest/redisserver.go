@@ -79,7 +79,7 @@ func (s *RedisServer) Replica(options ...string) *RedisServer {
 	s.t.Helper()
 	host, port, _ := net.SplitHostPort(s.Address)
 	r := PrivateRedis(s.t, append([]string{"--replicaof", host, port}, options...)...)
-	r.until("follows "+s.Address, func(ctx context.Context) bool {
+	r.waitUntil("follows "+s.Address, func(ctx context.Context) bool {
 		info, err := r.Client.Info(ctx, "replication").Result()
 		return err == nil && strings.Contains(info, "master_link_status:up")
 	})
@@ -101,11 +101,11 @@ func (s *RedisServer) Start() {
 		defer close(ended)
 		_ = server.Wait() // it was killed, or its output says why it ended
 	}()
-	s.until("answers", func(ctx context.Context) bool { return s.Client.Ping(ctx).Err() == nil })
+	s.waitUntil("answers", func(ctx context.Context) bool { return s.Client.Ping(ctx).Err() == nil })
 }
 
-// until waits until the condition holds, and gives up when the process ends.
-func (s *RedisServer) until(what string, holds func(ctx context.Context) bool) {
+// waitUntil waits until the condition holds, and gives up when the process ends.
+func (s *RedisServer) waitUntil(what string, holds func(ctx context.Context) bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
 	defer cancel()
@@ -122,8 +122,8 @@ func (s *RedisServer) until(what string, holds func(ctx context.Context) bool) {
 	}
 }
 
-// Stop makes it hang: the kernel still accepts connections for it.
-func (s *RedisServer) Stop() { s.signal(syscall.SIGSTOP) }
+// Freeze makes it hang: the kernel still accepts connections for it.
+func (s *RedisServer) Freeze() { s.signal(syscall.SIGSTOP) }
 
 // Continue ends a Stop. What was sent to it meanwhile it does now.
 func (s *RedisServer) Continue() { s.signal(syscall.SIGCONT) }
@@ -150,8 +150,8 @@ func (s *RedisServer) end() {
 	}
 }
 
-// Erase removes all it has kept on disk, between Kill and Start.
-func (s *RedisServer) Erase() {
+// DeleteData removes all it has kept on disk, between Kill and Start.
+func (s *RedisServer) DeleteData() {
 	s.t.Helper()
 	kept, err := filepath.Glob(filepath.Join(s.dir, "*"))
 	if err != nil {
@@ -164,10 +164,10 @@ func (s *RedisServer) Erase() {
 	}
 }
 
-// CutOff has a replica lose touch with its primary: from now on it misses what
+// StopReplication has a replica lose touch with its primary: from now on it misses what
 // happens there. Stopping it wouldn't do, for it would read on from the kernel
 // what was sent to it meanwhile.
-func (s *RedisServer) CutOff() {
+func (s *RedisServer) StopReplication() {
 	s.t.Helper()
 	s.replicaOf("127.0.0.1", "1") // nobody listens there
 }

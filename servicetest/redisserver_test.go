@@ -27,7 +27,7 @@ func set(t *testing.T, s *RedisServer, v string) {
 	}
 }
 
-func TestAPrivateRedisKeepsWhatItWasToldToKeepOverAKill(t *testing.T) {
+func TestPrivateRedis_KeepsAppendOnlyFileAcrossKill(t *testing.T) {
 	s := PrivateRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	set(t, s, "kept")
 	s.Kill()
@@ -36,18 +36,18 @@ func TestAPrivateRedisKeepsWhatItWasToldToKeepOverAKill(t *testing.T) {
 		t.Errorf("after a kill: %s", v)
 	}
 	s.Kill()
-	s.Erase()
+	s.DeleteData()
 	s.Start()
 	if v := value(t, s); v != redis.Nil.Error() {
 		t.Errorf("after its folder was erased: %s", v)
 	}
 }
 
-func TestAReplicaThatIsCutOffLosesTheTailAndCanBePromoted(t *testing.T) {
+func TestReplica_LosesLastWritesAndIsPromoted(t *testing.T) {
 	s := PrivateRedis(t)
 	set(t, s, "before")
 	r := s.Replica()
-	r.CutOff()
+	r.StopReplication()
 	set(t, s, "after")
 	s.Kill()
 	r.Promote()
@@ -57,9 +57,9 @@ func TestAReplicaThatIsCutOffLosesTheTailAndCanBePromoted(t *testing.T) {
 	set(t, r, "a primary takes it")
 }
 
-func TestAStoppedRedisAnswersNothingUntilItContinues(t *testing.T) {
+func TestPrivateRedis_FreezeStopsReplies(t *testing.T) {
 	s := PrivateRedis(t)
-	s.Stop()
+	s.Freeze()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := s.Client.Ping(ctx).Err(); err == nil {

@@ -26,14 +26,14 @@ func address(t testing.TB, variable, service string) string {
 	t.Helper()
 	value := os.Getenv(variable)
 	if value == "" {
-		missing(t, variable+" is not set", "a real "+service, `start it with: eval "$(scripts/services up)"`)
+		skipOrFail(t, variable+" is not set", "a real "+service, `start it with: eval "$(scripts/services up)"`)
 	}
 	return value
 }
 
-// missing ends a test that lacks something: it is skipped, or fails where nothing may
+// skipOrFail ends a test that lacks something: it is skipped, or fails where nothing may
 // be missing, as in CI.
-func missing(t testing.TB, what, needs, hint string) {
+func skipOrFail(t testing.TB, what, needs, hint string) {
 	t.Helper()
 	if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
 		t.Fatalf("%s, and FRESHET_TEST_REQUIRE is set: %s needs %s; %s", what, t.Name(), needs, hint)
@@ -47,7 +47,7 @@ func Program(t testing.TB, name, pack string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		missing(t, "there is no "+name, "it", "install it with: apt-get install -y --no-install-recommends "+pack)
+		skipOrFail(t, "there is no "+name, "it", "install it with: apt-get install -y --no-install-recommends "+pack)
 	}
 	return path
 }

@@ -53,7 +53,7 @@ func refused(args []string) string {
 	return ""
 }
 
-func TestEveryContainerRunsACommandThatFreshetHas(t *testing.T) {
+func TestContainers_RunExistingCommands(t *testing.T) {
 	seen := 0
 	for _, w := range judge(manifests(t)).workloads {
 		for _, c := range w.containers() {
@@ -97,7 +97,7 @@ func checked(t *testing.T, files map[string]string, c corev1.Container, dir stri
 	return string(text), err
 }
 
-func TestFreshetTakesTheConfigurationOfEachContainer(t *testing.T) {
+func TestConfig_IsValidForEachContainer(t *testing.T) {
 	files := manifests(t)
 	for _, w := range judge(files).workloads {
 		for _, c := range w.containers() {
@@ -108,7 +108,7 @@ func TestFreshetTakesTheConfigurationOfEachContainer(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatFreshetRefusesIsFound(t *testing.T) {
+func TestConfig_MistakesAreFound(t *testing.T) {
 	for _, s := range []struct{ file, old, now, fault string }{
 		{"config.yaml", "require: always", "require: allways", "access.require"},
 		{"config.yaml", "memory: 256MiB", "memories: 256MiB", "memories"},

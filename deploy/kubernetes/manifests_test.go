@@ -39,7 +39,7 @@ func manifests(t *testing.T) map[string]string {
 	return files
 }
 
-func TestTheManifestsFitTheAPITypesAndEachOther(t *testing.T) {
+func TestManifests_AreValid(t *testing.T) {
 	in := judge(manifests(t))
 	for _, fault := range in.faults {
 		t.Error(fault)
@@ -62,7 +62,7 @@ func kustomization(t *testing.T) kustomize.Kustomization {
 	return k
 }
 
-func TestTheKustomizationHasEveryManifestButTheExamples(t *testing.T) {
+func TestKustomization_ListsEveryManifest(t *testing.T) {
 	var want []string
 	for name := range manifests(t) {
 		if !strings.HasSuffix(name, ".example.yaml") {
@@ -75,7 +75,7 @@ func TestTheKustomizationHasEveryManifestButTheExamples(t *testing.T) {
 	}
 }
 
-func TestWhatTheExamplesMakeIsWhereThePodsAre(t *testing.T) {
+func TestExamples_UseTheSameNamespace(t *testing.T) {
 	namespace := kustomization(t).Namespace
 	for name, text := range manifests(t) {
 		objects, err := decode(text)
@@ -108,7 +108,7 @@ func rendered(t *testing.T) []runtime.Object {
 	return objects
 }
 
-func TestKustomizeReplacesEveryImageAndPutsAllInOneNamespace(t *testing.T) {
+func TestKustomize_SetsImageAndNamespace(t *testing.T) {
 	k := kustomization(t)
 	image := k.Images[0].NewName + ":" + k.Images[0].NewTag
 	containers := 0
@@ -145,7 +145,7 @@ func podsOf(o runtime.Object) workload {
 }
 
 // What is applied first, by its label, must hold all that the Job needs and no role.
-func TestTheFirstStepIsTheJobAndWhatItNeeds(t *testing.T) {
+func TestPrepareStep_HasTheJobAndItsNeeds(t *testing.T) {
 	var first []string
 	for _, o := range rendered(t) {
 		if meta := o.(metav1.Object); meta.GetLabels()["freshet/step"] == "prepare" {

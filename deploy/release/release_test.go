@@ -31,7 +31,7 @@ func read(t *testing.T) config.Project {
 	return p
 }
 
-func TestWhatGoreleaserDoesNotKnowIsFound(t *testing.T) {
+func TestConfig_RejectsUnknownFields(t *testing.T) {
 	for _, s := range []struct{ old, now string }{
 		{"version: 2", "version: 2\nversion: 2"},
 		{"mod_timestamp:", "mod_time:"},
@@ -48,7 +48,7 @@ func TestWhatGoreleaserDoesNotKnowIsFound(t *testing.T) {
 	}
 }
 
-func TestProgramsAreStaticAndTheSameWheneverTheyAreBuilt(t *testing.T) {
+func TestBuilds_AreStaticAndReproducible(t *testing.T) {
 	p := read(t)
 	if p.Version != 2 || len(p.Builds) != 1 || len(p.Archives) != 1 {
 		t.Fatalf("version %d, %d builds in %d sets of archives", p.Version, len(p.Builds), len(p.Archives))
@@ -74,7 +74,7 @@ func TestProgramsAreStaticAndTheSameWheneverTheyAreBuilt(t *testing.T) {
 	}
 }
 
-func TestWhatAReleaseTakesFromTheCheckoutExists(t *testing.T) {
+func TestRelease_FilesExist(t *testing.T) {
 	p := read(t)
 	patterns := []string{p.Builds[0].Main, p.DockersV2[0].Dockerfile}
 	for _, f := range p.Archives[0].Files {
@@ -87,7 +87,7 @@ func TestWhatAReleaseTakesFromTheCheckoutExists(t *testing.T) {
 	}
 }
 
-func TestEveryProgramHasItsBillAndAllOfItIsSigned(t *testing.T) {
+func TestRelease_HasSBOMsAndSignatures(t *testing.T) {
 	p := read(t)
 	if len(p.SBOMs) != 1 || p.SBOMs[0].Artifacts != "binary" || !slices.Contains(p.SBOMs[0].Args, "$artifact") || !slices.Contains(p.SBOMs[0].Args, "$document") {
 		t.Errorf("SBOMs: %+v", p.SBOMs)

@@ -4,5 +4,5 @@
 //
 //	cd e2e && go test ./browser                            # skips every test that needs Chromium if there is none
 //	cd e2e && FRESHET_TEST_REQUIRE=1 go test ./browser     # fails instead
-//	cd e2e && go test ./browser -run TestPages_AreAccessible -pictures /tmp/pictures
+//	cd e2e && go test ./browser -run TestPages_AreAccessible -screenshots /tmp/screenshots
 package browser

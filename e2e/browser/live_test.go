@@ -54,7 +54,7 @@ func TestLivePage_ShowsMarkupAsText(t *testing.T) {
 	}
 }
 
-func TestLivePage_SaysThatItIsOldAfterRevocation(t *testing.T) {
+func TestLivePage_ShowsStaleAfterRevocation(t *testing.T) {
 	b, console := openStill(t, "")
 	b.untilLive()
 	change(t, console, "revoke")

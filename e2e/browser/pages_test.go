@@ -18,7 +18,7 @@ import (
 //go:embed testdata/accessible.js
 var accessible string
 
-var pictures = flag.String("pictures", "", "write a picture of every page of the console to this absolute path of a folder")
+var screenshots = flag.String("screenshots", "", "write a picture of every page of the console to this absolute path of a folder")
 
 // pages are the pages of the console "busy". live: the page receives live data.
 var pages = []struct {
@@ -40,7 +40,7 @@ var pages = []struct {
 	{"refused", "/nowhere", false},
 }
 
-// TestPages_AreAccessible opens every page wide and narrow, light and dark. With -pictures it
+// TestPages_AreAccessible opens every page wide and narrow, light and dark. With -screenshots it
 // writes <page>-<width>-<theme>.png.
 func TestPages_AreAccessible(t *testing.T) {
 	b := newTab(t)
@@ -81,15 +81,15 @@ func (b *tab) inspect(name, url string, live bool) {
 			if width == 1280 && theme == "light" {
 				b.inspectTabKey(at)
 			}
-			if *pictures != "" {
-				b.picture(filepath.Join(*pictures, at+".png"), width)
+			if *screenshots != "" {
+				b.screenshot(filepath.Join(*screenshots, at+".png"), width)
 			}
 		}
 	}
 }
 
-// picture writes a picture of the whole page.
-func (b *tab) picture(file string, width int64) {
+// screenshot writes a picture of the whole page.
+func (b *tab) screenshot(file string, width int64) {
 	b.t.Helper()
 	height := evaluate[int64](b, `document.documentElement.scrollHeight`)
 	b.must(chromedp.EmulateViewport(width, height))

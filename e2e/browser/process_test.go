@@ -86,8 +86,8 @@ func startConsoles(t *testing.T) map[string]string {
 	t.Helper()
 	p := start(t, console, "^serving (.*)", "-test.run=^TestServe_ConsolesOnFakes$", "-serve")
 	var consoles map[string]string
-	if err := json.Unmarshal([]byte(p.Found), &consoles); err != nil {
-		t.Fatalf("%s: %v", p.Found, err)
+	if err := json.Unmarshal([]byte(p.Match), &consoles); err != nil {
+		t.Fatalf("%s: %v", p.Match, err)
 	}
 	return consoles
 }

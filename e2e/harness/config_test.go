@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// configured returns a site without processes, which Configure can be called on.
-func configured(t *testing.T) *Site {
+// newTestSite returns a site without processes, which Configure can be called on.
+func newTestSite(t *testing.T) *Site {
 	t.Helper()
 	return &Site{
 		Dir: t.TempDir(), Source: "reference", Facets: map[string]string{"character": "basic"},
@@ -16,8 +16,8 @@ func configured(t *testing.T) *Site {
 	}
 }
 
-// written configures a process and returns the text of its configuration.
-func written(t *testing.T, s *Site) string {
+// configure configures a process and returns the text of its configuration.
+func configure(t *testing.T, s *Site) string {
 	t.Helper()
 	if _, err := s.Configure("process", "127.0.0.1:3", ""); err != nil {
 		t.Fatal(err)
@@ -30,15 +30,15 @@ func written(t *testing.T, s *Site) string {
 }
 
 func TestConfigure_ReplacesByEdits(t *testing.T) {
-	s := configured(t)
+	s := newTestSite(t)
 	s.Edits = []string{"freshFor: 1h", "freshFor: 10s"}
-	if text := written(t, s); strings.Contains(text, "freshFor: 1h") || !strings.Contains(text, "freshFor: 10s") {
+	if text := configure(t, s); strings.Contains(text, "freshFor: 1h") || !strings.Contains(text, "freshFor: 10s") {
 		t.Errorf("configuration: got\n%s\nwant freshFor: 10s instead of 1h", text)
 	}
 }
 
-func TestConfigure_RefusesAnEditThatReplacesNothing(t *testing.T) {
-	s := configured(t)
+func TestConfigure_RejectsEditWithoutMatch(t *testing.T) {
+	s := newTestSite(t)
 	s.Edits = []string{"freshFor: 17h", "freshFor: 10s"}
 	_, err := s.Configure("process", "127.0.0.1:3", "")
 	if err == nil || !strings.Contains(err.Error(), `"freshFor: 17h"`) {
@@ -46,10 +46,10 @@ func TestConfigure_RefusesAnEditThatReplacesNothing(t *testing.T) {
 	}
 }
 
-func TestConfigure_WritesSourcesInsteadOfTheReferenceSource(t *testing.T) {
-	s := configured(t)
+func TestConfigure_WritesConfiguredSources(t *testing.T) {
+	s := newTestSite(t)
 	s.Sources = map[string]string{"one": "baseURL: http://127.0.0.1:4", "two": "baseURL: http://127.0.0.1:5"}
-	text := written(t, s)
+	text := configure(t, s)
 	const want = "sources:\n  one:\n    baseURL: http://127.0.0.1:4\n  two:\n    baseURL: http://127.0.0.1:5\n"
 	if !strings.HasSuffix(text, want) {
 		t.Errorf("configuration: got\n%s\nwant at its end\n%s", text, want)

@@ -15,18 +15,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// SlowKafka is a Proxy to Kafka. A client connects to the addresses in a broker's metadata,
+// KafkaProxy is a Proxy to Kafka. A client connects to the addresses in a broker's metadata,
 // so the proxy replaces the broker's port by its own in each answer.
-type SlowKafka struct {
+type KafkaProxy struct {
 	*Proxy
-	theirs, mine []byte // host and port of the broker and of the proxy, as in the protocol
+	brokerAddress, proxyAddress []byte // host and port of the broker and of the proxy, as in the protocol
 }
 
-// longestFrame is more than a broker accepts or sends, in bytes.
-const longestFrame = 128 << 20
+// maxFrame is more than a broker accepts or sends, in bytes.
+const maxFrame = 128 << 20
 
-// NewSlowKafka returns a proxy to the only broker of a cluster, which must run on this machine.
-func NewSlowKafka(ctx context.Context, broker string) (*SlowKafka, error) {
+// NewKafkaProxy returns a proxy to the only broker of a cluster, which must run on this machine.
+func NewKafkaProxy(ctx context.Context, broker string) (*KafkaProxy, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(broker))
 	if err != nil {
 		return nil, err
@@ -47,19 +47,19 @@ func NewSlowKafka(ctx context.Context, broker string) (*SlowKafka, error) {
 		return nil, fmt.Errorf("the broker advertises %s, which is not an address of this machine: %w", of.Host, err)
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
-	k := &SlowKafka{
-		Proxy:  &Proxy{listener: listener, service: net.JoinHostPort(of.Host, strconv.Itoa(int(of.Port))), piece: readFrame},
-		theirs: binary.BigEndian.AppendUint32([]byte(of.Host), uint32(of.Port)),
-		mine:   binary.BigEndian.AppendUint32([]byte(of.Host), uint32(port)),
+	k := &KafkaProxy{
+		Proxy:         &Proxy{listener: listener, service: net.JoinHostPort(of.Host, strconv.Itoa(int(of.Port))), readPiece: readFrame},
+		brokerAddress: binary.BigEndian.AppendUint32([]byte(of.Host), uint32(of.Port)),
+		proxyAddress:  binary.BigEndian.AppendUint32([]byte(of.Host), uint32(port)),
 	}
-	k.answer = k.readdress
+	k.onReply = k.replaceAddress
 	go k.serve()
 	return k, nil
 }
 
 // RoundTrip measures a question and its answer over this way, as a produce is. The
 // first ones make connections.
-func (k *SlowKafka) RoundTrip(ctx context.Context) (least time.Duration, err error) {
+func (k *KafkaProxy) RoundTrip(ctx context.Context) (least time.Duration, err error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(k.Address()))
 	if err != nil {
 		return 0, err
@@ -77,15 +77,15 @@ func (k *SlowKafka) RoundTrip(ctx context.Context) (least time.Duration, err err
 	return least, nil
 }
 
-// readdress has an answer name this way where it names the broker.
-func (k *SlowKafka) readdress(answer []byte) {
+// replaceAddress has an answer name this way where it names the broker.
+func (k *KafkaProxy) replaceAddress(answer []byte) {
 	for {
-		i := bytes.Index(answer, k.theirs)
+		i := bytes.Index(answer, k.brokerAddress)
 		if i < 0 {
 			return
 		}
-		copy(answer[i:], k.mine) // as long as what was there
-		answer = answer[i+len(k.mine):]
+		copy(answer[i:], k.proxyAddress) // as long as what was there
+		answer = answer[i+len(k.proxyAddress):]
 	}
 }
 
@@ -96,7 +96,7 @@ func readFrame(from io.Reader) ([]byte, error) {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(size[:])
-	if n > longestFrame {
+	if n > maxFrame {
 		return nil, errors.New("no frame of Kafka's protocol is that long")
 	}
 	text := make([]byte, 4+n)

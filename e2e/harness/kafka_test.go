@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func framed(text string) []byte {
+func frame(text string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 }
 
@@ -18,9 +18,9 @@ func address(port uint32) string {
 	return string(binary.BigEndian.AppendUint32([]byte("127.0.0.1"), port))
 }
 
-func TestSlowKafka_DelaysEachFrameAndForwardsManyAtOnce(t *testing.T) {
+func TestKafkaProxy_DelaysFramesInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &Proxy{piece: readFrame}
+		k := &Proxy{readPiece: readFrame}
 		k.SetDelay(500 * time.Millisecond)
 		client, from := net.Pipe()
 		to, broker := net.Pipe()
@@ -28,12 +28,12 @@ func TestSlowKafka_DelaysEachFrameAndForwardsManyAtOnce(t *testing.T) {
 		began := time.Now()
 		go func() {
 			for _, text := range []string{"one", "another", ""} {
-				_, _ = client.Write(framed(text))
+				_, _ = client.Write(frame(text))
 			}
 		}()
 		for _, text := range []string{"one", "another", ""} {
-			got := make([]byte, len(framed(text)))
-			if _, err := io.ReadFull(broker, got); err != nil || !bytes.Equal(got, framed(text)) {
+			got := make([]byte, len(frame(text)))
+			if _, err := io.ReadFull(broker, got); err != nil || !bytes.Equal(got, frame(text)) {
 				t.Errorf("%q, %v; want %q", got, err, text)
 			}
 			if took := time.Since(began); took != 500*time.Millisecond {
@@ -47,10 +47,10 @@ func TestSlowKafka_DelaysEachFrameAndForwardsManyAtOnce(t *testing.T) {
 	})
 }
 
-func TestSlowKafka_ReplacesTheBrokersAddress(t *testing.T) {
-	k := &SlowKafka{theirs: []byte(address(9092)), mine: []byte(address(40001))}
+func TestKafkaProxy_ReplacesTheBrokersAddress(t *testing.T) {
+	k := &KafkaProxy{brokerAddress: []byte(address(9092)), proxyAddress: []byte(address(40001))}
 	answer := []byte("xx" + address(9092) + "yy" + address(9093) + address(9092))
-	k.readdress(answer)
+	k.replaceAddress(answer)
 	if want := "xx" + address(40001) + "yy" + address(9093) + address(40001); string(answer) != want {
 		t.Errorf("%q, want %q", answer, want)
 	}

@@ -83,11 +83,11 @@ func CountByKey(all []Request) map[string]int {
 
 // Lag returns the number of records of the lanes that are not committed.
 func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (int64, error) {
-	return s.LagOf(ctx, s.Source, lanes...)
+	return s.SourceLag(ctx, s.Source, lanes...)
 }
 
-// LagOf is Lag of one of several sources.
-func (s *Site) LagOf(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
+// SourceLag is Lag of one of several sources.
+func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
 		return 0, err
@@ -125,11 +125,11 @@ func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
 
 // DeadLetters returns the number of records on the dead-letter topic.
 func (s *Site) DeadLetters(ctx context.Context) (int, error) {
-	return s.DeadLettersOf(ctx, s.Source)
+	return s.SourceDeadLetters(ctx, s.Source)
 }
 
-// DeadLettersOf is DeadLetters of one of several sources.
-func (s *Site) DeadLettersOf(ctx context.Context, source string) (n int, err error) {
+// SourceDeadLetters is DeadLetters of one of several sources.
+func (s *Site) SourceDeadLetters(ctx context.Context, source string) (n int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
 		return 0, err

@@ -21,7 +21,7 @@ import (
 type Process struct {
 	*exec.Cmd
 	Name    string
-	Found   string        // the part of its output that Start waited for
+	Match   string        // the part of its output that Start waited for
 	Address string        // of a Redis
 	Done    chan struct{} // closed when it has ended
 
@@ -39,7 +39,7 @@ func (p *Process) Warnings() []string {
 	return slices.Clone(p.warnings)
 }
 
-func (p *Process) note(line string) {
+func (p *Process) keepWarning(line string) {
 	if strings.Contains(line, "level=INFO") || strings.Contains(line, "level=DEBUG") {
 		return
 	}
@@ -51,7 +51,7 @@ func (p *Process) note(line string) {
 }
 
 // URL is the address that Start found.
-func (p *Process) URL() string { return "http://" + p.Found }
+func (p *Process) URL() string { return "http://" + p.Match }
 
 // Start starts freshet and waits until it prints a line that matches the pattern. Its
 // output is appended to a file of its name in the site's directory.
@@ -89,7 +89,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 				found <- m[len(m)-1]
 				continue
 			}
-			p.note(lines.Text())
+			p.keepWarning(lines.Text())
 		}
 		_, _ = io.Copy(log, reader) // a line that is too long ends the scan, and not the process
 		close(found)
@@ -105,7 +105,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 		if !ok {
 			return nil, fmt.Errorf("%s ended before it was ready", name)
 		}
-		p.Found = text
+		p.Match = text
 		return p, nil
 	case <-limit.C:
 		return nil, fmt.Errorf("%s is not ready within %v", name, Timeout)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// shell starts a script as a process of a site, and waits until it prints "ready".
-func shell(t *testing.T, script string) *Process {
+// startShell starts a script as a process of a site, and waits until it prints "ready".
+func startShell(t *testing.T, script string) *Process {
 	t.Helper()
 	s := &Site{Out: io.Discard, Dir: t.TempDir()}
 	t.Cleanup(func() { s.Close(false) })
@@ -23,7 +23,7 @@ func shell(t *testing.T, script string) *Process {
 }
 
 func TestStartProgram_FindsTheAddress(t *testing.T) {
-	p := shell(t, "echo starting; echo ready at 127.0.0.1:80; exec sleep 60")
+	p := startShell(t, "echo starting; echo ready at 127.0.0.1:80; exec sleep 60")
 	if got, want := p.URL(), "http://127.0.0.1:80"; got != want {
 		t.Errorf("URL: got %s, want %s", got, want)
 	}
@@ -38,7 +38,7 @@ func TestStartProgram_FailsIfTheProcessEndsFirst(t *testing.T) {
 }
 
 func TestProcess_KeepsOnlyItsWarnings(t *testing.T) {
-	p := shell(t, "echo level=INFO ready at 127.0.0.1:80; echo level=WARN one; echo level=DEBUG two; echo panic: three")
+	p := startShell(t, "echo level=INFO ready at 127.0.0.1:80; echo level=WARN one; echo level=DEBUG two; echo panic: three")
 	<-p.Done
 	if got, want := p.Warnings(), []string{"level=WARN one", "panic: three"}; !slices.Equal(got, want) {
 		t.Errorf("warnings: got %q, want %q", got, want)
@@ -46,22 +46,22 @@ func TestProcess_KeepsOnlyItsWarnings(t *testing.T) {
 }
 
 func TestProcess_TerminateReturnsTheExitCode(t *testing.T) {
-	p := shell(t, "trap 'exit 7' TERM; echo ready at 127.0.0.1:80; while :; do sleep 0.05; done")
+	p := startShell(t, "trap 'exit 7' TERM; echo ready at 127.0.0.1:80; while :; do sleep 0.05; done")
 	_, code, err := p.Terminate(false)
 	if err != nil || code != 7 {
 		t.Errorf("Terminate: got %d, %v, want 7", code, err)
 	}
 }
 
-func TestProcess_KillEndsOneThatIgnoresSIGTERM(t *testing.T) {
-	p := shell(t, "trap '' TERM; echo ready at 127.0.0.1:80; while :; do sleep 0.05; done")
+func TestProcess_KillEndsProcessThatIgnoresSIGTERM(t *testing.T) {
+	p := startShell(t, "trap '' TERM; echo ready at 127.0.0.1:80; while :; do sleep 0.05; done")
 	p.Kill()
 	if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != syscall.SIGKILL {
 		t.Errorf("signal: got %v, want %v", got, syscall.SIGKILL)
 	}
 }
 
-func TestSite_CloseStopsProcessesAndRemovesItsDirectory(t *testing.T) {
+func TestSite_CloseStopsProcessesAndRemovesDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "site")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestSite_CloseStopsProcessesAndRemovesItsDirectory(t *testing.T) {
 	}
 }
 
-func TestStartProgram_ReadsOnAfterALongLine(t *testing.T) {
+func TestStartProgram_ContinuesAfterLongLine(t *testing.T) {
 	s := &Site{Out: io.Discard, Dir: t.TempDir()}
 	defer s.Close(false)
 	p, err := s.StartProgram(t.Context(), "shell", "ready", nil, "/bin/sh", "-c", "echo ready; head -c 1000000 /dev/zero | tr '\\0' x; echo; echo the end")

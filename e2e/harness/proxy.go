@@ -16,17 +16,17 @@ import (
 type Proxy struct {
 	listener net.Listener
 	// piece reads one piece from a connection; answer may change a piece of an answer, or is nil.
-	piece   func(io.Reader) ([]byte, error)
-	answer  func([]byte)
-	delay   atomic.Int64 // nanoseconds in each direction
-	spoils  atomic.Int64 // one of so many pieces is corrupted; 0: none
-	carried atomic.Int64
-	refuses atomic.Bool
-	mu      sync.Mutex
-	service string        // address
-	stalled chan struct{} // closed when Stall ends; nil if it is not stalled
-	open    map[net.Conn]bool
-	closed  bool
+	readPiece    func(io.Reader) ([]byte, error)
+	onReply      func([]byte)
+	delay        atomic.Int64 // nanoseconds in each direction
+	corruptEvery atomic.Int64 // one of so many pieces is corrupted; 0: none
+	forwarded    atomic.Int64
+	refusing     atomic.Bool
+	mu           sync.Mutex
+	service      string        // address
+	stalled      chan struct{} // closed when Stall ends; nil if it is not stalled
+	open         map[net.Conn]bool
+	closed       bool
 }
 
 // NewProxy returns a proxy to the address of a service. answer is called with each piece of
@@ -36,7 +36,7 @@ func NewProxy(ctx context.Context, service string, answer func(piece []byte)) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: listener, service: service, piece: readSome, answer: answer}
+	p := &Proxy{listener: listener, service: service, readPiece: readAvailable, onReply: answer}
 	go p.serve()
 	return p, nil
 }
@@ -68,10 +68,10 @@ func (p *Proxy) Stall(on bool) {
 }
 
 // Refuse closes each new connection at once. Open connections stay.
-func (p *Proxy) Refuse(on bool) { p.refuses.Store(on) }
+func (p *Proxy) Refuse(on bool) { p.refusing.Store(on) }
 
 // Corrupt changes a bit of one piece in so many; 0 ends that.
-func (p *Proxy) Corrupt(one int) { p.spoils.Store(int64(one)) }
+func (p *Proxy) Corrupt(one int) { p.corruptEvery.Store(int64(one)) }
 
 // Cut resets all open connections.
 func (p *Proxy) Cut() {
@@ -102,16 +102,16 @@ func (p *Proxy) serve() {
 		if err != nil {
 			return
 		}
-		if p.refuses.Load() {
+		if p.refusing.Load() {
 			_ = from.Close()
 			continue
 		}
-		go p.carry(from)
+		go p.forward(from)
 	}
 }
 
-// carry forwards a connection in both directions.
-func (p *Proxy) carry(from net.Conn) {
+// forward forwards a connection in both directions.
+func (p *Proxy) forward(from net.Conn) {
 	defer func() { _ = from.Close() }()
 	p.mu.Lock()
 	service := p.service
@@ -121,12 +121,12 @@ func (p *Proxy) carry(from net.Conn) {
 		return
 	}
 	defer func() { _ = to.Close() }()
-	if !p.opened(from, to) {
+	if !p.register(from, to) {
 		return
 	}
 	var both sync.WaitGroup
 	both.Go(func() { p.pump(from, to, nil) })
-	both.Go(func() { p.pump(to, from, p.answer) })
+	both.Go(func() { p.pump(to, from, p.onReply) })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.open, from)
@@ -134,7 +134,7 @@ func (p *Proxy) carry(from net.Conn) {
 	p.mu.Unlock()
 }
 
-func (p *Proxy) opened(conns ...net.Conn) bool {
+func (p *Proxy) register(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open == nil {
@@ -146,27 +146,27 @@ func (p *Proxy) opened(conns ...net.Conn) bool {
 	return !p.closed
 }
 
-// parcel is a piece and when it is due at the other end.
-type parcel struct {
-	due  time.Time
-	text []byte
+// delayedPiece is a piece and when it is due at the other end.
+type delayedPiece struct {
+	due   time.Time
+	bytes []byte
 }
 
 // pump forwards pieces of one direction. Many are in flight at once, as on a long wire.
 func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte)) {
-	wire := make(chan parcel, 1000)
+	wire := make(chan delayedPiece, 1000)
 	go func() {
 		defer close(wire)
 		for {
-			text, err := p.piece(from)
+			text, err := p.readPiece(from)
 			if err != nil {
 				return
 			}
 			if change != nil {
 				change(text)
 			}
-			p.spoil(text)
-			wire <- parcel{time.Now().Add(time.Duration(p.delay.Load())), text}
+			p.corrupt(text)
+			wire <- delayedPiece{time.Now().Add(time.Duration(p.delay.Load())), text}
 		}
 	}()
 	broken := false
@@ -177,18 +177,18 @@ func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte))
 		if wait := time.Until(f.due); wait > 0 {
 			<-time.After(wait)
 		}
-		p.untilFlowing()
-		if _, err := to.Write(f.text); err != nil {
+		p.waitWhileStalled()
+		if _, err := to.Write(f.bytes); err != nil {
 			broken = true
 			_ = from.Close()
 		}
 	}
-	p.untilFlowing() // an end is not heard of either
+	p.waitWhileStalled() // an end is not heard of either
 	_ = from.Close()
 	_ = to.Close()
 }
 
-func (p *Proxy) untilFlowing() {
+func (p *Proxy) waitWhileStalled() {
 	for {
 		p.mu.Lock()
 		stalled := p.stalled
@@ -200,14 +200,14 @@ func (p *Proxy) untilFlowing() {
 	}
 }
 
-func (p *Proxy) spoil(text []byte) {
-	if one := p.spoils.Load(); one > 0 && p.carried.Add(1)%one == 0 {
+func (p *Proxy) corrupt(text []byte) {
+	if one := p.corruptEvery.Load(); one > 0 && p.forwarded.Add(1)%one == 0 {
 		text[len(text)/2] ^= 1
 	}
 }
 
-// readSome returns the bytes that one read returns.
-func readSome(from io.Reader) ([]byte, error) {
+// readAvailable returns the bytes that one read returns.
+func readAvailable(from io.Reader) ([]byte, error) {
 	text := make([]byte, 32<<10)
 	n, err := from.Read(text)
 	if n > 0 {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// echoing is a service that answers each line with it.
-func echoing(t *testing.T) string {
+// startEcho is a service that answers each line with it.
+func startEcho(t *testing.T) string {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -32,14 +32,14 @@ func echoing(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// talk is a connection over a proxy.
-type talk struct {
+// conversation is a connection over a proxy.
+type conversation struct {
 	net.Conn
 	*testing.T
 	answers *bufio.Reader
 }
 
-func dial(t *testing.T, p *Proxy) *talk {
+func dial(t *testing.T, p *Proxy) *conversation {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Address())
 	if err != nil {
@@ -47,25 +47,25 @@ func dial(t *testing.T, p *Proxy) *talk {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(Timeout))
-	return &talk{conn, t, bufio.NewReader(conn)}
+	return &conversation{conn, t, bufio.NewReader(conn)}
 }
 
-func (l *talk) say(text string) {
+func (l *conversation) send(text string) {
 	l.Helper()
 	if _, err := l.Write([]byte(text + "\n")); err != nil {
 		l.Fatal(err)
 	}
 }
 
-func (l *talk) hear(want string) {
+func (l *conversation) expect(want string) {
 	l.Helper()
 	if text, err := l.answers.ReadString('\n'); err != nil || text != want+"\n" {
 		l.Errorf("%q, %v; want %q", text, err, want)
 	}
 }
 
-// hearEnd checks that the connection ends, and is not only silent.
-func (l *talk) hearEnd() {
+// expectEnd checks that the connection ends, and is not only silent.
+func (l *conversation) expectEnd() {
 	l.Helper()
 	text, err := l.answers.ReadString('\n')
 	var silent net.Error
@@ -74,8 +74,8 @@ func (l *talk) hearEnd() {
 	}
 }
 
-func TestProxy_DelaysStallsRefusesCutsAndRecovers(t *testing.T) {
-	service := echoing(t)
+func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
+	service := startEcho(t)
 	p, err := NewProxy(t.Context(), service, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -87,14 +87,14 @@ func TestProxy_DelaysStallsRefusesCutsAndRecovers(t *testing.T) {
 	}
 	defer beside.Close()
 	first, other := dial(t, p), dial(t, beside)
-	first.say("well")
-	first.hear("well")
+	first.send("well")
+	first.expect("well")
 
 	const delay = 50 * time.Millisecond
 	p.SetDelay(delay)
 	began := time.Now()
-	first.say("slow")
-	first.hear("slow")
+	first.send("slow")
+	first.expect("slow")
 	if took := time.Since(began); took < 2*delay {
 		t.Errorf("there and back took %v, of %v each", took, delay)
 	}
@@ -102,42 +102,42 @@ func TestProxy_DelaysStallsRefusesCutsAndRecovers(t *testing.T) {
 
 	p.Stall(true)
 	second := dial(t, p) // it is accepted
-	first.say("held")
-	second.say("held too")
-	other.say("beside") // the ways are each for itself
-	other.hear("beside")
+	first.send("held")
+	second.send("held too")
+	other.send("beside") // the ways are each for itself
+	other.expect("beside")
 	_ = first.SetReadDeadline(time.Now().Add(delay))
 	if b, err := first.answers.ReadByte(); err == nil {
 		t.Errorf("%q came while nothing is carried", b)
 	}
 	_ = first.SetReadDeadline(time.Now().Add(Timeout))
 	p.Stall(false)
-	first.hear("held")
-	second.hear("held too")
+	first.expect("held")
+	second.expect("held too")
 
 	p.Corrupt(1)
-	first.say("abc")
-	first.hear("abc") // the same bit, there and back
+	first.send("abc")
+	first.expect("abc") // the same bit, there and back
 	p.Corrupt(2)
-	first.say("abc")
-	first.hear("abb")
+	first.send("abc")
+	first.expect("abb")
 	p.Corrupt(0)
 
 	p.Cut()
-	first.hearEnd()
-	second.hearEnd()
-	other.say("still there")
-	other.hear("still there")
+	first.expectEnd()
+	second.expectEnd()
+	other.send("still there")
+	other.expect("still there")
 
 	p.Refuse(true)
-	dial(t, p).hearEnd()
+	dial(t, p).expectEnd()
 	p.Refuse(false)
 	again := dial(t, p)
-	again.say("again")
-	again.hear("again")
+	again.send("again")
+	again.expect("again")
 	p.Stall(true)
 	p.Close() // also of one that is stalled
-	again.hearEnd()
+	again.expectEnd()
 }
 
 func TestSite_ConnectsOnlyThroughItsProxies(t *testing.T) {

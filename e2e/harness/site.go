@@ -42,7 +42,7 @@ type Site struct {
 
 	Database                  string // URL
 	Broker                    string // address of Kafka
-	Kafka                     *SlowKafka
+	Kafka                     *KafkaProxy
 	Redis                     *Process
 	RedisCluster              []string // addresses of a Redis Cluster, instead of Redis
 	RedisProxy, DatabaseProxy *Proxy   // connections of the processes go through them; nil: directly
@@ -69,7 +69,7 @@ func New(ctx context.Context, out io.Writer, binary string) (s *Site, err error)
 	if s.Broker, err = ServiceAddress("FRESHET_TEST_KAFKA"); err != nil {
 		return s, err
 	}
-	if s.Kafka, err = NewSlowKafka(ctx, s.Broker); err != nil {
+	if s.Kafka, err = NewKafkaProxy(ctx, s.Broker); err != nil {
 		return s, err
 	}
 	s.OnClose(s.Kafka.Close)
@@ -109,7 +109,7 @@ func (s *Site) Prepare(ctx context.Context, facets map[string]string, simulate .
 	if err != nil {
 		return err
 	}
-	s.Upstream = p.Found
+	s.Upstream = p.Match
 	return s.CreateTables(ctx)
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestRules_FireAsTheirCasesSay(t *testing.T) {
+func TestRules_PassTheirCases(t *testing.T) {
 	promtool := servicetest.Program(t, "promtool", "prometheus")
 	files, err := filepath.Glob("../../deploy/prometheus/tests/*.yml")
 	if err != nil || len(files) == 0 {

@@ -21,7 +21,7 @@ import (
 // failure, and afterwards HIGH is as quick as before.
 func slowDatabase(ctx context.Context, s *site, _ options) error {
 	const rate, slow, known = 50, 10 * time.Second, 20
-	l, err := s.lanesWithout(ctx, onlySmall)
+	l, err := s.startLanesWithoutWorker(ctx, onlySmall)
 	if err != nil {
 		return err
 	}
@@ -31,10 +31,10 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	worker.address = net.JoinHostPort("127.0.0.1", port)
-	if _, err := s.tell(ctx, worker); err != nil {
+	if _, err := s.startTarget(ctx, worker); err != nil {
 		return err
 	}
-	before, err := l.timed(ctx, "before", rate, 5*time.Second)
+	before, err := l.measureHigh(ctx, "before", rate, 5*time.Second)
 	if err != nil {
 		return err
 	}
@@ -43,23 +43,23 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	}
 
 	const under = 100
-	stored, unlock, err := l.lockUnderWay(ctx, "under-", under)
+	stored, unlock, err := l.lockDuringCalls(ctx, "under-", under)
 	if err != nil {
 		return err
 	}
-	w := &whileSlow{worker: worker.address}
+	w := &slowDatabaseWatch{worker: worker.address}
 	began := time.Now()
 	var watched sync.WaitGroup
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	watched.Go(func() { w.watch(watching) })
+	watched.Go(func() { w.untilOpen(watching) })
 	// Past the query service, which accepts nothing that it can't look up.
 	err = harness.AtRate(ctx, rate, slow, func(n int) {
-		l.note(nil, s.Publish(ctx, l.client, small, schemas.High, fmt.Sprint("held-", n)))
+		l.record(nil, s.Publish(ctx, l.client, small, schemas.High, fmt.Sprint("held-", n)))
 		if n%10 == 0 { // what is in memory is served
 			began := time.Now()
 			a, err := l.reader.Read(ctx, fmt.Sprint("before-", n/10%known), "")
-			w.read(a, err, time.Since(began))
+			w.addRead(a, err, time.Since(began))
 		}
 	})
 	if err != nil {
@@ -82,7 +82,7 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	caught := time.Since(unlocked)
 	stop()
 	watched.Wait()
-	after, err := l.timed(ctx, "after", rate, 5*time.Second)
+	after, err := l.measureHigh(ctx, "after", rate, 5*time.Second)
 	if err != nil {
 		return err
 	}
@@ -92,37 +92,37 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.figure("the database did not answer for", "%s", short(unlocked.Sub(began)))
-	t.judge("the worker's breaker opens, as it says itself, after", w.breaker(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
-	t.count("calls for the "+strconv.Itoa(asked)+" requests of that time, while it lasts: HIGH is held", harness.CountCalls(all, "held-", began, unlocked), 0)
+	t.report("the database did not answer for", "%s", formatDuration(unlocked.Sub(began)))
+	t.judge("the worker's breaker opens, as it says itself, after", w.openedAfter(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
+	t.judgeEqual("calls for the "+strconv.Itoa(asked)+" requests of that time, while it lasts: HIGH is held", harness.CountCalls(all, "held-", began, unlocked), 0)
 	t.judge(fmt.Sprintf("of %d requests that are called when it begins, stored", under), strconv.Itoa(stored), fmt.Sprintf("<%d", under/2), stored < under/2)
 	unwritten := asked + under - stored
 	t.judge("requests that are not written and not committed at its end", strconv.FormatInt(waiting, 10), fmt.Sprintf(">=%d", unwritten), waiting >= int64(unwritten))
 	t.judge("reads of what is in memory, failed", fmt.Sprintf("%d, %d", w.reads, w.failed), "some, 0", w.reads > 0 && w.failed == 0)
 	if w.err != nil {
-		t.figure("  the last of them", "%v", w.err)
+		t.report("  the last of them", "%v", w.err)
 	}
-	t.under("  95 of 100, none of which waits for the database", p95(w.took), time.Second)
-	t.under("all "+strconv.Itoa(asked+under)+" stored and committed after its end in", caught, 10*time.Second)
+	t.judgeBelow("  95 of 100, none of which waits for the database", p95(w.took), time.Second)
+	t.judgeBelow("all "+strconv.Itoa(asked+under)+" stored and committed after its end in", caught, 10*time.Second)
 	again := harness.CountCalls(all, "held-", began, time.Now()) - asked + harness.CountCalls(all, "under-", time.Time{}, time.Now()) - under
-	t.count("calls made twice", again, 0)
-	t.under("HIGH before the outage, from asked to stored, 95 of 100", p95(before), 3*time.Second)
-	t.target(highP95)
-	t.under("HIGH after the outage, from asked to stored, 95 of 100", p95(after), 3*time.Second)
-	t.target(highP95)
-	if err := l.crashWhileSlow(ctx, worker, t); err != nil {
+	t.judgeEqual("calls made twice", again, 0)
+	t.judgeBelow("HIGH before the outage, from asked to stored, 95 of 100", p95(before), 3*time.Second)
+	t.markTarget(highP95)
+	t.judgeBelow("HIGH after the outage, from asked to stored, 95 of 100", p95(after), 3*time.Second)
+	t.markTarget(highP95)
+	if err := l.judgeCrash(ctx, worker, t); err != nil {
 		return err
 	}
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}
-	s.judged("slow-database", t)
+	s.addResult("slow-database", t)
 	return nil
 }
 
-// lockUnderWay has the database answer nothing while requests are called: they have
+// lockDuringCalls has the database answer nothing while requests are called: they have
 // been looked up and are not written. It says how many of them were nevertheless.
-func (l *lanes) lockUnderWay(ctx context.Context, prefix string, n int) (stored int, unlock func() error, err error) {
+func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stored int, unlock func() error, err error) {
 	st, err := l.Stats(ctx)
 	if err != nil {
 		return 0, nil, err
@@ -147,11 +147,11 @@ func (l *lanes) lockUnderWay(ctx context.Context, prefix string, n int) (stored 
 	return stored, unlock, l.SetLatency(ctx, 30*time.Millisecond, 1700*time.Millisecond)
 }
 
-// crashWhileSlow: the worker is killed (SIGKILL) while it can't write what it has
+// judgeCrash: the worker is killed (SIGKILL) while it can't write what it has
 // fetched. Its successor does it all.
-func (l *lanes) crashWhileSlow(ctx context.Context, worker target, t *table) error {
+func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
 	const under, commits = 100, 5 * time.Second // in which a worker commits many times, and all are answered
-	stored, unlock, err := l.lockUnderWay(ctx, "crash-", under)
+	stored, unlock, err := l.lockDuringCalls(ctx, "crash-", under)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (l *lanes) crashWhileSlow(ctx context.Context, worker target, t *table) err
 	if err := unlock(); err != nil {
 		return err
 	}
-	if _, err := l.tell(ctx, worker); err != nil {
+	if _, err := l.startTarget(ctx, worker); err != nil {
 		return err
 	}
 	lost := l.UntilStored(ctx, harness.Timeout, "crash-", under)
@@ -175,8 +175,8 @@ func (l *lanes) crashWhileSlow(ctx context.Context, worker target, t *table) err
 	return l.UntilCommitted(ctx, harness.Timeout)
 }
 
-// timed asks in HIGH at a rate, and returns how long each took until it was stored.
-func (l *lanes) timed(ctx context.Context, prefix string, rate int, length time.Duration) (took []time.Duration, err error) {
+// measureHigh asks in HIGH at a rate, and returns how long each took until it was stored.
+func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length time.Duration) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	err = harness.AtRate(ctx, rate, length, func(n int) {
 		asked := time.Now()
@@ -193,8 +193,8 @@ func (l *lanes) timed(ctx context.Context, prefix string, rate int, length time.
 	return took, errors.Join(err, l.failed)
 }
 
-// whileSlow is what is seen meanwhile.
-type whileSlow struct {
+// slowDatabaseWatch is what is seen meanwhile.
+type slowDatabaseWatch struct {
 	worker        string    // where it tells of itself
 	opened        time.Time // its breaker
 	mu            sync.Mutex
@@ -203,14 +203,14 @@ type whileSlow struct {
 	took          []time.Duration
 }
 
-func (w *whileSlow) breaker(began time.Time) string {
+func (w *slowDatabaseWatch) openedAfter(began time.Time) string {
 	if w.opened.IsZero() {
 		return "not at all"
 	}
-	return short(w.opened.Sub(began))
+	return formatDuration(w.opened.Sub(began))
 }
 
-func (w *whileSlow) read(a harness.Reply, err error, took time.Duration) {
+func (w *slowDatabaseWatch) addRead(a harness.Reply, err error, took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
@@ -224,8 +224,8 @@ func (w *whileSlow) read(a harness.Reply, err error, took time.Duration) {
 	}
 }
 
-// watch asks the worker for the state of its breaker, which nobody else knows.
-func (w *whileSlow) watch(ctx context.Context) {
+// untilOpen asks the worker for the state of its breaker, which nobody else knows.
+func (w *slowDatabaseWatch) untilOpen(ctx context.Context) {
 	_ = harness.Poll(ctx, time.Hour, func() (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.worker+"/metrics", http.NoBody)
 		if err != nil {

@@ -37,13 +37,13 @@ func (x *expected) document(ctx context.Context, facet, key string) ([]byte, err
 	return bytes.Clone(c.JSON), nil
 }
 
-var errAnother = errors.New("the answer has another document than its key")
+var errWrongDocument = errors.New("the answer has another document than its key")
 
-// is says whether an answer contains the document of its key.
-func (x *expected) is(ctx context.Context, a harness.Reply, key string) error {
+// check says whether an answer contains the document of its key.
+func (x *expected) check(ctx context.Context, a harness.Reply, key string) error {
 	want, err := x.document(ctx, small, key)
 	if err == nil && !bytes.Equal(a.Snapshot, want) {
-		err = fmt.Errorf("%s: %w: %.60s; want %.60s", key, errAnother, a.Snapshot, want)
+		err = fmt.Errorf("%s: %w: %.60s; want %.60s", key, errWrongDocument, a.Snapshot, want)
 	}
 	return err
 }
@@ -65,8 +65,8 @@ func (b bodies) count() (n int) {
 	return n
 }
 
-// another counts those that have another document than what was stored for their key.
-func (b bodies) another(ctx context.Context, x *expected) (wrong int, err error) {
+// countWrong counts those that have another document than what was stored for their key.
+func (b bodies) countWrong(ctx context.Context, x *expected) (wrong int, err error) {
 	for n, texts := range b {
 		want, err := x.document(ctx, facet, harness.ContentKey(n))
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestExpected_SeesTheDocumentOfAnotherKey(t *testing.T) {
+func TestExpected_SeesDocumentOfAnotherKey(t *testing.T) {
 	s := &site{Site: &harness.Site{Out: io.Discard, Facets: map[string]string{small: "basic", facet: "basic"}}}
 	x, err := s.expect()
 	if err != nil {
@@ -25,10 +25,10 @@ func TestExpected_SeesTheDocumentOfAnotherKey(t *testing.T) {
 		}
 		return harness.Reply{Snapshot: text}
 	}
-	if err := x.is(t.Context(), of(small, "a"), "a"); err != nil {
+	if err := x.check(t.Context(), of(small, "a"), "a"); err != nil {
 		t.Error(err)
 	}
-	if err := x.is(t.Context(), of(small, "b"), "a"); err == nil {
+	if err := x.check(t.Context(), of(small, "b"), "a"); err == nil {
 		t.Error("an answer with the document of another key is taken for its own")
 	}
 	got := bodies{}
@@ -41,21 +41,21 @@ func TestExpected_SeesTheDocumentOfAnotherKey(t *testing.T) {
 	got.add(harness.ContentCount+1, answer(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
 	got.add(2, answer(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
 	got.add(3, []byte("nothing that can be read"))
-	if wrong, err := got.another(t.Context(), x); err != nil || wrong != 2 || got.count() != 5 {
+	if wrong, err := got.countWrong(t.Context(), x); err != nil || wrong != 2 || got.count() != 5 {
 		t.Errorf("%d of %d are another's, %v; want 2 of 5", wrong, got.count(), err)
 	}
 }
 
-func TestLanes_CountUncalledRequestsAsBehind(t *testing.T) {
+func TestLanes_LagCountsUncalledRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
-	l := &lanes{asked: map[string]time.Time{"low-1": at(0), "low-2": at(8), "high-1": at(0)}}
+	l := &lanes{enqueuedAt: map[string]time.Time{"low-1": at(0), "low-2": at(8), "high-1": at(0)}}
 	all := []harness.Arrival{{At: at(9), Key: "low-2"}}
-	if got := l.behindAt(all, "low-", at(10)); got != 10*time.Second {
+	if got := l.lagAt(all, "low-", at(10)); got != 10*time.Second {
 		t.Errorf("behind by %v where one waits for 10 s", got)
 	}
 	all = append(all, harness.Arrival{At: at(9), Key: "low-1"})
-	if got := l.behindAt(all, "low-", at(10)); got != 9*time.Second {
+	if got := l.lagAt(all, "low-", at(10)); got != 9*time.Second {
 		t.Errorf("behind by %v where the slower of two was called after 9 s", got)
 	}
 }

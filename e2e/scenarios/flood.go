@@ -18,7 +18,7 @@ func (s *site) untilFlooded(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	last, most, began := 0, 0, time.Now()
-	for most < floodLeast && time.Since(began) < harness.Timeout {
+	for most < minFloodRate && time.Since(began) < harness.Timeout {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -38,17 +38,17 @@ func (s *site) untilFlooded(ctx context.Context) error {
 // flood reads stale keys at a rate, by readers that have them already: each read asks
 // for a refresh, and costs no body.
 type flood struct {
-	asked  atomic.Int64
-	cancel context.CancelFunc
-	hands  sync.WaitGroup
+	asked   atomic.Int64
+	cancel  context.CancelFunc
+	running sync.WaitGroup
 }
 
 func (s *site) flood(ctx context.Context, door string) *flood {
 	f := &flood{}
 	ctx, f.cancel = context.WithCancel(ctx)
-	next := make(chan int, floodHands)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: floodHands}, Timeout: harness.Timeout}
-	f.hands.Go(func() {
+	next := make(chan int, floodConcurrency)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: floodConcurrency}, Timeout: harness.Timeout}
+	f.running.Go(func() {
 		defer close(next)
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
@@ -68,10 +68,10 @@ func (s *site) flood(ctx context.Context, door string) *flood {
 			}
 		}
 	})
-	for range floodHands {
-		f.hands.Go(func() {
+	for range floodConcurrency {
+		f.running.Go(func() {
 			for i := range next {
-				if err := ask(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", door, s.Source, i)); err == nil {
+				if err := readTagged(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", door, s.Source, i)); err == nil {
 					f.asked.Add(1)
 				}
 			}
@@ -80,7 +80,7 @@ func (s *site) flood(ctx context.Context, door string) *flood {
 	return f
 }
 
-func ask(ctx context.Context, client *http.Client, url string) error {
+func readTagged(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
@@ -97,5 +97,5 @@ func ask(ctx context.Context, client *http.Client, url string) error {
 
 func (f *flood) stop() {
 	f.cancel()
-	f.hands.Wait()
+	f.running.Wait()
 }

@@ -47,10 +47,10 @@ func herd(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	began := time.Now()
-	answered, wrong := atOnce(crowd, func(n int) (bool, error) {
+	answered, wrong := concurrently(crowd, func(n int) (bool, error) {
 		a, err := readers[n%processes].Read(ctx, key, "?wait=20s")
 		if err == nil && a.Freshness == "FRESH" && !bytes.Equal(a.Snapshot, want) {
-			err = errAnother
+			err = errWrongDocument
 		}
 		return a.Status == http.StatusOK && a.Freshness == "FRESH", err
 	})
@@ -71,16 +71,16 @@ func herd(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.count("requests of one key that end with its snapshot", answered, crowd)
+	t.judgeEqual("requests of one key that end with its snapshot", answered, crowd)
 	if wrong != nil {
-		t.figure("  one that does not", "%v", wrong)
+		t.report("  one that does not", "%v", wrong)
 	}
 	// Those who are told wait as long as the call takes; who is not waits his 20 s.
-	t.under("all of them within, of which the call takes 1 s", took, 10*time.Second)
+	t.judgeBelow("all of them within, of which the call takes 1 s", took, 10*time.Second)
 	t.judge("the lock is left "+settleTime.String()+" later", left, "no", left == "no")
-	t.count("records on the topic", len(records), 1)
-	t.count("calls to the upstream", st.Arrivals, 1)
-	s.judged("herd", t)
+	t.judgeEqual("records on the topic", len(records), 1)
+	t.judgeEqual("calls to the upstream", st.Arrivals, 1)
+	s.addResult("herd", t)
 	return nil
 }
 
@@ -103,9 +103,9 @@ func (s *site) untilUnlocked(ctx context.Context, key string) (left string, err 
 	return left, err
 }
 
-// atOnce does something so many times at the same time, and counts how often it went
+// concurrently does something so many times at the same time, and counts how often it went
 // well.
-func atOnce(times int, do func(n int) (bool, error)) (well int, err error) {
+func concurrently(times int, do func(n int) (bool, error)) (well int, err error) {
 	var good atomic.Int64
 	var failed atomic.Pointer[error]
 	var ready, under sync.WaitGroup
@@ -146,7 +146,7 @@ func dedup(ctx context.Context, s *site, _ options) error {
 	began, asked, queued := time.Now(), 0, 0
 	for range rounds {
 		for key := range different {
-			n, err := atOnce(processes, func(n int) (bool, error) {
+			n, err := concurrently(processes, func(n int) (bool, error) {
 				a, err := readers[n].Read(ctx, fmt.Sprint("key-", key), "")
 				return a.Status == http.StatusAccepted, err
 			})
@@ -169,14 +169,14 @@ func dedup(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.count("requests answered 202, of ten processes at a time", queued, asked)
-	t.under("  all asked within a lock's life", took, 30*time.Second)
-	t.count("keys", len(harness.CountByKey(records)), different)
-	t.count("records on the topic", len(records), different)
+	t.judgeEqual("requests answered 202, of ten processes at a time", queued, asked)
+	t.judgeBelow("  all asked within a lock's life", took, 30*time.Second)
+	t.judgeEqual("keys", len(harness.CountByKey(records)), different)
+	t.judgeEqual("records on the topic", len(records), different)
 	superfluous := asked - different
 	removed := 1 - float64(len(records)-different)/float64(superfluous)
 	t.judge(fmt.Sprintf("of %d duplicates are removed", superfluous), percent(removed), ">99.9 %", removed > 0.999)
-	t.target(duplicates)
+	t.markTarget(duplicates)
 	// And what was published is fetched once.
 	if _, err := s.Worker(ctx, "worker"); err != nil {
 		return err
@@ -188,7 +188,7 @@ func dedup(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
-	t.count("calls of a worker that begins then", st.Arrivals, different)
-	s.judged("dedup", t)
+	t.judgeEqual("calls of a worker that begins then", st.Arrivals, different)
+	s.addResult("dedup", t)
 	return nil
 }

@@ -58,7 +58,7 @@ func hostile(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	h := &hostility{s: s, api: api, accepted: map[string]bool{}, states: map[string]int{}}
+	h := &hostileRun{s: s, api: api, accepted: map[string]bool{}, states: map[string]int{}}
 	clients := make([]*http.Client, honestClients+2)
 	for i := range clients {
 		if clients[i], err = h.client(ctx, fmt.Sprint("client-", i)); err != nil {
@@ -82,8 +82,8 @@ func hostile(ctx context.Context, s *site, o options) error {
 	return h.judge(ctx)
 }
 
-// hostility is what the clients of the scenario saw.
-type hostility struct {
+// hostileRun is what the clients of the scenario saw.
+type hostileRun struct {
 	s   *site
 	api string
 
@@ -97,17 +97,17 @@ type hostility struct {
 }
 
 // client creates an API key and returns a client that sends it.
-func (h *hostility) client(ctx context.Context, name string) (*http.Client, error) {
+func (h *hostileRun) client(ctx context.Context, name string) (*http.Client, error) {
 	token, err := h.s.CreateKey(ctx, h.api, name, "read")
 	return &http.Client{Transport: harness.Bearer{Token: token}, Timeout: harness.Timeout}, err
 }
 
-func (h *hostility) reader(client *http.Client) harness.Reader {
+func (h *hostileRun) reader(client *http.Client) harness.Reader {
 	return harness.Reader{API: h.api + "/v1/" + h.s.Source, Facet: small, Client: client}
 }
 
 // honest reads a new key each second and waits until it is FRESH.
-func (h *hostility) honest(ctx context.Context, client *http.Client, prefix string) {
+func (h *hostileRun) honest(ctx context.Context, client *http.Client, prefix string) {
 	r := h.reader(client)
 	each := time.NewTicker(time.Second)
 	defer each.Stop()
@@ -133,7 +133,7 @@ func (h *hostility) honest(ctx context.Context, client *http.Client, prefix stri
 }
 
 // flood reads keys in batches of 100 until each has a request that was accepted.
-func (h *hostility) flood(ctx context.Context, client *http.Client, keys []string) {
+func (h *hostileRun) flood(ctx context.Context, client *http.Client, keys []string) {
 	r := h.reader(client)
 	for ctx.Err() == nil && len(keys) > 0 {
 		var open []string
@@ -169,7 +169,7 @@ func (h *hostility) flood(ctx context.Context, client *http.Client, keys []strin
 }
 
 // watchBreaker samples the state of the limiter four times a second.
-func (h *hostility) watchBreaker(ctx context.Context) {
+func (h *hostileRun) watchBreaker(ctx context.Context) {
 	client := &http.Client{Transport: harness.Bearer{Token: h.s.Token}, Timeout: harness.Timeout}
 	r := h.reader(client)
 	var since time.Time
@@ -198,7 +198,7 @@ func (h *hostility) watchBreaker(ctx context.Context) {
 const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
 	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
 
-func (h *hostility) judge(ctx context.Context) error {
+func (h *hostileRun) judge(ctx context.Context) error {
 	ended := 0
 	err := harness.Until(ctx, 10*time.Minute, "every accepted hostile key has an end", func() (bool, error) {
 		var err error
@@ -208,11 +208,11 @@ func (h *hostility) judge(ctx context.Context) error {
 	committed := h.s.UntilCommitted(ctx, 4*harness.Timeout)
 	t := &table{}
 	t.judge("new keys of honest clients that were not FRESH within 10 s", fmt.Sprintf("%d of %d %s", h.failed, h.failed+len(h.took), h.last), "0", h.failed == 0 && len(h.took) > 0)
-	t.under("  time until FRESH, 95 of 100", p95(h.took), 3*time.Second)
-	t.under("longest time with the source's breaker not closed", h.open, probePause)
-	t.figure("states of the limiter, samples", "%v", h.states)
+	t.judgeBelow("  time until FRESH, 95 of 100", p95(h.took), 3*time.Second)
+	t.judgeBelow("longest time with the source's breaker not closed", h.open, probePause)
+	t.report("states of the limiter, samples", "%v", h.states)
 	t.judge("hostile keys accepted, with an end", fmt.Sprintf("%d, %d", len(h.accepted), ended), "equal", err == nil && ended >= len(h.accepted) && len(h.accepted) > refusedKeys)
-	t.judge("all is committed", said(err, committed), "yes", err == nil && committed == nil)
-	h.s.judged("hostile", t)
+	t.judge("all is committed", errorOrYes(err, committed), "yes", err == nil && committed == nil)
+	h.s.addResult("hostile", t)
 	return nil
 }

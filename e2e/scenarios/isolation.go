@@ -19,14 +19,14 @@ func isolation(ctx context.Context, s *site, _ options) error {
 		burst = 10_000
 		seen  = 12 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
 	)
-	l, err := s.lanes(ctx, onlySmall)
+	l, err := s.startLanes(ctx, onlySmall)
 	if err != nil {
 		return err
 	}
-	if err := l.flowing(ctx, 20_000); err != nil {
+	if err := l.untilLowFlows(ctx, 20_000); err != nil {
 		return err
 	}
-	members, err := s.members(ctx)
+	members, err := s.groupMembers(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,31 +42,31 @@ func isolation(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	end := time.Now()
-	if err := harness.Pause(ctx, seen+warming); err != nil {
+	if err := harness.Pause(ctx, seen+warmUp); err != nil {
 		return err
 	}
 	t := &table{}
 	t.judge("members of HIGH's group, of LOW's, of both", fmt.Sprintf("%d, %d, %d", members[0], members[1], members[2]), ">=1, >=1, 0",
 		members[0] > 0 && members[1] > 0 && members[2] == 0)
-	arrivals, err := l.finish(ctx, t)
+	arrivals, err := l.judgeEnd(ctx, t)
 	if err != nil {
 		return err
 	}
-	from, to := stillness(arrivals, "low-", asked, end.Add(seen))
-	t.under("LOW stands still after", from.Sub(asked), seen)
+	from, to := longestGap(arrivals, "low-", asked, end.Add(seen))
+	t.judgeBelow("LOW stands still after", from.Sub(asked), seen)
 	// It goes on when HIGH is less than a thousand behind, which take as long as this to be stored.
 	const rest = 5 * time.Second
-	t.judge("  and for", short(to.Sub(from)), ">="+short(end.Sub(from)-rest)+", until HIGH is nearly done", to.Sub(end) >= -rest)
-	t.judgeRate("calls of HIGH meanwhile", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), enough*allRate, 1.01*allRate)
-	t.figure(fmt.Sprintf("all %d of HIGH are asked for, stored", burst), "in %s, %s", short(asked.Sub(began)), short(end.Sub(began)))
-	t.judgeRate("calls of LOW afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warming), 0.8*lowRate, 1.02*lowRate)
-	s.judged("isolation", t)
+	t.judge("  and for", formatDuration(to.Sub(from)), ">="+formatDuration(end.Sub(from)-rest)+", until HIGH is nearly done", to.Sub(end) >= -rest)
+	t.judgeRate("calls of HIGH meanwhile", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), minShare*totalRate, 1.01*totalRate)
+	t.report(fmt.Sprintf("all %d of HIGH are asked for, stored", burst), "in %s, %s", formatDuration(asked.Sub(began)), formatDuration(end.Sub(began)))
+	t.judgeRate("calls of LOW afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warmUp), 0.8*lowRate, 1.02*lowRate)
+	s.addResult("isolation", t)
 	return nil
 }
 
-// stillness is the longest time within another in which no call is made for keys that
+// longestGap is the longest time within another in which no call is made for keys that
 // begin so.
-func stillness(all []harness.Arrival, prefix string, from, to time.Time) (begins, ends time.Time) {
+func longestGap(all []harness.Arrival, prefix string, from, to time.Time) (begins, ends time.Time) {
 	last := from
 	for _, a := range append(all, harness.Arrival{At: to, Key: prefix}) {
 		if !strings.HasPrefix(a.Key, prefix) || a.At.Before(from) || a.At.After(to) {
@@ -80,8 +80,8 @@ func stillness(all []harness.Arrival, prefix string, from, to time.Time) (begins
 	return begins, ends
 }
 
-// members counts the members of the two groups, and those that are in both.
-func (s *site) members(ctx context.Context) (n [3]int, err error) {
+// groupMembers counts the members of the two groups, and those that are in both.
+func (s *site) groupMembers(ctx context.Context) (n [3]int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
 		return n, err

@@ -61,10 +61,10 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 	var wrong error
 	const hands = 20 // how many at once is not judged here
 	for i := 0; i < many; i += hands {
-		n, err := atOnce(hands, func(n int) (bool, error) {
+		n, err := concurrently(hands, func(n int) (bool, error) {
 			a, err := readers[n%2].Read(ctx, all[i+n], "")
 			if err == nil && a.Freshness == "FRESH" {
-				err = x.is(ctx, a, all[i+n])
+				err = x.check(ctx, a, all[i+n])
 			}
 			return a.Freshness == "FRESH", err
 		})
@@ -78,8 +78,8 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 		return err
 	}
 	t := &table{}
-	t.count("snapshots that are fresh, each with its key's document", fresh, many)
-	t.judge("all are stored, committed and read", said(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
+	t.judgeEqual("snapshots that are fresh, each with its key's document", fresh, many)
+	t.judge("all are stored, committed and read", errorOrYes(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
 	again := st.Arrivals - many
 	if kill {
 		// What is stored is not fetched again, whoever fetched it. Half were, at the least.
@@ -88,7 +88,7 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 		t.judge("calls made twice, of those that were not stored at the kill", fmt.Sprintf("%d of %d", again, most), "some, no more",
 			again > 0 && again <= most)
 	} else {
-		t.count("calls made twice", again, 0)
+		t.judgeEqual("calls made twice", again, 0)
 	}
 	t.judgeContract(st)
 	if err := s.judgeLoss(ctx, t); err != nil {
@@ -99,7 +99,7 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 			return err
 		}
 	}
-	s.judged(name, t)
+	s.addResult(name, t)
 	return nil
 }
 
@@ -129,8 +129,8 @@ func (s *site) victim(ctx context.Context) (*victim, error) {
 	return v, err
 }
 
-// said is the first of these errors, or yes.
-func said(errs ...error) string {
+// errorOrYes is the first of these errors, or yes.
+func errorOrYes(errs ...error) string {
 	for _, err := range errs {
 		if err != nil {
 			return err.Error()

@@ -102,18 +102,18 @@ func loop(ctx context.Context, s *site, o options) error {
 	t := &table{}
 	t.judge("calls for one entity, least and most", fmt.Sprintf("%d, %d", least, most), fmt.Sprintf(">=%d, <=%d", enough, intervals+1),
 		least >= enough && most <= intervals+1)
-	t.count("reads that were answered with another document", int(another.Load()), 0)
-	t.count("calls for what was fetched less than an interval before", loops, 0)
-	t.target(staleLoops)
-	t.count("entities with a later check time, and no later change", moved, different)
+	t.judgeEqual("reads that were answered with another document", int(another.Load()), 0)
+	t.judgeEqual("calls for what was fetched less than an interval before", loops, 0)
+	t.markTarget(staleLoops)
+	t.judgeEqual("entities with a later check time, and no later change", moved, different)
 	t.judge(fmt.Sprintf("of %d unchanged answers are written light", refreshes), percent(float64(written)/float64(refreshes)), "=100.00 %",
 		written == refreshes && heavy == different)
-	t.target(light)
-	t.count("payloads written after the first", heavy-different, 0)
+	t.markTarget(lightWrites)
+	t.judgeEqual("payloads written after the first", heavy-different, 0)
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}
-	s.judged("stale-loop", t)
+	s.addResult("stale-loop", t)
 	return nil
 }
 

@@ -89,9 +89,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		flags.Usage()
 		return 2
 	}
-	all, err := playAll(ctx, chosen, o, stdout)
+	all, err := runAll(ctx, chosen, o, stdout)
 	if o.results != "" && ctx.Err() == nil && len(all.results) > 0 {
-		err = errors.Join(err, keep(o.results, all))
+		err = errors.Join(err, writeResults(o.results, all))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "scenarios: "+err.Error())
@@ -110,9 +110,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// playAll plays one after the other, also after one that could not be played: the
+// runAll plays one after the other, also after one that could not be played: the
 // others are not its fault.
-func playAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (all outcome, err error) {
+func runAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (all runResults, err error) {
 	dir, err := os.MkdirTemp("", "freshet-build-")
 	if err != nil {
 		return all, err
@@ -133,15 +133,15 @@ func playAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (
 		installation, err := harness.New(ctx, out, binary)
 		s := &site{Site: installation}
 		if err == nil {
-			fmt.Fprintf(out, "%s: %s\n", sc.title(), sc.what)
-			err = sc.play(ctx, s, o)
+			fmt.Fprintf(out, "%s: %s\n", sc.title(), sc.summary)
+			err = sc.run(ctx, s, o)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", sc.name, err))
-			fmt.Fprintf(out, "%s %s: %v\n\n", sc.name, notPlayed, err)
-			s.results = append(s.results, sc.unplayed(s.results)...)
+			fmt.Fprintf(out, "%s %s: %v\n\n", sc.name, runFailed, err)
+			s.results = append(s.results, sc.failedResults(s.results)...)
 		}
-		s.Close((err != nil || s.missed()) && ctx.Err() == nil)
+		s.Close((err != nil || s.anyMissed()) && ctx.Err() == nil)
 		all.results = append(all.results, s.results...)
 	}
 	return all, errors.Join(failed...)

@@ -16,7 +16,7 @@ import (
 func normal(ctx context.Context, s *site, o options) error {
 	const high, low, read, known = 50, 200, 100, 1000
 	length := time.Duration(o.seconds) * time.Second
-	l, err := s.lanes(ctx, map[string]string{small: "basic", facet: o.document})
+	l, err := s.startLanes(ctx, map[string]string{small: "basic", facet: o.document})
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func normal(ctx context.Context, s *site, o options) error {
 		last.Store(&err)
 	}
 	began := time.Now()
-	counts := func() bool { return time.Since(began) > warming } // who asks before counts for nothing
+	counts := func() bool { return time.Since(began) > warmUp } // who asks before counts for nothing
 	jobs := []struct {
 		rate int
 		do   func(n int)
@@ -68,7 +68,7 @@ func normal(ctx context.Context, s *site, o options) error {
 			a, err := l.reader.Read(ctx, key, "?wait=20s")
 			took := time.Since(asked)
 			if err == nil && a.Freshness == "FRESH" {
-				err = x.is(ctx, a, key)
+				err = x.check(ctx, a, key)
 			}
 			if count {
 				askedHigh.Add(1)
@@ -79,27 +79,27 @@ func normal(ctx context.Context, s *site, o options) error {
 				note(&highs, took)
 			}
 		}},
-		{low / 20, func(n int) { l.low(ctx, harness.Keys(fmt.Sprint("low-", n, "-"), 20)...) }},
+		{low / 20, func(n int) { l.enqueueLow(ctx, harness.Keys(fmt.Sprint("low-", n, "-"), 20)...) }},
 	}
 	var under sync.WaitGroup
 	for _, j := range jobs {
-		under.Go(func() { _ = harness.AtRate(ctx, j.rate, warming+length, j.do) })
+		under.Go(func() { _ = harness.AtRate(ctx, j.rate, warmUp+length, j.do) })
 	}
 	under.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	from, to := began.Add(warming), began.Add(warming+length)
+	from, to := began.Add(warmUp), began.Add(warmUp+length)
 	t := &table{}
-	t.count("reads and HIGH requests that fail, or have another key's document", int(wrong.Load()), 0)
+	t.judgeEqual("reads and HIGH requests that fail, or have another key's document", int(wrong.Load()), 0)
 	if e := last.Load(); e != nil {
-		t.figure("  the last of them", "%v", *e)
+		t.report("  the last of them", "%v", *e)
 	}
-	t.count("HIGH requests that end with their snapshot", len(highs), int(askedHigh.Load()))
-	t.under("  from asked to stored and read, 95 of 100", p95(highs), 3*time.Second)
-	t.target(highP95)
-	t.under(fmt.Sprintf("%d reads of stored %s, 95 of 100", len(reads), o.document), p95(reads), 50*time.Millisecond)
-	another, err := got.another(ctx, x)
+	t.judgeEqual("HIGH requests that end with their snapshot", len(highs), int(askedHigh.Load()))
+	t.judgeBelow("  from asked to stored and read, 95 of 100", p95(highs), 3*time.Second)
+	t.markTarget(highP95)
+	t.judgeBelow(fmt.Sprintf("%d reads of stored %s, 95 of 100", len(reads), o.document), p95(reads), 50*time.Millisecond)
+	another, err := got.countWrong(ctx, x)
 	if err != nil {
 		return err
 	}
@@ -107,20 +107,20 @@ func normal(ctx context.Context, s *site, o options) error {
 	if err := s.UntilCommitted(ctx, 2*harness.Timeout); err != nil {
 		return err
 	}
-	all, err := l.finish(ctx, t)
+	all, err := l.judgeEnd(ctx, t)
 	if err != nil {
 		return err
 	}
 	// On a busy machine it makes up for what it was behind, within its cap.
-	t.judgeRate("calls of LOW, which asks for 200/s", all, "low-", from, to, enough*low, 1.01*lowRate)
-	t.count("calls made twice", len(all)-harness.DistinctKeys(all), 0)
-	t.under("LOW is behind at the end", l.behindAt(all, "low-", to), 30*time.Second)
+	t.judgeRate("calls of LOW, which asks for 200/s", all, "low-", from, to, minShare*low, 1.01*lowRate)
+	t.judgeEqual("calls made twice", len(all)-harness.DistinctKeys(all), 0)
+	t.judgeBelow("LOW is behind at the end", l.lagAt(all, "low-", to), 30*time.Second)
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}
 	if l.failed != nil {
 		return l.failed
 	}
-	s.judged("normal", t)
+	s.addResult("normal", t)
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 // critical is the severity of alerts that nobody may get for nothing.
 const critical = "critical"
 
-// watch is a Prometheus that watches the scenario's processes, and what is judged.
-type watch struct {
+// observation is a Prometheus that watches the scenario's processes, and what is judged.
+type observation struct {
 	*prometheus
 	s     *site
 	began time.Time
@@ -42,13 +42,13 @@ func observe(ctx context.Context, s *site, o options) error {
 	if err := s.Prepare(ctx, map[string]string{facet: "basic", small: "basic"}, "--latency", "5ms-50ms"); err != nil {
 		return err
 	}
-	if err := s.Store(ctx, append(failing(), outdated())...); err != nil {
+	if err := s.Store(ctx, append(failingSnapshots(), expiredSnapshots())...); err != nil {
 		return fmt.Errorf("store what is to fail, and what is to be deleted: %w", err)
 	}
 	if err := s.Register(ctx, facet, dueKeys); err != nil {
 		return fmt.Errorf("register what is to be prefetched: %w", err)
 	}
-	targets, api, err := s.observed(ctx)
+	targets, api, err := s.startObserved(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,26 +56,26 @@ func observe(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	w := &watch{prometheus: p, s: s, began: time.Now()}
-	c := s.crowd(ctx, api)
+	w := &observation{prometheus: p, s: s, began: time.Now()}
+	c := s.startClients(ctx, api)
 	defer c.stop()
 	type part struct {
 		name  string
 		judge func(context.Context) error
 	}
 	parts := []part{{"all is well", func(ctx context.Context) error {
-		return w.calm(ctx, c, len(targets), time.Duration(o.seconds)*time.Second)
+		return w.judgeNormal(ctx, c, len(targets), time.Duration(o.seconds)*time.Second)
 	}}}
 	outages := s.outages(targets[len(targets)-1])
 	for i, out := range outages {
 		wait := !o.brief || i+1 < len(outages)
-		parts = append(parts, part{out.name, func(ctx context.Context) error { return w.outage(ctx, out, wait) }})
+		parts = append(parts, part{out.name, func(ctx context.Context) error { return w.judgeOutage(ctx, out, wait) }})
 	}
 	parts = append(
 		parts,
-		part{"the prefetch", w.prefetch}, part{"the dashboards", w.panels}, part{"the rules", w.judgeRules}, part{"the service levels", w.levels},
-		part{"docs/metrics.md", func(ctx context.Context) error { return w.document(ctx, said) }},
-		part{"native histograms", func(ctx context.Context) error { return w.native(ctx, said, targets) }},
+		part{"the prefetch", w.judgePrefetch}, part{"the dashboards", w.judgePanels}, part{"the rules", w.judgeRules}, part{"the service levels", w.judgeServiceLevels},
+		part{"docs/metrics.md", func(ctx context.Context) error { return w.judgeMetricsPage(ctx, said) }},
+		part{"native histograms", func(ctx context.Context) error { return w.judgeNativeHistograms(ctx, said, targets) }},
 	)
 	for _, p := range parts {
 		fmt.Fprintln(s.Out, p.name)
@@ -83,19 +83,19 @@ func observe(ctx context.Context, s *site, o options) error {
 		if err := p.judge(ctx); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		s.judged(p.name, w.table)
+		s.addResult(p.name, w.table)
 	}
 	return nil
 }
 
-// calm is how it mostly is.
-func (w *watch) calm(ctx context.Context, c *crowd, processes int, length time.Duration) error {
-	if err := w.started(ctx, processes); err != nil {
+// judgeNormal is how it mostly is.
+func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int, length time.Duration) error {
+	if err := w.untilStarted(ctx, processes); err != nil {
 		return err
 	}
 	// Not before: where hardly anything else is asked for, the upstream would be taken
 	// to be sick.
-	if err := w.s.Control(ctx, simulator.Control{Faults: faults()}); err != nil {
+	if err := w.s.Control(ctx, simulator.Control{Faults: clientFaults()}); err != nil {
 		return err
 	}
 	began, answers, failed := time.Now(), c.answers.Load(), c.failed.Load()
@@ -105,19 +105,19 @@ func (w *watch) calm(ctx context.Context, c *crowd, processes int, length time.D
 	answers, failed = c.answers.Load()-answers, c.failed.Load()-failed
 	w.table.judge("answers, of them with 5xx or none", fmt.Sprintf("%d, %d", answers, failed), "some, <=1 %", answers > 0 && failed*100 <= answers)
 	if last := c.last.Load(); failed > 0 && last != nil {
-		w.table.figure("  the last of them", "%s", *last)
+		w.table.report("  the last of them", "%s", *last)
 	}
 	found, err := w.alertsDuring(ctx, began, time.Now())
-	w.silent(found, nil)
+	w.judgeAlerts(found, nil)
 	return err
 }
 
-// prefetch judges that what nobody asks for has happened: a panel of what never did
+// judgePrefetch judges that what nobody asks for has happened: a panel of what never did
 // would show something too, a line at 0.
-func (w *watch) prefetch(ctx context.Context) error {
+func (w *observation) judgePrefetch(ctx context.Context) error {
 	for _, name := range []string{"prefetch_asked_total", "changes_told_total", "triggers_asked_total", "retention_deleted_total", "reads_told_total"} {
 		// The highest of the run: a process may have been stopped since.
-		all, err := w.during(ctx, "sum("+namespace+name+")", w.began, time.Now())
+		all, err := w.queryRange(ctx, "sum("+namespace+name+")", w.began, time.Now())
 		if err != nil {
 			return err
 		}
@@ -132,13 +132,13 @@ func (w *watch) prefetch(ctx context.Context) error {
 	return nil
 }
 
-// started waits until all processes are seen and work, so that no alert says that one
+// untilStarted waits until all processes are seen and work, so that no alert says that one
 // is away or that nobody works.
-func (w *watch) started(ctx context.Context, processes int) error {
+func (w *observation) untilStarted(ctx context.Context, processes int) error {
 	began, seen := time.Now(), false
 	var left []string
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
-		all, err := w.now(ctx, fmt.Sprintf(`rate(freshet_settled_total{end="changed"}[10s]) > 0 and on () count(up == 1) == %d`, processes))
+		all, err := w.query(ctx, fmt.Sprintf(`rate(freshet_settled_total{end="changed"}[10s]) > 0 and on () count(up == 1) == %d`, processes))
 		seen = seen || len(all) > 0
 		if err != nil || !seen {
 			return false, err
@@ -149,13 +149,13 @@ func (w *watch) started(ctx context.Context, processes int) error {
 	})
 	w.table.judge("all are seen, and work, and no critical alert", fmt.Sprintf("after %v", time.Since(began).Round(time.Second)), "some time", seen && len(left) == 0)
 	for _, name := range left {
-		w.table.figure("  it stays", "%s", name)
+		w.table.report("  it stays", "%s", name)
 	}
 	return err
 }
 
-// silent judges that no critical alert was there but those named, and tells of others.
-func (w *watch) silent(found map[string]alert, but []string) {
+// judgeAlerts judges that no critical alert was there but those named, and tells of others.
+func (w *observation) judgeAlerts(found map[string]alert, but []string) {
 	var wrong, others []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		switch {
@@ -166,11 +166,11 @@ func (w *watch) silent(found map[string]alert, but []string) {
 			others = append(others, name)
 		}
 	}
-	w.table.judge("critical alerts for nothing", listed(wrong), "none", len(wrong) == 0)
-	w.table.figure("other alerts", "%s", listed(others))
+	w.table.judge("critical alerts for nothing", joinOrNone(wrong), "none", len(wrong) == 0)
+	w.table.report("other alerts", "%s", joinOrNone(others))
 }
 
-func listed(names []string) string {
+func joinOrNone(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}

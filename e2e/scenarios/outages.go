@@ -27,7 +27,7 @@ type outage struct {
 func (s *site) outages(stopped target) []outage {
 	faulty := func(first ...simulator.Fault) func(context.Context) error {
 		return func(ctx context.Context) error {
-			return s.Control(ctx, simulator.Control{Faults: append(first, faults()...)})
+			return s.Control(ctx, simulator.Control{Faults: append(first, clientFaults()...)})
 		}
 	}
 	credential := func(key string) func(context.Context) error {
@@ -56,7 +56,7 @@ func (s *site) outages(stopped target) []outage {
 			name:  "a worker is stopped",
 			begin: func(context.Context) error { s.Latest(stopped.name).Stop(); return nil },
 			end: func(ctx context.Context) error {
-				_, err := s.tell(ctx, stopped)
+				_, err := s.startTarget(ctx, stopped)
 				return err
 			},
 			tell: []string{"FreshetTargetDown"},
@@ -82,8 +82,8 @@ func (s *site) outages(stopped target) []outage {
 	}
 }
 
-// outage has something go wrong until it is told of, and may then wait for the end of that.
-func (w *watch) outage(ctx context.Context, o outage, wait bool) error {
+// judgeOutage has something go wrong until it is told of, and may then wait for the end of that.
+func (w *observation) judgeOutage(ctx context.Context, o outage, wait bool) error {
 	began, told, seen := time.Now(), map[string]alert{}, o.seen == ""
 	if err := o.begin(ctx); err != nil {
 		return err
@@ -94,10 +94,10 @@ func (w *watch) outage(ctx context.Context, o outage, wait bool) error {
 		maps.Copy(told, found)
 		if !seen && err == nil {
 			var all []series
-			all, err = w.now(ctx, o.seen)
+			all, err = w.query(ctx, o.seen)
 			seen = len(all) > 0
 		}
-		return seen && len(those(told, must)) == len(must), err
+		return seen && len(foundNames(told, must)) == len(must), err
 	})
 	if err != nil {
 		return err
@@ -108,37 +108,37 @@ func (w *watch) outage(ctx context.Context, o outage, wait bool) error {
 	for _, name := range must {
 		w.table.judge(name, told[name].state, "pending or firing", told[name] != alert{})
 	}
-	w.table.figure("  told after", "%v", time.Since(began).Round(time.Second))
+	w.table.report("  told after", "%v", time.Since(began).Round(time.Second))
 	if err := o.end(ctx); err != nil {
 		return err
 	}
 	if wait && len(o.tell) > 0 {
-		if err := w.ended(ctx, o); err != nil {
+		if err := w.untilResolved(ctx, o); err != nil {
 			return err
 		}
 	}
 	found, err := w.alertsDuring(ctx, began, time.Now())
 	w.known = append(w.known, slices.Concat(o.stay, o.may)...)
-	w.silent(found, slices.Concat(o.tell, w.known))
+	w.judgeAlerts(found, slices.Concat(o.tell, w.known))
 	return err
 }
 
-// ended waits until nothing tells of an outage any more that is over.
-func (w *watch) ended(ctx context.Context, o outage) error {
+// untilResolved waits until nothing tells of an outage any more that is over.
+func (w *observation) untilResolved(ctx context.Context, o outage) error {
 	began := time.Now()
 	var left []string
 	err := harness.Poll(ctx, 4*harness.Timeout, func() (bool, error) {
 		found, err := w.alerts(ctx)
-		left = those(found, o.tell)
+		left = foundNames(found, o.tell)
 		return len(left) == 0, err
 	})
-	w.table.judge("alerts that stay after its end", listed(left), "none", len(left) == 0)
-	w.table.figure("  gone after", "%v", time.Since(began).Round(time.Second))
+	w.table.judge("alerts that stay after its end", joinOrNone(left), "none", len(left) == 0)
+	w.table.report("  gone after", "%v", time.Since(began).Round(time.Second))
 	return err
 }
 
-// those returns which of these alerts were found.
-func those(found map[string]alert, names []string) (all []string) {
+// foundNames returns which of these alerts were found.
+func foundNames(found map[string]alert, names []string) (all []string) {
 	for _, name := range names {
 		if _, ok := found[name]; ok {
 			all = append(all, name)
@@ -150,9 +150,9 @@ func those(found map[string]alert, names []string) (all []string) {
 // target is a process that is scraped.
 type target struct{ name, role, address string }
 
-// observed starts a query process, a scheduler and two workers, and returns where they
+// startObserved starts a query process, a scheduler and two workers, and returns where they
 // tell of themselves, and where the query process answers.
-func (s *site) observed(ctx context.Context) (all []target, api string, err error) {
+func (s *site) startObserved(ctx context.Context) (all []target, api string, err error) {
 	all = []target{
 		{name: "query", role: "query"},
 		{name: "scheduler", role: "scheduler"},
@@ -165,7 +165,7 @@ func (s *site) observed(ctx context.Context) (all []target, api string, err erro
 			return nil, "", err
 		}
 		all[i].address = net.JoinHostPort("127.0.0.1", port)
-		found, err := s.tell(ctx, all[i])
+		found, err := s.startTarget(ctx, all[i])
 		if err != nil {
 			return nil, "", err
 		}
@@ -176,11 +176,11 @@ func (s *site) observed(ctx context.Context) (all []target, api string, err erro
 	return all, api, nil
 }
 
-// tell starts a process that tells of itself.
-func (s *site) tell(ctx context.Context, t target) (found string, err error) {
+// startTarget starts a process that tells of itself.
+func (s *site) startTarget(ctx context.Context, t target) (found string, err error) {
 	p, err := s.StartTarget(ctx, t.name, t.role, t.address)
 	if err != nil {
 		return "", err
 	}
-	return p.Found, nil
+	return p.Match, nil
 }

@@ -21,11 +21,11 @@ import (
 // in HIGH. They are upgraded, and fetched once.
 func priority(ctx context.Context, s *site, _ options) error {
 	const different, before = 50, 5000
-	l, err := s.lanesWithout(ctx, onlySmall)
+	l, err := s.startLanesWithoutWorker(ctx, onlySmall)
 	if err != nil {
 		return err
 	}
-	l.low(ctx, harness.Keys("low-", before)...)
+	l.enqueueLow(ctx, harness.Keys("low-", before)...)
 	if l.failed != nil {
 		return l.failed
 	}
@@ -33,7 +33,7 @@ func priority(ctx context.Context, s *site, _ options) error {
 	if err := s.prefetch(ctx, wanted); err != nil {
 		return err
 	}
-	upgraded, wrong := atOnce(different, func(n int) (bool, error) { return l.reader.Queue(ctx, wanted[n]) })
+	upgraded, wrong := concurrently(different, func(n int) (bool, error) { return l.reader.Queue(ctx, wanted[n]) })
 	if wrong != nil {
 		return wrong
 	}
@@ -82,12 +82,12 @@ func priority(ctx context.Context, s *site, _ options) error {
 		}
 	}
 	t := &table{}
-	t.count("reads whose refresh is queued while LOW has the lock", upgraded, different)
-	t.count("HIGH records, with a number above LOW's", above, different)
-	t.count("HIGH records, LOW records", len(high)*10_000+len(low), different*10_000+different+before)
+	t.judgeEqual("reads whose refresh is queued while LOW has the lock", upgraded, different)
+	t.judgeEqual("HIGH records, with a number above LOW's", above, different)
+	t.judgeEqual("HIGH records, LOW records", len(high)*10_000+len(low), different*10_000+different+before)
 	t.lines[len(t.lines)-1].figure = fmt.Sprintf("%d, %d", len(high), len(low))
 	t.lines[len(t.lines)-1].limit = fmt.Sprintf("=%d, =%d", different, different+before)
-	t.count(fmt.Sprintf("calls for these %d keys, LOW's records skipped", different), called, different)
+	t.judgeEqual(fmt.Sprintf("calls for these %d keys, LOW's records skipped", different), called, different)
 	t.judge(fmt.Sprintf("calls for the %d of LOW before the last of them", before), strconv.Itoa(ahead), fmt.Sprintf("<%d", before/10), ahead < before/10)
 	return skipping(ctx, l, worker, t)
 }
@@ -109,7 +109,7 @@ func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) 
 	if err := l.prefetch(ctx, wanted); err != nil {
 		return err
 	}
-	upgraded, err := atOnce(different, func(n int) (bool, error) { return l.reader.Queue(ctx, wanted[n]) })
+	upgraded, err := concurrently(different, func(n int) (bool, error) { return l.reader.Queue(ctx, wanted[n]) })
 	if err != nil {
 		return err
 	}
@@ -129,9 +129,9 @@ func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) 
 	if err != nil {
 		return err
 	}
-	t.count("without a backlog: reads whose refresh is queued", upgraded, different)
-	t.count("  calls, each under way for "+latency.String()+" while LOW's records are read", len(all)-done, different)
-	l.judged("priority", t)
+	t.judgeEqual("without a backlog: reads whose refresh is queued", upgraded, different)
+	t.judgeEqual("  calls, each under way for "+latency.String()+" while LOW's records are read", len(all)-done, different)
+	l.addResult("priority", t)
 	return nil
 }
 

@@ -149,22 +149,22 @@ func (s series) last() float64 {
 	return s.Values[len(s.Values)-1].value
 }
 
-// now evaluates a query for this moment.
-func (p *prometheus) now(ctx context.Context, query string) ([]series, error) {
+// query evaluates a query for this moment.
+func (p *prometheus) query(ctx context.Context, query string) ([]series, error) {
 	at := time.Now()
-	return p.during(ctx, query, at, at)
+	return p.queryRange(ctx, query, at, at)
 }
 
-// during evaluates a query for each second of a time.
-func (p *prometheus) during(ctx context.Context, query string, from, to time.Time) ([]series, error) {
+// queryRange evaluates a query for each second of a time.
+func (p *prometheus) queryRange(ctx context.Context, query string, from, to time.Time) ([]series, error) {
 	var data struct{ Result []series }
 	at := func(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 	err := p.get(ctx, "query_range", url.Values{"query": {query}, "start": {at(from)}, "end": {at(to)}, "step": {"1"}}, &data)
 	return data.Result, err
 }
 
-// numbers counts the samples that are numbers: the quantile of nothing is none.
-func numbers(all []series) (n int) {
+// countNumbers counts the samples that are numbers: the quantile of nothing is none.
+func countNumbers(all []series) (n int) {
 	for _, s := range all {
 		for _, v := range s.Values {
 			if !math.IsNaN(v.value) {
@@ -208,25 +208,25 @@ func (p *prometheus) alerts(ctx context.Context) (map[string]alert, error) {
 	return found, err
 }
 
-// moment is what an alert may wait for its time without meaning anything: a scrape
+// maxPending is what an alert may wait for its time without meaning anything: a scrape
 // that is missed on a busy machine.
-const moment = 5 * time.Second
+const maxPending = 5 * time.Second
 
 // alertsDuring returns those of a time that is over which waited for more than a moment,
 // or fired.
 func (p *prometheus) alertsDuring(ctx context.Context, from, to time.Time) (map[string]alert, error) {
-	all, err := p.during(ctx, "ALERTS", from, to)
+	all, err := p.queryRange(ctx, "ALERTS", from, to)
 	found := map[string]alert{}
 	for _, s := range all {
-		if state := s.Metric["alertstate"]; state == "firing" || len(s.Values) > int(moment.Seconds()) {
+		if state := s.Metric["alertstate"]; state == "firing" || len(s.Values) > int(maxPending.Seconds()) {
 			found[s.Metric["alertname"]] = alert{s.Metric["severity"], state}
 		}
 	}
 	return found, err
 }
 
-// seen returns the labels of every series that was scraped or recorded.
-func (p *prometheus) seen(ctx context.Context, selector string, from time.Time) (all []map[string]string, err error) {
+// seriesSince returns the labels of every series that was scraped or recorded.
+func (p *prometheus) seriesSince(ctx context.Context, selector string, from time.Time) (all []map[string]string, err error) {
 	query := url.Values{"match[]": {selector}, "start": {strconv.FormatInt(from.Unix(), 10)}}
 	return all, p.get(ctx, "series", query, &all)
 }

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	characters = 20_000 // that are stored; some of them stale
-	floodRate  = 450    // refreshes asked for in a second: all that the upstream may be asked
-	floodLeast = 400    // calls in a second, or there was no flood
-	floodKeys  = 9_000  // visited in 20 s
-	floodHands = 32
-	coldKeys   = 2_000                  // that nobody reads before Redis is dead
-	kafkaDelay = 500 * time.Millisecond // each way: a produce takes a second
+	characters       = 20_000 // that are stored; some of them stale
+	floodRate        = 450    // refreshes asked for in a second: all that the upstream may be asked
+	minFloodRate     = 400    // calls in a second, or there was no flood
+	floodKeys        = 9_000  // visited in 20 s
+	floodConcurrency = 32
+	coldKeys         = 2_000                  // that nobody reads before Redis is dead
+	kafkaDelay       = 500 * time.Millisecond // each way: a produce takes a second
 )
 
 // phase is something that happens to the site while it is read.
@@ -47,10 +47,10 @@ const (
 // all of the upstream's budget goes into refreshes, while Kafka takes a second for a
 // record, and while there is no Redis.
 func reads(only ...string) func(context.Context, *site, options) error {
-	return func(ctx context.Context, s *site, o options) error { return playReads(ctx, s, o, only) }
+	return func(ctx context.Context, s *site, o options) error { return runReads(ctx, s, o, only) }
 }
 
-func playReads(ctx context.Context, s *site, o options, only []string) error {
+func runReads(ctx context.Context, s *site, o options, only []string) error {
 	k6, err := findK6(ctx, s.Root, o.k6)
 	if err != nil {
 		return err
@@ -93,13 +93,13 @@ func playReads(ctx context.Context, s *site, o options, only []string) error {
 	}
 	client := &http.Client{Timeout: harness.Timeout}
 	r := harness.Reader{API: api + "/v1/" + s.Source, Facet: small, Client: client}
-	var slow slowed
+	var slow slowKafka
 	kill := time.Duration(o.seconds) * time.Second / 6
 	phases := []phase{
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(context.Context) { slow = s.slowDown(ctx, r) }, // to its end, also if that is after the users'
+			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // to its end, also if that is after the users'
 			end:   func() { s.Kafka.SetDelay(0) },
 			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},
@@ -113,14 +113,14 @@ func playReads(ctx context.Context, s *site, o options, only []string) error {
 				case <-ctx.Done():
 				}
 			},
-			after: func(ctx context.Context, t *table) error { return s.revived(ctx, r, t) },
+			after: func(ctx context.Context, t *table) error { return s.judgeRedisReturn(ctx, r, t) },
 		},
 	}
 	phases = slices.DeleteFunc(phases, func(p phase) bool { return !slices.Contains(only, p.scenario) })
 	for i, p := range phases {
 		fmt.Fprintf(s.Out, "phase %d of %d: %s (%d users for %d s read %s, the flood %s; %d cores)\n",
 			i+1, len(phases), p.name, o.users, o.seconds, o.document, o.flood, runtime.NumCPU())
-		t, err := s.play(ctx, k6, p, f, o, map[string]string{
+		t, err := s.runPhase(ctx, k6, p, f, o, map[string]string{
 			"API": api, "SOURCE": s.Source, "PHASE": strconv.Itoa(i + 1), "WITHOUT": p.without,
 			"USERS": strconv.Itoa(o.users), "SECONDS": strconv.Itoa(o.seconds),
 			"STORED": strconv.Itoa(characters - stale), "STALE": strconv.Itoa(stale), "COLD": strconv.Itoa(coldKeys),
@@ -137,13 +137,13 @@ func playReads(ctx context.Context, s *site, o options, only []string) error {
 				return err
 			}
 		}
-		s.judged(p.scenario, t)
+		s.addResult(p.scenario, t)
 	}
 	return nil
 }
 
-// play has the users come, and judges what they and the upstream saw.
-func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options, variables map[string]string) (*table, error) {
+// runPhase has the users come, and judges what they and the upstream saw.
+func (s *site) runPhase(ctx context.Context, k6 string, p phase, f *flood, o options, variables map[string]string) (*table, error) {
 	var before simulator.Stats
 	var statsErr error
 	use, asked := s.cores(), f.asked.Load()
@@ -177,8 +177,8 @@ func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options
 	}
 	value := func(metric, name string) float64 { return sum.Metrics[metric].Values[name] }
 	t := &table{}
-	t.figure("requests", "%.0f, %.0f/s", value("http_reqs", "count"), value("http_reqs", "count")/float64(o.seconds))
-	t.limits(sum, "checks", "answered as they should be", percent(value("checks", "rate")))
+	t.report("requests", "%.0f, %.0f/s", value("http_reqs", "count"), value("http_reqs", "count")/float64(o.seconds))
+	t.judgeThresholds(sum, "checks", "answered as they should be", percent(value("checks", "rate")))
 	kinds := []string{"stored", "stale", "new", "refresh", "unknown"}
 	if p.without != "" {
 		kinds = append(kinds, "cold")
@@ -191,21 +191,21 @@ func (s *site) play(ctx context.Context, k6 string, p phase, f *flood, o options
 			t.judge("  "+kind+" keys", "none", "some", false)
 			continue
 		}
-		t.limits(sum, "success_"+kind, "  "+kind+" keys", fmt.Sprintf("%s of %.0f", percent(value("success_"+kind, "rate")), n))
+		t.judgeThresholds(sum, "success_"+kind, "  "+kind+" keys", fmt.Sprintf("%s of %.0f", percent(value("success_"+kind, "rate")), n))
 	}
 	const stored = "took_whole"
-	t.limits(sum, stored, "p95 of reads of stored keys that bring a body", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
-	t.target(readP95)
-	t.figure("  median, p99, longest", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
+	t.judgeThresholds(sum, stored, "p95 of reads of stored keys that bring a body", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
+	t.markTarget(readP95)
+	t.report("  median, p99, longest", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
 	for _, kind := range []string{"new", "refresh", "unknown"} {
-		t.figure("  p95 of "+kind, "%.1f ms", value("took_"+kind, "p(95)"))
+		t.report("  p95 of "+kind, "%.1f ms", value("took_"+kind, "p(95)"))
 	}
 	rate := perSecond(after.Arrivals-before.Arrivals, length)
 	calls := fmt.Sprintf("%.0f/s, of %.0f/s asked for by the flood", rate, perSecond(int(asked), length))
 	if p.flooded {
-		t.judge("calls to the upstream", calls, fmt.Sprintf(">=%d/s", floodLeast), rate >= floodLeast)
+		t.judge("calls to the upstream", calls, fmt.Sprintf(">=%d/s", minFloodRate), rate >= minFloodRate)
 	} else {
-		t.figure("calls to the upstream", "%s", calls)
+		t.report("calls to the upstream", "%s", calls)
 	}
 	t.judge("most calls in a sliding second, refused", fmt.Sprintf("%d, %d", after.MaxInSlidingSecond, after.Refused), "<=500, 0",
 		after.MaxInSlidingSecond <= 500 && after.Refused == 0)

@@ -35,8 +35,8 @@ func newStamp(release string, seconds int) stamp {
 	return stamp{time.Now().UTC().Format(time.DateOnly), machine, strings.TrimPrefix(release, "freshet "), seconds}
 }
 
-// outcome is what was shown in one run of the program.
-type outcome struct {
+// runResults is what was shown in one run of the program.
+type runResults struct {
 	stamp   stamp
 	results []result
 }
@@ -48,8 +48,8 @@ Written by ` + "`make scenarios`" + ` (` + "`cd e2e && go run ./scenarios --resu
 last run of its scenario, and says of which release and for how many seconds a phase lasted. Numbers are those of the
 verification plan of adr-013. Users, the upstream and the services share the machine with what is judged.
 `
-	notShown    = "not shown yet"
-	notPlayed   = "could not be played"
+	notRunYet   = "not shown yet"
+	runFailed   = "could not be played"
 	targetsHead = `
 ## Targets
 
@@ -64,9 +64,9 @@ verification plan of adr-013. Users, the upstream and the services share the mac
 `
 )
 
-// keep puts what was shown into a file, in place of earlier rows of the same
+// writeResults puts what was shown into a file, in place of earlier rows of the same
 // scenarios.
-func keep(file string, all outcome) error {
+func writeResults(file string, all runResults) error {
 	before, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -75,7 +75,7 @@ func keep(file string, all outcome) error {
 }
 
 // merge returns the file's text with the rows of what was shown.
-func merge(before string, all outcome) string {
+func merge(before string, all runResults) string {
 	rows := readRows(before)
 	for _, r := range all.results {
 		if sc, known := find(r.name); known { // otherwise a part of one that judges something else
@@ -92,15 +92,15 @@ func merge(before string, all outcome) string {
 			shown = shown || some != ""
 		}
 		if !shown {
-			text.WriteString(row(t[0], t[1], notShown, "", "", ""))
+			text.WriteString(row(t[0], t[1], notRunYet, "", "", ""))
 		}
 	}
 	text.WriteString(scenariosHead)
 	for _, sc := range sorted() {
 		if some := rows[sc.name]; some != "" {
 			text.WriteString(some)
-		} else if !sc.own && len(sc.of) == 0 {
-			text.WriteString(row(sc.number(), sc.name, sc.what, notShown, "", "", ""))
+		} else if !sc.notInAll && len(sc.parts) == 0 {
+			text.WriteString(row(sc.number(), sc.name, sc.summary, notRunYet, "", "", ""))
 		}
 	}
 	return text.String()
@@ -116,10 +116,10 @@ func (all rows) put(sc scenario, r result, run string) {
 		delete(all, t[0]+"/"+sc.name)
 	}
 	if r.table == nil {
-		all[sc.name] = row(sc.number(), sc.name, sc.what, notPlayed, "", notPlayed, run)
+		all[sc.name] = row(sc.number(), sc.name, sc.summary, runFailed, "", runFailed, run)
 		return
 	}
-	verdict, what := "held", sc.what
+	verdict, what := "held", sc.summary
 	if r.missed {
 		verdict = isMissed
 	}
@@ -153,7 +153,7 @@ func readRows(text string) rows {
 			cells[i] = strings.TrimSpace(cells[i])
 		}
 		switch {
-		case slices.Contains(cells, notShown):
+		case slices.Contains(cells, notRunYet):
 		case len(cells) == 8: // with what is before the first and behind the last
 			all[cells[1]+"/"+cells[4]] += line
 		case len(cells) == 9:

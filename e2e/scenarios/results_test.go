@@ -11,20 +11,20 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-func shown(name string, day, figure string, held bool) outcome {
+func resultsOf(name string, day, figure string, held bool) runResults {
 	t := &table{}
-	t.figure("told", "%s", "only")
+	t.report("told", "%s", "only")
 	t.judge("it | took\nthis", figure, "<3", held)
-	t.target(highP95)
-	return outcome{stamp{day, "2 cores", "v1", 30}, []result{{name: name, table: t, latency: "1s"}, {name: "a part of observe", table: t}}}
+	t.markTarget(highP95)
+	return runResults{stamp{day, "2 cores", "v1", 30}, []result{{name: name, table: t, latency: "1s"}, {name: "a part of observe", table: t}}}
 }
 
 func TestResults_ReplaceOnlyTheirOwnRows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.md")
-	for _, o := range []outcome{
-		shown(phaseRedis, "2020-01-01", "1", true), shown(phaseKafka, "2020-01-02", "2", true), shown(phaseRedis, "2020-01-03", "5", false),
+	for _, o := range []runResults{
+		resultsOf(phaseRedis, "2020-01-01", "1", true), resultsOf(phaseKafka, "2020-01-02", "2", true), resultsOf(phaseRedis, "2020-01-03", "5", false),
 	} {
-		if err := keep(file, o); err != nil {
+		if err := writeResults(file, o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,14 +44,14 @@ func TestResults_ReplaceOnlyTheirOwnRows(t *testing.T) {
 	if strings.Contains(string(text), "2020-01-01") || strings.Contains(string(text), "a part of") || strings.Index(string(text), "| 9 |") > strings.Index(string(text), "| 10 |") {
 		t.Errorf("rows of an earlier run, of no scenario, or out of order:\n%s", text)
 	}
-	if again := merge(string(text), outcome{}); again != string(text) {
+	if again := merge(string(text), runResults{}); again != string(text) {
 		t.Errorf("nothing new changes it:\n%s", again)
 	}
 }
 
 // What was never shown must not be silently absent.
 func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
-	text := merge("", shown("normal", "2020-01-01", "1", true))
+	text := merge("", resultsOf("normal", "2020-01-01", "1", true))
 	for _, target := range targets {
 		if !strings.Contains(text, "| "+target[0]+" |") {
 			t.Errorf("nothing says that there is no figure of %q", target[0])
@@ -62,10 +62,10 @@ func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
 			t.Errorf("nothing says that %s was not played", sc.title())
 		}
 	}
-	if strings.Contains(text, "| "+highP95+" | <3 s | "+notShown) || !strings.Contains(text, "| "+readP95+" | <100 ms | "+notShown) {
+	if strings.Contains(text, "| "+highP95+" | <3 s | "+notRunYet) || !strings.Contains(text, "| "+readP95+" | <100 ms | "+notRunYet) {
 		t.Errorf("what was shown and what was not is mistaken:\n%s", text)
 	}
-	text = merge(text, shown("peak", "2020-01-02", "2", true))
+	text = merge(text, resultsOf("peak", "2020-01-02", "2", true))
 	if n := strings.Count(text, "| "+highP95+" |"); n != 2 {
 		t.Errorf("%d rows of a target that two have shown:\n%s", n, text)
 	}
@@ -73,16 +73,16 @@ func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
 
 func TestResults_ReplaceARunByAFailedOne(t *testing.T) {
 	reads, _ := find("reads")
-	unplayed := reads.unplayed([]result{{name: phaseFlood}})
+	unplayed := reads.failedResults([]result{{name: phaseFlood}})
 	if len(unplayed) != 2 || unplayed[0].name != phaseKafka || unplayed[1].name != phaseRedis {
 		t.Errorf("%+v were not played", unplayed)
 	}
-	before := merge("", shown(phaseKafka, "2020-01-01", "1", true))
-	text := merge(before, outcome{stamp{"2020-01-02", "2 cores", "v1", 30}, unplayed})
-	if strings.Contains(text, "2020-01-01") || strings.Count(text, notPlayed) != 4 {
+	before := merge("", resultsOf(phaseKafka, "2020-01-01", "1", true))
+	text := merge(before, runResults{stamp{"2020-01-02", "2 cores", "v1", 30}, unplayed})
+	if strings.Contains(text, "2020-01-01") || strings.Count(text, runFailed) != 4 {
 		t.Errorf("an earlier row is left, or it is not said what could not be played:\n%s", text)
 	}
-	if again := merge(text, outcome{}); again != text {
+	if again := merge(text, runResults{}); again != text {
 		t.Errorf("nothing new changes it:\n%s", again)
 	}
 }
@@ -106,11 +106,11 @@ func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
 	}
 	seen := map[int]bool{}
 	for _, sc := range all {
-		if sc.own {
+		if sc.notInAll {
 			t.Errorf("all plays %s", sc.name)
 		}
 		seen[sc.adr] = true
-		for _, part := range sc.of {
+		for _, part := range sc.parts {
 			p, _ := find(part)
 			seen[p.adr] = true
 		}
@@ -119,7 +119,7 @@ func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
 		if sc.adr > 0 && !seen[sc.adr] {
 			t.Errorf("all leaves out %s", sc.title())
 		}
-		if sc.what == "" || sc.play == nil {
+		if sc.summary == "" || sc.run == nil {
 			t.Errorf("%s plays nothing", sc.name)
 		}
 	}
@@ -138,17 +138,17 @@ func TestRun_ReturnsTwoForWrongUsage(t *testing.T) {
 	}
 }
 
-func TestTable_IsMissedByOneFigure(t *testing.T) {
+func TestTable_OneMissedLimitMissesTable(t *testing.T) {
 	held := &table{}
-	held.count("calls", 1, 1)
-	held.under("took", 999*time.Millisecond, time.Second)
+	held.judgeEqual("calls", 1, 1)
+	held.judgeBelow("took", 999*time.Millisecond, time.Second)
 	if held.missed {
 		t.Error("what is held is missed")
 	}
 	for _, judge := range []func(*table){
-		func(t *table) { t.count("calls", 2, 1) },
-		func(t *table) { t.under("took", time.Second, time.Second) },
-		func(t *table) { t.under("took", p95(nil), time.Second) },
+		func(t *table) { t.judgeEqual("calls", 2, 1) },
+		func(t *table) { t.judgeBelow("took", time.Second, time.Second) },
+		func(t *table) { t.judgeBelow("took", p95(nil), time.Second) },
 	} {
 		missed := &table{}
 		judge(missed)
@@ -173,7 +173,7 @@ func TestDisorder_CountsRepeatedAndFallingNumbers(t *testing.T) {
 		r.Key, r.Version = key, version
 		return r
 	}
-	twice, back := disorder([]harness.Request{of("a", 5), of("b", 5), of("a", 7), of("a", 6), of("b", 6), of("a", 7), of("a", 8)})
+	twice, back := countDisorder([]harness.Request{of("a", 5), of("b", 5), of("a", 7), of("a", 6), of("b", 6), of("a", 7), of("a", 8)})
 	if twice != 1 || back != 1 {
 		t.Errorf("%d twice, %d back", twice, back)
 	}
@@ -189,7 +189,7 @@ func TestPerEntity_CountsEarlyCallsAsLoops(t *testing.T) {
 		t.Errorf("%d at most, %d at least, %d loops", most, least, loops)
 	}
 	all := []harness.Arrival{at("low-1", 0), at("high-1", 1), at("low-2", 1.5), at("low-3", 6), at("low-4", 6.2)}
-	from, to := stillness(all, "low-", began.Add(time.Second), began.Add(9*time.Second))
+	from, to := longestGap(all, "low-", began.Add(time.Second), began.Add(9*time.Second))
 	if from != all[2].At || to != all[3].At {
 		t.Errorf("still from %v to %v", from.Sub(began), to.Sub(began))
 	}

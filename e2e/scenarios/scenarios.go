@@ -12,38 +12,38 @@ import (
 
 // scenario is one that can be named.
 type scenario struct {
-	name string
-	adr  int      // its number in the verification plan of adr-013; 0: it has none
-	what string   // it plays, in a sentence
-	of   []string // scenarios that it plays one after the other on one site
-	play func(ctx context.Context, s *site, o options) error
-	own  bool // all leaves it out: it judges something else, and has a target of its own
+	name     string
+	adr      int      // its number in the verification plan of adr-013; 0: it has none
+	summary  string   // it plays, in a sentence
+	parts    []string // scenarios that it plays one after the other on one site
+	run      func(ctx context.Context, s *site, o options) error
+	notInAll bool // all leaves it out: it judges something else, and has a target of its own
 }
 
 // scenarios are all of them. One judges by site.judged; an error means that it could
 // not be played.
 var scenarios = []scenario{
-	{name: "reads", what: "many users (k6) read through a refresh flood, and then also with a slow Kafka and without Redis", of: []string{phaseFlood, phaseKafka, phaseRedis}, play: reads(phaseFlood, phaseKafka, phaseRedis)},
-	{name: phaseFlood, what: "many users (k6) read while refreshes use the whole budget of the upstream", play: reads(phaseFlood)},
-	{name: phaseKafka, adr: 9, what: "the same, and a produce to Kafka takes a second", play: reads(phaseKafka)},
-	{name: phaseRedis, adr: 10, what: "the same, and Redis is killed: reads go on from the database, refreshes are refused", play: reads(phaseRedis)},
-	{name: "normal", adr: 1, what: "HIGH asks for 50 a second and LOW for 200, and 100 reads a second of what is stored", play: normal},
-	{name: "slow-database", adr: 5, what: "the database answers nothing for 10 s (a lock on its tables) while HIGH asks for 50 a second: that is held, and served afterwards", play: slowDatabase},
-	{name: "stale-loop", adr: 6, what: "twenty entities that never change are read on and on, and are stale after 2 s", play: loop},
-	{name: "priority", adr: 7, what: "LOW holds the locks of fifty entities behind a backlog of 5,000, and readers ask for them; then the same without a backlog", play: priority},
-	{name: "herd", adr: 3, what: "1,000 identical requests at once over four query processes", play: herd},
-	{name: "killed", adr: 4, what: "one of two workers is killed (SIGKILL) half-way through 2,000 refreshes", play: killed},
-	{name: "dedup", adr: 12, what: "ten query processes are asked for the same keys at the same moment, five times", play: dedup},
-	{name: "versions", adr: 13, what: "five query processes are asked to refresh the same fifty entities, and Redis is killed half-way and comes back empty", play: versions},
-	{name: "cluster", adr: 14, what: "2,000 refreshes on a Redis Cluster of three nodes", play: cluster},
-	{name: "release", adr: 15, what: "twenty release each of 300 locks at the same moment, by the scripts of the product", play: release},
-	{name: "peak", adr: 2, what: "HIGH asks for 200 a second and LOW for 300", play: peak},
-	{name: "two-buckets", adr: 8, what: "LOW is at its cap with thousands waiting, and HIGH asks for the 100 a second that are left", play: bothBuckets},
-	{name: "low-alone", adr: 11, what: "nobody but LOW asks, for more than it may have", play: lowAlone},
-	{name: "isolation", adr: 16, what: "HIGH falls 10,000 requests behind while LOW has a backlog of 20,000", play: isolation},
-	{name: "hostile", adr: 17, what: "one client reads 2,000 keys that the upstream answers with 400, another one 200 that it answers with 401, 429, HTML, truncated JSON and 16 MB; beside them 20 clients read new keys", play: hostile},
-	{name: "torture", what: "random faults of everything, by a seed, under load, and what they leave behind", play: torture, own: true},
-	{name: "observe", what: "operators see what happens, through six outages", play: observe, own: true},
+	{name: "reads", summary: "many users (k6) read through a refresh flood, and then also with a slow Kafka and without Redis", parts: []string{phaseFlood, phaseKafka, phaseRedis}, run: reads(phaseFlood, phaseKafka, phaseRedis)},
+	{name: phaseFlood, summary: "many users (k6) read while refreshes use the whole budget of the upstream", run: reads(phaseFlood)},
+	{name: phaseKafka, adr: 9, summary: "the same, and a produce to Kafka takes a second", run: reads(phaseKafka)},
+	{name: phaseRedis, adr: 10, summary: "the same, and Redis is killed: reads go on from the database, refreshes are refused", run: reads(phaseRedis)},
+	{name: "normal", adr: 1, summary: "HIGH asks for 50 a second and LOW for 200, and 100 reads a second of what is stored", run: normal},
+	{name: "slow-database", adr: 5, summary: "the database answers nothing for 10 s (a lock on its tables) while HIGH asks for 50 a second: that is held, and served afterwards", run: slowDatabase},
+	{name: "stale-loop", adr: 6, summary: "twenty entities that never change are read on and on, and are stale after 2 s", run: loop},
+	{name: "priority", adr: 7, summary: "LOW holds the locks of fifty entities behind a backlog of 5,000, and readers ask for them; then the same without a backlog", run: priority},
+	{name: "herd", adr: 3, summary: "1,000 identical requests at once over four query processes", run: herd},
+	{name: "killed", adr: 4, summary: "one of two workers is killed (SIGKILL) half-way through 2,000 refreshes", run: killed},
+	{name: "dedup", adr: 12, summary: "ten query processes are asked for the same keys at the same moment, five times", run: dedup},
+	{name: "versions", adr: 13, summary: "five query processes are asked to refresh the same fifty entities, and Redis is killed half-way and comes back empty", run: versions},
+	{name: "cluster", adr: 14, summary: "2,000 refreshes on a Redis Cluster of three nodes", run: cluster},
+	{name: "release", adr: 15, summary: "twenty release each of 300 locks at the same moment, by the scripts of the product", run: release},
+	{name: "peak", adr: 2, summary: "HIGH asks for 200 a second and LOW for 300", run: peak},
+	{name: "two-buckets", adr: 8, summary: "LOW is at its cap with thousands waiting, and HIGH asks for the 100 a second that are left", run: bothBuckets},
+	{name: "low-alone", adr: 11, summary: "nobody but LOW asks, for more than it may have", run: lowAlone},
+	{name: "isolation", adr: 16, summary: "HIGH falls 10,000 requests behind while LOW has a backlog of 20,000", run: isolation},
+	{name: "hostile", adr: 17, summary: "one client reads 2,000 keys that the upstream answers with 400, another one 200 that it answers with 401, 429, HTML, truncated JSON and 16 MB; beside them 20 clients read new keys", run: hostile},
+	{name: "torture", summary: "random faults of everything, by a seed, under load, and what they leave behind", run: torture, notInAll: true},
+	{name: "observe", summary: "operators see what happens, through six outages", run: observe, notInAll: true},
 }
 
 func (sc scenario) title() string {
@@ -67,7 +67,7 @@ func find(name string) (scenario, bool) {
 func choose(names []string) ([]scenario, error) {
 	var chosen []scenario
 	for _, sc := range scenarios {
-		if slices.Contains(names, sc.name) || slices.Contains(names, "all") && !sc.own {
+		if slices.Contains(names, sc.name) || slices.Contains(names, "all") && !sc.notInAll {
 			chosen = append(chosen, sc)
 		}
 	}
@@ -80,13 +80,13 @@ func choose(names []string) ([]scenario, error) {
 		return nil, errors.New("name a scenario or several, or all; --list tells of them")
 	}
 	return slices.DeleteFunc(slices.Clone(chosen), func(sc scenario) bool {
-		return slices.ContainsFunc(chosen, func(other scenario) bool { return slices.Contains(other.of, sc.name) })
+		return slices.ContainsFunc(chosen, func(other scenario) bool { return slices.Contains(other.parts, sc.name) })
 	}), nil
 }
 
-// unplayed are the results of what it should have played and has not.
-func (sc scenario) unplayed(played []result) (all []result) {
-	names := sc.of
+// failedResults are the results of what it should have played and has not.
+func (sc scenario) failedResults(played []result) (all []result) {
+	names := sc.parts
 	if len(names) == 0 {
 		names = []string{sc.name}
 	}
@@ -108,7 +108,7 @@ func (sc scenario) number() string {
 
 func list(out io.Writer) {
 	for _, sc := range sorted() {
-		fmt.Fprintf(out, "%3s  %-*s  %s\n", sc.number(), longestName(), sc.name, sc.what)
+		fmt.Fprintf(out, "%3s  %-*s  %s\n", sc.number(), longestName(), sc.name, sc.summary)
 	}
 }
 
@@ -128,13 +128,13 @@ func longestName() (n int) {
 
 // The seven targets of the verification plan.
 const (
-	highP95    = "a HIGH request is stored, 95 of 100"
-	readP95    = "a read is answered in a refresh flood, 95 of 100"
-	contract   = "calls in any second"
-	lowLag     = "LOW is behind"
-	duplicates = "duplicates removed"
-	light      = "unchanged answers written without their payload"
-	staleLoops = "stale loops"
+	highP95     = "a HIGH request is stored, 95 of 100"
+	readP95     = "a read is answered in a refresh flood, 95 of 100"
+	contract    = "calls in any second"
+	lowLag      = "LOW is behind"
+	duplicates  = "duplicates removed"
+	lightWrites = "unchanged answers written without their payload"
+	staleLoops  = "stale loops"
 )
 
 // targets with their limits, in the plan's order.
@@ -144,7 +144,7 @@ var targets = [][2]string{
 	{contract, "<=500"},
 	{lowLag, "<30 min"},
 	{duplicates, ">99.9 %"},
-	{light, "100 %"},
+	{lightWrites, "100 %"},
 	{staleLoops, "0"},
 }
 

@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// play runs the program on the real services. The test is skipped if one of them, or a
+// runScenarios runs the program on the real services. The test is skipped if one of them, or a
 // program, is missing.
-func play(t *testing.T, programs []string, args ...string) {
+func runScenarios(t *testing.T, programs []string, args ...string) {
 	t.Helper()
 	servicetest.Kafka(t)
 	servicetest.Postgres(t)
@@ -26,15 +26,15 @@ func play(t *testing.T, programs []string, args ...string) {
 // by a killed worker, the pipeline on a Redis Cluster, honest clients beside hostile ones.
 func TestScenarios_HoldTheirLimits(t *testing.T) {
 	servicetest.RedisClusterAddresses(t)
-	play(t, nil, "--seconds", "6", "herd", "killed", "cluster", "hostile")
+	runScenarios(t, nil, "--seconds", "6", "herd", "killed", "cluster", "hostile")
 }
 
 func TestObserve_SeesEveryPanelRuleAndAlert(t *testing.T) {
-	play(t, []string{"prometheus"}, "--seconds", "6", "--brief", "observe")
+	runScenarios(t, []string{"prometheus"}, "--seconds", "6", "--brief", "observe")
 }
 
 // The ten faults of this seed are of all parts, and short: a worker is killed while the tables
 // are locked, Redis fails over and loses its data, the broker is frozen.
 func TestTorture_HoldsForTenFaults(t *testing.T) {
-	play(t, nil, "--seed", "155752", "--faults", "10", "torture")
+	runScenarios(t, nil, "--seed", "155752", "--faults", "10", "torture")
 }

@@ -30,8 +30,8 @@ type table struct {
 	missed bool
 }
 
-// figure adds one that is only told.
-func (t *table) figure(what, format string, args ...any) {
+// report adds one that is only told.
+func (t *table) report(what, format string, args ...any) {
 	t.lines = append(t.lines, line{what: what, figure: fmt.Sprintf(format, args...)})
 }
 
@@ -44,28 +44,28 @@ func (t *table) judge(what, figure, limit string, held bool) {
 	t.lines = append(t.lines, line{what: what, figure: figure, limit: limit, verdict: verdict})
 }
 
-// count judges a number that must be exactly another.
-func (t *table) count(what string, n, want int) {
+// judgeEqual judges a number that must be exactly another.
+func (t *table) judgeEqual(what string, n, want int) {
 	t.judge(what, strconv.Itoa(n), "="+strconv.Itoa(want), n == want)
 }
 
-// under judges a time.
-func (t *table) under(what string, took, limit time.Duration) {
-	t.judge(what, short(took), "<"+limit.Round(10*time.Millisecond).String(), took < limit)
+// judgeBelow judges a time.
+func (t *table) judgeBelow(what string, took, limit time.Duration) {
+	t.judge(what, formatDuration(took), "<"+limit.Round(10*time.Millisecond).String(), took < limit)
 }
 
-// target says that the line added last is the figure of one of the seven targets.
-func (t *table) target(name string) { t.lines[len(t.lines)-1].target = name }
+// markTarget says that the line added last is the figure of one of the seven targets.
+func (t *table) markTarget(name string) { t.lines[len(t.lines)-1].target = name }
 
-// limits judges a metric by the script's own thresholds.
-func (t *table) limits(sum summary, metric, what, figure string) {
+// judgeThresholds judges a metric by the script's own thresholds.
+func (t *table) judgeThresholds(sum summary, metric, what, figure string) {
 	m, ok := sum.Metrics[metric]
 	if !ok {
 		t.judge(what, "none", "some", false) // nothing was asked: nothing was shown
 		return
 	}
 	if len(m.Thresholds) == 0 {
-		t.figure(what, "%s", figure)
+		t.report(what, "%s", figure)
 	}
 	for limit, of := range m.Thresholds {
 		t.judge(what, figure, limit, of.OK)
@@ -101,8 +101,8 @@ type site struct {
 	results []result
 }
 
-// judged prints a table with its verdict, and keeps it.
-func (s *site) judged(name string, t *table) {
+// addResult prints a table with its verdict, and keeps it.
+func (s *site) addResult(name string, t *table) {
 	t.print(s.Out)
 	verdict := "held"
 	if t.missed {
@@ -112,8 +112,8 @@ func (s *site) judged(name string, t *table) {
 	s.results = append(s.results, result{name, t, s.Latency})
 }
 
-// missed says whether any limit was.
-func (s *site) missed() bool {
+// anyMissed says whether any limit was.
+func (s *site) anyMissed() bool {
 	return slices.ContainsFunc(s.results, func(r result) bool { return r.table != nil && r.missed })
 }
 
@@ -121,8 +121,8 @@ func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds()
 
 func percent(rate float64) string { return fmt.Sprintf("%.2f %%", 100*rate) }
 
-// short is a time as it is read.
-func short(d time.Duration) string {
+// formatDuration is a time as it is read.
+func formatDuration(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 	}

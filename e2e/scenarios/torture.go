@@ -17,13 +17,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// drainPatience is how long it may take until everything has ended after the last
+// drainTimeout is how long it may take until everything has ended after the last
 // fault: breakers rest for half a minute, stops are probed after pauses that double,
 // and what had piled up goes out at the rate that the upstream allows.
-const drainPatience = 4 * time.Minute
+const drainTimeout = 4 * time.Minute
 
-// tortured is what became of a run.
-type tortured struct {
+// tortureResult is what became of a run.
+type tortureResult struct {
 	seed       uint64
 	faults     int
 	kinds      map[string]int
@@ -33,7 +33,7 @@ type tortured struct {
 }
 
 // rows is the run in a few lines: what it was, and how it is judged.
-func (r *tortured) rows() []line {
+func (r *tortureResult) rows() []line {
 	// With a limit, for what has none is not kept.
 	rows := []line{{
 		what: "seed, faults, length", figure: fmt.Sprintf("%d, %d, %v", r.seed, r.faults, r.took.Round(time.Second)),
@@ -51,15 +51,15 @@ func torture(ctx context.Context, s *site, o options) error {
 	for o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
 	}
-	r, err := s.torture(ctx, o.seed, plan(o.seed, o.faults))
+	r, err := s.runTorture(ctx, o.seed, plan(o.seed, o.faults))
 	if err != nil {
 		return err
 	}
-	s.judged("torture", &table{lines: r.rows(), note: r.table.note, missed: r.table.missed})
+	s.addResult("torture", &table{lines: r.rows(), note: r.table.note, missed: r.table.missed})
 	return nil
 }
 
-func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tortured, error) {
+func (s *site) runTorture(ctx context.Context, seed uint64, strikes []step) (*tortureResult, error) {
 	began := time.Now()
 	// So that everything happens within seconds, and what piles up meets the limit.
 	s.Edits = []string{
@@ -74,15 +74,15 @@ func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tor
 	if err := s.Prepare(ctx, map[string]string{facet: "basic"}, "--limit", fmt.Sprint(tortureLimit, "/1s")); err != nil {
 		return nil, err
 	}
-	t := &torturer{s: s}
-	if err := t.begin(ctx); err != nil {
+	t := &injector{s: s}
+	if err := t.start(ctx); err != nil {
 		return nil, err
 	}
-	w, err := s.witness(ctx)
+	w, err := s.watchState(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.load(ctx, seed, t.cast)
+	l, err := s.startLoad(ctx, seed, t.instances)
 	if err != nil {
 		return nil, err
 	}
@@ -91,21 +91,21 @@ func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tor
 	tending, leave := context.WithCancel(ctx)
 	defer leave()
 	tended := make(chan error, 1)
-	go func() { tended <- t.tend(tending) }()
-	if err := s.inflict(ctx, t, seed, strikes); err != nil {
+	go func() { tended <- t.supervise(tending) }()
+	if err := s.runPlan(ctx, t, seed, strikes); err != nil {
 		return nil, err
 	}
 	stop()
-	r := &tortured{seed: seed, faults: len(t.done), kinds: tally(t.done)}
-	r.table.judge("processes that did not end when they were told", listed(t.slow), "none", len(t.slow) == 0)
-	if err := r.drained(ctx, s); err != nil {
+	r := &tortureResult{seed: seed, faults: len(t.injected), kinds: countByKind(t.injected)}
+	r.table.judge("processes that did not end when they were told", joinOrNone(t.slowStops), "none", len(t.slowStops) == 0)
+	if err := r.judgeDrained(ctx, s); err != nil {
 		return nil, err
 	}
 	leave()
 	if err := <-tended; err != nil {
 		return nil, err
 	}
-	if err := t.unasked(&r.table); err != nil {
+	if err := t.judgeExits(&r.table); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(w.stop(ctx), l.err); err != nil {
@@ -114,35 +114,35 @@ func (s *site) torture(ctx context.Context, seed uint64, strikes []strike) (*tor
 	if err := r.judge(ctx, s, t, w, l); err != nil {
 		return nil, err
 	}
-	if err := r.afterwards(ctx, s, w, l); err != nil {
+	if err := r.judgeAfterwards(ctx, s, w, l); err != nil {
 		return nil, err
 	}
 	r.took = time.Since(began)
 	return r, nil
 }
 
-// begin starts all that is needed, healthy.
-func (t *torturer) begin(ctx context.Context) (err error) {
+// start starts all that is needed, healthy.
+func (t *injector) start(ctx context.Context) (err error) {
 	t.s.Redis.Kill()
-	if t.s.Redis, err = t.s.keeper(ctx, t.s.Redis.Address); err != nil {
+	if t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address); err != nil {
 		return err
 	}
 	port, err := t.s.FreePort(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.replicate(ctx, net.JoinHostPort("127.0.0.1", port)); err != nil {
+	if err := t.startReplica(ctx, net.JoinHostPort("127.0.0.1", port)); err != nil {
 		return err
 	}
-	if err := t.hurtUpstream(ctx, hurt{}); err != nil { // and well again: with what lasts
+	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // and well again: with what lasts
 		return err
 	}
-	t.cast, err = t.s.cast(ctx)
+	t.instances, err = t.s.startInstances(ctx)
 	return err
 }
 
-// inflict does the whole plan. It tells each fault before it does it.
-func (s *site) inflict(ctx context.Context, t *torturer, seed uint64, strikes []strike) error {
+// runPlan does the whole plan. It tells each fault before it does it.
+func (s *site) runPlan(ctx context.Context, t *injector, seed uint64, strikes []step) error {
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		st, err := s.Stats(ctx)
 		return st.Arrivals > tortureLimit, err
@@ -157,31 +157,31 @@ func (s *site) inflict(ctx context.Context, t *torturer, seed uint64, strikes []
 			return err
 		}
 		var all []string
-		for _, h := range strike.hurts {
+		for _, h := range strike.faults {
 			all = append(all, h.String())
 		}
 		fmt.Fprintf(s.Out, "  %d after %v, at %v  %s\n", i+1, strike.pause, time.Since(began).Round(time.Second), strings.Join(all, "  +  "))
-		if err := t.strike(ctx, strike); err != nil {
+		if err := t.runStep(ctx, strike); err != nil {
 			return err
 		}
 	}
 	return harness.Pause(ctx, time.Second)
 }
 
-// drained waits until all is committed and no retry is to come. A retry that was claimed
+// judgeDrained waits until all is committed and no retry is to come. A retry that was claimed
 // by a process that was killed before it had asked comes round when its claim ends: that
 // is made to be now, for it is minutes later than any other end.
-func (r *tortured) drained(ctx context.Context, s *site) error {
+func (r *tortureResult) judgeDrained(ctx context.Context, s *site) error {
 	began := time.Now()
 	behind, retrying, claimed := int64(-1), -1, 0
-	err := harness.Poll(ctx, drainPatience, func() (bool, error) {
+	err := harness.Poll(ctx, drainTimeout, func() (bool, error) {
 		var err error
 		if behind, err = s.Lag(ctx, schemas.High, schemas.Low); err != nil || behind > 0 {
 			return false, err
 		}
 		retrying, err = s.Number(ctx, "SELECT count(*) FROM update_status WHERE source = $1 AND state = 'RETRYING'", s.Source)
-		if err == nil && retrying > 0 && claimed == 0 && time.Since(began) > lockLife+5*time.Second {
-			claimed, err = s.endClaims(ctx)
+		if err == nil && retrying > 0 && claimed == 0 && time.Since(began) > lockTTL+5*time.Second {
+			claimed, err = s.expireClaims(ctx)
 		}
 		return retrying == 0, err
 	})
@@ -189,13 +189,13 @@ func (r *tortured) drained(ctx context.Context, s *site) error {
 		return err
 	}
 	r.table.judge("records not committed, entities to be retried", fmt.Sprintf("%d, %d after %v", behind, retrying, time.Since(began).Round(time.Second)),
-		fmt.Sprintf("0, 0 within %v", drainPatience), behind == 0 && retrying == 0)
-	r.table.figure("  retried when a claim ended, for its process was killed", "%d", claimed)
+		fmt.Sprintf("0, 0 within %v", drainTimeout), behind == 0 && retrying == 0)
+	r.table.report("  retried when a claim ended, for its process was killed", "%d", claimed)
 	return nil
 }
 
-func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, l *load) error {
-	requests, letters, err := s.requestsAndLetters(ctx)
+func (r *tortureResult) judge(ctx context.Context, s *site, t *injector, w *stateWatcher, l *tortureLoad) error {
+	requests, letters, err := s.readRecords(ctx)
 	if err != nil {
 		return err
 	}
@@ -207,32 +207,32 @@ func (r *tortured) judge(ctx context.Context, s *site, t *torturer, w *witness, 
 	if err != nil {
 		return err
 	}
-	e, err := s.ends(ctx, w, letters, all)
+	e, err := s.readLedger(ctx, w, letters, all)
 	if err != nil {
 		return err
 	}
-	r.table.figure("reads, of them without a good answer, not made; LOW records", "%d, %d, %d; %d", l.reads.Load(), len(l.refused), l.left.Load(), l.low.Load())
-	t.refusals(&r.table, l)
-	if len(t.forgot) > 0 {
-		r.table.judge("bytes of acknowledged writes to Redis that failovers forgot", fmt.Sprint(t.forgot), ">0 each", slices.Min(t.forgot) > 0)
+	r.table.report("reads, of them without a good answer, not made; LOW records", "%d, %d, %d; %d", l.reads.Load(), len(l.failedReads), l.skipped.Load(), l.low.Load())
+	t.judgeFailedReads(&r.table, l)
+	if len(t.lostBytes) > 0 {
+		r.table.judge("bytes of acknowledged writes to Redis that failovers forgot", fmt.Sprint(t.lostBytes), ">0 each", slices.Min(t.lostBytes) > 0)
 	}
-	r.table.nothingLost(e, requests, l, t.doubtful)
-	failures, unburied := e.unburied(requests)
-	r.table.none("failures without their letters", failures, unburied)
-	r.table.figure("  dead letters", "%d", len(letters))
-	r.table.contract(st)
-	r.table.none("entities that went back, in so many looks", w.looks, w.wrong)
-	r.table.figure("  only the time, within "+crossing.String(), "%d", w.passed)
+	r.table.judgeNothingLost(e, requests, l, t.mayBeLost)
+	failures, unburied := e.missingDeadLetters(requests)
+	r.table.judgeNone("failures without their letters", failures, unburied)
+	r.table.report("  dead letters", "%d", len(letters))
+	r.table.judgeTortureContract(st)
+	r.table.judgeNone("entities that went back, in so many looks", w.checks, w.regressions)
+	r.table.report("  only the time, within "+maxTimeRegression.String(), "%d", w.timeRegressions)
 	payloads, err := s.payloads(ctx, e.stored)
 	if err != nil {
 		return err
 	}
-	if err := r.table.contents(ctx, s, e.stored, payloads, l.changes); err != nil {
+	if err := r.table.judgeContents(ctx, s, e.stored, payloads, l.changes); err != nil {
 		return err
 	}
-	if err := r.table.answers(ctx, s, l); err != nil {
+	if err := r.table.judgeAnswers(ctx, s, l); err != nil {
 		return err
 	}
-	r.duplicates = r.table.duplicates(all, requests, t.done)
+	r.duplicates = r.table.judgeDuplicates(all, requests, t.injected)
 	return nil
 }

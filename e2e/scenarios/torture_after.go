@@ -17,41 +17,41 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// lockLife is that of the longest lock.
-const lockLife = time.Minute
+// lockTTL is that of the longest lock.
+const lockTTL = time.Minute
 
-// afterwards judges that nothing is left that would keep anybody from asking, and that
+// judgeAfterwards judges that nothing is left that would keep anybody from asking, and that
 // all do what they did before.
-func (r *tortured) afterwards(ctx context.Context, s *site, w *witness, l *load) error {
+func (r *tortureResult) judgeAfterwards(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
-	left, err := s.unsettled(ctx)
+	left, err := s.unsettledLocks(ctx)
 	if err != nil {
 		return err
 	}
-	r.table.nothing("locks that are left of what is committed", left)
+	r.table.judgeZero("locks that are left of what is committed", left)
 	var live []string
-	err = harness.Poll(ctx, lockLife+5*time.Second, func() (bool, error) {
+	err = harness.Poll(ctx, lockTTL+5*time.Second, func() (bool, error) {
 		var err error
-		live, err = s.locks(ctx)
+		live, err = s.liveLocks(ctx)
 		return len(live) == 0, err
 	})
 	if err != nil {
 		return err
 	}
-	r.table.judge("locks that are left", fmt.Sprintf("%d after %v", len(live), time.Since(began).Round(time.Second)), fmt.Sprintf("0 within %v", lockLife), len(live) == 0)
-	r.table.some("left", live)
-	if err := r.again(ctx, s, w, l); err != nil {
+	r.table.judge("locks that are left", fmt.Sprintf("%d after %v", len(live), time.Since(began).Round(time.Second)), fmt.Sprintf("0 within %v", lockTTL), len(live) == 0)
+	r.table.addExamples("left", live)
+	if err := r.judgeRefreshes(ctx, s, w, l); err != nil {
 		return err
 	}
-	return r.waits(ctx, s, l)
+	return r.judgeWaiters(ctx, s, l)
 }
 
-// unsettled are the confirmed locks whose records are committed: those that were there
+// unsettledLocks are the confirmed locks whose records are committed: those that were there
 // before all was, and are there still. A request is settled before it is committed.
-func (s *site) unsettled(ctx context.Context) ([]string, error) {
+func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 	var left []string
 	err := harness.Until(ctx, 2*harness.Timeout, "nothing is left to do", func() (bool, error) {
-		before, err := s.locks(ctx)
+		before, err := s.liveLocks(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -59,7 +59,7 @@ func (s *site) unsettled(ctx context.Context) ([]string, error) {
 		if err != nil || n > 0 {
 			return false, nil //nolint:nilerr // a coordinator that moves answers with an error; the next look tells
 		}
-		after, err := s.locks(ctx)
+		after, err := s.liveLocks(ctx)
 		left = slices.DeleteFunc(after, func(lock string) bool {
 			return !strings.HasSuffix(lock, " CONFIRMED") || !slices.Contains(before, lock)
 		})
@@ -68,9 +68,9 @@ func (s *site) unsettled(ctx context.Context) ([]string, error) {
 	return left, err
 }
 
-// again refreshes those that readers insisted on, of which most locks and cool-downs
+// judgeRefreshes refreshes those that readers insisted on, of which most locks and cool-downs
 // were.
-func (r *tortured) again(ctx context.Context, s *site, w *witness, l *load) error {
+func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
 	refused, since := map[string]bool{}, map[string]time.Time{}
 	for i := range refreshedKeys {
@@ -79,7 +79,7 @@ func (r *tortured) again(ctx context.Context, s *site, w *witness, l *load) erro
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		for key := range refused {
 			now := time.Now()
-			if l.refresh(ctx, l.cast[len(key)%len(l.cast)], key) {
+			if l.refresh(ctx, l.queries[len(key)%len(l.queries)], key) {
 				delete(refused, key)
 				since[key] = now
 			}
@@ -91,7 +91,7 @@ func (r *tortured) again(ctx context.Context, s *site, w *witness, l *load) erro
 	}
 	stale := refreshedKeys
 	err = harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
-		err := w.look(ctx)
+		err := w.check(ctx)
 		maps.DeleteFunc(since, func(key string, at time.Time) bool { return w.last[key].checked >= at.UnixMicro() })
 		stale = len(refused) + len(since)
 		return stale == 0, err
@@ -100,21 +100,21 @@ func (r *tortured) again(ctx context.Context, s *site, w *witness, l *load) erro
 		return err
 	}
 	r.table.judge("asked again and not fresh", fmt.Sprintf("%d of %d after %v", stale, refreshedKeys, time.Since(began).Round(time.Second)), "0", stale == 0)
-	left, err := s.unsettled(ctx)
-	r.table.nothing("  locks that are left of them", left)
+	left, err := s.unsettledLocks(ctx)
+	r.table.judgeZero("  locks that are left of them", left)
 	return err
 }
 
 const (
 	waiters = 20 // for each query process
-	// wakesWithin is how soon most waiters have their answer once it is settled. Who looks
+	// maxWakeDelay is how soon most waiters have their answer once it is settled. Who looks
 	// again and again has it after half a second.
-	wakesWithin = 200 * time.Millisecond
+	maxWakeDelay = 200 * time.Millisecond
 )
 
-// waits judges that who waits is woken by the end itself, also after the line on which
+// judgeWaiters judges that who waits is woken by the end itself, also after the line on which
 // ends are told was lost: that of each query process is cut here.
-func (r *tortured) waits(ctx context.Context, s *site, l *load) error {
+func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoad) error {
 	late := simulator.Range{Min: 1500 * time.Millisecond, Max: 2500 * time.Millisecond}
 	if err := s.Control(ctx, simulator.Control{Latency: &late}); err != nil {
 		return err
@@ -134,10 +134,10 @@ func (r *tortured) waits(ctx context.Context, s *site, l *load) error {
 			}
 		}
 	}()
-	for _, a := range l.cast {
+	for _, a := range l.queries {
 		a.redis.Cut()
 	}
-	for _, a := range l.cast {
+	for _, a := range l.queries {
 		var took []time.Duration
 		var said string
 		const rounds = 3 // the machine may be busy, and a breaker may rest
@@ -151,7 +151,7 @@ func (r *tortured) waits(ctx context.Context, s *site, l *load) error {
 			for i := range waiters {
 				key := fmt.Sprintf("wait-%s-%d-%d", a.name, round, i)
 				all.Go(func() {
-					reply := l.call(ctx, a, http.MethodGet, key+"?wait=10s", 2*answerPatience)
+					reply := l.call(ctx, a, http.MethodGet, key+"?wait=10s", 2*answerTimeout)
 					now := time.Now()
 					at, ok := settled.Load(key)
 					mu.Lock()
@@ -164,7 +164,7 @@ func (r *tortured) waits(ctx context.Context, s *site, l *load) error {
 				})
 			}
 			all.Wait()
-			if slices.Sort(took); len(took) == waiters && took[waiters/2] < wakesWithin {
+			if slices.Sort(took); len(took) == waiters && took[waiters/2] < maxWakeDelay {
 				break
 			}
 		}
@@ -173,7 +173,7 @@ func (r *tortured) waits(ctx context.Context, s *site, l *load) error {
 			most = took[len(took)/2]
 		}
 		r.table.judge("who waits for "+a.name+" is answered after the end", fmt.Sprintf("%d of %d, most within %v%s", len(took), waiters, most.Round(time.Millisecond), said),
-			fmt.Sprintf("all, <%v", wakesWithin), len(took) == waiters && most < wakesWithin)
+			fmt.Sprintf("all, <%v", maxWakeDelay), len(took) == waiters && most < maxWakeDelay)
 	}
 	return ctx.Err()
 }

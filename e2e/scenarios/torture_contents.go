@@ -21,14 +21,14 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// odd says whether a key is of those that do not become fresh.
-func odd(key string) bool {
+// neverFresh says whether a key is of those that do not become fresh.
+func neverFresh(key string) bool {
 	return strings.HasPrefix(key, "absent") || strings.HasPrefix(key, "refused") || strings.HasPrefix(key, "broken")
 }
 
-// anew goes through the changes once more, with another upstream of the same seed, and
+// replayChanges goes through the changes once more, with another upstream of the same seed, and
 // has someone look after each: until when in microseconds since 1970 it was like that.
-func (s *site) anew(ctx context.Context, changes []time.Time, look func(src *source.Source, until int64) error) error {
+func (s *site) replayChanges(ctx context.Context, changes []time.Time, look func(src *source.Source, until int64) error) error {
 	upstream := simulator.New(simulator.Config{Seed: 1})
 	defer upstream.Close()
 	server := httptest.NewServer(upstream)
@@ -53,18 +53,18 @@ func (s *site) anew(ctx context.Context, changes []time.Time, look func(src *sou
 	return look(src, math.MaxInt64)
 }
 
-// contents judges that what is stored is what the upstream had at the last check of it,
+// judgeContents judges that what is stored is what the upstream had at the last check of it,
 // or later, and that only that is said to be absent which the upstream has never had.
-func (t *table) contents(ctx context.Context, s *site, stored map[string]seen, payloads map[string]string, changes []time.Time) error {
+func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]storedState, payloads map[string]string, changes []time.Time) error {
 	left := maps.Clone(stored)
-	maps.DeleteFunc(left, func(key string, now seen) bool { return now.absent && strings.HasPrefix(key, "absent") })
+	maps.DeleteFunc(left, func(key string, now storedState) bool { return now.absent && strings.HasPrefix(key, "absent") })
 	garbled := []string{}
-	err := s.anew(ctx, changes, func(src *source.Source, until int64) error {
+	err := s.replayChanges(ctx, changes, func(src *source.Source, until int64) error {
 		for key, now := range left {
-			if odd(key) || now.absent || until < now.checked {
+			if neverFresh(key) || now.absent || until < now.checked {
 				continue // never right, or it was another by then
 			}
-			hash, text, err := read(ctx, src, key)
+			hash, text, err := fetchContent(ctx, src, key)
 			if err != nil {
 				return err
 			}
@@ -85,30 +85,30 @@ func (t *table) contents(ctx context.Context, s *site, stored map[string]seen, p
 	for _, key := range slices.Sorted(maps.Keys(left)) {
 		wrong = append(wrong, fmt.Sprintf("%s: %+v", key, left[key]))
 	}
-	t.none("contents that the upstream has not had since", len(stored), wrong)
-	t.none("contents that are not what their hash says", len(stored), garbled)
-	t.figure("  of so many changes", "%d", len(changes))
+	t.judgeNone("contents that the upstream has not had since", len(stored), wrong)
+	t.judgeNone("contents that are not what their hash says", len(stored), garbled)
+	t.report("  of so many changes", "%d", len(changes))
 	return nil
 }
 
-// answers judges what readers got as contents does what is stored: by when it is said to
+// judgeAnswers judges what readers got as contents does what is stored: by when it is said to
 // have been checked.
-func (t *table) answers(ctx context.Context, s *site, l *load) error {
-	left := map[string][]served{}
+func (t *table) judgeAnswers(ctx context.Context, s *site, l *tortureLoad) error {
+	left := map[string][]servedAnswer{}
 	for of := range l.served {
 		left[of.key] = append(left[of.key], of)
 	}
-	err := s.anew(ctx, l.changes, func(src *source.Source, until int64) error {
+	err := s.replayChanges(ctx, l.changes, func(src *source.Source, until int64) error {
 		for key, all := range left {
-			if odd(key) || !slices.ContainsFunc(all, func(of served) bool { return of.checked <= until }) {
+			if neverFresh(key) || !slices.ContainsFunc(all, func(of servedAnswer) bool { return of.checked <= until }) {
 				continue
 			}
-			_, text, err := read(ctx, src, key)
+			_, text, err := fetchContent(ctx, src, key)
 			if err != nil {
 				return err
 			}
 			sum := sha256.Sum256([]byte(text))
-			left[key] = slices.DeleteFunc(all, func(of served) bool { return of.checked <= until && of.sum == sum })
+			left[key] = slices.DeleteFunc(all, func(of servedAnswer) bool { return of.checked <= until && of.sum == sum })
 		}
 		return nil
 	})
@@ -122,17 +122,17 @@ func (t *table) answers(ctx context.Context, s *site, l *load) error {
 			wrong = append(wrong, fmt.Sprintf("%s by %s at %s, checked at %s", key, p.query, p.asked.Format(time.StampMicro), time.UnixMicro(of.checked).Format(time.StampMicro)))
 		}
 	}
-	t.none("answers that the upstream has not had since their check", len(l.served), wrong)
+	t.judgeNone("answers that the upstream has not had since their check", len(l.served), wrong)
 	var denied []string
-	for _, p := range l.denied {
+	for _, p := range l.notFound {
 		denied = append(denied, fmt.Sprintf("%s by %s at %s", p.key, p.query, p.asked.Format(time.StampMicro)))
 	}
-	t.none("reads that were told that there is no such entity, and there is", int(l.reads.Load()), denied)
+	t.judgeNone("reads that were told that there is no such entity, and there is", int(l.reads.Load()), denied)
 	return nil
 }
 
-// read returns what is made of an entity's document, and its hash.
-func read(ctx context.Context, src *source.Source, key string) (hash, text string, err error) {
+// fetchContent returns what is made of an entity's document, and its hash.
+func fetchContent(ctx context.Context, src *source.Source, key string) (hash, text string, err error) {
 	plan, err := src.Plan(source.Request{Facet: facet, Key: key})
 	if err != nil {
 		return "", "", err
@@ -150,7 +150,7 @@ func read(ctx context.Context, src *source.Source, key string) (hash, text strin
 }
 
 // payloads returns what is stored of each, as text.
-func (s *site) payloads(ctx context.Context, stored map[string]seen) (map[string]string, error) {
+func (s *site) payloads(ctx context.Context, stored map[string]storedState) (map[string]string, error) {
 	db, err := postgres.Open(ctx, s.Database)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 )
 
 // textOf returns what is stored of an entity before any change, and its hash.
-func textsOf(t *testing.T, keys int) (hashes, texts []string) {
+func contentsOf(t *testing.T, keys int) (hashes, texts []string) {
 	t.Helper()
 	made, err := harness.Contents(t.Context(), facet, "basic")
 	if err != nil {
@@ -36,7 +36,7 @@ func textsOf(t *testing.T, keys int) (hashes, texts []string) {
 func TestTortureJudge_SeesOldContents(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	const keys = 40
-	hashes, texts := textsOf(t, keys)
+	hashes, texts := contentsOf(t, keys)
 	changed := time.Now()
 	before, after := changed.Add(-time.Second), changed.Add(time.Second)
 	for name, c := range map[string]struct {
@@ -48,43 +48,43 @@ func TestTortureJudge_SeesOldContents(t *testing.T) {
 		"checked after it":          {after, false, true},
 		"a payload of another":      {before, true, true},
 	} {
-		stored, payloads := map[string]seen{}, map[string]string{}
-		l := &load{served: map[served]promise{}, changes: []time.Time{changed}}
+		stored, payloads := map[string]storedState{}, map[string]string{}
+		l := &tortureLoad{served: map[servedAnswer]promise{}, changes: []time.Time{changed}}
 		for i := range keys {
 			key := fmt.Sprint("content", i)
-			stored[key], payloads[key] = seen{hash: hashes[i], checked: c.checked.UnixMicro()}, texts[i]
+			stored[key], payloads[key] = storedState{hash: hashes[i], checked: c.checked.UnixMicro()}, texts[i]
 			if c.swapped {
 				payloads[key] = texts[(i+1)%keys]
 			}
-			l.served[served{key, c.checked.UnixMicro(), sha256.Sum256([]byte(payloads[key]))}] = promise{}
+			l.served[servedAnswer{key, c.checked.UnixMicro(), sha256.Sum256([]byte(payloads[key]))}] = promise{}
 		}
 		l.reads.Store(keys)
 		var judged, answered table
-		if err := judged.contents(t.Context(), s, stored, payloads, l.changes); err != nil || judged.missed != c.missed {
+		if err := judged.judgeContents(t.Context(), s, stored, payloads, l.changes); err != nil || judged.missed != c.missed {
 			t.Errorf("%s: missed of what is stored is %t, %v", name, judged.missed, err)
 		}
-		if err := answered.answers(t.Context(), s, l); err != nil || answered.missed != c.missed {
+		if err := answered.judgeAnswers(t.Context(), s, l); err != nil || answered.missed != c.missed {
 			t.Errorf("%s: missed of what readers got is %t, %v", name, answered.missed, err)
 		}
 	}
 }
 
 // What the upstream has is not absent, and what it never gave away has no contents.
-func TestTortureJudge_SeesAnAbsenceTheUpstreamNeverAnswered(t *testing.T) {
+func TestTortureJudge_SeesWrongNotFound(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	now := time.Now().UnixMicro()
 	for key, c := range map[string]struct {
-		now   seen
+		now   storedState
 		wrong string
 	}{
-		"k1":       {seen{version: 5, checked: now, absent: true}, "1 of 1"},
-		"refused1": {seen{version: 5, checked: now, absent: true}, "1 of 1"},
-		"broken1":  {seen{version: 5, checked: now, hash: "a"}, "1 of 1"},
-		"absent1":  {seen{version: 5, checked: now, absent: true}, "0 of 1"},
-		"absent2":  {seen{version: 5, checked: now, hash: "a"}, "1 of 1"},
+		"k1":       {storedState{version: 5, checked: now, absent: true}, "1 of 1"},
+		"refused1": {storedState{version: 5, checked: now, absent: true}, "1 of 1"},
+		"broken1":  {storedState{version: 5, checked: now, hash: "a"}, "1 of 1"},
+		"absent1":  {storedState{version: 5, checked: now, absent: true}, "0 of 1"},
+		"absent2":  {storedState{version: 5, checked: now, hash: "a"}, "1 of 1"},
 	} {
 		var judged table
-		if err := judged.contents(t.Context(), s, map[string]seen{key: c.now}, nil, nil); err != nil {
+		if err := judged.judgeContents(t.Context(), s, map[string]storedState{key: c.now}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range judged.lines {
@@ -93,10 +93,10 @@ func TestTortureJudge_SeesAnAbsenceTheUpstreamNeverAnswered(t *testing.T) {
 			}
 		}
 	}
-	denied := &load{denied: []promise{{key: "k1"}}}
+	denied := &tortureLoad{notFound: []promise{{key: "k1"}}}
 	denied.reads.Store(1)
 	var judged table
-	if err := judged.answers(t.Context(), s, denied); err != nil || !judged.missed {
+	if err := judged.judgeAnswers(t.Context(), s, denied); err != nil || !judged.missed {
 		t.Errorf("a reader who was told that there is none: missed is %t, %v", judged.missed, err)
 	}
 }

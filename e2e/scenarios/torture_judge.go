@@ -15,63 +15,63 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// some shows the first of what is wrong, below the table.
-func (t *table) some(what string, all []string) {
+// addExamples shows the first of what is wrong, below the table.
+func (t *table) addExamples(what string, all []string) {
 	for _, text := range all[:min(3, len(all))] {
 		t.note = strings.TrimPrefix(t.note+"\n  "+what+": "+text, "\n  ")
 	}
 }
 
-// none judges that nothing is wrong.
-func (t *table) none(what string, of int, wrong []string) {
+// judgeNone judges that nothing is wrong.
+func (t *table) judgeNone(what string, of int, wrong []string) {
 	t.judge(what, fmt.Sprintf("%d of %d", len(wrong), of), "0, of some", len(wrong) == 0 && of > 0)
-	t.some(what, wrong)
+	t.addExamples(what, wrong)
 }
 
-// nothing is none of what there need not be any.
-func (t *table) nothing(what string, wrong []string) {
+// judgeZero is none of what there need not be any.
+func (t *table) judgeZero(what string, wrong []string) {
 	t.judge(what, strconv.Itoa(len(wrong)), "0", len(wrong) == 0)
-	t.some(strings.TrimSpace(what), wrong)
+	t.addExamples(strings.TrimSpace(what), wrong)
 }
 
-// nothingLost judges that what was accepted has ended. What a read tells of lies in the
+// judgeNothingLost judges that what was accepted has ended. What a read tells of lies in the
 // buffer of a process: it may be lost with that, and is counted. A refresh that was
 // answered 202 is in Kafka.
-func (t *table) nothingLost(e *ends, requests []asked, l *load, doubtful func(query string, from time.Time) (doubt, long bool)) {
+func (t *table) judgeNothingLost(e *ledger, requests []requestRecord, l *tortureLoad, doubtful func(query string, from time.Time) (doubt, long bool)) {
 	var lost []string
 	garbled := 0
 	for _, a := range requests {
 		if a.garbled {
 			garbled++
 		}
-		if !e.ended(a) {
+		if !e.settled(a) {
 			lost = append(lost, fmt.Sprintf("%s of %s, version %d, %s, at %s in %v; stored %+v, failed %+v, called at %s", a.Key, a.Lane, a.Version, a.Reason,
-				a.RequestedAt.Format(time.StampMicro), a.place, e.stored[a.Key], e.failed[a.Key], e.called[a.Key].Format(time.StampMicro)))
+				a.RequestedAt.Format(time.StampMicro), a.recordID, e.stored[a.Key], e.failed[a.Key], e.lastCall[a.Key].Format(time.StampMicro)))
 		}
 	}
-	t.none("records without an end", len(requests), lost)
-	t.figure("  of them no requests", "%d", garbled)
+	t.judgeNone("records without an end", len(requests), lost)
+	t.report("  of them no requests", "%d", garbled)
 	var broken []string
-	for _, p := range l.insisted {
-		if !e.after(p.key, p.asked) {
+	for _, p := range l.refreshes {
+		if !e.fetchedAfter(p.key, p.asked) {
 			broken = append(broken, fmt.Sprintf("%s by %s at %s; stored %+v", p.key, p.query, p.asked.Format(time.StampMicro), e.stored[p.key]))
 		}
 	}
-	t.none("refreshes promised to readers and not made", len(l.insisted), broken)
-	t.kept(e, l, doubtful)
+	t.judgeNone("refreshes promised to readers and not made", len(l.refreshes), broken)
+	t.judgeQueuedReads(e, l, doubtful)
 }
 
-// excusedMost of a hundred promises to readers may be lost, beside those that were made
+// maxExcusedPercent of a hundred promises to readers may be lost, beside those that were made
 // while Kafka was away for about as long as a delivery, when all may be.
-const excusedMost = 10
+const maxExcusedPercent = 10
 
-// kept judges that each reader who was told of a refresh has got something else since.
-func (t *table) kept(e *ends, l *load, doubtful func(query string, from time.Time) (doubt, long bool)) {
+// judgeQueuedReads judges that each reader who was told of a refresh has got something else since.
+func (t *table) judgeQueuedReads(e *ledger, l *tortureLoad, doubtful func(query string, from time.Time) (doubt, long bool)) {
 	var unmet []string
 	excused, lost := 0, 0
-	for _, p := range l.told {
+	for _, p := range l.queuedReads {
 		const life = time.Minute // of a lock that covers a read: what failed may have failed before
-		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.stoodFor(p.key, p.asked, life) {
+		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.coveredByHold(p.key, p.asked, life) {
 			continue
 		}
 		switch doubt, long := doubtful(p.query, p.asked); {
@@ -83,14 +83,14 @@ func (t *table) kept(e *ends, l *load, doubtful func(query string, from time.Tim
 			unmet = append(unmet, fmt.Sprintf("%s by %s at %s; stored %+v", p.key, p.query, p.asked.Format(time.StampMicro), e.stored[p.key]))
 		}
 	}
-	t.none("keys of which readers were told so, and none was made", len(l.told), unmet)
-	t.judge("  lost with a process or its way to Kafka", fmt.Sprintf("%d of %d", excused, len(l.told)), fmt.Sprintf("<=%d %%", excusedMost),
-		100*excused <= excusedMost*len(l.told))
-	t.figure("  lost while Kafka was away for about as long as a delivery", "%d", lost)
+	t.judgeNone("keys of which readers were told so, and none was made", len(l.queuedReads), unmet)
+	t.judge("  lost with a process or its way to Kafka", fmt.Sprintf("%d of %d", excused, len(l.queuedReads)), fmt.Sprintf("<=%d %%", maxExcusedPercent),
+		100*excused <= maxExcusedPercent*len(l.queuedReads))
+	t.report("  lost while Kafka was away for about as long as a delivery", "%d", lost)
 }
 
-// contract judges by the upstream's own log.
-func (t *table) contract(st simulator.Stats) {
+// judgeTortureContract judges by the upstream's own log.
+func (t *table) judgeTortureContract(st simulator.Stats) {
 	t.judge("most calls in a sliding second", strconv.Itoa(st.MaxInSlidingSecond), fmt.Sprint("<=", tortureLimit), st.MaxInSlidingSecond <= tortureLimit && st.Arrivals > 0)
 	t.judge("refused by the upstream's quota", strconv.Itoa(st.Refused), "0", st.Refused == 0)
 }
@@ -99,31 +99,31 @@ func (t *table) contract(st simulator.Stats) {
 // process, and what had come and was not stored. So many in a thousand are repeated
 // without one, for an entity may be in both lanes at once.
 const (
-	perFault    = 10
-	perThousand = 20
-	aftermath   = 15 * time.Second // until a session has ended, and its partitions have gone on
+	maxRepeatsPerFault    = 10
+	maxRepeatsPerThousand = 20
+	repeatWindow          = 15 * time.Second // until a session has ended, and its partitions have gone on
 	// A worker may call a known-good entity within confirmWithin of a call that failed: see
 	// consumer/doc.go.
 	confirmWithin = 2 * time.Second
 )
 
-// repeats says whether calls may be repeated because of a fault: a worker's, or of what it
+// mayRepeatCalls says whether calls may be repeated because of a fault: a worker's, or of what it
 // needs to go on from where it was.
-func (d doneHurt) repeats() bool {
-	return d.part != "upstream" && !slices.Contains(queries, d.victim)
+func (d injectedFault) mayRepeatCalls() bool {
+	return d.component != "upstream" && !slices.Contains(queries, d.victim)
 }
 
-// repeatable is how many calls faults may have repeated: a worker that dies while nothing
+// maxRepeats is how many calls faults may have repeated: a worker that dies while nothing
 // can be written takes along what it has fetched since.
-func repeatable(done []doneHurt) (faults, most int) {
+func maxRepeats(done []injectedFault) (faults, most int) {
 	for _, d := range done {
-		if !d.repeats() {
+		if !d.mayRepeatCalls() {
 			continue
 		}
 		faults++
-		most += perFault
+		most += maxRepeatsPerFault
 		for _, o := range done {
-			if d.part == "process" && o.part == "database" && o.began.Before(d.began) && o.ended.After(d.began) {
+			if d.component == "process" && o.component == "database" && o.began.Before(d.began) && o.ended.After(d.began) {
 				most += int(tortureLimit * d.began.Sub(o.began).Seconds())
 			}
 		}
@@ -131,9 +131,9 @@ func repeatable(done []doneHurt) (faults, most int) {
 	return faults, most
 }
 
-// duplicates judges how many calls nobody needed: since the last that was answered
+// judgeDuplicates judges how many calls nobody needed: since the last that was answered
 // well, nothing had been asked for. A record without a number has a call of its own.
-func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneHurt) (repeated int) {
+func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord, done []injectedFault) (repeated int) {
 	wanted, own := map[string][]time.Time{}, map[string][]time.Time{}
 	for _, a := range requests {
 		if a.Version > 0 {
@@ -151,7 +151,7 @@ func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneH
 	due := func(times []time.Time, at time.Time) bool { return len(times) > 0 && !times[0].After(at) }
 	good, unanswered, without, confirming := 0, 0, 0, 0
 	var failures []time.Time // of calls that failed, as long as a confirming call may follow
-	faults, most := repeatable(done)
+	faults, most := maxRepeats(done)
 	for _, a := range all {
 		switch {
 		case a.Fault == "" && (a.Status == http.StatusOK || a.Status == http.StatusBadRequest):
@@ -169,7 +169,9 @@ func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneH
 					break
 				}
 				repeated++
-				if !slices.ContainsFunc(done, func(d doneHurt) bool { return d.repeats() && d.began.Before(at) && at.Before(d.ended.Add(aftermath)) }) {
+				if !slices.ContainsFunc(done, func(d injectedFault) bool {
+					return d.mayRepeatCalls() && d.began.Before(at) && at.Before(d.ended.Add(repeatWindow))
+				}) {
 					without++
 				}
 			}
@@ -182,16 +184,16 @@ func (t *table) duplicates(all []harness.Arrival, requests []asked, done []doneH
 			failures = append(failures, a.At)
 		}
 	}
-	t.figure("calls, answered, unanswered; records", "%d, %d, %d; %d", len(all), good, unanswered, len(requests))
-	t.figure("calls of known-good entities after a failure", "%d", confirming)
+	t.report("calls, answered, unanswered; records", "%d, %d, %d; %d", len(all), good, unanswered, len(requests))
+	t.report("calls of known-good entities after a failure", "%d", confirming)
 	t.judge("calls that nobody needed", strconv.Itoa(repeated), fmt.Sprintf("<=%d of %d faults", most, faults), repeated-without <= most)
-	t.judge("  without a fault", strconv.Itoa(without), fmt.Sprintf("<=%d in a thousand", perThousand), 1000*without <= perThousand*good)
+	t.judge("  without a fault", strconv.Itoa(without), fmt.Sprintf("<=%d in a thousand", maxRepeatsPerThousand), 1000*without <= maxRepeatsPerThousand*good)
 	return repeated
 }
 
-// liveLocks asks Redis for the locks whose lives have not ended. One that another server
+// liveLocksScript asks Redis for the locks whose lives have not ended. One that another server
 // set, before a failover or a restart, is none (lua/coalesce_acquire).
-const liveLocks = `local t = redis.call('TIME')
+const liveLocksScript = `local t = redis.call('TIME')
 local now, live = t[1] * 1000 + math.floor(t[2] / 1000), {}
 local id = string.sub(string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'), 1, 16)
 for _, key in ipairs(redis.call('KEYS', 'upd:*')) do
@@ -201,9 +203,9 @@ for _, key in ipairs(redis.call('KEYS', 'upd:*')) do
 end
 return live`
 
-// locks returns the live ones, past the way that is hurt.
-func (s *site) locks(ctx context.Context) (live []string, err error) {
+// liveLocks returns the live ones, past the way that is hurt.
+func (s *site) liveLocks(ctx context.Context) (live []string, err error) {
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	return client.Eval(ctx, liveLocks, nil).StringSlice()
+	return client.Eval(ctx, liveLocksScript, nil).StringSlice()
 }

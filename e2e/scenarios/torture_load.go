@@ -24,18 +24,18 @@ import (
 // How often in a second, and of how many. It is about as much as the upstream allows,
 // so that what a fault holds up is asked for at the full rate afterwards.
 const (
-	tortureLimit   = 150
-	readRate       = 60
-	refreshRate    = 10
-	torturedLow    = 50
-	tortureKeys    = 2000
-	refreshedKeys  = 300 // that readers insist on
-	hotKeys        = 60
-	oddKeys        = 6 // of each kind that does not become fresh
-	changeEvery    = 4 * time.Second
-	changePercent  = 40
-	tortureHands   = 64
-	answerPatience = 5 * time.Second
+	tortureLimit       = 150
+	readRate           = 60
+	refreshRate        = 10
+	tortureLowRate     = 50
+	tortureKeys        = 2000
+	refreshedKeys      = 300 // that readers insist on
+	hotKeys            = 60
+	neverFreshKeys     = 6 // of each kind that does not become fresh
+	changeEvery        = 4 * time.Second
+	changePercent      = 40
+	tortureConcurrency = 64
+	answerTimeout      = 5 * time.Second
 )
 
 // promise is a refresh that a reader was told is certain.
@@ -44,46 +44,46 @@ type promise struct {
 	asked      time.Time // before it was sent: the fetch must begin after it
 }
 
-// told is what a reader was told beside what is stored: a refresh, unless it is lost.
-type told struct {
+// queuedRead is what a reader was told beside what is stored: a refresh, unless it is lost.
+type queuedRead struct {
 	promise
 	checked int64 // when what the reader got had been checked; 0: he got nothing
 }
 
-// served is what readers got: contents, and when they are said to have been checked.
-type served struct {
+// servedAnswer is what readers got: contents, and when they are said to have been checked.
+type servedAnswer struct {
 	key     string
 	checked int64
 	sum     [sha256.Size]byte
 }
 
-// refusal is a read without a good answer.
-type refusal struct {
+// failedRead is a read without a good answer.
+type failedRead struct {
 	promise
 	ended  time.Time
 	status int    // 0: there was none
 	reason string // why nobody fetches it, or what the client says
 }
 
-// load does what clients do, and remembers what they were promised.
-type load struct {
-	s        *site
-	cast     []*actor
-	client   *http.Client
-	kafka    *kgo.Client
-	cancel   context.CancelFunc
-	hands    sync.WaitGroup
-	mu       sync.Mutex
-	insisted []promise          // answered 202
-	told     map[string]told    // the last read of each key that said updateQueued
-	served   map[served]promise // by whom first
-	denied   []promise          // of what there is, answered 404
-	refused  []refusal
-	changes  []time.Time // when each change of the contents had been made
-	err      error       // of a change: nobody knows then what there is
-	reads    atomic.Int64
-	left     atomic.Int64 // while all hands waited
-	low      atomic.Int64 // acknowledged
+// tortureLoad does what clients do, and remembers what they were promised.
+type tortureLoad struct {
+	s           *site
+	queries     []*instance
+	client      *http.Client
+	kafka       *kgo.Client
+	cancel      context.CancelFunc
+	running     sync.WaitGroup
+	mu          sync.Mutex
+	refreshes   []promise                // answered 202
+	queuedReads map[string]queuedRead    // the last read of each key that said updateQueued
+	served      map[servedAnswer]promise // by whom first
+	notFound    []promise                // of what there is, answered 404
+	failedReads []failedRead
+	changes     []time.Time // when each change of the contents had been made
+	err         error       // of a change: nobody knows then what there is
+	reads       atomic.Int64
+	skipped     atomic.Int64 // while all hands waited
+	low         atomic.Int64 // acknowledged
 }
 
 // keyOf is one of those that everybody asks for, or sometimes one that never becomes
@@ -95,33 +95,33 @@ func keyOf(rng *mathrand.Rand) string {
 	case n < 96:
 		return fmt.Sprint("k", rng.IntN(tortureKeys))
 	case n < 98:
-		return fmt.Sprint("absent", rng.IntN(oddKeys))
+		return fmt.Sprint("absent", rng.IntN(neverFreshKeys))
 	case n < 99:
-		return fmt.Sprint("refused", rng.IntN(oddKeys))
+		return fmt.Sprint("refused", rng.IntN(neverFreshKeys))
 	default:
-		return fmt.Sprint("broken", rng.IntN(oddKeys))
+		return fmt.Sprint("broken", rng.IntN(neverFreshKeys))
 	}
 }
 
-// load begins, on the same way to Kafka as everybody outside: it fails only with the broker.
-func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, error) {
-	kafka, err := kgo.NewClient(kgo.SeedBrokers(s.Broker), kgo.RecordDeliveryTimeout(answerPatience))
+// startLoad begins, on the same way to Kafka as everybody outside: it fails only with the broker.
+func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*tortureLoad, error) {
+	kafka, err := kgo.NewClient(kgo.SeedBrokers(s.Broker), kgo.RecordDeliveryTimeout(answerTimeout))
 	if err != nil {
 		return nil, err
 	}
-	l := &load{
-		s: s, kafka: kafka, told: map[string]told{}, served: map[served]promise{},
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: tortureHands}},
+	l := &tortureLoad{
+		s: s, kafka: kafka, queuedReads: map[string]queuedRead{}, served: map[servedAnswer]promise{},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: tortureConcurrency}},
 	}
 	for _, a := range cast {
 		if a.role == "query" {
-			l.cast = append(l.cast, a)
+			l.queries = append(l.queries, a)
 		}
 	}
 	ctx, l.cancel = context.WithCancel(ctx)
-	jobs := make(chan func(), tortureHands)
-	for range tortureHands {
-		l.hands.Go(func() {
+	jobs := make(chan func(), tortureConcurrency)
+	for range tortureConcurrency {
+		l.running.Go(func() {
 			for {
 				select {
 				case do := <-jobs:
@@ -134,7 +134,7 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 	}
 	every := func(period time.Duration, stream uint64, job func(rng *mathrand.Rand)) {
 		rng := mathrand.New(mathrand.NewPCG(seed, stream))
-		l.hands.Go(func() {
+		l.running.Go(func() {
 			tick := time.NewTicker(period)
 			defer tick.Stop()
 			for {
@@ -151,7 +151,7 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 		select {
 		case jobs <- do:
 		default:
-			l.left.Add(1)
+			l.skipped.Add(1)
 		}
 	}
 	// What is asked for once has no end but its own: no later one of its key hides that it
@@ -159,7 +159,7 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 	var keys atomic.Int64
 	once := func(by string) string { return fmt.Sprintf("once-%s-%d", by, keys.Add(1)) }
 	every(time.Second/readRate, 1, func(rng *mathrand.Rand) {
-		a, key := l.cast[rng.IntN(len(l.cast))], keyOf(rng)
+		a, key := l.queries[rng.IntN(len(l.queries))], keyOf(rng)
 		switch rng.IntN(10) {
 		case 0:
 			key = once("read")
@@ -169,13 +169,13 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 		hand(func() { l.read(ctx, a, key) })
 	})
 	every(time.Second/refreshRate, 2, func(rng *mathrand.Rand) {
-		a, key := l.cast[rng.IntN(len(l.cast))], fmt.Sprint("k", rng.IntN(refreshedKeys))
+		a, key := l.queries[rng.IntN(len(l.queries))], fmt.Sprint("k", rng.IntN(refreshedKeys))
 		if n := rng.IntN(10); n < 3 {
 			key = once("refresh")
 		}
 		hand(func() { l.refresh(ctx, a, key) })
 	})
-	every(time.Second/torturedLow, 3, func(rng *mathrand.Rand) {
+	every(time.Second/tortureLowRate, 3, func(rng *mathrand.Rand) {
 		r := schemas.UpdateRequest{
 			EventID: rand.Text(), Entity: schemas.Entity{Source: s.Source, Facet: facet, Key: fmt.Sprint("k", rng.IntN(tortureKeys))},
 			Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), CorrelationID: strings.ToLower(rand.Text()),
@@ -188,7 +188,7 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 		}
 		value, err := r.Encode()
 		record := &kgo.Record{Topic: schemas.RequestTopic(s.Source, schemas.Low), Key: r.RecordKey(), Value: value}
-		if poison := rng.IntN(10*torturedLow) == 0; poison || err != nil {
+		if poison := rng.IntN(10*tortureLowRate) == 0; poison || err != nil {
 			record.Value = []byte("no request")
 		}
 		l.publish(ctx, record)
@@ -198,15 +198,15 @@ func (s *site) load(ctx context.Context, seed uint64, cast []*actor) (*load, err
 }
 
 // stop returns when the last has been answered.
-func (l *load) stop() {
+func (l *tortureLoad) stop() {
 	l.cancel()
-	l.hands.Wait()
+	l.running.Wait()
 	_ = l.kafka.Flush(context.Background()) // each record ends in answerPatience
 	l.kafka.Close()
 }
 
-// heard is what a query process answers.
-type heard struct {
+// response is what a query process answers.
+type response struct {
 	status   int
 	Snapshot json.RawMessage
 	Checked  time.Time `json:"lastCheckedAt"`
@@ -215,7 +215,7 @@ type heard struct {
 }
 
 // checked is when that was, in microseconds since 1970, as it is stored; 0 if never.
-func (r heard) checked() int64 {
+func (r response) checked() int64 {
 	if r.Checked.IsZero() {
 		return 0
 	}
@@ -223,65 +223,65 @@ func (r heard) checked() int64 {
 }
 
 // call asks a query process, which has so much longer than answerPatience.
-func (l *load) call(ctx context.Context, a *actor, method, path string, longer time.Duration) heard {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience+longer)
+func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string, longer time.Duration) response {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout+longer)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprint("http://", a.address, "/v1/", l.s.Source, "/", facet, "/", path), http.NoBody)
 	if err != nil {
-		return heard{Reason: err.Error()}
+		return response{Reason: err.Error()}
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return heard{Reason: err.Error()}
+		return response{Reason: err.Error()}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return heard{Reason: err.Error()}
+		return response{Reason: err.Error()}
 	}
-	var r heard
+	var r response
 	if err := json.Unmarshal(text, &r); err != nil {
-		return heard{status: http.StatusInternalServerError, Reason: err.Error()} // of whatever status: it is no answer
+		return response{status: http.StatusInternalServerError, Reason: err.Error()} // of whatever status: it is no answer
 	}
 	r.status = resp.StatusCode
 	return r
 }
 
-func (l *load) read(ctx context.Context, a *actor, key string) {
+func (l *tortureLoad) read(ctx context.Context, a *instance, key string) {
 	p := promise{key, a.name, time.Now()}
 	r := l.call(ctx, a, http.MethodGet, key, 0)
 	l.reads.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch of := (served{key, r.checked(), sha256.Sum256(r.Snapshot)}); {
+	switch of := (servedAnswer{key, r.checked(), sha256.Sum256(r.Snapshot)}); {
 	case r.status == http.StatusOK:
 		if _, known := l.served[of]; !known {
 			l.served[of] = p
 		}
 	case r.status == http.StatusNotFound && !strings.HasPrefix(key, "absent"):
-		l.denied = append(l.denied, p)
+		l.notFound = append(l.notFound, p)
 	case r.status != http.StatusAccepted && r.status != http.StatusNotFound:
-		l.refused = append(l.refused, refusal{p, time.Now(), r.status, r.Reason})
+		l.failedReads = append(l.failedReads, failedRead{p, time.Now(), r.status, r.Reason})
 	}
 	if r.Queued {
-		l.told[key] = told{p, r.checked()}
+		l.queuedReads[key] = queuedRead{p, r.checked()}
 	}
 }
 
-func (l *load) refresh(ctx context.Context, a *actor, key string) bool {
+func (l *tortureLoad) refresh(ctx context.Context, a *instance, key string) bool {
 	p := promise{key, a.name, time.Now()}
 	if r := l.call(ctx, a, http.MethodPost, key+"/refresh", 0); r.status != http.StatusAccepted || !r.Queued {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.insisted = append(l.insisted, p)
+	l.refreshes = append(l.refreshes, p)
 	return true
 }
 
 // publish asks in the LOW lane as a scheduler does, or sends what is no request. It does
 // not wait: no reader shall have to leave because the broker is away.
-func (l *load) publish(ctx context.Context, record *kgo.Record) {
+func (l *tortureLoad) publish(ctx context.Context, record *kgo.Record) {
 	l.kafka.TryProduce(context.WithoutCancel(ctx), record, func(_ *kgo.Record, err error) {
 		if err == nil {
 			l.low.Add(1)
@@ -290,7 +290,7 @@ func (l *load) publish(ctx context.Context, record *kgo.Record) {
 }
 
 // change has a part of all entities be something else from now on.
-func (l *load) change(ctx context.Context) {
+func (l *tortureLoad) change(ctx context.Context) {
 	err := l.s.Control(context.WithoutCancel(ctx), simulator.Control{ChangePercent: changePercent})
 	l.mu.Lock()
 	defer l.mu.Unlock()

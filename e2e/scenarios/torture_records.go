@@ -12,36 +12,36 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// place is where a record lies.
-type place struct {
+// recordID is where a record lies.
+type recordID struct {
 	topic     string
 	partition int32
 	offset    int64
 }
 
-// asked is a record of a request topic.
-type asked struct {
-	place
+// requestRecord is a record of a request topic.
+type requestRecord struct {
+	recordID
 	schemas.UpdateRequest
 	garbled bool
 }
 
-// letter is a dead letter, and the record that it was.
-type letter struct {
-	of  place
+// deadLetter is a dead letter, and the record that it was.
+type deadLetter struct {
+	of  recordID
 	key string
 	at  time.Time
 }
 
-// requestsAndLetters reads what was asked for, and what became a dead letter.
-func (s *site) requestsAndLetters(ctx context.Context) (requests []asked, letters []letter, err error) {
+// readRecords reads what was asked for, and what became a dead letter.
+func (s *site) readRecords(ctx context.Context) (requests []requestRecord, letters []deadLetter, err error) {
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		all, err := s.ReadTopic(ctx, schemas.RequestTopic(s.Source, lane))
 		if err != nil {
 			return nil, nil, err
 		}
 		for _, r := range all {
-			a := asked{place: place{r.Topic, r.Partition, r.Offset}}
+			a := requestRecord{recordID: recordID{r.Topic, r.Partition, r.Offset}}
 			if a.UpdateRequest, err = schemas.DecodeUpdateRequest(r.Value); err != nil {
 				a.garbled = true
 			}
@@ -61,7 +61,7 @@ func (s *site) requestsAndLetters(ctx context.Context) (requests []asked, letter
 		if err != nil {
 			return nil, nil, err
 		}
-		l := letter{of: place{d.Topic, d.Partition, d.Offset}, at: d.Time}
+		l := deadLetter{of: recordID{d.Topic, d.Partition, d.Offset}, at: d.Time}
 		if request, err := schemas.DecodeUpdateRequest(d.Value); err == nil {
 			l.key = request.Key
 		}
@@ -77,35 +77,35 @@ type failure struct {
 	times                  int   // that it failed since it was well
 }
 
-// stands says whether it held the entity at a moment, so that it stands for whatever
+// holdsAt says whether it held the entity at a moment, so that it stands for whatever
 // fails then: no other letter is written.
-func (f failure) stands(at time.Time) bool {
+func (f failure) holdsAt(at time.Time) bool {
 	return f.state == "SUSPENDED" || f.state == "FAILED" && f.until > at.UnixMicro()
 }
 
-// ends is how everything has ended.
-type ends struct {
-	stored  map[string]seen
-	failed  map[string]failure
-	letters map[string]time.Time // the last one of each key
-	written map[string]int       // how many each has
-	buried  map[place]bool
-	called  map[string]time.Time // when each key was called for last, by the upstream's log
+// ledger is how everything has ended.
+type ledger struct {
+	stored          map[string]storedState
+	failed          map[string]failure
+	lastDeadLetter  map[string]time.Time // the last one of each key
+	deadLetterCount map[string]int       // how many each has
+	deadLettered    map[recordID]bool
+	lastCall        map[string]time.Time // when each key was called for last, by the upstream's log
 }
 
-func (s *site) ends(ctx context.Context, w *witness, letters []letter, calls []harness.Arrival) (*ends, error) {
-	e := &ends{
-		stored: w.last, failed: map[string]failure{}, letters: map[string]time.Time{}, written: map[string]int{},
-		buried: map[place]bool{}, called: map[string]time.Time{},
+func (s *site) readLedger(ctx context.Context, w *stateWatcher, letters []deadLetter, calls []harness.Arrival) (*ledger, error) {
+	e := &ledger{
+		stored: w.last, failed: map[string]failure{}, lastDeadLetter: map[string]time.Time{}, deadLetterCount: map[string]int{},
+		deadLettered: map[recordID]bool{}, lastCall: map[string]time.Time{},
 	}
 	for _, c := range calls {
-		e.called[c.Key] = c.At
+		e.lastCall[c.Key] = c.At
 	}
 	for _, l := range letters {
-		e.buried[l.of] = true
-		e.written[l.key]++
-		if l.key != "" && l.at.After(e.letters[l.key]) {
-			e.letters[l.key] = l.at
+		e.deadLettered[l.of] = true
+		e.deadLetterCount[l.key]++
+		if l.key != "" && l.at.After(e.lastDeadLetter[l.key]) {
+			e.lastDeadLetter[l.key] = l.at
 		}
 	}
 	rows, err := w.conn.Query(ctx, "SELECT key, state, number, updated_at, next_retry_at, failures FROM update_status WHERE source = $1 AND facet = $2", s.Source, facet)
@@ -124,25 +124,25 @@ func (s *site) ends(ctx context.Context, w *witness, letters []letter, calls []h
 	return e, rows.Err()
 }
 
-// final says whether it is over, for now or until somebody insists.
-func (f failure) final() bool { return f.state == "FAILED" || f.state == "SUSPENDED" }
+// isFinal says whether it is over, for now or until somebody insists.
+func (f failure) isFinal() bool { return f.state == "FAILED" || f.state == "SUSPENDED" }
 
-// unburied are the failures that have no letter each, and the entities that can only
+// missingDeadLetters are the failures that have no letter each, and the entities that can only
 // fail, were asked for, and are not said to have failed.
-func (e *ends) unburied(requests []asked) (of int, wrong []string) {
+func (e *ledger) missingDeadLetters(requests []requestRecord) (of int, wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(e.failed)) {
 		f := e.failed[key]
-		if !f.final() {
+		if !f.isFinal() {
 			continue
 		}
 		of++
-		if e.written[key] < max(1, f.times) {
-			wrong = append(wrong, fmt.Sprintf("%s: %+v, %d letters", key, f, e.written[key]))
+		if e.deadLetterCount[key] < max(1, f.times) {
+			wrong = append(wrong, fmt.Sprintf("%s: %+v, %d letters", key, f, e.deadLetterCount[key]))
 		}
 	}
 	spared := map[string]bool{}
 	for _, a := range requests {
-		if can := strings.HasPrefix(a.Key, "refused") || strings.HasPrefix(a.Key, "broken"); can && !e.failed[a.Key].final() {
+		if can := strings.HasPrefix(a.Key, "refused") || strings.HasPrefix(a.Key, "broken"); can && !e.failed[a.Key].isFinal() {
 			spared[a.Key] = true
 		}
 	}
@@ -152,17 +152,17 @@ func (e *ends) unburied(requests []asked) (of int, wrong []string) {
 	return of, wrong
 }
 
-// stoodFor says whether an entity's failure from before stands for one that was found
+// coveredByHold says whether an entity's failure from before stands for one that was found
 // after a moment, or so much before it.
-func (e *ends) stoodFor(key string, moment time.Time, before time.Duration) bool {
-	return e.failed[key].stands(moment) && e.called[key].After(moment.Add(-before))
+func (e *ledger) coveredByHold(key string, moment time.Time, before time.Duration) bool {
+	return e.failed[key].holdsAt(moment) && e.lastCall[key].After(moment.Add(-before))
 }
 
-// ended says whether a record came to an end: a snapshot or an absence of a fetch that
+// settled says whether a record came to an end: a snapshot or an absence of a fetch that
 // began after it, a failure of one that is written down, or a letter. Who asks past a
 // hold that he should have met, for Redis had forgotten it, is called for all the same.
-func (e *ends) ended(a asked) bool {
-	if e.buried[a.place] {
+func (e *ledger) settled(a requestRecord) bool {
+	if e.deadLettered[a.recordID] {
 		return true
 	}
 	if a.garbled {
@@ -171,29 +171,29 @@ func (e *ends) ended(a asked) bool {
 	if a.Version > 0 && (e.stored[a.Key].version >= a.Version || e.failed[a.Key].number >= a.Version) {
 		return true
 	}
-	if !a.Reason.PassesHolds() && e.stoodFor(a.Key, a.RequestedAt, 0) {
+	if !a.Reason.PassesHolds() && e.coveredByHold(a.Key, a.RequestedAt, 0) {
 		return true
 	}
 	// A number is given before the time of the record is taken.
-	return a.Version == 0 && e.after(a.Key, a.RequestedAt)
+	return a.Version == 0 && e.fetchedAfter(a.Key, a.RequestedAt)
 }
 
-// after says whether an entity was fetched after a moment, or found to fail.
-func (e *ends) after(key string, moment time.Time) bool {
+// fetchedAfter says whether an entity was fetched after a moment, or found to fail.
+func (e *ledger) fetchedAfter(key string, moment time.Time) bool {
 	return e.stored[key].checked >= moment.UnixMicro() || e.failedSince(key, moment)
 }
 
-func (e *ends) failedSince(key string, moment time.Time) bool {
-	return e.failed[key].updated >= moment.UnixMicro() || !e.letters[key].Before(moment)
+func (e *ledger) failedSince(key string, moment time.Time) bool {
+	return e.failed[key].updated >= moment.UnixMicro() || !e.lastDeadLetter[key].Before(moment)
 }
 
-// tally counts faults by kind.
-func tally(done []doneHurt) map[string]int {
+// countByKind counts faults by kind.
+func countByKind(done []injectedFault) map[string]int {
 	count := map[string]int{}
 	for _, d := range done {
 		name := d.name
-		if d.part == "process" || d.part == "upstream" {
-			name = d.part + ": " + name
+		if d.component == "process" || d.component == "upstream" {
+			name = d.component + ": " + name
 		}
 		count[name]++
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// hurtBroker stops the broker, or kills it and has it start again with what it had
+// injectBrokerFault stops the broker, or kills it and has it start again with what it had
 // written: the kernel keeps that for it.
-func (t *torturer) hurtBroker(ctx context.Context, h hurt) error {
+func (t *injector) injectBrokerFault(ctx context.Context, h fault) error {
 	begin, end := []string{"signal", "kafka", "STOP"}, []string{"signal", "kafka", "CONT"}
 	if h.name == "broker killed" {
 		begin, end = []string{"signal", "kafka", "KILL"}, []string{"up", "kafka"}
@@ -35,63 +35,63 @@ func (t *torturer) hurtBroker(ctx context.Context, h hurt) error {
 	return errors.Join(err, ended)
 }
 
-// keeper starts a Redis that writes down all that it holds before it answers, in a
+// startPersistentRedis starts a Redis that writes down all that it holds before it answers, in a
 // folder of its own.
-func (s *site) keeper(ctx context.Context, address string, more ...string) (*harness.Process, error) {
-	dir := s.kept(address)
+func (s *site) startPersistentRedis(ctx context.Context, address string, more ...string) (*harness.Process, error) {
+	dir := s.redisDir(address)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	return s.StartRedis(ctx, address, append([]string{"--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"}, more...)...)
 }
 
-// kept is the folder of the Redis at an address.
-func (s *site) kept(address string) string {
+// redisDir is the folder of the Redis at an address.
+func (s *site) redisDir(address string) string {
 	return filepath.Join(s.Dir, "redis-"+strings.ReplaceAll(address, ":", "-"))
 }
 
-// replicate starts a replica of the Redis, which hears of what is written over a way
+// startReplica starts a replica of the Redis, which hears of what is written over a way
 // that can be held up.
-func (t *torturer) replicate(ctx context.Context, address string) (err error) {
-	if t.link == nil {
-		if t.link, err = harness.NewProxy(ctx, t.s.Redis.Address, nil); err != nil {
+func (t *injector) startReplica(ctx context.Context, address string) (err error) {
+	if t.replicaLink == nil {
+		if t.replicaLink, err = harness.NewProxy(ctx, t.s.Redis.Address, nil); err != nil {
 			return err
 		}
-		t.s.OnClose(t.link.Close)
+		t.s.OnClose(t.replicaLink.Close)
 	}
-	t.link.Redirect(t.s.Redis.Address)
-	host, port, err := net.SplitHostPort(t.link.Address())
+	t.replicaLink.Redirect(t.s.Redis.Address)
+	host, port, err := net.SplitHostPort(t.replicaLink.Address())
 	if err != nil {
 		return err
 	}
-	t.replica, err = t.s.keeper(ctx, address, "--replicaof", host+" "+port)
+	t.replica, err = t.s.startPersistentRedis(ctx, address, "--replicaof", host+" "+port)
 	return err
 }
 
-func (t *torturer) hurtRedis(ctx context.Context, h hurt) (err error) {
+func (t *injector) injectRedisFault(ctx context.Context, h fault) (err error) {
 	switch h.name {
 	case "Redis stopped":
 		return t.s.Redis.FreezeFor(ctx, h.length)
 	case failover:
-		return t.failOver(ctx, h.length)
+		return t.failover(ctx, h.length)
 	}
 	t.s.Redis.Kill()
 	if strings.HasSuffix(h.name, "its data lost") {
-		if err := os.RemoveAll(t.s.kept(t.s.Redis.Address)); err != nil {
+		if err := os.RemoveAll(t.s.redisDir(t.s.Redis.Address)); err != nil {
 			return err
 		}
 	}
 	if err := harness.Pause(ctx, h.length); err != nil {
 		return err
 	}
-	t.s.Redis, err = t.s.keeper(ctx, t.s.Redis.Address)
+	t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address)
 	return err
 }
 
-// failOver kills the Redis and puts its replica in its place, which has not heard of the
+// failover kills the Redis and puts its replica in its place, which has not heard of the
 // last that was acknowledged, for so long. The one that was killed comes back as the
 // replica, so that it can happen again.
-func (t *torturer) failOver(ctx context.Context, gap time.Duration) error {
+func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
 	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // it may have to begin anew after another fault
 		state, err := replication(ctx, next)
@@ -100,12 +100,12 @@ func (t *torturer) failOver(ctx context.Context, gap time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("the replica does not follow: %w", err)
 	}
-	t.link.Stall(true)
+	t.replicaLink.Stall(true)
 	err = harness.Pause(ctx, gap)
 	had, asked := replication(ctx, old)
 	old.Kill()
-	t.link.Cut() // before the link works again: its buffered bytes are lost
-	t.link.Stall(false)
+	t.replicaLink.Cut() // before the link works again: its buffered bytes are lost
+	t.replicaLink.Stall(false)
 	if err := errors.Join(err, asked); err != nil {
 		return err
 	}
@@ -113,14 +113,14 @@ func (t *torturer) failOver(ctx context.Context, gap time.Duration) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range t.cast {
+	for _, a := range t.instances {
 		a.redis.Redirect(next.Address)
 	}
 	t.s.Redis = next
 	t.mu.Lock()
-	t.forgot = append(t.forgot, offset(had)-offset(has))
+	t.lostBytes = append(t.lostBytes, replicationOffset(had)-replicationOffset(has))
 	t.mu.Unlock()
-	return t.replicate(ctx, old.Address)
+	return t.startReplica(ctx, old.Address)
 }
 
 // replication returns what a Redis says of it, after a command if there is one.
@@ -141,15 +141,15 @@ func replication(ctx context.Context, p *harness.Process, command ...any) (map[s
 	return all, err
 }
 
-// offset is how many bytes of writes a Redis knows of.
-func offset(replication map[string]string) int {
+// replicationOffset is how many bytes of writes a Redis knows of.
+func replicationOffset(replication map[string]string) int {
 	n, _ := strconv.Atoi(replication["master_repl_offset"])
 	return n
 }
 
-// endClaims has the retries that are claimed be due, as they are when their claims end,
+// expireClaims has the retries that are claimed be due, as they are when their claims end,
 // and returns how many.
-func (s *site) endClaims(ctx context.Context) (int, error) {
+func (s *site) expireClaims(ctx context.Context) (int, error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
 		return 0, err

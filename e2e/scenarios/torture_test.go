@@ -26,9 +26,9 @@ func arrivals(all []called) (calls []harness.Arrival) {
 	return calls
 }
 
-func hurtsOf(strikes []strike) (all []hurt) {
+func faultsOf(strikes []step) (all []fault) {
 	for _, s := range strikes {
-		all = append(all, s.hurts...)
+		all = append(all, s.faults...)
 	}
 	return all
 }
@@ -42,33 +42,33 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	if reflect.DeepEqual(long, plan(8, n)) {
 		t.Error("another seed has the same plan")
 	}
-	all := hurtsOf(long)
-	if short := hurtsOf(plan(7, 12)); len(short) != 12 || !reflect.DeepEqual(short, all[:12]) {
+	all := faultsOf(long)
+	if short := faultsOf(plan(7, 12)); len(short) != 12 || !reflect.DeepEqual(short, all[:12]) {
 		t.Errorf("a short plan is not the beginning of a long one: %v", short)
 	}
 	if len(all) != n {
 		t.Errorf("%d faults of %d", len(all), n)
 	}
-	for _, of := range harms {
+	for _, of := range faultKinds {
 		times := 0
 		for _, h := range all {
-			if reflect.DeepEqual(h.harm, of) {
+			if reflect.DeepEqual(h.faultKind, of) {
 				times++
-				if h.length < of.least.Truncate(10*time.Millisecond) || h.length > of.most || !slices.Contains(of.victims, h.victim) {
+				if h.length < of.min.Truncate(10*time.Millisecond) || h.length > of.max || !slices.Contains(of.victims, h.victim) {
 					t.Errorf("%v", h)
 				}
 			}
 		}
-		if least := n / len(harms); times < least {
+		if least := n / len(faultKinds); times < least {
 			t.Errorf("%s comes %d times of %d", of.name, times, n)
 		}
 	}
 	twice := 0
 	for _, s := range long {
-		if len(s.hurts) == 2 {
+		if len(s.faults) == 2 {
 			twice++
-			if s.hurts[0].part == s.hurts[1].part {
-				t.Errorf("%v at once", s.hurts)
+			if s.faults[0].component == s.faults[1].component {
+				t.Errorf("%v at once", s.faults)
 			}
 		}
 	}
@@ -81,21 +81,21 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
-	record := func(key string, version int64, when time.Time) asked {
-		return asked{place: place{"high", 1, version}, UpdateRequest: schemas.UpdateRequest{
+	record := func(key string, version int64, when time.Time) requestRecord {
+		return requestRecord{recordID: recordID{"high", 1, version}, UpdateRequest: schemas.UpdateRequest{
 			Entity: schemas.Entity{Key: key}, Version: version, RequestedAt: when, Reason: schemas.Stale,
 		}}
 	}
-	e := &ends{
-		stored: map[string]seen{"k": {version: 10, checked: at(10).UnixMicro()}},
-		failed: map[string]failure{"held": {"FAILED", 10, at(10).UnixMicro(), at(60).UnixMicro(), 1}},
-		buried: map[place]bool{{"high", 1, 99}: true},
-		called: map[string]time.Time{"held": at(20)},
+	e := &ledger{
+		stored:       map[string]storedState{"k": {version: 10, checked: at(10).UnixMicro()}},
+		failed:       map[string]failure{"held": {"FAILED", 10, at(10).UnixMicro(), at(60).UnixMicro(), 1}},
+		deadLettered: map[recordID]bool{{"high", 1, 99}: true},
+		lastCall:     map[string]time.Time{"held": at(20)},
 	}
-	garbled := asked{place: place{"high", 1, 99}, garbled: true}
-	other := asked{place: place{"high", 1, 98}, garbled: true}
+	garbled := requestRecord{recordID: recordID{"high", 1, 99}, garbled: true}
+	other := requestRecord{recordID: recordID{"high", 1, 98}, garbled: true}
 	for name, c := range map[string]struct {
-		of   asked
+		of   requestRecord
 		want bool
 	}{
 		"stored by a later fetch":        {record("k", 9, at(1)), true},
@@ -109,7 +109,7 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 		"no request, with its letter":    {garbled, true},
 		"no request, without its letter": {other, false},
 	} {
-		if got := e.ended(c.of); got != c.want {
+		if got := e.settled(c.of); got != c.want {
 			t.Errorf("%s: ended is %t", name, got)
 		}
 	}
@@ -117,20 +117,20 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	never := func(string, time.Time) (bool, bool) { return false, false }
 	for name, promised := range map[string]int{"kept": 9, "broken": 11} {
 		var judged table
-		l := &load{insisted: []promise{{"k", "query-1", at(promised)}}, told: map[string]told{"k": {promise{"k", "query-1", at(9)}, at(1).UnixMicro()}}}
-		judged.nothingLost(e, []asked{record("k", 9, at(1))}, l, never)
+		l := &tortureLoad{refreshes: []promise{{"k", "query-1", at(promised)}}, queuedReads: map[string]queuedRead{"k": {promise{"k", "query-1", at(9)}, at(1).UnixMicro()}}}
+		judged.judgeNothingLost(e, []requestRecord{record("k", 9, at(1))}, l, never)
 		if missed := name == "broken"; judged.missed != missed {
 			t.Errorf("a promise that is %s: missed is %t", name, judged.missed)
 		}
 	}
 	var lost table
-	lost.nothingLost(e, []asked{record("k", 11, at(1))}, &load{}, never)
+	lost.judgeNothingLost(e, []requestRecord{record("k", 11, at(1))}, &tortureLoad{}, never)
 	if !lost.missed {
 		t.Error("a lost record is not seen")
 	}
 
 	var broken, twice table
-	broken.contract(simulator.Stats{Arrivals: 1, MaxInSlidingSecond: tortureLimit + 1})
+	broken.judgeTortureContract(simulator.Stats{Arrivals: 1, MaxInSlidingSecond: tortureLimit + 1})
 	calls := arrivals([]called{
 		{at(2), "k", 200, ""}, // needed
 		{at(3), "k", 200, ""},
@@ -139,24 +139,24 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 		{at(7), "k", 0, ""},   // of a process that was killed
 		{at(8), "other", 400, ""},
 	})
-	needs := []asked{record("k", 1, at(1)), record("k", 2, at(4)), record("k", 3, at(4))}
-	hurts := func(part string) []doneHurt {
-		return []doneHurt{{hurt{harm: harm{part: part}, victim: everyone}, at(0), at(1)}}
+	needs := []requestRecord{record("k", 1, at(1)), record("k", 2, at(4)), record("k", 3, at(4))}
+	hurts := func(part string) []injectedFault {
+		return []injectedFault{{fault{faultKind: faultKind{component: part}, victim: allProcesses}, at(0), at(1)}}
 	}
-	if n := twice.duplicates(calls, needs, hurts("redis")); n != 2 || twice.missed || !broken.missed {
+	if n := twice.judgeDuplicates(calls, needs, hurts("redis")); n != 2 || twice.missed || !broken.missed {
 		t.Errorf("%d calls that nobody needed; missed is %t, and of too many in a second %t", n, twice.missed, broken.missed)
 	}
 	var many, without table
-	if many.duplicates(slices.Repeat(calls, perFault), needs, hurts("redis")); !many.missed {
+	if many.judgeDuplicates(slices.Repeat(calls, maxRepeatsPerFault), needs, hurts("redis")); !many.missed {
 		t.Error("too many calls are not seen")
 	}
-	if without.duplicates(calls, needs, hurts("upstream")); !without.missed {
+	if without.judgeDuplicates(calls, needs, hurts("upstream")); !without.missed {
 		t.Error("calls that no fault explains are not seen")
 	}
 }
 
 // A failed call explains one call of a known-good entity, and for a short time.
-func TestTortureJudge_AllowsOneConfirmingCallForEachFailure(t *testing.T) {
+func TestTortureJudge_AllowsOneConfirmingCallPerFailure(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
 	for name, test := range map[string]struct {
 		later []int // ms after the failure
@@ -169,7 +169,7 @@ func TestTortureJudge_AllowsOneConfirmingCallForEachFailure(t *testing.T) {
 			calls = append(calls, called{at(ms), "good", 200, ""})
 		}
 		var judged table
-		if got := judged.duplicates(arrivals(calls), nil, nil); got != test.want {
+		if got := judged.judgeDuplicates(arrivals(calls), nil, nil); got != test.want {
 			t.Errorf("%s: got %d calls that nobody needed, want %d", name, got, test.want)
 		}
 	}
@@ -177,11 +177,11 @@ func TestTortureJudge_AllowsOneConfirmingCallForEachFailure(t *testing.T) {
 
 func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 	began := time.Now()
-	of := func(part, victim string, from, to int) doneHurt {
-		return doneHurt{hurt{harm: harm{part: part}, victim: victim}, began.Add(time.Duration(from) * time.Second), began.Add(time.Duration(to) * time.Second)}
+	of := func(part, victim string, from, to int) injectedFault {
+		return injectedFault{fault{faultKind: faultKind{component: part}, victim: victim}, began.Add(time.Duration(from) * time.Second), began.Add(time.Duration(to) * time.Second)}
 	}
-	done := []doneHurt{of("database", everyone, 0, 3), of("process", "worker-1", 2, 3), of("process", "query-1", 2, 3), of("upstream", everyone, 0, 1)}
-	if faults, most := repeatable(done); faults != 2 || most != 2*perFault+2*tortureLimit {
+	done := []injectedFault{of("database", allProcesses, 0, 3), of("process", "worker-1", 2, 3), of("process", "query-1", 2, 3), of("upstream", allProcesses, 0, 1)}
+	if faults, most := maxRepeats(done); faults != 2 || most != 2*maxRepeatsPerFault+2*tortureLimit {
 		t.Errorf("%d of %d faults", most, faults)
 	}
 }
@@ -191,8 +191,8 @@ func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	began := time.Now()
 	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)
-	e := &ends{
-		stored: map[string]seen{"k": {version: 10, checked: checked.UnixMicro()}},
+	e := &ledger{
+		stored: map[string]storedState{"k": {version: 10, checked: checked.UnixMicro()}},
 		failed: map[string]failure{"failed": {state: "FAILED", updated: read.Add(time.Second).UnixMicro()}},
 	}
 	for name, c := range map[string]struct {
@@ -210,12 +210,12 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 		"all lost with their process":   {"k", checked.UnixMicro(), true, false, 500, true},
 		"all lost in a long time alone": {"k", checked.UnixMicro(), true, true, 500, false},
 	} {
-		l := &load{told: map[string]told{}}
+		l := &tortureLoad{queuedReads: map[string]queuedRead{}}
 		for i := range c.of {
-			l.told[fmt.Sprint(i)] = told{promise{c.key, "query-1", read}, c.got}
+			l.queuedReads[fmt.Sprint(i)] = queuedRead{promise{c.key, "query-1", read}, c.got}
 		}
 		var judged table
-		judged.kept(e, l, func(string, time.Time) (bool, bool) { return c.doubt, c.long })
+		judged.judgeQueuedReads(e, l, func(string, time.Time) (bool, bool) { return c.doubt, c.long })
 		if judged.missed != c.want {
 			t.Errorf("%s: missed is %t", name, judged.missed)
 		}
@@ -223,28 +223,28 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 }
 
 func TestTortureJudge_SeesAFailureWithoutADeadLetter(t *testing.T) {
-	e := &ends{
-		failed:  map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
-		written: map[string]int{"one": 1, "two": 2},
+	e := &ledger{
+		failed:          map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
+		deadLetterCount: map[string]int{"one": 1, "two": 2},
 	}
-	refused := asked{UpdateRequest: schemas.UpdateRequest{Entity: schemas.Entity{Key: "refused1"}}}
-	if of, wrong := e.unburied([]asked{refused, refused}); of != 2 || len(wrong) != 2 {
+	refused := requestRecord{UpdateRequest: schemas.UpdateRequest{Entity: schemas.Entity{Key: "refused1"}}}
+	if of, wrong := e.missingDeadLetters([]requestRecord{refused, refused}); of != 2 || len(wrong) != 2 {
 		t.Errorf("%d failures; want one without a letter, and one that was spared: %q", of, wrong)
 	}
-	e.written["two"], e.failed["refused1"], e.written["refused1"] = 3, failure{state: "FAILED"}, 1
-	if of, wrong := e.unburied([]asked{refused}); of != 3 || len(wrong) > 0 {
+	e.deadLetterCount["two"], e.failed["refused1"], e.deadLetterCount["refused1"] = 3, failure{state: "FAILED"}, 1
+	if of, wrong := e.missingDeadLetters([]requestRecord{refused}); of != 3 || len(wrong) > 0 {
 		t.Errorf("%d failures; %q", of, wrong)
 	}
 }
 
-func TestTortureJudge_DoubtsPromisesOfKilledProcesses(t *testing.T) {
+func TestTortureJudge_ExcusesReadsOfKilledProcesses(t *testing.T) {
 	began := time.Now()
-	done := func(name, part, victim string) *torturer {
-		h := hurt{harm: harm{name: name, part: part}, victim: victim}
-		return &torturer{done: []doneHurt{{h, began.Add(5 * time.Second), began.Add(8 * time.Second)}}}
+	done := func(name, part, victim string) *injector {
+		h := fault{faultKind: faultKind{name: name, component: part}, victim: victim}
+		return &injector{injected: []injectedFault{{h, began.Add(5 * time.Second), began.Add(8 * time.Second)}}}
 	}
 	for _, c := range []struct {
-		t    *torturer
+		t    *injector
 		from time.Duration
 		want bool
 	}{
@@ -252,32 +252,32 @@ func TestTortureJudge_DoubtsPromisesOfKilledProcesses(t *testing.T) {
 		{done("killed", "process", "query-1"), 9 * time.Second, false},
 		{done("killed", "process", "query-2"), 0, false},
 		{done("told to end", "process", "query-1"), 0, false},
-		{done("Kafka cut", "kafka", everyone), 7 * time.Second, true},
-		{done("broker killed", "kafka", everyone), 20 * time.Second, true}, // with what was given up then
-		{done("broker killed", "kafka", everyone), 24 * time.Second, false},
+		{done("Kafka cut", "kafka", allProcesses), 7 * time.Second, true},
+		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // with what was given up then
+		{done("broker killed", "kafka", allProcesses), 24 * time.Second, false},
 		{done("Kafka cut", "kafka", "worker-1"), 7 * time.Second, false},
-		{done("Redis cut", "redis", everyone), 7 * time.Second, false},
+		{done("Redis cut", "redis", allProcesses), 7 * time.Second, false},
 	} {
-		if got, long := c.t.doubtful("query-1", began.Add(c.from)); got != c.want || long {
-			t.Errorf("%v, a promise %v before or after: %t", c.t.done[0].hurt, c.from, got)
+		if got, long := c.t.mayBeLost("query-1", began.Add(c.from)); got != c.want || long {
+			t.Errorf("%v, a promise %v before or after: %t", c.t.injected[0].fault, c.from, got)
 		}
 	}
 }
 
-func TestTortureWitness_SeesOlderSnapshots(t *testing.T) {
-	before := seen{version: 5, checked: 9e6, hash: "a"}
+func TestTortureWatcher_SeesOlderSnapshots(t *testing.T) {
+	before := storedState{version: 5, checked: 9e6, hash: "a"}
 	for name, c := range map[string]struct {
-		now           seen
+		now           storedState
 		back, crossed bool
 	}{
 		"the same":                   {before, false, false},
-		"later":                      {seen{version: 6, checked: 10e6, hash: "b"}, false, false},
-		"an earlier number":          {seen{version: 4, checked: 10e6, hash: "b"}, true, false},
-		"another of the same number": {seen{version: 5, checked: 9e6, hash: "b"}, true, false},
-		"a time that was crossed":    {seen{version: 6, checked: 8e6, hash: "a"}, false, true},
-		"a time long before":         {seen{version: 6, checked: 6e6, hash: "a"}, true, true},
+		"later":                      {storedState{version: 6, checked: 10e6, hash: "b"}, false, false},
+		"an earlier number":          {storedState{version: 4, checked: 10e6, hash: "b"}, true, false},
+		"another of the same number": {storedState{version: 5, checked: 9e6, hash: "b"}, true, false},
+		"a time that was crossed":    {storedState{version: 6, checked: 8e6, hash: "a"}, false, true},
+		"a time long before":         {storedState{version: 6, checked: 6e6, hash: "a"}, true, true},
 	} {
-		if back, crossed := c.now.back(before); back != c.back || crossed != c.crossed {
+		if back, crossed := c.now.regressed(before); back != c.back || crossed != c.crossed {
 			t.Errorf("%s: back is %t, crossed is %t", name, back, crossed)
 		}
 	}

@@ -30,7 +30,7 @@ func told(t *testing.T, version string) (bom cdx.BOM, text []byte) {
 	return bom, text
 }
 
-func TestABillHasWhatWasLinkedAndNothingElse(t *testing.T) {
+func TestBill_ListsLinkedModulesOnly(t *testing.T) {
 	bom, _ := told(t, "v1.2.3")
 	if c := bom.Metadata.Component; c.PackageURL != "pkg:golang/github.com/freshet/freshet/deploy/release@v1.2.3" || c.Type != cdx.ComponentTypeApplication {
 		t.Errorf("it is of %+v", c)
@@ -60,7 +60,7 @@ func TestABillHasWhatWasLinkedAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheSameProgramHasTheSameBill(t *testing.T) {
+func TestBill_IsReproducible(t *testing.T) {
 	_, one := told(t, "v1.2.3")
 	_, other := told(t, "v1.2.3")
 	if !bytes.Equal(one, other) {
@@ -68,7 +68,7 @@ func TestTheSameProgramHasTheSameBill(t *testing.T) {
 	}
 }
 
-func TestWhatStandsInForAModuleIsTold(t *testing.T) {
+func TestDependency_ReturnsReplacement(t *testing.T) {
 	for _, c := range []struct {
 		module debug.Module
 		url    string
@@ -88,7 +88,7 @@ func TestWhatStandsInForAModuleIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProgramOfGoIsRefused(t *testing.T) {
+func TestRun_RejectsOtherFiles(t *testing.T) {
 	if err := run([]string{"main.go"}, "", ""); err == nil {
 		t.Error("main.go is taken for a program")
 	}

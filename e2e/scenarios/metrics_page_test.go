@@ -25,7 +25,7 @@ func TestMetricsPage_IsComparedWithTheSeries(t *testing.T) {
 		of("freshet_asked_total", "source", "priority", "end"), of("freshet_state"), of("freshet_pool_size", "whatever"),
 		of("go_goroutines"), of("process_cpu_seconds_total"), of("up"), of("freshet:reads:ratio", "source"),
 	}
-	missing, unsaid := differences(readMetrics(document), agreeing)
+	missing, unsaid := compareMetrics(readMetrics(document), agreeing)
 	if len(missing)+len(unsaid) > 0 {
 		t.Errorf("missing %q, unsaid %q", missing, unsaid)
 	}
@@ -33,7 +33,7 @@ func TestMetricsPage_IsComparedWithTheSeries(t *testing.T) {
 		of("freshet_took_seconds_count", "source"), of("freshet_took_seconds"), of("freshet_state"), of("freshet_new_total"),
 		of("freshet_pool_size"), of("process_cpu_seconds_total"), of("go_goroutines"),
 	}
-	missing, unsaid = differences(readMetrics(document), differing)
+	missing, unsaid = compareMetrics(readMetrics(document), differing)
 	if want := []string{"freshet_asked_total"}; !slices.Equal(missing, want) {
 		t.Errorf("missing %q, want %q", missing, want)
 	}

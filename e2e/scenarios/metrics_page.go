@@ -13,8 +13,8 @@ import (
 // namespace stands before the names of the document.
 const namespace = "freshet_"
 
-// documented is what docs/metrics.md says of a metric.
-type documented struct {
+// documentedMetric is what docs/metrics.md says of a metric.
+type documentedMetric struct {
 	kind   string
 	labels []string // sorted
 	family bool     // all that begin with the name, of whatever kind and labels
@@ -26,23 +26,23 @@ var (
 )
 
 // readMetrics reads the document's tables: by name, with the namespace.
-func readMetrics(text string) map[string]documented {
-	all := map[string]documented{}
+func readMetrics(text string) map[string]documentedMetric {
+	all := map[string]documentedMetric{}
 	var common []string
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "## ") {
 			common = nil
 		}
 		if m := commonText.FindStringSubmatch(line); m != nil {
-			common = names(m[1])
+			common = quotedNames(m[1])
 		}
 		cells := strings.Split(line, "|")
 		if len(cells) != 6 || !strings.HasPrefix(line, "| `") {
 			continue
 		}
-		d := documented{kind: strings.TrimSpace(cells[2]), labels: slices.Concat(common, names(cells[3]))}
+		d := documentedMetric{kind: strings.TrimSpace(cells[2]), labels: slices.Concat(common, quotedNames(cells[3]))}
 		slices.Sort(d.labels)
-		for _, name := range names(cells[1]) {
+		for _, name := range quotedNames(cells[1]) {
 			short, family := strings.CutSuffix(name, "…")
 			if !family || short != "go_" && short != "process_" {
 				short = namespace + short
@@ -54,20 +54,20 @@ func readMetrics(text string) map[string]documented {
 	return all
 }
 
-// names returns what stands in quotes.
-func names(text string) (all []string) {
+// quotedNames returns what stands in quotes.
+func quotedNames(text string) (all []string) {
 	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
 	}
 	return all
 }
 
-// outside are labels that the metrics' own processes do not write.
-var outside = []string{"__name__", "job", "instance", "role", "le"}
+// addedLabels are labels that the metrics' own processes do not write.
+var addedLabels = []string{"__name__", "job", "instance", "role", "le"}
 
-// differences compares the document with series that were seen: what is said and was
+// compareMetrics compares the document with series that were seen: what is said and was
 // not seen, and what was seen and is not said.
-func differences(said map[string]documented, seen []map[string]string) (missing, unsaid []string) {
+func compareMetrics(said map[string]documentedMetric, seen []map[string]string) (missing, unsaid []string) {
 	found := map[string]bool{}
 	wrong := map[string]bool{}
 	for _, labels := range seen {
@@ -75,14 +75,14 @@ func differences(said map[string]documented, seen []map[string]string) (missing,
 		if strings.Contains(name, ":") { // recorded by a rule
 			continue
 		}
-		of, d := lookUp(said, name)
+		of, d := findMetric(said, name)
 		if of != "" {
 			found[of] = true
 		} else if strings.HasPrefix(name, namespace) {
 			wrong[name] = true
 			continue
 		}
-		has := slices.DeleteFunc(slices.Sorted(maps.Keys(labels)), func(l string) bool { return slices.Contains(outside, l) })
+		has := slices.DeleteFunc(slices.Sorted(maps.Keys(labels)), func(l string) bool { return slices.Contains(addedLabels, l) })
 		if of != "" && !d.family && !slices.Equal(has, d.labels) {
 			wrong[fmt.Sprintf("%s{%s}, said to have {%s}", of, strings.Join(has, ","), strings.Join(d.labels, ","))] = true
 		}
@@ -96,8 +96,8 @@ func differences(said map[string]documented, seen []map[string]string) (missing,
 	return missing, slices.Sorted(maps.Keys(wrong))
 }
 
-// lookUp finds the entry of a series; of a histogram there are several series.
-func lookUp(said map[string]documented, name string) (string, documented) {
+// findMetric finds the entry of a series; of a histogram there are several series.
+func findMetric(said map[string]documentedMetric, name string) (string, documentedMetric) {
 	if d, ok := said[name]; ok && d.kind != "histogram" {
 		return name, d
 	}
@@ -112,10 +112,10 @@ func lookUp(said map[string]documented, name string) (string, documented) {
 			return prefix, d
 		}
 	}
-	return "", documented{}
+	return "", documentedMetric{}
 }
 
-func readMetricsFile(root string) (map[string]documented, error) {
+func readMetricsFile(root string) (map[string]documentedMetric, error) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ var slips = []struct{ file, old, now, fault string }{
 	{"podmonitor.example.yaml", "kind: PodMonitor", "kind: HorizontalPodAutoscaler", `no kind "HorizontalPodAutoscaler"`},
 }
 
-func TestASlipInAManifestIsFound(t *testing.T) {
+func TestValidate_FindsMistakes(t *testing.T) {
 	broken := map[string]bool{}
 	for _, s := range slips {
 		files := manifests(t)

@@ -15,7 +15,7 @@ import (
 
 // Eight clients read 100 documents of true size each, 197 MB of JSON in all, and then read
 // nothing of the responses. The query service must not hold them unpacked.
-func TestUnreadBatches_HoldLittleMemory(t *testing.T) {
+func TestUnreadResponses_UseBoundedMemory(t *testing.T) {
 	const (
 		connections = 8
 		keys        = 100
@@ -31,11 +31,11 @@ func TestUnreadBatches_HoldLittleMemory(t *testing.T) {
 		for n := range keys {
 			query.Add("key", fmt.Sprint("large-", i*keys+n))
 		}
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Found)
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Match)
 		f.check(err)
 		t.Cleanup(func() { _ = conn.Close() })
 		f.check(conn.(*net.TCPConn).SetReadBuffer(4096))
-		_, err = fmt.Fprintf(conn, "GET /v1/%s/character?%s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: identity\r\n\r\n", f.Source, query.Encode(), p.Found)
+		_, err = fmt.Fprintf(conn, "GET /v1/%s/character?%s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: identity\r\n\r\n", f.Source, query.Encode(), p.Match)
 		f.check(err)
 		status, err := bufio.NewReaderSize(conn, 16).ReadString('\n')
 		f.check(err)

@@ -20,9 +20,9 @@ import (
 
 // What the crowd asks for. Its keys begin with what the upstream does with them.
 const (
-	crowdRate  = 40 // reads of wellKeys in a second
-	crowdHands = 16 // at most at the same time
-	wellKeys   = 30 // each is read more than once a second, so that most reads are fresh
+	clientRate        = 40 // reads of wellKeys in a second
+	clientConcurrency = 16 // at most at the same time
+	healthyKeys       = 30 // each is read more than once a second, so that most reads are fresh
 	// failingKeys are so many of each kind that the second failure of a process comes
 	// after it was seen to have had one: a counter that begins with 1 is no increase.
 	failingKeys = 4
@@ -31,22 +31,22 @@ const (
 	dueKeys = 1800
 )
 
-// failing are what the upstream fails for; something older is stored of them, as of
+// failingSnapshots are what the upstream fails for; something older is stored of them, as of
 // entities that were well once.
-func failing() (all []harness.Stored) {
+func failingSnapshots() (all []harness.Stored) {
 	for _, prefix := range []string{"refused-", "page-", "later-", "soon-"} {
 		all = append(all, harness.Stored{Facet: facet, Prefix: prefix, Count: failingKeys, Checked: time.Now().Add(-time.Hour)})
 	}
 	return all
 }
 
-// outdated are snapshots that are kept for too long already.
-func outdated() harness.Stored {
+// expiredSnapshots are snapshots that are kept for too long already.
+func expiredSnapshots() harness.Stored {
 	return harness.Stored{Facet: facet, Prefix: "outdated-", Count: 5, Checked: time.Now().Add(-31 * 24 * time.Hour)}
 }
 
-// faults are the upstream's: some keys fail for good, some for a while, some do not exist.
-func faults() []simulator.Fault {
+// clientFaults are the upstream's: some keys fail for good, some for a while, some do not exist.
+func clientFaults() []simulator.Fault {
 	times := func(n int) *int { return &n }
 	return []simulator.Fault{
 		{Key: "^gone-", Kind: simulator.Absent},
@@ -57,32 +57,32 @@ func faults() []simulator.Fault {
 	}
 }
 
-// crowd does at a modest rate all that clients do, until it is stopped.
-type crowd struct {
+// clients does at a modest rate all that clients do, until it is stopped.
+type clients struct {
 	s       *site
 	api     string
 	client  *http.Client
 	cancel  context.CancelFunc
-	hands   sync.WaitGroup
+	running sync.WaitGroup
 	answers atomic.Int64
 	failed  atomic.Int64 // answered with 5xx, or not at all
 	last    atomic.Pointer[string]
 }
 
-func (s *site) crowd(ctx context.Context, api string) *crowd {
-	c := &crowd{s: s, api: api, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: crowdHands}}}
+func (s *site) startClients(ctx context.Context, api string) *clients {
+	c := &clients{s: s, api: api, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clientConcurrency}}}
 	ctx, c.cancel = context.WithCancel(ctx)
-	jobs := make(chan func(), crowdHands)
-	for range crowdHands {
-		c.hands.Go(func() {
+	jobs := make(chan func(), clientConcurrency)
+	for range clientConcurrency {
+		c.running.Go(func() {
 			for do := range jobs {
 				do()
 			}
 		})
 	}
-	c.hands.Go(func() {
+	c.running.Go(func() {
 		defer close(jobs)
-		tick := time.NewTicker(time.Second / crowdRate)
+		tick := time.NewTicker(time.Second / clientRate)
 		defer tick.Stop()
 		for n := 0; ; n++ {
 			for _, do := range c.jobs(ctx, n) {
@@ -99,30 +99,30 @@ func (s *site) crowd(ctx context.Context, api string) *crowd {
 			}
 		}
 	})
-	c.hands.Go(func() { c.follow(ctx) })
+	c.running.Go(func() { c.streamEvents(ctx) })
 	return c
 }
 
 // stop returns when the last has been answered.
-func (c *crowd) stop() {
+func (c *clients) stop() {
 	c.cancel()
-	c.hands.Wait()
+	c.running.Wait()
 }
 
 // jobs are those of the n-th moment: a read, and in each second one of everything else.
-func (c *crowd) jobs(ctx context.Context, n int) []func() {
-	well := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-", n%wellKeys) }
-	get := func(path string) func() { return func() { c.ask(ctx, http.MethodGet, path, nil) } }
+func (c *clients) jobs(ctx context.Context, n int) []func() {
+	well := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-", n%healthyKeys) }
+	get := func(path string) func() { return func() { c.do(ctx, http.MethodGet, path, nil) } }
 	all := []func(){get(well(n))}
 	if n%4 == 0 { // known to this reader, who is told only that nothing is new
-		all = append(all, func() { c.ask(ctx, http.MethodGet, well(n), http.Header{"If-None-Match": {"*"}}) })
+		all = append(all, func() { c.do(ctx, http.MethodGet, well(n), http.Header{"If-None-Match": {"*"}}) })
 	}
-	second, of := n/crowdRate, func(kind string, different int) string {
-		return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/", kind, "-", n/crowdRate%different)
+	second, of := n/clientRate, func(kind string, different int) string {
+		return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/", kind, "-", n/clientRate%different)
 	}
-	switch n % crowdRate {
+	switch n % clientRate {
 	case 1:
-		all = append(all, func() { c.ask(ctx, http.MethodPost, well(second)+"/refresh", nil) })
+		all = append(all, func() { c.do(ctx, http.MethodPost, well(second)+"/refresh", nil) })
 	case 4:
 		all = append(all, get(of("gone", 5)))
 	case 7: // few, for a dead letter is meant to be seldom
@@ -136,15 +136,15 @@ func (c *crowd) jobs(ctx context.Context, n int) []func() {
 	case 19:
 		all = append(all, get("/nowhere"), get("/v1/"+c.s.Source+"/nothing/of-the-kind"))
 	case 22:
-		all = append(all, func() { c.ask(ctx, http.MethodGet, well(0), http.Header{"Authorization": {"Bearer nobodys"}}) })
+		all = append(all, func() { c.do(ctx, http.MethodGet, well(0), http.Header{"Authorization": {"Bearer nobodys"}}) })
 	case 25:
 		all = append(all, func() { c.prefetch(ctx, second) })
 	}
 	return all
 }
 
-// ask sends a request, reads the answer to its end and counts it.
-func (c *crowd) ask(ctx context.Context, method, path string, header http.Header) {
+// do sends a request, reads the answer to its end and counts it.
+func (c *clients) do(ctx context.Context, method, path string, header http.Header) {
 	limited, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
 	status, err := c.send(limited, method, path, header)
@@ -159,7 +159,7 @@ func (c *crowd) ask(ctx context.Context, method, path string, header http.Header
 	}
 }
 
-func (c *crowd) send(ctx context.Context, method, path string, header http.Header) (status int, err error) {
+func (c *clients) send(ctx context.Context, method, path string, header http.Header) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.api+path, http.NoBody)
 	if err != nil {
 		return 0, err
@@ -177,8 +177,8 @@ func (c *crowd) send(ctx context.Context, method, path string, header http.Heade
 	return resp.StatusCode, err
 }
 
-// follow keeps a stream of an entity's events open.
-func (c *crowd) follow(ctx context.Context) {
+// streamEvents keeps a stream of an entity's events open.
+func (c *clients) streamEvents(ctx context.Context) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
 	for ctx.Err() == nil {
@@ -192,14 +192,14 @@ func (c *crowd) follow(ctx context.Context) {
 
 // prefetch asks in the LOW lane, as nobody does over HTTP, and now and then sends a
 // record that is no request.
-func (c *crowd) prefetch(ctx context.Context, second int) {
+func (c *clients) prefetch(ctx context.Context, second int) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.s.Broker))
 	if err != nil {
 		return
 	}
 	defer client.Close()
 	r := schemas.UpdateRequest{
-		EventID: rand.Text(), Entity: schemas.Entity{Source: c.s.Source, Facet: facet, Key: fmt.Sprint("well-", second%wellKeys)},
+		EventID: rand.Text(), Entity: schemas.Entity{Source: c.s.Source, Facet: facet, Key: fmt.Sprint("well-", second%healthyKeys)},
 		Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), CorrelationID: strings.ToLower(rand.Text()),
 	}
 	value, err := r.Encode()

@@ -76,7 +76,7 @@ func versions(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	twice, back := disorder(all)
+	twice, back := countDisorder(all)
 	before, after := 0, 0
 	for _, r := range all {
 		if r.RequestedAt.Before(killed) {
@@ -91,8 +91,8 @@ func versions(ctx context.Context, s *site, o options) error {
 	t.judge("calls under way when Redis was killed", strconv.Itoa(left), fmt.Sprintf(">=%d", different/2), left >= different/2)
 	t.judge("numbers given, before and after Redis forgot", fmt.Sprintf("%d, %d", before, after),
 		fmt.Sprintf(">=%d each", different), before >= different && after >= different)
-	t.count("numbers that an entity got twice", twice, 0)
-	t.count("numbers that went back", back, 0)
+	t.judgeEqual("numbers that an entity got twice", twice, 0)
+	t.judgeEqual("numbers that went back", back, 0)
 	// The fetch that answers a request has a number above its own.
 	older := 0
 	for key := range harness.CountByKey(all) {
@@ -106,14 +106,14 @@ func versions(ctx context.Context, s *site, o options) error {
 			}
 		}
 	}
-	t.count("requests with a number that no stored fetch is above", older, 0)
-	s.judged("versions", t)
+	t.judgeEqual("requests with a number that no stored fetch is above", older, 0)
+	s.addResult("versions", t)
 	return nil
 }
 
-// disorder counts the numbers of an entity that come twice, and those that are below
+// countDisorder counts the numbers of an entity that come twice, and those that are below
 // an earlier record's. An entity's records lie in one partition.
-func disorder(all []harness.Request) (twice, back int) {
+func countDisorder(all []harness.Request) (twice, back int) {
 	last, seen := map[string]int64{}, map[string]bool{}
 	for _, r := range all {
 		if id := r.Key + " " + strconv.FormatInt(r.Version, 10); seen[id] {
@@ -143,7 +143,7 @@ func release(ctx context.Context, s *site, _ options) error {
 		if err != nil {
 			return err
 		}
-		won, err := atOnce(racers, func(int) (bool, error) { return e.one(ctx, lua.CoalesceRollback, first) })
+		won, err := concurrently(racers, func(int) (bool, error) { return e.run(ctx, lua.CoalesceRollback, first) })
 		if err != nil {
 			return err
 		}
@@ -153,10 +153,10 @@ func release(ctx context.Context, s *site, _ options) error {
 		if err != nil {
 			return err
 		}
-		if _, err := e.one(ctx, lua.CoalesceConfirm, second, time.Minute.Milliseconds()); err != nil {
+		if _, err := e.run(ctx, lua.CoalesceConfirm, second, time.Minute.Milliseconds()); err != nil {
 			return err
 		}
-		won, err = atOnce(racers, func(int) (bool, error) { return e.settle(ctx, second) })
+		won, err = concurrently(racers, func(int) (bool, error) { return e.settle(ctx, second) })
 		if err != nil {
 			return err
 		}
@@ -168,12 +168,12 @@ func release(ctx context.Context, s *site, _ options) error {
 			return err
 		}
 		var fourth int64
-		_, err = atOnce(racers, func(n int) (ok bool, err error) {
+		_, err = concurrently(racers, func(n int) (ok bool, err error) {
 			switch {
 			case n == racers/2:
 				fourth, err = e.acquire(ctx, schemas.High)
 			case n%2 == 0:
-				ok, err = e.one(ctx, lua.CoalesceRollback, third)
+				ok, err = e.run(ctx, lua.CoalesceRollback, third)
 			default:
 				ok, err = e.settle(ctx, third)
 			}
@@ -197,11 +197,11 @@ func release(ctx context.Context, s *site, _ options) error {
 				exact++
 			}
 		}
-		t.count(fmt.Sprintf("locks %s by exactly one of %d", name, racers), exact, entities)
+		t.judgeEqual(fmt.Sprintf("locks %s by exactly one of %d", name, racers), exact, entities)
 	}
-	t.count("later locks that did not get a later number", lost, 0)
-	t.count("later locks that the release of an earlier took away", stolen, 0)
-	s.judged("release", t)
+	t.judgeEqual("later locks that did not get a later number", lost, 0)
+	t.judgeEqual("later locks that the release of an earlier took away", stolen, 0)
+	s.addResult("release", t)
 	return nil
 }
 
@@ -228,14 +228,14 @@ func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
 	return number, nil
 }
 
-// one runs a script that returns 1 to who did it.
-func (l lock) one(ctx context.Context, script lua.Script, args ...any) (bool, error) {
+// run runs a script that returns 1 to who did it.
+func (l lock) run(ctx context.Context, script lua.Script, args ...any) (bool, error) {
 	n, err := eval.Once(ctx, l.rdb, script, eval.Call{Key: l.key(), Args: args}).Int()
 	return n == 1, err
 }
 
 func (l lock) settle(ctx context.Context, number int64) (bool, error) {
-	return l.one(ctx, lua.RequestSettle, number, 1, "", 0, time.Hour.Milliseconds(),
+	return l.run(ctx, lua.RequestSettle, number, 1, "", 0, time.Hour.Milliseconds(),
 		schemas.SettledChannel(l.entity.Source), schemas.Settled{Entity: l.entity, Number: number}.Encode())
 }
 
@@ -262,13 +262,13 @@ func cluster(ctx context.Context, s *site, _ options) error {
 		})
 		t.judge("nodes, of them used by entities", fmt.Sprintf("%d, %d", nodes.Load(), used.Load()), ">=3, all",
 			nodes.Load() >= 3 && used.Load() == nodes.Load())
-		t.count("entities whose state is there", int(entities.Load()), 2000)
+		t.judgeEqual("entities whose state is there", int(entities.Load()), 2000)
 		if err != nil {
 			return err
 		}
 		// What a permit takes is in one slot, so that it is one step on one node.
 		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:lanes").Result()
-		t.count("the limiter's state is there", int(there), 1)
+		t.judgeEqual("the limiter's state is there", int(there), 1)
 		return err
 	})
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// rare are metrics that begin with the first of what they count, and nothing of the
+// rareMetrics are metrics that begin with the first of what they count, and nothing of the
 // kind need have happened.
-var rare = []string{
+var rareMetrics = []string{
 	"freshet_kafka_client_connect_errors_total", "freshet_kafka_client_read_errors_total", "freshet_kafka_client_write_errors_total",
 }
 
-// isRare says whether a query asks for such metrics alone.
-func isRare(expr string) bool {
+// onlyRareMetrics says whether a query asks for such metrics alone.
+func onlyRareMetrics(expr string) bool {
 	named := deploy.Metrics(expr)
-	return len(named) > 0 && !slices.ContainsFunc(named, func(name string) bool { return !slices.Contains(rare, name) })
+	return len(named) > 0 && !slices.ContainsFunc(named, func(name string) bool { return !slices.Contains(rareMetrics, name) })
 }
 
-// panels judges that each query of each dashboard has had an answer in this run.
-func (w *watch) panels(ctx context.Context) error {
+// judgePanels judges that each query of each dashboard has had an answer in this run.
+func (w *observation) judgePanels(ctx context.Context) error {
 	const rateInterval = "10s" // so that something that happens once shows within this run
 	all, err := deploy.Panels(rateInterval)
 	if err != nil {
@@ -37,7 +37,7 @@ func (w *watch) panels(ctx context.Context) error {
 	for _, p := range all {
 		exprs = append(exprs, p.Exprs...)
 	}
-	if err := w.ask(ctx, exprs, asked); err != nil {
+	if err := w.queryAll(ctx, exprs, asked); err != nil {
 		return err
 	}
 	var nothing, excused []string
@@ -45,7 +45,7 @@ func (w *watch) panels(ctx context.Context) error {
 		least, silent := -1, []string{}
 		for _, e := range p.Exprs {
 			a := asked[e]
-			if a.samples == 0 && a.err == "" && isRare(e) {
+			if a.samples == 0 && a.err == "" && onlyRareMetrics(e) {
 				excused = append(excused, deploy.Metrics(e)...)
 				continue
 			}
@@ -64,7 +64,7 @@ func (w *watch) panels(ctx context.Context) error {
 		w.table.note = "nothing came of:\n    " + strings.Join(nothing, "\n    ")
 	}
 	if len(excused) > 0 {
-		w.table.figure("queries for what did not happen", "%s", listed(slices.Compact(slices.Sorted(slices.Values(excused)))))
+		w.table.report("queries for what did not happen", "%s", joinOrNone(slices.Compact(slices.Sorted(slices.Values(excused)))))
 	}
 	w.table.judge("panels", strconv.Itoa(len(all)), "some", len(all) > 0)
 	return nil
@@ -76,8 +76,8 @@ type answer struct {
 	err     string
 }
 
-// ask asks for the whole run, and for what brought nothing again for a while.
-func (w *watch) ask(ctx context.Context, exprs []string, answers map[string]answer) error {
+// queryAll asks for the whole run, and for what brought nothing again for a while.
+func (w *observation) queryAll(ctx context.Context, exprs []string, answers map[string]answer) error {
 	const most = 10 * time.Second // what has not come by then has no cause to come
 	return harness.Poll(ctx, most, func() (bool, error) {
 		all := true
@@ -85,16 +85,16 @@ func (w *watch) ask(ctx context.Context, exprs []string, answers map[string]answ
 			if answers[e].samples > 0 {
 				continue
 			}
-			found, err := w.during(ctx, e, w.began, time.Now())
+			found, err := w.queryRange(ctx, e, w.began, time.Now())
 			if ctx.Err() != nil {
 				return false, ctx.Err()
 			}
-			a := answer{samples: numbers(found)}
+			a := answer{samples: countNumbers(found)}
 			if err != nil {
 				a.err = "(" + err.Error() + ")"
 			}
 			answers[e] = a
-			all = all && (a.samples > 0 || isRare(e))
+			all = all && (a.samples > 0 || onlyRareMetrics(e))
 		}
 		return all, nil
 	})
@@ -102,7 +102,7 @@ func (w *watch) ask(ctx context.Context, exprs []string, answers map[string]answ
 
 // judgeRules judges that Prometheus has each rule, could evaluate it, and has recorded
 // what it is for.
-func (w *watch) judgeRules(ctx context.Context) error {
+func (w *observation) judgeRules(ctx context.Context) error {
 	ours, err := deploy.Rules()
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (w *watch) judgeRules(ctx context.Context) error {
 		len(loaded) == len(ours) && len(ours) > 0)
 	w.table.judge("rules that are not well", strconv.Itoa(len(sick)), "none", len(sick) == 0)
 	for _, r := range sick {
-		w.table.figure("  "+r.Name, "%s %s", r.Health, r.LastError)
+		w.table.report("  "+r.Name, "%s %s", r.Health, r.LastError)
 	}
 	recorded, asked := []string{}, map[string]answer{}
 	for _, r := range ours {
@@ -124,7 +124,7 @@ func (w *watch) judgeRules(ctx context.Context) error {
 			recorded = append(recorded, r.Record)
 		}
 	}
-	if err := w.ask(ctx, recorded, asked); err != nil {
+	if err := w.queryAll(ctx, recorded, asked); err != nil {
 		return err
 	}
 	for _, name := range recorded {
@@ -133,34 +133,34 @@ func (w *watch) judgeRules(ctx context.Context) error {
 	return nil
 }
 
-// document judges docs/metrics.md by what was scraped.
-func (w *watch) document(ctx context.Context, said map[string]documented) error {
-	seen, err := w.seen(ctx, `{job="freshet"}`, w.began)
+// judgeMetricsPage judges docs/metrics.md by what was scraped.
+func (w *observation) judgeMetricsPage(ctx context.Context, said map[string]documentedMetric) error {
+	seen, err := w.seriesSince(ctx, `{job="freshet"}`, w.began)
 	if err != nil {
 		return err
 	}
-	missing, unsaid := differences(said, seen)
+	missing, unsaid := compareMetrics(said, seen)
 	w.table.judge("metrics that it names", fmt.Sprintf("%d, %d of them not seen", len(said), len(missing)), "each seen", len(missing) == 0)
 	for _, name := range missing {
-		w.table.figure("  not seen", "%s", name)
+		w.table.report("  not seen", "%s", name)
 	}
 	w.table.judge("metrics seen otherwise than it says", strconv.Itoa(len(unsaid)), "none", len(unsaid) == 0)
 	for _, name := range unsaid {
-		w.table.figure("  seen", "%s", name)
+		w.table.report("  seen", "%s", name)
 	}
 	return nil
 }
 
-// native judges that each histogram can be had with native buckets too. A Prometheus
+// judgeNativeHistograms judges that each histogram can be had with native buckets too. A Prometheus
 // of this age that takes them does not take the classic ones beside them, so it is
 // another one.
-func (w *watch) native(ctx context.Context, said map[string]documented, targets []target) error {
+func (w *observation) judgeNativeHistograms(ctx context.Context, said map[string]documentedMetric, targets []target) error {
 	p, err := w.s.startPrometheus(ctx, "prometheus-native", targets, false, "--enable-feature=native-histograms")
 	if err != nil {
 		return err
 	}
 	defer p.Stop()
-	native := &watch{prometheus: p, began: time.Now()}
+	native := &observation{prometheus: p, began: time.Now()}
 	var exprs []string
 	asked, names := map[string]answer{}, map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(said)) {
@@ -169,7 +169,7 @@ func (w *watch) native(ctx context.Context, said map[string]documented, targets 
 			exprs, names[e] = append(exprs, e), name
 		}
 	}
-	if err := native.ask(ctx, exprs, asked); err != nil {
+	if err := native.queryAll(ctx, exprs, asked); err != nil {
 		return err
 	}
 	for _, e := range exprs {
@@ -178,10 +178,10 @@ func (w *watch) native(ctx context.Context, said map[string]documented, targets 
 	return nil
 }
 
-// levels judges that each service level has an objective, a part of errors and a budget
+// judgeServiceLevels judges that each service level has an objective, a part of errors and a budget
 // that are ratios.
-func (w *watch) levels(ctx context.Context) error {
-	objectives, err := w.now(ctx, "freshet:slo_objective")
+func (w *observation) judgeServiceLevels(ctx context.Context) error {
+	objectives, err := w.query(ctx, "freshet:slo_objective")
 	if err != nil {
 		return err
 	}
@@ -189,11 +189,11 @@ func (w *watch) levels(ctx context.Context) error {
 	for _, o := range objectives {
 		name := o.Metric["slo"]
 		level := fmt.Sprintf("{slo=%q}", name)
-		errors, err := w.now(ctx, "max(freshet:slo_errors:ratio_rate5m"+level+")")
+		errors, err := w.query(ctx, "max(freshet:slo_errors:ratio_rate5m"+level+")")
 		if err != nil {
 			return err
 		}
-		left, err := w.now(ctx, "min(freshet:slo_error_budget_left:ratio"+level+")")
+		left, err := w.query(ctx, "min(freshet:slo_error_budget_left:ratio"+level+")")
 		if err != nil {
 			return err
 		}

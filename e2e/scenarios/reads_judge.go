@@ -20,18 +20,18 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slowed is what was seen while the way to Kafka was slow.
-type slowed struct {
-	question time.Duration // and its answer
-	record   time.Duration // from a read of a new key to its request on the topic
-	err      error
+// slowKafka is what was seen while the way to Kafka was slow.
+type slowKafka struct {
+	roundTrip    time.Duration // and its answer
+	untilOnTopic time.Duration // from a read of a new key to its request on the topic
+	err          error
 }
 
-// slowDown slows the way to Kafka, and sees how slow it is: alone, and for a request.
-func (s *site) slowDown(ctx context.Context, r harness.Reader) (was slowed) {
+// measureSlowKafka slows the way to Kafka, and sees how slow it is: alone, and for a request.
+func (s *site) measureSlowKafka(ctx context.Context, r harness.Reader) (was slowKafka) {
 	s.Kafka.SetDelay(kafkaDelay)
-	if was.question, was.err = s.Kafka.RoundTrip(ctx); was.err == nil {
-		was.record, was.err = s.untilOnTopic(ctx, r, "asked-while-slow")
+	if was.roundTrip, was.err = s.Kafka.RoundTrip(ctx); was.err == nil {
+		was.untilOnTopic, was.err = s.untilOnTopic(ctx, r, "asked-while-slow")
 	}
 	return was
 }
@@ -66,17 +66,17 @@ func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (
 	return 0, fmt.Errorf("its request does not come to the topic: %w", ctx.Err())
 }
 
-func (w slowed) judge(t *table) error {
+func (w slowKafka) judge(t *table) error {
 	if w.err != nil {
 		return fmt.Errorf("see how slow Kafka is: %w", w.err)
 	}
-	t.judge("a question to Kafka and its answer take", short(w.question), ">="+short(2*kafkaDelay), w.question >= 2*kafkaDelay)
-	t.judge("a request is on its topic after", short(w.record), ">="+short(kafkaDelay), w.record >= kafkaDelay)
+	t.judge("a question to Kafka and its answer take", formatDuration(w.roundTrip), ">="+formatDuration(2*kafkaDelay), w.roundTrip >= 2*kafkaDelay)
+	t.judge("a request is on its topic after", formatDuration(w.untilOnTopic), ">="+formatDuration(kafkaDelay), w.untilOnTopic >= kafkaDelay)
 	return nil
 }
 
-// revived judges that refreshes are queued again when Redis is back.
-func (s *site) revived(ctx context.Context, r harness.Reader, t *table) (err error) {
+// judgeRedisReturn judges that refreshes are queued again when Redis is back.
+func (s *site) judgeRedisReturn(ctx context.Context, r harness.Reader, t *table) (err error) {
 	if s.Redis, err = s.StartRedis(ctx, s.Redis.Address); err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func (s *site) revived(ctx context.Context, r harness.Reader, t *table) (err err
 		return status == http.StatusAccepted, err
 	})
 	took := time.Since(back)
-	t.judge("a refresh is queued when Redis is back, after", short(took), "<"+limit.String(), answers[http.StatusAccepted] > 0)
-	t.figure("  until then it was answered", "%v", answers)
+	t.judge("a refresh is queued when Redis is back, after", formatDuration(took), "<"+limit.String(), answers[http.StatusAccepted] > 0)
+	t.report("  until then it was answered", "%v", answers)
 	return err
 }
 
