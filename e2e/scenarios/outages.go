@@ -66,7 +66,7 @@ func (s *site) outages(stopped target) []outage {
 			begin: func(ctx context.Context) error { return s.AllowConnections(ctx, false) },
 			end:   func(ctx context.Context) error { return s.AllowConnections(ctx, true) },
 			tell:  []string{"FreshetDatabaseBreakerOpen", "FreshetReadsBreakerOpen"},
-			stay:  []string{"FreshetRecordsHeld", "FreshetReadsFromOlder"},
+			stay:  []string{"FreshetRecordsHeld", "FreshetReadsFromStaleCache"},
 			may:   []string{"FreshetErrorBudgetBurnsFast"},
 		},
 		{
@@ -76,7 +76,7 @@ func (s *site) outages(stopped target) []outage {
 				s.Redis, err = s.StartRedis(ctx, s.Redis.Address)
 				return err
 			},
-			tell: []string{"FreshetRedisBreakerOpen", "FreshetSettlesNotHeard"},
+			tell: []string{"FreshetRedisBreakerOpen", "FreshetSettleSubscriptionLost"},
 			may:  []string{"FreshetNoPermits", "FreshetErrorBudgetBurnsFast"},
 		},
 	}
