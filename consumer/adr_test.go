@@ -66,7 +66,7 @@ func shown(t *testing.T, o source.Outcome, records, most int) {
 }
 
 func TestADRLetsAnyVisitorFillTheDeadLetters(t *testing.T) {
-	shown(t, source.Outcome{Class: source.Absent, Status: 404}, 3000, 0)
+	shown(t, source.Outcome{Class: source.NotFound, Status: 404}, 3000, 0)
 }
 
 func TestADREmptiesTheTopicsIntoTheDeadLettersWhenACredentialExpires(t *testing.T) {

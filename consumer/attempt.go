@@ -212,7 +212,7 @@ func (c *call) Answered() { c.permit.Answered() }
 func (c *call) Credential() string { return c.permit.Credential() }
 
 // Finished notes how the call went.
-func (c *call) Finished(e source.Ended) {
+func (c *call) Finished(e source.CallResult) {
 	c.permit.Ended(e)
 	c.a.mu.Lock()
 	c.a.took = append(c.a.took, time.Since(c.sent))

@@ -58,7 +58,7 @@ func (free) Spend() bool                                   { return true }
 func (free) Written()                                      {}
 func (free) Answered()                                     {}
 func (free) Credential() string                            { return "" }
-func (free) Ended(source.Ended)                            {}
+func (free) Ended(source.CallResult)                       {}
 func (free) Halt(string, time.Duration, time.Duration)     {}
 func (free) Well()                                         {}
 func (free) Release()                                      {}

@@ -67,7 +67,7 @@ func (r *rig) newPages(path string, params map[string]string, changes ...func(*s
 	server := httptest.NewServer(p)
 	r.Cleanup(server.Close)
 	r.config.BaseURL = server.URL
-	r.config.Rules = []source.Rule{{Status: 404, Class: source.Absent}}
+	r.config.Rules = []source.Rule{{Status: 404, Class: source.NotFound}}
 	r.facet(func(f *source.Facet) {
 		f.Documents = map[string]source.Document{"basic": {Path: path}}
 		f.Params = params
@@ -115,7 +115,7 @@ func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]st
 
 func TestAChangeLeavesOneEffectAndNothingElseLeavesAny(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?key={key}", nil, func(f *source.Facet) { f.Changes, f.Conditional, f.AbsentFor = true, true, time.Millisecond })
+	p := r.newPages("/x?key={key}", nil, func(f *source.Facet) { f.PublishChanges, f.Conditional, f.NotFoundFor = true, true, time.Millisecond })
 	stop := r.work(schemas.High)
 	first := r.checked("a", nil)
 	p.say(`{"n":1,"m":20}`)

@@ -106,7 +106,7 @@ func needsVerdict(o source.Outcome, t tried, d diagnosis) bool {
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
 		return !d.open() && !t.tryAgain(o)
-	case source.OK, source.NotModified, source.Absent, source.NotReady, source.Maintenance:
+	case source.OK, source.NotModified, source.NotFound, source.NotReady, source.Maintenance:
 	}
 	return false
 }
@@ -117,7 +117,7 @@ func decide(o source.Outcome, t tried, d diagnosis, v verdict) decision {
 	outage := decision{next: retry, wait: outageWait, reason: schemas.Outage}
 	counted := decision{next: retry, counts: true, few: true, reason: schemas.Upstream4xx}
 	switch o.Class {
-	case source.OK, source.NotModified, source.Absent:
+	case source.OK, source.NotModified, source.NotFound:
 		return decision{next: write}
 	case source.NotReady:
 		wait := notReadyWait

@@ -44,7 +44,7 @@ func TestEachClassHasItsEnd(t *testing.T) {
 	}{
 		{"content", source.Outcome{Class: source.OK}, first, nothing, unknown, decision{next: write}},
 		{"not modified", source.Outcome{Class: source.NotModified}, first, recovered, unknown, decision{next: write}},
-		{"absent is no dead letter", source.Outcome{Class: source.Absent}, first, nothing, unknown, decision{next: write}},
+		{"absent is no dead letter", source.Outcome{Class: source.NotFound}, first, nothing, unknown, decision{next: write}},
 		{"not ready", source.Outcome{Class: source.NotReady, RetryAfter: time.Second, Wait: time.Hour}, third, nothing, unknown, decision{next: retry, wait: time.Hour, reason: schemas.NotReady}},
 		{"maintenance", source.Outcome{Class: source.Maintenance}, third, nothing, unknown, halted(outage, probed, 10*time.Second, minute)},
 		{"maintenance until a time", source.Outcome{Class: source.Maintenance, RetryAfter: time.Hour}, first, nothing, unknown, halted(later(time.Hour), probed, time.Hour, time.Hour)},

@@ -165,7 +165,7 @@ func (w *Worker) decode(t *task) {
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
 	t.params = t.request.Params
-	if t.facet.LeavesOpen(t.params) { // addParams plans it
+	if t.facet.HasMissingParams(t.params) { // addParams plans it
 		err = w.source.CheckKey(t.request.Facet, t.request.Key)
 	} else {
 		t.plan, err = w.planFor(t)

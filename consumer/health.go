@@ -340,7 +340,7 @@ func (h *Health) hold(ctx context.Context, facet string) {
 // evidenceOf returns what an outcome is evidence about.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
-	case source.OK, source.NotModified, source.Absent, source.NotReady:
+	case source.OK, source.NotModified, source.NotFound, source.NotReady:
 		return good
 	case source.Transient:
 		return ofSource

@@ -309,7 +309,7 @@ func TestVerdict_IsOwnAfterAnotherEntitysLaterGoodAnswer(t *testing.T) {
 		done bool
 	}{
 		{"another's, later", func(h *Health) { once(h, of("a", 2), source.OK, stops(false)) }, own, true},
-		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.Absent, stops(false)) }, own, true},
+		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.NotFound, stops(false)) }, own, true},
 		{"its own", func(h *Health) { once(h, of("a", 1), source.OK, stops(false)) }, unknown, false},
 		{"another endpoint's", func(h *Health) { once(h, of("b", 2), source.OK, stops(false)) }, unknown, false},
 		{"begun before", func(h *Health) {

@@ -352,7 +352,7 @@ func (lapsed) Written()                                  {}
 func (lapsed) Answered()                                 {}
 func (lapsed) Credential() string                        { return "" }
 func (lapsed) Probes() bool                              { return false }
-func (lapsed) Ended(source.Ended)                        {}
+func (lapsed) Ended(source.CallResult)                   {}
 func (lapsed) Halt(string, time.Duration, time.Duration) {}
 func (lapsed) Well()                                     {}
 

@@ -83,7 +83,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		Name: "entities_suspended_total", Help: "Entities that nobody asks for any more after repeated dead letters.",
 	})
 	m.concealed = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "credentials_concealed_total", Help: "Credentials of the source that were found in content, and replaced before it was stored.",
+		Name: "credentials_redacted_total", Help: "Credentials of the source that were found in content, and replaced before it was stored.",
 	})
 	reg.MustRegister(calls, m.oldest, m.suspended, m.concealed)
 	m.begin(calls)

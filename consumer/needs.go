@@ -79,7 +79,7 @@ type Permit interface {
 	Probes() bool
 	// Ended is told how the call ended, once for each permit that was spent, as soon as
 	// its answer is there.
-	Ended(e source.Ended)
+	Ended(e source.CallResult)
 	// Halt stops the calls that have the call's what in common ("endpoint", "resource"
 	// or "credential"), everywhere, because it was refused: for first, or as long as
 	// seems right if the upstream did not say (0), and longer with each refusal that

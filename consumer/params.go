@@ -18,7 +18,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var open []*task
 	var of []schemas.Entity
 	for _, t := range tasks {
-		if t.refused == nil && t.facet.LeavesOpen(t.own()) {
+		if t.refused == nil && t.facet.HasMissingParams(t.own()) {
 			open, of = append(open, t), append(of, t.request.Entity)
 		}
 	}

@@ -58,9 +58,9 @@ type part struct {
 	name, credential string
 }
 
-func (q part) Credential() string   { return q.credential }
-func (q part) Ended(e source.Ended) { q.p.note("%s %s %d", q.name, q.credential, e.Status) }
-func (q part) Well()                { q.p.note("%s %s well", q.name, q.credential) }
+func (q part) Credential() string        { return q.credential }
+func (q part) Ended(e source.CallResult) { q.p.note("%s %s %d", q.name, q.credential, e.Status) }
+func (q part) Well()                     { q.p.note("%s %s well", q.name, q.credential) }
 
 func (q part) Halt(what string, first, most time.Duration) {
 	q.p.note("%s %s halts its %s for %v to %v", q.name, q.credential, what, first, most)

@@ -22,7 +22,7 @@ type content struct {
 // probably stored already is not encoded: should the store want it after all, it
 // is read once more from the answers, which wait compressed. Other content is
 // encoded at once, and the answers may go.
-func (w *Worker) contentOf(t *task, answers *source.Answers, c *source.Content) content {
+func (w *Worker) contentOf(t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
 	if t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion {
@@ -61,7 +61,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 		written: make(chan store.Result, 1),
 	}
 	switch f.outcome.Class { //nolint:exhaustive // decide lets no other come here
-	case source.Absent:
+	case source.NotFound:
 		item.write.Kind = store.Absence
 	case source.NotModified:
 		item.write.Kind = store.NotModified
@@ -83,10 +83,10 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 // effectsOf returns what is to follow if the entity's content has changed. What another
 // facet leaves open, and is not registered there, is what led to this one.
 func (w *Worker) effectsOf(t *task) store.Effects {
-	e := store.Effects{Tell: t.facet.Changes}
+	e := store.Effects{Tell: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
 		other, _ := w.source.Facet(trigger.Facet)
-		trigger.Params = other.Open(t.params)
+		trigger.Params = other.EntityParams(t.params)
 		e.Triggers = append(e.Triggers, trigger)
 	}
 	return e

@@ -91,7 +91,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	r.config.BaseURL = server.URL + "/maplestory/v1"
 	r.config.MaxBody = 1 << 20
 	r.config.Rules = []source.Rule{
-		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00003"}, Class: source.Absent},
+		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00003"}, Class: source.NotFound},
 		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00005"}, Class: source.AuthRefused},
 		{Status: 400, Body: &source.Match{Name: "error.name", Equals: "OPENAPI00009"}, Class: source.NotReady},
 	}
@@ -195,7 +195,7 @@ type admission struct {
 }
 
 func (a admission) Credential() string                      { return a.credential }
-func (admission) Ended(source.Ended)                        {}
+func (admission) Ended(source.CallResult)                   {}
 func (admission) Halt(string, time.Duration, time.Duration) {}
 func (admission) Well()                                     {}
 

@@ -326,7 +326,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	defer func() { <-w.cpu }()
 	f.outcome = w.source.Read(answers, time.Now())
 	w.metrics.called(f.outcome.Class, a.took)
-	w.tellConcealed(ctx, f.outcome.Concealed, t)
+	w.tellConcealed(ctx, f.outcome.Redacted, t)
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}

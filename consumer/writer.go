@@ -144,7 +144,7 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.Absented {
-		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.AbsentFor
+		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.NotFoundFor
 	}
 	return e
 }

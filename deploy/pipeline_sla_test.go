@@ -39,7 +39,7 @@ var sla = row{"Processing SLA", []panel{
 	},
 	{
 		title: "Upstream: answers by what they meant", unit: perSec, wide: 6, stacked: true,
-		about: "Normal: ok and not-modified, a few absent. quota: the upstream limits us. auth: the credential. transient or permanent for most: after 20 such calls the source is stopped and probed.",
+		about: "Normal: ok and not-modified, a few not-found. quota: the upstream limits us. auth: the credential. transient or permanent for most: after 20 such calls the source is stopped and probed.",
 		asks:  one(rate("class", `upstream_duration_seconds_count{`+ofSource+`}`), "{{class}}"),
 	},
 	{

@@ -151,7 +151,7 @@ func (st *stream) nextLook(v view) time.Duration {
 	case v.freshness == Fresh:
 		wait = time.Until(v.CheckedAt.Add(st.facet.FreshFor))
 	case v.freshness == NotFound && v.reason == "":
-		wait = time.Until(v.CheckedAt.Add(st.facet.AbsentFor))
+		wait = time.Until(v.CheckedAt.Add(st.facet.NotFoundFor))
 	case v.answer.Until.After(time.Now()):
 		wait = time.Until(v.answer.Until)
 	}

@@ -28,7 +28,7 @@ func judge(e *entry, f source.Facet, now time.Time) (Freshness, schemas.Reason) 
 	}
 	age := now.Sub(e.CheckedAt)
 	switch {
-	case e.Absent && age < f.AbsentFor:
+	case e.Absent && age < f.NotFoundFor:
 		return NotFound, ""
 	case e.Absent:
 		return NotFound, schemas.Stale

@@ -52,7 +52,7 @@ func TimesOf(f source.Facet) Times {
 	if f.KeepFor > 0 {
 		return Times{f.KeepFor, f.KeepFor, max(f.KeepFor, f.FailedFor)}
 	}
-	return Times{0, max(WithoutContent, f.AbsentFor), max(WithoutContent, f.FailedFor)}
+	return Times{0, max(WithoutContent, f.NotFoundFor), max(WithoutContent, f.FailedFor)}
 }
 
 // Walk ends what was kept too long of one facet.

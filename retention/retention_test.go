@@ -165,7 +165,7 @@ func TestTimesOf_BoundsRowsWithoutContent(t *testing.T) {
 	}{
 		{source.DefaultFacet(), Times{0, week, week}},
 		{source.Facet{KeepFor: time.Hour, FailedFor: 6 * time.Hour}, Times{time.Hour, time.Hour, 6 * time.Hour}},
-		{source.Facet{AbsentFor: 2 * week, FailedFor: 3 * week}, Times{0, 2 * week, 3 * week}},
+		{source.Facet{NotFoundFor: 2 * week, FailedFor: 3 * week}, Times{0, 2 * week, 3 * week}},
 	} {
 		if got := TimesOf(c.facet); got != c.want {
 			t.Errorf("%+v: got %+v, want %+v", c.facet, got, c.want)

@@ -64,7 +64,7 @@ var wornArrays = []string{"item_equipment", "item_equipment_preset_1", "item_equ
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-func TestTheEquipmentBodyHasTheShapeOfTheRealOne(t *testing.T) {
+func TestItemEquipment_HasRealShape(t *testing.T) {
 	all := samples(t)
 	kinds := make(map[string]int)
 	for i := range 12 {
@@ -159,7 +159,7 @@ func checkItems(t *testing.T, items []fields, like sample, all map[string]sample
 	}
 }
 
-func TestTheEquipmentBodyHasTheSizeOfTheRealOne(t *testing.T) {
+func TestItemEquipment_HasRealSize(t *testing.T) {
 	for _, c := range []struct {
 		pretty                                bool
 		least, most, leastZipped, greatZipped int
@@ -189,7 +189,7 @@ func TestTheEquipmentBodyHasTheSizeOfTheRealOne(t *testing.T) {
 	}
 }
 
-func TestPrettyAndMinifiedAreTheSameDocument(t *testing.T) {
+func TestPretty_IsTheSameDocument(t *testing.T) {
 	minified, pretty := New(Config{}), New(Config{Pretty: true})
 	for _, target := range []string{equipment + "a", "/maplestory/v1/character/basic?ocid=a", "/maplestory/v1/character/stat?ocid=a"} {
 		a, b := get(t, minified, target).Body.Bytes(), get(t, pretty, target).Body.Bytes()
@@ -206,7 +206,7 @@ func TestPrettyAndMinifiedAreTheSameDocument(t *testing.T) {
 	}
 }
 
-func TestTheSmallDocumentsHavePlausibleShapes(t *testing.T) {
+func TestSmallDocuments_HaveRealShape(t *testing.T) {
 	s := New(Config{})
 	basic := get(t, s, "/maplestory/v1/character/basic?ocid=a&date=2026-01-02").Body.Bytes()
 	if v := decode(t, basic); v["date"] != "2026-01-02" || len(v) != 14 || len(basic) < 700 || len(basic) > 1300 {
@@ -226,7 +226,7 @@ func TestTheSmallDocumentsHavePlausibleShapes(t *testing.T) {
 	}
 }
 
-func TestAGzippedBodyUnpacksToThePlainOneForEveryEntityAndRevision(t *testing.T) {
+func TestGzip_UnpacksToPlainBody(t *testing.T) {
 	s := New(Config{Seed: 3})
 	for range 3 {
 		for i := range 40 {
@@ -268,7 +268,7 @@ func changed(before, after [][sha256.Size]byte) map[int]bool {
 
 // Afterwards their bodies differ, the others are the same to the byte, and no two
 // entities share one.
-func TestAChangeMovesExactlyItsPartOfTheEntities(t *testing.T) {
+func TestChangePercent_ChangesExactShare(t *testing.T) {
 	const n, path = 400, "character/item-equipment"
 	s := New(Config{Seed: 11})
 	first := sums(t, s, path, n)
@@ -315,7 +315,7 @@ func TestAChangeMovesExactlyItsPartOfTheEntities(t *testing.T) {
 	}
 }
 
-func TestAChangeShowsInTheItemsAndInEveryDocumentOfTheEntity(t *testing.T) {
+func TestChangePercent_ChangesEveryDocument(t *testing.T) {
 	s := New(Config{})
 	items := func() string {
 		text, _ := json.Marshal(decode(t, get(t, s, equipment+"a").Body.Bytes())["item_equipment"])

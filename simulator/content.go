@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// wardrobes is the number of different sets of items. Each is compressed when
+	// itemSets is the number of different sets of items. Each is compressed when
 	// it is first asked for (about 4 ms) and then kept: 17 MB for all of them,
 	// 25 MB when pretty.
-	wardrobes = 64
+	itemSets = 64
 	// buckets is how finely a part of all entities can be chosen for change.
 	buckets = 10_000
 )
 
 // content makes every document from the seed.
 type content struct {
-	seed      uint64
-	pretty    bool
-	words     words
-	wardrobes [wardrobes]wardrobe
+	seed     uint64
+	pretty   bool
+	words    words
+	itemSets [itemSets]itemSet
 }
 
 func newContent(seed uint64, pretty bool) *content {
@@ -37,7 +37,7 @@ type entity struct {
 // What a hash of a key decides, each independently of the others.
 const (
 	forBucket uint64 = iota + 1
-	forWardrobe
+	forItemSet
 	forEquipment
 	forBasic
 	forStat
@@ -66,23 +66,23 @@ func (c *content) values(purpose uint64, e entity) *rand.Rand {
 	return rand.New(rand.NewPCG(c.hash(purpose, e.key), uint64(e.revision)))
 }
 
-// person is what an entity's documents agree on, whatever its revision.
-func (c *content) person(key string) (gender, class string) {
-	h := c.hash(forWardrobe, key)
-	return c.words.genders[h>>32%2], c.words.classes[h%wardrobes%uint64(len(c.words.classes))]
+// character is what an entity's documents agree on, whatever its revision.
+func (c *content) character(key string) (gender, class string) {
+	h := c.hash(forItemSet, key)
+	return c.words.genders[h>>32%2], c.words.classes[h%itemSets%uint64(len(c.words.classes))]
 }
 
 // itemEquipment strings three prepared parts together with four of the entity's
 // own: the head, two fields of one ring, the title.
 func (c *content) itemEquipment(e entity) []part {
-	w := &c.wardrobes[c.hash(forWardrobe, e.key)%wardrobes]
-	w.once.Do(func() { c.fill(w, c.hash(forWardrobe, e.key)%wardrobes) })
+	w := &c.itemSets[c.hash(forItemSet, e.key)%itemSets]
+	w.once.Do(func() { c.fill(w, c.hash(forItemSet, e.key)%itemSets) })
 	rng := c.values(forEquipment, e)
 
-	head := jsonText{pretty: c.pretty, fresh: true}
+	head := jsonText{pretty: c.pretty, empty: true}
 	head.begin('{')
 	head.text("date", e.date)
-	gender, class := c.person(e.key)
+	gender, class := c.character(e.key)
 	head.text("character_gender", gender)
 	head.text("character_class", class)
 	head.number("preset_no", 1+rng.IntN(3))
@@ -108,13 +108,13 @@ func (c *content) itemEquipment(e entity) []part {
 	return []part{{plain: head.buf}, w.upToRing, {plain: ring.buf}, w.upToTitle, {plain: title.buf}, w.rest}
 }
 
-// wardrobe is the shared greater part of item-equipment documents.
-type wardrobe struct {
+// itemSet is the shared greater part of item-equipment documents.
+type itemSet struct {
 	once                      sync.Once
 	upToRing, upToTitle, rest part
 }
 
-func (c *content) fill(w *wardrobe, number uint64) {
+func (c *content) fill(w *itemSet, number uint64) {
 	rng := rand.New(rand.NewPCG(c.seed, number+1))
 	set := c.words.outfit(rng, number%2 == 0)
 	j := jsonText{pretty: c.pretty, depth: 1}
@@ -158,8 +158,8 @@ func (c *content) fill(w *wardrobe, number uint64) {
 func (c *content) basic(e entity) []part {
 	rng := c.values(forBasic, e)
 	lasting := c.values(forBasic, entity{key: e.key})
-	gender, class := c.person(e.key)
-	j := jsonText{pretty: c.pretty, fresh: true}
+	gender, class := c.character(e.key)
+	j := jsonText{pretty: c.pretty, empty: true}
 	j.begin('{')
 	j.text("date", e.date)
 	j.text("character_name", c.words.word(lasting, 2+lasting.IntN(5)))
@@ -186,8 +186,8 @@ func (c *content) basic(e entity) []part {
 // stat is about 4 KB.
 func (c *content) stat(e entity) []part {
 	rng := c.values(forStat, e)
-	_, class := c.person(e.key)
-	j := jsonText{pretty: c.pretty, fresh: true}
+	_, class := c.character(e.key)
+	j := jsonText{pretty: c.pretty, empty: true}
 	j.begin('{')
 	j.text("date", e.date)
 	j.text("character_class", class)
@@ -218,7 +218,7 @@ func (c *content) id(e entity) []part {
 	for i := range ocid {
 		ocid[i] = digits[rng.IntN(len(digits))]
 	}
-	j := jsonText{pretty: c.pretty, fresh: true}
+	j := jsonText{pretty: c.pretty, empty: true}
 	j.begin('{')
 	j.text("ocid", string(ocid))
 	j.end('}')

@@ -31,8 +31,8 @@ type Control struct {
 	Faults []Fault `json:"faults,omitzero"`
 }
 
-// allowed ends every refusal of a control request.
-const allowed = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
+// controlHelp ends every refusal of a control request.
+const controlHelp = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
 	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, ` +
 	`"faults": [{"path": "regexp", "key": "regexp", "percent": 100, "count": 3, "kind": "…", ` +
 	`"retryAfter": "2", "headers": {"X-RateLimit-Reset": "30"}, "bytes": 1000000, "depth": 1000, "location": "…"}]}; kinds are `
@@ -49,7 +49,7 @@ type settings struct {
 // Control applies a change, all of it or, when any of it is wrong, nothing.
 func (s *Simulator) Control(c Control) error {
 	var rules []*rule
-	errs := []error{validLimits(c.Limits)}
+	errs := []error{checkLimits(c.Limits)}
 	for i, f := range c.Faults {
 		r, err := f.compile()
 		if err != nil {
@@ -61,7 +61,7 @@ func (s *Simulator) Control(c Control) error {
 		errs = append(errs, fmt.Errorf("changePercent: %v is not within 0 and 100", c.ChangePercent))
 	}
 	if c.Latency != nil {
-		errs = append(errs, c.Latency.valid())
+		errs = append(errs, c.Latency.check())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -85,14 +85,14 @@ func (s *Simulator) Control(c Control) error {
 		s.settings.rules = rules
 	}
 	if c.Limits != nil {
-		s.judge.limit(append([]Limit{}, c.Limits...))
+		s.recorder.setLimits(append([]Limit{}, c.Limits...))
 	}
 	return nil
 }
 
-// InForce returns the latency and the fault rules as they are now, whoever set them:
+// CurrentControl returns the latency and the fault rules as they are now, whoever set them:
 // what Control takes to be there again.
-func (s *Simulator) InForce() Control {
+func (s *Simulator) CurrentControl() Control {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	latency, faults := s.settings.latency, make([]Fault, 0, len(s.settings.rules))
@@ -102,7 +102,7 @@ func (s *Simulator) InForce() Control {
 	return Control{Latency: &latency, Faults: faults}
 }
 
-func validLimits(limits []Limit) error {
+func checkLimits(limits []Limit) error {
 	for i, l := range limits {
 		if l.Limit < 1 || l.Window < time.Microsecond {
 			return fmt.Errorf(`limits[%d]: needs a positive limit and a window of at least 1µs, for example {"limit": 500, "window": "1s"}`, i)
@@ -126,18 +126,18 @@ func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
 		_ = out.Encode(stats) // fails only when the client has gone
 	case "GET /_arrivals":
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		_ = s.judge.writeArrivals(w)
+		_ = s.recorder.writeArrivals(w)
 	case "POST /_reset":
-		s.judge.reset()
+		s.recorder.reset()
 		w.WriteHeader(http.StatusNoContent)
 	case "POST /_control":
 		var c Control
-		err := strictly(http.MaxBytesReader(w, r.Body, 1<<20), &c)
+		err := decodeStrict(http.MaxBytesReader(w, r.Body, 1<<20), &c)
 		if err == nil {
 			err = s.Control(c)
 		}
 		if err != nil {
-			http.Error(w, fmt.Sprintf("%v; %s%s", err, allowed, kinds()), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("%v; %s%s", err, controlHelp, kindList()), http.StatusBadRequest)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -172,8 +172,8 @@ func (s *Simulator) statsFor(query url.Values) (Stats, error) {
 	return stats, nil
 }
 
-// strictly decodes one JSON value without unknown fields.
-func strictly(from io.Reader, into any) error {
+// decodeStrict decodes one JSON value without unknown fields.
+func decodeStrict(from io.Reader, into any) error {
 	d := json.NewDecoder(from)
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -185,49 +185,49 @@ func strictly(from io.Reader, into any) error {
 	return nil
 }
 
-// span is a duration in JSON: "1.7s".
-type span time.Duration
+// jsonDuration is a duration in JSON: "1.7s".
+type jsonDuration time.Duration
 
-func (s span) MarshalText() ([]byte, error) { return []byte(time.Duration(s).String()), nil }
+func (s jsonDuration) MarshalText() ([]byte, error) { return []byte(time.Duration(s).String()), nil }
 
-func (s *span) UnmarshalText(text []byte) error {
+func (s *jsonDuration) UnmarshalText(text []byte) error {
 	d, err := time.ParseDuration(string(text))
-	*s = span(d)
+	*s = jsonDuration(d)
 	return err
 }
 
 type limitJSON struct {
-	Limit  int  `json:"limit"`
-	Window span `json:"window"`
+	Limit  int          `json:"limit"`
+	Window jsonDuration `json:"window"`
 }
 
 // MarshalJSON writes the window as text: "1s".
 func (l Limit) MarshalJSON() ([]byte, error) {
-	return json.Marshal(limitJSON{l.Limit, span(l.Window)})
+	return json.Marshal(limitJSON{l.Limit, jsonDuration(l.Window)})
 }
 
 // UnmarshalJSON refuses unknown fields.
 func (l *Limit) UnmarshalJSON(text []byte) error {
 	var in limitJSON
-	err := strictly(bytes.NewReader(text), &in)
+	err := decodeStrict(bytes.NewReader(text), &in)
 	*l = Limit{in.Limit, time.Duration(in.Window)}
 	return err
 }
 
 type rangeJSON struct {
-	Min span `json:"min"`
-	Max span `json:"max"`
+	Min jsonDuration `json:"min"`
+	Max jsonDuration `json:"max"`
 }
 
 // MarshalJSON writes the bounds as text: "30ms".
 func (r Range) MarshalJSON() ([]byte, error) {
-	return json.Marshal(rangeJSON{span(r.Min), span(r.Max)})
+	return json.Marshal(rangeJSON{jsonDuration(r.Min), jsonDuration(r.Max)})
 }
 
 // UnmarshalJSON refuses unknown fields.
 func (r *Range) UnmarshalJSON(text []byte) error {
 	var in rangeJSON
-	err := strictly(bytes.NewReader(text), &in)
+	err := decodeStrict(bytes.NewReader(text), &in)
 	*r = Range{time.Duration(in.Min), time.Duration(in.Max)}
 	return err
 }

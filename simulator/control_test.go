@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestAWrongControlRequestIsRefusedWithWhatIsAllowedAndChangesNothing(t *testing.T) {
+func TestControl_RejectsInvalidRequest(t *testing.T) {
 	s := New(Config{})
 	before := get(t, s, equipment+"a").Body.String()
 	for body, want := range map[string]string{
@@ -60,7 +60,7 @@ func TestAWrongControlRequestIsRefusedWithWhatIsAllowedAndChangesNothing(t *test
 	}
 }
 
-func TestAControlSurvivesTheWayThroughJSON(t *testing.T) {
+func TestControl_RoundTripsJSON(t *testing.T) {
 	for _, c := range []Control{
 		{},
 		{ChangePercent: 12.5, Latency: &Range{time.Millisecond, time.Second}, APIKey: new(""), Identity: new(false)},
@@ -72,13 +72,13 @@ func TestAControlSurvivesTheWayThroughJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		var back Control
-		if err := strictly(strings.NewReader(string(text)), &back); err != nil || !reflect.DeepEqual(back, c) {
+		if err := decodeStrict(strings.NewReader(string(text)), &back); err != nil || !reflect.DeepEqual(back, c) {
 			t.Errorf("%s: %+v, %v", text, back, err)
 		}
 	}
 }
 
-func TestLimitsAreReplacedAndLifted(t *testing.T) {
+func TestControl_ReplacesAndRemovesLimits(t *testing.T) {
 	s := New(Config{Limits: []Limit{{1, time.Hour}}})
 	status := func() int { return get(t, s, equipment+"a").Code }
 	if status() != 200 || status() != 429 {
@@ -98,7 +98,7 @@ func TestLimitsAreReplacedAndLifted(t *testing.T) {
 	}
 }
 
-func TestWrongOperatorCallsSayWhatThereIs(t *testing.T) {
+func TestOperator_UnknownCallListsEndpoints(t *testing.T) {
 	s := New(Config{})
 	for _, w := range []int{get(t, s, "/_control").Code, get(t, s, "/_x").Code, post(t, s, "/_stats", "").Code} {
 		if w != http.StatusNotFound {
@@ -110,7 +110,7 @@ func TestWrongOperatorCallsSayWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestAWrongConfigurationIsRefused(t *testing.T) {
+func TestConfig_RejectsInvalid(t *testing.T) {
 	for _, c := range []Config{{Limits: []Limit{{}}}, {Latency: Range{Min: 2, Max: 1}}, {Latency: Range{Min: -1}}} {
 		if c.Validate() == nil {
 			t.Errorf("%+v is accepted", c)
@@ -126,9 +126,9 @@ func TestAWrongConfigurationIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsInForceIsWhatWasSetLast(t *testing.T) {
+func TestCurrentControl_ReturnsLastSettings(t *testing.T) {
 	s := New(Config{Latency: Range{Max: time.Second}})
-	if got := s.InForce(); *got.Latency != (Range{Max: time.Second}) || got.Faults == nil || len(got.Faults) > 0 {
+	if got := s.CurrentControl(); *got.Latency != (Range{Max: time.Second}) || got.Faults == nil || len(got.Faults) > 0 {
 		t.Errorf("at first %+v", got)
 	}
 	half, latency := 50.0, Range{Min: time.Second, Max: time.Minute}
@@ -139,11 +139,11 @@ func TestWhatIsInForceIsWhatWasSetLast(t *testing.T) {
 	if err := s.Control(Control{ChangePercent: 1}); err != nil { // leaves all else as it is
 		t.Fatal(err)
 	}
-	got := s.InForce()
+	got := s.CurrentControl()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, set was %+v", got, want)
 	}
-	if again := New(Config{}); again.Control(got) != nil || !reflect.DeepEqual(again.InForce(), want) {
-		t.Errorf("elsewhere it is %+v", again.InForce())
+	if again := New(Config{}); again.Control(got) != nil || !reflect.DeepEqual(again.CurrentControl(), want) {
+		t.Errorf("elsewhere it is %+v", again.CurrentControl())
 	}
 }

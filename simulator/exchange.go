@@ -30,18 +30,18 @@ var endpoints = map[string]*endpoint{
 
 // call is a request as the upstream understands it.
 type call struct {
-	target   string // escaped path and query, as it came
-	path     string // escaped: a path that only means the same after decoding is another path
-	endpoint *endpoint
-	key      string
-	date     string
-	invalid  bool // a parameter is missing, malformed or given twice
-	foreign  bool // a parameter the endpoint doesn't know, or one given twice
+	target       string // escaped path and query, as it came
+	path         string // escaped: a path that only means the same after decoding is another path
+	endpoint     *endpoint
+	key          string
+	date         string
+	invalid      bool // a parameter is missing, malformed or given twice
+	unknownParam bool // a parameter the endpoint doesn't know, or one given twice
 }
 
 var dateFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 
-func readCall(r *http.Request) call {
+func parseCall(r *http.Request) call {
 	c := call{path: r.URL.EscapedPath()}
 	c.target = c.path
 	if r.URL.RawQuery != "" {
@@ -53,10 +53,10 @@ func readCall(r *http.Request) call {
 		c.key = values.Get("ocid")
 		return c
 	}
-	c.foreign = err != nil
+	c.unknownParam = err != nil
 	for name, given := range values {
 		known := name == c.endpoint.key || slices.Contains(c.endpoint.optional, name)
-		c.foreign = c.foreign || !known || len(given) > 1
+		c.unknownParam = c.unknownParam || !known || len(given) > 1
 		c.invalid = c.invalid || known && len(given) > 1
 	}
 	c.key, c.date = values.Get(c.endpoint.key), values.Get("date")
@@ -93,16 +93,16 @@ func acceptsGzip(accept []string) bool {
 type exchange struct {
 	http.ResponseWriter
 	gzip    bool
-	waited  time.Duration
+	latency time.Duration
 	headers map[string]string // of a fault
 	status  int
 }
 
 const jsonType = "application/json;charset=UTF-8"
 
-// capturedHeader is what a captured answer of the real API carries, without
+// realHeader is what a captured answer of the real API carries, without
 // what the content network in front of it adds.
-var capturedHeader = http.Header{
+var realHeader = http.Header{
 	"Vary":                      {"Origin,Access-Control-Request-Method,Access-Control-Request-Headers", "Accept-Encoding"},
 	"X-Content-Type-Options":    {"nosniff"},
 	"X-Xss-Protection":          {"0"},
@@ -115,11 +115,11 @@ var capturedHeader = http.Header{
 	"Server":                    {"inface"},
 }
 
-func (x *exchange) start(status int, contentType string) {
+func (x *exchange) writeHeader(status int, contentType string) {
 	h := x.Header()
-	maps.Copy(h, capturedHeader)
+	maps.Copy(h, realHeader)
 	h.Set("Content-Type", contentType)
-	h.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(x.waited.Milliseconds(), 10))
+	h.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(x.latency.Milliseconds(), 10))
 	for name, value := range x.headers {
 		h.Set(name, value)
 	}
@@ -133,7 +133,7 @@ func (x *exchange) send(doc []part) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	*buf = x.encode((*buf)[:0], doc)
-	x.start(http.StatusOK, jsonType)
+	x.writeHeader(http.StatusOK, jsonType)
 	_, _ = x.Write(*buf)
 }
 
@@ -159,17 +159,17 @@ type apiError struct {
 }
 
 var (
-	errInternal    = apiError{http.StatusInternalServerError, "OPENAPI00001", "Internal server error"}
-	errForbidden   = apiError{http.StatusForbidden, "OPENAPI00002", "Permission denied"}
-	errIdentifier  = apiError{http.StatusBadRequest, "OPENAPI00003", "Please input valid id"}
-	errParameter   = apiError{http.StatusBadRequest, "OPENAPI00004", "Please input valid parameter"}
-	errKey         = apiError{http.StatusBadRequest, "OPENAPI00005", "The apikey is not valid."}
-	errPath        = apiError{http.StatusBadRequest, "OPENAPI00006", "Please input valid path"}
-	errQuota       = apiError{http.StatusTooManyRequests, "OPENAPI00007", "Please try again later"}
-	errPreparing   = apiError{http.StatusBadRequest, "OPENAPI00009", "Data is being prepared"}
-	errGame        = apiError{http.StatusBadRequest, "OPENAPI00010", "The game is under maintenance"}
-	errMaintenance = apiError{http.StatusServiceUnavailable, "OPENAPI00011", "The API is under maintenance"}
-	errMethod      = apiError{http.StatusMethodNotAllowed, "OPENAPI00006", "Please use GET"}
+	errInternal        = apiError{http.StatusInternalServerError, "OPENAPI00001", "Internal server error"}
+	errForbidden       = apiError{http.StatusForbidden, "OPENAPI00002", "Permission denied"}
+	errIdentifier      = apiError{http.StatusBadRequest, "OPENAPI00003", "Please input valid id"}
+	errParameter       = apiError{http.StatusBadRequest, "OPENAPI00004", "Please input valid parameter"}
+	errKey             = apiError{http.StatusBadRequest, "OPENAPI00005", "The apikey is not valid."}
+	errPath            = apiError{http.StatusBadRequest, "OPENAPI00006", "Please input valid path"}
+	errQuota           = apiError{http.StatusTooManyRequests, "OPENAPI00007", "Please try again later"}
+	errNotReady        = apiError{http.StatusBadRequest, "OPENAPI00009", "Data is being prepared"}
+	errGameMaintenance = apiError{http.StatusBadRequest, "OPENAPI00010", "The game is under maintenance"}
+	errMaintenance     = apiError{http.StatusServiceUnavailable, "OPENAPI00011", "The API is under maintenance"}
+	errMethod          = apiError{http.StatusMethodNotAllowed, "OPENAPI00006", "Please use GET"}
 )
 
 func (e apiError) body() []byte {
@@ -177,7 +177,7 @@ func (e apiError) body() []byte {
 	return b
 }
 
-func (x *exchange) refuse(e apiError) {
-	x.start(e.status, jsonType)
+func (x *exchange) sendError(e apiError) {
+	x.writeHeader(e.status, jsonType)
 	_, _ = x.Write(e.body())
 }

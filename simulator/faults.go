@@ -48,7 +48,7 @@ const (
 	HTML200         Kind = "html-200"         // an error page with status 200
 	BadJSON         Kind = "bad-json"         // 200 and two thirds of the document
 	NotReady        Kind = "not-ready"        // 400 OPENAPI00009
-	Absent          Kind = "absent"           // 400 OPENAPI00003
+	NotFound        Kind = "not-found"        // 400 OPENAPI00003
 	BadParameter    Kind = "bad-parameter"    // 400 OPENAPI00004
 	BadKey          Kind = "bad-key"          // 400 OPENAPI00005
 	Forbidden       Kind = "forbidden"        // 403 OPENAPI00002
@@ -66,20 +66,20 @@ var errorKinds = map[Kind]apiError{
 	TooManyRequests: errQuota,
 	InternalError:   errInternal,
 	Maintenance:     errMaintenance,
-	GameMaintenance: errGame,
-	NotReady:        errPreparing,
-	Absent:          errIdentifier,
+	GameMaintenance: errGameMaintenance,
+	NotReady:        errNotReady,
+	NotFound:        errIdentifier,
 	BadParameter:    errParameter,
 	BadKey:          errKey,
 	Forbidden:       errForbidden,
 }
 
 var allKinds = []Kind{
-	TooManyRequests, InternalError, Maintenance, GameMaintenance, HTML200, BadJSON, NotReady, Absent, BadParameter,
+	TooManyRequests, InternalError, Maintenance, GameMaintenance, HTML200, BadJSON, NotReady, NotFound, BadParameter,
 	BadKey, Forbidden, Oversize, Reset, Hang, SlowBody, Redirect, Deep, Shrink,
 }
 
-func kinds() string {
+func kindList() string {
 	list := make([]string, 0, len(allKinds))
 	for _, k := range allKinds {
 		list = append(list, string(k))
@@ -100,9 +100,9 @@ const (
 )
 
 var (
-	headerName   = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-	headerValue  = regexp.MustCompile(`^[^\x00-\x1f\x7f]*$`)
-	bodysHeaders = []string{"Content-Encoding", "Content-Length", "Transfer-Encoding"}
+	headerName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+	headerValue = regexp.MustCompile(`^[^\x00-\x1f\x7f]*$`)
+	bodyHeaders = []string{"Content-Encoding", "Content-Length", "Transfer-Encoding"}
 )
 
 func (f Fault) compile() (*rule, error) {
@@ -130,13 +130,13 @@ func (f Fault) compile() (*rule, error) {
 	check(f.Headers == nil || f.Kind != Hang, "headers: %q gives no answer that could carry them", Hang)
 	for name, value := range f.Headers {
 		check(headerName.MatchString(name) && headerValue.MatchString(value), "headers: %q: %q can't be a header", name, value)
-		check(!slices.Contains(bodysHeaders, http.CanonicalHeaderKey(name)), "headers: %s is the body's own", name)
+		check(!slices.Contains(bodyHeaders, http.CanonicalHeaderKey(name)), "headers: %s is the body's own", name)
 	}
 	return &rule{fault: f, path: path, key: key}, errors.Join(errs...)
 }
 
-// fire returns the fault that hits a call, or nil.
-func (s *settings) fire(c call) *Fault {
+// matchFault returns the fault that hits a call, or nil.
+func (s *settings) matchFault(c call) *Fault {
 	for _, r := range s.rules {
 		switch {
 		case r.fault.Count != nil && r.hits >= *r.fault.Count:
@@ -161,28 +161,28 @@ const (
 	slowPause  = 250 * time.Millisecond
 )
 
-func (s *Simulator) misbehave(ctx context.Context, x *exchange, c call, f Fault) {
+func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault) {
 	x.headers = f.Headers
 	switch f.Kind {
-	case TooManyRequests, InternalError, Maintenance, GameMaintenance, NotReady, Absent, BadParameter, BadKey, Forbidden:
+	case TooManyRequests, InternalError, Maintenance, GameMaintenance, NotReady, NotFound, BadParameter, BadKey, Forbidden:
 		if f.RetryAfter != "" {
 			x.Header().Set("Retry-After", f.RetryAfter)
 		}
-		x.refuse(errorKinds[f.Kind])
+		x.sendError(errorKinds[f.Kind])
 	case HTML200:
-		x.start(http.StatusOK, "text/html;charset=UTF-8")
+		x.writeHeader(http.StatusOK, "text/html;charset=UTF-8")
 		_, _ = x.Write([]byte(htmlPage))
 	case BadJSON:
 		whole := appendPlain(nil, s.document(c))
-		x.start(http.StatusOK, jsonType)
+		x.writeHeader(http.StatusOK, jsonType)
 		_, _ = x.Write(whole[:len(whole)*2/3])
 	case Shrink:
 		x.send([]part{deflate(s.content.shrunk(s.document(c)))})
 	case Oversize:
-		x.oversize(f.Bytes)
+		x.sendOversize(f.Bytes)
 	case Reset:
 		whole := x.encode(nil, s.document(c))
-		x.start(http.StatusOK, jsonType)
+		x.writeHeader(http.StatusOK, jsonType)
 		_, _ = x.Write(whole[:len(whole)/2])
 		x.flush()
 		panic(http.ErrAbortHandler) // how a handler tells net/http to drop the connection
@@ -194,7 +194,7 @@ func (s *Simulator) misbehave(ctx context.Context, x *exchange, c call, f Fault)
 		}
 	case SlowBody:
 		whole := x.encode(nil, s.document(c))
-		x.start(http.StatusOK, jsonType)
+		x.writeHeader(http.StatusOK, jsonType)
 		for i := range slowPieces {
 			_, _ = x.Write(whole[i*len(whole)/slowPieces : (i+1)*len(whole)/slowPieces])
 			x.flush()
@@ -204,9 +204,9 @@ func (s *Simulator) misbehave(ctx context.Context, x *exchange, c call, f Fault)
 		}
 	case Redirect:
 		x.Header().Set("Location", f.Location)
-		x.start(http.StatusFound, jsonType)
+		x.writeHeader(http.StatusFound, jsonType)
 	case Deep:
-		x.start(http.StatusOK, jsonType)
+		x.writeHeader(http.StatusOK, jsonType)
 		if x.repeat("[", f.Depth) == nil {
 			_ = x.repeat("]", f.Depth)
 		}
@@ -230,9 +230,9 @@ const paddingLength = 1 << 20
 // padding is a megabyte of zeros, about 1 KB deflated.
 var padding = sync.OnceValue(func() part { return deflate(bytes.Repeat([]byte{'0'}, paddingLength)) })
 
-// oversize streams a valid document of exactly that length until the client has
+// sendOversize streams a valid document of exactly that length until the client has
 // enough.
-func (x *exchange) oversize(length int64) {
+func (x *exchange) sendOversize(length int64) {
 	encode := func(p part) []byte { return p.plain }
 	var sum checksum
 	if x.gzip {
@@ -242,7 +242,7 @@ func (x *exchange) oversize(length int64) {
 			return appendBlocks(nil, p)
 		}
 	}
-	x.start(http.StatusOK, jsonType)
+	x.writeHeader(http.StatusOK, jsonType)
 	if x.gzip {
 		_, _ = x.Write(gzipHeader)
 	}

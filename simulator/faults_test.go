@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestAnErrorFaultAnswersAsTheRealAPIWould(t *testing.T) {
+func TestFault_ErrorsMatchRealAPI(t *testing.T) {
 	want := map[Kind]struct {
 		status int
 		name   string
@@ -24,7 +24,7 @@ func TestAnErrorFaultAnswersAsTheRealAPIWould(t *testing.T) {
 		Maintenance:     {503, "OPENAPI00011"},
 		GameMaintenance: {400, "OPENAPI00010"},
 		NotReady:        {400, "OPENAPI00009"},
-		Absent:          {400, "OPENAPI00003"},
+		NotFound:        {400, "OPENAPI00003"},
 		BadParameter:    {400, "OPENAPI00004"},
 		BadKey:          {400, "OPENAPI00005"},
 		Forbidden:       {403, "OPENAPI00002"},
@@ -53,7 +53,7 @@ func TestAnErrorFaultAnswersAsTheRealAPIWould(t *testing.T) {
 	}
 }
 
-func TestARuleHitsOnlyWhatItNames(t *testing.T) {
+func TestFault_MatchesPathKeyAndCount(t *testing.T) {
 	s := New(Config{})
 	status := func(target string) int { return get(t, s, target).Code }
 	control(t, s, `{"faults": [
@@ -89,7 +89,7 @@ func TestARuleHitsOnlyWhatItNames(t *testing.T) {
 	}
 }
 
-func TestAPageOfHTMLComesWithStatus200(t *testing.T) {
+func TestFault_HTML200(t *testing.T) {
 	s := New(Config{})
 	control(t, s, `{"faults": [{"kind": "html-200"}]}`)
 	w := get(t, s, equipment+"a")
@@ -98,7 +98,7 @@ func TestAPageOfHTMLComesWithStatus200(t *testing.T) {
 	}
 }
 
-func TestBadJSONIsAWholeAnswerOfHalfADocument(t *testing.T) {
+func TestFault_BadJSON(t *testing.T) {
 	s := New(Config{})
 	whole := get(t, s, equipment+"a").Body.String()
 	control(t, s, `{"faults": [{"kind": "bad-json"}]}`)
@@ -108,7 +108,7 @@ func TestBadJSONIsAWholeAnswerOfHalfADocument(t *testing.T) {
 	}
 }
 
-func TestAnOversizeBodyIsValidAndAsLongAsAskedFor(t *testing.T) {
+func TestFault_OversizeHasExactLength(t *testing.T) {
 	s := New(Config{})
 	for _, size := range []int{14, 15, 1000, paddingLength + 13, paddingLength + 14, paddingLength + 15, 5_000_123} {
 		control(t, s, fmt.Sprintf(`{"faults": [{"kind": "oversize", "bytes": %d}]}`, size))
@@ -126,7 +126,7 @@ func TestAnOversizeBodyIsValidAndAsLongAsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAnEndlessBodyEndsWhenTheClientHasEnough(t *testing.T) {
+func TestFault_OversizeStopsWithClient(t *testing.T) {
 	for _, fault := range []string{`{"kind": "oversize", "bytes": 1000000000000000}`, `{"kind": "deep", "depth": 1000000000000000}`} {
 		s := New(Config{})
 		control(t, s, `{"faults": [`+fault+`]}`)
@@ -140,7 +140,7 @@ func TestAnEndlessBodyEndsWhenTheClientHasEnough(t *testing.T) {
 	}
 }
 
-func TestDeepNestingIsAsDeepAsAskedFor(t *testing.T) {
+func TestFault_DeepHasExactDepth(t *testing.T) {
 	s := New(Config{})
 	for _, depth := range []int{1, 10_001, 200_000} {
 		control(t, s, fmt.Sprintf(`{"faults": [{"kind": "deep", "depth": %d}]}`, depth))
@@ -166,7 +166,7 @@ func do(t *testing.T, server *httptest.Server, target string) *http.Response {
 	return resp
 }
 
-func TestAResetCutsTheConnectionInTheMiddleOfTheBody(t *testing.T) {
+func TestFault_ResetClosesDuringBody(t *testing.T) {
 	for _, identity := range []bool{false, true} {
 		s := New(Config{Identity: identity})
 		control(t, s, `{"faults": [{"kind": "reset"}]}`)
@@ -184,7 +184,7 @@ func TestAResetCutsTheConnectionInTheMiddleOfTheBody(t *testing.T) {
 	}
 }
 
-func TestARedirectIsNotFollowedByTheUpstream(t *testing.T) {
+func TestFault_RedirectSetsLocation(t *testing.T) {
 	s := New(Config{})
 	control(t, s, `{"faults": [{"kind": "redirect", "location": "http://elsewhere.example/x", "count": 1}]}`)
 	server := httptest.NewServer(s)
@@ -196,7 +196,7 @@ func TestARedirectIsNotFollowedByTheUpstream(t *testing.T) {
 	}
 }
 
-func TestASlowBodyDribblesAndIsWhole(t *testing.T) {
+func TestFault_SlowBodyIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{})
 		want := get(t, s, equipment+"a").Body.Bytes()
@@ -212,7 +212,7 @@ func TestASlowBodyDribblesAndIsWhole(t *testing.T) {
 	})
 }
 
-func TestAFaultDoesNotSpareTheQuota(t *testing.T) {
+func TestFault_CountsAgainstQuota(t *testing.T) {
 	s := New(Config{Limits: []Limit{{2, time.Hour}}})
 	control(t, s, `{"faults": [{"kind": "500", "count": 2}]}`)
 	for i, want := range []int{500, 500, 429} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func (r Range) valid() error {
+func (r Range) check() error {
 	if r.Min < 0 || r.Max < r.Min {
 		return errors.New("latency: needs 0 <= min <= max, for example 30ms and 1.7s")
 	}

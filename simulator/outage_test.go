@@ -22,7 +22,7 @@ func since(t *testing.T, s *Simulator, n int, window string) Since {
 	return *st.Since
 }
 
-func TestAnOutageIsSwitchedOnAndOffAndItsProbesAreCounted(t *testing.T) {
+func TestStats_SinceCountsOutageProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{})
 		targets := []string{equipment + "a", "/maplestory/v1/character/basic?ocid=b", "/maplestory/v1/id?character_name=c", "/nowhere"}
@@ -74,7 +74,7 @@ func TestAnOutageIsSwitchedOnAndOffAndItsProbesAreCounted(t *testing.T) {
 	})
 }
 
-func TestWhatAFaultLeavesHangingHasArrived(t *testing.T) {
+func TestFault_HangCountsAsArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Limits: []Limit{{2, time.Hour}}})
 		control(t, s, `{"faults": [{"kind": "hang"}]}`)
@@ -96,7 +96,7 @@ func TestWhatAFaultLeavesHangingHasArrived(t *testing.T) {
 	})
 }
 
-func TestAWrongQuestionToTheStatsIsRefused(t *testing.T) {
+func TestStats_RejectsInvalidQuery(t *testing.T) {
 	s := New(Config{})
 	for _, query := range []string{"since=-1", "since=x", "since=", "window=0s", "window=10", "since=1&until=2"} {
 		if w := get(t, s, "/_stats?"+query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "since=120&window=1m") {

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 )
 
-// shrinkBy is by how much a list is shorter in a shrunken document. The real API
+// shrinkFactor is by how much a list is shorter in a shrunken document. The real API
 // was seen to go from 77 bosses to 53, to 2 and to none as a character stayed
 // away.
-const shrinkBy = 20
+const shrinkFactor = 20
 
 // shrunk returns the document with the first few entries of each of its lists:
 // valid, of the same shape, and not true. What holds no list stays as it is.
@@ -39,7 +39,7 @@ func (c *content) shrunk(doc []part) []byte {
 		}
 		var list []json.RawMessage
 		if value[0] == '[' && json.Unmarshal(value, &list) == nil {
-			value, _ = json.Marshal(list[:len(list)/shrinkBy])
+			value, _ = json.Marshal(list[:len(list)/shrinkFactor])
 		}
 		out.Write(value)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestAFaultsAnswerCarriesItsHeaders(t *testing.T) {
+func TestFault_SetsHeaders(t *testing.T) {
 	s := New(Config{})
 	control(t, s, `{"faults": [{"kind": "429", "retryAfter": "9", "headers": {
 		"RateLimit": "\"burst\";r=0;t=30", "x-ratelimit-reset": "1800000030", "retry-after": "2.5", "server": "other", "content-type": "application/problem+json"}}]}`)
@@ -36,7 +36,7 @@ func TestAFaultsAnswerCarriesItsHeaders(t *testing.T) {
 	}
 }
 
-func TestAShrunkenDocumentHasTheShapeAndFewEntries(t *testing.T) {
+func TestFault_ShrinkKeepsShape(t *testing.T) {
 	for _, pretty := range []bool{false, true} {
 		s := New(Config{Pretty: pretty})
 		for _, target := range []string{equipment + "a", "/maplestory/v1/character/stat?ocid=a", "/maplestory/v1/character/basic?ocid=a"} {
@@ -63,7 +63,7 @@ func TestAShrunkenDocumentHasTheShapeAndFewEntries(t *testing.T) {
 				list, isList := value.([]any)
 				if isList {
 					left, still := got.([]any)
-					if !still || len(left) != len(list)/shrinkBy || !reflect.DeepEqual(left, list[:len(left)]) {
+					if !still || len(left) != len(list)/shrinkFactor || !reflect.DeepEqual(left, list[:len(left)]) {
 						t.Errorf("%s: %d of %d entries of %s", target, len(left), len(list), name)
 					}
 				} else if !there || !reflect.DeepEqual(got, value) {

@@ -52,16 +52,16 @@ type Range struct {
 // Validate reports what New would refuse: a limit or window that isn't
 // positive, or a latency whose bounds are negative or exchanged.
 func (c Config) Validate() error {
-	return errors.Join(validLimits(c.Limits), c.Latency.valid())
+	return errors.Join(checkLimits(c.Limits), c.Latency.check())
 }
 
 // Simulator is an http.Handler. All its methods are safe for concurrent use. It
 // starts no goroutine of its own.
 type Simulator struct {
-	judge   *judge
-	content *content
-	closed  chan struct{}
-	close   sync.Once
+	recorder *recorder
+	content  *content
+	closed   chan struct{}
+	close    sync.Once
 
 	mu       sync.Mutex
 	settings settings
@@ -73,7 +73,7 @@ func New(cfg Config) *Simulator {
 		panic(fmt.Sprintf("simulator: %v", err))
 	}
 	return &Simulator{
-		judge:    newJudge(cfg.Limits),
+		recorder: newRecorder(cfg.Limits),
 		content:  newContent(cfg.Seed, cfg.Pretty),
 		closed:   make(chan struct{}),
 		settings: settings{latency: cfg.Latency, identity: cfg.Identity},
@@ -94,44 +94,44 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveOperator(w, r)
 		return
 	}
-	c := readCall(r)
-	seen := s.judge.arrive(c)
+	c := parseCall(r)
+	seen := s.recorder.record(c)
 	x := &exchange{ResponseWriter: w}
-	defer func() { seen.settle(x.status) }()
+	defer func() { seen.setStatus(x.status) }()
 	if seen.refused {
-		x.refuse(errQuota)
+		x.sendError(errQuota)
 		return
 	}
-	s.answer(r.Context(), x, r, c, seen)
+	s.respond(r.Context(), x, r, c, seen)
 }
 
-// answer is everything behind the quota.
-func (s *Simulator) answer(ctx context.Context, x *exchange, r *http.Request, c call, seen ticket) {
+// respond is everything behind the quota.
+func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c call, seen recordedArrival) {
 	p := s.plan(c)
 	if p.fault != nil {
-		seen.hit(p.fault.Kind)
+		seen.setFault(p.fault.Kind)
 	}
 	x.gzip = !p.identity && acceptsGzip(r.Header.Values("Accept-Encoding"))
-	x.waited = p.latency
+	x.latency = p.latency
 	if !s.wait(ctx, p.latency) {
 		return
 	}
 	if p.fault != nil {
-		s.misbehave(ctx, x, c, *p.fault)
+		s.sendFault(ctx, x, c, *p.fault)
 		return
 	}
 	switch {
 	case p.apiKey != "" && r.Header.Get("X-Nxopen-Api-Key") != p.apiKey:
-		x.refuse(errKey)
+		x.sendError(errKey)
 	case c.endpoint == nil:
-		x.refuse(errPath)
+		x.sendError(errPath)
 	case r.Method != http.MethodGet:
 		x.Header().Set("Allow", http.MethodGet)
-		x.refuse(errMethod)
+		x.sendError(errMethod)
 	case c.invalid:
-		x.refuse(errParameter)
+		x.sendError(errParameter)
 	case strings.HasPrefix(c.key, "absent"):
-		x.refuse(errIdentifier)
+		x.sendError(errIdentifier)
 	default:
 		x.send(s.document(c))
 	}
@@ -165,7 +165,7 @@ func (s *Simulator) plan(c call) plan {
 		latency:  s.settings.latency.draw(),
 		identity: s.settings.identity,
 		apiKey:   s.settings.apiKey,
-		fault:    s.settings.fire(c),
+		fault:    s.settings.matchFault(c),
 	}
 }
 

@@ -69,7 +69,7 @@ func gunzip(t testing.TB, from io.Reader) []byte {
 	return plain
 }
 
-func TestTheHeadersAreThoseOfTheRealAPI(t *testing.T) {
+func TestHeaders_MatchRealAPI(t *testing.T) {
 	s := New(Config{})
 	for target, status := range map[string]int{equipment + "a": 200, equipment: 400} {
 		h := get(t, s, target).Header()
@@ -85,7 +85,7 @@ func TestTheHeadersAreThoseOfTheRealAPI(t *testing.T) {
 	}
 }
 
-func TestItCompressesOnlyForThoseWhoAccept(t *testing.T) {
+func TestGzip_OnlyIfAccepted(t *testing.T) {
 	s := New(Config{})
 	for accept, want := range map[string]bool{
 		"gzip": true, "": false, "identity": false, "gzip;q=0": false, "GZIP ; q=0.3": true, "*": true, "*;q=0": false,
@@ -102,7 +102,7 @@ func TestItCompressesOnlyForThoseWhoAccept(t *testing.T) {
 	}
 }
 
-func TestTheGoClientReadsTheSameBodyCompressedOrNot(t *testing.T) {
+func TestGzip_GoClientReadsSameBody(t *testing.T) {
 	server := httptest.NewServer(New(Config{}))
 	defer server.Close()
 	read := func(compressed bool) string {
@@ -131,7 +131,7 @@ func TestTheGoClientReadsTheSameBodyCompressedOrNot(t *testing.T) {
 	}
 }
 
-func TestAWrongCallGetsTheErrorOfTheRealAPI(t *testing.T) {
+func TestErrors_MatchRealAPI(t *testing.T) {
 	s := New(Config{})
 	for target, want := range map[string]string{
 		equipment + "absent-1":                         "OPENAPI00003",
@@ -154,7 +154,7 @@ func TestAWrongCallGetsTheErrorOfTheRealAPI(t *testing.T) {
 	}
 }
 
-func TestADemandedKeyIsCheckedAndOtherwiseIgnored(t *testing.T) {
+func TestAPIKey_IsCheckedIfSet(t *testing.T) {
 	s := New(Config{})
 	status := func(headers ...string) int { return get(t, s, equipment+"a", headers...).Code }
 	if status() != 200 || status("x-nxopen-api-key", "any") != 200 {
@@ -170,7 +170,7 @@ func TestADemandedKeyIsCheckedAndOtherwiseIgnored(t *testing.T) {
 	}
 }
 
-func TestLatencyLiesWithinItsBoundsAndMostlyNearThreeTimesTheLeast(t *testing.T) {
+func TestLatency_Distribution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Range{30 * time.Millisecond, 1700 * time.Millisecond}
 		s := New(Config{Latency: r})
@@ -211,7 +211,7 @@ func TestLatencyLiesWithinItsBoundsAndMostlyNearThreeTimesTheLeast(t *testing.T)
 
 // A bubble ends only when every goroutine started inside has, so this also
 // shows that nothing is left behind.
-func TestWaitingEndsWhenTheClientLeaves(t *testing.T) {
+func TestLatency_EndsWithClient(t *testing.T) {
 	for _, fault := range []string{`[]`, `[{"kind":"hang"}]`, `[{"kind":"slow-body"}]`} {
 		synctest.Test(t, func(t *testing.T) {
 			s := New(Config{Latency: Range{time.Hour, time.Hour}})
@@ -240,7 +240,7 @@ func TestWaitingEndsWhenTheClientLeaves(t *testing.T) {
 	}
 }
 
-func TestCloseDropsThoseWhoWaitAndLeavesNothingBehind(t *testing.T) {
+func TestClose_DropsWaitingRequests(t *testing.T) {
 	s := New(Config{})
 	control(t, s, `{"faults":[{"kind":"hang","count":3}]}`)
 	arrived := make(chan struct{})
@@ -275,7 +275,7 @@ func TestCloseDropsThoseWhoWaitAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestEverythingMayBeUsedAtOnce(t *testing.T) {
+func TestSimulator_IsConcurrencySafe(t *testing.T) {
 	s := New(Config{Limits: []Limit{{100, time.Millisecond}}})
 	var all sync.WaitGroup
 	for g := range 4 {
@@ -347,7 +347,7 @@ func BenchmarkNew(b *testing.B) {
 	b.Run("wardrobe", func(b *testing.B) {
 		c := newContent(1, true)
 		for b.Loop() {
-			c.fill(&wardrobe{}, 1)
+			c.fill(&itemSet{}, 1)
 		}
 	})
 }

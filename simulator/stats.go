@@ -68,12 +68,12 @@ type LimitUse struct {
 }
 
 // Stats is what GET /_stats answers.
-func (s *Simulator) Stats() Stats { return s.judge.stats() }
+func (s *Simulator) Stats() Stats { return s.recorder.stats() }
 
-func (j *judge) stats() Stats {
+func (j *recorder) stats() Stats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	b := j.book
+	b := j.log
 	st := Stats{
 		Arrivals: b.n, Accepted: b.n - b.refused, Refused: b.refused,
 		ByStatus: make(map[int]int), ByFault: maps.Clone(b.byFault), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
@@ -92,19 +92,19 @@ func (j *judge) stats() Stats {
 		st.MaxPerWindow = append(st.MaxPerWindow, LimitUse{Limit: l.Limit, Window: l.Window.String(), Max: b.windows[i+1].max})
 	}
 	if b.n > 0 {
-		st.FirstArrival, st.LastArrival = j.wall(b.at(0).at), j.wall(b.at(b.n-1).at)
+		st.FirstArrival, st.LastArrival = j.wallTime(b.at(0).at), j.wallTime(b.at(b.n-1).at)
 	}
 	return st
 }
 
 // Since tells of the arrivals after the first n since the start or the last
 // reset, and of how many of them lie in a window.
-func (s *Simulator) Since(n int, window time.Duration) Since { return s.judge.since(n, window) }
+func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
-func (j *judge) since(n int, length time.Duration) Since {
+func (j *recorder) since(n int, length time.Duration) Since {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	b := j.book
+	b := j.log
 	s := Since{ByStatus: make(map[int]int), ByFault: make(map[Kind]int), Window: length.String()}
 	w := window{length: length.Microseconds(), first: max(0, n)}
 	for i := w.first; i < b.n; i++ {
@@ -126,11 +126,11 @@ func (a arrival) kind() Kind {
 	return allKinds[a.fault-1]
 }
 
-func (j *judge) wall(at int64) time.Time {
+func (j *recorder) wallTime(at int64) time.Time {
 	return j.start.Add(time.Duration(at) * time.Microsecond).Round(0)
 }
 
-func (b *book) sustained() *float64 {
+func (b *arrivalLog) sustained() *float64 {
 	const edge = 500
 	if b.n < 3*edge {
 		return nil
@@ -154,9 +154,9 @@ type arrivalLine struct {
 
 // writeArrivals writes those known at its start, a chunk at a time, so that a
 // slow reader doesn't hold up arrivals.
-func (j *judge) writeArrivals(w io.Writer) error {
+func (j *recorder) writeArrivals(w io.Writer) error {
 	j.mu.Lock()
-	b, n := j.book, j.book.n
+	b, n := j.log, j.log.n
 	paths, keys := b.paths.list, b.keys.list
 	j.mu.Unlock()
 

@@ -12,14 +12,14 @@ type jsonText struct {
 	buf    []byte
 	depth  int
 	pretty bool
-	fresh  bool // nothing yet in the object or array just opened
+	empty  bool // nothing yet in the object or array just opened
 }
 
 func (j *jsonText) next() {
-	if !j.fresh {
+	if !j.empty {
 		j.buf = append(j.buf, ',')
 	}
-	j.fresh = false
+	j.empty = false
 	j.line()
 }
 
@@ -36,16 +36,16 @@ func (j *jsonText) line() {
 func (j *jsonText) begin(bracket byte) {
 	j.buf = append(j.buf, bracket)
 	j.depth++
-	j.fresh = true
+	j.empty = true
 }
 
 func (j *jsonText) end(bracket byte) {
 	j.depth--
-	if !j.fresh {
+	if !j.empty {
 		j.line()
 	}
 	j.buf = append(j.buf, bracket)
-	j.fresh = false
+	j.empty = false
 }
 
 func (j *jsonText) name(name string) {

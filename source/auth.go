@@ -46,10 +46,10 @@ type secretValue struct {
 	text string
 	// forms are the written forms of the value and of the one before it: calls under way end
 	// with that.
-	forms []form
+	forms []secretForm
 }
 
-func (s *secret) now() string {
+func (s *secret) current() string {
 	if value := s.Load(); value != nil {
 		return value.text
 	}
@@ -57,7 +57,7 @@ func (s *secret) now() string {
 }
 
 func (s *secret) set(text string) {
-	s.Store(&secretValue{text, formsOf(text, s.now())})
+	s.Store(&secretValue{text, formsOf(text, s.current())})
 }
 
 func (s *Source) setCredentials(secrets map[string]string) error {
@@ -92,11 +92,11 @@ func (s *Source) authorize(req *http.Request, name string) error {
 	if at == nil {
 		return fmt.Errorf("the permit is for a credential of the name %q, and the source has none", name)
 	}
-	auth, value := s.config.Auth, at.now()
+	auth, value := s.config.Auth, at.current()
 	switch {
 	case auth.Query != "":
 		// The transport holds the URL by this pointer and writes it after this.
-		req.URL.RawQuery = withParameter(req.URL.RawQuery, auth.Query, value)
+		req.URL.RawQuery = replaceParameter(req.URL.RawQuery, auth.Query, value)
 	case value != "":
 		req.Header.Set(auth.Header, auth.Prefix+value)
 	case auth.Header != "":
@@ -105,9 +105,9 @@ func (s *Source) authorize(req *http.Request, name string) error {
 	return nil
 }
 
-// withParameter returns a query with one parameter of that name, at its end, in the
+// replaceParameter returns a query with one parameter of that name, at its end, in the
 // place of all that are there; empty: with none.
-func withParameter(query, name, value string) string {
+func replaceParameter(query, name, value string) string {
 	var kept []string
 	for pair := range strings.SplitSeq(query, "&") {
 		written, _, _ := strings.Cut(pair, "=")

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// twoOf lists two credentials for keys that begin with a letter each, and one for b too.
-func twoOf(c *Config) {
+// withTwoKeyGroups lists two credentials for keys that begin with a letter each, and one for b too.
+func withTwoKeyGroups(c *Config) {
 	c.Credentials = []Credential{
 		{Name: "one", SecretEnv: "ONE", Keys: "a.*"},
 		{Name: "two", SecretEnv: "TWO", Keys: "b.*", Visibility: "team"},
@@ -23,40 +23,40 @@ func twoOf(c *Config) {
 	c.Auth = Auth{Header: "Authorization", Prefix: "Bearer "}
 }
 
-// named gives permits for one credential each time, and remembers the calls.
-type named struct {
-	booth
+// credentialPermits gives permits for one credential each time, and remembers the calls.
+type credentialPermits struct {
+	testPermits
 	choose func(Call) string
 	mu     sync.Mutex
 	calls  []Call
 }
 
-func (n *named) Acquire(ctx context.Context, c Call) (Permit, error) {
+func (n *credentialPermits) Acquire(ctx context.Context, c Call) (Permit, error) {
 	n.mu.Lock()
 	n.calls = append(n.calls, c)
 	n.mu.Unlock()
-	p, err := n.booth.Acquire(ctx, c)
+	p, err := n.testPermits.Acquire(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return chosen{p, n.choose(c)}, nil
+	return credentialPermit{p, n.choose(c)}, nil
 }
 
-type chosen struct {
+type credentialPermit struct {
 	Permit
 	name string
 }
 
-func (c chosen) Credential() string { return c.name }
+func (c credentialPermit) Credential() string { return c.name }
 
-func TestTheCredentialThatThePermitNamesTravels(t *testing.T) {
+func TestFetch_SendsCredentialNamedByPermit(t *testing.T) {
 	var got string
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.Header.Get("Authorization")
 		_, _ = w.Write([]byte("{}"))
 	})
 	config := testSource(t, at, nil).config
-	twoOf(&config)
+	withTwoKeyGroups(&config)
 	s, err := New("test", config, map[string]string{"one": "1", "two": "2", "three": "3"}, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestTheCredentialThatThePermitNamesTravels(t *testing.T) {
 	defer s.Close()
 	for key, want := range map[string]string{"a1": "[one]", "b1": "[two three]"} {
 		for _, last := range []bool{false, true} {
-			permits := &named{choose: func(c Call) string {
+			permits := &credentialPermits{choose: func(c Call) string {
 				if last {
 					return c.Credentials[len(c.Credentials)-1]
 				}
@@ -81,7 +81,7 @@ func TestTheCredentialThatThePermitNamesTravels(t *testing.T) {
 			if fmt.Sprint(c.Credentials) != want || c.Key != key || c.Facet != "character" || c.Document != "doc" || c.Method != http.MethodGet || c.Params["ocid"] != key {
 				t.Errorf("%s: the permit was asked for %+v", key, c)
 			}
-			if secret := "Bearer " + s.credentials.secrets[permits.choose(c)].now(); got != secret {
+			if secret := "Bearer " + s.credentials.secrets[permits.choose(c)].current(); got != secret {
 				t.Errorf("%s: %q arrived, want %q", key, got, secret)
 			}
 		}
@@ -91,27 +91,27 @@ func TestTheCredentialThatThePermitNamesTravels(t *testing.T) {
 	}
 }
 
-// relieved is a permit that lapsed; what took its place is for another credential.
-type relieved struct {
+// replacedPermit is a permit that lapsed; what took its place is for another credential.
+type replacedPermit struct {
 	Permit
 	name string
 }
 
-func (r *relieved) Credential() string { return r.name }
+func (r *replacedPermit) Credential() string { return r.name }
 
-func (r *relieved) Spend(ctx context.Context) error {
+func (r *replacedPermit) Spend(ctx context.Context) error {
 	r.name = "two"
 	return r.Permit.Spend(ctx)
 }
 
-type relieving struct{ booth }
+type replacingPermits struct{ testPermits }
 
-func (r *relieving) Acquire(ctx context.Context, c Call) (Permit, error) {
-	p, err := r.booth.Acquire(ctx, c)
-	return &relieved{p, "one"}, err
+func (r *replacingPermits) Acquire(ctx context.Context, c Call) (Permit, error) {
+	p, err := r.testPermits.Acquire(ctx, c)
+	return &replacedPermit{p, "one"}, err
 }
 
-func TestTheCredentialIsThatOfThePermitThatWasSpent(t *testing.T) {
+func TestFetch_SendsCredentialOfSpentPermit(t *testing.T) {
 	var got string
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.Header.Get("X-Api-Key")
@@ -124,14 +124,14 @@ func TestTheCredentialIsThatOfThePermitThatWasSpent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := fetch(t, t.Context(), s, &relieving{}); err != nil || got != "2" {
+	if _, err := fetch(t, t.Context(), s, &replacingPermits{}); err != nil || got != "2" {
 		t.Errorf("%q arrived, %v", got, err)
 	}
 }
 
-func TestAPermitForACredentialThatIsNotThereSendsNothing(t *testing.T) {
+func TestFetch_RejectsUnknownCredential(t *testing.T) {
 	s := testSource(t, serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") }), nil)
-	b := &named{choose: func(Call) string { return "another" }}
+	b := &credentialPermits{choose: func(Call) string { return "another" }}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || b.unfinished.Load() != 0 {
 		t.Fatalf("%v, %d calls of which the end was not told", err, b.unfinished.Load())
@@ -141,7 +141,7 @@ func TestAPermitForACredentialThatIsNotThereSendsNothing(t *testing.T) {
 	}
 }
 
-func TestACredentialInTheQueryReplacesWhatIsThere(t *testing.T) {
+func TestAuthQuery_ReplacesParameter(t *testing.T) {
 	var got url.Values
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.URL.Query()
@@ -157,7 +157,7 @@ func TestACredentialInTheQueryReplacesWhatIsThere(t *testing.T) {
 		if err := s.SetCredential("", value); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+		if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{value}
@@ -170,7 +170,7 @@ func TestACredentialInTheQueryReplacesWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestACredentialInTheQueryIsInNoErrorInNoSampleAndInNoLog(t *testing.T) {
+func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 	const secret = "hunter2-Zürich/=" // written differently in a query
 	answers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, r *http.Request) {
@@ -209,7 +209,7 @@ func TestACredentialInTheQueryIsInNoErrorInNoSampleAndInNoLog(t *testing.T) {
 		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}
-		told := &ends{}
+		told := &resultRecorder{}
 		a, err := fetch(t, t.Context(), s, told)
 		if err != nil {
 			t.Fatal(err)
@@ -229,28 +229,28 @@ func TestACredentialInTheQueryIsInNoErrorInNoSampleAndInNoLog(t *testing.T) {
 	}
 }
 
-// ends remembers how calls ended.
-type ends struct {
-	booth
-	all []Ended
+// resultRecorder remembers how calls ended.
+type resultRecorder struct {
+	testPermits
+	all []CallResult
 }
 
-func (e *ends) Acquire(ctx context.Context, c Call) (Permit, error) {
-	p, err := e.booth.Acquire(ctx, c)
-	return heard{p, e}, err
+func (e *resultRecorder) Acquire(ctx context.Context, c Call) (Permit, error) {
+	p, err := e.testPermits.Acquire(ctx, c)
+	return recordingPermit{p, e}, err
 }
 
-type heard struct {
+type recordingPermit struct {
 	Permit
-	e *ends
+	e *resultRecorder
 }
 
-func (h heard) Finished(e Ended) {
+func (h recordingPermit) Finished(e CallResult) {
 	h.e.all = append(h.e.all, e)
 	h.Permit.Finished(e)
 }
 
-func TestAnAuthThatCanNotBeIsRefused(t *testing.T) {
+func TestNew_RejectsInvalidAuth(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	for want, auth := range map[string]Auth{
 		"auth.query: ":  {Header: "x", Query: "y"},

@@ -85,7 +85,7 @@ func BenchmarkExtraction(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	answers := &Answers{plan: p, answers: []answer{{status: 200, header: compressed, body: body}}}
+	answers := &Responses{plan: p, responses: []response{{status: 200, header: compressed, body: body}}}
 	var r gzip.Reader
 	var plain bytes.Buffer
 	took := map[string]float64{}

@@ -47,7 +47,7 @@ func (b body) fill(value func(name string) string, cursor string) []byte {
 }
 
 // compileBody reads method, body and graphql, of which each says something of the others.
-func (d *document) compileBody() error {
+func (d *compiledDocument) compileBody() error {
 	if d.method == "" {
 		d.method = http.MethodGet
 	}
@@ -90,7 +90,7 @@ func (d *document) compileBody() error {
 	return nil
 }
 
-func (d *document) compileQuery() error {
+func (d *compiledDocument) compileQuery() error {
 	if strings.TrimSpace(d.GraphQL.Query) == "" {
 		return errors.New("graphql.query: it is missing")
 	}

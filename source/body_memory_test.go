@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// granted is a booth whose bodies get memory until it is used up.
-type granted struct {
-	booth
+// memoryLimit is a booth whose bodies get memory until it is used up.
+type memoryLimit struct {
+	testPermits
 	left, asked int64
 }
 
 var errFull = errors.New("no memory")
 
-func (g *granted) Grow(_ context.Context, n int64) error {
+func (g *memoryLimit) Grow(_ context.Context, n int64) error {
 	g.asked += n
 	if g.left -= n; g.left < 0 {
 		return errFull
@@ -26,7 +26,7 @@ func (g *granted) Grow(_ context.Context, n int64) error {
 	return nil
 }
 
-func TestFetch_ReadsNoBodyThatGetsNoMemory(t *testing.T) {
+func TestFetch_StopsReadingWithoutMemory(t *testing.T) {
 	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 1<<20)...), '"')
 	for _, known := range []bool{true, false} {
 		s := testSource(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -35,7 +35,7 @@ func TestFetch_ReadsNoBodyThatGetsNoMemory(t *testing.T) {
 			}
 			_, _ = w.Write(body)
 		}), nil)
-		small := &granted{left: 300 << 10}
+		small := &memoryLimit{left: 300 << 10}
 		a, err := fetch(t, t.Context(), s, small)
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestFetch_ReadsNoBodyThatGetsNoMemory(t *testing.T) {
 		if o := s.Read(a, time.Now()); o.Class != Transient || a.Bytes() > 300<<10 {
 			t.Errorf("length known %v: got %s and %d bytes, want transient and at most %d", known, o.Class, a.Bytes(), 300<<10)
 		}
-		enough := &granted{left: 4 << 20}
+		enough := &memoryLimit{left: 4 << 20}
 		if a, err = fetch(t, t.Context(), s, enough); err != nil {
 			t.Fatal(err)
 		}
@@ -54,16 +54,16 @@ func TestFetch_ReadsNoBodyThatGetsNoMemory(t *testing.T) {
 }
 
 // A length that an answer does not keep must not take memory.
-func TestFetch_ReservesNoMemoryForALengthAlone(t *testing.T) {
+func TestFetch_IgnoresFalseContentLength(t *testing.T) {
 	s := testSource(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(15<<20))
 		_, _ = w.Write([]byte(`"x`))
 	}), nil)
-	g := &granted{left: 1 << 30}
+	g := &memoryLimit{left: 1 << 30}
 	if _, err := fetch(t, t.Context(), s, g); err != nil {
 		t.Fatal(err)
 	}
-	if g.asked > knownRead {
-		t.Errorf("got %d bytes asked for, want at most %d", g.asked, knownRead)
+	if g.asked > maxFirstReadBuffer {
+		t.Errorf("got %d bytes asked for, want at most %d", g.asked, maxFirstReadBuffer)
 	}
 }

@@ -24,19 +24,19 @@ type Call struct {
 	Credentials []string
 }
 
-// Ended is how a call ended.
-type Ended struct {
+// CallResult is how a call ended.
+type CallResult struct {
 	Status  int   // 0 if no answer came
 	Err     error // why there is no whole answer
 	Notices []announced.Notice
 }
 
-// notices returns what an answer announces of the source's quotas.
-func (s *Source) notices(one answer) []announced.Notice {
+// readNotices returns what an answer announces of the source's quotas.
+func (s *Source) readNotices(one response) []announced.Notice {
 	if one.header == nil {
 		return nil
 	}
-	var w *walk
+	var w *workspace
 	defer func() {
 		if w != nil {
 			w.free()
@@ -44,7 +44,7 @@ func (s *Source) notices(one answer) []announced.Notice {
 	}()
 	notices := s.announced.Read(one.header, func() []byte {
 		if w == nil {
-			w = walks.Get().(*walk)
+			w = workspaces.Get().(*workspace)
 			w.plain.Reset()
 			if s.decompress(w, one) != nil {
 				w.plain.Reset() // half a body tells nothing
@@ -53,7 +53,7 @@ func (s *Source) notices(one answer) []announced.Notice {
 		return w.plain.Bytes()
 	}, time.Now())
 	for i := range notices { // its name is kept in Redis and shown
-		notices[i].Resource = string(s.concealed([]byte(notices[i].Resource)))
+		notices[i].Resource = string(s.redact([]byte(notices[i].Resource)))
 	}
 	return notices
 }

@@ -44,8 +44,8 @@ func (c *canonical) fail(format string, args ...any) error {
 	return fmt.Errorf("not valid JSON at byte %d: %w", c.at, fmt.Errorf(format, args...))
 }
 
-// document appends one whole document.
-func (c *canonical) document(in []byte, paths *pathNode) error {
+// appendDocument appends one whole document.
+func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	c.in, c.at = in, 0
 	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer
 	if err := c.value(paths, 0); err != nil {
@@ -163,7 +163,7 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 			c.out, c.ignored = c.out[:from], c.ignored[:mark]
 		} else {
 			first = false
-			c.note(child, start, mark)
+			c.markIgnored(child, start, mark)
 		}
 		c.space()
 		if c.at < len(c.in) && c.in[c.at] == ']' {
@@ -179,9 +179,9 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// note remembers that what was written from start on is ignored, in place of
+// markIgnored remembers that what was written from start on is ignored, in place of
 // what was ignored within it.
-func (c *canonical) note(child *pathNode, start, mark int) {
+func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
 	}
@@ -252,7 +252,7 @@ func (c *canonical) member(paths *pathNode, base, depth int) error {
 		c.out, c.ignored = c.out[:start], c.ignored[:mark]
 		return nil
 	}
-	c.note(child, m.from, mark)
+	c.markIgnored(child, m.from, mark)
 	m.to = len(c.out)
 	c.members = append(c.members, m)
 	return nil
@@ -336,10 +336,10 @@ func (c *canonical) reorder(all []member) bool {
 	return true
 }
 
-// counted calls write with the parts of the text that count for the hash: all
+// forEachHashedPart calls write with the parts of the text that count for the hash: all
 // but what is ignored, and one comma beside it, so that the parts together are
 // what the text would be had the ignored never been there.
-func (c *canonical) counted(write func([]byte)) {
+func (c *canonical) forEachHashedPart(write func([]byte)) {
 	from := 0
 	for i := 0; i < len(c.ignored); i++ {
 		s := c.ignored[i]

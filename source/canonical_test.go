@@ -15,8 +15,8 @@ import (
 func canonicalForm(t testing.TB, in string, paths *pathNode) (text, counted string, err error) {
 	t.Helper()
 	var c canonical
-	err = c.document([]byte(in), paths)
-	c.counted(func(part []byte) { counted += string(part) })
+	err = c.appendDocument([]byte(in), paths)
+	c.forEachHashedPart(func(part []byte) { counted += string(part) })
 	return string(c.out), counted, err
 }
 
@@ -29,7 +29,7 @@ func mustPaths(t testing.TB, selected, ignored []string) *pathNode {
 	return p
 }
 
-func TestCanonicalFormIsIndependentOfHowTheUpstreamWrites(t *testing.T) {
+func TestCanonical_IgnoresFormatting(t *testing.T) {
 	all := mustPaths(t, nil, nil)
 	for want, variants := range map[string][]string{
 		`{"a":1,"b":[true,false,null]}`: {
@@ -60,7 +60,7 @@ func TestCanonicalFormIsIndependentOfHowTheUpstreamWrites(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotJSONIsRefusedWithItsPlace(t *testing.T) {
+func TestCanonical_ReportsPositionOfError(t *testing.T) {
 	all := mustPaths(t, nil, nil)
 	for in, mention := range map[string]string{
 		``:                                       "unexpected end",
@@ -101,7 +101,7 @@ func TestWhatIsNotJSONIsRefusedWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestSelectKeepsWhatItNamesAndIgnoreDoesNotCount(t *testing.T) {
+func TestPaths_SelectAndIgnore(t *testing.T) {
 	const in = `{"z":{"date":1,"v":2},"a":{"date":3,"v":[{"k":1,"l":2},{"k":3}]},"s":"text","d.t":5}`
 	for _, c := range []struct {
 		selected, ignored []string
@@ -148,7 +148,7 @@ func TestSelectKeepsWhatItNamesAndIgnoreDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestAPathWithAnEmptyNameOrTooManyIsRefused(t *testing.T) {
+func TestPaths_RejectsInvalid(t *testing.T) {
 	for _, p := range []string{"", ".", "a..b", "a.", ".a", strings.Repeat("*.", 64) + "a"} {
 		if _, err := newPaths([]string{p}, nil); err == nil || !strings.Contains(err.Error(), "select[0]") {
 			t.Errorf("%q: %v", p, err)
@@ -236,7 +236,7 @@ func (o oracle) write(b *strings.Builder, v any, at []string, hash bool) {
 // surrogates reports whether encoding/json would replace half a surrogate pair.
 func surrogates(in []byte) bool { return bytes.Contains(bytes.ToLower(in), []byte(`\ud`)) }
 
-func FuzzTheWalkAgreesWithEncodingJSON(f *testing.F) {
+func FuzzCanonical_AgreesWithEncodingJSON(f *testing.F) {
 	f.Add([]byte(`{"b":[1,{"a":null,"date":2}],"a":"\u00e9\n","":{"date":{}}}`), "a", "*.date")
 	f.Add([]byte(`[[],{},"",0,-1.5e-3,true,false,null,"\ud83d\ude00"]`), "", "1")
 	f.Add([]byte(`{"a":{"x":1,"y":2},"a":{"y":2,"x":1}}`), "a.x", "a.y")
@@ -298,7 +298,7 @@ func FuzzTheWalkAgreesWithEncodingJSON(f *testing.F) {
 }
 
 // Random documents, each written twice with its members in another order.
-func TestTheHashDependsOnContentAlone(t *testing.T) {
+func TestHash_IgnoresMemberOrder(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		doc := randomValue(rng, 0)

@@ -29,16 +29,16 @@ const (
 	BadContent  Class = "bad-content"  // not what was expected
 	Permanent   Class = "permanent"    // refused for good
 	NotReady    Class = "not-ready"    // the content comes later
-	Absent      Class = "absent"       // there is no such entity
+	NotFound    Class = "not-found"    // there is no such entity
 	NotModified Class = "not-modified" // as the validator says
 	OK          Class = "ok"
 )
 
 // Classes are all of them, in that order.
-var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK}
+var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK}
 
 // Failed reports whether an answer of the class brought nothing that can be stored.
-func (c Class) Failed() bool { return c != OK && c != NotModified && c != Absent }
+func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound }
 
 // Rule gives a class to the answers that fit all of its conditions. A rule
 // without a status fits every status.
@@ -69,16 +69,16 @@ const (
 	BlockSource     = "source"     // everything
 )
 
-var blocks = []string{BlockCall, BlockEndpoint, BlockResource, BlockCredential, BlockSource}
+var allBlocks = []string{BlockCall, BlockEndpoint, BlockResource, BlockCredential, BlockSource}
 
-// blockOf returns what answers of a class stop that no rule says it of; empty: nothing.
-func blockOf(c Class) string {
+// defaultBlock returns what answers of a class stop that no rule says it of; empty: nothing.
+func defaultBlock(c Class) string {
 	switch c {
 	case Quota:
 		return BlockSource
 	case AuthRefused:
 		return BlockCredential
-	case Maintenance, Transient, BadContent, Permanent, NotReady, Absent, NotModified, OK:
+	case Maintenance, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK:
 	}
 	return ""
 }
@@ -100,8 +100,8 @@ type compiledRule struct {
 	header, body, text *regexp.Regexp
 }
 
-// textBytes is how much of a body a rule's text is looked for in.
-const textBytes = 64 << 10
+// maxTextBytes is how much of a body a rule's text is looked for in.
+const maxTextBytes = 64 << 10
 
 func compileRules(rules []Rule) ([]compiledRule, error) {
 	compiled := make([]compiledRule, len(rules))
@@ -128,28 +128,28 @@ func compileRules(rules []Rule) ([]compiledRule, error) {
 		if compiled[i].text, err = regexp.Compile(r.Text); err != nil {
 			return nil, fmt.Errorf("rules[%d].text: %w", i, err)
 		}
-		if err := r.checkStop(); err != nil {
+		if err := r.checkBlockAndWait(); err != nil {
 			return nil, fmt.Errorf("rules[%d].%w", i, err)
 		}
 		if r.Block == "" {
-			compiled[i].Block = blockOf(r.Class)
+			compiled[i].Block = defaultBlock(r.Class)
 		}
 	}
 	return compiled, nil
 }
 
-// waitMost bounds what a rule may have wait: a mistake must not stop a source for years.
-const waitMost = 24 * time.Hour
+// maxRuleWait bounds what a rule may have wait: a mistake must not stop a source for years.
+const maxRuleWait = 24 * time.Hour
 
-func (r Rule) checkStop() error {
+func (r Rule) checkBlockAndWait() error {
 	waits := r.Class == Quota || r.Class == AuthRefused || r.Class == Maintenance || r.Class == NotReady
 	switch {
-	case r.Block != "" && !slices.Contains(blocks, r.Block):
-		return fmt.Errorf("block: %q is not one of %v", r.Block, blocks)
-	case r.Block != "" && blockOf(r.Class) == "":
+	case r.Block != "" && !slices.Contains(allBlocks, r.Block):
+		return fmt.Errorf("block: %q is not one of %v", r.Block, allBlocks)
+	case r.Block != "" && defaultBlock(r.Class) == "":
 		return fmt.Errorf("block: an answer of class %s stops nothing; only one of %s or %s does", r.Class, Quota, AuthRefused)
-	case r.Wait < 0 || r.Wait > waitMost:
-		return fmt.Errorf("wait: %v must be from 0 to %v", r.Wait, waitMost)
+	case r.Wait < 0 || r.Wait > maxRuleWait:
+		return fmt.Errorf("wait: %v must be from 0 to %v", r.Wait, maxRuleWait)
 	case r.Wait > 0 && !waits:
 		return fmt.Errorf("wait: after an answer of class %s nothing waits; it does after %s, %s, %s and %s", r.Class, Quota, AuthRefused, Maintenance, NotReady)
 	}
@@ -172,14 +172,14 @@ func (m *Match) compile() (*regexp.Regexp, error) {
 	return regexp.Compile(m.Matches)
 }
 
-func (r compiledRule) fits(status int, header http.Header, body []byte) bool {
+func (r compiledRule) matches(status int, header http.Header, body []byte) bool {
 	if r.Status != 0 && r.Status != status {
 		return false
 	}
 	if !strings.HasPrefix(header.Get("Content-Type"), r.ContentType) {
 		return false
 	}
-	if r.Text != "" && !r.text.Match(body[:min(len(body), textBytes)]) {
+	if r.Text != "" && !r.text.Match(body[:min(len(body), maxTextBytes)]) {
 		return false
 	}
 	if r.header != nil {
@@ -200,8 +200,8 @@ func (r compiledRule) fits(status int, header http.Header, body []byte) bool {
 	return true
 }
 
-// verdict is what an answer means, and what it stops for how long at least.
-type verdict struct {
+// classification is what an answer means, and what it stops for how long at least.
+type classification struct {
 	class Class
 	block string
 	wait  time.Duration
@@ -210,17 +210,17 @@ type verdict struct {
 // classify says what an answer means: by the source's rules in order, then by
 // its status. body is decompressed. A 200 that no rule matches is OK here; its
 // content is judged when it is read.
-func (s *Source) classify(status int, header http.Header, body []byte) verdict {
+func (s *Source) classify(status int, header http.Header, body []byte) classification {
 	for _, r := range s.rules {
-		if r.fits(status, header, body) {
-			return verdict{r.Class, r.Block, r.Wait}
+		if r.matches(status, header, body) {
+			return classification{r.Class, r.Block, r.Wait}
 		}
 	}
-	class := byStatus(status, header)
-	return verdict{class: class, block: blockOf(class)}
+	class := classifyStatus(status, header)
+	return classification{class: class, block: defaultBlock(class)}
 }
 
-func byStatus(status int, header http.Header) Class {
+func classifyStatus(status int, header http.Header) Class {
 	switch {
 	case status == http.StatusOK:
 		return OK
@@ -233,7 +233,7 @@ func byStatus(status int, header http.Header) Class {
 	case status == http.StatusUnauthorized:
 		return AuthRefused
 	case status == http.StatusNotFound || status == http.StatusGone:
-		return Absent
+		return NotFound
 	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500:
 		return Transient
 	case status >= 200 && status < 300:
@@ -242,7 +242,7 @@ func byStatus(status int, header http.Header) Class {
 	return Permanent
 }
 
-// worst returns the class that decides for an entity of several documents.
-func worst(a, b Class) Class {
+// moreSevere returns the class that decides for an entity of several documents.
+func moreSevere(a, b Class) Class {
 	return Classes[min(slices.Index(Classes, a), slices.Index(Classes, b))]
 }

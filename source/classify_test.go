@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-func TestARuleCanSayThatSomethingIsMissing(t *testing.T) {
+func TestRule_MatchesMissing(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) {
 		c.Rules = []Rule{
 			{Status: 200, Header: &Match{Name: "x-version", Missing: true}, Class: Maintenance},
-			{Status: 200, Body: &Match{Name: "page.items", Missing: true}, Class: Absent},
+			{Status: 200, Body: &Match{Name: "page.items", Missing: true}, Class: NotFound},
 			{Status: 400, Header: &Match{Name: "x-version"}, Body: &Match{Name: "error", Missing: true}, Class: NotReady},
 		}
 	})
@@ -25,10 +25,10 @@ func TestARuleCanSayThatSomethingIsMissing(t *testing.T) {
 		{200, bare, `{"page":{"items":[]}}`, Maintenance},
 		{200, versioned, `{"page":{"items":[]}}`, OK},
 		{200, versioned, `{"page":{"items":null}}`, OK}, // null is there
-		{200, versioned, `{"page":{}}`, Absent},
-		{200, versioned, ` {"items":[]} `, Absent},
-		{200, versioned, `[]`, Absent},
-		{200, versioned, `null`, Absent},
+		{200, versioned, `{"page":{}}`, NotFound},
+		{200, versioned, ` {"items":[]} `, NotFound},
+		{200, versioned, `[]`, NotFound},
+		{200, versioned, `null`, NotFound},
 		// What is no JSON lacks no member: the reading will say what is wrong with it.
 		{200, versioned, ``, OK},
 		{200, versioned, `<html>`, OK},
@@ -45,18 +45,18 @@ func TestARuleCanSayThatSomethingIsMissing(t *testing.T) {
 			t.Errorf("case %d: %d %v %.40s is %s, want %s", i, c.status, c.header, c.body, got, c.want)
 		}
 	}
-	if o := read(t, s, answer{status: 200, header: versioned, body: []byte("<html>")}); o.Class != BadContent {
+	if o := read(t, s, response{status: 200, header: versioned, body: []byte("<html>")}); o.Class != BadContent {
 		t.Errorf("an error page is %s", o.Class)
 	}
-	if o := read(t, s, answer{status: 200, header: versioned, body: []byte(`{"page":{}}`)}); o.Class != Absent {
+	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{}}`)}); o.Class != NotFound {
 		t.Errorf("the walk that looks for JSON broke the one that reads: %s, %v", o.Class, o.Err)
 	}
-	if o := read(t, s, answer{status: 200, header: versioned, body: []byte(`{"page":{"items":[1]}}`)}); o.Class != OK || string(o.Content.JSON) != `{"doc":{"page":{"items":[1]}}}` {
+	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{"items":[1]}}`)}); o.Class != OK || string(o.Content.JSON) != `{"doc":{"page":{"items":[1]}}}` {
 		t.Errorf("%+v", o)
 	}
 }
 
-func TestARuleSaysWhatIsStoppedForHowLong(t *testing.T) {
+func TestRule_BlockAndWait(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) {
 		c.Rules = []Rule{
 			{Status: 200, Text: "LIMITED_NUMBER_OF_.*_ERROR", Class: Quota, Block: BlockEndpoint, Wait: time.Minute},
@@ -65,23 +65,23 @@ func TestARuleSaysWhatIsStoppedForHowLong(t *testing.T) {
 		}
 	})
 	for i, c := range []struct {
-		answer    answer
+		answer    response
 		want      Class
 		block     string
 		wait, ask time.Duration
 	}{
-		{answer{status: 200, body: []byte("<r><code>LIMITED_NUMBER_OF_SERVICE_REQUESTS_EXCEEDS_ERROR</code></r>")}, Quota, "endpoint", time.Minute, 0},
-		{answer{status: 200, header: compressed, body: gzipped(t, "<r>LIMITED_NUMBER_OF_X_ERROR")}, Quota, "endpoint", time.Minute, 0},
-		{answer{status: 200, body: []byte(`"` + strings.Repeat(" ", 64<<10) + `LIMITED_NUMBER_OF_X_ERROR"`)}, OK, "", 0, 0},
-		{answer{status: 200, body: []byte(`"NUMBER_OF_X_ERROR"`)}, OK, "", 0, 0},
-		{answer{status: 403, header: header("Retry-After", "5"), body: []byte("a Secondary Rate Limit")}, Quota, "source", time.Minute, 5 * time.Second},
-		{answer{status: 403, header: header("X-Scope", "")}, AuthRefused, "call", 0, 0},
-		{answer{status: 429, err: errTimeout}, Quota, "source", 0, 0},
-		{answer{status: 401}, AuthRefused, "credential", 0, 0},
-		{answer{status: 403}, Permanent, "", 0, 0},
-		{answer{status: 503}, Transient, "", 0, 0},
+		{response{status: 200, body: []byte("<r><code>LIMITED_NUMBER_OF_SERVICE_REQUESTS_EXCEEDS_ERROR</code></r>")}, Quota, "endpoint", time.Minute, 0},
+		{response{status: 200, header: compressed, body: gzipped(t, "<r>LIMITED_NUMBER_OF_X_ERROR")}, Quota, "endpoint", time.Minute, 0},
+		{response{status: 200, body: []byte(`"` + strings.Repeat(" ", 64<<10) + `LIMITED_NUMBER_OF_X_ERROR"`)}, OK, "", 0, 0},
+		{response{status: 200, body: []byte(`"NUMBER_OF_X_ERROR"`)}, OK, "", 0, 0},
+		{response{status: 403, header: header("Retry-After", "5"), body: []byte("a Secondary Rate Limit")}, Quota, "source", time.Minute, 5 * time.Second},
+		{response{status: 403, header: header("X-Scope", "")}, AuthRefused, "call", 0, 0},
+		{response{status: 429, err: errTimeout}, Quota, "source", 0, 0},
+		{response{status: 401}, AuthRefused, "credential", 0, 0},
+		{response{status: 403}, Permanent, "", 0, 0},
+		{response{status: 503}, Transient, "", 0, 0},
 	} {
-		permit := &ticket{}
+		permit := &testPermit{}
 		c.answer.permit = permit
 		o := read(t, s, c.answer)
 		if o.Class != c.want || o.Block != c.block || o.Wait != c.wait || o.RetryAfter != c.ask || o.Permit != Permit(permit) {
@@ -90,7 +90,7 @@ func TestARuleSaysWhatIsStoppedForHowLong(t *testing.T) {
 	}
 }
 
-func TestARuleThatCanNotBeIsRefused(t *testing.T) {
+func TestNew_RejectsInvalidRule(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	for want, r := range map[string]Rule{
 		"rules[0].text: ":         {Text: "(", Class: Quota},
@@ -108,8 +108,8 @@ func TestARuleThatCanNotBeIsRefused(t *testing.T) {
 }
 
 // A modifier may walk what an upstream sends to any depth, and end the process.
-func TestAPathWithAModifierIsRefused(t *testing.T) {
-	facet := map[string]Facet{"f": {KeyPattern: ".*", Documents: map[string]Document{"d": {Path: "/d"}}, FreshFor: 1, AbsentFor: 1, FailedFor: 1}}
+func TestNew_RejectsPathModifier(t *testing.T) {
+	facet := map[string]Facet{"f": {KeyPattern: ".*", Documents: map[string]Document{"d": {Path: "/d"}}, FreshFor: 1, NotFoundFor: 1, FailedFor: 1}}
 	config := DefaultConfig()
 	config.BaseURL, config.Facets = "http://example.org", facet
 	config.Rules = []Rule{{Body: &Match{Name: "@valid.a"}, Class: Quota}}

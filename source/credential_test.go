@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestACredentialThatNoHeaderCarriesIsRefused(t *testing.T) {
+func TestNew_RejectsCredentialWithoutHeader(t *testing.T) {
 	for _, bad := range []string{"hunter2\n", "hunter2\r\nHost: x", "\x00hunter2", "hunter2\x7f"} {
 		config := testSource(t, "http://upstream.example", nil).config
 		if _, err := New("test", config, map[string]string{"": bad}, 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
@@ -21,7 +21,7 @@ func TestACredentialThatNoHeaderCarriesIsRefused(t *testing.T) {
 		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("later: %v", err)
 		}
-		if got := s.credentials.secrets[""].now(); got != "secret" {
+		if got := s.credentials.secrets[""].current(); got != "secret" {
 			t.Errorf("what was refused took the place of the one in use: %q", got)
 		}
 		config.Auth.Header = ""
@@ -31,7 +31,7 @@ func TestACredentialThatNoHeaderCarriesIsRefused(t *testing.T) {
 	}
 }
 
-func TestACredentialIsChangedWhileItIsInUse(t *testing.T) {
+func TestSetCredential_DuringCalls(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func TestACredentialIsChangedWhileItIsInUse(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 50 {
-				if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+				if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -71,12 +71,12 @@ func TestACredentialIsChangedWhileItIsInUse(t *testing.T) {
 	if err := s.SetCredential("", "last"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil || seen["last"] != 1 {
+	if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil || seen["last"] != 1 {
 		t.Errorf("after the change: %v, %v", seen, err)
 	}
 }
 
-func TestACredentialIsInNoErrorAndInNoLog(t *testing.T) {
+func TestAuthHeader_CredentialIsNeverLogged(t *testing.T) {
 	const secret = "hunter2-Zürich" // also one of more than ASCII
 	answers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
@@ -97,7 +97,7 @@ func TestACredentialIsInNoErrorAndInNoLog(t *testing.T) {
 		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}
-		a, err := fetch(t, t.Context(), s, &booth{})
+		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestACredentialIsInNoErrorAndInNoLog(t *testing.T) {
 	}
 }
 
-func TestACallThatWaitedForItsPermitHasTheCredentialOfNow(t *testing.T) {
+func TestFetch_SendsCurrentCredential(t *testing.T) {
 	var key string
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		key = r.Header.Get("X-Api-Key")
@@ -122,7 +122,7 @@ func TestACallThatWaitedForItsPermitHasTheCredentialOfNow(t *testing.T) {
 	s := testSource(t, url, nil)
 	// Its permit lapsed, and it waited with its connection for another: minutes, while
 	// the credential is refused.
-	if _, err := fetch(t, t.Context(), s, &booth{onSpend: func(context.Context) error { return s.SetCredential("", "renewed") }}); err != nil {
+	if _, err := fetch(t, t.Context(), s, &testPermits{onSpend: func(context.Context) error { return s.SetCredential("", "renewed") }}); err != nil {
 		t.Fatal(err)
 	}
 	if key != "renewed" {
@@ -130,7 +130,7 @@ func TestACallThatWaitedForItsPermitHasTheCredentialOfNow(t *testing.T) {
 	}
 }
 
-func TestCredentialKeys_AreCaseSensitiveUnlessTheyIgnoreCase(t *testing.T) {
+func TestCredentialKeys_AreCaseSensitive(t *testing.T) {
 	for keys, want := range map[string]string{"acme/.*": "", "(?i)acme/.*": "staff"} {
 		c, err := newCredentials([]Credential{
 			{Name: "acme", SecretEnv: "A", Keys: keys, Visibility: "staff"},
@@ -139,10 +139,10 @@ func TestCredentialKeys_AreCaseSensitiveUnlessTheyIgnoreCase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, got := c.of("acme/x"); got != "staff" {
+		if _, got := c.forKey("acme/x"); got != "staff" {
 			t.Errorf("keys %q, acme/x: got visibility %q, want staff", keys, got)
 		}
-		if _, got := c.of("ACME/x"); got != want {
+		if _, got := c.forKey("ACME/x"); got != want {
 			t.Errorf("keys %q, ACME/x: got visibility %q, want %q", keys, got, want)
 		}
 	}

@@ -66,9 +66,9 @@ func newCredentials(all []Credential, auth Auth) (credentials, error) {
 
 var credentialName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 
-// of returns the names of the credentials that an entity is fetched with, and who may
+// forKey returns the names of the credentials that an entity is fetched with, and who may
 // see what they fetch. A source that lists none has one of the empty name.
-func (c credentials) of(key string) (names []string, visibility string) {
+func (c credentials) forKey(key string) (names []string, visibility string) {
 	if len(c.all) == 0 {
 		return []string{""}, ""
 	}
@@ -89,6 +89,6 @@ func (c credentials) of(key string) (names []string, visibility string) {
 // Visibility returns who may see what is fetched for an entity of that key; empty: every
 // reader.
 func (s *Source) Visibility(key string) string {
-	_, visibility := s.credentials.of(key)
+	_, visibility := s.credentials.forKey(key)
 	return visibility
 }

@@ -53,21 +53,21 @@ type Paging struct {
 	Cursor   string `yaml:"cursor,omitempty"`
 	Param    string `yaml:"param,omitempty"`
 	Variable string `yaml:"variable,omitempty"`
-	// Most is how many pages there may be; 0: 10. What has more is no content.
-	Most int `yaml:"most,omitempty"`
+	// MaxPages is how many pages there may be; 0: 10. What has more is no content.
+	MaxPages int `yaml:"maxPages,omitempty"`
 	// Items is where in a page's body its list stands, by a gjson path; empty: the body
 	// is the list.
 	Items string `yaml:"items,omitempty"`
 }
 
-const usualPages, mostPages = 10, 1000
+const defaultPageLimit, maxPageLimit = 10, 1000
 
-// MostPages returns how many pages there may be.
-func (p *Paging) MostPages() int {
-	if p.Most == 0 {
-		return usualPages
+// PageLimit returns how many pages there may be.
+func (p *Paging) PageLimit() int {
+	if p.MaxPages == 0 {
+		return defaultPageLimit
 	}
-	return p.Most
+	return p.MaxPages
 }
 
 func (p *Paging) check(method string, q *GraphQL) error {
@@ -82,8 +82,8 @@ func (p *Paging) check(method string, q *GraphQL) error {
 		return errors.New("paging: write either param or variable, which the cursor is sent as")
 	case p.Variable != "" && q == nil:
 		return errors.New("paging.variable: only a graphql query has variables; write param")
-	case p.Most < 0 || p.Most > mostPages:
-		return fmt.Errorf("paging.most: %d must be from 1 to %d", p.Most, mostPages)
+	case p.MaxPages < 0 || p.MaxPages > maxPageLimit:
+		return fmt.Errorf("paging.maxPages: %d must be from 1 to %d", p.MaxPages, maxPageLimit)
 	}
 	for name, path := range map[string]string{"cursor": p.Cursor, "items": p.Items} {
 		if err := announced.CheckPath(path); err != nil {
@@ -98,8 +98,8 @@ func (p *Paging) check(method string, q *GraphQL) error {
 	return nil
 }
 
-// document is a Document ready for use.
-type document struct {
+// compiledDocument is a Document ready for use.
+type compiledDocument struct {
 	Document
 	name        string
 	method      string
@@ -114,8 +114,8 @@ const maxResource = 128
 
 // compileDocument returns the document, or an error that begins with the wrong setting.
 // known says which placeholders there are.
-func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (document, error) {
-	d := document{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType}
+func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (compiledDocument, error) {
+	d := compiledDocument{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType}
 	used := func(setting string, names []string) error {
 		for _, name := range names {
 			if !known(name) {
@@ -162,16 +162,16 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 	return d, nil
 }
 
-// visible has what a text would be cut off at, such as a line's end, shown as a blank.
-func visible(r rune) rune {
+// replaceControl has what a text would be cut off at, such as a line's end, shown as a blank.
+func replaceControl(r rune) rune {
 	if isControl(r) {
 		return ' '
 	}
 	return r
 }
 
-// ownHeaders are set by what sends, or by settings of their own.
-var ownHeaders = []string{
+// reservedHeaders are set by what sends, or by settings of their own.
+var reservedHeaders = []string{
 	"Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host",
 	"If-Modified-Since", "If-None-Match", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
@@ -182,8 +182,8 @@ func checkHeaders(headers map[string]string, auth Auth) error {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case name == "" || !headerName.MatchString(name):
-			return fmt.Errorf("%s: %q can't be the name of a header", strings.Map(visible, name), name)
-		case slices.Contains(ownHeaders, canonical):
+			return fmt.Errorf("%s: %q can't be the name of a header", strings.Map(replaceControl, name), name)
+		case slices.Contains(reservedHeaders, canonical):
 			return fmt.Errorf("%s: this header is not to be set; it is made from the other settings", name)
 		case canonical == http.CanonicalHeaderKey(auth.Header):
 			return fmt.Errorf("%s: this header carries the credential; its value is where auth says", name)

@@ -28,7 +28,7 @@ var hostile = []string{
 	`a`, `"`, `","role":"admin`, `\`, `\"`, `\u0022`, "\n", "\x00", `{ocid}`, `}}`, `a&role=admin`, `a%26b`, `+`, `=`, "가", "\u2028", `</script>`, "\r\nX: y",
 }
 
-func TestAHostileKeyStaysWithinItsStringOfABody(t *testing.T) {
+func TestBody_HostileKeyStaysInItsString(t *testing.T) {
 	var got string
 	var kind string
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +104,7 @@ func TestAHostileKeyStaysWithinItsStringOfABody(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				b := &ends{}
+				b := &resultRecorder{}
 				if _, err := s.Fetch(t.Context(), p, b); err != nil || len(b.all) != 1 || b.all[0].Status != 200 {
 					t.Fatal(err, b.all)
 				}
@@ -118,7 +118,7 @@ func TestAHostileKeyStaysWithinItsStringOfABody(t *testing.T) {
 	}
 }
 
-func TestHeadersOfTheSourceAndOfADocumentTravel(t *testing.T) {
+func TestFetch_SendsConfiguredHeaders(t *testing.T) {
 	var got http.Header
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.Header
@@ -128,7 +128,7 @@ func TestHeadersOfTheSourceAndOfADocumentTravel(t *testing.T) {
 		c.Headers = map[string]string{"User-Agent": "me/1 (a@example.org)", "X-Version": "1"}
 		documentOf(Document{Path: "/p", Headers: map[string]string{"x-version": "2", "X-Entity": "id {key}", "Accept": "application/vnd.x+json"}})(c)
 	})
-	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+	if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -143,7 +143,7 @@ func TestHeadersOfTheSourceAndOfADocumentTravel(t *testing.T) {
 	}
 }
 
-func TestACallSaysWhatItIsChargedBy(t *testing.T) {
+func TestPlan_SetsResourceAndCost(t *testing.T) {
 	s := testSource(t, "http://upstream.example", documentOf(Document{
 		Path: "/p?q={ocid}", Method: "POST", Cost: map[string]int{"point": 5, "call": 0}, Resource: "search",
 	}))
@@ -157,12 +157,12 @@ func TestACallSaysWhatItIsChargedBy(t *testing.T) {
 	}
 }
 
-func TestAPOSTThatMayHaveArrivedIsNotSentAgain(t *testing.T) {
+func TestFetch_DoesNotResendPOST(t *testing.T) {
 	at, arrivals := flaky(t)
 	s := testSource(t, at, documentOf(Document{Path: "/p", Method: "POST", Body: `{"k":"{key}"}`}))
 	lost := 0
 	for round := range 50 {
-		b := &booth{}
+		b := &testPermits{}
 		before := arrivals.Load()
 		a, err := fetch(t, t.Context(), s, b)
 		if err != nil {
@@ -180,7 +180,7 @@ func TestAPOSTThatMayHaveArrivedIsNotSentAgain(t *testing.T) {
 	}
 }
 
-func TestAPOSTThatIsSentAgainIsWholeAndHasThePermitsCredential(t *testing.T) {
+func TestFetch_ResentPOSTIsComplete(t *testing.T) {
 	for name, auth := range map[string]Auth{"header": {Header: "X-Key"}, "query": {Query: "key"}} {
 		var mu sync.Mutex
 		var seen []string
@@ -201,7 +201,7 @@ func TestAPOSTThatIsSentAgainIsWholeAndHasThePermitsCredential(t *testing.T) {
 		}
 		defer s.Close()
 		turn := 0
-		b := &named{choose: func(c Call) string { turn++; return c.Credentials[(turn-1)%2] }}
+		b := &credentialPermits{choose: func(c Call) string { turn++; return c.Credentials[(turn-1)%2] }}
 		for range 20 {
 			if _, err := fetch(t, t.Context(), s, b); err != nil {
 				t.Fatal(err)
@@ -220,14 +220,14 @@ func TestAPOSTThatIsSentAgainIsWholeAndHasThePermitsCredential(t *testing.T) {
 	}
 }
 
-func TestARedirectOfAPOSTIsNotFollowed(t *testing.T) {
+func TestRedirect_OfPOSTIsNotFollowed(t *testing.T) {
 	var arrivals atomic.Int64
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		arrivals.Add(1)
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 	})
 	s := testSource(t, at, documentOf(Document{Path: "/p", Method: "POST", Body: `{}`}))
-	a, err := fetch(t, t.Context(), s, &booth{})
+	a, err := fetch(t, t.Context(), s, &testPermits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestARedirectOfAPOSTIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestADocumentThatCanNotBeIsRefused(t *testing.T) {
+func TestNew_RejectsInvalidDocument(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	post := func(d Document) Document { d.Method = "POST"; return d }
 	for want, d := range map[string]Document{
@@ -264,7 +264,7 @@ func TestADocumentThatCanNotBeIsRefused(t *testing.T) {
 		"doc.paging: write either param or variable":               {Paging: &Paging{Cursor: "next"}},
 		"doc.paging.variable: only a graphql query":                {Paging: &Paging{Cursor: "next", Variable: "x"}},
 		"doc.paging.variable: a is filled with the cursor":         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": 1}}, Paging: &Paging{Cursor: "next", Variable: "a"}},
-		"doc.paging.most: 1001 must be from 1 to 1000":             {Paging: &Paging{Link: true, Most: 1001}},
+		"doc.paging.maxPages: 1001 must be from 1 to 1000":         {Paging: &Paging{Link: true, MaxPages: 1001}},
 		"conditional: only a GET that has no paging can be asked":  {Paging: &Paging{Link: true}},
 		"conditional: only a GET that has no paging can be asked ": post(Document{}),
 	} {
@@ -283,7 +283,7 @@ func TestADocumentThatCanNotBeIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatDecidesTheContentChangesTheExtractVersion(t *testing.T) {
+func TestExtractVersion_DependsOnSettings(t *testing.T) {
 	version := func(d Document) int64 {
 		return extractVersion(Facet{Documents: map[string]Document{"doc": d}, Ignore: []string{"*.date"}})
 	}
@@ -317,7 +317,7 @@ func TestWhatDecidesTheContentChangesTheExtractVersion(t *testing.T) {
 		}
 		seen[got] = i
 	}
-	if version(Document{Paging: &Paging{Link: true}}) != version(Document{Method: "GET", Paging: &Paging{Link: true, Most: 5}}) {
+	if version(Document{Paging: &Paging{Link: true}}) != version(Document{Method: "GET", Paging: &Paging{Link: true, MaxPages: 5}}) {
 		t.Error("what does not decide the content changed the version")
 	}
 }

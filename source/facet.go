@@ -38,12 +38,12 @@ type Facet struct {
 	// (Cache-Control: public); otherwise only each reader's own may.
 	Public bool `yaml:"public"`
 
-	// Changes has each change of content told on the source's change topic.
-	Changes bool `yaml:"changes"`
+	// PublishChanges has each change of content told on the source's change topic.
+	PublishChanges bool `yaml:"publishChanges"`
 
-	FreshFor  time.Duration `yaml:"freshFor"`  // a snapshot checked within it is FRESH
-	AbsentFor time.Duration `yaml:"absentFor"` // an absence is believed that long
-	FailedFor time.Duration `yaml:"failedFor"` // after a dead letter nobody asks again for that long
+	FreshFor    time.Duration `yaml:"freshFor"`    // a snapshot checked within it is FRESH
+	NotFoundFor time.Duration `yaml:"notFoundFor"` // an absence is believed that long
+	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter nobody asks again for that long
 	// KeepFor is how long content is kept and served after its fetch, an absence after its
 	// check, and a status without a snapshot after its last failure; then they are deleted.
 	// 0: content without limit, the others for 7 days.
@@ -66,8 +66,8 @@ func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
 
-// LeavesOpen reports whether a param that is empty for the facet has no value in these.
-func (f Facet) LeavesOpen(params map[string]string) bool {
+// HasMissingParams reports whether a param that is empty for the facet has no value in these.
+func (f Facet) HasMissingParams(params map[string]string) bool {
 	for name, value := range f.Params {
 		if value == "" && params[name] == "" {
 			return true
@@ -76,8 +76,8 @@ func (f Facet) LeavesOpen(params map[string]string) bool {
 	return false
 }
 
-// Open returns those of the params that the facet leaves open; nil for none.
-func (f Facet) Open(params map[string]string) map[string]string {
+// EntityParams returns those of the params that the facet leaves open; nil for none.
+func (f Facet) EntityParams(params map[string]string) map[string]string {
 	var open map[string]string
 	for name, value := range params {
 		if own, known := f.Params[name]; known && own == "" && value != "" {
@@ -93,12 +93,12 @@ func (f Facet) Open(params map[string]string) map[string]string {
 // DefaultFacet returns the settings of a facet that says nothing else.
 func DefaultFacet() Facet {
 	return Facet{
-		KeyPattern: "[0-9A-Za-z_-]{1,80}",
-		FreshFor:   time.Hour,
-		AbsentFor:  time.Hour,
-		FailedFor:  6 * time.Hour,
-		Cooldown:   time.Minute,
-		Retry:      []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute},
+		KeyPattern:  "[0-9A-Za-z_-]{1,80}",
+		FreshFor:    time.Hour,
+		NotFoundFor: time.Hour,
+		FailedFor:   6 * time.Hour,
+		Cooldown:    time.Minute,
+		Retry:       []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute},
 	}
 }
 
@@ -111,18 +111,18 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 	return err
 }
 
-// facet is a Facet ready for use.
-type facet struct {
+// compiledFacet is a Facet ready for use.
+type compiledFacet struct {
 	Facet
 	key       *regexp.Regexp
-	documents []document // sorted by name
+	documents []compiledDocument // sorted by name
 	params    map[string]template
 	paths     *pathNode
 	version   int64
 }
 
-func compileFacet(config Facet, auth Auth) (*facet, error) {
-	f := &facet{Facet: config, params: map[string]template{}}
+func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
+	f := &compiledFacet{Facet: config, params: map[string]template{}}
 	pattern, err := regexp.Compile("^(?:" + config.KeyPattern + ")$")
 	if config.KeyPattern == "" {
 		return nil, errors.New("keyPattern: \"\" matches no key; leave it out for the usual one, or write one as in \"[0-9]{1,20}\"")
@@ -172,7 +172,7 @@ func compileFacet(config Facet, auth Auth) (*facet, error) {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"freshFor", config.FreshFor}, {"absentFor", config.AbsentFor}, {"failedFor", config.FailedFor}} {
+	}{{"freshFor", config.FreshFor}, {"notFoundFor", config.NotFoundFor}, {"failedFor", config.FailedFor}} {
 		if d.value <= 0 {
 			return nil, fmt.Errorf("%s: %v must be positive", d.name, d.value)
 		}
@@ -207,14 +207,14 @@ func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
 	for _, name := range names { // what is asked for by a path alone has the version that it always had
-		text = append(text, f.Documents[name].asks(name)...)
+		text = append(text, f.Documents[name].contentSettings(name)...)
 	}
 	sum := sha256.Sum256(text)
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
 }
 
-// asks writes what else than the path decides what a document holds; nothing: only that.
-func (d Document) asks(name string) string {
+// contentSettings writes what else than the path decides what a document holds; nothing: only that.
+func (d Document) contentSettings(name string) string {
 	method := cmp.Or(d.Method, http.MethodGet)
 	if method == http.MethodGet && d.GraphQL == nil && d.Paging == nil {
 		return ""

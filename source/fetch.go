@@ -18,8 +18,8 @@ type Permits interface {
 	Acquire(ctx context.Context, c Call) (Permit, error)
 }
 
-// Memory is what Permits may be besides: then bodies are read into memory only as it says.
-type Memory interface {
+// MemoryLimiter is what Permits may be besides: then bodies are read into memory only as it says.
+type MemoryLimiter interface {
 	// Grow waits until n more bytes of a body may be read into memory. It fails when ctx
 	// ends, and then the body is not read any further.
 	Grow(ctx context.Context, n int64) error
@@ -43,39 +43,39 @@ type Permit interface {
 	Answered()
 	// Finished is told when the whole answer has been read, or why there is none:
 	// once for each permit that was spent.
-	Finished(e Ended)
+	Finished(e CallResult)
 }
 
-// Answers are what came back for a Plan, bodies as they came: compressed, if the
+// Responses are what came back for a Plan, bodies as they came: compressed, if the
 // upstream compressed them. Read says what they mean.
-type Answers struct {
-	plan    *Plan
-	answers []answer
+type Responses struct {
+	plan      *Plan
+	responses []response
 	// Calls counts the requests that were sent, each on its own permit.
 	Calls int
 }
 
 // Bytes returns the size of the bodies in memory.
-func (a *Answers) Bytes() int {
+func (a *Responses) Bytes() int {
 	n := 0
-	for _, one := range a.answers {
+	for _, one := range a.responses {
 		n += one.bytes()
 	}
 	return n
 }
 
-type answer struct {
+type response struct {
 	status int
 	header http.Header
 	body   []byte
 	err    error // no whole answer came
 	permit Permit
 
-	more   []answer // the pages that follow
-	astray error    // why the redirect or the link to the next page was not followed
+	more    []response // the pages that follow
+	linkErr error      // why the redirect or the link to the next page was not followed
 }
 
-func (a answer) bytes() int {
+func (a response) bytes() int {
 	n := len(a.body)
 	for _, page := range a.more {
 		n += len(page.body)
@@ -84,8 +84,8 @@ func (a answer) bytes() int {
 }
 
 // failed reports whether the status alone shows that there is no content.
-func (a answer) failed() bool {
-	return a.err != nil || a.astray != nil || a.status != http.StatusOK || slices.ContainsFunc(a.more, answer.failed)
+func (a response) failed() bool {
+	return a.err != nil || a.linkErr != nil || a.status != http.StatusOK || slices.ContainsFunc(a.more, response.failed)
 }
 
 // ErrOversized is wrapped by the Outcome's Err when an answer, compressed or
@@ -97,8 +97,8 @@ var ErrOversized = errors.New("the answer is larger than maxBody")
 // or Permits refused. What has been sent runs to its end under the source's
 // timeout, also when ctx ends. Once one document's answer makes the others
 // useless, those not yet sent stay unsent.
-func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Answers, error) {
-	a := &Answers{plan: p, answers: make([]answer, len(p.requests))}
+func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Responses, error) {
+	a := &Responses{plan: p, responses: make([]response, len(p.requests))}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var (
@@ -108,14 +108,14 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Answers,
 	)
 	for i := range p.requests {
 		wg.Go(func() {
-			one, calls, err := s.document(ctx, p, p.requests[i], permits)
+			one, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
 			mu.Lock()
 			defer mu.Unlock()
 			a.Calls += calls
-			a.answers[i] = one
+			a.responses[i] = one
 			switch {
 			case errors.Is(err, errUseless):
-				a.answers[i].err = err
+				a.responses[i].err = err
 			case err != nil:
 				unsent = errors.Join(unsent, err)
 				stop(err)
@@ -134,11 +134,11 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Answers,
 // errUseless ends the documents that are not yet sent when another has failed.
 var errUseless = errors.New("not sent: another document of the entity failed first")
 
-// call makes one call, following one redirect on the same host, if it is a GET: what
+// callFollowingRedirect makes one call, following one redirect on the same host, if it is a GET: what
 // another one would do there nobody has said. The body of the answer may have room
 // bytes. at is what was asked last. An error means that a request which was needed was
 // not sent.
-func (s *Source) call(ctx context.Context, p *Plan, r request, room int64, permits Permits) (one answer, at request, calls int, err error) {
+func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, at documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int
 		one, sent, err = s.send(ctx, p, r, room, permits)
@@ -147,7 +147,7 @@ func (s *Source) call(ctx context.Context, p *Plan, r request, room int64, permi
 			return one, r, calls, err
 		}
 		var to *url.URL
-		if to, one.astray = s.elsewhere(r.url, one.header.Get("Location")); to == nil {
+		if to, one.linkErr = s.resolveLink(r.url, one.header.Get("Location")); to == nil {
 			break
 		}
 		r.url = to
@@ -155,10 +155,10 @@ func (s *Source) call(ctx context.Context, p *Plan, r request, room int64, permi
 	return one, r, calls, nil
 }
 
-// elsewhere returns the target of a redirect or a link. The credential must not leave
+// resolveLink returns the target of a redirect or a link. The credential must not leave
 // baseURL, so an error says why a target can't be followed: it is on another host, or
 // outside baseURL's path, where tenants may share a host. Nil and no error: there is none.
-func (s *Source) elsewhere(from *url.URL, location string) (*url.URL, error) {
+func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
 	if location == "" {
 		return nil, nil //nolint:nilnil // it leads nowhere
 	}
@@ -168,18 +168,18 @@ func (s *Source) elsewhere(from *url.URL, location string) (*url.URL, error) {
 		return nil, errors.New("leads to an address that can't be read")
 	case to.Scheme != from.Scheme || to.Host != from.Host || to.User != nil:
 		return nil, errors.New("leads to another host, where the credential must not go")
-	case !below(to, s.base):
+	case !isBelow(to, s.base):
 		return nil, fmt.Errorf("leads outside baseURL's path, %s, where the credential must not go; if it may, shorten baseURL and lengthen the documents' paths", s.base.EscapedPath())
 	}
 	if s.config.Auth.Query != "" { // an upstream may repeat it
-		to.RawQuery = withParameter(to.RawQuery, s.config.Auth.Query, "")
+		to.RawQuery = replaceParameter(to.RawQuery, s.config.Auth.Query, "")
 	}
 	return to, nil
 }
 
-// below reports whether a URL's path is the base's or below it, however a server reads it:
+// isBelow reports whether a URL's path is the base's or below it, however a server reads it:
 // some decode %2e%2e, take a backslash for a slash, or drop what follows a semicolon.
-func below(to, base *url.URL) bool {
+func isBelow(to, base *url.URL) bool {
 	root := trimSlash(base.EscapedPath())
 	if path := to.EscapedPath(); path != root && !strings.HasPrefix(path, root+"/") {
 		return false

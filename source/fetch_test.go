@@ -15,30 +15,30 @@ import (
 	"time"
 )
 
-// booth gives out permits and counts them.
-type booth struct {
+// testPermits gives out permits and counts them.
+type testPermits struct {
 	acquired, spent, released atomic.Int64
 	unfinished                atomic.Int64                    // calls of which the end was not told
 	limit                     int64                           // permits in all; 0: no limit
 	onSpend                   func(ctx context.Context) error // nil: granted
 }
 
-var errSoldOut = errors.New("no permit left")
+var errNoPermits = errors.New("no permit left")
 
-func (b *booth) Acquire(context.Context, Call) (Permit, error) {
+func (b *testPermits) Acquire(context.Context, Call) (Permit, error) {
 	if n := b.acquired.Add(1); b.limit > 0 && n > b.limit {
-		return nil, errSoldOut
+		return nil, errNoPermits
 	}
-	return &ticket{b: b}, nil
+	return &testPermit{b: b}, nil
 }
 
-type ticket struct {
-	b          *booth
+type testPermit struct {
+	b          *testPermits
 	once       sync.Once
 	unfinished atomic.Int32
 }
 
-func (t *ticket) Spend(ctx context.Context) error {
+func (t *testPermit) Spend(ctx context.Context) error {
 	if t.b.onSpend != nil {
 		if err := t.b.onSpend(ctx); err != nil {
 			return err
@@ -50,29 +50,29 @@ func (t *ticket) Spend(ctx context.Context) error {
 	return nil
 }
 
-func (t *ticket) Credential() string { return "" }
+func (t *testPermit) Credential() string { return "" }
 
-func (t *ticket) Written()  {}
-func (t *ticket) Answered() {}
+func (t *testPermit) Written()  {}
+func (t *testPermit) Answered() {}
 
 // Finished is told once of each permit that was spent.
-func (t *ticket) Finished(Ended) {
+func (t *testPermit) Finished(CallResult) {
 	if t.unfinished.Add(-1) < 0 {
 		panic("a permit was finished that was not spent, or once more")
 	}
 	t.b.unfinished.Add(-1)
 }
 
-func (t *ticket) Release() { t.once.Do(func() { t.b.released.Add(1) }) }
+func (t *testPermit) Release() { t.once.Do(func() { t.b.released.Add(1) }) }
 
-func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Answers, error) {
+func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Responses, error) {
 	t.Helper()
 	p, err := s.Plan(Request{Facet: "character", Key: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, err := s.Fetch(ctx, p, permits)
-	if b, ok := permits.(*booth); ok {
+	if b, ok := permits.(*testPermits); ok {
 		if n := b.unfinished.Load(); n != 0 {
 			t.Errorf("the end of %d calls was not told", n)
 		}
@@ -87,7 +87,7 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return server.URL
 }
 
-func TestAFetchSendsOnePermittedRequestAndBringsTheBodyAsItCame(t *testing.T) {
+func TestFetch_UsesOnePermitAndKeepsBody(t *testing.T) {
 	var arrivals atomic.Int64
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		arrivals.Add(1)
@@ -100,7 +100,7 @@ func TestAFetchSendsOnePermittedRequestAndBringsTheBodyAsItCame(t *testing.T) {
 		w.Header().Set("Content-Encoding", "gzip")
 		_, _ = w.Write([]byte("compressed bytes"))
 	})
-	b := &booth{}
+	b := &testPermits{}
 	a, err := fetch(t, t.Context(), testSource(t, url, nil), b)
 	if err != nil || a.Calls != 1 || a.Bytes() != len("compressed bytes") {
 		t.Fatalf("%+v, %v", a, err)
@@ -150,12 +150,12 @@ func flaky(t *testing.T, seen ...func(r *http.Request)) (url string, arrivals *a
 	return "http://" + l.Addr().String(), arrivals
 }
 
-func TestARequestThatTheTransportSendsAgainNeedsASecondPermit(t *testing.T) {
+func TestFetch_ResendNeedsSecondPermit(t *testing.T) {
 	url, arrivals := flaky(t)
 	s := testSource(t, url, nil)
 	defer s.Close()
 	for round := range 50 {
-		b := &booth{}
+		b := &testPermits{}
 		before := arrivals.Load()
 		a, err := fetch(t, t.Context(), s, b)
 		if err != nil {
@@ -173,23 +173,23 @@ func TestARequestThatTheTransportSendsAgainNeedsASecondPermit(t *testing.T) {
 	}
 }
 
-func TestWithoutASecondPermitNothingIsSentAgain(t *testing.T) {
+func TestFetch_NoResendWithoutPermit(t *testing.T) {
 	url, arrivals := flaky(t)
 	s := testSource(t, url, nil)
 	defer s.Close()
-	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+	if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil {
 		t.Fatal(err)
 	}
-	a, err := fetch(t, t.Context(), s, &booth{limit: 1})
+	a, err := fetch(t, t.Context(), s, &testPermits{limit: 1})
 	if err != nil || a.Calls != 1 || arrivals.Load() != 2 {
 		t.Errorf("%+v, %v after %d arrivals", a, err, arrivals.Load())
 	}
-	if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errSoldOut) {
+	if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errNoPermits) {
 		t.Errorf("outcome %+v", o)
 	}
 }
 
-func TestARefusedPermitSendsNothing(t *testing.T) {
+func TestFetch_NoPermitSendsNothing(t *testing.T) {
 	var arrivals, inFlight atomic.Int64
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		arrivals.Add(1)
@@ -205,7 +205,7 @@ func TestARefusedPermitSendsNothing(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for i := range 500 {
-				b := &booth{}
+				b := &testPermits{}
 				if i%5 != 0 { // now and then one goes through, so that connections are warm
 					b.onSpend = func(context.Context) error { return refusal }
 				}
@@ -226,7 +226,7 @@ func TestARefusedPermitSendsNothing(t *testing.T) {
 	}
 }
 
-func TestARedirectOnTheSameHostIsFollowedOnceWithItsOwnPermit(t *testing.T) {
+func TestRedirect_IsFollowedOnceWithOwnPermit(t *testing.T) {
 	elsewhere := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("a redirect led to another host, with credential %q", r.Header.Get("X-Api-Key"))
 	})
@@ -256,7 +256,7 @@ func TestARedirectOnTheSameHostIsFollowedOnceWithItsOwnPermit(t *testing.T) {
 	} {
 		location = c.location
 		arrivals.Store(0)
-		b := &booth{}
+		b := &testPermits{}
 		a, err := fetch(t, t.Context(), s, b)
 		if err != nil {
 			t.Fatal(err)
@@ -268,23 +268,23 @@ func TestARedirectOnTheSameHostIsFollowedOnceWithItsOwnPermit(t *testing.T) {
 	}
 }
 
-func TestACallOnItsWayIsNotCutOffWhenItsCallerStops(t *testing.T) {
+func TestFetch_SentCallOutlivesContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		stop() // the worker shuts down while the upstream is at work
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)
-	a, err := fetch(t, ctx, s, &booth{})
+	a, err := fetch(t, ctx, s, &testPermits{})
 	if err != nil || s.Read(a, time.Now()).Class != OK {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
 
-func TestWaitingForAPermitEndsWithItsCaller(t *testing.T) {
+func TestFetch_ContextEndsPermitWait(t *testing.T) {
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") })
 	ctx, stop := context.WithCancel(t.Context())
-	b := &booth{onSpend: func(ctx context.Context) error {
+	b := &testPermits{onSpend: func(ctx context.Context) error {
 		stop()
 		<-ctx.Done()
 		return ctx.Err()
@@ -294,7 +294,7 @@ func TestWaitingForAPermitEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestAnUpstreamThatHangsIsLeftAfterTheTimeout(t *testing.T) {
+func TestFetch_TimesOut(t *testing.T) {
 	gone := make(chan struct{})
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/body/item" {
@@ -310,7 +310,7 @@ func TestAnUpstreamThatHangsIsLeftAfterTheTimeout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := s.Fetch(t.Context(), p, &booth{})
+		a, err := s.Fetch(t.Context(), p, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,14 +321,14 @@ func TestAnUpstreamThatHangsIsLeftAfterTheTimeout(t *testing.T) {
 	}
 }
 
-func TestAnUpstreamThatCannotBeReachedTakesNoPermit(t *testing.T) {
+func TestFetch_FailedDialSpendsNoPermit(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = l.Close()
 	s := testSource(t, "http://"+l.Addr().String(), nil)
-	b := &booth{}
+	b := &testPermits{}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || a.Calls != 0 || b.spent.Load() != 0 || b.released.Load() != 1 {
 		t.Fatalf("%+v, %v, booth %d spent", a, err, b.spent.Load())
@@ -344,7 +344,7 @@ func threeDocuments(c *Config) {
 	c.Facets["character"] = f
 }
 
-func TestDocumentsAreFetchedAtTheSameTimeAndStoredByName(t *testing.T) {
+func TestFetch_DocumentsRunConcurrently(t *testing.T) {
 	var together sync.WaitGroup
 	together.Add(3)
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -353,7 +353,7 @@ func TestDocumentsAreFetchedAtTheSameTimeAndStoredByName(t *testing.T) {
 		_, _ = w.Write([]byte(`{"path":"` + r.URL.Path + `"}`))
 	})
 	s := testSource(t, url, threeDocuments)
-	b := &booth{}
+	b := &testPermits{}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || a.Calls != 3 || b.spent.Load() != 3 {
 		t.Fatalf("%+v, %v, %d permits", a, err, b.spent.Load())
@@ -364,12 +364,12 @@ func TestDocumentsAreFetchedAtTheSameTimeAndStoredByName(t *testing.T) {
 	}
 }
 
-func TestOneFailedDocumentFailsTheEntityAndSparesTheUnsentOnes(t *testing.T) {
+func TestFetch_FailedDocumentCancelsUnsent(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) })
 	s := testSource(t, url, threeDocuments)
 	first := make(chan struct{}, 1)
 	first <- struct{}{}
-	b := &booth{onSpend: func(ctx context.Context) error {
+	b := &testPermits{onSpend: func(ctx context.Context) error {
 		select {
 		case <-first: // one permit is there, the other two never come
 			return nil
@@ -381,12 +381,12 @@ func TestOneFailedDocumentFailsTheEntityAndSparesTheUnsentOnes(t *testing.T) {
 	if err != nil || a.Calls != 1 || b.spent.Load() != 1 || b.released.Load() != 2 {
 		t.Fatalf("%+v, %v; %d spent, %d given back", a, err, b.spent.Load(), b.released.Load())
 	}
-	if o := s.Read(a, time.Now()); o.Class != Absent || o.Status != 404 {
+	if o := s.Read(a, time.Now()); o.Class != NotFound || o.Status != 404 {
 		t.Errorf("%+v", o)
 	}
 }
 
-func TestTheStoredValidatorTravelsOnlyForConditionalFacets(t *testing.T) {
+func TestFetch_ValidatorNeedsConditionalFacet(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"v2"`)
 		w.Header().Set("Last-Modified", "Tue, 27 Jan 2026 12:00:00 GMT")
@@ -406,7 +406,7 @@ func TestTheStoredValidatorTravelsOnlyForConditionalFacets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := s.Fetch(t.Context(), p, &booth{})
+		a, err := s.Fetch(t.Context(), p, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,7 +417,7 @@ func TestTheStoredValidatorTravelsOnlyForConditionalFacets(t *testing.T) {
 	}
 }
 
-func TestAPermitThatWasSpentBringsItsAnswerWheneverItsCallerStops(t *testing.T) {
+func TestFetch_SpentPermitAlwaysGetsResponse(t *testing.T) {
 	var arrivals atomic.Int64
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		arrivals.Add(1)
@@ -427,7 +427,7 @@ func TestAPermitThatWasSpentBringsItsAnswerWheneverItsCallerStops(t *testing.T) 
 	answered := int64(0)
 	for i := range 2000 {
 		ctx, stop := context.WithCancel(t.Context())
-		b := &booth{onSpend: func(context.Context) error {
+		b := &testPermits{onSpend: func(context.Context) error {
 			go stop() // now, or a moment later
 			return nil
 		}}

@@ -14,10 +14,10 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// document fetches one document with all its pages, a permit each. An error means that
+// fetchDocument fetches one document with all its pages, a permit each. An error means that
 // a request which was needed was not sent.
-func (s *Source) document(ctx context.Context, p *Plan, r request, permits Permits) (first answer, calls int, err error) {
-	first, r, calls, err = s.call(ctx, p, r, int64(s.config.MaxBody), permits)
+func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, permits Permits) (first response, calls int, err error) {
+	first, r, calls, err = s.callFollowingRedirect(ctx, p, r, int64(s.config.MaxBody), permits)
 	if r.paging == nil || err != nil {
 		return first, calls, err
 	}
@@ -27,47 +27,47 @@ func (s *Source) document(ctx context.Context, p *Plan, r request, permits Permi
 	}
 	last := &first
 	for n := 1; ; n++ {
-		next, astray := s.after(r, *last, seen)
-		if next != nil && n == r.paging.MostPages() {
-			next, astray = nil, fmt.Errorf("there are more than %d pages; narrow what is asked for, or raise the document's paging.most", n)
+		next, astray := s.nextPage(r, *last, seen)
+		if next != nil && n == r.paging.PageLimit() {
+			next, astray = nil, fmt.Errorf("there are more than %d pages; narrow what is asked for, or raise the document's paging.maxPages", n)
 		}
 		if next == nil {
 			if astray != nil {
-				last.astray = astray
+				last.linkErr = astray
 			}
 			return first, calls, nil
 		}
-		one, at, sent, err := s.call(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
+		one, at, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
 		calls += sent
 		if err != nil {
-			return answer{}, calls, err
+			return response{}, calls, err
 		}
 		first.more = append(first.more, one)
 		last, r = &first.more[len(first.more)-1], at
 	}
 }
 
-// after returns what to ask for after a page; nil: it is the last one, or one that will
+// nextPage returns what to ask for after a page; nil: it is the last one, or one that will
 // be read as no content. An error means that there is a next page and no way to it.
-func (s *Source) after(r request, page answer, seen map[string]bool) (*request, error) {
+func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool) (*documentRequest, error) {
 	if page.err != nil || page.status != http.StatusOK {
 		return nil, nil //nolint:nilnil // nothing follows
 	}
-	w := walks.Get().(*walk)
+	w := workspaces.Get().(*workspace)
 	defer w.free()
 	w.plain.Reset()
 	if err := s.decompress(w, page); err != nil || s.classify(page.status, page.header, w.plain.Bytes()).class != OK {
 		return nil, nil //nolint:nilnil // the reading says what it is
 	}
-	if _, err := itemsOf(w.plain.Bytes(), r.paging.Items); err != nil {
+	if _, err := pageItems(w.plain.Bytes(), r.paging.Items); err != nil {
 		return nil, nil //nolint:nilnil // likewise
 	}
 	var to string
 	var err error
 	if r.paging.Link {
-		to, err = s.follow(&r, page)
+		to, err = s.nextByLink(&r, page)
 	} else {
-		to, err = r.continueAt(w.plain.Bytes())
+		to, err = r.nextByCursor(w.plain.Bytes())
 	}
 	switch {
 	case err != nil:
@@ -81,14 +81,14 @@ func (s *Source) after(r request, page answer, seen map[string]bool) (*request, 
 	return &r, nil
 }
 
-// follow points the request to where the answer's link leads, and returns what tells
+// nextByLink points the request to where the answer's link leads, and returns what tells
 // that page from others; empty: there is none.
-func (s *Source) follow(r *request, page answer) (string, error) {
+func (s *Source) nextByLink(r *documentRequest, page response) (string, error) {
 	link, err := nextLink(strings.Join(page.header.Values("Link"), ","))
 	if err != nil || link == "" {
 		return "", err
 	}
-	to, err := s.elsewhere(r.url, link)
+	to, err := s.resolveLink(r.url, link)
 	if err != nil {
 		return "", fmt.Errorf("the link to the next page %w", err)
 	}
@@ -96,8 +96,8 @@ func (s *Source) follow(r *request, page answer) (string, error) {
 	return to.RequestURI(), nil
 }
 
-// continueAt is the same by the cursor in a page's body.
-func (r *request) continueAt(body []byte) (string, error) {
+// nextByCursor is the same by the cursor in a page's body.
+func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 	path := r.paging.Cursor
 	// Of a GraphQL connection the last page has a cursor too, and beside it that it is the last.
 	if of, is := strings.CutSuffix(path, "endCursor"); is && gjson.GetBytes(body, of+"hasNextPage").Type == gjson.False {
@@ -125,15 +125,15 @@ func (r *request) continueAt(body []byte) (string, error) {
 		return cursor.Str, nil
 	}
 	to := *r.url
-	if to.RawQuery = withParameter(to.RawQuery, r.paging.Param, cursor.Str); len(to.RequestURI()) > maxTargetBytes {
+	if to.RawQuery = replaceParameter(to.RawQuery, r.paging.Param, cursor.Str); len(to.RequestURI()) > maxTargetBytes {
 		return "", errors.New("the cursor makes a path of more than 8 KiB")
 	}
 	r.url = &to
 	return cursor.Str, nil
 }
 
-// itemsOf returns the items of a page as they stand between the brackets of their list.
-func itemsOf(body []byte, path string) ([]byte, error) {
+// pageItems returns the items of a page as they stand between the brackets of their list.
+func pageItems(body []byte, path string) ([]byte, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
 	}

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// book serves items in pages of two, by a link, a cursor or the cursor of a query.
-type book struct {
+// pagedUpstream serves items in pages of two, by a link, a cursor or the cursor of a query.
+type pagedUpstream struct {
 	items    int
 	arrivals atomic.Int64
 	answer   func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // nil: none is special
 	last     string                                                                 // of the arrivals
 }
 
-func (b *book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *pagedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.arrivals.Add(1)
 	page := 1
 	body, _ := io.ReadAll(r.Body)
@@ -30,7 +30,7 @@ func (b *book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Variables struct{ After *string }
 	}
 	_ = json.Unmarshal(body, &query)
-	for _, text := range []string{r.URL.Query().Get("page"), strings.TrimPrefix(r.URL.Query().Get("after"), "&c="), value(query.Variables.After)} {
+	for _, text := range []string{r.URL.Query().Get("page"), strings.TrimPrefix(r.URL.Query().Get("after"), "&c="), deref(query.Variables.After)} {
 		if n, err := strconv.Atoi(text); err == nil {
 			page = n
 		}
@@ -61,7 +61,7 @@ func (b *book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func value(s *string) string {
+func deref(s *string) string {
 	if s == nil {
 		return ""
 	}
@@ -77,16 +77,16 @@ var (
 	pagings = map[string]Document{"link": byLink, "cursor": byCursor, "query": byQuery}
 )
 
-func TestTheContentIsTheItemsOfAllPagesInTheirOrder(t *testing.T) {
+func TestPaging_JoinsItemsInOrder(t *testing.T) {
 	for name, d := range pagings {
 		for _, items := range []int{0, 1, 2, 5, 20} {
-			b := &book{items: items}
+			b := &pagedUpstream{items: items}
 			s := testSource(t, serve(t, b.ServeHTTP), documentOf(d))
 			p, err := s.Plan(Request{Facet: "character", Key: `"a`})
 			if err != nil {
 				t.Fatal(err)
 			}
-			permits := &ends{}
+			permits := &resultRecorder{}
 			a, err := s.Fetch(t.Context(), p, permits)
 			if err != nil {
 				t.Fatal(err)
@@ -120,13 +120,13 @@ func TestTheContentIsTheItemsOfAllPagesInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestACredentialInTheQueryIsThatOfThePermitOnEveryPage(t *testing.T) {
-	b := &book{items: 3}
+func TestPaging_EachPageUsesPermitsCredential(t *testing.T) {
+	b := &pagedUpstream{items: 3}
 	s := testSource(t, serve(t, b.ServeHTTP), func(c *Config) { documentOf(byLink)(c); c.Auth = Auth{Query: "key"} })
 	if err := s.SetCredential("", "mine"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fetch(t, t.Context(), s, &booth{}); err != nil {
+	if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "GET /repositories/7/issues?link=&page=2&key=mine"; b.last != want {
@@ -134,8 +134,8 @@ func TestACredentialInTheQueryIsThatOfThePermitOnEveryPage(t *testing.T) {
 	}
 }
 
-func TestAPageIsKnownAgainWithoutTheCredential(t *testing.T) {
-	b := &book{answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
+func TestPaging_LoopIsFoundWithoutCredential(t *testing.T) {
+	b := &pagedUpstream{answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
 		w.Header().Set("Link", fmt.Sprintf("<http://%s/repos/a/issues?link=&key=%s>; rel=next", r.Host, r.URL.Query().Get("key")))
 		_, _ = w.Write([]byte("[]"))
 		return true
@@ -144,13 +144,13 @@ func TestAPageIsKnownAgainWithoutTheCredential(t *testing.T) {
 	if err := s.SetCredential("", "mine"); err != nil {
 		t.Fatal(err)
 	}
-	a, err := fetch(t, t.Context(), s, &booth{})
+	a, err := fetch(t, t.Context(), s, &testPermits{})
 	if err != nil || s.Read(a, time.Now()).Class != BadContent || b.arrivals.Load() != 1 {
 		t.Errorf("%+v, %v after %d arrivals", a, err, b.arrivals.Load())
 	}
 }
 
-func TestOnePageThatFailsDecidesForAll(t *testing.T) {
+func TestPaging_FailedPageDecides(t *testing.T) {
 	for name, d := range pagings {
 		for want, c := range map[string]struct {
 			class  Class
@@ -174,14 +174,14 @@ func TestOnePageThatFailsDecidesForAll(t *testing.T) {
 				}
 				return page == 2
 			}},
-			"page 1: the upstream answered 404": {Absent, func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+			"page 1: the upstream answered 404": {NotFound, func(w http.ResponseWriter, _ *http.Request, _ int) bool {
 				w.WriteHeader(http.StatusNotFound)
 				return true
 			}},
 		} {
-			b := &book{items: 9, answer: c.answer}
+			b := &pagedUpstream{items: 9, answer: c.answer}
 			s := testSource(t, serve(t, b.ServeHTTP), documentOf(d))
-			permits := &booth{}
+			permits := &testPermits{}
 			a, err := fetch(t, t.Context(), s, permits)
 			if err != nil {
 				t.Fatal(err)
@@ -195,15 +195,15 @@ func TestOnePageThatFailsDecidesForAll(t *testing.T) {
 	}
 }
 
-func TestWithoutAPermitForThePageNothingOfThemCounts(t *testing.T) {
-	b := &book{items: 9}
+func TestPaging_MissingPermitFailsFetch(t *testing.T) {
+	b := &pagedUpstream{items: 9}
 	s := testSource(t, serve(t, b.ServeHTTP), documentOf(byCursor))
-	if a, err := fetch(t, t.Context(), s, &booth{limit: 2}); !errors.Is(err, errSoldOut) || a != nil || b.arrivals.Load() != 2 {
+	if a, err := fetch(t, t.Context(), s, &testPermits{limit: 2}); !errors.Is(err, errNoPermits) || a != nil || b.arrivals.Load() != 2 {
 		t.Errorf("%+v, %v after %d arrivals", a, err, b.arrivals.Load())
 	}
 }
 
-func TestPagesThatDoNotEndAreNoContent(t *testing.T) {
+func TestPaging_EndlessPagesAreBadContent(t *testing.T) {
 	link := func(to string) func(w http.ResponseWriter, r *http.Request, page int) bool {
 		return func(w http.ResponseWriter, r *http.Request, page int) bool {
 			w.Header().Set("Link", strings.ReplaceAll(to, "HOST", r.Host))
@@ -218,14 +218,14 @@ func TestPagesThatDoNotEndAreNoContent(t *testing.T) {
 		}
 	}
 	three := byCursor
-	three.Paging = &Paging{Cursor: "next", Param: "after", Items: "of.list", Most: 3}
+	three.Paging = &Paging{Cursor: "next", Param: "after", Items: "of.list", MaxPages: 3}
 	for i, c := range []struct {
 		document Document
 		answer   func(w http.ResponseWriter, r *http.Request, page int) bool
 		calls    int64
 		want     string
 	}{
-		{byCursor, nil, 10, "page 10: there are more than 10 pages; narrow what is asked for, or raise the document's paging.most"},
+		{byCursor, nil, 10, "page 10: there are more than 10 pages; narrow what is asked for, or raise the document's paging.maxPages"},
 		{three, nil, 3, "page 3: there are more than 3 pages"},
 		{byLink, nil, 10, "page 10: there are more than 10 pages"},
 		{byCursor, page(`{"of":{"list":[]},"next":"x"}`), 2, "page 2: the page names one as the next that was there before"},
@@ -241,9 +241,9 @@ func TestPagesThatDoNotEndAreNoContent(t *testing.T) {
 		{byLink, link(`/a; rel=next`), 1, "page 1: the header Link can't be read"},
 		{byLink, link(`</a>; rel="next`), 1, "page 1: the header Link can't be read"},
 	} {
-		b := &book{items: 100, answer: c.answer}
+		b := &pagedUpstream{items: 100, answer: c.answer}
 		s := testSource(t, serve(t, b.ServeHTTP), documentOf(c.document))
-		a, err := fetch(t, t.Context(), s, &booth{})
+		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,11 +253,11 @@ func TestPagesThatDoNotEndAreNoContent(t *testing.T) {
 	}
 }
 
-func TestAllPagesTogetherMayBeAsLargeAsOneBody(t *testing.T) {
+func TestPaging_MaxBodyBoundsAllPages(t *testing.T) {
 	for limit, want := range map[Bytes]Class{2000: OK, 400: BadContent} {
-		b := &book{items: 20}
+		b := &pagedUpstream{items: 20}
 		s := testSource(t, serve(t, b.ServeHTTP), func(c *Config) { documentOf(byCursor)(c); c.MaxBody = limit })
-		a, err := fetch(t, t.Context(), s, &booth{})
+		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,9 +267,9 @@ func TestAllPagesTogetherMayBeAsLargeAsOneBody(t *testing.T) {
 	}
 	// The same, when they are small on the wire.
 	s := testSource(t, "http://upstream.example", func(c *Config) { documentOf(byLink)(c); c.MaxBody = 1000 })
-	page := answer{status: 200, header: compressed, body: gzipped(t, `["`+strings.Repeat("a", 600)+`"]`)}
+	page := response{status: 200, header: compressed, body: gzipped(t, `["`+strings.Repeat("a", 600)+`"]`)}
 	two := page
-	two.more = []answer{page}
+	two.more = []response{page}
 	if o := read(t, s, page); o.Class != OK {
 		t.Errorf("%+v", o)
 	}
@@ -278,7 +278,7 @@ func TestAllPagesTogetherMayBeAsLargeAsOneBody(t *testing.T) {
 	}
 }
 
-func FuzzALinkIsReadOrRefused(f *testing.F) {
+func FuzzNextLink(f *testing.F) {
 	for _, header := range []string{
 		`<https://a/?page=2>; rel="next", <https://a/?page=9>; rel="last"`, `<a>;rel=next`, `<a>; rel="prev next"; title="x\"y"`, `<a,b>;rel=next,`, `<a`, `<a>;;;=`, `>,<`, `<a>;rel="`,
 	} {

@@ -18,8 +18,8 @@ type pathNode struct {
 	other   *pathNode // by any other name
 }
 
-// everything keeps all, whatever stands where.
-var everything = func() *pathNode {
+// keepAll keeps all, whatever stands where.
+var keepAll = func() *pathNode {
 	n := &pathNode{kept: true}
 	n.other = n
 	return n

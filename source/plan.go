@@ -24,13 +24,13 @@ type Validator struct {
 
 // Plan is a Request made into calls; making one sends nothing.
 type Plan struct {
-	facet     *facet
+	facet     *compiledFacet
 	validator Validator
-	requests  []request // one a document, in the order of its documents
+	requests  []documentRequest // one a document, in the order of its documents
 }
 
-// request is what one document is fetched with.
-type request struct {
+// documentRequest is what one document is fetched with.
+type documentRequest struct {
 	call   Call
 	url    *url.URL
 	header map[string]string // besides those of every call
@@ -62,7 +62,7 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 		}
 		return f.params[name].fill(func(string) string { return r.Key })
 	}
-	credentials, _ := s.credentials.of(r.Key)
+	credentials, _ := s.credentials.forKey(r.Key)
 	if len(credentials) == 0 {
 		return nil, errNoCredential
 	}
@@ -73,7 +73,7 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 		}
 		params[name] = value(name)
 	}
-	p := &Plan{facet: f, requests: make([]request, len(f.documents))}
+	p := &Plan{facet: f, requests: make([]documentRequest, len(f.documents))}
 	if f.Conditional {
 		p.validator = r.Validator
 	}
@@ -83,7 +83,7 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 			Resource: d.Resource, Costs: d.Cost, Credentials: credentials,
 		}
 		var err error
-		if p.requests[i], err = s.request(d, c, value); err != nil {
+		if p.requests[i], err = s.buildRequest(d, c, value); err != nil {
 			return nil, fmt.Errorf("document %s: %w", d.name, err)
 		}
 	}
@@ -92,17 +92,17 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 
 var errNoCredential = errors.New("credentials: the key matches the keys of none of them; list one for it, or one without keys for all others")
 
-// request fills in what a document is fetched with.
-func (s *Source) request(d document, c Call, value func(name string) string) (request, error) {
-	r := request{call: c, paging: d.Paging, contentType: d.contentType, body: d.body.fill(value, noCursor)}
+// buildRequest fills in what a document is fetched with.
+func (s *Source) buildRequest(d compiledDocument, c Call, value func(name string) string) (documentRequest, error) {
+	r := documentRequest{call: c, paging: d.Paging, contentType: d.contentType, body: d.body.fill(value, noCursor)}
 	path, err := d.target.fill(value)
 	if err != nil {
-		return request{}, err
+		return documentRequest{}, err
 	}
 	base := *s.base
 	base.Path, base.RawPath = "", ""
 	if r.url, err = url.Parse(base.String() + trimSlash(s.base.EscapedPath()) + path); err != nil {
-		return request{}, err
+		return documentRequest{}, err
 	}
 	for name, text := range d.headers {
 		if r.header == nil {
@@ -110,7 +110,7 @@ func (s *Source) request(d document, c Call, value func(name string) string) (re
 		}
 		r.header[name] = text.fill(value)
 		if strings.ContainsFunc(r.header[name], isControl) {
-			return request{}, fmt.Errorf("a value puts a control character into the header %s", name)
+			return documentRequest{}, fmt.Errorf("a value puts a control character into the header %s", name)
 		}
 	}
 	if d.Paging != nil && d.Paging.Variable != "" {

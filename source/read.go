@@ -23,8 +23,8 @@ type Outcome struct {
 	Class Class
 	// Content is set when Class is OK; its owner releases it.
 	Content *Content
-	// Concealed counts how often Content had a credential in it, which was replaced.
-	Concealed int
+	// Redacted counts how often Content had a credential in it, which was replaced.
+	Redacted int
 	// Validator is what a single document was given to recognise it by.
 	Validator Validator
 	// The rest tells of the answer that decided the class, if it was not OK.
@@ -51,58 +51,58 @@ type Content struct {
 	// ExtractVersion tells apart what different settings of the facet extract.
 	ExtractVersion int64
 
-	walk *walk
+	workspace *workspace
 }
 
 // Release gives the memory of JSON back; JSON must not be used afterwards.
 func (c *Content) Release() {
-	if c.walk != nil {
-		c.walk.free()
-		c.JSON, c.walk = nil, nil
+	if c.workspace != nil {
+		c.workspace.free()
+		c.JSON, c.workspace = nil, nil
 	}
 }
 
-// sampleBytes is how much of an answer is kept for a dead letter.
-const sampleBytes = 16 << 10
+// maxSampleBytes is how much of an answer is kept for a dead letter.
+const maxSampleBytes = 16 << 10
 
-// walk is the memory of one reading, used again by the next.
-type walk struct {
+// workspace is the memory of one reading, used again by the next.
+type workspace struct {
 	canonical canonical
 	plain     bytes.Buffer // the decompressed body
 	gzip      gzip.Reader
 	wire      bytes.Reader
 	hash      hash.Hash
-	concealed int // credentials that were replaced in the content
+	redacted  int // credentials that were replaced in the content
 }
 
-var walks = sync.Pool{New: func() any { return &walk{hash: sha256.New()} }}
+var workspaces = sync.Pool{New: func() any { return &workspace{hash: sha256.New()} }}
 
-// maxIdleWalk bounds the memory that is kept for the next reading.
-const maxIdleWalk = 8 << 20
+// maxIdleWorkspace bounds the memory that is kept for the next reading.
+const maxIdleWorkspace = 8 << 20
 
-func (w *walk) free() {
+func (w *workspace) free() {
 	c := &w.canonical
 	members := (cap(c.members) + cap(c.moved)) * int(unsafe.Sizeof(member{}))
-	if cap(c.out)+cap(c.scratch)+w.plain.Cap()+members <= maxIdleWalk {
-		walks.Put(w)
+	if cap(c.out)+cap(c.scratch)+w.plain.Cap()+members <= maxIdleWorkspace {
+		workspaces.Put(w)
 	}
 }
 
 // Read says what the answers to a Plan mean and, if all are good, extracts their
 // content in one validated walk. It is pure: it depends on nothing but the
 // answers and the source's settings.
-func (s *Source) Read(a *Answers, now time.Time) Outcome {
-	w := walks.Get().(*walk)
+func (s *Source) Read(a *Responses, now time.Time) Outcome {
+	w := workspaces.Get().(*workspace)
 	c := &w.canonical
 	c.out, c.ignored, c.members = append(c.out[:0], '{'), c.ignored[:0], c.members[:0]
-	w.concealed = 0
+	w.redacted = 0
 	result := Outcome{Class: OK}
-	for i, one := range a.answers {
+	for i, one := range a.responses {
 		if errors.Is(one.err, errUseless) {
 			continue // another document decides
 		}
 		o := s.readDocument(w, a.plan, i, one, now)
-		if result.Class == OK || worst(result.Class, o.Class) != result.Class {
+		if result.Class == OK || moreSevere(result.Class, o.Class) != result.Class {
 			result = o
 		}
 	}
@@ -111,96 +111,96 @@ func (s *Source) Read(a *Answers, now time.Time) Outcome {
 		return result
 	}
 	c.out = append(c.out, '}')
-	content := &Content{JSON: c.out, ExtractVersion: a.plan.facet.version, walk: w}
+	content := &Content{JSON: c.out, ExtractVersion: a.plan.facet.version, workspace: w}
 	w.hash.Reset()
-	c.counted(func(part []byte) { w.hash.Write(part) })
+	c.forEachHashedPart(func(part []byte) { w.hash.Write(part) })
 	w.hash.Sum(content.Hash[:0])
-	result.Content, result.Concealed = content, w.concealed
-	if r := a.plan.requests[0]; len(a.answers) == 1 && r.call.Method == http.MethodGet && r.paging == nil {
-		h := a.answers[0].header
-		result.Validator = Validator{ETag: s.storable(h.Get("Etag")), LastModified: s.storable(h.Get("Last-Modified"))}
+	result.Content, result.Redacted = content, w.redacted
+	if r := a.plan.requests[0]; len(a.responses) == 1 && r.call.Method == http.MethodGet && r.paging == nil {
+		h := a.responses[0].header
+		result.Validator = Validator{ETag: s.storableValidator(h.Get("Etag")), LastModified: s.storableValidator(h.Get("Last-Modified"))}
 	}
 	return result
 }
 
-// storable returns a validator if it can be kept and sent again, or nothing: a
+// storableValidator returns a validator if it can be kept and sent again, or nothing: a
 // header may hold bytes that no database takes as text (RFC 9110 §5.5), or the credential.
-func (s *Source) storable(validator string) string {
+func (s *Source) storableValidator(validator string) string {
 	const longest = 1 << 10
-	if len(validator) > longest || s.repeats([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
+	if len(validator) > longest || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return ""
 	}
 	return validator
 }
 
 // readDocument decompresses, classifies and walks one document.
-func (s *Source) readDocument(w *walk, p *Plan, i int, one answer, now time.Time) Outcome {
+func (s *Source) readDocument(w *workspace, p *Plan, i int, one response, now time.Time) Outcome {
 	d := p.facet.documents[i]
 	if d.Paging != nil {
 		return s.readPages(w, p, d, one, now)
 	}
-	r := reading{s: s, w: w, name: d.name, answer: one, now: now}
-	o := r.understand(p.validator != Validator{})
+	r := responseReader{s: s, w: w, name: d.name, answer: one, now: now}
+	o := r.classify(p.validator != Validator{})
 	if o.Class != OK {
 		return o
 	}
-	if err := s.put(w, d.name, w.plain.Bytes(), p.facet.paths); err != nil {
-		return r.notContent(err)
+	if err := s.extractDocument(w, d.name, w.plain.Bytes(), p.facet.paths); err != nil {
+		return r.badContent(err)
 	}
 	return o
 }
 
 // readPages does so with one that comes in pages: all of them are read, or the first
 // that has failed decides.
-func (s *Source) readPages(w *walk, p *Plan, d document, first answer, now time.Time) Outcome {
+func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first response, now time.Time) Outcome {
 	list, size := []byte{'['}, 0
-	var r reading
+	var r responseReader
 	var o Outcome
-	for n, page := range append([]answer{first}, first.more...) {
-		r = reading{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), answer: page, now: now}
-		if o = r.understand(false); o.Class != OK {
+	for n, page := range append([]response{first}, first.more...) {
+		r = responseReader{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), answer: page, now: now}
+		if o = r.classify(false); o.Class != OK {
 			return o
 		}
-		items, err := itemsOf(w.plain.Bytes(), d.Paging.Items)
+		items, err := pageItems(w.plain.Bytes(), d.Paging.Items)
 		if err != nil {
-			return r.notContent(err)
+			return r.badContent(err)
 		}
 		if size += w.plain.Len(); size > int(s.config.MaxBody) {
-			return r.failed(verdict{class: BadContent}, ErrOversized)
+			return r.failure(classification{class: BadContent}, ErrOversized)
 		}
-		if page.astray != nil {
-			return r.failed(verdict{class: BadContent}, page.astray)
+		if page.linkErr != nil {
+			return r.failure(classification{class: BadContent}, page.linkErr)
 		}
 		if len(list) > 1 && len(items) > 0 {
 			list = append(list, ',')
 		}
 		list = append(list, items...)
 	}
-	if err := s.put(w, d.name, append(list, ']'), p.facet.paths); err != nil {
-		return r.notContent(err)
+	if err := s.extractDocument(w, d.name, append(list, ']'), p.facet.paths); err != nil {
+		return r.badContent(err)
 	}
 	return o
 }
 
-// reading is of one answer; its body is in w.plain once it is understood.
-type reading struct {
+// responseReader is of one answer; its body is in w.plain once it is understood.
+type responseReader struct {
 	s      *Source
-	w      *walk
+	w      *workspace
 	name   string
-	answer answer
+	answer response
 	now    time.Time
 }
 
-// understand decompresses and classifies the answer.
-func (r reading) understand(conditional bool) Outcome {
+// classify decompresses and classifies the answer.
+func (r responseReader) classify(conditional bool) Outcome {
 	s, one := r.s, r.answer
 	r.w.plain.Reset()
 	if one.err != nil && !errors.Is(one.err, ErrOversized) {
 		// Of an answer whose body was lost the status still counts: a 429 is one.
 		if one.status != 0 && one.status != http.StatusOK {
-			return r.failed(s.classify(one.status, one.header, nil), one.err)
+			return r.failure(s.classify(one.status, one.header, nil), one.err)
 		}
-		return r.failed(verdict{class: Transient}, one.err)
+		return r.failure(classification{class: Transient}, one.err)
 	}
 	err := one.err
 	if unpack := s.decompress(r.w, one); err == nil {
@@ -209,43 +209,43 @@ func (r reading) understand(conditional bool) Outcome {
 	v := s.classify(one.status, one.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {
 		err := fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status))
-		if one.astray != nil {
-			err = fmt.Errorf("%w, a redirect that %w", err, one.astray)
+		if one.linkErr != nil {
+			err = fmt.Errorf("%w, a redirect that %w", err, one.linkErr)
 		}
-		return r.failed(v, err)
+		return r.failure(v, err)
 	}
 	switch {
 	case errors.Is(err, ErrOversized):
-		return r.failed(verdict{class: BadContent}, ErrOversized)
+		return r.failure(classification{class: BadContent}, ErrOversized)
 	case err != nil:
-		return r.failed(verdict{class: Transient}, err) // broken on the way
+		return r.failure(classification{class: Transient}, err) // broken on the way
 	case v.class == NotModified && !conditional:
-		return r.failed(verdict{class: BadContent}, errors.New("the upstream answered 304, and was not asked conditionally"))
+		return r.failure(classification{class: BadContent}, errors.New("the upstream answered 304, and was not asked conditionally"))
 	}
 	return Outcome{Class: v.class, Status: one.status, Permit: one.permit}
 }
 
-// failed is what comes of an answer without content.
-func (r reading) failed(v verdict, err error) Outcome {
+// failure is what comes of an answer without content.
+func (r responseReader) failure(v classification, err error) Outcome {
 	plain, header := r.w.plain.Bytes(), r.answer.header
 	o := Outcome{
 		Class: v.class, Block: v.block, Wait: v.wait, Status: r.answer.status, Permit: r.answer.permit,
-		Err:    r.s.discreet(fmt.Errorf("document %s: %w", r.name, err)),
+		Err:    r.s.redactError(fmt.Errorf("document %s: %w", r.name, err)),
 		Sample: r.s.sample(plain),
 	}
 	if header != nil {
-		o.SampleType = string(r.s.concealed([]byte(header.Get("Content-Type"))))
+		o.SampleType = string(r.s.redact([]byte(header.Get("Content-Type"))))
 		o.RetryAfter = announced.RetryAfter(refusesAll(v.class), header, r.now)
 	}
 	return o
 }
 
-// notContent is what comes of one that can't be read.
-func (r reading) notContent(err error) Outcome {
+// badContent is what comes of one that can't be read.
+func (r responseReader) badContent(err error) Outcome {
 	if kind := r.answer.header.Get("Content-Type"); !strings.Contains(kind, "json") {
 		err = fmt.Errorf("%w (content type %q)", err, kind)
 	}
-	return r.failed(verdict{class: BadContent}, err)
+	return r.failure(classification{class: BadContent}, err)
 }
 
 // refusesAll reports whether an answer of the class refuses every call, and not only
@@ -253,7 +253,7 @@ func (r reading) notContent(err error) Outcome {
 func refusesAll(c Class) bool { return c == Quota || c == Maintenance || c == AuthRefused }
 
 // decompress puts the body into w.plain, at most MaxBody of it.
-func (s *Source) decompress(w *walk, one answer) error {
+func (s *Source) decompress(w *workspace, one response) error {
 	limit := int64(s.config.MaxBody)
 	switch encoding := one.header.Get("Content-Encoding"); encoding {
 	case "", "identity":
@@ -283,8 +283,8 @@ func (s *Source) decompress(w *walk, one answer) error {
 	}
 }
 
-// entry appends one document as a member of the root object.
-func (c *canonical) entry(name string, body []byte, root *pathNode) error {
+// appendEntry appends one document as a member of the root object.
+func (c *canonical) appendEntry(name string, body []byte, root *pathNode) error {
 	label := canonicalName(name)
 	child := root.member([]byte(label))
 	before, mark := len(c.out), len(c.ignored)
@@ -294,14 +294,14 @@ func (c *canonical) entry(name string, body []byte, root *pathNode) error {
 	start := len(c.out)
 	c.out = append(append(append(c.out, '"'), label...), '"', ':')
 	value := len(c.out)
-	if err := c.document(body, child); err != nil {
+	if err := c.appendDocument(body, child); err != nil {
 		return err
 	}
 	if child.drops(c.out[value]) {
 		c.out, c.ignored = c.out[:before], c.ignored[:mark]
 		return nil
 	}
-	c.note(child, start, mark)
+	c.markIgnored(child, start, mark)
 	return nil
 }
 
@@ -310,9 +310,9 @@ func isJSON(body []byte) bool { return checkJSON(body) == nil }
 // checkJSON says why a body is not one valid document, if it is none. It walks as the
 // reading does, whose depth is bounded: a hostile body can't exhaust the stack.
 func checkJSON(body []byte) error {
-	w := walks.Get().(*walk)
+	w := workspaces.Get().(*workspace)
 	defer w.free()
 	c := &w.canonical
 	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
-	return c.document(body, everything)
+	return c.appendDocument(body, keepAll)
 }

@@ -24,7 +24,7 @@ func gzipped(t testing.TB, text string) []byte {
 }
 
 // read reads answers as if they had been fetched.
-func read(t testing.TB, s *Source, answers ...answer) Outcome {
+func read(t testing.TB, s *Source, answers ...response) Outcome {
 	t.Helper()
 	for i := range answers {
 		if answers[i].header == nil {
@@ -35,7 +35,7 @@ func read(t testing.TB, s *Source, answers ...answer) Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.Read(&Answers{plan: p, answers: answers}, time.Unix(1_800_000_000, 0))
+	return s.Read(&Responses{plan: p, responses: answers}, time.Unix(1_800_000_000, 0))
 }
 
 func header(pairs ...string) http.Header {
@@ -48,11 +48,11 @@ func header(pairs ...string) http.Header {
 
 var compressed = header("Content-Encoding", "gzip", "Content-Type", "application/json")
 
-func TestContentIsTheSameHoweverItTravelled(t *testing.T) {
+func TestRead_IgnoresTransferEncoding(t *testing.T) {
 	s := testSource(t, "http://upstream.example", nil)
 	const text = ` {"b": 2, "a": 1} `
-	plain := read(t, s, answer{status: 200, body: []byte(text)})
-	packed := read(t, s, answer{status: 200, header: compressed, body: gzipped(t, text)})
+	plain := read(t, s, response{status: 200, body: []byte(text)})
+	packed := read(t, s, response{status: 200, header: compressed, body: gzipped(t, text)})
 	const want = `{"doc":{"a":1,"b":2}}`
 	if plain.Class != OK || packed.Class != OK || string(plain.Content.JSON) != want || string(packed.Content.JSON) != want {
 		t.Fatalf("%+v %+v", plain, packed)
@@ -62,7 +62,7 @@ func TestContentIsTheSameHoweverItTravelled(t *testing.T) {
 	}
 	packed.Content.Release()
 	packed.Content.Release() // harmless
-	if other := read(t, s, answer{status: 200, body: []byte(`{"a":1,"b":3}`)}); other.Content.Hash == plain.Content.Hash {
+	if other := read(t, s, response{status: 200, body: []byte(`{"a":1,"b":3}`)}); other.Content.Hash == plain.Content.Hash {
 		t.Error("one hash for two contents")
 	}
 	if string(plain.Content.JSON) != want {
@@ -70,15 +70,15 @@ func TestContentIsTheSameHoweverItTravelled(t *testing.T) {
 	}
 }
 
-func TestWhatIsIgnoredIsKeptAndDoesNotChangeTheHash(t *testing.T) {
+func TestRead_IgnoredPathsKeepHash(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) {
 		f := c.Facets["character"]
 		f.Ignore = []string{"*.date"}
 		c.Facets["character"] = f
 	})
-	one := read(t, s, answer{status: 200, body: []byte(`{"v":1,"date":"2026-01-27"}`)})
-	two := read(t, s, answer{status: 200, body: []byte(`{"date":null,"v":1}`)})
-	none := read(t, s, answer{status: 200, body: []byte(`{"v":1}`)})
+	one := read(t, s, response{status: 200, body: []byte(`{"v":1,"date":"2026-01-27"}`)})
+	two := read(t, s, response{status: 200, body: []byte(`{"date":null,"v":1}`)})
+	none := read(t, s, response{status: 200, body: []byte(`{"v":1}`)})
 	if one.Content.Hash != two.Content.Hash || one.Content.Hash != none.Content.Hash {
 		t.Error("an ignored path changed the hash")
 	}
@@ -86,36 +86,36 @@ func TestWhatIsIgnoredIsKeptAndDoesNotChangeTheHash(t *testing.T) {
 		t.Errorf("stored: %s", one.Content.JSON)
 	}
 	plain := testSource(t, "http://upstream.example", nil)
-	if v := read(t, plain, answer{status: 200, body: []byte(`{}`)}).Content.ExtractVersion; v == one.Content.ExtractVersion || v < 0 {
+	if v := read(t, plain, response{status: 200, body: []byte(`{}`)}).Content.ExtractVersion; v == one.Content.ExtractVersion || v < 0 {
 		t.Error("another setting of ignore has the same extract version")
 	}
 }
 
-func TestAnAnswerThatIsNotTheContentIsBadContentWithASample(t *testing.T) {
+func TestRead_BadContentHasSample(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) { c.MaxBody = 1000 })
 	bomb := gzipped(t, `"`+strings.Repeat("a", 1<<20)+`"`)
 	for name, c := range map[string]struct {
-		answer  answer
+		answer  response
 		want    Class
 		mention string
 		sample  string
 	}{
 		"HTML": {
-			answer{status: 200, header: header("Content-Type", "text/html"), body: []byte("<html>Sorry</html>")},
+			response{status: 200, header: header("Content-Type", "text/html"), body: []byte("<html>Sorry</html>")},
 			BadContent, `content type "text/html"`, "<html>Sorry</html>",
 		},
-		"cut off":       {answer{status: 200, body: []byte(`{"a":`)}, BadContent, "byte 5", `{"a":`},
-		"empty":         {answer{status: 200}, BadContent, "unexpected end", ""},
-		"a bomb":        {answer{status: 200, header: compressed, body: bomb}, BadContent, "maxBody", `"aaa`},
-		"too large":     {answer{status: 200, body: []byte(`"aaa`), err: ErrOversized}, BadContent, "maxBody", `"aaa`},
-		"broken gzip":   {answer{status: 200, header: compressed, body: gzipped(t, "{}")[:15]}, Transient, "gzip", "{}"},
-		"no gzip":       {answer{status: 200, header: compressed, body: []byte("{}")}, Transient, "gzip", ""},
-		"odd encoding":  {answer{status: 200, header: header("Content-Encoding", "br"), body: []byte("x")}, Transient, `"br"`, "x"},
-		"a 304":         {answer{status: 304}, BadContent, "not asked conditionally", ""},
-		"a lost 429":    {answer{status: 429, body: []byte("{"), err: errors.New("reset by peer")}, Quota, "reset", ""},
-		"a lost body":   {answer{status: 200, body: []byte("{"), err: errors.New("reset by peer")}, Transient, "reset", ""},
-		"a 404":         {answer{status: 404, header: compressed, body: gzipped(t, "not here")}, Absent, "404 Not Found", "not here"},
-		"a 500 of HTML": {answer{status: 500, body: []byte("<html>")}, Transient, "500", "<html>"},
+		"cut off":       {response{status: 200, body: []byte(`{"a":`)}, BadContent, "byte 5", `{"a":`},
+		"empty":         {response{status: 200}, BadContent, "unexpected end", ""},
+		"a bomb":        {response{status: 200, header: compressed, body: bomb}, BadContent, "maxBody", `"aaa`},
+		"too large":     {response{status: 200, body: []byte(`"aaa`), err: ErrOversized}, BadContent, "maxBody", `"aaa`},
+		"broken gzip":   {response{status: 200, header: compressed, body: gzipped(t, "{}")[:15]}, Transient, "gzip", "{}"},
+		"no gzip":       {response{status: 200, header: compressed, body: []byte("{}")}, Transient, "gzip", ""},
+		"odd encoding":  {response{status: 200, header: header("Content-Encoding", "br"), body: []byte("x")}, Transient, `"br"`, "x"},
+		"a 304":         {response{status: 304}, BadContent, "not asked conditionally", ""},
+		"a lost 429":    {response{status: 429, body: []byte("{"), err: errors.New("reset by peer")}, Quota, "reset", ""},
+		"a lost body":   {response{status: 200, body: []byte("{"), err: errors.New("reset by peer")}, Transient, "reset", ""},
+		"a 404":         {response{status: 404, header: compressed, body: gzipped(t, "not here")}, NotFound, "404 Not Found", "not here"},
+		"a 500 of HTML": {response{status: 500, body: []byte("<html>")}, Transient, "500", "<html>"},
 	} {
 		o := read(t, s, c.answer)
 		if o.Class != c.want || o.Err == nil || !strings.Contains(o.Err.Error(), c.mention) || !strings.HasPrefix(string(o.Sample), c.sample) ||
@@ -125,39 +125,39 @@ func TestAnAnswerThatIsNotTheContentIsBadContentWithASample(t *testing.T) {
 		if errors.Is(o.Err, ErrOversized) != strings.Contains(c.mention, "maxBody") {
 			t.Errorf("%s: errors.Is(%v, ErrOversized)", name, o.Err)
 		}
-		if len(o.Sample) > sampleBytes {
+		if len(o.Sample) > maxSampleBytes {
 			t.Errorf("%s: a sample of %d bytes", name, len(o.Sample))
 		}
 	}
 }
 
-func TestAValidatorThatCannotBeKeptIsDropped(t *testing.T) {
+func TestRead_DropsUnstorableValidator(t *testing.T) {
 	s := testSource(t, "http://upstream.example", nil)
 	for etag, want := range map[string]string{
 		`W/"v1"`: `W/"v1"`, "\"caf\xe9\"": "", "\"a\x01\"": "", "\"\x7f\"": "", `"` + strings.Repeat("x", 1<<10) + `"`: "",
 	} {
-		o := read(t, s, answer{status: 200, header: header("Etag", etag, "Last-Modified", etag), body: []byte("{}")})
+		o := read(t, s, response{status: 200, header: header("Etag", etag, "Last-Modified", etag), body: []byte("{}")})
 		if o.Class != OK || o.Validator != (Validator{want, want}) {
 			t.Errorf("%q became %+v", etag, o.Validator)
 		}
 	}
 }
 
-func TestTheWorstDocumentDecidesAnEntity(t *testing.T) {
+func TestRead_MostSevereDocumentDecides(t *testing.T) {
 	s := testSource(t, "http://upstream.example", threeDocuments)
-	ok := answer{status: 200, body: []byte("{}")}
+	ok := response{status: 200, body: []byte("{}")}
 	for _, c := range []struct {
 		statuses []int
 		want     Class
 	}{
 		{[]int{200, 200, 200}, OK},
-		{[]int{404, 200, 200}, Absent},
+		{[]int{404, 200, 200}, NotFound},
 		{[]int{404, 500, 200}, Transient}, // not gone: it could not be asked
 		{[]int{500, 429, 404}, Quota},
 		{[]int{200, 401, 429}, AuthRefused},
 		{[]int{422, 404, 204}, BadContent},
 	} {
-		var answers []answer
+		var answers []response
 		for _, status := range c.statuses {
 			one := ok
 			one.status = status
@@ -167,23 +167,23 @@ func TestTheWorstDocumentDecidesAnEntity(t *testing.T) {
 			t.Errorf("%v is %s, want %s", c.statuses, o.Class, c.want)
 		}
 	}
-	unsent := answer{err: errUseless}
-	if o := read(t, s, unsent, answer{status: 404}, unsent); o.Class != Absent {
+	unsent := response{err: errUseless}
+	if o := read(t, s, unsent, response{status: 404}, unsent); o.Class != NotFound {
 		t.Errorf("unsent documents made it %s (%v)", o.Class, o.Err)
 	}
 }
 
-func FuzzReadTakesAnyAnswer(f *testing.F) {
+func FuzzRead(f *testing.F) {
 	f.Add(200, "gzip", []byte("\x1f\x8b\x08"), "1")
 	f.Add(200, "", []byte(`{"a":[1,2,{"date":null}]}`), "")
 	f.Add(429, "identity", []byte("slow down"), "Fri, 15 Jan 2027 08:00:30 GMT")
 	s := testSource(f, "http://upstream.example", func(c *Config) { c.MaxBody = 1 << 16 })
 	f.Fuzz(func(t *testing.T, status int, encoding string, body []byte, after string) {
-		o := read(t, s, answer{status: status, body: body, header: header("Content-Encoding", encoding, "Retry-After", after)})
+		o := read(t, s, response{status: status, body: body, header: header("Content-Encoding", encoding, "Retry-After", after)})
 		if (o.Class == OK) != (o.Content != nil) || (o.Class != OK && o.Class != NotModified) != (o.Err != nil) {
 			t.Fatalf("%+v", o)
 		}
-		if o.RetryAfter < 0 || o.RetryAfter > 24*time.Hour || len(o.Sample) > sampleBytes {
+		if o.RetryAfter < 0 || o.RetryAfter > 24*time.Hour || len(o.Sample) > maxSampleBytes {
 			t.Fatalf("%+v", o)
 		}
 		if o.Content != nil {

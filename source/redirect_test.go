@@ -30,7 +30,7 @@ func TestRedirect_StaysBelowBaseURL(t *testing.T) {
 		location = to
 		arrivals.Store(0)
 		s := testSource(t, at+base, nil)
-		a, err := fetch(t, t.Context(), s, &booth{})
+		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,13 +65,13 @@ func TestRedirect_StaysBelowBaseURL(t *testing.T) {
 
 func TestPaging_LinkStaysBelowBaseURL(t *testing.T) {
 	for _, to := range outsideTenantA {
-		b := &book{items: 100, answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		b := &pagedUpstream{items: 100, answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
 			w.Header().Set("Link", "<"+strings.ReplaceAll(to, "HOST", r.Host)+">; rel=next")
 			_, _ = w.Write([]byte("[]"))
 			return true
 		}}
 		s := testSource(t, serve(t, b.ServeHTTP)+"/tenants/a", documentOf(Document{Path: "/issues", Paging: &Paging{Link: true}}))
-		a, err := fetch(t, t.Context(), s, &booth{})
+		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}

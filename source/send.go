@@ -16,10 +16,10 @@ import (
 // connection turns out to be closed, so the permit is asked for where every
 // sending passes: after a connection is obtained and before anything is written.
 // The body may have room bytes.
-func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permits Permits) (one answer, calls int, err error) {
+func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
-		return answer{}, 0, unsentCause(ctx, err)
+		return response{}, 0, unsentCause(ctx, err)
 	}
 	defer func() { permit.Release() }()
 
@@ -49,7 +49,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permi
 		if calls > 0 { // the transport sends it again: a second call, a second permit
 			waiting = call
 			if p := spent.Swap(nil); p != nil {
-				(*p).Finished(Ended{Err: errUnanswered})
+				(*p).Finished(CallResult{Err: errConnectionClosed})
 			}
 			again, err := permits.Acquire(call, r.call)
 			if err != nil {
@@ -93,12 +93,12 @@ func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permi
 	}
 	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), r.call.Method, r.url.String(), body)
 	if err != nil {
-		return answer{}, 0, err
+		return response{}, 0, err
 	}
-	s.dress(req, r, p.validator)
+	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			(*p).Finished(Ended{Status: one.status, Err: one.err, Notices: s.notices(one)})
+			(*p).Finished(CallResult{Status: one.status, Err: one.err, Notices: s.readNotices(one)})
 		}
 	}()
 
@@ -112,33 +112,33 @@ func (s *Source) send(ctx context.Context, p *Plan, r request, room int64, permi
 			refused = unsentCause(ctx, err)
 		}
 		if calls == 0 && refused != nil {
-			return answer{}, 0, refused
+			return response{}, 0, refused
 		}
-		return answer{err: s.discreet(plainError(call, err)), permit: last(&spent)}, calls, nil
+		return response{err: s.redactError(plainError(call, err)), permit: lastPermit(&spent)}, calls, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
-	one = answer{status: resp.StatusCode, header: resp.Header, permit: last(&spent)}
+	one = response{status: resp.StatusCode, header: resp.Header, permit: lastPermit(&spent)}
 	grow := func(int64) error { return nil }
-	if memory, bounded := permits.(Memory); bounded {
+	if memory, bounded := permits.(MemoryLimiter); bounded {
 		grow = func(n int64) error { return memory.Grow(call, n) }
 	}
 	one.body, one.err = readBody(resp, room, grow)
 	if one.err != nil {
-		one.err = s.discreet(plainError(call, one.err))
+		one.err = s.redactError(plainError(call, one.err))
 	}
 	return one, calls, nil
 }
 
-// last returns the permit that was spent last, or nil.
-func last(spent *atomic.Pointer[Permit]) Permit {
+// lastPermit returns the permit that was spent last, or nil.
+func lastPermit(spent *atomic.Pointer[Permit]) Permit {
 	if p := spent.Load(); p != nil {
 		return *p
 	}
 	return nil
 }
 
-// errUnanswered ends a call that the transport sends again by itself.
-var errUnanswered = errors.New("the connection was closed before there was an answer")
+// errConnectionClosed ends a call that the transport sends again by itself.
+var errConnectionClosed = errors.New("the connection was closed before there was an answer")
 
 var errTimeout = errors.New("no whole answer within the source's timeout")
 
@@ -158,7 +158,7 @@ func plainError(ctx context.Context, err error) error {
 	return err
 }
 
-func (s *Source) dress(req *http.Request, r request, v Validator) {
+func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 	req.Header.Set("User-Agent", "freshet")
 	req.Header.Set("Accept", "application/json")
 	if len(r.body) > 0 {
@@ -183,16 +183,16 @@ func (s *Source) dress(req *http.Request, r request, v Validator) {
 	}
 }
 
-// firstRead is how many bytes are made ready for a body before it is read. What an answer
+// minReadBuffer is how many bytes are made ready for a body before it is read. What an answer
 // says of its length may be false, so it is believed up to knownRead only.
-const firstRead, knownRead = 4 << 10, 64 << 10
+const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
 // readBody reads at most limit bytes, as they come on the wire. Memory is asked for before
 // it is used.
 func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
-	size := int64(firstRead)
+	size := int64(minReadBuffer)
 	if n := resp.ContentLength; n >= 0 && n <= limit {
-		size = min(n+1, knownRead) // one more, so that the end is seen
+		size = min(n+1, maxFirstReadBuffer) // one more, so that the end is seen
 	}
 	var body []byte
 	for {

@@ -63,7 +63,7 @@ type Source struct {
 	base        *url.URL
 	rules       []compiledRule
 	announced   announced.Rules
-	facets      map[string]*facet
+	facets      map[string]*compiledFacet
 	transport   *http.Transport
 }
 
@@ -74,7 +74,7 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
 // lists none by the empty name; where one is empty or missing none is sent. inFlight is the number of calls that are under way at once at most: as many
 // connections are kept open, since dialling delays a call past its permit.
 func New(name string, config Config, secrets map[string]string, inFlight int) (*Source, error) {
-	s := &Source{name: name, config: config, facets: map[string]*facet{}}
+	s := &Source{name: name, config: config, facets: map[string]*compiledFacet{}}
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 

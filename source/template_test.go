@@ -33,7 +33,7 @@ func testSource(t testing.TB, baseURL string, change func(*Config)) *Source {
 	return s
 }
 
-func FuzzAKeyNeverChangesThePathOrAParameter(f *testing.F) {
+func FuzzPlan_KeyStaysInItsPlaceholder(f *testing.F) {
 	for _, key := range []string{
 		"a", "..%2F", "%3F", "&", "../..", "a/b", "a?b=c", "a#b", "\x00\r\n", "%", "%2e%2e", "ocid=1&x", "가", "+", " ",
 		strings.Repeat("k", 10<<10), "a;b", `\`, "a%00b", "{key}", "\xff",
@@ -72,7 +72,7 @@ func FuzzAKeyNeverChangesThePathOrAParameter(f *testing.F) {
 	})
 }
 
-func TestARequestThatCannotBeMadeIsRefusedBeforeAnythingIsSent(t *testing.T) {
+func TestPlan_RejectsInvalidRequest(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) {
 		f := c.Facets["character"]
 		f.KeyPattern = "[a-z.]{1,9}|.{100,}"
@@ -94,7 +94,7 @@ func TestARequestThatCannotBeMadeIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-func TestARequestsOwnParamsWin(t *testing.T) {
+func TestPlan_RequestParamsOverrideFacet(t *testing.T) {
 	s := testSource(t, "http://upstream.example", nil)
 	for want, params := range map[string]map[string]string{
 		"/v1/k/item?ocid=k&date=":     nil,
@@ -107,7 +107,7 @@ func TestARequestsOwnParamsWin(t *testing.T) {
 	}
 }
 
-func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
+func TestNew_NamesWrongSetting(t *testing.T) {
 	facet := func(change func(*Facet)) func(*Config) {
 		return func(c *Config) {
 			f := c.Facets["character"]
@@ -128,17 +128,17 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 		"needs at least one":   func(c *Config) { c.Facets = nil },
 		"rules[0].class":       func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
 		"status alone":         func(c *Config) { c.Rules = []Rule{{Class: OK}} },
-		"rules[0].body: name":  func(c *Config) { c.Rules = []Rule{{Class: Absent, Body: &Match{}}} },
+		"rules[0].body: name":  func(c *Config) { c.Rules = []Rule{{Class: NotFound, Body: &Match{}}} },
 		"announced[1].reset": func(c *Config) {
 			c.Announced = []announced.Rule{{Policy: "a", Limit: "X"}, {Policy: "b", Reset: "a b"}}
 		},
 		"exclude each other": func(c *Config) {
-			c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
+			c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
 		"what is not there has no value": func(c *Config) {
-			c.Rules = []Rule{{Class: Absent, Body: &Match{Name: "a", Missing: true, Matches: "c"}}}
+			c.Rules = []Rule{{Class: NotFound, Body: &Match{Name: "a", Missing: true, Matches: "c"}}}
 		},
-		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: Absent, Header: &Match{Name: "a", Matches: "("}}} },
+		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Matches: "("}}} },
 		"facets.character.keyPattern":         facet(func(f *Facet) { f.KeyPattern = "(" }),
 		"keyPattern: \"\"":                    facet(func(f *Facet) { f.KeyPattern = "" }),
 		"params.ocid: only {key}":             facet(func(f *Facet) { f.Params = map[string]string{"ocid": "{other}"} }),
@@ -180,7 +180,7 @@ func TestAWrongSettingIsNamedWithWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestContentBelowTheGuardHasShrunk(t *testing.T) {
+func TestFacet_Shrunk(t *testing.T) {
 	for _, c := range []struct {
 		guard        float64
 		size, stored int
@@ -200,7 +200,7 @@ func TestContentBelowTheGuardHasShrunk(t *testing.T) {
 	}
 }
 
-func TestSizesAreReadAndWrittenAsPeopleDo(t *testing.T) {
+func TestBytes_MarshalText(t *testing.T) {
 	for text, want := range map[string]Bytes{"0": 0, "4096": 4096, "64KiB": 64 << 10, "128MiB": 128 << 20, "2GiB": 2 << 30, "3 MB": 3e6, "7B": 7} {
 		var b Bytes
 		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
@@ -220,10 +220,10 @@ func TestSizesAreReadAndWrittenAsPeopleDo(t *testing.T) {
 	}
 }
 
-func TestAnAnswerMeansWhatItsStatusSaysUnlessARuleKnowsBetter(t *testing.T) {
+func TestClassify_RulesBeforeStatus(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) {
 		c.Rules = []Rule{
-			{Status: 400, Body: &Match{Name: "error.name", Equals: "OPENAPI00003"}, Class: Absent},
+			{Status: 400, Body: &Match{Name: "error.name", Equals: "OPENAPI00003"}, Class: NotFound},
 			{Status: 400, Body: &Match{Name: "error.name", Matches: "^OPENAPI0001[01]$"}, Class: Maintenance},
 			{Status: 403, Header: &Match{Name: "x-blocked"}, Class: AuthRefused},
 			{ContentType: "text/html", Status: 503, Class: Maintenance},
@@ -245,9 +245,9 @@ func TestAnAnswerMeansWhatItsStatusSaysUnlessARuleKnowsBetter(t *testing.T) {
 		{301, "", "", Permanent},
 		{304, "", "", NotModified},
 		{400, "", "", Permanent},
-		{400, "", `{"error":{"name":"OPENAPI00003"}}`, Absent},
+		{400, "", `{"error":{"name":"OPENAPI00003"}}`, NotFound},
 		{400, "", `{"error":{"name":"OPENAPI000030"}}`, Permanent},
-		{404, "", `{"error":{"name":"OPENAPI00010"}}`, Absent},
+		{404, "", `{"error":{"name":"OPENAPI00010"}}`, NotFound},
 		{400, "", `{"error":{"name":"OPENAPI00010"}}`, Maintenance},
 		{401, "", "", AuthRefused},
 		{403, "", "", Permanent},
@@ -256,7 +256,7 @@ func TestAnAnswerMeansWhatItsStatusSaysUnlessARuleKnowsBetter(t *testing.T) {
 		{403, "X-RateLimit-Remaining:0", "", Quota},
 		{403, "X-RateLimit-Remaining:10", "", Permanent},
 		{408, "", "", Transient},
-		{410, "", "", Absent},
+		{410, "", "", NotFound},
 		{422, "", "", Permanent},
 		{425, "", "", Transient},
 		{429, "", "", Quota},

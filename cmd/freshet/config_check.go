@@ -151,7 +151,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 			}
 			fmt.Fprintf(to, "           a change of %s refreshes %s%s\n", facet, other, when)
 		}
-		if s.Facets[facet].Changes {
+		if s.Facets[facet].PublishChanges {
 			fmt.Fprintf(to, "           changes of %s are told on %s\n", facet, schemas.ChangeTopic(source))
 		}
 	}

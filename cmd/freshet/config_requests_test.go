@@ -27,7 +27,7 @@ sources:
           list:
             path: "/repos/{key}/issues"
             headers: {Accept: application/json}
-            paging: {link: true, most: 50}
+            paging: {link: true, maxPages: 50}
             resource: core
       project:
         documents:
@@ -108,9 +108,9 @@ func TestAMistakeInARequestIsShownWhereItStands(t *testing.T) {
 		{"wait: 60s", "wait: 30h", "sources.forge.rules[0].wait: 30h0m0s must be from 0 to 24h0m0s"},
 		{"User-Agent: \"me/1 (a@example.org)\"", "Host: x", "sources.forge.headers.Host: this header is not to be set"},
 		{"Accept: application/json", "Authorization: x", "sources.forge.facets.issues.documents.list.headers.Authorization: this header carries the credential"},
-		{"link: true, most: 50", "most: 50", "sources.forge.facets.issues.documents.list.paging: write either link: true"},
-		{"most: 50", "most: 5000", "sources.forge.facets.issues.documents.list.paging.most: 5000 must be"},
-		{"most: 50", "next: 50", `unknown field "next"`},
+		{"link: true, maxPages: 50", "maxPages: 50", "sources.forge.facets.issues.documents.list.paging: write either link: true"},
+		{"maxPages: 50", "maxPages: 5000", "sources.forge.facets.issues.documents.list.paging.maxPages: 5000 must be"},
+		{"maxPages: 50", "next: 50", `unknown field "next"`},
 		{"owner: \"{key}\",", "owner: \"{kye}\",", "sources.forge.facets.project.documents.items.graphql.variables: uses {kye}"},
 		{"variable: after", "variable: first", "sources.forge.facets.project.documents.items.paging.variable: first is filled"},
 		{"point: 5", "point: -5", "sources.forge.facets.project.documents.items.cost.point: -5 must not"},

@@ -185,7 +185,7 @@ func documented(f source.Facet) string {
 			how = append(how, "a POST")
 		}
 		if d.Paging != nil {
-			how = append(how, fmt.Sprintf("1 to %d pages, a call each", d.Paging.MostPages()))
+			how = append(how, fmt.Sprintf("1 to %d pages, a call each", d.Paging.PageLimit()))
 		}
 		if len(how) > 0 {
 			name += " (" + strings.Join(how, ", ") + ")"

@@ -12,7 +12,7 @@ sources:
     baseURL: https://api.example/v3
     quota: {policies: [{name: second, limit: 60, window: 1s}, {name: day, limit: 100000, window: day, timeZone: Asia/Seoul}]}
     facets:
-      progress: {params: {token: ""}, keepFor: 720h, changes: true, documents: {case: {path: "/case/{key}?t={token}"}}}
+      progress: {params: {token: ""}, keepFor: 720h, publishChanges: true, documents: {case: {path: "/case/{key}?t={token}"}}}
       general: {documents: {a: {path: "/a/{key}"}, b.c: {path: "/b/{key}"}}}
     prefetch: `
 

@@ -33,7 +33,7 @@ sources:
       progress:
         documents: {progress: {path: "/progress?case={key}&encCsNo={encCsNo}"}}
         params: {encCsNo: ""}
-        changes: true
+        publishChanges: true
       general:
         documents: {general: {path: "/general?case={key}&encCsNo={encCsNo}"}}
         params: {encCsNo: ""}

@@ -24,7 +24,7 @@ func TestGitHubsRefusalsAreTakenForWhatTheyAre(t *testing.T) {
 	}{
 		{"github-graphql", "contributions", "a", 200, "4000", `{"data":null,"errors":[{"message":"You have exceeded a secondary rate limit. Please wait."}]}`, source.Quota, source.BlockCredential, time.Minute},
 		{"github-graphql", "contributions", "a", 200, "0", `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded"}]}`, source.Quota, source.BlockResource, 0},
-		{"github-graphql", "contributions", "a", 200, "4000", `{"data":{"user":null},"errors":[{"type":"NOT_FOUND","message":"no such login"}]}`, source.Absent, "", 0},
+		{"github-graphql", "contributions", "a", 200, "4000", `{"data":{"user":null},"errors":[{"type":"NOT_FOUND","message":"no such login"}]}`, source.NotFound, "", 0},
 		{"github-graphql", "contributions", "a", 403, "4000", `{"message":"Resource not accessible by personal access token"}`, source.Permanent, "", 0},
 		{"github-rest", "user", "a", 403, "4000", `{"message":"You have exceeded a secondary rate limit."}`, source.Quota, source.BlockCredential, time.Minute},
 		{"github-rest", "user", "a", 403, "0", `{"message":"You have exceeded a secondary rate limit."}`, source.Quota, source.BlockCredential, time.Minute},
@@ -68,4 +68,4 @@ func (anyCall) Credential() string                                          { re
 func (anyCall) Release()                                                    {}
 func (anyCall) Written()                                                    {}
 func (anyCall) Answered()                                                   {}
-func (anyCall) Finished(source.Ended)                                       {}
+func (anyCall) Finished(source.CallResult)                                  {}

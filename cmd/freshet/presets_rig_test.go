@@ -214,7 +214,7 @@ func (p *presetPermit) Spend(ctx context.Context) error {
 	return nil
 }
 
-func (p *presetPermit) Finished(e source.Ended) { p.Ended(e) }
+func (p *presetPermit) Finished(e source.CallResult) { p.Ended(e) }
 
 // keys returns one of n keys at a time, numbers all.
 func keys(n int) func() string {

@@ -96,7 +96,7 @@ func TestPresetsLearnFromLateAnswersByAnotherClock(t *testing.T) {
 			if strings.HasPrefix(name, "github") {
 				how.speed = 80 // 100 in flight are no more
 			}
-			how.run(t, name, contract.Options{Latency: slow, Late: 700 * time.Millisecond, Skew: 37 * time.Second})
+			how.run(t, name, contract.Options{Latency: slow, MaxExtraLatency: 700 * time.Millisecond, Skew: 37 * time.Second})
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (w *weather) Kinds() []console.WeatherKind {
 // Now returns the name of the weather; empty if somebody has made one of their own by
 // the simulator's control API.
 func (w *weather) Now() string {
-	now := w.upstream.InForce()
+	now := w.upstream.CurrentControl()
 	for _, c := range conditions {
 		if reflect.DeepEqual(now, c.control()) {
 			return c.Name

@@ -56,7 +56,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	found := console.Entity{Entity: e, FreshFor: facet.FreshFor, AbsentFor: facet.AbsentFor, KeepFor: facet.KeepFor}
+	found := console.Entity{Entity: e, FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor}
 	empty := found
 	looks := []func() error{
 		func() error { return k.content(ctx, &found) },

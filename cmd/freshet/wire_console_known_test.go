@@ -66,7 +66,7 @@ func eachDatabaseWith(t *testing.T, change func(*parts), test func(f *facts)) {
 func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 	eachDatabase(t, func(f *facts) {
 		facet := f.config.Sources[builtIn].Facets["character"]
-		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, AbsentFor: facet.AbsentFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: one("a")}}
+		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: one("a")}}
 		got := f.look("a", anybody)
 		if len(got.Letters) == 0 {
 			got.Letters = nil

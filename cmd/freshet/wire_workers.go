@@ -163,7 +163,7 @@ func charged(c source.Call) limiter.Call {
 type admission struct{ *limiter.Permit }
 
 // Ended tells the limiter how the call ended.
-func (a admission) Ended(e source.Ended) { a.Permit.Ended(e.Status, e.Notices) }
+func (a admission) Ended(e source.CallResult) { a.Permit.Ended(e.Status, e.Notices) }
 
 // retryDoor lets scheduled retries ask the producer.
 type retryDoor struct{ *producer.Producer }

@@ -111,7 +111,7 @@ func (unlimited) Spend(context.Context) error { return nil }
 func (unlimited) Release()                    {}
 func (unlimited) Written()                    {}
 func (unlimited) Credential() string          { return "" }
-func (unlimited) Finished(source.Ended)       {}
+func (unlimited) Finished(source.CallResult)  {}
 func (unlimited) Answered()                   {}
 
 // ReferenceSource returns the reference source, with a simulator of its own in this process

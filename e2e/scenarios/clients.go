@@ -49,7 +49,7 @@ func expiredSnapshots() harness.Stored {
 func clientFaults() []simulator.Fault {
 	times := func(n int) *int { return &n }
 	return []simulator.Fault{
-		{Key: "^gone-", Kind: simulator.Absent},
+		{Key: "^gone-", Kind: simulator.NotFound},
 		{Key: "^refused-", Kind: simulator.BadParameter},
 		{Key: "^page-", Kind: simulator.HTML200},
 		{Key: "^later-", Kind: simulator.InternalError, Count: times(6)},

@@ -35,8 +35,8 @@ func observe(ctx context.Context, s *site, o options) error {
 	s.Token = rand.Text() + rand.Text() // so that what clients may ask for is counted too
 	// So that everything happens within seconds.
 	s.Edits = []string{
-		"freshFor: 1h", "freshFor: 10s", "absentFor: 1h", "absentFor: 10s", "failedFor: 6h", "failedFor: 10m",
-		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    changes: true\n    keepFor:",
+		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",
+		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    publishChanges: true\n    keepFor:",
 		`{mode: adaptive, notBefore: "02:00", timeZone: Asia/Seoul}`, "{triggers: {" + small + ": {backoff: 0s}}}",
 	}
 	if err := s.Prepare(ctx, map[string]string{facet: "basic", small: "basic"}, "--latency", "5ms-50ms"); err != nil {

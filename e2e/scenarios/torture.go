@@ -63,7 +63,7 @@ func (s *site) runTorture(ctx context.Context, seed uint64, strikes []step) (*to
 	began := time.Now()
 	// So that everything happens within seconds, and what piles up meets the limit.
 	s.Edits = []string{
-		"freshFor: 1h", "freshFor: 10s", "absentFor: 1h", "absentFor: 5s", "failedFor: 6h", "failedFor: 10m",
+		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 5s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "timeout: 10s", "timeout: 3s",
 		"limit: 500, window: 1s, target: 450, highReserve: 100", fmt.Sprintf("limit: %d, window: 1s, target: %d, highReserve: %d",
 			tortureLimit, tortureLimit*9/10, tortureLimit/4),

@@ -35,9 +35,9 @@ type Options struct {
 	// Latency is waited between judging a call and answering it, evenly drawn.
 	// What is refused is answered at once.
 	Latency simulator.Range
-	// Late holds back every answer for up to so long in addition. What headers and
+	// MaxExtraLatency holds back every answer for up to so long in addition. What headers and
 	// bodies say is as of when the call was judged.
-	Late time.Duration
+	MaxExtraLatency time.Duration
 	// Skew is by how much the upstream's clock is ahead: its Date, its epochs and
 	// where its days begin.
 	Skew time.Duration
@@ -49,17 +49,17 @@ type Options struct {
 
 // contract is one API. Its functions are called under the upstream's lock.
 type contract struct {
-	// demands says what a call is charged, in the order in which it is refused.
-	demands func(*call) []demand
-	// announce writes what every answer says of the quotas; nil for nothing.
-	announce func(http.Header, *verdict)
-	refuse   func(*call, *verdict) reply
-	answer   func(*call, *verdict) reply
-	// penalise says what a call is charged for its answer; nil for nothing.
-	penalise func(*call, reply) []demand
+	// charges says what a call is charged, in the order in which it is refused.
+	charges func(*call) []charge
+	// setHeaders writes what every answer says of the quotas; nil for nothing.
+	setHeaders func(http.Header, *decision)
+	refuse     func(*call, *decision) reply
+	respond    func(*call, *decision) reply
+	// chargeForReply says what a call is charged for its answer; nil for nothing.
+	chargeForReply func(*call, reply) []charge
 }
 
-var contracts = map[string]func(*maker) contract{
+var contracts = map[string]func(*policyMaker) contract{
 	"court": court, "data-go-kr": dataGoKr, "discord": discord, "github-graphql": githubGraphQL, "github-rest": githubREST,
 	"hubspot": hubspot, "ietf": ietf, "jira": jira, "nexon-development": nexonDevelopment, "nexon-service": nexonService,
 	"openai": openai, "reddit": reddit, "riot": riot, "shopify-graphql": shopifyGraphQL, "shopify-rest": shopifyREST, "stripe": stripe,
@@ -71,12 +71,12 @@ func Names() []string { return slices.Sorted(maps.Keys(contracts)) }
 // Upstream is an http.Handler that is safe for concurrent use. It starts no
 // goroutine.
 type Upstream struct {
-	o        Options
+	options  Options
 	contract contract
-	maker    *maker
+	maker    *policyMaker
 
 	mu          sync.Mutex
-	accounts    map[holder]*account
+	accounts    map[accountKey]*account
 	inFlight    int
 	refusals    map[string]int
 	violations  []string
@@ -99,121 +99,121 @@ func New(name string, o Options) (*Upstream, error) {
 	if o.Speed < 0 {
 		return nil, fmt.Errorf("speed is %v; it must be above 0, and 60 makes a minute of an hour", o.Speed)
 	}
-	if o.Latency.Min < 0 || o.Latency.Max < o.Latency.Min || o.Late < 0 {
-		return nil, fmt.Errorf("latency is %v to %v and late %v; they need 0 <= min <= max and 0 <= late", o.Latency.Min, o.Latency.Max, o.Late)
+	if o.Latency.Min < 0 || o.Latency.Max < o.Latency.Min || o.MaxExtraLatency < 0 {
+		return nil, fmt.Errorf("latency is %v to %v and late %v; they need 0 <= min <= max and 0 <= late", o.Latency.Min, o.Latency.Max, o.MaxExtraLatency)
 	}
-	if err := fits(o.Misbehave, name); err != nil {
+	if err := checkSwitches(o.Misbehave, name); err != nil {
 		return nil, err
 	}
-	m := &maker{speed: o.Speed, seed: o.Seed, switches: o.Misbehave, rng: rand.New(rand.NewPCG(o.Seed, 0))}
-	u := &Upstream{o: o, maker: m, contract: build(m), accounts: make(map[holder]*account), refusals: make(map[string]int)}
+	m := &policyMaker{speed: o.Speed, seed: o.Seed, switches: o.Misbehave, rng: rand.New(rand.NewPCG(o.Seed, 0))}
+	u := &Upstream{options: o, maker: m, contract: build(m), accounts: make(map[accountKey]*account), refusals: make(map[string]int)}
 	return u, nil
 }
 
-// demand is what a call is charged by one policy.
-type demand struct {
+// charge is what a call is charged by one policy.
+type charge struct {
 	policy *policy
 	scope  string
 	cost   float64
 	need   float64 // what must be there, if that is more than the cost
 }
 
-// holder says whose units of which policy they are.
-type holder struct {
+// accountKey says whose units of which policy they are.
+type accountKey struct {
 	policy *policy
 	scope  string
 }
 
 // account is what a scope has of a policy, and the record of what it took.
 type account struct {
-	holder
+	accountKey
 	counter counter
-	log     []entry
+	log     []logEntry
 }
 
 func (u *Upstream) account(p *policy, scope string) *account {
-	h := holder{p, strings.Clone(scope)}
+	h := accountKey{p, strings.Clone(scope)}
 	a := u.accounts[h]
 	if a == nil {
-		a = &account{holder: h, counter: p.counter()}
+		a = &account{accountKey: h, counter: p.counter()}
 		u.accounts[h] = a
 	}
 	return a
 }
 
-// standing is how an account stands when a call has been judged.
-type standing struct {
-	policy  *policy
-	left    float64
-	reset   time.Time // when it is whole again, or its window ends
-	opens   time.Time // of what refuses: when it would not
-	refuses bool
+// accountState is how an account stands when a call has been judged.
+type accountState struct {
+	policy      *policy
+	remaining   float64
+	reset       time.Time // when it is whole again, or its window ends
+	availableAt time.Time // of what refuses: when it would not
+	exceeded    bool
 }
 
 // used is what the account has given.
-func (s standing) used() float64 { return s.policy.limit - s.left }
+func (s accountState) used() float64 { return s.policy.limit - s.remaining }
 
-// verdict is what was decided about a call.
-type verdict struct {
+// decision is what was decided about a call.
+type decision struct {
 	at        time.Time
-	standings []standing // by the order of the demands
-	refused   *standing  // the first that refuses; nil if the call is accepted
+	states    []accountState // by the order of the demands
+	refusedBy *accountState  // the first that refuses; nil if the call is accepted
 }
 
-// of returns how the account of a policy stands.
-func (v *verdict) of(p *policy) *standing {
-	for i := range v.standings {
-		if v.standings[i].policy == p {
-			return &v.standings[i]
+// state returns how the account of a policy stands.
+func (v *decision) state(p *policy) *accountState {
+	for i := range v.states {
+		if v.states[i].policy == p {
+			return &v.states[i]
 		}
 	}
 	return nil
 }
 
-// wait is how long until nothing that refuses would.
-func (v *verdict) wait() time.Duration {
+// untilAvailable is how long until nothing that refuses would.
+func (v *decision) untilAvailable() time.Duration {
 	var longest time.Duration
-	for _, s := range v.standings {
-		if s.refuses {
-			longest = max(longest, s.opens.Sub(v.at))
+	for _, s := range v.states {
+		if s.exceeded {
+			longest = max(longest, s.availableAt.Sub(v.at))
 		}
 	}
 	return longest
 }
 
-// judge takes all that a call demands or, when any of it isn't there, nothing
+// decide takes all that a call demands or, when any of it isn't there, nothing
 // but what strict policies charge for a refusal.
-func (u *Upstream) judge(c *call, demands []demand) *verdict {
-	v := &verdict{at: c.at, standings: make([]standing, len(demands))}
+func (u *Upstream) decide(c *call, demands []charge) *decision {
+	v := &decision{at: c.at, states: make([]accountState, len(demands))}
 	for i, d := range demands {
 		a := u.account(d.policy, d.scope)
-		s := standing{policy: d.policy, opens: c.at}
-		if need := max(d.need, d.cost); a.counter.left(c.at) < need-tolerance {
-			s.refuses, s.opens = true, a.counter.opens(c.at, need)
+		s := accountState{policy: d.policy, availableAt: c.at}
+		if need := max(d.need, d.cost); a.counter.remaining(c.at) < need-tolerance {
+			s.exceeded, s.availableAt = true, a.counter.availableAt(c.at, need)
 		}
-		v.standings[i] = s
-		if s.refuses && v.refused == nil {
-			v.refused = &v.standings[i]
+		v.states[i] = s
+		if s.exceeded && v.refusedBy == nil {
+			v.refusedBy = &v.states[i]
 		}
 	}
 	for i, d := range demands {
-		a, s := u.account(d.policy, d.scope), &v.standings[i]
-		if v.refused == nil || d.policy.strict {
+		a, s := u.account(d.policy, d.scope), &v.states[i]
+		if v.refusedBy == nil || d.policy.strict {
 			a.counter.take(c.at, d.cost)
 		}
-		if v.refused == nil || d.policy.strict || s.refuses {
-			a.note(c.at, d.cost, v.refused != nil)
+		if v.refusedBy == nil || d.policy.strict || s.exceeded {
+			a.record(c.at, d.cost, v.refusedBy != nil)
 		}
-		s.left, s.reset = max(0, a.counter.left(c.at)), a.counter.reset(c.at)
+		s.remaining, s.reset = max(0, a.counter.remaining(c.at)), a.counter.reset(c.at)
 	}
 	return v
 }
 
-// settle adds what is known only with the answer, and gives back what was held.
-func (u *Upstream) settle(at time.Time, demands []demand) {
+// applyCharges adds what is known only with the answer, and gives back what was held.
+func (u *Upstream) applyCharges(at time.Time, demands []charge) {
 	for _, d := range demands {
 		a := u.account(d.policy, d.scope)
 		a.counter.take(at, d.cost)
-		a.note(at, d.cost, false)
+		a.record(at, d.cost, false)
 	}
 }

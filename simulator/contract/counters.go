@@ -10,40 +10,40 @@ const tolerance = 1e-6
 
 // counter enforces one policy for one scope. Times never run backwards.
 type counter interface {
-	// left is how many units may be taken.
-	left(at time.Time) float64
+	// remaining is how many units may be taken.
+	remaining(at time.Time) float64
 	// take takes units, also those that are not there; negative ones are given
 	// back.
 	take(at time.Time, units float64)
 	// reset is when all units are there again if none is taken.
 	reset(at time.Time) time.Time
-	// opens is when so many units are there if none is taken before.
-	opens(at time.Time, units float64) time.Time
+	// availableAt is when so many units are there if none is taken before.
+	availableAt(at time.Time, units float64) time.Time
 }
 
 func (p *policy) counter() counter {
 	switch p.kind {
 	case fixed, aligned:
-		return &windowed{policy: p}
+		return &windowCounter{policy: p}
 	case bucket:
-		return &stock{policy: p, held: p.limit}
-	case places:
-		return &seats{policy: p}
-	case gap:
-		return &spaced{policy: p}
+		return &bucketCounter{policy: p, level: p.limit}
+	case concurrency:
+		return &concurrencyCounter{policy: p}
+	case minInterval:
+		return &intervalCounter{policy: p}
 	default:
-		return &slid{policy: p}
+		return &slidingCounter{policy: p}
 	}
 }
 
-// slid remembers all that was taken in the last window.
-type slid struct {
+// slidingCounter remembers all that was taken in the last window.
+type slidingCounter struct {
 	policy *policy
-	taken  []entry
+	taken  []logEntry
 	sum    float64
 }
 
-func (c *slid) forget(at time.Time) {
+func (c *slidingCounter) dropExpired(at time.Time) {
 	n := 0
 	for n < len(c.taken) && at.Sub(c.taken[n].at) > c.policy.window {
 		c.sum -= c.taken[n].units
@@ -52,30 +52,30 @@ func (c *slid) forget(at time.Time) {
 	c.taken = c.taken[n:]
 }
 
-func (c *slid) left(at time.Time) float64 {
-	c.forget(at)
+func (c *slidingCounter) remaining(at time.Time) float64 {
+	c.dropExpired(at)
 	return c.policy.limit - c.sum
 }
 
-func (c *slid) take(at time.Time, units float64) {
-	c.forget(at)
-	c.taken = append(c.taken, entry{at: at, units: units})
+func (c *slidingCounter) take(at time.Time, units float64) {
+	c.dropExpired(at)
+	c.taken = append(c.taken, logEntry{at: at, units: units})
 	c.sum += units
 }
 
 // The window is closed: units are there again a nanosecond after it.
-func (c *slid) after(e entry) time.Time { return e.at.Add(c.policy.window + 1) }
+func (c *slidingCounter) after(e logEntry) time.Time { return e.at.Add(c.policy.window + 1) }
 
-func (c *slid) reset(at time.Time) time.Time {
-	c.forget(at)
+func (c *slidingCounter) reset(at time.Time) time.Time {
+	c.dropExpired(at)
 	if len(c.taken) == 0 {
 		return at
 	}
 	return c.after(c.taken[len(c.taken)-1])
 }
 
-func (c *slid) opens(at time.Time, units float64) time.Time {
-	c.forget(at)
+func (c *slidingCounter) availableAt(at time.Time, units float64) time.Time {
+	c.dropExpired(at)
 	left := c.policy.limit - c.sum
 	for _, e := range c.taken {
 		if left += e.units; left >= units-tolerance {
@@ -85,15 +85,15 @@ func (c *slid) opens(at time.Time, units float64) time.Time {
 	return at.Add(c.policy.window)
 }
 
-// windowed counts in one window after the other.
-type windowed struct {
+// windowCounter counts in one window after the other.
+type windowCounter struct {
 	policy *policy
 	ends   time.Time
 	used   float64
 }
 
-// turn begins another window if the present one is over.
-func (c *windowed) turn(at time.Time) {
+// advance begins another window if the present one is over.
+func (c *windowCounter) advance(at time.Time) {
 	if at.Before(c.ends) {
 		return
 	}
@@ -104,21 +104,21 @@ func (c *windowed) turn(at time.Time) {
 	}
 }
 
-func (c *windowed) left(at time.Time) float64 {
+func (c *windowCounter) remaining(at time.Time) float64 {
 	if !at.Before(c.ends) {
 		return c.policy.limit
 	}
 	return c.policy.limit - c.used
 }
 
-func (c *windowed) take(at time.Time, units float64) {
-	c.turn(at)
+func (c *windowCounter) take(at time.Time, units float64) {
+	c.advance(at)
 	c.used += units
 }
 
-func (c *windowed) reset(at time.Time) time.Time {
+func (c *windowCounter) reset(at time.Time) time.Time {
 	if c.policy.kind == aligned {
-		c.turn(at)
+		c.advance(at)
 	}
 	if !at.Before(c.ends) {
 		return at.Add(c.policy.window)
@@ -126,54 +126,56 @@ func (c *windowed) reset(at time.Time) time.Time {
 	return c.ends
 }
 
-func (c *windowed) opens(at time.Time, _ float64) time.Time { return c.reset(at) }
+func (c *windowCounter) availableAt(at time.Time, _ float64) time.Time { return c.reset(at) }
 
-// stock is a bucket.
-type stock struct {
+// bucketCounter is a bucket.
+type bucketCounter struct {
 	policy *policy
-	held   float64
-	as     time.Time
+	level  float64
+	at     time.Time
 }
 
-func (c *stock) left(at time.Time) float64 {
-	return min(c.policy.limit, c.held+at.Sub(c.as).Seconds()*c.policy.restore())
+func (c *bucketCounter) remaining(at time.Time) float64 {
+	return min(c.policy.limit, c.level+at.Sub(c.at).Seconds()*c.policy.restore())
 }
 
-func (c *stock) take(at time.Time, units float64) {
-	c.held, c.as = min(c.policy.limit, c.left(at)-units), at
+func (c *bucketCounter) take(at time.Time, units float64) {
+	c.level, c.at = min(c.policy.limit, c.remaining(at)-units), at
 }
 
-func (c *stock) reset(at time.Time) time.Time { return c.opens(at, c.policy.limit) }
+func (c *bucketCounter) reset(at time.Time) time.Time { return c.availableAt(at, c.policy.limit) }
 
-func (c *stock) opens(at time.Time, units float64) time.Time {
-	missing := max(0, units-c.left(at))
+func (c *bucketCounter) availableAt(at time.Time, units float64) time.Time {
+	missing := max(0, units-c.remaining(at))
 	return at.Add(time.Duration(math.Ceil(missing / c.policy.restore() * float64(time.Second))))
 }
 
-// seats are calls in flight. When one ends nobody knows; in a second, say.
-type seats struct {
+// concurrencyCounter are calls in flight. When one ends nobody knows; in a second, say.
+type concurrencyCounter struct {
 	policy *policy
 	taken  float64
 }
 
-func (c *seats) left(time.Time) float64                  { return c.policy.limit - c.taken }
-func (c *seats) take(_ time.Time, units float64)         { c.taken += units }
-func (c *seats) reset(at time.Time) time.Time            { return at.Add(time.Second) }
-func (c *seats) opens(at time.Time, _ float64) time.Time { return at.Add(time.Second) }
+func (c *concurrencyCounter) remaining(time.Time) float64     { return c.policy.limit - c.taken }
+func (c *concurrencyCounter) take(_ time.Time, units float64) { c.taken += units }
+func (c *concurrencyCounter) reset(at time.Time) time.Time    { return at.Add(time.Second) }
+func (c *concurrencyCounter) availableAt(at time.Time, _ float64) time.Time {
+	return at.Add(time.Second)
+}
 
-// spaced is the least time between two calls.
-type spaced struct {
+// intervalCounter is the least time between two calls.
+type intervalCounter struct {
 	policy *policy
 	next   time.Time
 }
 
-func (c *spaced) left(at time.Time) float64 {
+func (c *intervalCounter) remaining(at time.Time) float64 {
 	if at.Before(c.next) {
 		return 0
 	}
 	return 1
 }
 
-func (c *spaced) take(at time.Time, _ float64)       { c.next = at.Add(c.policy.window) }
-func (c *spaced) reset(time.Time) time.Time          { return c.next }
-func (c *spaced) opens(time.Time, float64) time.Time { return c.next }
+func (c *intervalCounter) take(at time.Time, _ float64)             { c.next = at.Add(c.policy.window) }
+func (c *intervalCounter) reset(time.Time) time.Time                { return c.next }
+func (c *intervalCounter) availableAt(time.Time, float64) time.Time { return c.next }

@@ -12,10 +12,10 @@ var kinds = []*policy{
 	{kind: fixed, limit: 20, window: time.Minute},
 	{kind: aligned, limit: 20, window: time.Minute, offset: -9*time.Hour - 7*time.Second},
 	{kind: bucket, limit: 20, window: time.Minute},
-	{kind: gap, limit: 1, window: time.Minute},
+	{kind: minInterval, limit: 1, window: time.Minute},
 }
 
-func TestACounterOpensAndIsWholeWhenItSays(t *testing.T) {
+func TestCounter_AvailableAtAndResetAreExact(t *testing.T) {
 	for _, p := range kinds {
 		t.Run(fmt.Sprint(p.kind), func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(3, uint64(p.kind)))
@@ -23,7 +23,7 @@ func TestACounterOpensAndIsWholeWhenItSays(t *testing.T) {
 				c, at := p.counter(), time.Unix(1_700_000_000, 0)
 				for range 60 {
 					at = at.Add(time.Duration(chance.Int64N(int64(9 * time.Second))))
-					if n := min(p.limit, float64(1+chance.IntN(3))); c.left(at) >= n {
+					if n := min(p.limit, float64(1+chance.IntN(3))); c.remaining(at) >= n {
 						c.take(at, n)
 					}
 				}
@@ -32,42 +32,42 @@ func TestACounterOpensAndIsWholeWhenItSays(t *testing.T) {
 			for range 300 {
 				c, at := build()
 				n := min(p.limit, float64(1+chance.IntN(20)))
-				if c.left(at) < n {
-					opens := c.opens(at, n)
+				if c.remaining(at) < n {
+					opens := c.availableAt(at, n)
 					// A bucket's fractions are off by what tolerance forgives.
-					if before := c.left(opens.Add(-1)); before >= n && p.kind != bucket || opens.Before(at) {
+					if before := c.remaining(opens.Add(-1)); before >= n && p.kind != bucket || opens.Before(at) {
 						t.Fatalf("%v units are said to be there in %v, and %v are a nanosecond earlier", n, opens.Sub(at), before)
 					}
-					if got := c.left(opens); got < n-tolerance {
+					if got := c.remaining(opens); got < n-tolerance {
 						t.Fatalf("%v units are said to be there in %v, and %v are", n, opens.Sub(at), got)
 					}
 				}
 				c, at = build()
 				reset := c.reset(at)
-				if got := c.left(reset); got < p.limit-tolerance {
+				if got := c.remaining(reset); got < p.limit-tolerance {
 					t.Fatalf("all is said to be there in %v, and %v is", reset.Sub(at), got)
 				}
 				if p.kind == aligned && (reset.Add(-p.offset).UnixNano()%int64(p.window) != 0 || reset.Sub(at) > p.window) {
 					t.Fatalf("at %v a window is said to end at %v", at, reset)
 				}
-				if c.take(reset, 1); c.left(reset) > p.limit-1+tolerance {
-					t.Fatalf("of a unit taken at the reset %v of %v are left", c.left(reset), p.limit)
+				if c.take(reset, 1); c.remaining(reset) > p.limit-1+tolerance {
+					t.Fatalf("of a unit taken at the reset %v of %v are left", c.remaining(reset), p.limit)
 				}
 			}
 		})
 	}
 }
 
-func TestTheRecordCountsWindowsByTheirKind(t *testing.T) {
-	at := func(seconds ...float64) (log []entry) {
+func TestLog_MaxInWindowByKind(t *testing.T) {
+	at := func(seconds ...float64) (log []logEntry) {
 		for _, s := range seconds {
-			log = append(log, entry{at: time.Unix(1_700_000_000, 0).Add(9 * time.Hour).Truncate(time.Minute).Add(time.Duration(s * float64(time.Second))), units: 1})
+			log = append(log, logEntry{at: time.Unix(1_700_000_000, 0).Add(9 * time.Hour).Truncate(time.Minute).Add(time.Duration(s * float64(time.Second))), units: 1})
 		}
 		return log
 	}
 	for _, x := range []struct {
 		kind kind
-		log  []entry
+		log  []logEntry
 		want float64
 	}{
 		{sliding, at(0, 30, 60), 3},
@@ -79,12 +79,12 @@ func TestTheRecordCountsWindowsByTheirKind(t *testing.T) {
 		{aligned, at(0, 59.9, 60), 2},
 		{bucket, at(0, 0, 60, 60, 60), 3},
 		{bucket, at(0, 0, 0, 3, 3), 4}, // a unit is restored in 3 s
-		{places, append(at(0, 1), entry{at: at(2)[0].at, units: -1}, at(3)[0], at(4)[0]), 3},
-		{gap, at(0, 59.9), 2},
-		{gap, at(0, 60), 1},
+		{concurrency, append(at(0, 1), logEntry{at: at(2)[0].at, units: -1}, at(3)[0], at(4)[0]), 3},
+		{minInterval, at(0, 59.9), 2},
+		{minInterval, at(0, 60), 1},
 	} {
-		a := account{holder: holder{policy: &policy{kind: x.kind, limit: 20, window: time.Minute, offset: -9 * time.Hour}}}
-		if got := a.most(x.log); got != x.want {
+		a := account{accountKey: accountKey{policy: &policy{kind: x.kind, limit: 20, window: time.Minute, offset: -9 * time.Hour}}}
+		if got := a.maxInWindow(x.log); got != x.want {
 			t.Errorf("kind %d: %v of %v, not %v", x.kind, got, x.log, x.want)
 		}
 	}

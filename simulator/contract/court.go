@@ -12,9 +12,9 @@ import (
 // (JSESSIONID). What it refuses gets a page with status 200. Speed shortens the
 // minute; above 2.5 the gap is what bounds. SessionExpiry lets visits die, at
 // which the page comes with another JSESSIONID.
-func court(m *maker) contract {
-	inFlight := m.places("in-flight", 3)
-	apart := m.gap("gap", 600*time.Millisecond)
+func court(m *policyMaker) contract {
+	inFlight := m.concurrency("in-flight", 3)
+	apart := m.minInterval("gap", 600*time.Millisecond)
 	minute := m.window(sliding, "minute", requests, 40, time.Minute)
 	calls := make(map[string]int) // by the sessions that live
 	page := func() reply { return text(http.StatusOK, htmlType, htmlPage) }
@@ -24,12 +24,12 @@ func court(m *maker) contract {
 		rep.header.Add("Set-Cookie", "JSESSIONID="+id+"; Path=/; HttpOnly")
 	}
 	return contract{
-		demands: func(*call) []demand {
-			return []demand{{policy: inFlight, cost: 1}, {policy: apart, cost: 1}, {policy: minute, cost: 1}}
+		charges: func(*call) []charge {
+			return []charge{{policy: inFlight, cost: 1}, {policy: apart, cost: 1}, {policy: minute, cost: 1}}
 		},
-		refuse: func(*call, *verdict) reply { return page() },
-		answer: func(c *call, v *verdict) reply {
-			rep := document(http.StatusOK, m.record(c))
+		refuse: func(*call, *decision) reply { return page() },
+		respond: func(c *call, v *decision) reply {
+			rep := document(http.StatusOK, m.content(c))
 			session, err := c.Cookie("JSESSIONID")
 			known := false
 			if err == nil {

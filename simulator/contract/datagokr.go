@@ -9,28 +9,28 @@ import (
 // dataGoKr is Korea's public data portal: by serviceKey, a parameter, 30 calls in
 // any second and 10,000 in a calendar day there. Nothing is announced, and every
 // error is an XML document with status 200. Speed shortens the day.
-func dataGoKr(m *maker) contract {
+func dataGoKr(m *policyMaker) contract {
 	perSecond := m.window(sliding, "second", requests, 30, time.Second)
 	perDay := m.day("day", 10_000, korea)
 	key := func(c *call) string { return owner(c.URL.Query().Get("serviceKey")) }
 	return contract{
-		demands: func(c *call) []demand {
+		charges: func(c *call) []charge {
 			if key(c) == "" {
 				return nil
 			}
-			return []demand{{policy: perDay, scope: key(c), cost: 1}, {policy: perSecond, scope: key(c), cost: 1}}
+			return []charge{{policy: perDay, scope: key(c), cost: 1}, {policy: perSecond, scope: key(c), cost: 1}}
 		},
-		refuse: func(_ *call, v *verdict) reply {
-			if v.refused.policy == perDay {
+		refuse: func(_ *call, v *decision) reply {
+			if v.refusedBy.policy == perDay {
 				return openAPIError(22, "LIMITED_NUMBER_OF_SERVICE_REQUESTS_EXCEEDS_ERROR")
 			}
 			return openAPIError(23, "LIMITED_NUMBER_OF_SERVICE_REQUESTS_PER_SECOND_EXCEEDS_ERROR")
 		},
-		answer: func(c *call, v *verdict) reply {
-			if len(v.standings) == 0 {
+		respond: func(c *call, v *decision) reply {
+			if len(v.states) == 0 {
 				return openAPIError(30, "SERVICE_KEY_IS_NOT_REGISTERED_ERROR")
 			}
-			return document(http.StatusOK, m.record(c))
+			return document(http.StatusOK, m.content(c))
 		},
 	}
 }

@@ -14,7 +14,7 @@ import (
 // and 429 from an address in 10 minutes, after which it is refused everything.
 // Speed shortens the 10 minutes. SharedRefusal has the scope shared and is not
 // one of the 10,000.
-func discord(m *maker) contract {
+func discord(m *policyMaker) contract {
 	global := m.window(sliding, "global", requests, 50, time.Second)
 	route := m.window(fixed, "route", requests, 5, 5*time.Second)
 	invalid := m.window(fixed, "invalid", requests, 10_000, 10*time.Minute)
@@ -23,60 +23,60 @@ func discord(m *maker) contract {
 			"message": "You are being rate limited.", "retry_after": fraction(after), "global": scope == "global",
 		})
 		rep.header.Set("Retry-After", strconv.FormatFloat(fraction(after), 'f', -1, 64))
-		put(rep.header, "X-RateLimit-Scope", scope)
+		setHeader(rep.header, "X-RateLimit-Scope", scope)
 		if scope == "global" {
-			put(rep.header, "X-RateLimit-Global", "true")
+			setHeader(rep.header, "X-RateLimit-Global", "true")
 		}
 		return rep
 	}
 	return contract{
-		demands: func(c *call) []demand {
-			all := []demand{{policy: invalid, scope: peer(c), need: 1}}
-			bot := owner(secret(c))
+		charges: func(c *call) []charge {
+			all := []charge{{policy: invalid, scope: clientAddress(c), need: 1}}
+			bot := owner(credential(c))
 			if bot == "" {
 				return all
 			}
 			hash, of := discordBucket(c)
-			return append(all, demand{policy: global, scope: bot, cost: 1}, demand{policy: route, scope: bot + " " + hash + " " + of, cost: 1})
+			return append(all, charge{policy: global, scope: bot, cost: 1}, charge{policy: route, scope: bot + " " + hash + " " + of, cost: 1})
 		},
-		announce: func(h http.Header, v *verdict) {
-			s := v.of(route)
+		setHeaders: func(h http.Header, v *decision) {
+			s := v.state(route)
 			if s == nil {
 				return
 			}
-			put(h, "X-RateLimit-Limit", number(s.policy.limit))
-			put(h, "X-RateLimit-Remaining", number(s.left))
-			put(h, "X-RateLimit-Reset", strconv.FormatFloat(fraction(s.reset.Sub(time.Unix(0, 0))), 'f', 3, 64))
-			put(h, "X-RateLimit-Reset-After", strconv.FormatFloat(fraction(s.reset.Sub(v.at)), 'f', 3, 64))
+			setHeader(h, "X-RateLimit-Limit", number(s.policy.limit))
+			setHeader(h, "X-RateLimit-Remaining", number(s.remaining))
+			setHeader(h, "X-RateLimit-Reset", strconv.FormatFloat(fraction(s.reset.Sub(time.Unix(0, 0))), 'f', 3, 64))
+			setHeader(h, "X-RateLimit-Reset-After", strconv.FormatFloat(fraction(s.reset.Sub(v.at)), 'f', 3, 64))
 		},
-		refuse: func(c *call, v *verdict) reply {
-			switch v.refused.policy {
+		refuse: func(c *call, v *decision) reply {
+			switch v.refusedBy.policy {
 			case invalid:
 				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned for a while\n")
-				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
-				rep.mute, rep.free = true, true // it is banned already
+				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
+				rep.noHeaders, rep.noPenalty = true, true // it is banned already
 				return rep
 			case global:
-				return limited("global", v.wait())
+				return limited("global", v.untilAvailable())
 			}
-			return withBucket(limited("user", v.wait()), c)
+			return withBucket(limited("user", v.untilAvailable()), c)
 		},
-		answer: func(c *call, v *verdict) reply {
+		respond: func(c *call, v *decision) reply {
 			switch {
-			case v.of(route) == nil:
+			case v.state(route) == nil:
 				return document(http.StatusUnauthorized, object{"message": "There is no token.", "code": 0})
-			case m.on(SharedRefusal):
+			case m.hits(SharedRefusal):
 				rep := withBucket(limited("shared", time.Second), c)
-				rep.free = true
+				rep.noPenalty = true
 				return rep
 			}
-			return withBucket(document(http.StatusOK, m.record(c)), c)
+			return withBucket(document(http.StatusOK, m.content(c)), c)
 		},
-		penalise: func(c *call, rep reply) []demand {
+		chargeForReply: func(c *call, rep reply) []charge {
 			switch rep.status {
 			case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
-				if !rep.free {
-					return []demand{{policy: invalid, scope: peer(c), cost: 1}}
+				if !rep.noPenalty {
+					return []charge{{policy: invalid, scope: clientAddress(c), cost: 1}}
 				}
 			}
 			return nil
@@ -86,7 +86,7 @@ func discord(m *maker) contract {
 
 func withBucket(rep reply, c *call) reply {
 	hash, _ := discordBucket(c)
-	put(rep.header, "X-RateLimit-Bucket", hash)
+	setHeader(rep.header, "X-RateLimit-Bucket", hash)
 	return rep
 }
 

@@ -13,45 +13,45 @@ import (
 // says nothing of in headers: 100 calls in flight, and points a minute.
 type githubSecondary struct {
 	inFlight, perMinute *policy
-	maker               *maker
+	maker               *policyMaker
 }
 
-func newGithubSecondary(m *maker, perMinute float64) githubSecondary {
+func newGithubSecondary(m *policyMaker, perMinute float64) githubSecondary {
 	return githubSecondary{
-		inFlight:  m.places("concurrent", 100),
+		inFlight:  m.concurrency("concurrent", 100),
 		perMinute: m.window(sliding, "secondary", points, perMinute, time.Minute),
 		maker:     m,
 	}
 }
 
-func (g githubSecondary) demands(scope string, cost float64) []demand {
-	return []demand{{policy: g.inFlight, scope: scope, cost: 1}, {policy: g.perMinute, scope: scope, cost: cost}}
+func (g githubSecondary) charges(scope string, cost float64) []charge {
+	return []charge{{policy: g.inFlight, scope: scope, cost: 1}, {policy: g.perMinute, scope: scope, cost: cost}}
 }
 
-// refuses reports whether a refusal is one of these.
-func (g githubSecondary) refuses(v *verdict) bool {
-	return v.refused.policy == g.inFlight || v.refused.policy == g.perMinute
+// isLimitOf reports whether a refusal is one of these.
+func (g githubSecondary) isLimitOf(v *decision) bool {
+	return v.refusedBy.policy == g.inFlight || v.refusedBy.policy == g.perMinute
 }
 
 // refuse asks for a minute at least, accelerated like the window.
-func (g githubSecondary) refuse(v *verdict) reply {
+func (g githubSecondary) refuse(v *decision) reply {
 	rep := document(http.StatusForbidden, object{
 		"message":           "You have exceeded a secondary rate limit.",
 		"documentation_url": githubDocs + "#about-secondary-rate-limits",
 	})
-	rep.header.Set("Retry-After", strconv.Itoa(seconds(max(v.wait(), g.maker.accelerated(time.Minute)))))
+	rep.header.Set("Retry-After", strconv.Itoa(seconds(max(v.untilAvailable(), g.maker.accelerated(time.Minute)))))
 	return rep
 }
 
 const githubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api"
 
 // githubHeaders are the same for each resource.
-func githubHeaders(h http.Header, resource string, s *standing) {
-	put(h, "x-ratelimit-limit", number(s.policy.limit))
-	put(h, "x-ratelimit-remaining", number(s.left))
-	put(h, "x-ratelimit-used", number(s.policy.limit-s.left))
-	put(h, "x-ratelimit-reset", epoch(s.reset))
-	put(h, "x-ratelimit-resource", resource)
+func githubHeaders(h http.Header, resource string, s *accountState) {
+	setHeader(h, "x-ratelimit-limit", number(s.policy.limit))
+	setHeader(h, "x-ratelimit-remaining", number(s.remaining))
+	setHeader(h, "x-ratelimit-used", number(s.policy.limit-s.remaining))
+	setHeader(h, "x-ratelimit-reset", epoch(s.reset))
+	setHeader(h, "x-ratelimit-resource", resource)
 }
 
 // githubREST is GitHub's REST API: by account 5,000 calls an hour of the
@@ -59,22 +59,22 @@ func githubHeaders(h http.Header, resource string, s *standing) {
 // first call; 100 in flight; 900 points in any minute, of which a write costs 5.
 // An answer 304 costs nothing of the first two. Speed shortens the hour and both
 // minutes. GET /rate_limit costs points alone.
-func githubREST(m *maker) contract {
+func githubREST(m *policyMaker) contract {
 	core := m.window(fixed, "core", requests, 5_000, time.Hour)
 	search := m.window(fixed, "search", requests, 30, time.Minute)
 	secondary := newGithubSecondary(m, 900)
 	unchanged := func(c *call) bool {
 		return m.switches[NoETag] == 0 && c.Method == http.MethodGet && c.Header.Get("If-None-Match") == m.etag(c)
 	}
-	primary := func(v *verdict) (string, *standing) {
-		if s := v.of(search); s != nil {
+	primary := func(v *decision) (string, *accountState) {
+		if s := v.state(search); s != nil {
 			return "search", s
 		}
-		return "core", v.of(core)
+		return "core", v.state(core)
 	}
 	return contract{
-		demands: func(c *call) []demand {
-			who := owner(secret(c))
+		charges: func(c *call) []charge {
+			who := owner(credential(c))
 			if who == "" {
 				return nil
 			}
@@ -82,7 +82,7 @@ func githubREST(m *maker) contract {
 			if c.Method != http.MethodGet && c.Method != http.MethodHead && c.Method != http.MethodOptions {
 				cost = 5
 			}
-			first := demand{policy: core, scope: who, cost: 1}
+			first := charge{policy: core, scope: who, cost: 1}
 			if strings.HasPrefix(c.URL.Path, "/search/") {
 				first.policy = search
 			}
@@ -92,14 +92,14 @@ func githubREST(m *maker) contract {
 			if c.URL.Path == "/rate_limit" {
 				first.need = 0
 			}
-			return append(secondary.demands(who, cost), first)
+			return append(secondary.charges(who, cost), first)
 		},
-		announce: func(h http.Header, v *verdict) {
+		setHeaders: func(h http.Header, v *decision) {
 			resource, s := primary(v)
 			githubHeaders(h, resource, s)
 		},
-		refuse: func(_ *call, v *verdict) reply {
-			if secondary.refuses(v) {
+		refuse: func(_ *call, v *decision) reply {
+			if secondary.isLimitOf(v) {
 				return secondary.refuse(v)
 			}
 			status := http.StatusForbidden
@@ -108,24 +108,24 @@ func githubREST(m *maker) contract {
 			}
 			return document(status, object{"message": "API rate limit exceeded", "documentation_url": githubDocs})
 		},
-		answer: func(c *call, v *verdict) reply {
+		respond: func(c *call, v *decision) reply {
 			switch {
-			case len(v.standings) == 0:
+			case len(v.states) == 0:
 				rep := document(http.StatusUnauthorized, object{"message": "Requires authentication"})
-				rep.mute = true
+				rep.noHeaders = true
 				return rep
 			case c.URL.Path == "/rate_limit":
-				s := v.of(core)
+				s := v.state(core)
 				return document(http.StatusOK, object{"resources": object{"core": object{
-					"limit": s.policy.limit, "used": s.used(), "remaining": s.left, "reset": s.reset.Add(time.Second - 1).Unix(),
+					"limit": s.policy.limit, "used": s.used(), "remaining": s.remaining, "reset": s.reset.Add(time.Second - 1).Unix(),
 				}}})
 			}
-			rep := document(http.StatusOK, m.record(c))
+			rep := document(http.StatusOK, m.content(c))
 			if strings.HasSuffix(c.URL.Path, "/issues") {
 				rep = githubIssues(c)
 			}
 			if m.switches[NoETag] == 0 {
-				put(rep.header, "ETag", m.etag(c))
+				setHeader(rep.header, "ETag", m.etag(c))
 			}
 			if unchanged(c) {
 				rep.status, rep.body = http.StatusNotModified, nil
@@ -142,7 +142,7 @@ const issues = 95
 // by its number, as the real ones do.
 func githubIssues(c *call) reply {
 	q := c.URL.Query()
-	page, size := atLeast(q.Get("page"), 1, 1), min(100, atLeast(q.Get("per_page"), 1, 30))
+	page, size := parseAtLeast(q.Get("page"), 1, 1), min(100, parseAtLeast(q.Get("per_page"), 1, 30))
 	list := []object{}
 	for n := (page-1)*size + 1; n <= min(page*size, issues); n++ {
 		list = append(list, object{"number": n, "title": fmt.Sprintf("issue %d", n)})
@@ -165,7 +165,7 @@ func githubIssues(c *call) reply {
 		link(1, "first")
 	}
 	if len(links) > 0 {
-		put(rep.header, "link", strings.Join(links, ", "))
+		setHeader(rep.header, "link", strings.Join(links, ", "))
 	}
 	return rep
 }
@@ -191,8 +191,8 @@ func origin(c *call) string {
 	return "http://" + c.Host
 }
 
-// atLeast reads a number; what is none, or is below the least, is the usual one.
-func atLeast(text string, least, usual int) int {
+// parseAtLeast reads a number; what is none, or is below the least, is the usual one.
+func parseAtLeast(text string, least, usual int) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least {
 		return usual
@@ -205,12 +205,12 @@ func atLeast(text string, least, usual int) int {
 // connections would take at their full sizes, and at least 1. Over it the answer
 // is 200 with an error. 100 in flight and 2,000 secondary points in any minute,
 // of which a mutation costs 5. Speed shortens hour and minute.
-func githubGraphQL(m *maker) contract {
+func githubGraphQL(m *policyMaker) contract {
 	hourly := m.window(fixed, "graphql", points, 5_000, time.Hour)
 	secondary := newGithubSecondary(m, 2_000)
 	return contract{
-		demands: func(c *call) []demand {
-			who := owner(secret(c))
+		charges: func(c *call) []charge {
+			who := owner(credential(c))
 			if who == "" || c.Method != http.MethodPost {
 				return nil
 			}
@@ -219,29 +219,29 @@ func githubGraphQL(m *maker) contract {
 			if strings.HasPrefix(strings.TrimSpace(g.Query), "mutation") {
 				minute = 5
 			}
-			return append(secondary.demands(who, minute), demand{policy: hourly, scope: who, cost: githubCost(g)})
+			return append(secondary.charges(who, minute), charge{policy: hourly, scope: who, cost: githubCost(g)})
 		},
-		announce: func(h http.Header, v *verdict) { githubHeaders(h, "graphql", v.of(hourly)) },
-		refuse: func(_ *call, v *verdict) reply {
-			if secondary.refuses(v) {
+		setHeaders: func(h http.Header, v *decision) { githubHeaders(h, "graphql", v.state(hourly)) },
+		refuse: func(_ *call, v *decision) reply {
+			if secondary.isLimitOf(v) {
 				return secondary.refuse(v)
 			}
-			if m.switches[LeftWhenRefused] == 0 {
-				v.of(hourly).left = 0
+			if m.switches[RemainingWhenRefused] == 0 {
+				v.state(hourly).remaining = 0
 			}
 			return document(http.StatusOK, object{"errors": []object{{"type": "RATE_LIMITED", "message": "API rate limit exceeded"}}})
 		},
-		answer: func(c *call, v *verdict) reply {
-			if len(v.standings) == 0 {
+		respond: func(c *call, v *decision) reply {
+			if len(v.states) == 0 {
 				rep := document(http.StatusUnauthorized, object{"message": "This needs POST and a token."})
-				rep.mute = true
+				rep.noHeaders = true
 				return rep
 			}
-			g, s := readQuery(c.body), v.of(hourly)
-			data := object{"node": m.record(c)}
+			g, s := readQuery(c.body), v.state(hourly)
+			data := object{"node": m.content(c)}
 			if strings.Contains(g.Query, "rateLimit") {
 				data["rateLimit"] = object{
-					"limit": s.policy.limit, "cost": githubCost(g), "remaining": s.left, "used": s.used(),
+					"limit": s.policy.limit, "cost": githubCost(g), "remaining": s.remaining, "used": s.used(),
 					"resetAt": s.reset.Add(time.Second - 1).UTC().Format(time.RFC3339),
 				}
 			}

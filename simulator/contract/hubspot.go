@@ -9,37 +9,37 @@ import (
 
 // hubspot is HubSpot's API for a private app: by portal (the owner of the token)
 // 190 calls in any 10 s and 650,000 in a day of UTC. Speed shortens both.
-func hubspot(m *maker) contract {
+func hubspot(m *policyMaker) contract {
 	rolling := m.window(sliding, "TEN_SECONDLY_ROLLING", requests, 190, 10*time.Second)
 	daily := m.day("DAILY", 650_000, 0)
 	return contract{
-		demands: func(c *call) []demand {
-			portal := owner(secret(c))
+		charges: func(c *call) []charge {
+			portal := owner(credential(c))
 			if portal == "" {
 				return nil
 			}
-			return []demand{{policy: rolling, scope: portal, cost: 1}, {policy: daily, scope: portal, cost: 1}}
+			return []charge{{policy: rolling, scope: portal, cost: 1}, {policy: daily, scope: portal, cost: 1}}
 		},
-		announce: func(h http.Header, v *verdict) {
-			r, d := v.of(rolling), v.of(daily)
-			put(h, "X-HubSpot-RateLimit-Max", number(r.policy.limit))
-			put(h, "X-HubSpot-RateLimit-Remaining", number(r.left))
-			put(h, "X-HubSpot-RateLimit-Interval-Milliseconds", strconv.FormatInt(r.policy.window.Milliseconds(), 10))
-			put(h, "X-HubSpot-RateLimit-Daily", number(d.policy.limit))
-			put(h, "X-HubSpot-RateLimit-Daily-Remaining", number(d.left))
+		setHeaders: func(h http.Header, v *decision) {
+			r, d := v.state(rolling), v.state(daily)
+			setHeader(h, "X-HubSpot-RateLimit-Max", number(r.policy.limit))
+			setHeader(h, "X-HubSpot-RateLimit-Remaining", number(r.remaining))
+			setHeader(h, "X-HubSpot-RateLimit-Interval-Milliseconds", strconv.FormatInt(r.policy.window.Milliseconds(), 10))
+			setHeader(h, "X-HubSpot-RateLimit-Daily", number(d.policy.limit))
+			setHeader(h, "X-HubSpot-RateLimit-Daily-Remaining", number(d.remaining))
 		},
-		refuse: func(_ *call, v *verdict) reply {
-			name := v.refused.policy.name
+		refuse: func(_ *call, v *decision) reply {
+			name := v.refusedBy.policy.name
 			return document(http.StatusTooManyRequests, object{
 				"status": "error", "message": "You have reached your " + strings.ToLower(name) + " limit.",
 				"error": "RATE_LIMIT", "errorType": name, "policyName": name,
 			})
 		},
-		answer: func(c *call, v *verdict) reply {
-			if len(v.standings) == 0 {
+		respond: func(c *call, v *decision) reply {
+			if len(v.states) == 0 {
 				return document(http.StatusUnauthorized, object{"status": "error", "category": "INVALID_AUTHENTICATION", "message": "There is no token."})
 			}
-			return document(http.StatusOK, m.record(c))
+			return document(http.StatusOK, m.content(c))
 		},
 	}
 }

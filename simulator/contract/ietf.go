@@ -11,40 +11,40 @@ import (
 // ietf is an API that follows the draft of the RateLimit header fields: by
 // credential, or address, 100 calls in 60 s and 10,000 in 86,400 s that begin
 // with the first. Speed shortens both.
-func ietf(m *maker) contract {
+func ietf(m *policyMaker) contract {
 	policies := []*policy{
 		m.window(fixed, "burst", requests, 100, time.Minute),
 		m.window(fixed, "daily", requests, 10_000, 24*time.Hour),
 	}
 	return contract{
-		demands: func(c *call) []demand {
-			who := owner(secret(c))
+		charges: func(c *call) []charge {
+			who := owner(credential(c))
 			if who == "" {
-				who = peer(c)
+				who = clientAddress(c)
 			}
-			var all []demand
+			var all []charge
 			for _, p := range policies {
-				all = append(all, demand{policy: p, scope: who, cost: 1})
+				all = append(all, charge{policy: p, scope: who, cost: 1})
 			}
 			return all
 		},
-		announce: func(h http.Header, v *verdict) {
+		setHeaders: func(h http.Header, v *decision) {
 			var stated, left []string
 			vanished := false
-			for _, s := range v.standings {
+			for _, s := range v.states {
 				stated = append(stated, fmt.Sprintf(`"%s";q=%v;w=%d`, s.policy.name, s.policy.limit, seconds(s.policy.window)))
-				left = append(left, fmt.Sprintf(`"%s";r=%s;t=%d`, s.policy.name, number(s.left), seconds(s.reset.Sub(v.at))))
-				vanished = vanished || s.left < 1 && m.switches[VanishingPolicy] > 0
+				left = append(left, fmt.Sprintf(`"%s";r=%s;t=%d`, s.policy.name, number(s.remaining), seconds(s.reset.Sub(v.at))))
+				vanished = vanished || s.remaining < 1 && m.switches[VanishingPolicy] > 0
 			}
 			if !vanished {
-				put(h, "RateLimit-Policy", strings.Join(stated, ","))
+				setHeader(h, "RateLimit-Policy", strings.Join(stated, ","))
 			}
-			put(h, "RateLimit", strings.Join(left, ","))
+			setHeader(h, "RateLimit", strings.Join(left, ","))
 		},
-		refuse: func(_ *call, v *verdict) reply {
+		refuse: func(_ *call, v *decision) reply {
 			var violated []string
-			for _, s := range v.standings {
-				if s.refuses {
+			for _, s := range v.states {
+				if s.exceeded {
 					violated = append(violated, s.policy.name)
 				}
 			}
@@ -53,9 +53,9 @@ func ietf(m *maker) contract {
 				"title": "There is nothing left of a quota.", "violated-policies": violated,
 			})
 			rep.header.Set("Content-Type", "application/problem+json")
-			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
+			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
 			return rep
 		},
-		answer: func(c *call, _ *verdict) reply { return document(http.StatusOK, m.record(c)) },
+		respond: func(c *call, _ *decision) reply { return document(http.StatusOK, m.content(c)) },
 	}
 }

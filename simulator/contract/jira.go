@@ -14,52 +14,52 @@ import (
 // fourth part) 10 calls in any second. Once the points are used up the policy is
 // no longer announced, and the announced seconds to the reset are a fifth of the
 // window too many. Speed shortens the hour.
-func jira(m *maker) contract {
+func jira(m *policyMaker) contract {
 	burst := m.window(sliding, "burst", requests, 10, time.Second)
 	quota := m.window(aligned, "tenant-app-quota", points, 65_000, time.Hour)
 	const quotaReason = "jira-quota-tenant-based"
 	return contract{
-		demands: func(c *call) []demand {
-			return []demand{
-				{policy: burst, scope: c.Host + " " + c.Method + " " + segments(c, 4), cost: 1},
+		charges: func(c *call) []charge {
+			return []charge{
+				{policy: burst, scope: c.Host + " " + c.Method + " " + pathPrefix(c, 4), cost: 1},
 				{policy: quota, scope: c.Host, cost: float64(1 + jiraObjects(c))},
 			}
 		},
-		announce: func(h http.Header, v *verdict) {
-			b, q := v.of(burst), v.of(quota)
-			put(h, "X-Ratelimit-Limit", number(b.policy.limit))
-			put(h, "X-Ratelimit-Remaining", number(b.left))
-			put(h, "X-Ratelimit-Reset", iso(b.reset))
-			left, after := q.left, q.reset.Sub(v.at)
-			if q.refuses && m.switches[LeftWhenRefused] == 0 {
+		setHeaders: func(h http.Header, v *decision) {
+			b, q := v.state(burst), v.state(quota)
+			setHeader(h, "X-Ratelimit-Limit", number(b.policy.limit))
+			setHeader(h, "X-Ratelimit-Remaining", number(b.remaining))
+			setHeader(h, "X-Ratelimit-Reset", iso(b.reset))
+			left, after := q.remaining, q.reset.Sub(v.at)
+			if q.exceeded && m.switches[RemainingWhenRefused] == 0 {
 				left = 0
 			}
 			if left < 1 {
 				after += q.policy.window / 5
-				put(h, "X-Beta-Ratelimit-Reset", iso(q.reset))
+				setHeader(h, "X-Beta-Ratelimit-Reset", iso(q.reset))
 			} else {
-				put(h, "Beta-Ratelimit-Policy", fmt.Sprintf(`"%s";q=%v;w=%d`, q.policy.name, q.policy.limit, seconds(q.policy.window)))
+				setHeader(h, "Beta-Ratelimit-Policy", fmt.Sprintf(`"%s";q=%v;w=%d`, q.policy.name, q.policy.limit, seconds(q.policy.window)))
 			}
-			put(h, "Beta-Ratelimit", fmt.Sprintf(`"%s";r=%s;t=%d`, q.policy.name, number(left), seconds(after)))
+			setHeader(h, "Beta-Ratelimit", fmt.Sprintf(`"%s";r=%s;t=%d`, q.policy.name, number(left), seconds(after)))
 			if left < q.policy.limit/5 {
-				put(h, "X-Beta-Ratelimit-Reason", quotaReason)
+				setHeader(h, "X-Beta-Ratelimit-Reason", quotaReason)
 				if left >= 1 {
-					put(h, "X-Beta-Ratelimit-Nearlimit", "true")
+					setHeader(h, "X-Beta-Ratelimit-Nearlimit", "true")
 				}
 			}
 		},
-		refuse: func(_ *call, v *verdict) reply {
+		refuse: func(_ *call, v *decision) reply {
 			reason := "jira-burst-based"
-			if v.refused.policy == quota {
+			if v.refusedBy.policy == quota {
 				reason = quotaReason
 			}
 			rep := document(http.StatusTooManyRequests, object{"errorMessages": []string{"Rate limit exceeded"}})
-			put(rep.header, "RateLimit-Reason", reason)
-			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
+			setHeader(rep.header, "RateLimit-Reason", reason)
+			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
 			return rep
 		},
-		answer: func(c *call, _ *verdict) reply {
-			body := m.record(c)
+		respond: func(c *call, _ *decision) reply {
+			body := m.content(c)
 			if strings.Contains(c.URL.Path, "/search") {
 				list := []object{}
 				for n := range jiraObjects(c) {
@@ -79,7 +79,7 @@ func jiraObjects(c *call) int {
 	case c.Method != http.MethodGet:
 		return 0
 	case strings.Contains(c.URL.Path, "/search"):
-		return min(100, atLeast(c.URL.Query().Get("maxResults"), 0, 50))
+		return min(100, parseAtLeast(c.URL.Query().Get("maxResults"), 0, 50))
 	}
 	return 1
 }

@@ -26,13 +26,13 @@ const (
 	// LongRetryAfter makes it twice the time to the reset, and at least a second
 	// more.
 	LongRetryAfter Switch = "retry-after-beyond-reset"
-	// LeftWhenRefused announces that something is left along with a refusal.
-	LeftWhenRefused Switch = "remaining-when-refused"
-	VanishingPolicy Switch = "vanishing-policy" // on: no policy header once something is used up
-	FixedWindows    Switch = "fixed-windows"    // on: windows begin with their first call; not calendar days
-	SlidingWindows  Switch = "sliding-windows"  // on: windows slide; not calendar days
-	NoETag          Switch = "no-etag"          // on: answers have no validator, and none is honoured
-	HTML            Switch = "html"             // accepted calls get an error page with status 200
+	// RemainingWhenRefused announces that something is left along with a refusal.
+	RemainingWhenRefused Switch = "remaining-when-refused"
+	VanishingPolicy      Switch = "vanishing-policy" // on: no policy header once something is used up
+	FixedWindows         Switch = "fixed-windows"    // on: windows begin with their first call; not calendar days
+	SlidingWindows       Switch = "sliding-windows"  // on: windows slide; not calendar days
+	NoETag               Switch = "no-etag"          // on: answers have no validator, and none is honoured
+	HTML                 Switch = "html"             // accepted calls get an error page with status 200
 	// NotReady is on: what is dated yesterday is refused before 02:00 in Korea.
 	NotReady      Switch = "not-ready"
 	SessionExpiry Switch = "session-expiry" // a session dies after so many calls
@@ -45,12 +45,12 @@ const (
 // switches has the names a switch's contracts begin with; none means all.
 var switches = map[Switch][]string{
 	Silent: nil, ResetSkew: nil, RefusedWith200: nil, Forbidden: nil, NoRetryAfter: nil, FloatRetryAfter: nil, LongRetryAfter: nil,
-	LeftWhenRefused: nil, VanishingPolicy: {"ietf"}, FixedWindows: nil, SlidingWindows: nil, NoETag: {"github-rest"}, HTML: nil,
+	RemainingWhenRefused: nil, VanishingPolicy: {"ietf"}, FixedWindows: nil, SlidingWindows: nil, NoETag: {"github-rest"}, HTML: nil,
 	NotReady: {"nexon"}, SessionExpiry: {"court"}, Gzip: nil, SharedRefusal: {"riot", "discord", "stripe"},
 }
 
-// fits reports switches that don't exist or mean nothing to a contract.
-func fits(given map[Switch]float64, name string) error {
+// checkSwitches reports switches that don't exist or mean nothing to a contract.
+func checkSwitches(given map[Switch]float64, name string) error {
 	for s := range given {
 		of, known := switches[s]
 		if !known {
@@ -63,44 +63,44 @@ func fits(given map[Switch]float64, name string) error {
 	return nil
 }
 
-// on draws whether a switch hits this call.
-func (m *maker) on(s Switch) bool {
+// hits draws whether a switch hits this call.
+func (m *policyMaker) hits(s Switch) bool {
 	percent := m.switches[s]
 	return percent > 0 && m.rng.Float64()*100 < percent
 }
 
-// render makes up the answer to a judged call.
-func (u *Upstream) render(c *call, v *verdict) reply {
+// buildReply makes up the answer to a judged call.
+func (u *Upstream) buildReply(c *call, v *decision) reply {
 	m := u.maker
-	for i := range v.standings {
-		s := &v.standings[i]
+	for i := range v.states {
+		s := &v.states[i]
 		s.reset = s.reset.Add(time.Duration(m.switches[ResetSkew] * float64(time.Second)))
-		if v.refused != nil && m.on(LeftWhenRefused) {
-			s.left = max(s.left, 1)
+		if v.refusedBy != nil && m.hits(RemainingWhenRefused) {
+			s.remaining = max(s.remaining, 1)
 		}
 	}
 	var rep reply
 	switch {
-	case v.refused != nil:
+	case v.refusedBy != nil:
 		rep = u.contract.refuse(c, v)
 		m.retryAfter(rep.header, v)
-	case m.on(Forbidden):
+	case m.hits(Forbidden):
 		rep = document(http.StatusForbidden, object{"message": "this credential may not read that"})
-	case m.on(HTML):
+	case m.hits(HTML):
 		rep = text(http.StatusOK, htmlType, htmlPage)
 	default:
-		rep = u.contract.answer(c, v)
+		rep = u.contract.respond(c, v)
 	}
-	if u.contract.penalise != nil {
-		rep.settle = append(rep.settle, u.contract.penalise(c, rep)...)
+	if u.contract.chargeForReply != nil {
+		rep.charges = append(rep.charges, u.contract.chargeForReply(c, rep)...)
 	}
-	if v.refused != nil && m.on(RefusedWith200) {
+	if v.refusedBy != nil && m.hits(RefusedWith200) {
 		rep.status = http.StatusOK
 	}
 	if m.switches[Silent] > 0 {
 		rep.header.Del("Retry-After")
-	} else if u.contract.announce != nil && !rep.mute && len(v.standings) > 0 {
-		u.contract.announce(rep.header, v)
+	} else if u.contract.setHeaders != nil && !rep.noHeaders && len(v.states) > 0 {
+		u.contract.setHeaders(rep.header, v)
 	}
 	rep.header.Set("Date", c.at.UTC().Format(http.TimeFormat))
 	return rep
@@ -111,17 +111,17 @@ const htmlPage = `<!DOCTYPE html>
 `
 
 // retryAfter bends what a contract wrote.
-func (m *maker) retryAfter(h http.Header, v *verdict) {
+func (m *policyMaker) retryAfter(h http.Header, v *decision) {
 	if h.Get("Retry-After") == "" {
 		return
 	}
-	if m.on(FloatRetryAfter) {
-		h.Set("Retry-After", strconv.FormatFloat(fraction(v.wait()), 'f', 3, 64))
+	if m.hits(FloatRetryAfter) {
+		h.Set("Retry-After", strconv.FormatFloat(fraction(v.untilAvailable()), 'f', 3, 64))
 	}
-	if m.on(LongRetryAfter) {
-		h.Set("Retry-After", strconv.Itoa(2*seconds(v.refused.reset.Sub(v.at))+1))
+	if m.hits(LongRetryAfter) {
+		h.Set("Retry-After", strconv.Itoa(2*seconds(v.refusedBy.reset.Sub(v.at))+1))
 	}
-	if m.on(NoRetryAfter) {
+	if m.hits(NoRetryAfter) {
 		h.Del("Retry-After")
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // The last of a few calls is what is looked at.
-func TestSwitchesDoWhatTheySay(t *testing.T) {
+func TestSwitches_Effects(t *testing.T) {
 	limited := get("GET /thing", bearer)
 	github := get("GET /search/code?q=x", bearer)
 	for _, x := range []struct {
@@ -35,28 +35,28 @@ func TestSwitchesDoWhatTheySay(t *testing.T) {
 		{NoRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": ""}},
 		{FloatRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": "60.000"}},
 		{LongRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": "121"}},
-		{LeftWhenRefused, 100, "ietf", limited, 101, 429, "", map[string]string{"RateLimit": `"burst";r=1;t=60,"daily";r=9900;t=86400`}},
+		{RemainingWhenRefused, 100, "ietf", limited, 101, 429, "", map[string]string{"RateLimit": `"burst";r=1;t=60,"daily";r=9900;t=86400`}},
 		{VanishingPolicy, 1, "ietf", limited, 99, 200, "", map[string]string{"RateLimit-Policy": `"burst";q=100;w=60,"daily";q=10000;w=86400`}},
 		{VanishingPolicy, 1, "ietf", limited, 100, 200, "", map[string]string{"RateLimit-Policy": "", "RateLimit": `"burst";r=0;t=60,"daily";r=9900;t=86400`}},
 		{HTML, 100, "ietf", limited, 1, 200, "<html>", map[string]string{"Content-Type": "text/html;charset=UTF-8"}},
 		{HTML, 0, "ietf", limited, 1, 200, "value", nil},
 	} {
-		play(t, x.contract, Options{Misbehave: map[Switch]float64{x.turned: x.value}}, func(t *testing.T, r rig) {
-			r.within(x.calls-1, x.call)
+		run(t, x.contract, Options{Misbehave: map[Switch]float64{x.turned: x.value}}, func(t *testing.T, r rig) {
+			r.acceptAll(x.calls-1, x.call)
 			a := r.do(x.call())
-			a.has(t, x.status, x.body)
+			a.check(t, x.status, x.body)
 			for name, want := range x.headers {
-				a.says(t, name, want)
+				a.checkHeader(t, name, want)
 			}
 		})
 	}
 }
 
-func TestAPercentageHitsSome(t *testing.T) {
-	play(t, "ietf", Options{Misbehave: map[Switch]float64{HTML: 30}}, func(t *testing.T, r rig) {
+func TestSwitches_Percentage(t *testing.T) {
+	run(t, "ietf", Options{Misbehave: map[Switch]float64{HTML: 30}}, func(t *testing.T, r rig) {
 		pages := 0
 		for range 100 {
-			if strings.Contains(r.do(ask("GET /thing", bearer)).body, "<html>") {
+			if strings.Contains(r.do(newRequest("GET /thing", bearer)).body, "<html>") {
 				pages++
 			}
 		}
@@ -66,21 +66,21 @@ func TestAPercentageHitsSome(t *testing.T) {
 	})
 }
 
-func TestTheKindOfWindowIsSwitchable(t *testing.T) {
+func TestSwitches_WindowKind(t *testing.T) {
 	// Half of what is allowed late in one window, and all of it after that ended.
 	halves := func(r rig) (refused int) {
 		call := get("GET /thing", bearer)
-		r.within(1, call)
-		pass(59 * time.Second)
-		r.within(50, call)
-		pass(2 * time.Second)
+		r.acceptAll(1, call)
+		sleep(59 * time.Second)
+		r.acceptAll(50, call)
+		sleep(2 * time.Second)
 		for range 100 {
 			r.do(call())
 		}
 		return r.u.Stats().Refused
 	}
 	for turned, want := range map[Switch]int{FixedWindows: 0, SlidingWindows: 50} {
-		play(t, "ietf", Options{Misbehave: map[Switch]float64{turned: 1}}, func(t *testing.T, r rig) {
+		run(t, "ietf", Options{Misbehave: map[Switch]float64{turned: 1}}, func(t *testing.T, r rig) {
 			if got := halves(r); got != want {
 				t.Errorf("%s: %d are refused, not %d", turned, got, want)
 			}
@@ -88,25 +88,25 @@ func TestTheKindOfWindowIsSwitchable(t *testing.T) {
 	}
 }
 
-func TestYesterdayIsNotReadyBeforeTwoInKorea(t *testing.T) {
+func TestSwitches_NotReadyBeforeTwo(t *testing.T) {
 	asked := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
 	// The bubble begins at nine in the morning of 1 January there.
-	play(t, "nexon-service", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
-		r.do(asked("1999-12-31")()).has(t, 200, "value")
-		r.do(asked("2000-01-01")()).has(t, 400, "OPENAPI00004")
-		pass(15*time.Hour + 2*time.Hour - time.Second)
-		r.do(asked("2000-01-01")()).has(t, 400, "OPENAPI00009")
-		r.do(asked("1999-12-31")()).has(t, 200, "value")
-		pass(time.Second)
-		r.do(asked("2000-01-01")()).has(t, 200, "value")
-		r.do(ask("GET /x")).has(t, 400, "OPENAPI00005")
+	run(t, "nexon-service", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
+		r.do(asked("1999-12-31")()).check(t, 200, "value")
+		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00004")
+		sleep(15*time.Hour + 2*time.Hour - time.Second)
+		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00009")
+		r.do(asked("1999-12-31")()).check(t, 200, "value")
+		sleep(time.Second)
+		r.do(asked("2000-01-01")()).check(t, 200, "value")
+		r.do(newRequest("GET /x")).check(t, 400, "OPENAPI00005")
 	})
 }
 
-func TestAnswersAreCompressedForWhoAcceptsIt(t *testing.T) {
-	play(t, "ietf", Options{Misbehave: map[Switch]float64{Gzip: 1}}, func(t *testing.T, r rig) {
-		a := r.do(ask("GET /thing", bearer, "Accept-Encoding: gzip"))
-		a.says(t, "Content-Encoding", "gzip")
+func TestSwitches_Gzip(t *testing.T) {
+	run(t, "ietf", Options{Misbehave: map[Switch]float64{Gzip: 1}}, func(t *testing.T, r rig) {
+		a := r.do(newRequest("GET /thing", bearer, "Accept-Encoding: gzip"))
+		a.checkHeader(t, "Content-Encoding", "gzip")
 		z, err := gzip.NewReader(strings.NewReader(a.body))
 		if err != nil {
 			t.Fatal(err)
@@ -114,31 +114,31 @@ func TestAnswersAreCompressedForWhoAcceptsIt(t *testing.T) {
 		if plain, err := io.ReadAll(z); err != nil || !strings.Contains(string(plain), "value") {
 			t.Errorf("%s, %v", plain, err)
 		}
-		r.do(ask("GET /thing", bearer)).has(t, 200, "value")
+		r.do(newRequest("GET /thing", bearer)).check(t, 200, "value")
 	})
 }
 
-func TestTheClockMayBeOffAndTheRecordIsNot(t *testing.T) {
-	play(t, "github-rest", Options{Skew: time.Hour}, func(t *testing.T, r rig) {
-		a := r.do(ask("GET /search/code?q=x", bearer))
-		a.says(t, "Date", "Sat, 01 Jan 2000 01:00:00 GMT")
-		a.says(t, "x-ratelimit-reset", "946688460")
+func TestSkew_DoesNotAffectStats(t *testing.T) {
+	run(t, "github-rest", Options{Skew: time.Hour}, func(t *testing.T, r rig) {
+		a := r.do(newRequest("GET /search/code?q=x", bearer))
+		a.checkHeader(t, "Date", "Sat, 01 Jan 2000 01:00:00 GMT")
+		a.checkHeader(t, "x-ratelimit-reset", "946688460")
 		if s := r.u.Stats(); !s.First.Equal(time.Now()) || !s.Last.Equal(time.Now()) {
 			t.Errorf("%v to %v", s.First, s.Last)
 		}
 	})
 }
 
-func TestAnswersComeLateAndOutOfOrderWithWhatWasTrueWhenTheyWereJudged(t *testing.T) {
-	for _, o := range []Options{{Late: time.Second}, {Latency: simulator.Range{Min: time.Millisecond, Max: time.Second}}} {
-		play(t, "github-rest", o, func(t *testing.T, r rig) {
+func TestExtraLatency_KeepsReportedValues(t *testing.T) {
+	for _, o := range []Options{{MaxExtraLatency: time.Second}, {Latency: simulator.Range{Min: time.Millisecond, Max: time.Second}}} {
+		run(t, "github-rest", o, func(t *testing.T, r rig) {
 			left := make(chan string, 30)
 			for range 30 {
 				go func() {
-					left <- r.do(ask("GET /search/code?q=x", bearer)).header.Get("x-ratelimit-remaining")
+					left <- r.do(newRequest("GET /search/code?q=x", bearer)).header.Get("x-ratelimit-remaining")
 				}()
 			}
-			pass(2 * time.Second)
+			sleep(2 * time.Second)
 			seen, order := map[string]bool{}, []string{}
 			for range 30 {
 				one := <-left
@@ -156,14 +156,14 @@ func TestAnswersComeLateAndOutOfOrderWithWhatWasTrueWhenTheyWereJudged(t *testin
 	}
 }
 
-func TestWhoLeavesGivesItsPlaceBack(t *testing.T) {
-	play(t, "stripe", Options{Late: time.Hour}, func(t *testing.T, r rig) {
-		q := ask("GET /v1/customers", bearer)
+func TestConcurrency_IsFreeAfterDisconnect(t *testing.T) {
+	run(t, "stripe", Options{MaxExtraLatency: time.Hour}, func(t *testing.T, r rig) {
+		q := newRequest("GET /v1/customers", bearer)
 		ctx, cancel := context.WithCancel(t.Context())
 		go r.do(q.WithContext(ctx))
-		pass(time.Second)
+		sleep(time.Second)
 		cancel()
-		pass(time.Second)
+		sleep(time.Second)
 		if p := r.policy("global-concurrency"); p.Used != 1 || r.u.inFlight != 0 {
 			t.Errorf("%+v, %d in flight", p, r.u.inFlight)
 		}

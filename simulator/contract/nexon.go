@@ -11,28 +11,28 @@ const korea = 9 * time.Hour
 // nexonService is Nexon's Open API with keys of the service stage: 500 calls in
 // any second and 20,000,000 a calendar day in Korea, by application. Speed
 // shortens the day. Nothing is announced, and what is refused is charged.
-func nexonService(m *maker) contract { return nexon(m, 500, 20_000_000) }
+func nexonService(m *policyMaker) contract { return nexon(m, 500, 20_000_000) }
 
 // nexonDevelopment is the same with keys of the development stage: 5 a second
 // and 1,000 a day.
-func nexonDevelopment(m *maker) contract { return nexon(m, 5, 1_000) }
+func nexonDevelopment(m *policyMaker) contract { return nexon(m, 5, 1_000) }
 
-func nexon(m *maker, second, day float64) contract {
+func nexon(m *policyMaker, second, day float64) contract {
 	perSecond, perDay := m.window(sliding, "second", requests, second, time.Second), m.day("day", day, korea)
 	perSecond.strict, perDay.strict = true, true
 	return contract{
-		demands: func(c *call) []demand {
+		charges: func(c *call) []charge {
 			key := c.Header.Get("X-Nxopen-Api-Key")
 			if key == "" {
 				return nil
 			}
-			return []demand{{policy: perSecond, scope: owner(key), cost: 1}, {policy: perDay, scope: owner(key), cost: 1}}
+			return []charge{{policy: perSecond, scope: owner(key), cost: 1}, {policy: perDay, scope: owner(key), cost: 1}}
 		},
-		refuse: func(*call, *verdict) reply {
+		refuse: func(*call, *decision) reply {
 			return nexonError(http.StatusTooManyRequests, "OPENAPI00007", "Please try again later")
 		},
-		answer: func(c *call, v *verdict) reply {
-			if len(v.standings) == 0 {
+		respond: func(c *call, v *decision) reply {
+			if len(v.states) == 0 {
 				return nexonError(http.StatusBadRequest, "OPENAPI00005", "The apikey is not valid.")
 			}
 			there := v.at.In(time.FixedZone("KST", int(korea.Seconds())))
@@ -42,7 +42,7 @@ func nexon(m *maker, second, day float64) contract {
 			case m.switches[NotReady] > 0 && there.Hour() < 2 && date == there.AddDate(0, 0, -1).Format(time.DateOnly):
 				return nexonError(http.StatusBadRequest, "OPENAPI00009", "The data is being prepared.")
 			}
-			body := m.record(c)
+			body := m.content(c)
 			body["date"] = nil
 			return document(http.StatusOK, body)
 		},

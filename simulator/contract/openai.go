@@ -11,43 +11,43 @@ import (
 // for every four bytes of the body, and max_tokens (256 if it says nothing). It
 // turns out to be less, and the difference is given back when the answer is
 // written. Speed multiplies what is restored.
-func openai(m *maker) contract {
+func openai(m *policyMaker) contract {
 	calls := m.bucket("requests", requests, 500, 500.0/60)
 	words := m.bucket("tokens", tokens, 30_000, 500)
 	return contract{
-		demands: func(c *call) []demand {
-			who := owner(secret(c))
+		charges: func(c *call) []charge {
+			who := owner(credential(c))
 			if who == "" {
 				return nil
 			}
 			p := readPrompt(c.body)
 			scope := who + " " + p.Model
-			return []demand{{policy: calls, scope: scope, cost: 1}, {policy: words, scope: scope, cost: p.prompt + p.most()}}
+			return []charge{{policy: calls, scope: scope, cost: 1}, {policy: words, scope: scope, cost: p.prompt + p.maxTokens()}}
 		},
-		announce: func(h http.Header, v *verdict) {
+		setHeaders: func(h http.Header, v *decision) {
 			for _, p := range []*policy{calls, words} {
-				s := v.of(p)
-				put(h, "x-ratelimit-limit-"+p.name, number(p.limit))
-				put(h, "x-ratelimit-remaining-"+p.name, number(float64(int(s.left))))
-				put(h, "x-ratelimit-reset-"+p.name, inMilliseconds(s.reset.Sub(v.at)))
+				s := v.state(p)
+				setHeader(h, "x-ratelimit-limit-"+p.name, number(p.limit))
+				setHeader(h, "x-ratelimit-remaining-"+p.name, number(float64(int(s.remaining))))
+				setHeader(h, "x-ratelimit-reset-"+p.name, inMilliseconds(s.reset.Sub(v.at)))
 			}
 		},
-		refuse: func(_ *call, v *verdict) reply {
+		refuse: func(_ *call, v *decision) reply {
 			return document(http.StatusTooManyRequests, object{"error": object{
-				"message": "Rate limit reached", "type": v.refused.policy.name, "param": nil, "code": "rate_limit_exceeded",
+				"message": "Rate limit reached", "type": v.refusedBy.policy.name, "param": nil, "code": "rate_limit_exceeded",
 			}})
 		},
-		answer: func(c *call, v *verdict) reply {
-			if len(v.standings) == 0 {
+		respond: func(c *call, v *decision) reply {
+			if len(v.states) == 0 {
 				return document(http.StatusUnauthorized, object{"error": object{"message": "There is no API key.", "code": "invalid_api_key"}})
 			}
 			p := readPrompt(c.body)
-			answered := float64(int(p.most() / 2))
-			body := m.record(c)
+			answered := float64(int(p.maxTokens() / 2))
+			body := m.content(c)
 			body["model"] = p.Model
 			body["usage"] = object{"prompt_tokens": p.prompt, "completion_tokens": answered, "total_tokens": p.prompt + answered}
 			rep := document(http.StatusOK, body)
-			rep.settle = []demand{{policy: words, scope: owner(secret(c)) + " " + p.Model, cost: answered - p.most()}}
+			rep.charges = []charge{{policy: words, scope: owner(credential(c)) + " " + p.Model, cost: answered - p.maxTokens()}}
 			return rep
 		},
 	}
@@ -55,10 +55,10 @@ func openai(m *maker) contract {
 
 // prompt is the body of a call.
 type prompt struct {
-	Model     string   `json:"model"`
-	MaxTokens *float64 `json:"max_tokens"`
-	MaxAnswer *float64 `json:"max_completion_tokens"`
-	prompt    float64
+	Model               string   `json:"model"`
+	MaxTokens           *float64 `json:"max_tokens"`
+	MaxCompletionTokens *float64 `json:"max_completion_tokens"`
+	prompt              float64
 }
 
 // readPrompt takes a body that is none for a prompt without a model.
@@ -71,9 +71,9 @@ func readPrompt(body []byte) prompt {
 	return p
 }
 
-// most is how many tokens the answer may have.
-func (p prompt) most() float64 {
-	for _, given := range []*float64{p.MaxAnswer, p.MaxTokens} {
+// maxTokens is how many tokens the answer may have.
+func (p prompt) maxTokens() float64 {
+	for _, given := range []*float64{p.MaxCompletionTokens, p.MaxTokens} {
 		if given != nil {
 			return max(0, *given)
 		}

@@ -9,12 +9,12 @@ import (
 type kind uint8
 
 const (
-	sliding kind = iota // in any closed window
-	fixed               // in windows that begin with the first call after the one before
-	aligned             // in windows that follow each other without a gap
-	bucket              // a stock that is restored continuously
-	places              // calls in flight
-	gap                 // the time between two calls
+	sliding     kind = iota // in any closed window
+	fixed                   // in windows that begin with the first call after the one before
+	aligned                 // in windows that follow each other without a gap
+	bucket                  // a stock that is restored continuously
+	concurrency             // calls in flight
+	minInterval             // the time between two calls
 )
 
 // Units of policies.
@@ -38,8 +38,8 @@ type policy struct {
 // short is the length below which windows are not accelerated.
 const short = 10 * time.Second
 
-// maker makes the policies of one upstream and holds what chance decides there.
-type maker struct {
+// policyMaker makes the policies of one upstream and holds what chance decides there.
+type policyMaker struct {
 	speed    float64
 	seed     uint64
 	switches map[Switch]float64
@@ -47,7 +47,7 @@ type maker struct {
 }
 
 // accelerated is a duration of the real API as it is here.
-func (m *maker) accelerated(d time.Duration) time.Duration {
+func (m *policyMaker) accelerated(d time.Duration) time.Duration {
 	if d < short {
 		return d
 	}
@@ -55,7 +55,7 @@ func (m *maker) accelerated(d time.Duration) time.Duration {
 }
 
 // window limits units in windows of that kind, unless a switch wants another.
-func (m *maker) window(k kind, name, unit string, limit float64, length time.Duration) *policy {
+func (m *policyMaker) window(k kind, name, unit string, limit float64, length time.Duration) *policy {
 	switch {
 	case m.switches[FixedWindows] > 0:
 		k = fixed
@@ -67,23 +67,23 @@ func (m *maker) window(k kind, name, unit string, limit float64, length time.Dur
 
 // day limits requests in calendar days of a zone, given by what it is ahead of
 // UTC. An accelerated day begins at midnight and follows the one before.
-func (m *maker) day(name string, limit float64, ahead time.Duration) *policy {
+func (m *policyMaker) day(name string, limit float64, ahead time.Duration) *policy {
 	return &policy{name: name, unit: requests, kind: aligned, limit: limit, window: m.accelerated(24 * time.Hour), offset: -ahead}
 }
 
 // bucket holds up to limit units and restores so many a second.
-func (m *maker) bucket(name, unit string, limit, restore float64) *policy {
+func (m *policyMaker) bucket(name, unit string, limit, restore float64) *policy {
 	full := time.Duration(limit / restore * float64(time.Second))
 	return &policy{name: name, unit: unit, kind: bucket, limit: limit, window: m.accelerated(full)}
 }
 
-func (m *maker) places(name string, limit float64) *policy {
-	return &policy{name: name, unit: concurrent, kind: places, limit: limit}
+func (m *policyMaker) concurrency(name string, limit float64) *policy {
+	return &policy{name: name, unit: concurrent, kind: concurrency, limit: limit}
 }
 
-// gap keeps calls apart. It also counts from what it refused.
-func (m *maker) gap(name string, least time.Duration) *policy {
-	return &policy{name: name, unit: requests, kind: gap, limit: 1, window: least, strict: true}
+// minInterval keeps calls apart. It also counts from what it refused.
+func (m *policyMaker) minInterval(name string, least time.Duration) *policy {
+	return &policy{name: name, unit: requests, kind: minInterval, limit: 1, window: least, strict: true}
 }
 
 // restore is what a bucket gets back a second.
@@ -94,7 +94,7 @@ func (p *policy) span() string {
 	switch p.kind {
 	case bucket:
 		return "filled in " + p.window.String()
-	case places:
+	case concurrency:
 		return "in flight"
 	default:
 		return p.window.String()
@@ -111,7 +111,7 @@ func (p *policy) budget(first, last time.Time) float64 {
 		return p.limit * float64(to/int64(p.window)-from/int64(p.window)+1)
 	case bucket:
 		return p.limit + p.restore()*took.Seconds()
-	case places:
+	case concurrency:
 		return p.limit * took.Seconds()
 	default:
 		return p.limit * float64(took/p.window+1)

@@ -16,7 +16,7 @@ type rig struct {
 	u *Upstream
 }
 
-func play(t *testing.T, name string, o Options, scene func(t *testing.T, r rig)) {
+func run(t *testing.T, name string, o Options, scene func(t *testing.T, r rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		u, err := New(name, o)
@@ -27,17 +27,17 @@ func play(t *testing.T, name string, o Options, scene func(t *testing.T, r rig))
 	})
 }
 
-// pass lets time go by.
-func pass(d time.Duration) { <-time.After(d) }
+// sleep lets time go by.
+func sleep(d time.Duration) { <-time.After(d) }
 
-// answer is what came back, with headers in Go's spelling.
-type answer struct {
+// response is what came back, with headers in Go's spelling.
+type response struct {
 	status int
 	header http.Header
 	body   string
 }
 
-func (a answer) has(t *testing.T, status int, parts ...string) {
+func (a response) check(t *testing.T, status int, parts ...string) {
 	t.Helper()
 	if a.status != status {
 		t.Fatalf("status is %d, not %d: %s", a.status, status, a.body)
@@ -49,15 +49,15 @@ func (a answer) has(t *testing.T, status int, parts ...string) {
 	}
 }
 
-func (a answer) says(t *testing.T, name, want string) {
+func (a response) checkHeader(t *testing.T, name, want string) {
 	t.Helper()
 	if got := strings.Join(a.header.Values(name), "|"); got != want {
 		t.Fatalf("%s is %q, not %q", name, got, want)
 	}
 }
 
-// ask makes a request of "GET /path", headers "Name: value" and a body.
-func ask(what string, lines ...string) *http.Request {
+// newRequest makes a request of "GET /path", headers "Name: value" and a body.
+func newRequest(what string, lines ...string) *http.Request {
 	method, path, _ := strings.Cut(what, " ")
 	var body io.Reader
 	var headers []string
@@ -76,11 +76,11 @@ func ask(what string, lines ...string) *http.Request {
 	return r
 }
 
-func (r rig) do(q *http.Request) answer {
+func (r rig) do(q *http.Request) response {
 	rec := httptest.NewRecorder()
 	r.u.ServeHTTP(rec, q)
 	got := rec.Result()
-	a := answer{got.StatusCode, http.Header{}, rec.Body.String()}
+	a := response{got.StatusCode, http.Header{}, rec.Body.String()}
 	for name, values := range got.Header {
 		for _, v := range values {
 			a.header.Add(name, v)
@@ -89,8 +89,8 @@ func (r rig) do(q *http.Request) answer {
 	return a
 }
 
-// within makes calls that must not be refused.
-func (r rig) within(n int, call func() *http.Request) {
+// acceptAll makes calls that must not be refused.
+func (r rig) acceptAll(n int, call func() *http.Request) {
 	r.Helper()
 	for i := range n {
 		a := r.do(call())

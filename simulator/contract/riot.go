@@ -13,7 +13,7 @@ import (
 // without its last part) 30 in 10 s, in windows that begin with their first
 // call. Speed shortens those of 120 s and 10 s. SharedRefusal is the refusal of a
 // service behind it, which comes without a Retry-After.
-func riot(m *maker) contract {
+func riot(m *policyMaker) contract {
 	app := []*policy{
 		m.window(fixed, "application-1s", requests, 20, time.Second),
 		m.window(fixed, "application-120s", requests, 100, 2*time.Minute),
@@ -25,7 +25,7 @@ func riot(m *maker) contract {
 		return rep
 	}
 	return contract{
-		demands: func(c *call) []demand {
+		charges: func(c *call) []charge {
 			key := c.Header.Get("X-Riot-Token")
 			if key == "" {
 				return nil
@@ -33,42 +33,42 @@ func riot(m *maker) contract {
 			region, _, _ := strings.Cut(c.Host, ".")
 			scope := owner(key) + " " + region
 			path := c.URL.Path[:strings.LastIndexByte(c.URL.Path, '/')]
-			return []demand{
+			return []charge{
 				{policy: app[0], scope: scope, cost: 1},
 				{policy: app[1], scope: scope, cost: 1},
 				{policy: method[0], scope: scope + " " + path, cost: 1},
 			}
 		},
-		announce: func(h http.Header, v *verdict) {
+		setHeaders: func(h http.Header, v *decision) {
 			for name, policies := range map[string][]*policy{"X-App-Rate-Limit": app, "X-Method-Rate-Limit": method} {
 				var limits, counts []string
 				for _, p := range policies {
 					limits = append(limits, fmt.Sprintf("%v:%d", p.limit, seconds(p.window)))
-					counts = append(counts, fmt.Sprintf("%v:%d", v.of(p).used(), seconds(p.window)))
+					counts = append(counts, fmt.Sprintf("%v:%d", v.state(p).used(), seconds(p.window)))
 				}
-				put(h, name, strings.Join(limits, ","))
-				put(h, name+"-Count", strings.Join(counts, ","))
+				setHeader(h, name, strings.Join(limits, ","))
+				setHeader(h, name+"-Count", strings.Join(counts, ","))
 			}
 		},
-		refuse: func(_ *call, v *verdict) reply {
+		refuse: func(_ *call, v *decision) reply {
 			kind := "application"
-			if v.refused.policy == method[0] {
+			if v.refusedBy.policy == method[0] {
 				kind = "method"
 			}
 			rep := refuse(kind)
-			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.wait())))
+			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
 			return rep
 		},
-		answer: func(c *call, v *verdict) reply {
+		respond: func(c *call, v *decision) reply {
 			switch {
-			case len(v.standings) == 0:
+			case len(v.states) == 0:
 				rep := document(http.StatusUnauthorized, object{"status": object{"message": "There is no key.", "status_code": 401}})
-				rep.mute = true
+				rep.noHeaders = true
 				return rep
-			case m.on(SharedRefusal):
+			case m.hits(SharedRefusal):
 				return refuse("service")
 			}
-			return document(http.StatusOK, m.record(c))
+			return document(http.StatusOK, m.content(c))
 		},
 	}
 }

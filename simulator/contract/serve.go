@@ -28,18 +28,18 @@ type reply struct {
 	status int
 	header http.Header
 	body   []byte
-	// settle is charged when the answer is written, or given back if negative.
-	settle []demand
-	mute   bool // doesn't announce anything
-	free   bool // is not penalised
+	// charges is charged when the answer is written, or given back if negative.
+	charges   []charge
+	noHeaders bool // doesn't announce anything
+	noPenalty bool // is not penalised
 }
 
 const (
 	jsonType = "application/json"
 	htmlType = "text/html;charset=UTF-8"
-	// violationsKept is how many refusals are told of in words.
-	violationsKept = 20
-	longestBody    = 1 << 20
+	// maxViolations is how many refusals are told of in words.
+	maxViolations = 20
+	maxBody       = 1 << 20
 )
 
 // text is a reply as it stands.
@@ -56,25 +56,25 @@ func document(status int, v any) reply {
 	return text(status, jsonType, string(body))
 }
 
-// put sets a header as the API spells it, which is not always Go's way.
-func put(h http.Header, name, value string) { h[name] = []string{value} }
+// setHeader sets a header as the API spells it, which is not always Go's way.
+func setHeader(h http.Header, name, value string) { h[name] = []string{value} }
 
 // object is a JSON object.
 type object map[string]any
 
-// record is the document of whatever a call asks for: the same for the same
+// content is the document of whatever a call asks for: the same for the same
 // path, query and body.
-func (m *maker) record(c *call) object {
+func (m *policyMaker) content(c *call) object {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%d %s %s?%s %s", m.seed, c.Method, c.URL.Path, c.URL.RawQuery, c.body)
 	return object{"path": c.URL.Path, "value": strconv.FormatUint(h.Sum64(), 16)}
 }
 
 // etag is the validator of what a call asks for.
-func (m *maker) etag(c *call) string { return `"` + m.record(c)["value"].(string) + `"` }
+func (m *policyMaker) etag(c *call) string { return `"` + m.content(c)["value"].(string) + `"` }
 
-// secret is the credential of a call, without its scheme.
-func secret(c *call) string {
+// credential is the credential of a call, without its scheme.
+func credential(c *call) string {
 	text := c.Header.Get("Authorization")
 	if _, after, found := strings.Cut(text, " "); found {
 		return after
@@ -89,14 +89,14 @@ func owner(credential string) string {
 	return before
 }
 
-// peer is the address a call came from.
-func peer(c *call) string {
+// clientAddress is the address a call came from.
+func clientAddress(c *call) string {
 	host, _, _ := net.SplitHostPort(c.RemoteAddr)
 	return host
 }
 
-// segments are the first so many parts of the path.
-func segments(c *call, n int) string {
+// pathPrefix are the first so many parts of the path.
+func pathPrefix(c *call, n int) string {
 	parts := strings.Split(strings.Trim(c.URL.Path, "/"), "/")
 	return strings.Join(parts[:min(n, len(parts))], "/")
 }
@@ -117,7 +117,7 @@ func fraction(d time.Duration) float64 {
 // number writes units in full.
 func number(units float64) string { return strconv.FormatFloat(units, 'f', 0, 64) }
 
-func (u *Upstream) now() time.Time { return time.Now().Add(u.o.Skew) }
+func (u *Upstream) now() time.Time { return time.Now().Add(u.options.Skew) }
 
 // ServeHTTP answers /_stats and /_reset for who tries it, and judges all else.
 func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -125,34 +125,34 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		u.serveOperator(w, r)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		http.Error(w, "the body could not be read: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	v := u.arrive(&call{Request: r, body: body})
+	v := u.receive(&call{Request: r, body: body})
 	waited := wait(r.Context(), v.wait)
 	// Before it is answered: who has the answer may make the next call at once.
-	u.leave(v)
+	u.finish(v)
 	if waited {
 		v.reply.write(w, r, u.maker.switches[Gzip] > 0)
 	}
 }
 
-// visit is a call from its arrival to its answer.
-type visit struct {
+// pendingReply is a call from its arrival to its answer.
+type pendingReply struct {
 	reply reply
-	held  []demand // the places it takes
+	held  []charge // the places it takes
 	wait  time.Duration
 }
 
-// arrive judges a call and makes up its answer. The clock is read inside the
+// receive judges a call and makes up its answer. The clock is read inside the
 // lock, so that times never run backwards along the record.
-func (u *Upstream) arrive(c *call) visit {
+func (u *Upstream) receive(c *call) pendingReply {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	c.at = u.now()
-	u.last = c.at.Add(-u.o.Skew)
+	u.last = c.at.Add(-u.options.Skew)
 	if u.arrivals == 0 {
 		u.first = u.last
 	}
@@ -160,43 +160,43 @@ func (u *Upstream) arrive(c *call) visit {
 	u.inFlight++
 	u.maxInFlight = max(u.maxInFlight, u.inFlight)
 
-	demands := u.contract.demands(c)
-	v := u.judge(c, demands)
-	out := visit{wait: u.upTo(u.o.Late)}
-	if v.refused != nil {
-		u.complain(c, v)
+	demands := u.contract.charges(c)
+	v := u.decide(c, demands)
+	out := pendingReply{wait: u.randomUpTo(u.options.MaxExtraLatency)}
+	if v.refusedBy != nil {
+		u.recordViolation(c, v)
 	} else {
-		out.wait += u.o.Latency.Min + u.upTo(u.o.Latency.Max-u.o.Latency.Min)
+		out.wait += u.options.Latency.Min + u.randomUpTo(u.options.Latency.Max-u.options.Latency.Min)
 		for _, d := range demands {
-			if d.policy.kind == places {
-				out.held = append(out.held, demand{policy: d.policy, scope: d.scope, cost: -d.cost})
+			if d.policy.kind == concurrency {
+				out.held = append(out.held, charge{policy: d.policy, scope: d.scope, cost: -d.cost})
 			}
 		}
 	}
-	out.reply = u.render(c, v)
+	out.reply = u.buildReply(c, v)
 	return out
 }
 
-// complain counts a refusal and puts it in words.
-func (u *Upstream) complain(c *call, v *verdict) {
-	p := v.refused.policy
+// recordViolation counts a refusal and puts it in words.
+func (u *Upstream) recordViolation(c *call, v *decision) {
+	p := v.refusedBy.policy
 	u.refusals[p.name]++
-	if len(u.violations) < violationsKept {
+	if len(u.violations) < maxViolations {
 		u.violations = append(u.violations, fmt.Sprintf("%v after the first call: %s %s was over %q, %v %s (%s), of which %v were left",
-			u.last.Sub(u.first), c.Method, c.URL.Path, p.name, p.limit, p.unit, p.span(), tidy(v.refused.left)))
+			u.last.Sub(u.first), c.Method, c.URL.Path, p.name, p.limit, p.unit, p.span(), roundUnits(v.refusedBy.remaining)))
 	}
 }
 
-func (u *Upstream) leave(v visit) {
+func (u *Upstream) finish(v pendingReply) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.inFlight--
 	at := u.now()
-	u.settle(at, v.held)
-	u.settle(at, v.reply.settle)
+	u.applyCharges(at, v.held)
+	u.applyCharges(at, v.reply.charges)
 }
 
-func (u *Upstream) upTo(most time.Duration) time.Duration {
+func (u *Upstream) randomUpTo(most time.Duration) time.Duration {
 	if most <= 0 {
 		return 0
 	}

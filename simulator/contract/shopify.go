@@ -10,20 +10,20 @@ func shop(c *call) string { return owner(c.Header.Get("X-Shopify-Access-Token"))
 
 // shopifyREST is Shopify's REST Admin API: by app and store a bucket of 40 calls
 // that leaks 2 a second. Speed multiplies the leak.
-func shopifyREST(m *maker) contract {
+func shopifyREST(m *policyMaker) contract {
 	calls := m.bucket("calls", requests, 40, 2)
 	return contract{
-		demands: func(c *call) []demand { return []demand{{policy: calls, scope: shop(c), cost: 1}} },
-		announce: func(h http.Header, v *verdict) {
-			s := v.of(calls)
-			put(h, "X-Shopify-Shop-Api-Call-Limit", fmt.Sprintf("%v/%v", math.Ceil(s.used()-tolerance), s.policy.limit))
+		charges: func(c *call) []charge { return []charge{{policy: calls, scope: shop(c), cost: 1}} },
+		setHeaders: func(h http.Header, v *decision) {
+			s := v.state(calls)
+			setHeader(h, "X-Shopify-Shop-Api-Call-Limit", fmt.Sprintf("%v/%v", math.Ceil(s.used()-tolerance), s.policy.limit))
 		},
-		refuse: func(*call, *verdict) reply {
+		refuse: func(*call, *decision) reply {
 			rep := document(http.StatusTooManyRequests, object{"errors": "Too many calls for this store and app."})
 			rep.header.Set("Retry-After", "2.0")
 			return rep
 		},
-		answer: func(c *call, _ *verdict) reply { return document(http.StatusOK, m.record(c)) },
+		respond: func(c *call, _ *decision) reply { return document(http.StatusOK, m.content(c)) },
 	}
 }
 
@@ -32,7 +32,7 @@ func shopifyREST(m *maker) contract {
 // point for each node that it asks for; nodes turn out to be fewer, and the
 // difference is given back when the answer is written. Speed multiplies what is
 // restored.
-func shopifyGraphQL(m *maker) contract {
+func shopifyGraphQL(m *policyMaker) contract {
 	cost := m.bucket("cost", points, 1_000, 50)
 	requested := func(c *call) float64 {
 		_, nodes := readQuery(c.body).sizes()
@@ -46,22 +46,22 @@ func shopifyGraphQL(m *maker) contract {
 		}}
 	}
 	return contract{
-		demands: func(c *call) []demand { return []demand{{policy: cost, scope: shop(c), cost: requested(c)}} },
-		refuse: func(c *call, v *verdict) reply {
+		charges: func(c *call) []charge { return []charge{{policy: cost, scope: shop(c), cost: requested(c)}} },
+		refuse: func(c *call, v *decision) reply {
 			return document(http.StatusOK, object{
 				"errors":     []object{{"message": "Throttled", "extensions": object{"code": "THROTTLED"}}},
-				"extensions": status(requested(c), nil, v.of(cost).left),
+				"extensions": status(requested(c), nil, v.state(cost).remaining),
 			})
 		},
-		answer: func(c *call, v *verdict) reply {
+		respond: func(c *call, v *decision) reply {
 			asked := requested(c)
 			actual := 1 + math.Floor((asked-1)*0.45)
-			body := object{"data": object{"node": m.record(c)}}
+			body := object{"data": object{"node": m.content(c)}}
 			if m.switches[Silent] == 0 {
-				body["extensions"] = status(asked, actual, v.of(cost).left+asked-actual)
+				body["extensions"] = status(asked, actual, v.state(cost).remaining+asked-actual)
 			}
 			rep := document(http.StatusOK, body)
-			rep.settle = []demand{{policy: cost, scope: shop(c), cost: actual - asked}}
+			rep.charges = []charge{{policy: cost, scope: shop(c), cost: actual - asked}}
 			return rep
 		},
 	}

@@ -60,13 +60,13 @@ func (u *Upstream) Stats() Stats {
 		if len(a.log) == 0 {
 			continue
 		}
-		p, last := a.policy, u.last.Add(u.o.Skew)
-		if end := a.log[len(a.log)-1].at; p.kind == places && end.After(last) {
+		p, last := a.policy, u.last.Add(u.options.Skew)
+		if end := a.log[len(a.log)-1].at; p.kind == concurrency && end.After(last) {
 			last = end
 		}
 		s.Policies = append(s.Policies, PolicyStats{
 			Name: p.name, Scope: a.scope, Unit: p.unit, Limit: int(p.limit), Window: p.span(),
-			Used: tidy(a.used()), Budget: tidy(p.budget(u.first.Add(u.o.Skew), last)), MaxInWindow: tidy(a.most(a.log)),
+			Used: roundUnits(a.used()), Budget: roundUnits(p.budget(u.first.Add(u.options.Skew), last)), MaxInWindow: roundUnits(a.maxInWindow(a.log)),
 		})
 	}
 	slices.SortFunc(s.Policies, func(a, b PolicyStats) int {
@@ -75,15 +75,15 @@ func (u *Upstream) Stats() Stats {
 	return s
 }
 
-// tidy rounds away what adding fractions leaves.
-func tidy(units float64) float64 { return math.Round(units*1e6) / 1e6 }
+// roundUnits rounds away what adding fractions leaves.
+func roundUnits(units float64) float64 { return math.Round(units*1e6) / 1e6 }
 
 // reset forgets the statistics. Quotas stay as they are.
 func (u *Upstream) reset() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, a := range u.accounts {
-		a.forget(u.now())
+		a.resetLog(u.now())
 	}
 	clear(u.refusals)
 	u.violations, u.arrivals, u.maxInFlight = nil, 0, u.inFlight

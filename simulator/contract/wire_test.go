@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestHeadersGoOutAsTheAPISpellsThem(t *testing.T) {
+func TestHeaders_KeepSpelling(t *testing.T) {
 	spelt := map[string][]string{
 		"court": {"Set-Cookie"}, "data-go-kr": nil, "nexon-development": nil, "nexon-service": nil, "shopify-graphql": nil, "stripe": nil,
 		"discord":        {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Reset-After", "X-RateLimit-Bucket"},
@@ -64,9 +64,9 @@ func TestHeadersGoOutAsTheAPISpellsThem(t *testing.T) {
 	}
 }
 
-func TestManyMayCallAndLookAtOnce(t *testing.T) {
+func TestUpstream_IsConcurrencySafe(t *testing.T) {
 	for _, x := range examples {
-		u, err := New(x.name, Options{Late: 1})
+		u, err := New(x.name, Options{MaxExtraLatency: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestManyMayCallAndLookAtOnce(t *testing.T) {
 					q := call()
 					mu.Unlock()
 					r.do(q)
-					r.do(ask("GET /_stats"))
+					r.do(newRequest("GET /_stats"))
 				}
 			})
 		}

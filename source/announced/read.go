@@ -17,8 +17,8 @@ const maxReset = 31 * 24 * time.Hour
 // maxResource bounds the name of a budget, in bytes.
 const maxResource = 128
 
-// answer is what one Read reads.
-type answer struct {
+// response is what one Read reads.
+type response struct {
 	header http.Header
 	body   []byte
 	now    time.Time
@@ -29,8 +29,8 @@ type answer struct {
 // were not there. body returns the decompressed body, and is called once at most and
 // only if NeedsBody; now is when the answer came.
 func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Notice {
-	a := answer{header: header, now: now}
-	if r.body {
+	a := response{header: header, now: now}
+	if r.needsBody {
 		a.body = body()
 	}
 	var notices []Notice
@@ -42,36 +42,36 @@ func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Not
 	return notices
 }
 
-func (r *rule) read(a *answer) (Notice, bool) {
+func (r *compiledRule) read(a *response) (Notice, bool) {
 	n := Notice{
 		Policy:    r.Policy,
 		Resource:  a.resource(r.resource),
-		Limit:     count(a.text(r.limit), math.Floor),
-		Remaining: count(a.text(r.remaining), math.Floor),
-		Cost:      count(a.text(r.cost), math.Ceil),
+		Limit:     parseCount(a.value(r.limit), math.Floor),
+		Remaining: parseCount(a.value(r.remaining), math.Floor),
+		Cost:      parseCount(a.value(r.cost), math.Ceil),
 	}
-	n.Reset, n.Slack = a.reset(a.text(r.reset))
-	if r.used != (place{}) && n.Remaining == Unknown {
-		n.Remaining = left(n.Limit, count(a.text(r.used), math.Ceil))
+	n.Reset, n.Slack = a.reset(a.value(r.reset))
+	if r.used != (location{}) && n.Remaining == Unknown {
+		n.Remaining = remainingOf(n.Limit, parseCount(a.value(r.used), math.Ceil))
 	}
-	if r.usage != (place{}) {
-		used, limit, _ := strings.Cut(a.text(r.usage), "/")
-		n.add(count(limit, math.Floor), count(used, math.Ceil))
+	if r.usage != (location{}) {
+		used, limit, _ := strings.Cut(a.value(r.usage), "/")
+		n.fillFromUsage(parseCount(limit, math.Floor), parseCount(used, math.Ceil))
 	}
-	if r.field != (place{}) {
+	if r.field != (location{}) {
 		r.readField(a, &n)
 	}
-	if r.list != (place{}) {
-		n.add(count(entryOf(a.list(r.list), r.Window), math.Floor), count(entryOf(a.list(r.counts), r.Window), math.Ceil))
+	if r.list != (location{}) {
+		n.fillFromUsage(parseCount(listEntry(a.listValue(r.list), r.Window), math.Floor), parseCount(listEntry(a.listValue(r.counts), r.Window), math.Ceil))
 	}
 	told := n.Limit != Unknown || n.Remaining != Unknown || n.Cost != Unknown || n.Reset >= 0 || n.Resource != ""
 	return n, told
 }
 
-// add fills in what is not known yet from a limit and how much of it is used.
-func (n *Notice) add(limit, used int64) {
+// fillFromUsage fills in what is not known yet from a limit and how much of it is used.
+func (n *Notice) fillFromUsage(limit, used int64) {
 	if n.Remaining == Unknown {
-		n.Remaining = left(limit, used)
+		n.Remaining = remainingOf(limit, used)
 	}
 	if n.Limit == Unknown {
 		n.Limit = limit
@@ -79,15 +79,15 @@ func (n *Notice) add(limit, used int64) {
 }
 
 // readField fills in what is not known yet from a structured field.
-func (r *rule) readField(a *answer, n *Notice) {
-	list, _ := items(a.list(r.field)) // of half a list nothing: it may lack the item with the fewest
+func (r *compiledRule) readField(a *response, n *Notice) {
+	list, _ := parseItems(a.listValue(r.field)) // of half a list nothing: it may lack the item with the fewest
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration
 	for _, one := range list {
 		if one.name == "" || r.Item != "" && one.name != r.Item {
 			continue
 		}
-		has := count(one.r, math.Floor)
+		has := parseCount(one.r, math.Floor)
 		t, s := a.reset(one.t)
 		fewer := has != Unknown && (remaining == Unknown || has < remaining)
 		if !found || fewer || has == remaining && t > reset {
@@ -103,21 +103,21 @@ func (r *rule) readField(a *answer, n *Notice) {
 	if n.Reset < 0 {
 		n.Reset, n.Slack = reset, slack
 	}
-	if n.Limit != Unknown || r.policyField == (place{}) {
+	if n.Limit != Unknown || r.policyField == (location{}) {
 		return
 	}
-	policies, _ := items(a.list(r.policyField))
+	policies, _ := parseItems(a.listValue(r.policyField))
 	for _, one := range policies {
 		if one.name == name {
-			n.Limit = count(one.q, math.Floor)
+			n.Limit = parseCount(one.q, math.Floor)
 			return
 		}
 	}
 }
 
-// text returns the value at a place; empty if there is none. Of a header that is sent
+// value returns the value at a place; empty if there is none. Of a header that is sent
 // more than once it is the first.
-func (a *answer) text(p place) string {
+func (a *response) value(p location) string {
 	if p.header != "" {
 		if values := a.header[p.header]; len(values) > 0 {
 			return values[0]
@@ -138,18 +138,18 @@ func (a *answer) text(p place) string {
 	return ""
 }
 
-// list returns the value at a place that holds a list: one over all the lines of its
+// listValue returns the value at a place that holds a list: one over all the lines of its
 // header.
-func (a *answer) list(p place) string {
+func (a *response) listValue(p location) string {
 	if values := a.header[p.header]; len(values) > 1 {
 		return strings.Join(values, ",")
 	}
-	return a.text(p)
+	return a.value(p)
 }
 
 // reset returns how long from now a window ends; one that has ended does so now.
-func (a *answer) reset(text string) (reset, slack time.Duration) {
-	seconds, slack, ok := until(text, a.header, a.now)
+func (a *response) reset(text string) (reset, slack time.Duration) {
+	seconds, slack, ok := secondsUntil(text, a.header, a.now)
 	if !ok || math.Abs(seconds) > maxReset.Seconds() {
 		return Unknown, 0
 	}
@@ -158,8 +158,8 @@ func (a *answer) reset(text string) (reset, slack time.Duration) {
 
 // resource returns the name of a budget: it becomes part of a key, and so is short and
 // without blanks.
-func (a *answer) resource(p place) string {
-	name := strings.TrimSpace(a.text(p))
+func (a *response) resource(p location) string {
+	name := strings.TrimSpace(a.value(p))
 	if len(name) > maxResource || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return ""
 	}

@@ -23,9 +23,9 @@ func compile(tb testing.TB, rules ...Rule) Rules {
 	return r
 }
 
-// answered reads an answer as it is written: lines of headers, and behind an empty one
+// readText reads an answer as it is written: lines of headers, and behind an empty one
 // the body.
-func answered(r Rules, text string) []Notice {
+func readText(r Rules, text string) []Notice {
 	head, body, _ := strings.Cut(strings.TrimSpace(text), "\n\n")
 	h := header()
 	for line := range strings.SplitSeq(head, "\n") {
@@ -72,7 +72,7 @@ var (
 	ietf = Rule{Policy: "any", Field: "RateLimit", PolicyField: "RateLimit-Policy"}
 )
 
-func TestWhatEachUpstreamAnnouncesIsRead(t *testing.T) {
+func TestRead_KnownUpstreams(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules []Rule
 		text  string
@@ -174,13 +174,13 @@ x-envoy-upstream-service-time: 30
 {"error":{"name":"OPENAPI00007","message":"Please try again later"}}`, nil},
 		"a cost alone": {[]Rule{{Policy: "points", Cost: "X-Cost"}}, "X-Cost: 0", []Notice{{"points", "", Unknown, Unknown, 0, Unknown, 0}}},
 	} {
-		if got := answered(compile(t, c.rules...), c.text); !reflect.DeepEqual(got, c.want) {
+		if got := readText(compile(t, c.rules...), c.text); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)
 		}
 	}
 }
 
-func TestAResetIsReadInEachSpellingWithWhatItRounds(t *testing.T) {
+func TestRead_ResetSpellingsAndSlack(t *testing.T) {
 	r := compile(t, Rule{Policy: "p", Reset: "X-Reset"})
 	for text, want := range map[string][2]time.Duration{
 		"30":                             {30 * sec, sec},
@@ -214,7 +214,7 @@ func TestAResetIsReadInEachSpellingWithWhatItRounds(t *testing.T) {
 	}
 }
 
-func TestATimeIsReadByTheAnswersOwnClock(t *testing.T) {
+func TestRead_UsesDateHeaderAsClock(t *testing.T) {
 	r := compile(t, Rule{Policy: "p", Reset: "X-Reset"})
 	for _, c := range []struct {
 		text, date  string
@@ -240,7 +240,7 @@ func TestATimeIsReadByTheAnswersOwnClock(t *testing.T) {
 	}
 }
 
-func TestWhatCantBeTrueIsAsIfItWereNotThere(t *testing.T) {
+func TestRead_IgnoresImplausibleValues(t *testing.T) {
 	nines := strings.Repeat("9", 400)
 	numbers := []string{
 		"", " ", "-1", "NaN", "nan", "Inf", "+Inf", "-Inf", "1e3", "0x10", "1_000", "1,000", "ten", "..", "-", "1 000", "١٢",
@@ -264,21 +264,21 @@ func TestWhatCantBeTrueIsAsIfItWereNotThere(t *testing.T) {
 	reset := compile(t, Rule{Policy: "p", Reset: "X"})
 	for _, text := range append(slices.Clip(numbers),
 		"-0.5", "-6m0s", "9999h", "2678401", "99999999", "1802678401", "1802678401000", "1797321599", "100000000000000000",
-		"2027-02-15T08:00:01Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2027-13-01T00:00:00Z", "tomorrow", "5 minutes", strings.Repeat("1s", maxTime),
+		"2027-02-15T08:00:01Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2027-13-01T00:00:00Z", "tomorrow", "5 minutes", strings.Repeat("1s", maxTimeLength),
 	) {
 		if got := reset.Read(header("X", text), nil, waitNow); got != nil {
 			t.Errorf("%.30q is %+v", text, got)
 		}
 	}
 	for text, want := range map[string]int64{"1000000000000": 1e12, "0": 0, "-0": 0, ".9": 0, "2.": 2, "007": 7, "0." + nines: 1} {
-		n := count(text, func(n float64) float64 { return float64(int64(n)) })
+		n := parseCount(text, func(n float64) float64 { return float64(int64(n)) })
 		if n != want {
 			t.Errorf("%.30q is %d, want %d", text, n, want)
 		}
 	}
 }
 
-func TestABrokenPairOrListTellsOnlyWhatCanBeRead(t *testing.T) {
+func TestRead_PartlyInvalidList(t *testing.T) {
 	for _, c := range []struct {
 		rule             Rule
 		text             string
@@ -300,22 +300,22 @@ func TestABrokenPairOrListTellsOnlyWhatCanBeRead(t *testing.T) {
 		{Rule{Policy: "p", Field: "RateLimit", Item: `say "\"`}, `RateLimit: "say";r=1, "say \"\\\"";r=2`, Unknown, 2},
 		{Rule{Policy: "p", Field: "RateLimit", Item: "c"}, `RateLimit: "a";r=1`, Unknown, Unknown},
 	} {
-		got := append(answered(compile(t, c.rule), c.text), Notice{Limit: Unknown, Remaining: Unknown})[0]
+		got := append(readText(compile(t, c.rule), c.text), Notice{Limit: Unknown, Remaining: Unknown})[0]
 		if got.Limit != c.limit || got.Remaining != c.remaining {
 			t.Errorf("%q is %+v, want %d and %d", c.text, got, c.limit, c.remaining)
 		}
 	}
 }
 
-func TestOfItemsWithEquallyFewTheLongestIsTaken(t *testing.T) {
+func TestRead_EqualItemsTakeLongestReset(t *testing.T) {
 	for _, text := range []string{`"a";r=0;t=5, "b";r=0;t=60, "c";r=9;t=90`, `"b";r=0;t=60, "a";r=0, "c";t=90`} {
-		if got := answered(compile(t, ietf), "RateLimit: "+text); len(got) != 1 || got[0].Reset != 60*sec {
+		if got := readText(compile(t, ietf), "RateLimit: "+text); len(got) != 1 || got[0].Reset != 60*sec {
 			t.Errorf("%s is %+v", text, got)
 		}
 	}
 }
 
-func TestABodyIsAskedForOnlyIfARuleReadsIt(t *testing.T) {
+func TestRead_LoadsBodyOnlyIfNeeded(t *testing.T) {
 	asked := 0
 	body := func() []byte {
 		asked++
@@ -342,7 +342,7 @@ func TestABodyIsAskedForOnlyIfARuleReadsIt(t *testing.T) {
 	}
 }
 
-func TestTheNameOfABudgetCanStandInAKey(t *testing.T) {
+func TestRead_ResourceNameFitsInKey(t *testing.T) {
 	r := compile(t, Rule{Policy: "p", Limit: "X-Limit", Resource: "X-Resource"})
 	for text, want := range map[string]string{
 		"core": "core", " core ": "core", ":QQ==:": ":QQ==:", "a b": "", "a\nb": "", "é": "", "\x7f": "",

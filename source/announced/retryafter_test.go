@@ -18,7 +18,7 @@ func header(pairs ...string) http.Header {
 	return h
 }
 
-func TestRetryAfterIsReadInEachSpelling(t *testing.T) {
+func TestRetryAfter_Spellings(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"":                               0,
 		"0":                              0,
@@ -54,7 +54,7 @@ func TestRetryAfterIsReadInEachSpelling(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAWindowIsReadInEachSpelling(t *testing.T) {
+func TestRetryAfter_ResetSpellings(t *testing.T) {
 	const s = time.Second
 	epoch := waitNow.Unix()
 	for _, c := range []struct {
@@ -123,14 +123,14 @@ func TestTheEndOfAWindowIsReadInEachSpelling(t *testing.T) {
 	}
 }
 
-func TestTheHeadersOfSeveralPoliciesAreOneList(t *testing.T) {
+func TestRetryAfter_JoinsRepeatedHeaders(t *testing.T) {
 	h := http.Header{"Ratelimit": {`"a";r=0;t=5`, `"b";r=0;t=50`}}
 	if got := RetryAfter(true, h, waitNow); got != 50*time.Second {
 		t.Errorf("%v", got)
 	}
 }
 
-func TestADateToWaitForIsReadByTheAnswersOwnClock(t *testing.T) {
+func TestRetryAfter_UsesDateHeaderAsClock(t *testing.T) {
 	const date = "Fri, 15 Jan 2027 07:00:00 GMT" // an hour behind ours
 	for _, c := range []struct {
 		want        time.Duration

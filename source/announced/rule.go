@@ -47,30 +47,30 @@ type Rule struct {
 
 // Rules are compiled ones. The zero Rules read nothing.
 type Rules struct {
-	rules []rule
-	body  bool
+	rules     []compiledRule
+	needsBody bool
 }
 
-// rule is a Rule ready for use.
-type rule struct {
+// compiledRule is a Rule ready for use.
+type compiledRule struct {
 	Rule
-	limit, remaining, used, usage, reset, resource, cost, field, policyField, list, counts place
+	limit, remaining, used, usage, reset, resource, cost, field, policyField, list, counts location
 }
 
-// place is where a value stands: in a header, by its canonical name, or at a path of the
+// location is where a value stands: in a header, by its canonical name, or at a path of the
 // body; with neither, nowhere.
-type place struct{ header, path string }
+type location struct{ header, path string }
 
 // Compile checks the rules and returns them ready for use. Its error begins with the
 // rule's index and the field, as [2].reset: …
 func Compile(rules []Rule) (Rules, error) {
-	compiled := Rules{rules: make([]rule, len(rules))}
+	compiled := Rules{rules: make([]compiledRule, len(rules))}
 	for i, one := range rules {
 		r := &compiled.rules[i]
 		r.Rule = one
 		for _, p := range []struct {
 			name, text string
-			to         *place
+			to         *location
 		}{
 			{"limit", one.Limit, &r.limit},
 			{"remaining", one.Remaining, &r.remaining},
@@ -88,7 +88,7 @@ func Compile(rules []Rule) (Rules, error) {
 			if *p.to, err = parsePlace(p.text); err != nil {
 				return Rules{}, fmt.Errorf("[%d].%s: %w", i, p.name, err)
 			}
-			compiled.body = compiled.body || p.to.path != ""
+			compiled.needsBody = compiled.needsBody || p.to.path != ""
 		}
 		if err := one.check(); err != nil {
 			return Rules{}, fmt.Errorf("[%d].%w", i, err)
@@ -122,24 +122,24 @@ func (r Rule) check() error {
 
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
-// inBody begins a place in the body.
-const inBody = "body:"
+// bodyPrefix begins a place in the body.
+const bodyPrefix = "body:"
 
-func parsePlace(text string) (place, error) {
-	path, body := strings.CutPrefix(text, inBody)
+func parsePlace(text string) (location, error) {
+	path, body := strings.CutPrefix(text, bodyPrefix)
 	switch {
 	case text == "":
-		return place{}, nil
+		return location{}, nil
 	case body && path == "":
-		return place{}, errors.New("body: needs a path behind it, such as body:extensions.cost.actualQueryCost")
+		return location{}, errors.New("body: needs a path behind it, such as body:extensions.cost.actualQueryCost")
 	case body && CheckPath(path) != nil:
-		return place{}, CheckPath(path)
+		return location{}, CheckPath(path)
 	case body:
-		return place{path: path}, nil
+		return location{path: path}, nil
 	case !headerName.MatchString(text):
-		return place{}, fmt.Errorf("%q can't be the name of a header; a path in the body is written body:a.b", text)
+		return location{}, fmt.Errorf("%q can't be the name of a header; a path in the body is written body:a.b", text)
 	}
-	return place{header: http.CanonicalHeaderKey(text)}, nil
+	return location{header: http.CanonicalHeaderKey(text)}, nil
 }
 
 var modifier = regexp.MustCompile(`(^|[^\\])@`)
@@ -155,4 +155,4 @@ func CheckPath(path string) error {
 }
 
 // NeedsBody reports whether any rule reads the body.
-func (r Rules) NeedsBody() bool { return r.body }
+func (r Rules) NeedsBody() bool { return r.needsBody }

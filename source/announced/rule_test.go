@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-func TestAWrongRuleIsRefusedByWhatWouldBeRight(t *testing.T) {
+func TestCompile_RejectsInvalidRule(t *testing.T) {
 	for _, c := range []struct {
 		rule    Rule
 		message string
@@ -50,7 +50,7 @@ func TestAWrongRuleIsRefusedByWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestARuleIsWrittenInYAMLAsItIsDescribed(t *testing.T) {
+func TestRule_UnmarshalYAML(t *testing.T) {
 	text := `
 - policy: app
   list: X-App-Rate-Limit

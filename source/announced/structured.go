@@ -10,9 +10,9 @@ type item struct{ name, r, t, q string }
 // ten megabytes, would become a list of hundreds.
 const maxField = 16 << 10
 
-// items reads a structured field's list, and reports whether each of its strings has
+// parseItems reads a structured field's list, and reports whether each of its strings has
 // its end; one that is too long has none.
-func items(text string) ([]item, bool) {
+func parseItems(text string) ([]item, bool) {
 	if len(text) > maxField {
 		return nil, false
 	}
@@ -23,7 +23,7 @@ func items(text string) ([]item, bool) {
 	list := make([]item, len(parts))
 	for i, part := range parts {
 		parameters, _ := SplitOutsideQuotes(part, ';')
-		list[i].name = bare(strings.TrimSpace(parameters[0]))
+		list[i].name = unquote(strings.TrimSpace(parameters[0]))
 		for _, parameter := range parameters[1:] {
 			name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
 			switch name {
@@ -39,8 +39,8 @@ func items(text string) ([]item, bool) {
 	return list, true
 }
 
-// bare returns what a string in quotes says, or a token as it is.
-func bare(text string) string {
+// unquote returns what a string in quotes says, or a token as it is.
+func unquote(text string) string {
 	if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
 		return text
 	}

@@ -48,10 +48,10 @@ func body(t *testing.T, changed bool, query string) string {
 	return string(text)
 }
 
-func TestNexonPassesTheSuite(t *testing.T) {
+func TestNexon_PassesSuite(t *testing.T) {
 	const name = "item-equipment"
-	meaning := func(status int, code string, want source.Class) sourcetest.Meaning {
-		return sourcetest.Meaning{
+	meaning := func(status int, code string, want source.Class) sourcetest.Response {
+		return sourcetest.Response{
 			Name: code, Status: status, Header: http.Header{"Content-Type": {"application/json;charset=UTF-8"}},
 			Body: fmt.Sprintf(`{"error":{"name":%q,"message":"Please try again later"}}`, code), Want: want,
 		}
@@ -68,10 +68,10 @@ func TestNexonPassesTheSuite(t *testing.T) {
 		Good:       map[string]string{name: good},
 		Same:       map[string]string{name: body(t, false, "&date=2026-01-27")},
 		Changed:    map[string]string{name: body(t, true, "")},
-		Meanings: []sourcetest.Meaning{
+		Responses: []sourcetest.Response{
 			meaning(500, "OPENAPI00001", source.Transient),
 			meaning(403, "OPENAPI00002", source.AuthRefused),
-			meaning(400, "OPENAPI00003", source.Absent),
+			meaning(400, "OPENAPI00003", source.NotFound),
 			meaning(400, "OPENAPI00004", source.Permanent),
 			meaning(400, "OPENAPI00005", source.AuthRefused),
 			meaning(400, "OPENAPI00006", source.Permanent),

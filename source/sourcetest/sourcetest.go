@@ -33,13 +33,13 @@ type Suite struct {
 	// Good is a body for each document of the facet. Changed differs from it in
 	// something that counts, Same only in what does not.
 	Good, Changed, Same map[string]string
-	// Meanings are answers of the upstream and what they mean: at least one for
+	// Responses are answers of the upstream and what they mean: at least one for
 	// each class that a rule of Config gives.
-	Meanings []Meaning
+	Responses []Response
 }
 
-// Meaning is one answer and the class it belongs to.
-type Meaning struct {
+// Response is one answer and the class it belongs to.
+type Response struct {
 	Name   string
 	Status int
 	Header http.Header
@@ -52,8 +52,8 @@ func Run(t *testing.T, s Suite) {
 	t.Run("calls go where the configuration says", s.testTargets)
 	t.Run("hostile keys change no path and no parameter", s.testHostileKeys)
 	t.Run("content has one hash until it changes", s.testContent)
-	t.Run("answers mean what the upstream says", s.testMeanings)
-	t.Run("each rule's class has an answer that shows it", s.testRulesAreShown)
+	t.Run("answers mean what the upstream says", s.testResponses)
+	t.Run("each rule's class has an answer that shows it", s.testRuleCoverage)
 	t.Run("a changed credential travels with the next call", s.testCredential)
 }
 
@@ -110,27 +110,27 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	return src, u
 }
 
-// counter gives out permits freely and counts those spent.
-type counter struct {
+// countingPermits gives out permits freely and counts those spent.
+type countingPermits struct {
 	mu    sync.Mutex
 	spent int
 }
 
-func (c *counter) Acquire(context.Context, source.Call) (source.Permit, error) { return c, nil }
+func (c *countingPermits) Acquire(context.Context, source.Call) (source.Permit, error) { return c, nil }
 
-func (c *counter) Spend(context.Context) error {
+func (c *countingPermits) Spend(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.spent++
 	return nil
 }
 
-func (c *counter) Release()  {}
-func (c *counter) Written()  {}
-func (c *counter) Answered() {}
+func (c *countingPermits) Release()  {}
+func (c *countingPermits) Written()  {}
+func (c *countingPermits) Answered() {}
 
-func (c *counter) Credential() string    { return "" }
-func (c *counter) Finished(source.Ended) {}
+func (c *countingPermits) Credential() string         { return "" }
+func (c *countingPermits) Finished(source.CallResult) {}
 
 func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcome {
 	t.Helper()
@@ -138,7 +138,7 @@ func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcom
 	if err != nil {
 		t.Fatal(err)
 	}
-	permits := &counter{}
+	permits := &countingPermits{}
 	answers, err := src.Fetch(t.Context(), plan, permits)
 	if err != nil {
 		t.Fatal(err)
@@ -235,7 +235,7 @@ func (s Suite) testHostileKeys(t *testing.T) {
 		if err != nil {
 			continue // refused, nothing is called
 		}
-		if _, err := src.Fetch(t.Context(), plan, &counter{}); err != nil {
+		if _, err := src.Fetch(t.Context(), plan, &countingPermits{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -293,8 +293,8 @@ func (s Suite) testContent(t *testing.T) {
 	}
 }
 
-func (s Suite) testMeanings(t *testing.T) {
-	for _, m := range s.Meanings {
+func (s Suite) testResponses(t *testing.T) {
+	for _, m := range s.Responses {
 		src, u := s.start(t, s.Good)
 		answer := func(pairs ...string) source.Outcome {
 			u.answer = func(string) (int, http.Header, string) {
@@ -322,13 +322,13 @@ func (s Suite) testMeanings(t *testing.T) {
 		if s.Credential != "" && o.Err != nil && strings.Contains(o.Err.Error(), s.Credential) {
 			t.Errorf("%s: the error shows the credential: %v", m.Name, o.Err)
 		}
-		s.testWaits(t, m, answer)
+		s.testRetryAfter(t, m, answer)
 	}
 }
 
-// testWaits shows that what the upstream asks to wait is heard, and the end of a
+// testRetryAfter shows that what the upstream asks to wait is heard, and the end of a
 // window only where the answer refuses everybody.
-func (s Suite) testWaits(t *testing.T, m Meaning, answer func(pairs ...string) source.Outcome) {
+func (s Suite) testRetryAfter(t *testing.T, m Response, answer func(pairs ...string) source.Outcome) {
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused
 	if o := answer("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
@@ -339,9 +339,9 @@ func (s Suite) testWaits(t *testing.T, m Meaning, answer func(pairs ...string) s
 	}
 }
 
-func (s Suite) testRulesAreShown(t *testing.T) {
+func (s Suite) testRuleCoverage(t *testing.T) {
 	for i, r := range s.Config.Rules {
-		if !slices.ContainsFunc(s.Meanings, func(m Meaning) bool { return m.Want == r.Class }) {
+		if !slices.ContainsFunc(s.Responses, func(m Response) bool { return m.Want == r.Class }) {
 			t.Errorf("rules[%d] makes an answer %s, and Meanings has none that is", i, r.Class)
 		}
 	}

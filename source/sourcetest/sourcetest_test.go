@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// TestASourceOfPOSTsPassesTheSuite has what no upstream here has yet: bodies, a
+// TestSuite_POSTSource has what no upstream here has yet: bodies, a
 // credential in the query, a prefix.
-func TestASourceOfPOSTsPassesTheSuite(t *testing.T) {
+func TestSuite_POSTSource(t *testing.T) {
 	suite := func(auth source.Auth, d source.Document) Suite {
 		config := source.DefaultConfig()
 		config.BaseURL = "https://upstream.example/api"
@@ -25,7 +25,7 @@ func TestASourceOfPOSTsPassesTheSuite(t *testing.T) {
 			Good:    map[string]string{"d": `{"data":{"a":1},"cost":1}`},
 			Same:    map[string]string{"d": `{"cost":2,"data":{"a":1}}`},
 			Changed: map[string]string{"d": `{"data":{"a":2},"cost":1}`},
-			Meanings: []Meaning{
+			Responses: []Response{
 				{Name: "limited", Status: http.StatusOK, Body: `{"errors":[{"type":"RATE_LIMITED"}]}`, Want: source.Quota},
 				{Name: "refused", Status: http.StatusUnauthorized, Body: `{}`, Want: source.AuthRefused},
 			},

@@ -14,9 +14,9 @@ import (
 	"unsafe"
 )
 
-// greatest counts by looking at every pair: the greatest number of times within
+// maxInWindow counts by looking at every pair: the greatest number of times within
 // a closed window that starts or ends at one of them.
-func greatest(times []int64, length int64) int {
+func maxInWindow(times []int64, length int64) int {
 	most := 0
 	for _, from := range times {
 		n := 0
@@ -30,14 +30,14 @@ func greatest(times []int64, length int64) int {
 	return most
 }
 
-func TestTheJudgeAgreesWithCountingEveryPair(t *testing.T) {
+func TestStats_AgreeWithBruteForce(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 99))
 		limits := []Limit{
 			{1 + rng.IntN(40), time.Duration(1+rng.IntN(3_000_000)) * time.Microsecond},
 			{1 + rng.IntN(200), time.Duration(1+rng.IntN(9_000_000)) * time.Microsecond},
 		}
-		b := newBook(limits)
+		b := newArrivalLog(limits)
 		var times []int64
 		var refused int
 		at := int64(0)
@@ -62,7 +62,7 @@ func TestTheJudgeAgreesWithCountingEveryPair(t *testing.T) {
 				}
 				over = over || n > l.Limit
 			}
-			got := b.arrive(at, call{path: "/p"})
+			got := b.add(at, call{path: "/p"})
 			if got != over {
 				t.Fatalf("seed %d: arrival %d refused: %v, by counting %v", seed, len(times), got, over)
 			}
@@ -70,21 +70,21 @@ func TestTheJudgeAgreesWithCountingEveryPair(t *testing.T) {
 				refused++
 			}
 		}
-		if b.refused != refused || b.windows[0].max != greatest(times, 1_000_000) {
-			t.Errorf("seed %d: refused %d of %d, most in a second %d of %d", seed, b.refused, refused, b.windows[0].max, greatest(times, 1_000_000))
+		if b.refused != refused || b.windows[0].max != maxInWindow(times, 1_000_000) {
+			t.Errorf("seed %d: refused %d of %d, most in a second %d of %d", seed, b.refused, refused, b.windows[0].max, maxInWindow(times, 1_000_000))
 		}
 		// Limits that come later look back over the whole record.
 		later := append(slices.Clone(limits), Limit{1, time.Duration(1+rng.IntN(5_000_000)) * time.Microsecond})
 		b.setLimits(later)
 		for i, l := range later {
-			if got, want := b.windows[i+1].max, greatest(times, l.Window.Microseconds()); got != want {
+			if got, want := b.windows[i+1].max, maxInWindow(times, l.Window.Microseconds()); got != want {
 				t.Errorf("seed %d: most in %v: %d, by counting %d", seed, l.Window, got, want)
 			}
 		}
 	}
 }
 
-func TestRefusedArrivalsCountAgainstTheQuotaToo(t *testing.T) {
+func TestQuota_CountsRejectedArrivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Limits: []Limit{{3, time.Second}, {9, time.Minute}}})
 		status := func() int { return get(t, s, equipment+"a").Code }
@@ -112,7 +112,7 @@ func TestRefusedArrivalsCountAgainstTheQuotaToo(t *testing.T) {
 	})
 }
 
-func TestARefusalIsNotKeptWaiting(t *testing.T) {
+func TestQuota_RejectsWithoutLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Limits: []Limit{{1, time.Hour}}, Latency: Range{time.Minute, time.Minute}})
 		get(t, s, equipment+"a")
@@ -123,7 +123,7 @@ func TestARefusalIsNotKeptWaiting(t *testing.T) {
 	})
 }
 
-func TestTheStatsSayWhoCalledWhatAndHowOften(t *testing.T) {
+func TestStats_CountsByPathAndStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{})
 		began := time.Now()
@@ -152,8 +152,8 @@ func TestTheStatsSayWhoCalledWhatAndHowOften(t *testing.T) {
 	})
 }
 
-func TestTheSustainedRateLeavesOutBothEnds(t *testing.T) {
-	b := newBook(nil)
+func TestStats_SustainedSkipsBothEnds(t *testing.T) {
+	b := newArrivalLog(nil)
 	at := int64(0)
 	for i := range 2500 {
 		switch {
@@ -162,7 +162,7 @@ func TestTheSustainedRateLeavesOutBothEnds(t *testing.T) {
 		default:
 			at += 2000
 		}
-		b.arrive(at, call{path: "/p"})
+		b.add(at, call{path: "/p"})
 		if i == 1498 && b.sustained() != nil {
 			t.Error("a rate from fewer than 1,500")
 		}
@@ -172,7 +172,7 @@ func TestTheSustainedRateLeavesOutBothEnds(t *testing.T) {
 	}
 }
 
-func TestAKeyThatChangesTheCallIsSeen(t *testing.T) {
+func TestStats_RecordsUnknownCalls(t *testing.T) {
 	s := New(Config{})
 	hostile := []string{
 		"/maplestory/v1/character/basic/../stat?ocid=a", "/maplestory/v1/character/basic%2F..%2Fstat?ocid=a", "/x?y=%00",
@@ -206,7 +206,7 @@ func TestAKeyThatChangesTheCallIsSeen(t *testing.T) {
 	}
 }
 
-func TestTheArrivalsAreListedInOrder(t *testing.T) {
+func TestArrivals_AreListedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Limits: []Limit{{chunkLength + 5, time.Hour}}})
 		const n = chunkLength + 10
@@ -237,7 +237,7 @@ func TestTheArrivalsAreListedInOrder(t *testing.T) {
 	})
 }
 
-func TestAResetForgetsArrivalsButNotRevisions(t *testing.T) {
+func TestReset_KeepsRevisions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Limits: []Limit{{2, time.Hour}}})
 		before := get(t, s, equipment+"a").Body.String()
@@ -267,7 +267,7 @@ func TestAResetForgetsArrivalsButNotRevisions(t *testing.T) {
 	})
 }
 
-func TestAnArrivalIsSmall(t *testing.T) {
+func TestArrival_Is16Bytes(t *testing.T) {
 	if n := unsafe.Sizeof(arrival{}); n > 24 {
 		t.Errorf("%d bytes: 20 million arrivals must stay well under 1 GB", n)
 	}
@@ -279,11 +279,11 @@ func BenchmarkArrive(b *testing.B) {
 	for i := range keys {
 		keys[i] = fmt.Sprintf("%032x", i)
 	}
-	book := newBook([]Limit{{500, time.Second}, {20_000_000, 24 * time.Hour}})
+	book := newArrivalLog([]Limit{{500, time.Second}, {20_000_000, 24 * time.Hour}})
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		book.arrive(int64(i)*2222, call{path: "/maplestory/v1/character/basic", endpoint: &endpoint{}, key: keys[i*7919%len(keys)]})
+		book.add(int64(i)*2222, call{path: "/maplestory/v1/character/basic", endpoint: &endpoint{}, key: keys[i*7919%len(keys)]})
 		i++
 	}
 }

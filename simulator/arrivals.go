@@ -7,70 +7,70 @@ import (
 	"time"
 )
 
-// judge writes down every arrival and refuses those over a limit.
-type judge struct {
+// recorder writes down every arrival and refuses those over a limit.
+type recorder struct {
 	start time.Time // also carries the monotonic clock all times are taken from
 
 	mu       sync.Mutex
-	book     *book
+	log      *arrivalLog
 	inFlight int
 }
 
-func newJudge(limits []Limit) *judge {
-	return &judge{start: time.Now(), book: newBook(limits)}
+func newRecorder(limits []Limit) *recorder {
+	return &recorder{start: time.Now(), log: newArrivalLog(limits)}
 }
 
-// ticket is one arrival until it has been answered.
-type ticket struct {
-	judge   *judge
-	book    *book // the one it was written in, which a reset may have replaced
-	index   int
-	refused bool
+// recordedArrival is one arrival until it has been answered.
+type recordedArrival struct {
+	recorder *recorder
+	log      *arrivalLog // the one it was written in, which a reset may have replaced
+	index    int
+	refused  bool
 }
 
-// arrive writes an arrival down. The clock is read inside the lock, so that
+// record writes an arrival down. The clock is read inside the lock, so that
 // times never run backwards along the record.
-func (j *judge) arrive(c call) ticket {
+func (j *recorder) record(c call) recordedArrival {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	refused := j.book.arrive(time.Since(j.start).Microseconds(), c)
+	refused := j.log.add(time.Since(j.start).Microseconds(), c)
 	j.inFlight++
-	j.book.maxInFlight = max(j.book.maxInFlight, j.inFlight)
-	return ticket{judge: j, book: j.book, index: j.book.n - 1, refused: refused}
+	j.log.maxInFlight = max(j.log.maxInFlight, j.inFlight)
+	return recordedArrival{recorder: j, log: j.log, index: j.log.n - 1, refused: refused}
 }
 
-// hit notes the fault that decides the answer: before that is given, for one
+// setFault notes the fault that decides the answer: before that is given, for one
 // that hangs is given none.
-func (t ticket) hit(kind Kind) {
-	t.judge.mu.Lock()
-	defer t.judge.mu.Unlock()
-	t.book.at(t.index).fault = uint8(slices.Index(allKinds, kind) + 1)
-	t.book.byFault[kind]++
+func (t recordedArrival) setFault(kind Kind) {
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	t.log.at(t.index).fault = uint8(slices.Index(allKinds, kind) + 1)
+	t.log.byFault[kind]++
 }
 
-// settle adds the status of the answer; 0 stands for none.
-func (t ticket) settle(status int) {
-	t.judge.mu.Lock()
-	defer t.judge.mu.Unlock()
-	t.judge.inFlight--
-	t.book.at(t.index).status = uint16(status)
-	t.book.byStatus[status]++
+// setStatus adds the status of the answer; 0 stands for none.
+func (t recordedArrival) setStatus(status int) {
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	t.recorder.inFlight--
+	t.log.at(t.index).status = uint16(status)
+	t.log.byStatus[status]++
 }
 
 // reset starts an empty book: the quota is whole again, revisions stay.
-func (j *judge) reset() {
+func (j *recorder) reset() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.book = newBook(j.book.limits)
-	j.book.maxInFlight = j.inFlight
+	j.log = newArrivalLog(j.log.limits)
+	j.log.maxInFlight = j.inFlight
 }
 
-// limit puts other limits in place of the present ones. They look back over
+// setLimits puts other limits in place of the present ones. They look back over
 // everything since the last reset.
-func (j *judge) limit(limits []Limit) {
+func (j *recorder) setLimits(limits []Limit) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.book.setLimits(limits)
+	j.log.setLimits(limits)
 }
 
 // arrival is 16 bytes: 20 million of them are 320 MB.
@@ -84,15 +84,15 @@ type arrival struct {
 
 const (
 	chunkLength = 1 << 14
-	// remembered is how many unknown paths and how many calls with unknown
+	// maxKept is how many unknown paths and how many calls with unknown
 	// parameters are kept in full.
-	remembered = 100
-	otherPath  = "(another unknown path)"
+	maxKept   = 100
+	otherPath = "(another unknown path)"
 )
 
-// book is the record of arrivals since the last reset. Nothing in it takes a
+// arrivalLog is the record of arrivals since the last reset. Nothing in it takes a
 // lock: the judge does.
-type book struct {
+type arrivalLog struct {
 	chunks [][]arrival // all of chunkLength, so growing copies nothing
 	n      int
 	limits []Limit
@@ -100,8 +100,8 @@ type book struct {
 	// each limit.
 	windows []window
 
-	paths             names
-	keys              names
+	paths             nameIDs
+	keys              nameIDs
 	byPath            []int
 	byStatus          map[int]int
 	byFault           map[Kind]int
@@ -115,32 +115,32 @@ type book struct {
 	unknownParamCalls int
 }
 
-func newBook(limits []Limit) *book {
-	b := &book{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
+func newArrivalLog(limits []Limit) *arrivalLog {
+	b := &arrivalLog{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
 	b.setLimits(limits)
 	return b
 }
 
-func (b *book) at(i int) *arrival {
+func (b *arrivalLog) at(i int) *arrival {
 	return &b.chunks[i/chunkLength][i%chunkLength]
 }
 
-// arrive reports whether the arrival is over a limit.
+// add reports whether the arrival is over a limit.
 //
 // Refused arrivals count like accepted ones. Nobody outside knows whether the
 // real API charges a 429; counting both is the stricter judge, and a client that
 // keeps within the limit never notices the difference.
-func (b *book) arrive(at int64, c call) (refused bool) {
-	a := arrival{at: at, path: b.path(c)}
+func (b *arrivalLog) add(at int64, c call) (refused bool) {
+	a := arrival{at: at, path: b.pathID(c)}
 	if c.key != "" {
 		a.key = b.keys.id(c.key)
 		target := uint64(a.path)<<32 | uint64(a.key)
 		b.perTarget[target]++
 		b.maxPerTarget = max(b.maxPerTarget, b.perTarget[target])
 	}
-	if c.foreign {
+	if c.unknownParam {
 		b.unknownParamCalls++
-		b.unknownParameters = remember(b.unknownParameters, c.target)
+		b.unknownParameters = appendKept(b.unknownParameters, c.target)
 	}
 	if b.n%chunkLength == 0 {
 		b.chunks = append(b.chunks, make([]arrival, chunkLength))
@@ -158,12 +158,12 @@ func (b *book) arrive(at int64, c call) (refused bool) {
 	return refused
 }
 
-func (b *book) path(c call) uint8 {
+func (b *arrivalLog) pathID(c call) uint8 {
 	name := c.path
 	if c.endpoint == nil {
 		b.unknownPathCalls++
-		b.unknownPaths = remember(b.unknownPaths, c.target)
-		if len(b.paths.list) >= remembered+len(endpoints) && !b.paths.has(name) {
+		b.unknownPaths = appendKept(b.unknownPaths, c.target)
+		if len(b.paths.list) >= maxKept+len(endpoints) && !b.paths.has(name) {
 			name = otherPath
 		}
 	}
@@ -175,8 +175,8 @@ func (b *book) path(c call) uint8 {
 	return uint8(id) // there are no more than the endpoints and those remembered
 }
 
-func remember(list []string, s string) []string {
-	if len(list) < remembered {
+func appendKept(list []string, s string) []string {
+	if len(list) < maxKept {
 		list = append(list, strings.Clone(s))
 	}
 	return list
@@ -195,7 +195,7 @@ type window struct {
 
 // slide moves the window on to end with arrival n-1 and returns how many it
 // then holds.
-func (b *book) slide(w *window, n int) int {
+func (b *arrivalLog) slide(w *window, n int) int {
 	end := b.at(n - 1).at
 	for b.at(w.first).at < end-w.length {
 		w.first++
@@ -205,7 +205,7 @@ func (b *book) slide(w *window, n int) int {
 	return held
 }
 
-func (b *book) setLimits(limits []Limit) {
+func (b *arrivalLog) setLimits(limits []Limit) {
 	b.limits = limits
 	b.windows = []window{{length: time.Second.Microseconds()}}
 	for _, l := range limits {
@@ -218,18 +218,18 @@ func (b *book) setLimits(limits []Limit) {
 	}
 }
 
-// names numbers texts from 1; 0 stands for none.
-type names struct {
+// nameIDs numbers texts from 1; 0 stands for none.
+type nameIDs struct {
 	ids  map[string]uint32
 	list []string
 }
 
-func (n *names) has(name string) bool {
+func (n *nameIDs) has(name string) bool {
 	_, ok := n.ids[name]
 	return ok
 }
 
-func (n *names) id(name string) uint32 {
+func (n *nameIDs) id(name string) uint32 {
 	if id, ok := n.ids[name]; ok {
 		return id
 	}

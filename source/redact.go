@@ -15,17 +15,17 @@ import (
 // made of an answer is searched for the credential's written forms before it leaves this
 // package: content, samples, errors, validators.
 
-// minConcealed is the length in bytes from which on a credential is searched for: shorter
+// minRedacted is the length in bytes from which on a credential is searched for: shorter
 // ones are in every text.
-const minConcealed = 6
+const minRedacted = 6
 
-// redacted takes the place of a credential.
-var redacted = []byte("REDACTED")
+// redactedText takes the place of a credential.
+var redactedText = []byte("REDACTED")
 
 var percentHex = regexp.MustCompile("%[0-9A-F]{2}")
 
-// form is one written form of a credential.
-type form struct {
+// secretForm is one written form of a credential.
+type secretForm struct {
 	text []byte
 	// rare is where in its first half a byte stands that is rare in JSON: bytes.Index looks
 	// for a first byte ten times as fast as for a whole word.
@@ -35,8 +35,8 @@ type form struct {
 // rarity orders bytes by how rare they are in JSON, the rarest first.
 const rarity = "QZXJVKWYqzxjUHGFBPRDMLSTNCOIAE%+=\\98765432"
 
-func newForm(text string) form {
-	f, best := form{text: []byte(text)}, len(rarity)
+func newForm(text string) secretForm {
+	f, best := secretForm{text: []byte(text)}, len(rarity)
 	for i := range len(text) / 2 {
 		if rank := strings.IndexByte(rarity, text[i]); rank >= 0 && rank < best {
 			f.rare, best = i, rank
@@ -46,7 +46,7 @@ func newForm(text string) form {
 }
 
 // in reports whether a text has the form in it.
-func (f form) in(text []byte) bool {
+func (f secretForm) in(text []byte) bool {
 	head, tail := f.text[:f.rare], f.text[f.rare:]
 	for at := 0; ; at++ {
 		i := bytes.Index(text[at:], tail)
@@ -61,14 +61,14 @@ func (f form) in(text []byte) bool {
 
 // formsOf returns the written forms of credentials, the longest first: raw, as a part of a
 // URL, as JSON in the ways in which encoders write it, and as base64.
-func formsOf(values ...string) (forms []form) {
+func formsOf(values ...string) (forms []secretForm) {
 	add := func(text string) {
-		if !slices.ContainsFunc(forms, func(f form) bool { return string(f.text) == text }) {
+		if !slices.ContainsFunc(forms, func(f secretForm) bool { return string(f.text) == text }) {
 			forms = append(forms, newForm(text))
 		}
 	}
 	for _, value := range values {
-		if len(value) < minConcealed {
+		if len(value) < minRedacted {
 			continue
 		}
 		escaped := jsonEscape(value) // with <, > and & as \u003c, \u003e and \u0026
@@ -81,7 +81,7 @@ func formsOf(values ...string) (forms []form) {
 			add(percentHex.ReplaceAllStringFunc(text, strings.ToLower))
 		}
 	}
-	slices.SortStableFunc(forms, func(a, b form) int { return len(b.text) - len(a.text) })
+	slices.SortStableFunc(forms, func(a, b secretForm) int { return len(b.text) - len(a.text) })
 	return forms
 }
 
@@ -93,8 +93,8 @@ func canonicalString(text string) (out []byte) {
 	return out
 }
 
-// eachForm calls f with the written forms of all credentials until it returns false.
-func (s *Source) eachForm(f func(form []byte) bool) {
+// forEachForm calls f with the written forms of all credentials until it returns false.
+func (s *Source) forEachForm(f func(form []byte) bool) {
 	for _, one := range s.credentials.secrets {
 		value := one.Load()
 		if value == nil {
@@ -108,8 +108,8 @@ func (s *Source) eachForm(f func(form []byte) bool) {
 	}
 }
 
-// repeats reports whether the text has a credential in it. It allocates nothing.
-func (s *Source) repeats(text []byte) (found bool) {
+// containsCredential reports whether the text has a credential in it. It allocates nothing.
+func (s *Source) containsCredential(text []byte) (found bool) {
 	for _, one := range s.credentials.secrets {
 		value := one.Load()
 		if value == nil {
@@ -124,10 +124,10 @@ func (s *Source) repeats(text []byte) (found bool) {
 	return false
 }
 
-// concealed returns the text without any of the credentials.
-func (s *Source) concealed(text []byte) []byte {
-	s.eachForm(func(form []byte) bool {
-		text = bytes.ReplaceAll(text, form, redacted)
+// redact returns the text without any of the credentials.
+func (s *Source) redact(text []byte) []byte {
+	s.forEachForm(func(form []byte) bool {
+		text = bytes.ReplaceAll(text, form, redactedText)
 		return true
 	})
 	return text
@@ -136,59 +136,59 @@ func (s *Source) concealed(text []byte) []byte {
 // sample returns the beginning of a body without any of the credentials, also of one that
 // lies across its end.
 func (s *Source) sample(plain []byte) []byte {
-	most := sampleBytes
-	s.eachForm(func(form []byte) bool {
-		most = max(most, sampleBytes+len(form))
+	most := maxSampleBytes
+	s.forEachForm(func(form []byte) bool {
+		most = max(most, maxSampleBytes+len(form))
 		return true
 	})
-	hidden := s.concealed(bytes.Clone(plain[:min(len(plain), most)]))
-	return hidden[:min(len(hidden), sampleBytes)]
+	hidden := s.redact(bytes.Clone(plain[:min(len(plain), most)]))
+	return hidden[:min(len(hidden), maxSampleBytes)]
 }
 
-// discreet returns the error without any of the credentials in its text.
-func (s *Source) discreet(err error) error {
+// redactError returns the error without any of the credentials in its text.
+func (s *Source) redactError(err error) error {
 	if err == nil {
 		return nil
 	}
 	text := err.Error()
-	if hidden := string(s.concealed([]byte(text))); hidden != text {
-		return &hiddenError{hidden, err}
+	if hidden := string(s.redact([]byte(text))); hidden != text {
+		return &redactedError{hidden, err}
 	}
 	return err
 }
 
-type hiddenError struct {
+type redactedError struct {
 	text string
 	err  error
 }
 
-func (e *hiddenError) Error() string        { return e.text }
-func (e *hiddenError) Is(target error) bool { return errors.Is(e.err, target) }
+func (e *redactedError) Error() string        { return e.text }
+func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
 
-// put extracts one document into the content. A credential that the document repeats is
+// extractDocument extracts one document into the content. A credential that the document repeats is
 // replaced, and then the document is extracted once more: what stands where has moved.
-func (s *Source) put(w *walk, name string, body []byte, root *pathNode) error {
+func (s *Source) extractDocument(w *workspace, name string, body []byte, root *pathNode) error {
 	c := &w.canonical
 	before, mark := len(c.out), len(c.ignored)
-	if err := c.entry(name, body, root); err != nil || !s.repeats(c.out[before:]) {
+	if err := c.appendEntry(name, body, root); err != nil || !s.containsCredential(c.out[before:]) {
 		return err
 	}
 	value := before + len(canonicalName(name)) + len(`"":`)
 	if before > 1 {
 		value++ // the comma
 	}
-	hidden, n := s.concealedJSON(c.out[value:])
-	w.concealed += n
+	hidden, n := s.redactJSON(c.out[value:])
+	w.redacted += n
 	c.out, c.ignored = c.out[:before], c.ignored[:mark]
-	return c.entry(name, hidden, root)
+	return c.appendEntry(name, hidden, root)
 }
 
 // punctuation is the bytes of canonical JSON that are part of no value.
 const punctuation = `"[]{},:`
 
-// concealedJSON returns canonical JSON without any of the credentials in its strings, and
+// redactJSON returns canonical JSON without any of the credentials in its strings, and
 // without numbers that are one; n is how many there were.
-func (s *Source) concealedJSON(text []byte) (out []byte, n int) {
+func (s *Source) redactJSON(text []byte) (out []byte, n int) {
 	out = make([]byte, 0, len(text))
 	for len(text) > 0 {
 		end := 1
@@ -208,14 +208,14 @@ func (s *Source) concealedJSON(text []byte) (out []byte, n int) {
 		}
 		token := text[:end]
 		text = text[end:]
-		s.eachForm(func(form []byte) bool {
+		s.forEachForm(func(form []byte) bool {
 			switch {
 			case token[0] == '"':
 				if m := bytes.Count(token, form); m > 0 {
-					token, n = bytes.ReplaceAll(token, form, redacted), n+m
+					token, n = bytes.ReplaceAll(token, form, redactedText), n+m
 				}
 			case bytes.Equal(token, form) && json.Valid(token):
-				token, n = []byte(`"`+string(redacted)+`"`), n+1
+				token, n = []byte(`"`+string(redactedText)+`"`), n+1
 			}
 			return true
 		})

@@ -16,8 +16,8 @@ import (
 // topSecret is written differently in a URL, in JSON and in base64.
 const topSecret = `Top/S<e>&cr"et+42 Zürich\=`
 
-// concealing returns a source with that credential, and reads an answer of that body.
-func concealing(t testing.TB, auth Auth, value string, change ...func(*Facet)) (*Source, func(body string) Outcome) {
+// redactionSource returns a source with that credential, and reads an answer of that body.
+func redactionSource(t testing.TB, auth Auth, value string, change ...func(*Facet)) (*Source, func(body string) Outcome) {
 	t.Helper()
 	s := testSource(t, "http://upstream.example", func(c *Config) {
 		c.Auth = auth
@@ -35,7 +35,7 @@ func concealing(t testing.TB, auth Auth, value string, change ...func(*Facet)) (
 		t.Fatal(err)
 	}
 	return s, func(body string) Outcome {
-		return s.Read(&Answers{plan: p, answers: []answer{{status: 200, header: http.Header{}, body: []byte(body)}}}, time.Now())
+		return s.Read(&Responses{plan: p, responses: []response{{status: 200, header: http.Header{}, body: []byte(body)}}}, time.Now())
 	}
 }
 
@@ -55,14 +55,14 @@ func inJSON(text string) map[string]string {
 	}
 }
 
-func TestContent_KeepsNoCredential(t *testing.T) {
+func TestRedact_RemovesCredentialFromContent(t *testing.T) {
 	written := map[string]string{
 		"raw": topSecret, "percent-encoded": percentEncode(topSecret), "percent-encoded in lower case": percentHex.ReplaceAllStringFunc(percentEncode(topSecret), strings.ToLower),
 		"as a form": url.QueryEscape(topSecret), "as a path": url.PathEscape(topSecret), "base64": base64.StdEncoding.EncodeToString([]byte(topSecret)),
 		"base64 for URLs": base64.RawURLEncoding.EncodeToString([]byte(topSecret)),
 	}
 	for travels, auth := range map[string]Auth{"in the query": {Query: "api_key"}, "in a header": {Header: "Authorization", Prefix: "Bearer "}} {
-		_, read := concealing(t, auth, topSecret)
+		_, read := redactionSource(t, auth, topSecret)
 		for form, text := range written {
 			for how, quoted := range inJSON(text) {
 				for where, body := range map[string]string{
@@ -80,8 +80,8 @@ func TestContent_KeepsNoCredential(t *testing.T) {
 					if where == "twice" {
 						want = 2
 					}
-					if got := strings.Count(string(o.Content.JSON), "REDACTED"); got != want || o.Concealed != want {
-						t.Errorf("%s: got %d times REDACTED and %d counted in %s, want %d", what, got, o.Concealed, o.Content.JSON, want)
+					if got := strings.Count(string(o.Content.JSON), "REDACTED"); got != want || o.Redacted != want {
+						t.Errorf("%s: got %d times REDACTED and %d counted in %s, want %d", what, got, o.Redacted, o.Content.JSON, want)
 					}
 					if !json.Valid(o.Content.JSON) || strings.Contains(string(o.Content.JSON), "42") || strings.Contains(string(o.Content.JSON), text) {
 						t.Errorf("%s: got %s", what, o.Content.JSON)
@@ -93,8 +93,8 @@ func TestContent_KeepsNoCredential(t *testing.T) {
 	}
 }
 
-func TestContent_WithoutACredentialIsAsItCame(t *testing.T) {
-	_, read := concealing(t, Auth{Query: "api_key"}, "123456")
+func TestRedact_KeepsContentWithoutCredential(t *testing.T) {
+	_, read := redactionSource(t, Auth{Query: "api_key"}, "123456")
 	for body, want := range map[string]string{
 		`{"n":91234567}`:           `{"doc":{"n":91234567}}`, // a number that has the credential in it is another one
 		`{"n":123456}`:             `{"doc":{"n":"REDACTED"}}`,
@@ -109,15 +109,15 @@ func TestContent_WithoutACredentialIsAsItCame(t *testing.T) {
 		}
 		o.Content.Release()
 	}
-	_, read = concealing(t, Auth{Query: "api_key"}, "short")
+	_, read = redactionSource(t, Auth{Query: "api_key"}, "short")
 	if o := read(`"short"`); string(o.Content.JSON) != `{"doc":"short"}` {
 		t.Errorf("a credential of 5 bytes: got %s, want it left alone", o.Content.JSON)
 	}
 }
 
-func TestContent_WithACredentialHashesLikeItsReplacement(t *testing.T) {
+func TestRedact_HashesReplacement(t *testing.T) {
 	options := func(f *Facet) { f.Ignore, f.Select = []string{"doc.at"}, []string{"doc.at", "doc.links", "doc.z"} }
-	_, read := concealing(t, Auth{Query: "api_key"}, topSecret, options)
+	_, read := redactionSource(t, Auth{Query: "api_key"}, topSecret, options)
 	body := func(key, at string) string {
 		quoted, _ := json.Marshal(key)
 		return `{"z":1,"dropped":` + string(quoted) + `,"links":[` + string(quoted) + `],"at":"` + at + `"}`
@@ -129,13 +129,13 @@ func TestContent_WithACredentialHashesLikeItsReplacement(t *testing.T) {
 	if later.Content.Hash != first.Content.Hash {
 		t.Errorf("an ignored member counts: %s", later.Content.JSON)
 	}
-	if first.Concealed != 1 {
-		t.Errorf("got %d counted, want 1: only what select keeps", first.Concealed)
+	if first.Redacted != 1 {
+		t.Errorf("got %d counted, want 1: only what select keeps", first.Redacted)
 	}
 }
 
-func TestContent_KeepsNoCredentialThatWasJustReplaced(t *testing.T) {
-	s, read := concealing(t, Auth{Query: "api_key"}, "the-old-credential")
+func TestRedact_RemovesPreviousCredential(t *testing.T) {
+	s, read := redactionSource(t, Auth{Query: "api_key"}, "the-old-credential")
 	if err := s.SetCredential("", "the-new-credential"); err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +144,8 @@ func TestContent_KeepsNoCredentialThatWasJustReplaced(t *testing.T) {
 	}
 }
 
-func TestContent_OfPagesKeepsNoCredential(t *testing.T) {
-	b := &book{items: 3, answer: func(w http.ResponseWriter, r *http.Request, page int) bool {
+func TestRedact_RemovesCredentialFromPages(t *testing.T) {
+	b := &pagedUpstream{items: 3, answer: func(w http.ResponseWriter, r *http.Request, page int) bool {
 		if page == 1 {
 			w.Header().Set("Link", "<"+r.URL.Path+"?page=2>; rel=next")
 		}
@@ -156,32 +156,32 @@ func TestContent_OfPagesKeepsNoCredential(t *testing.T) {
 	if err := s.SetCredential("", "hunter2-and-more"); err != nil {
 		t.Fatal(err)
 	}
-	a, err := fetch(t, t.Context(), s, &booth{})
+	a, err := fetch(t, t.Context(), s, &testPermits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := s.Read(a, time.Now())
-	if o.Class != OK || o.Concealed != 2 || strings.Contains(string(o.Content.JSON), "hunter2") {
-		t.Errorf("got %s (%v), %d replaced in %s, want 2", o.Class, o.Err, o.Concealed, o.Content.JSON)
+	if o.Class != OK || o.Redacted != 2 || strings.Contains(string(o.Content.JSON), "hunter2") {
+		t.Errorf("got %s (%v), %d replaced in %s, want 2", o.Class, o.Err, o.Redacted, o.Content.JSON)
 	}
 }
 
-func TestAnswer_LeavesNoCredentialBesideTheContent(t *testing.T) {
-	s, _ := concealing(t, Auth{Query: "api_key"}, "hunter2-and-more")
+func TestRedact_RemovesCredentialFromOutcome(t *testing.T) {
+	s, _ := redactionSource(t, Auth{Query: "api_key"}, "hunter2-and-more")
 	p, err := s.Plan(Request{Facet: "character", Key: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	read := func(status int, header http.Header, body string) Outcome {
-		return s.Read(&Answers{plan: p, answers: []answer{{status: status, header: header, body: []byte(body)}}}, time.Now())
+		return s.Read(&Responses{plan: p, responses: []response{{status: status, header: header, body: []byte(body)}}}, time.Now())
 	}
 	o := read(200, http.Header{"Etag": {`"hunter2-and-more"`}, "Last-Modified": {"hunter2-and-more"}}, "{}")
 	if o.Validator != (Validator{}) {
 		t.Errorf("got the validator %+v, want none", o.Validator)
 	}
 	// A credential that lies across the end of the sample must not leave its beginning there.
-	o = read(400, http.Header{"Content-Type": {"text/hunter2-and-more"}}, strings.Repeat("x", sampleBytes-8)+"hunter2-and-more")
-	if strings.Contains(string(o.Sample), "hunter2") || len(o.Sample) > sampleBytes {
+	o = read(400, http.Header{"Content-Type": {"text/hunter2-and-more"}}, strings.Repeat("x", maxSampleBytes-8)+"hunter2-and-more")
+	if strings.Contains(string(o.Sample), "hunter2") || len(o.Sample) > maxSampleBytes {
 		t.Errorf("got the sample …%s of %d bytes, want no credential", o.Sample[len(o.Sample)-20:], len(o.Sample))
 	}
 	if strings.Contains(o.SampleType, "hunter2") {
@@ -189,7 +189,7 @@ func TestAnswer_LeavesNoCredentialBesideTheContent(t *testing.T) {
 	}
 }
 
-func TestForm_IsFoundWhereContainsFindsIt(t *testing.T) {
+func TestSecretForm_AgreesWithBytesContains(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -208,25 +208,25 @@ func TestForm_IsFoundWhereContainsFindsIt(t *testing.T) {
 	}
 }
 
-func TestRepeats_AllocatesNothing(t *testing.T) {
-	s, _ := concealing(t, Auth{Query: "api_key"}, topSecret)
+func TestContainsCredential_AllocatesNothing(t *testing.T) {
+	s, _ := redactionSource(t, Auth{Query: "api_key"}, topSecret)
 	text := bytes.Repeat([]byte(`{"name":"유","level":280}`), 10_000)
-	if got := testing.AllocsPerRun(10, func() { s.repeats(text) }); got != 0 {
+	if got := testing.AllocsPerRun(10, func() { s.containsCredential(text) }); got != 0 {
 		t.Errorf("got %v allocations, want 0", got)
 	}
 }
 
-// BenchmarkRepeats is the price of looking for the credential in 246 kB of content.
-func BenchmarkRepeats(b *testing.B) {
+// BenchmarkContainsCredential is the price of looking for the credential in 246 kB of content.
+func BenchmarkContainsCredential(b *testing.B) {
 	for name, value := range map[string]string{"letters and digits": "live_8c1f3a5b7d9e0f2a4c6e8b1d3f5a7c9e", "every form differs": topSecret} {
 		b.Run(name, func(b *testing.B) {
-			s, _ := concealing(b, Auth{Query: "api_key"}, value)
+			s, _ := redactionSource(b, Auth{Query: "api_key"}, value)
 			text := bytes.Repeat([]byte(`{"item_name":"아케인셰이드 세이지","item_icon":"https://open.api.nexon.com/static/maplestory/item/icon/KEPCJBMD"},`), 2200)
 			text = text[:246_000]
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if s.repeats(text) {
+				if s.containsCredential(text) {
 					b.Fatal("found")
 				}
 			}
