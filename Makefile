@@ -41,7 +41,7 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) vet ./... && $(GO) mod tidy -diff
-	shellcheck -x .ci/run scripts/services scripts/schemathesis scripts/services.d/*.sh
+	shellcheck -x .ci/run scripts/services scripts/schemathesis scripts/commit-subjects scripts/services.d/*.sh
 	$(call tests,check/documents) ./docs ./schemas ./deploy ./scripts/...
 	$(call tests,check/commands) -run '^TestDocs_' ./cmd/freshet
 	$(MAKE) lint kubernetes release-check
