@@ -108,7 +108,7 @@ func (s *site) ends(ctx context.Context, w *witness, letters []letter, calls []h
 			e.letters[l.key] = l.at
 		}
 	}
-	rows, err := w.conn.Query(ctx, "SELECT key, state, number, updated_at, next_retry_at, failures FROM update_status WHERE source = $1 AND facet = $2", s.Source, facet)
+	rows, err := w.conn.Query(ctx, "SELECT key, state, version, updated_at, next_retry_at, failures FROM update_status WHERE source = $1 AND facet = $2", s.Source, facet)
 	if err != nil {
 		return nil, err
 	}
