@@ -152,7 +152,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 		before := key
 		key.RevokedAt, key.RevokedBy = a.guard.now().UTC().Truncate(time.Microsecond), a.actor(r)
 		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, entry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
-		if errors.Is(err, store.ErrNoKey) { // somebody else's revocation came between
+		if errors.Is(err, store.ErrKeyNotFound) { // somebody else's revocation came between
 			key, err = a.find(r.Context(), id)
 		}
 		if err != nil {

@@ -1,6 +1,6 @@
 // Package changes carries out what follows from stored changes: they are told on the
 // source's change topic, and other facets of the same key are refreshed. What is to
-// follow was written down in the transaction that stored the change (store.Effects), so
+// follow was written down in the transaction that stored the change (store.OutboxEvents), so
 // that nothing follows from what was not stored, and nothing is forgotten.
 //
 // Invariants:
@@ -73,7 +73,7 @@ func (r *Relay) Stored() { r.loop.Wake(time.Now()) }
 func (r *Relay) Run(ctx context.Context) error { return r.loop.Run(ctx, lease, r.work) }
 
 func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err error) {
-	all, err := r.store.ClaimEffects(ctx, r.source, now, lease, claimMost)
+	all, err := r.store.ClaimOutboxEvents(ctx, r.source, now, lease, claimMost)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -83,7 +83,7 @@ func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err er
 	if len(all) == claimMost { // there may be more; a claim counts from when it is made
 		return now, nil
 	}
-	next, err = r.store.NextEffect(ctx, r.source)
+	next, err = r.store.NextOutboxTime(ctx, r.source)
 	if err == nil {
 		r.metrics.waiting.then(next)
 	}
@@ -91,7 +91,7 @@ func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err er
 }
 
 // carryOut has all that follows from the effects happen, and ends those of which it did.
-func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time) error {
+func (r *Relay) carryOut(ctx context.Context, all []store.OutboxEvent, now time.Time) error {
 	r.metrics.waiting.claimed(all, now)
 	if len(all) == 0 {
 		return nil
@@ -102,17 +102,17 @@ func (r *Relay) carryOut(ctx context.Context, all []store.Effect, now time.Time)
 	// What need not be told triggers first: a change topic that does not answer is none of
 	// its business. What could not be told comes round whole, and triggers once it is: else
 	// each round would spend calls on what was refreshed a minute before.
-	silent := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return e.Tell })
+	silent := slices.DeleteFunc(slices.Clone(all), func(e store.OutboxEvent) bool { return e.PublishChange })
 	err := r.trigger(limit, silent, left, now)
 	err = errors.Join(err, r.tell(limit, all, left))
-	told := slices.DeleteFunc(slices.Clone(all), func(e store.Effect) bool { return !e.Tell || left[e.ID] })
+	told := slices.DeleteFunc(slices.Clone(all), func(e store.OutboxEvent) bool { return !e.PublishChange || left[e.ID] })
 	err = errors.Join(err, r.trigger(limit, told, left, now))
 	var ended, triggers []int64
 	for _, e := range all {
 		switch {
 		case !left[e.ID]:
 			ended = append(ended, e.ID)
-		case slices.ContainsFunc(told, func(t store.Effect) bool { return t.ID == e.ID }):
+		case slices.ContainsFunc(told, func(t store.OutboxEvent) bool { return t.ID == e.ID }):
 			triggers = append(triggers, e.ID)
 		}
 	}
@@ -132,23 +132,23 @@ func (r *Relay) conclude(ctx context.Context, ended, told []int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
 	defer cancel()
 	if len(told) > 0 {
-		if err := r.store.ToldEffects(ctx, told); err != nil {
+		if err := r.store.MarkChangesPublished(ctx, told); err != nil {
 			return err
 		}
 	}
 	if len(ended) == 0 {
 		return nil
 	}
-	return r.store.FinishEffects(ctx, ended)
+	return r.store.DeleteOutboxEvents(ctx, ended)
 }
 
 // tell publishes those changes that are to be told. left is given those of which Kafka
 // has not said that it has them, and the first of the reasons is returned.
-func (r *Relay) tell(ctx context.Context, all []store.Effect, left map[int64]bool) (first error) {
+func (r *Relay) tell(ctx context.Context, all []store.OutboxEvent, left map[int64]bool) (first error) {
 	var records []*kgo.Record
 	var of []int64
 	for _, e := range all {
-		if !e.Tell {
+		if !e.PublishChange {
 			continue
 		}
 		record, err := recordOf(e)
@@ -178,7 +178,7 @@ func (r *Relay) tell(ctx context.Context, all []store.Effect, left map[int64]boo
 	return first
 }
 
-func recordOf(e store.Effect) (*kgo.Record, error) {
+func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 	c := schemas.Change{Entity: e.Entity, Version: e.Version, At: e.At, After: e.After[:]}
 	if e.Before != (store.Hash{}) {
 		c.Before = e.Before[:]
@@ -191,7 +191,7 @@ func recordOf(e store.Effect) (*kgo.Record, error) {
 
 // wanted is a facet that changes concern.
 type wanted struct {
-	ask      store.Ask // with the params of the last of the changes
+	ask      store.ClaimedRequest // with the params of the last of the changes
 	last     time.Time
 	triggers []store.Trigger
 	because  []int64 // the effects
@@ -203,14 +203,14 @@ func (w *wanted) fires(state store.State, now time.Time) bool {
 }
 
 // wantedBy returns the facets that the changes concern, each once.
-func wantedBy(all []store.Effect) (some []*wanted) {
+func wantedBy(all []store.OutboxEvent) (some []*wanted) {
 	of := map[schemas.Entity]*wanted{}
 	for _, e := range all {
 		for _, t := range e.Triggers {
 			target := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
 			w := of[target]
 			if w == nil {
-				w = &wanted{ask: store.Ask{Entity: target}}
+				w = &wanted{ask: store.ClaimedRequest{Entity: target}}
 				of[target], some = w, append(some, w)
 			}
 			if !e.At.Before(w.last) {
@@ -224,7 +224,7 @@ func wantedBy(all []store.Effect) (some []*wanted) {
 
 // trigger asks for the facets that the changes concern and that were not refreshed a
 // moment ago.
-func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]bool, now time.Time) error {
+func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
 	some := wantedBy(all)
 	if len(some) == 0 {
 		return nil
@@ -245,7 +245,7 @@ func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]
 		}
 		return err
 	}
-	var asks []store.Ask
+	var asks []store.ClaimedRequest
 	because := map[schemas.Entity]*wanted{}
 	for i, w := range some {
 		if w.fires(states[i], now) {

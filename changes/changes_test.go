@@ -23,17 +23,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-var tell = store.Effects{Tell: true}
+var tell = store.OutboxEvents{PublishChange: true}
 
 func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
 	r := newRig(t)
 	params := map[string]string{"encCsNo": "가"}
 	both := to(0, params)
-	both.Tell = true
-	r.write(general("2024가단1"), start.Add(-time.Hour), "g", store.Effects{})
+	both.PublishChange = true
+	r.write(general("2024가단1"), start.Add(-time.Hour), "g", store.OutboxEvents{})
 	r.write(progress("2024가단1"), start, "x", both)
 	r.write(progress("2024가단1"), start.Add(time.Second), "y", tell)
-	r.write(progress("quiet"), start, "x", store.Effects{})
+	r.write(progress("quiet"), start, "x", store.OutboxEvents{})
 	if next := r.working(start.Add(time.Second)); !next.IsZero() {
 		t.Errorf("it looks again at %v", next)
 	}
@@ -66,7 +66,7 @@ func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
 			t.Errorf("told %+v, %v\nwant %+v", got, err, want)
 		}
 	}
-	want := []store.Ask{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
+	want := []store.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
 	if !reflect.DeepEqual(r.door.asks, want) {
 		t.Errorf("asked %+v, want %+v", r.door.asks, want)
 	}
@@ -79,7 +79,7 @@ func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
 	both := to(0, nil)
-	both.Tell = true
+	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", to(0, nil))
 	if next := r.working(start); !next.Equal(start.Add(lease)) {
@@ -108,7 +108,7 @@ func TestWhatIsNotToldTriggersNothingYet(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
 	both := to(0, nil)
-	both.Tell = true
+	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", to(0, nil))
 	for n := range 3 {
@@ -148,10 +148,10 @@ func TestABrokerThatHangsEndsNothing(t *testing.T) {
 
 func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 	r := newRig(t)
-	r.door.leaves = func(a store.Ask) bool { return a.Entity.Key == "b" }
+	r.door.leaves = func(a store.ClaimedRequest) bool { return a.Entity.Key == "b" }
 	for _, key := range []string{"a", "b", "c"} {
 		both := to(0, nil)
-		both.Tell = true
+		both.PublishChange = true
 		r.write(progress(key), start, "x", both)
 	}
 	r.working(start)
@@ -171,7 +171,7 @@ func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 
 func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
 	r := newRig(t)
-	r.door.leaves = func(store.Ask) bool { return true }
+	r.door.leaves = func(store.ClaimedRequest) bool { return true }
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	for n := range 5 {
 		at := start.Add(time.Duration(n) * time.Second)
@@ -195,7 +195,7 @@ func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *te
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	now := start.Add(time.Hour)
-	r.write(general("a"), start, "g", store.Effects{})
+	r.write(general("a"), start, "g", store.OutboxEvents{})
 	r.write(progress("a"), start, "x", to(24*time.Hour, map[string]string{"encCsNo": "old"}))
 	r.write(hearings, start.Add(time.Second), "x", to(time.Minute, map[string]string{"encCsNo": "older"}))
 	r.write(hearings, start.Add(2*time.Second), "y", to(time.Minute, map[string]string{"encCsNo": "new"}))
@@ -209,8 +209,8 @@ func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *te
 func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
-	r.write(general("a"), start.Add(time.Microsecond), "g", store.Effects{}) // just within
-	r.write(general("b"), start, "g", store.Effects{})
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within
+	r.write(general("b"), start, "g", store.OutboxEvents{})
 	for _, key := range []string{"a", "b", "c"} {
 		r.write(progress(key), now, "x", to(24*time.Hour, nil))
 	}
@@ -227,7 +227,7 @@ func TestWithoutStatesNothingIsTriggeredAndNothingForgotten(t *testing.T) {
 	st := &fallible{Store: r.db, states: errors.New("no database")}
 	one := r.relay(st, nil)
 	both := to(0, nil)
-	both.Tell = true
+	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", tell)
 	if next, err := one.work(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
@@ -253,18 +253,18 @@ func (f *fallible) States(ctx context.Context, of []schemas.Entity) ([]store.Sta
 	return f.Store.States(ctx, of)
 }
 
-func (f *fallible) FinishEffects(ctx context.Context, ids []int64) error {
+func (f *fallible) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	if f.finish != nil {
 		return f.finish
 	}
-	return f.Store.FinishEffects(ctx, ids)
+	return f.Store.DeleteOutboxEvents(ctx, ids)
 }
 
 func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
 	r := newRig(t)
 	died := errors.New("it died")
 	both := to(0, nil)
-	both.Tell = true
+	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	if _, err := r.relay(&fallible{Store: r.db, finish: died}, nil).work(t.Context(), start); !errors.Is(err, died) {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 	var want []string
 	for n := range changes {
 		both := to(0, nil)
-		both.Tell = true
+		both.PublishChange = true
 		r.write(progress(fmt.Sprint(n)), start, "x", both)
 		want = append(want, fmt.Sprint("general/", n))
 	}
@@ -360,8 +360,8 @@ type looks struct {
 	seen chan struct{}
 }
 
-func (l *looks) NextEffect(ctx context.Context, source string) (time.Time, error) {
-	next, err := l.Store.NextEffect(ctx, source)
+func (l *looks) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
+	next, err := l.Store.NextOutboxTime(ctx, source)
 	l.seen <- struct{}{}
 	return next, err
 }

@@ -45,7 +45,7 @@ type waiting struct {
 
 // claimed says what is being carried out. What was left has come round by then, and is
 // in it, or in what another process has claimed.
-func (w *waiting) claimed(all []store.Effect, now time.Time) {
+func (w *waiting) claimed(all []store.OutboxEvent, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !now.Before(w.round) {
@@ -53,18 +53,18 @@ func (w *waiting) claimed(all []store.Effect, now time.Time) {
 	}
 	w.doing = time.Time{}
 	for _, e := range all {
-		w.doing = earlier(w.doing, e.Since())
+		w.doing = earlier(w.doing, e.ReadyAt())
 	}
 }
 
 // ended says which of them are left, and when they come round.
-func (w *waiting) ended(all []store.Effect, left map[int64]bool, round time.Time) {
+func (w *waiting) ended(all []store.OutboxEvent, left map[int64]bool, round time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.doing = time.Time{}
 	for _, e := range all {
-		if left[e.ID] && (w.left.IsZero() || e.Since().Before(w.left)) {
-			w.left, w.round = e.Since(), round
+		if left[e.ID] && (w.left.IsZero() || e.ReadyAt().Before(w.left)) {
+			w.left, w.round = e.ReadyAt(), round
 		}
 	}
 }

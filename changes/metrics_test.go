@@ -18,7 +18,7 @@ func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
 		}
 	}
 	// carryOut claims effects at a time, and leaves some.
-	carryOut := func(at int, all []store.Effect, left ...int64) {
+	carryOut := func(at int, all []store.OutboxEvent, left ...int64) {
 		w.claimed(all, after(at))
 		undone := map[int64]bool{}
 		for _, id := range left {
@@ -26,18 +26,18 @@ func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
 		}
 		w.ended(all, undone, after(at).Add(lease))
 	}
-	old, young := store.Effect{ID: 1, At: start}, store.Effect{ID: 2, At: after(30)}
+	old, young := store.OutboxEvent{ID: 1, At: start}, store.OutboxEvent{ID: 2, At: after(30)}
 	is("nothing", after(0), 0)
 
-	w.claimed([]store.Effect{young, old}, after(31))
+	w.claimed([]store.OutboxEvent{young, old}, after(31))
 	is("under way", after(35), 35)
-	carryOut(0, []store.Effect{old}, 1)
+	carryOut(0, []store.OutboxEvent{old}, 1)
 	w.then(after(60)) // its claim's end, which is not since when it waits
 	is("left", after(20), 20)
-	carryOut(30, []store.Effect{young}) // while the first is not due
+	carryOut(30, []store.OutboxEvent{young}) // while the first is not due
 	is("another one is ended", after(40), 40)
-	w.claimed([]store.Effect{old, young}, after(60))
-	w.ended([]store.Effect{old, young}, map[int64]bool{2: true}, after(120))
+	w.claimed([]store.OutboxEvent{old, young}, after(60))
+	w.ended([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))
 	is("the older is ended", after(70), 40)
 
 	w.claimed(nil, after(120)) // another process has it

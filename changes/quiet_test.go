@@ -9,8 +9,8 @@ import (
 )
 
 // quietly triggers the general facet once changes pause for 10 s, after 60 s at most.
-func quietly() store.Effects {
-	return store.Effects{Tell: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
+func quietly() store.OutboxEvents {
+	return store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
 }
 
 func TestQuiet_ManyChangesLeadToOneRefresh(t *testing.T) {
@@ -63,7 +63,7 @@ func TestQuiet_SurvivesTheProcess(t *testing.T) {
 
 func TestQuiet_AFailedRequestComesRound(t *testing.T) {
 	r := newRig(t)
-	r.door.leaves = func(store.Ask) bool { return true }
+	r.door.leaves = func(store.ClaimedRequest) bool { return true }
 	r.write(progress("a"), start, "x", quietly())
 	r.working(start)
 	at := start.Add(10 * time.Second)
@@ -85,7 +85,7 @@ func TestQuiet_IsNoWaitingChange(t *testing.T) {
 		t.Errorf("waiting during the quiet time: got %v, want 0", got)
 	}
 	during := time.Duration(-1)
-	r.door.leaves = func(store.Ask) bool {
+	r.door.leaves = func(store.ClaimedRequest) bool {
 		during = r.metrics.waiting.long(start.Add(16 * time.Second))
 		return true
 	}
@@ -102,7 +102,7 @@ func TestQuiet_LeavesAloneWithinItsBackoff(t *testing.T) {
 	r := newRig(t)
 	effects := quietly()
 	effects.Triggers[0].Backoff = time.Hour
-	r.write(general("a"), start.Add(5*time.Second), "g", store.Effects{})
+	r.write(general("a"), start.Add(5*time.Second), "g", store.OutboxEvents{})
 	r.write(progress("a"), start, "x", effects)
 	r.working(start.Add(10 * time.Second))
 	r.asked()

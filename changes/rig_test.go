@@ -78,12 +78,12 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 // door notes what it is asked for, and leaves what leaves says.
 type door struct {
 	mu     sync.Mutex
-	leaves func(store.Ask) bool // nil: nothing
-	asks   []store.Ask
+	leaves func(store.ClaimedRequest) bool // nil: nothing
+	asks   []store.ClaimedRequest
 	calls  int
 }
 
-func (d *door) Trigger(_ context.Context, asks []store.Ask) (left []store.Ask) {
+func (d *door) Trigger(_ context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
@@ -125,17 +125,17 @@ func general(key string) schemas.Entity {
 }
 
 // to triggers the general facet.
-func to(backoff time.Duration, params map[string]string) store.Effects {
-	return store.Effects{Triggers: []store.Trigger{{Facet: "general", Backoff: backoff, Params: params}}}
+func to(backoff time.Duration, params map[string]string) store.OutboxEvents {
+	return store.OutboxEvents{Triggers: []store.Trigger{{Facet: "general", Backoff: backoff, Params: params}}}
 }
 
 func hashOf(text string) store.Hash { return sha256.Sum256([]byte(text)) }
 
 // write stores content that was fetched at a time, of a version that follows from it.
-func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.Effects) {
+func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.OutboxEvents) {
 	r.Helper()
 	results, err := r.db.Write(r.Context(), []store.Write{{
-		Entity: e, Version: at.UnixMicro(), CheckedAt: at, Hash: hashOf(text), ExtractVersion: 1, Effects: effects,
+		Entity: e, Version: at.UnixMicro(), CheckedAt: at, Hash: hashOf(text), ExtractVersion: 1, Outbox: effects,
 		Payload: func() (store.Payload, error) { return store.Encode([]byte(`{"d":"` + text + `"}`)), nil },
 	}})
 	if err != nil || results[0] != store.Changed {
@@ -157,7 +157,7 @@ func (r *rig) working(now time.Time) time.Time {
 // them itself.
 func (r *rig) left(want int) {
 	r.Helper()
-	all, err := r.db.ClaimEffects(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)
+	all, err := r.db.ClaimOutboxEvents(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)
 	if err != nil || len(all) != want {
 		r.Fatalf("%d effects are kept, %v; want %d", len(all), err, want)
 	}

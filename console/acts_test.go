@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
@@ -162,8 +162,8 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 		t.Fatal(answer.status, answer.header)
 	}
 	o := r.ordered[0]
-	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Most != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(then) ||
-		o.Filter.Handled != store.OpenLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
+	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(then) ||
+		o.Filter.Handled != store.OpenDeadLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
 		t.Errorf("%+v by %v", o, r.actors)
 	}
 	shown := form.Get("counted")
@@ -182,7 +182,7 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	if form := purge.formOf(root + "/letters/start"); form.Get("until") != "2026-01-27T10:00:00Z" || form.Get("kind") != "PURGE" || purge.byID("safe-to-replay") != nil {
 		t.Errorf("%v", form)
 	}
-	r.planned = letters.Planned{Total: 2, IfReadable: 2, Routes: []letters.Route{{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true}}}
+	r.planned = dlq.Plan{Total: 2, IfReadable: 2, Routes: []dlq.Route{{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true}}}
 	old := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW")
 	if form := old.formOf(root + "/letters/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
 		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
@@ -195,7 +195,7 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	if d := r.open("POST", root+"/letters/start", form); d.status != 409 || form.Get("counted") != "2" {
 		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
 	}
-	r.planned = letters.Planned{}
+	r.planned = dlq.Plan{}
 	if d := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
 		t.Error("nothing may be replayed, and that is offered")
 	}
@@ -218,7 +218,7 @@ func TestAJobIsStoppedAndResumed(t *testing.T) {
 			t.Error(d.text())
 		}
 	}
-	r.broken = store.ErrNoJob
+	r.broken = store.ErrJobNotFound
 	if d := r.open("POST", root+"/letters/jobs/"+id+"/stop", nil); d.status != 404 {
 		t.Error(d.status)
 	}

@@ -65,7 +65,7 @@ func reasonMeans(r schemas.DeadLetterReason) string {
 // died are the letters of one kind.
 type died struct {
 	Source string
-	store.LetterGroup
+	store.DeadLetterGroup
 	Means string
 }
 

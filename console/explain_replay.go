@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -50,7 +50,7 @@ func (v *verdict) say(answer, format string, args ...any) {
 // replay is one that somebody thinks of, and what is known of what it would meet.
 type replay struct {
 	source string
-	groups []store.LetterGroup // the open letters that it chooses
+	groups []store.DeadLetterGroup // the open letters that it chooses
 	lane   schemas.Lane
 	rate   float64 // letters a second; 0: as many as go
 	// count are the letters that it would ask for; -1: nobody has counted, and it is all
@@ -58,13 +58,13 @@ type replay struct {
 	count  int64
 	limits *limiter.View // nil: the limiter could not be read
 	lanes  []Lane
-	jobs   []store.LetterJob
+	jobs   []store.DLQJob
 	blind  bool // jobs could not be read
 }
 
 // judgeOrder says whether a replay of these groups by the order is safe; count are the
 // letters that it would ask for, -1: nobody has counted.
-func (c *Console) judgeOrder(ctx context.Context, o letters.Order, count int64, open []store.LetterGroup, now time.Time) verdict {
+func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Now.Lanes(o.Filter.Source)}
 	var asked sync.WaitGroup
 	ask := func(f func()) { asked.Go(func() { surviving(c.Log, f) }) }
@@ -88,7 +88,7 @@ func safeToReplay(r replay, now time.Time) verdict {
 	var total, spent int64
 	var last time.Time
 	for _, g := range r.groups {
-		total, spent = total+g.Count, spent+g.Spent
+		total, spent = total+g.Count, spent+g.AtReplayLimit
 		if g.Last.After(last) {
 			last = g.Last
 		}
@@ -97,10 +97,10 @@ func safeToReplay(r replay, now time.Time) verdict {
 		v.say(verdictNo, "nothing that the filter chooses is open.")
 		return v
 	}
-	of := r.groups[0].Of
+	of := r.groups[0].Totals
 	beyond := of.All - total
 	if beyond > 0 {
-		total, spent = of.All, of.Spent
+		total, spent = of.All, of.AtReplayLimit
 	}
 	if r.count < 0 {
 		r.count = total - spent
@@ -162,7 +162,7 @@ func (v *verdict) meets(r replay, now time.Time) {
 		case j.Source != r.source || j.Kind != store.ReplayJob:
 		case j.State == store.JobRunning:
 			v.say(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, exact(j.Done), exact(j.Total))
-		case !j.ChunkAt.IsZero():
+		case !j.ChunkStartedAt.IsZero():
 			v.say(verdictNotYet, "a replay of %s was stopped, and which letters it asked for last is still to be found out; no other begins before that.", r.source)
 		}
 	}
@@ -212,7 +212,7 @@ func (v *verdict) waits(r replay, l Lane, now time.Time) {
 }
 
 // comesBack says which of the letters would die again unless somebody mended their cause.
-func (v *verdict) comesBack(groups []store.LetterGroup, total int64) {
+func (v *verdict) comesBack(groups []store.DeadLetterGroup, total int64) {
 	counts := map[schemas.DeadLetterReason]int64{}
 	var reasons []schemas.DeadLetterReason
 	var lasting int64

@@ -192,7 +192,7 @@ func waySays(e Entity, a around, now time.Time) string {
 // more: it covers them for a minute at most, while LOW may be hours behind.
 func lostSays(e Entity, now time.Time) string {
 	w := e.Way
-	if w.Issued <= max(e.State.Version, e.Status.Number, w.Done) {
+	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}
 	at := "" // numbers are times, unless they had to be above others
@@ -236,7 +236,7 @@ func nextSays(e Entity, now time.Time) string {
 }
 
 // tierOf names the tier of an entity, and whether it is pinned.
-func tierOf(r store.Registered) string {
+func tierOf(r store.RegisteredEntity) string {
 	if r.Pinned {
 		return tierName(r.Tier) + ", pinned"
 	}

@@ -69,7 +69,9 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 	}
 	way := func(w Way) Entity { return with(func(e *Entity) { e.Way = w }) }
 	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
-		return with(func(e *Entity) { e.Registered = &store.Registered{Enabled: enabled, Due: then.Add(due), Tier: tier} })
+		return with(func(e *Entity) {
+			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: then.Add(due), Tier: tier}
+		})
 	}
 	later := then.Add(10 * time.Minute)
 	for _, c := range []struct {
@@ -95,11 +97,11 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
 		{way(Way{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
 		{way(Way{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
-		{with(func(e *Entity) { e.Way, e.Status = Way{Issued: 10}, failed; e.Status.Number = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
+		{with(func(e *Entity) { e.Way, e.Status = Way{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
 		{way(Way{Issued: 5}), old + "It was asked for, and that has not ended"},
 		{way(Way{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
 		{with(func(e *Entity) { e.Way.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{with(func(e *Entity) { e.Way.Issued, e.Status.Number = 5, 5 }), old + "Nothing that asked for it"},
+		{with(func(e *Entity) { e.Way.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
 		{way(Way{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
 		{way(Way{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
 		{way(Way{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
@@ -122,8 +124,8 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 
 func TestWhatDiedIsCounted(t *testing.T) {
 	since := then.Add(-day)
-	one := died{Source: "nexon", LetterGroup: store.LetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
-	many := died{Source: "github", LetterGroup: store.LetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
+	one := died{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
+	many := died{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
 	for _, c := range []struct {
 		all  []died
 		want string

@@ -51,7 +51,7 @@ func dueOf(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, beh
 		return fact{Text: "not known: " + d.Trouble}, fact{Text: "not known"}
 	}
 	total, last := int64(0), time.Time{}
-	var found store.DueTier
+	var found store.TierBacklog
 	for _, t := range d.Tiers {
 		total += t.Count
 		if t.Last.After(last) {
@@ -62,7 +62,7 @@ func dueOf(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, beh
 		}
 	}
 	more := total >= d.Most
-	late := now.Sub(found.First)
+	late := now.Sub(found.Oldest)
 	switch {
 	case found.Count == 0 && more:
 		return fact{Text: "not counted"}, fact{Text: "at most " + span(max(0, now.Sub(last)))}
@@ -130,7 +130,7 @@ func roundsOf(d Due, now time.Time) [][]fact {
 	add := func(what string, due store.Backlog) []fact {
 		row := []fact{{Text: what}, {Text: atLeast(due.Count, due.Count >= d.Most)}, {Text: "none"}, {Text: ""}, {Text: ""}}
 		if due.Count > 0 {
-			late := now.Sub(due.First)
+			late := now.Sub(due.Oldest)
 			row[2] = fact{Text: span(late), Tone: lateTone(late)}
 		}
 		rows = append(rows, row)
@@ -147,8 +147,8 @@ func roundsOf(d Due, now time.Time) [][]fact {
 	retries[3].Text, retries[4].Text = atLeast(d.Scheduled.Count, d.Scheduled.Count >= d.Most), "none"
 	switch {
 	case d.Scheduled.Count == 0:
-	case d.Scheduled.First.After(now):
-		retries[4].Text = clock(d.Scheduled.First, now)
+	case d.Scheduled.Oldest.After(now):
+		retries[4].Text = clock(d.Scheduled.Oldest, now)
 	default:
 		retries[4].Text = "due"
 	}

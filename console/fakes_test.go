@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
@@ -37,14 +37,14 @@ func (f *fakeKnown) CheckKey(e schemas.Entity) error {
 	return errors.Join(f.keyWrong, f.keyWrongs[e.Key])
 }
 
-func (f *fakeLetters) Jobs(ctx context.Context) ([]store.LetterJob, error) {
+func (f *fakeLetters) Jobs(ctx context.Context) ([]store.DLQJob, error) {
 	f.meet(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]store.LetterJob{}, f.jobs...), f.broken
+	return append([]store.DLQJob{}, f.jobs...), f.broken
 }
 
-func (f *fakeLetters) Job(_ context.Context, id string) (store.LetterJob, error) {
+func (f *fakeLetters) Job(_ context.Context, id string) (store.DLQJob, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range f.jobs {
@@ -52,7 +52,7 @@ func (f *fakeLetters) Job(_ context.Context, id string) (store.LetterJob, error)
 			return j, f.broken
 		}
 	}
-	return store.LetterJob{}, errors.Join(f.broken, store.ErrNoJob)
+	return store.DLQJob{}, errors.Join(f.broken, store.ErrJobNotFound)
 }
 
 func (f *fakeMeters) Request(client string, n int) error {
@@ -90,7 +90,7 @@ func (f *fakeKnown) Refresh(_ context.Context, all []schemas.Entity, _ access.Cl
 	return results, f.broken
 }
 
-func (f *fakeAudit) Noted(_ context.Context, entry store.AuditEntry) error {
+func (f *fakeAudit) WriteAudit(_ context.Context, entry store.AuditEntry) error {
 	if f.broken == nil {
 		f.noted = append(f.noted, entry)
 	}
@@ -134,23 +134,23 @@ func (f *fakeLimits) Audit(_ context.Context, limit int) ([]settings.Entry, erro
 	return f.audit[:min(limit, len(f.audit))], f.broken
 }
 
-func (f *fakeLetters) List(ctx context.Context, filter store.LetterFilter, _ store.Letter, limit int) ([]store.Letter, error) {
+func (f *fakeLetters) List(ctx context.Context, filter store.DeadLetterFilter, _ store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	f.meet(ctx)
 	f.filters = append(f.filters, filter)
 	return f.list[:min(limit, len(f.list))], f.broken
 }
 
-func (f *fakeLetters) Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error) {
+func (f *fakeLetters) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
 	f.meet(ctx)
 	if filter.Source != "nexon" {
 		return nil, f.broken
 	}
-	groups, of := slices.Clone(f.groups), store.LetterCount{}
+	groups, of := slices.Clone(f.groups), store.DeadLetterCount{}
 	for _, g := range groups {
 		of.All += g.Count
 	}
 	for i := range groups {
-		groups[i].Of.All = of.All
+		groups[i].Totals.All = of.All
 	}
 	return groups, errors.Join(f.broken, f.uncounted)
 }
@@ -169,25 +169,25 @@ func (f *fakeLetters) meet(ctx context.Context) {
 	}
 }
 
-func (f *fakeLetters) Show(context.Context, store.LetterID) (schemas.DeadLetter, error) {
+func (f *fakeLetters) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter, error) {
 	return f.shown, f.broken
 }
 
-func (f *fakeLetters) Plan(_ context.Context, o letters.Order) (letters.Planned, error) {
+func (f *fakeLetters) Plan(_ context.Context, o dlq.JobSpec) (dlq.Plan, error) {
 	f.filters = append(f.filters, o.Filter)
 	p := f.planned
 	p.Groups = f.groups
 	return p, f.broken
 }
 
-func (f *fakeLetters) Start(_ context.Context, o letters.Order, actor string) (store.LetterJob, error) {
+func (f *fakeLetters) StartJob(_ context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error) {
 	f.ordered, f.actors = append(f.ordered, o), append(f.actors, actor)
-	return store.LetterJob{ID: "job-1"}, f.broken
+	return store.DLQJob{ID: "job-1"}, f.broken
 }
 
-func (f *fakeLetters) Switch(_ context.Context, id string, to store.JobState, actor string) (store.LetterJob, error) {
+func (f *fakeLetters) SetJobState(_ context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
 	f.switched, f.actors = append(f.switched, to), append(f.actors, actor)
-	return store.LetterJob{ID: id}, f.broken
+	return store.DLQJob{ID: id}, f.broken
 }
 
 func (f *fakeWeather) Kinds() []WeatherKind {

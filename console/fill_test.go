@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
@@ -56,14 +56,14 @@ func fillRig(r *rig) {
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
 	for i := range 60 {
-		r.list = append(r.list, store.Letter{
-			LetterID: store.LetterID{Topic: "nexon.update-dlq", Partition: int32(i % 12), Offset: int64(120 + i)},
-			Entity:   schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%08x%02x", 0x3fa8b1c2+i*7919, i)},
-			Reason:   schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: then.Add(-time.Duration(i) * 11 * time.Minute),
+		r.list = append(r.list, store.DeadLetter{
+			DeadLetterID: store.DeadLetterID{Topic: "nexon.update-dlq", Partition: int32(i % 12), Offset: int64(120 + i)},
+			Entity:       schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%08x%02x", 0x3fa8b1c2+i*7919, i)},
+			Reason:       schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: then.Add(-time.Duration(i) * 11 * time.Minute),
 		})
 	}
-	r.groups = []store.LetterGroup{
-		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: then.Add(-19 * time.Hour), Last: then.Add(-6 * time.Minute), Spent: 14},
+	r.groups = []store.DeadLetterGroup{
+		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: then.Add(-19 * time.Hour), Last: then.Add(-6 * time.Minute), AtReplayLimit: 14},
 		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: then.Add(-5 * time.Hour), Last: then.Add(-2 * time.Hour)},
 		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: then.Add(-21 * time.Hour), Last: then.Add(-3 * time.Hour)},
 	}
@@ -72,10 +72,10 @@ func fillRig(r *rig) {
 		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: then.Add(-3 * time.Hour), FetchedAt: then.Add(-3 * time.Hour), UpdatedAt: then.Add(-26 * time.Hour)},
 		Payload: []byte(`{"character_name":"somebody","level":284,"item_equipment":[{"item":"hat"}]}`),
 		Status: store.Status{
-			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Number: 9, Until: then.Add(4 * time.Minute), Since: then.Add(-9 * time.Minute), UpdatedAt: then.Add(-2 * time.Minute),
+			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Version: 9, Until: then.Add(4 * time.Minute), Since: then.Add(-9 * time.Minute), UpdatedAt: then.Add(-2 * time.Minute),
 		},
 		Way:        Way{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
-		Registered: &store.Registered{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
+		Registered: &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
 		Letters:    r.list[40:41],
 	}
 	value, err := schemas.UpdateRequest{EventID: "0198b2c0-0815", Entity: e, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: then.Add(-8 * time.Hour), CorrelationID: "0198b2c0-4711", Version: 1_769_511_628_000}.Encode()
@@ -87,19 +87,19 @@ func fillRig(r *rig) {
 		Group: "nexon.high-worker", Worker: "worker-1", Time: then.Add(-7 * time.Hour), Status: 503, Sample: []byte(`{"error":{"name":"OPENAPI00009"}}`), SampleType: "application/json",
 		Headers: []schemas.Header{{Key: "traceparent", Value: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")}},
 	}
-	r.planned = letters.Planned{Total: 12_268, Count: 12_254, Routes: []letters.Route{
+	r.planned = dlq.Plan{Total: 12_268, Count: 12_254, Routes: []dlq.Route{
 		{Reason: schemas.Upstream5xx, Facet: "character", Count: 11_906, Topic: "nexon.update-priority-low"},
-		{Reason: schemas.Upstream5xx, Facet: "character", Count: 14, Refused: letters.RefusedLimit},
+		{Reason: schemas.Upstream5xx, Facet: "character", Count: 14, Refused: dlq.RefusedLimit},
 		{Reason: schemas.ParseError, Facet: "character", Count: 341, Topic: "nexon.update-priority-low"},
 		{Reason: schemas.Upstream4xx, Facet: "character", Count: 7, Topic: "nexon.update-priority-low"},
 	}}
-	r.jobs = []store.LetterJob{
+	r.jobs = []store.DLQJob{
 		{
-			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.LetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: then}, Lane: schemas.Low, Rate: 50,
-			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{letters.RefusedLimit: 14, letters.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: then.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: then.Add(-2 * time.Second),
+			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.DeadLetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: then}, Lane: schemas.Low, Rate: 50,
+			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{dlq.RefusedLimit: 14, dlq.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: then.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: then.Add(-2 * time.Second),
 		},
 		{
-			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.LetterFilter{Source: "github", Handled: "open", Until: then}, State: store.JobStopped, Total: 40, Done: 12,
+			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Source: "github", Handled: "open", Until: then}, State: store.JobStopped, Total: 40, Done: 12,
 			CreatedAt: then.Add(-26 * time.Hour), CreatedBy: "admin-token",
 		},
 	}

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/store"
 )
 
 // jobShown is a job as pages show it.
 type jobShown struct {
-	store.LetterJob
+	store.DLQJob
 	facts
 	Chosen chosenLetters
 }
@@ -38,8 +38,8 @@ func (j jobShown) Stoppable() bool { return j.State == store.JobRunning }
 // Resumable reports whether it was stopped.
 func (j jobShown) Resumable() bool { return j.State == store.JobStopped }
 
-func showJob(j store.LetterJob, now time.Time) jobShown {
-	s := jobShown{LetterJob: j, facts: jobFacts(j, now), Chosen: chosenLetters{Filter: j.Filter}}
+func showJob(j store.DLQJob, now time.Time) jobShown {
+	s := jobShown{DLQJob: j, facts: jobFacts(j, now), Chosen: chosenLetters{Filter: j.Filter}}
 	if j.Filter.Attempts != nil {
 		s.Chosen.Attempts = strconv.Itoa(*j.Filter.Attempts)
 	}
@@ -54,8 +54,8 @@ func showJob(j store.LetterJob, now time.Time) jobShown {
 const jobQuiet = 5 * time.Minute
 
 // jobFacts says how far a job is.
-func jobFacts(j store.LetterJob, now time.Time) facts {
-	stay := j.StayOpen()
+func jobFacts(j store.DLQJob, now time.Time) facts {
+	stay := j.RefusedCount()
 	part := 100
 	if j.Total > 0 {
 		part = int(min(100, 100*(j.Done+stay)/j.Total))
@@ -96,24 +96,24 @@ func (j jobShown) Refusals() headedTable { return j.Tables["refused"] }
 // staysOpen says why letters stay open.
 func staysOpen(why string) string {
 	switch why {
-	case letters.RefusedLimit:
+	case dlq.RefusedLimit:
 		return "They were replayed as often as may be."
-	case letters.RefusedUndecodable:
+	case dlq.RefusedUndecodable:
 		return "This release can't read their request."
-	case letters.RefusedGone:
+	case dlq.RefusedGone:
 		return "Their topic does not have them any more."
-	case letters.RefusedInvalid:
+	case dlq.RefusedInvalid:
 		return "The configuration has no such facet, or it takes no such key."
 	}
 	return shown(why, 60)
 }
 
 // jobOf returns a job by its id.
-func (c *Console) jobOf(r *http.Request, id string) (store.LetterJob, bool, error) {
+func (c *Console) jobOf(r *http.Request, id string) (store.DLQJob, bool, error) {
 	ctx, cancel := bounded(r)
 	defer cancel()
 	j, err := c.Letters.Job(ctx, id)
-	if errors.Is(err, store.ErrNoJob) {
+	if errors.Is(err, store.ErrJobNotFound) {
 		return j, false, nil
 	}
 	return j, err == nil, err

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -34,11 +34,11 @@ type lettersPage struct {
 	Died     []died
 	DiedSays string // empty: what died could not be read
 	Safe     verdict
-	Groups   []store.LetterGroup
+	Groups   []store.DeadLetterGroup
 	Counted  bool   // Groups, Total and Safe could be read
 	Others   string // of how many kinds Groups are the most frequent; empty: these are all
 	Total    int64
-	Letters  []store.Letter
+	Letters  []store.DeadLetter
 	Listed   bool   // Letters could be read
 	Next     string // of the next page's address
 	Jobs     []jobShown
@@ -47,7 +47,7 @@ type lettersPage struct {
 
 // Handlings are what may be chosen by what was done about a letter.
 func (lettersPage) Handlings() [][2]string {
-	return [][2]string{{store.OpenLetters, "open ones"}, {store.HandledLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allLetters, "all"}}
+	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allLetters, "all"}}
 }
 
 // allLetters chooses letters whatever was done about them.
@@ -55,7 +55,7 @@ const allLetters = "all"
 
 // chosenLetters is a filter as a form has it.
 type chosenLetters struct {
-	Filter   store.LetterFilter
+	Filter   store.DeadLetterFilter
 	Attempts string
 	Offset   string
 }
@@ -131,11 +131,11 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 		return l, errors.New("there is no such source")
 	}
 	f.Reason, f.Fingerprint, f.Facet, f.Key = schemas.DeadLetterReason(get("reason")), get("fingerprint"), get("facet"), get("key")
-	f.Facet, f.Key = letters.FacetAndKey(f.Facet, f.Key, func(name string) bool { return slices.Contains(c.Facets[source], name) })
+	f.Facet, f.Key = dlq.SplitFacetKey(f.Facet, f.Key, func(name string) bool { return slices.Contains(c.Facets[source], name) })
 	l.Attempts, l.Offset = get("attempts"), get("offset")
 	f.Handled = get("handled")
 	if f.Handled == "" {
-		f.Handled = store.OpenLetters
+		f.Handled = store.OpenDeadLetters
 	}
 	for _, text := range []string{string(f.Reason), f.Fingerprint, f.Facet, f.Key} {
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
@@ -146,7 +146,7 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 		return l, fmt.Errorf("there is no reason %q", shown(string(f.Reason), 40))
 	}
 	switch f.Handled {
-	case store.OpenLetters, store.HandledLetters, store.Replayed, store.Purged, allLetters:
+	case store.OpenDeadLetters, store.HandledDeadLetters, store.Replayed, store.Purged, allLetters:
 	default:
 		return l, fmt.Errorf("handled is %q; it must be open, handled, replayed, purged or all", shown(f.Handled, 40))
 	}
@@ -164,7 +164,7 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 		f.Attempts = &n
 	}
 	if l.Offset != "" {
-		partition, offset, err := letters.ParseID(l.Offset)
+		partition, offset, err := dlq.ParseID(l.Offset)
 		if err != nil {
 			return l, errors.New("the position must be partition:offset, as in 3:120")
 		}
@@ -174,7 +174,7 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 }
 
 // asked is the filter as the store takes it, of the letters that the client may see.
-func (l chosenLetters) asked(who access.Client) store.LetterFilter {
+func (l chosenLetters) asked(who access.Client) store.DeadLetterFilter {
 	f := l.Filter
 	f.Visibilities = who.Visibilities()
 	if f.Handled == allLetters {
@@ -191,10 +191,10 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, who access.Cli
 	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
 	var err error
 	if p.chosenLetters, err = c.filterOf(r); err != nil {
-		p.Problem, p.Filter.Handled = err.Error(), store.OpenLetters
+		p.Problem, p.Filter.Handled = err.Error(), store.OpenDeadLetters
 	}
 	p.Facets = c.Facets[p.Filter.Source]
-	behind, wrong := letters.ParseAfter(p.Filter.Source, r.FormValue("after"))
+	behind, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
 	if wrong != nil && p.Problem == "" {
 		p.Problem = "the page is named in no way that is known; begin with the first"
 	}
@@ -215,14 +215,14 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, who access.Cli
 	c.render(w, r, status, "letters", "Dead letters", &p)
 }
 
-func letterPath(id store.LetterID, source string) string {
+func letterPath(id store.DeadLetterID, source string) string {
 	return fmt.Sprintf("%s/letters/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
 }
 
 // letterPage is the page of one letter.
 type letterPage struct {
 	schemas.DeadLetter
-	ID      store.LetterID
+	ID      store.DeadLetterID
 	Source  string
 	Value   string
 	Sample  string
@@ -234,24 +234,24 @@ type letterPage struct {
 
 func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Client) {
 	source := r.PathValue("source")
-	partition, offset, err := letters.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
+	partition, offset, err := dlq.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil || !c.known(source) {
 		c.refuse(w, r, http.StatusNotFound, "There is no such dead letter.")
 		return
 	}
 	ctx, cancel := bounded(r)
 	defer cancel()
-	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
+	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
 	l, err := c.Letters.Show(ctx, id)
 	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
 	if err == nil && undecodable == nil {
 		err = c.seesLetter(ctx, who, id, request.Entity)
 	}
 	switch {
-	case errors.Is(err, letters.ErrGone):
+	case errors.Is(err, dlq.ErrGone):
 		c.refuse(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
 		return
-	case errors.Is(err, letters.ErrUnreadable):
+	case errors.Is(err, dlq.ErrUnreadable):
 		c.refuse(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+shown(err.Error(), errorShown))
 		return
 	case err != nil:
@@ -271,13 +271,13 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Clie
 	c.render(w, r, http.StatusOK, "letter", "Dead letter", p)
 }
 
-// seesLetter returns letters.ErrGone if the client may not see the entity of a letter, by what
+// seesLetter returns dlq.ErrGone if the client may not see the entity of a letter, by what
 // its index entry says and by what would be fetched now.
-func (c *Console) seesLetter(ctx context.Context, who access.Client, id store.LetterID, e schemas.Entity) error {
+func (c *Console) seesLetter(ctx context.Context, who access.Client, id store.DeadLetterID, e schemas.Entity) error {
 	if who.May(access.Admin) {
 		return nil
 	}
-	indexed, err := c.Letters.List(ctx, store.LetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.Letter{}, 1)
+	indexed, err := c.Letters.List(ctx, store.DeadLetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.DeadLetter{}, 1)
 	if err != nil {
 		return err
 	}
@@ -286,13 +286,13 @@ func (c *Console) seesLetter(ctx context.Context, who access.Client, id store.Le
 		visibility = indexed[0].Visibility
 	}
 	if !c.Known.Sees(who, e, visibility) {
-		return letters.ErrGone
+		return dlq.ErrGone
 	}
 	return nil
 }
 
 // seesJob reports whether the client may see a job: one that names a limited entity's key
 // would tell of it.
-func (c *Console) seesJob(who access.Client, j store.LetterJob) bool {
+func (c *Console) seesJob(who access.Client, j store.DLQJob) bool {
 	return j.Filter.Key == "" || c.Known.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -24,8 +24,8 @@ const (
 )
 
 // judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
-func (c *Console) judge(ctx context.Context, source string, open []store.LetterGroup, now time.Time) verdict {
-	return c.judgeOrder(ctx, letters.Order{Filter: store.LetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
+func (c *Console) judge(ctx context.Context, source string, open []store.DeadLetterGroup, now time.Time) verdict {
+	return c.judgeOrder(ctx, dlq.JobSpec{Filter: store.DeadLetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
 }
 
 // planPage shows what an order would do, before it is given.
@@ -37,7 +37,7 @@ type planPage struct {
 	Most    string
 	Note    string
 	Problem string
-	Plan    letters.Planned
+	Plan    dlq.Plan
 	Safe    verdict
 	// Takes is for how long it takes at its rate at least; empty: not known.
 	Takes string
@@ -50,19 +50,19 @@ func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 func (p planPage) Counted() int64 { return mayBe(p.Plan) }
 
 // mayBe is how many letters an order acts on if this release can read all.
-func mayBe(p letters.Planned) int64 { return p.Count + p.IfReadable }
+func mayBe(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 
 // Stays says why letters stay open.
 func (planPage) Stays(why string) string { return staysOpen(why) }
 
 // orderOf reads an order. Its errors are sentences for whoever gave it.
-func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o letters.Order, err error) {
+func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq.JobSpec, err error) {
 	if p.chosenLetters, err = c.filterOf(r); err != nil {
 		return p, o, err
 	}
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	p.Kind, p.Lane, p.Rate, p.Most, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("most"), get("note")
-	o = letters.Order{Kind: p.Kind, Filter: p.asked(who), Lane: p.Lane, Note: p.Note}
+	o = dlq.JobSpec{Kind: p.Kind, Filter: p.asked(who), Lane: p.Lane, Note: p.Note}
 	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
 		return p, o, errors.New("say whether the letters are to be replayed or purged")
 	}
@@ -76,7 +76,7 @@ func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o let
 		}
 	}
 	if p.Most != "" {
-		if o.Most, err = strconv.ParseInt(p.Most, 10, 64); err != nil || o.Most < 0 {
+		if o.Max, err = strconv.ParseInt(p.Most, 10, 64); err != nil || o.Max < 0 {
 			return p, o, errors.New("the greatest number must be a whole number, or empty for all")
 		}
 	}
@@ -105,7 +105,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 	if p.Filter.Until.IsZero() || p.Filter.Until.After(now) {
 		p.Filter.Until = now.Truncate(time.Microsecond)
 	}
-	p.Filter.Handled = store.OpenLetters
+	p.Filter.Handled = store.OpenDeadLetters
 	o.Filter = p.asked(who)
 	if p.Plan, err = c.Letters.Plan(ctx, o); err != nil {
 		c.trouble(w, r, "The letters can't be counted.", err)
@@ -142,7 +142,7 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}
-	j, err := c.Letters.Start(ctx, o, who.Name)
+	j, err := c.Letters.StartJob(ctx, o, who.Name)
 	if err != nil {
 		c.trouble(w, r, "The job could not be ordered.", err)
 		return
@@ -161,9 +161,9 @@ func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, who access.C
 func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.Client, to store.JobState, code string) {
 	ctx, cancel := bounded(r)
 	defer cancel()
-	j, err := c.Letters.Switch(ctx, r.PathValue("id"), to, who.Name)
+	j, err := c.Letters.SetJobState(ctx, r.PathValue("id"), to, who.Name)
 	switch {
-	case errors.Is(err, store.ErrNoJob):
+	case errors.Is(err, store.ErrJobNotFound):
 		c.refuse(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
 	case err != nil:
 		c.trouble(w, r, "The job could not be changed.", err)

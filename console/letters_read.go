@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/store"
 )
 
@@ -28,11 +28,11 @@ type deaths struct {
 func (c *Console) diedSince(ctx context.Context, visibilities []string) (all deaths, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
-		groups, err := c.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since, Visibilities: visibilities})
+		groups, err := c.Letters.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Visibilities: visibilities})
 		if err != nil {
 			return deaths{}, err
 		}
-		all.more = all.more || len(groups) == letters.GroupsMost
+		all.more = all.more || len(groups) == dlq.MaxGroups
 		for _, g := range groups {
 			all.groups = append(all.groups, died{source, g, reasonMeans(g.Reason)})
 		}
@@ -88,26 +88,26 @@ func (p *lettersPage) readDied(ctx context.Context, c *Console) error {
 }
 
 // readList reads the letters that the filter chooses.
-func (p *lettersPage) readList(ctx context.Context, c *Console, behind store.Letter) error {
+func (p *lettersPage) readList(ctx context.Context, c *Console, behind store.DeadLetter) error {
 	all, err := c.Letters.List(ctx, p.asked(p.who), behind, lettersShown)
 	if err != nil {
 		return err
 	}
-	p.Letters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.Letter) bool { return !c.Known.Sees(p.who, l.Entity, l.Visibility) }), true
+	p.Letters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.DeadLetter) bool { return !c.Known.Sees(p.who, l.Entity, l.Visibility) }), true
 	if len(all) == lettersShown {
 		last, q := all[lettersShown-1], p.Query()
-		q.Set("after", letters.After(last))
+		q.Set("after", dlq.FormatCursor(last))
 		p.Next = root + "/letters?" + q.Encode()
 	}
 	return nil
 }
 
 // lettersOf returns how many letters there are, also where not all groups are told apart.
-func lettersOf(groups []store.LetterGroup) int64 {
+func lettersOf(groups []store.DeadLetterGroup) int64 {
 	if len(groups) == 0 {
 		return 0
 	}
-	return groups[0].Of.All
+	return groups[0].Totals.All
 }
 
 // readGroups counts them, and judges whether they may be replayed.
@@ -118,8 +118,8 @@ func (p *lettersPage) readGroups(ctx context.Context, c *Console) error {
 		return err
 	}
 	open := all
-	if f.Handled != store.OpenLetters { // only what is open is ever replayed
-		f.Handled = store.OpenLetters
+	if f.Handled != store.OpenDeadLetters { // only what is open is ever replayed
+		f.Handled = store.OpenDeadLetters
 		if open, err = c.Letters.Groups(ctx, f); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (p *lettersPage) readGroups(ctx context.Context, c *Console) error {
 	p.Groups, p.Counted = all[:min(len(all), groupsShown)], true
 	if len(all) > len(p.Groups) {
 		p.Others = fmt.Sprintf("These are the %d most frequent of %s kinds", groupsShown, exact(int64(len(all))))
-		if len(all) == letters.GroupsMost {
+		if len(all) == dlq.MaxGroups {
 			p.Others += " or more"
 		}
 	}

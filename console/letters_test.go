@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -29,7 +29,7 @@ func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
 }
 
 func TestWhyALetterIsNotShownIsTold(t *testing.T) {
-	for err, want := range map[error]int{letters.ErrGone: 404, fmt.Errorf("%w: it has no header", letters.ErrUnreadable): 422, errBroken: 503} {
+	for err, want := range map[error]int{dlq.ErrGone: 404, fmt.Errorf("%w: it has no header", dlq.ErrUnreadable): 422, errBroken: 503} {
 		r := newRig(t)
 		r.broken = err
 		if d := r.get(root + "/letters/nexon/3/120"); d.status != want {
@@ -65,9 +65,9 @@ func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
 func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.groups = make([]store.LetterGroup, letters.GroupsMost)
+	r.groups = make([]store.DeadLetterGroup, dlq.MaxGroups)
 	for i := range r.groups {
-		r.groups[i] = store.LetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
+		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
 	}
 	d := r.get(root + "/letters?source=nexon")
 	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 requests died") {
@@ -77,7 +77,7 @@ func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
 
 // A listed key is FACET/KEY; the form takes it as it takes the key alone.
 func TestLetters_FilterTakesAListedKey(t *testing.T) {
-	for query, want := range map[string]store.LetterFilter{
+	for query, want := range map[string]store.DeadLetterFilter{
 		"key=somebody":                   {Key: "somebody"},
 		"key=character/some/body":        {Facet: "character", Key: "some/body"},
 		"key=other/somebody":             {Key: "other/somebody"},

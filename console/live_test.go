@@ -265,7 +265,7 @@ func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
 	if last.Facts["job.state"].Text != "DONE" || last.Facts["job.error"].Text != "" || *last.Facts["job.done"].Part != 100 {
 		t.Errorf("%+v", last)
 	}
-	waits := store.LetterJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
+	waits := store.DLQJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
 	if f := jobFacts(waits, then); f.Facts["job.error"].Text != "It waits: Kafka does not answer" || f.Facts["job.done"].Text != "0 of 0 purged" {
 		t.Errorf("%+v", f.Facts)
 	}

@@ -175,7 +175,7 @@ func stepsOf(e Entity, now time.Time) []happened {
 		}
 	}
 	for _, l := range e.Letters {
-		add(l.At, "Became a dead letter: "+shown(string(l.Reason), 60), l.Error, letterPath(l.LetterID, e.Entity.Source))
+		add(l.At, "Became a dead letter: "+shown(string(l.Reason), 60), l.Error, letterPath(l.DeadLetterID, e.Entity.Source))
 		if l.Handled != "" {
 			add(l.HandledAt, "The dead letter was "+shown(l.Handled, 20), "by "+l.HandledBy, "")
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
@@ -118,8 +118,8 @@ type Refreshed struct {
 
 // Audit keeps the entries of acts.
 type Audit interface {
-	// Noted writes an entry by itself.
-	Noted(ctx context.Context, entry store.AuditEntry) error
+	// WriteAudit writes an entry by itself.
+	WriteAudit(ctx context.Context, entry store.AuditEntry) error
 }
 
 // Entity is what is known of one entity.
@@ -136,9 +136,9 @@ type Entity struct {
 	Status store.Status
 	Way    Way
 	// Registered is nil if it is not prefetched.
-	Registered *store.Registered
+	Registered *store.RegisteredEntity
 	// Letters are its newest dead letters.
-	Letters []store.Letter
+	Letters []store.DeadLetter
 }
 
 // Way is what Redis knows of the requests of an entity; the zero value: nothing is under way.
@@ -169,15 +169,15 @@ type Limits interface {
 
 // Letters are the dead letters.
 type Letters interface {
-	List(ctx context.Context, filter store.LetterFilter, behind store.Letter, limit int) ([]store.Letter, error)
-	Groups(ctx context.Context, filter store.LetterFilter) ([]store.LetterGroup, error)
-	Show(ctx context.Context, id store.LetterID) (schemas.DeadLetter, error)
-	Plan(ctx context.Context, o letters.Order) (letters.Planned, error)
-	Start(ctx context.Context, o letters.Order, actor string) (store.LetterJob, error)
-	Switch(ctx context.Context, id string, to store.JobState, actor string) (store.LetterJob, error)
-	Jobs(ctx context.Context) ([]store.LetterJob, error)
-	// Job returns one by its id, or store.ErrNoJob.
-	Job(ctx context.Context, id string) (store.LetterJob, error)
+	List(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
+	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
+	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
+	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)
+	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error)
+	SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error)
+	Jobs(ctx context.Context) ([]store.DLQJob, error)
+	// Job returns one by its id, or store.ErrJobNotFound.
+	Job(ctx context.Context, id string) (store.DLQJob, error)
 }
 
 // Weather is how the upstream of a demonstration behaves.

@@ -81,7 +81,7 @@ type Due struct {
 	Most int64
 	// Next is when the entity is due that is due first; zero: none is in the schedule.
 	Next  time.Time
-	Tiers []store.DueTier
+	Tiers []store.TierBacklog
 	// Retries are those that are due and nobody has claimed; Scheduled are all, and their
 	// First is when the next is due.
 	Retries, Scheduled store.Backlog

@@ -150,7 +150,7 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, why
 
 // trouble answers with a page that says that what lies behind does not answer.
 func (c *Console) trouble(w http.ResponseWriter, r *http.Request, what string, err error) {
-	if errors.Is(err, store.ErrJobUnderWay) {
+	if errors.Is(err, store.ErrReplayRunning) {
 		c.refuse(w, r, http.StatusConflict, what+" Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it.")
 		return
 	}

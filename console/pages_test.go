@@ -266,7 +266,7 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 	if r.get(next); len(r.filters) != 2 || r.filters[1].Key != "a/b" || r.filters[1].Until != f.Until || *r.filters[1].Offset != 120 {
 		t.Errorf("%s: %+v", next, r.filters[1])
 	}
-	if r.get(root + "/letters"); r.filters[2].Handled != store.OpenLetters || r.filters[2].Source != "github" {
+	if r.get(root + "/letters"); r.filters[2].Handled != store.OpenDeadLetters || r.filters[2].Source != "github" {
 		t.Errorf("%+v", r.filters[2])
 	}
 }

@@ -28,7 +28,7 @@ func (c *Console) note(ctx context.Context, who access.Client, action, source st
 	if err != nil {
 		return err
 	}
-	return c.Audit.Noted(ctx, store.AuditEntry{
+	return c.Audit.WriteAudit(ctx, store.AuditEntry{
 		At: c.Clock().UTC().Truncate(time.Microsecond), Actor: who.Name, Action: action, Source: source,
 		Before: json.RawMessage("{}"), After: text,
 	})

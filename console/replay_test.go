@@ -12,17 +12,17 @@ import (
 
 func TestWhetherAReplayIsSafe(t *testing.T) {
 	long := then.Add(-3 * time.Hour)
-	passing := store.LetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
-	lasting := store.LetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
-	group := func(g store.LetterGroup, change func(*store.LetterGroup)) []store.LetterGroup {
+	passing := store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
+	lasting := store.DeadLetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
+	group := func(g store.DeadLetterGroup, change func(*store.DeadLetterGroup)) []store.DeadLetterGroup {
 		change(&g)
-		return []store.LetterGroup{g}
+		return []store.DeadLetterGroup{g}
 	}
 	well := []Lane{laneOf(schemas.Low, 5, time.Minute)}
 	flowing := &limiter.View{State: "flowing"}
-	none := func(*store.LetterGroup) {}
+	none := func(*store.DeadLetterGroup) {}
 	for _, c := range []struct {
-		groups []store.LetterGroup
+		groups []store.DeadLetterGroup
 		limits *limiter.View
 		lanes  []Lane
 		want   string
@@ -37,14 +37,16 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		{group(passing, none), &limiter.View{State: "uncounted"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},
 		{group(passing, none), &limiter.View{State: "starting quiet", Until: new(then.Add(time.Second))}, well, "Not yet: nexon is not called now: it waits until 12:00:31, because the limiter's state was lost."},
 		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
-		{group(passing, func(g *store.LetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the last of these died 9 min ago; wait until none has for 10 min."},
+		{group(passing, func(g *store.DeadLetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the last of these died 9 min ago; wait until none has for 10 min."},
 		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would come back unless this is done first: mend how the answer is read."},
-		{group(lasting, func(g *store.LetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would come back unless this is done first: look what the error says."},
-		{group(passing, func(g *store.LetterGroup) { g.Spent, g.Of = 40, store.LetterCount{All: 47, Spent: 41} }), flowing, well, "Not yet: 7 of them are of more kinds than are told apart, and nobody has judged those; choose fewer. 41 of them were replayed 3 times already"},
-		{group(passing, func(g *store.LetterGroup) { g.Of.All = 40 }), flowing, well, "Yes: nexon is flowing"},
-		{[]store.LetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
-		{group(passing, func(g *store.LetterGroup) { g.Spent = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
-		{group(passing, func(g *store.LetterGroup) { g.Spent = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
+		{group(lasting, func(g *store.DeadLetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would come back unless this is done first: look what the error says."},
+		{group(passing, func(g *store.DeadLetterGroup) {
+			g.AtReplayLimit, g.Totals = 40, store.DeadLetterCount{All: 47, AtReplayLimit: 41}
+		}), flowing, well, "Not yet: 7 of them are of more kinds than are told apart, and nobody has judged those; choose fewer. 41 of them were replayed 3 times already"},
+		{group(passing, func(g *store.DeadLetterGroup) { g.Totals.All = 40 }), flowing, well, "Yes: nexon is flowing"},
+		{[]store.DeadLetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
+		{group(passing, func(g *store.DeadLetterGroup) { g.AtReplayLimit = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
+		{group(passing, func(g *store.DeadLetterGroup) { g.AtReplayLimit = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
 		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
 		{group(passing, none), flowing, []Lane{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: how far the LOW lane is behind is not known"},
 		{group(passing, none), flowing, []Lane{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: nobody has worked for 1 min on the 90,000 records in the LOW lane, behind which a replay would wait: no worker runs."},
@@ -56,7 +58,7 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}
-	worst := safeToReplay(replay{source: "nexon", groups: group(lasting, func(g *store.LetterGroup) { g.Last = then }), lane: schemas.Low, count: -1, lanes: well}, then)
+	worst := safeToReplay(replay{source: "nexon", groups: group(lasting, func(g *store.DeadLetterGroup) { g.Last = then }), lane: schemas.Low, count: -1, lanes: well}, then)
 	if worst.Answer != verdictNo || len(worst.Reasons) != 3 {
 		t.Errorf("%+v", worst)
 	}
@@ -64,7 +66,7 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 
 func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Left: 5_000, LeftForLow: 300, ResetsAt: new(then.Add(9 * time.Hour))}
-	running := store.LetterJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
+	running := store.DLQJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
 	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", Halted: true}
 	for _, c := range []struct {
 		change func(r *replay, v *limiter.View)
@@ -79,21 +81,21 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 		{func(_ *replay, v *limiter.View) { v.Policies[0].Left, v.Policies[0].LeftForLow = 0, 0 }, "No: nexon is not called now: all 20,000 calls of the day are used up; it is new at 21:00."},
 		{func(_ *replay, v *limiter.View) { v.Scopes = []limiter.ScopeView{halt} }, "Not yet: those that need a part of nexon that waits would wait as well: 1 part is halted alone: endpoint of read."},
 		{func(r *replay, _ *limiter.View) { r.count = 0 }, "No: none of them would be asked for: all stay open."},
-		{func(r *replay, _ *limiter.View) { r.jobs = []store.LetterJob{running} }, "No: a replay of nexon is under way, with 400 of 1,000 done; no other begins before it ends or is stopped."},
+		{func(r *replay, _ *limiter.View) { r.jobs = []store.DLQJob{running} }, "No: a replay of nexon is under way, with 400 of 1,000 done; no other begins before it ends or is stopped."},
 		{func(r *replay, _ *limiter.View) {
 			purge, ended, other := running, running, running
 			purge.Kind, ended.State, other.Source = store.PurgeJob, store.JobDone, "github"
-			r.jobs = []store.LetterJob{purge, ended, other}
+			r.jobs = []store.DLQJob{purge, ended, other}
 		}, "Yes: "},
 		{func(r *replay, _ *limiter.View) {
 			stopped := running
-			stopped.State, stopped.ChunkAt = store.JobStopped, then
-			r.jobs = []store.LetterJob{stopped}
+			stopped.State, stopped.ChunkStartedAt = store.JobStopped, then
+			r.jobs = []store.DLQJob{stopped}
 		}, "Not yet: a replay of nexon was stopped, and which letters it asked for last is still to be found out; no other begins before that."},
 		{func(r *replay, _ *limiter.View) {
 			stopped := running
 			stopped.State = store.JobStopped
-			r.jobs = []store.LetterJob{stopped}
+			r.jobs = []store.DLQJob{stopped}
 		}, "Yes: "},
 		{func(r *replay, _ *limiter.View) { r.blind = true }, "Not yet: whether another replay of nexon is under way is not known"},
 		{func(r *replay, _ *limiter.View) { r.lanes[1] = laneOf(schemas.Low, 9, time.Hour) }, "Not yet: the LOW lane is 1 h behind"},
@@ -106,7 +108,7 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 	} {
 		v := limiter.View{State: "flowing", Policies: []limiter.PolicyView{day}}
 		r := replay{
-			source: "nexon", groups: []store.LetterGroup{{Reason: schemas.Upstream5xx, Count: 102, Spent: 2, Last: then.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
+			source: "nexon", groups: []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 102, AtReplayLimit: 2, Last: then.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
 			lanes: []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 5, time.Minute)},
 		}
 		c.change(&r, &v)
@@ -119,7 +121,7 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 
 func TestABugInWhatAReplayMeetsEndsNoProcess(t *testing.T) {
 	r := newRig(t)
-	r.groups = []store.LetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: then.Add(-time.Hour)}}
+	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: then.Add(-time.Hour)}}
 	r.view = func(string) limiter.View { panic("a bug") }
 	if got := r.get(root + "/letters?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: what the limiter of nexon does is not known") {
 		t.Error(got)
@@ -130,7 +132,7 @@ func TestThePlanJudgesTheOrderAndNotAnother(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.jobs = nil
-	r.groups = []store.LetterGroup{{Reason: schemas.Upstream5xx, Count: 12_268, Last: then.Add(-time.Hour)}}
+	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 12_268, Last: then.Add(-time.Hour)}}
 	r.lanes["nexon"] = []Lane{laneOf(schemas.High, 9, 2*time.Minute), laneOf(schemas.Low, 5, time.Minute)}
 	for lane, want := range map[string]string{"LOW": verdictYes, "HIGH": verdictNotYet} {
 		d := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&rate=10&lane=" + lane)

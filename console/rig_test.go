@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
@@ -34,11 +34,11 @@ type rig struct {
 	views     map[string]limiter.View
 	states    map[string]settings.State
 	audit     []settings.Entry
-	list      []store.Letter
-	groups    []store.LetterGroup
+	list      []store.DeadLetter
+	groups    []store.DeadLetterGroup
 	shown     schemas.DeadLetter
-	planned   letters.Planned
-	jobs      []store.LetterJob
+	planned   dlq.Plan
+	jobs      []store.DLQJob
 	broken    error // of every read
 	refusing  error // of every act
 	// uncounted is why letters can't be counted. together, unless it is nil, is closed when
@@ -59,9 +59,9 @@ type rig struct {
 	noted      []store.AuditEntry
 	orders     []settings.Order
 	patches    []settings.Patch
-	ordered    []letters.Order
+	ordered    []dlq.JobSpec
 	actors     []string
-	filters    []store.LetterFilter
+	filters    []store.DeadLetterFilter
 	switched   []store.JobState
 	counted    []string // clients that made requests
 	identified int

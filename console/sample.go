@@ -150,7 +150,7 @@ func (s *sampler) countDied(ctx context.Context) (map[string]int64, error) {
 	since := s.needs.Clock().Add(-day)
 	open := map[string]int64{}
 	for _, source := range s.needs.Sources {
-		groups, err := s.needs.Letters.Groups(ctx, store.LetterFilter{Source: source, Since: since, Handled: store.OpenLetters})
+		groups, err := s.needs.Letters.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Handled: store.OpenDeadLetters})
 		if err != nil {
 			continue
 		}

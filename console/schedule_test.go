@@ -40,13 +40,13 @@ func theSchedule() Scheduled {
 		},
 		Due: Due{
 			At: then, Most: 1000, Next: then.Add(-40 * time.Minute),
-			Tiers: []store.DueTier{
-				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, First: then.Add(-8 * time.Second)}, Last: then.Add(-time.Second)},
-				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, First: then.Add(-40 * time.Minute)}, Last: then},
-				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, First: then.Add(-30 * time.Minute)}, Last: then},
+			Tiers: []store.TierBacklog{
+				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, Oldest: then.Add(-8 * time.Second)}, Last: then.Add(-time.Second)},
+				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, Oldest: then.Add(-40 * time.Minute)}, Last: then},
+				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, Oldest: then.Add(-30 * time.Minute)}, Last: then},
 			},
-			Retries: store.Backlog{Count: 7, First: then.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, First: then.Add(-11 * time.Minute)},
-			Effects: store.Backlog{Count: 2, First: then.Add(-300 * time.Millisecond)},
+			Retries: store.Backlog{Count: 7, Oldest: then.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: then.Add(-11 * time.Minute)},
+			Effects: store.Backlog{Count: 2, Oldest: then.Add(-300 * time.Millisecond)},
 		},
 		Feed: Read[float64]{Value: 70.7}, Ceiling: &ceiling,
 		Schedulers: Read[[]SchedulerLook]{Value: []SchedulerLook{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 )
@@ -59,7 +59,7 @@ func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
 func TestConsole_AnswersAnUnseenDeadLetterLikeAMissingOne(t *testing.T) {
 	r := limitedRig(t)
 	unseen := r.get(root+"/letters/nexon/3/120", "Authorization", "Bearer inspect")
-	r.broken = letters.ErrGone
+	r.broken = dlq.ErrGone
 	gone := r.get(root+"/letters/nexon/3/120", "Authorization", "Bearer inspect")
 	if unseen.status != gone.status || unseen.text() != gone.text() {
 		t.Errorf("got %d %s, want %d %s", unseen.status, unseen.text(), gone.status, gone.text())

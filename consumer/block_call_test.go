@@ -68,10 +68,10 @@ func TestBlockCall_SurvivesAWorkerThatDiesBeforeItsCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := store.Status{
-		Entity: entity("a"), State: store.Retrying, Reason: string(schemas.Outage), Number: number, Lane: schemas.High,
+		Entity: entity("a"), State: store.Retrying, Reason: string(schemas.Outage), Version: number, Lane: schemas.High,
 		Until: time.Now().Add(30 * time.Second), Since: time.Now(), UpdatedAt: time.Now(),
 	}
-	if err := r.db.Fail(t.Context(), row, nil); err != nil {
+	if err := r.db.WriteFailure(t.Context(), row, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.work(schemas.High)

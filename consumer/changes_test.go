@@ -80,13 +80,13 @@ func (r *rig) newPages(path string, params map[string]string, changes ...func(*s
 }
 
 // effects are those that are kept, without their IDs, times and versions.
-func (r *rig) effects() (all []store.Effect) {
+func (r *rig) effects() (all []store.OutboxEvent) {
 	r.Helper()
-	all, err := r.db.ClaimEffects(r.Context(), "nexon", time.Now().Add(time.Hour), 0, 1000)
+	all, err := r.db.ClaimOutboxEvents(r.Context(), "nexon", time.Now().Add(time.Hour), 0, 1000)
 	if err != nil {
 		r.Fatal(err)
 	}
-	slices.SortFunc(all, func(a, b store.Effect) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b store.OutboxEvent) int { return cmp.Compare(a.ID, b.ID) })
 	for i := range all {
 		all[i].ID, all[i].Version, all[i].At = 0, 0, time.Time{}
 	}
@@ -120,9 +120,9 @@ func TestAChangeLeavesOneEffectAndNothingElseLeavesAny(t *testing.T) {
 	first := r.checked("a", nil)
 	p.say(`{"n":1,"m":20}`)
 	changed := r.checked("a", nil)
-	want := []store.Effect{
-		{Entity: entity("a"), After: first.Hash, Effects: store.Effects{Tell: true}},
-		{Entity: entity("a"), Before: first.Hash, After: changed.Hash, Effects: store.Effects{Tell: true}},
+	want := []store.OutboxEvent{
+		{Entity: entity("a"), After: first.Hash, OutboxEvents: store.OutboxEvents{PublishChange: true}},
+		{Entity: entity("a"), Before: first.Hash, After: changed.Hash, OutboxEvents: store.OutboxEvents{PublishChange: true}},
 	}
 	if got := r.effects(); !reflect.DeepEqual(got, want) || first.Hash == changed.Hash {
 		t.Fatalf("effects\n%+v, want\n%+v", got, want)
@@ -182,7 +182,7 @@ func (r *rig) haveTriggered(params map[string]string) {
 	r.Helper()
 	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings"}}
 	all := r.effects()
-	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].Tell {
+	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].PublishChange {
 		r.Errorf("effects %+v, want the triggers %+v", all, want)
 	}
 }
@@ -222,8 +222,8 @@ func TestATriggersParamsAreOverruledByWhatIsRegistered(t *testing.T) {
 
 func (r *rig) register(key string, params map[string]string) {
 	r.Helper()
-	e := store.Registered{Entity: entity(key), Params: params, Enabled: true, Due: time.Now().Add(time.Hour)}
-	if _, err := r.db.RegisterEntities(r.Context(), []store.Registered{e}); err != nil {
+	e := store.RegisteredEntity{Entity: entity(key), Params: params, Enabled: true, Due: time.Now().Add(time.Hour)}
+	if _, err := r.db.RegisterEntities(r.Context(), []store.RegisteredEntity{e}); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -60,7 +60,7 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 		row.Rounds++
 	}
 	row.Until = time.Now().Add(wait)
-	if w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.Fail(ctx, row, nil) }) != nil {
+	if w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {
 		return
 	}
 	end := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying, HoldFor: wait}
@@ -82,7 +82,7 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 
 // fail writes down that the record's entity has failed, with the index entry of
 // its dead letter, and settles the request. before is what was written down of it.
-func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Status, letter store.Letter) error {
+func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Status, letter store.DeadLetter) error {
 	now := time.Now()
 	row := w.row(t, f, before)
 	row.State, row.Rounds = store.Failed, 0
@@ -102,7 +102,7 @@ func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Statu
 	if w.owns(t) {
 		letter.Entity = t.request.Entity
 	}
-	if err := w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.Fail(ctx, row, &letter) }); err != nil || !w.owns(t) {
+	if err := w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, &letter) }); err != nil || !w.owns(t) {
 		return err
 	}
 	err := w.settle(ctx, []schemas.End{holdOf(t.request.Entity, f.number, row, now)})
@@ -125,7 +125,7 @@ func (w *Worker) owns(t *task) bool {
 func (w *Worker) row(t *task, f failed, before store.Status) store.Status {
 	now := time.Now()
 	row := store.Status{
-		Entity: t.request.Entity, Reason: string(f.reason), Error: f.err.Error(), Number: f.number,
+		Entity: t.request.Entity, Reason: string(f.reason), Error: f.err.Error(), Version: f.number,
 		Rounds: before.Rounds, Failures: before.Failures, Lane: w.lane, Params: t.request.Params,
 		CorrelationID: t.request.CorrelationID, Since: before.Since, UpdatedAt: now,
 	}
@@ -159,7 +159,7 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 // hold should have kept it from being made: if Redis has forgotten the hold, a
 // request that passes holds may have relied on this one.
 func ofStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
-	if s.State == "" || r.Version == 0 || r.Version > s.Number {
+	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false
 	}
 	return holdOf(r.Entity, r.Version, s, now), true

@@ -100,7 +100,7 @@ func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *tes
 	if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
 		t.Errorf("a visit gave %+v", got)
 	}
-	letters, err := r.db.Letters(t.Context(), store.LetterFilter{Source: "nexon", Handled: store.OpenLetters}, store.Letter{}, 10)
+	letters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
 	if err != nil || len(letters) != 3 {
 		t.Fatalf("%d letters in the index, %v", len(letters), err)
 	}
@@ -138,8 +138,8 @@ func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
 	r := newRig(t)
 	result := r.wish("a", schemas.High, schemas.CacheMiss)
 	// The worker that wrote it down died before it settled the request.
-	err := r.db.Fail(t.Context(), store.Status{
-		Entity: entity("a"), State: store.Retrying, Number: result.Number + 1, Rounds: 1, Until: time.Now().Add(time.Hour),
+	err := r.db.WriteFailure(t.Context(), store.Status{
+		Entity: entity("a"), State: store.Retrying, Version: result.Number + 1, Rounds: 1, Until: time.Now().Add(time.Hour),
 		Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
 	}, nil)
 	if err != nil {
@@ -158,8 +158,8 @@ func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
 // failedBefore writes down that the entity has failed, which Redis does not know.
 func (r *rig) failedBefore(key string, state store.StatusState) {
 	r.Helper()
-	err := r.db.Fail(r.Context(), store.Status{
-		Entity: entity(key), State: state, Number: 7, Failures: 1, Until: time.Now().Add(time.Hour),
+	err := r.db.WriteFailure(r.Context(), store.Status{
+		Entity: entity(key), State: state, Version: 7, Failures: 1, Until: time.Now().Add(time.Hour),
 		Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
 	}, nil)
 	if err != nil {
@@ -391,7 +391,7 @@ func TestAGarbledVersionOutranksNothing(t *testing.T) {
 	}
 	r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
 	r.untilCommitted(schemas.High)
-	if s := r.status("a"); s.State != store.Failed || s.Number > time.Now().Add(time.Hour).UnixMilli() {
+	if s := r.status("a"); s.State != store.Failed || s.Version > time.Now().Add(time.Hour).UnixMilli() {
 		t.Errorf("%+v", s)
 	}
 	r.fault("", "")
@@ -404,7 +404,7 @@ func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
 	r := newRig(t)
 	gone := schemas.Entity{Source: "nexon", Facet: "union", Key: "a"}
 	now := time.Now()
-	err := r.db.Fail(t.Context(), store.Status{Entity: gone, State: store.Retrying, Number: 1, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now}, nil)
+	err := r.db.WriteFailure(t.Context(), store.Status{Entity: gone, State: store.Retrying, Version: 1, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +412,7 @@ func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
 	r.producer.Request(t.Context(), producer.Wish{Entity: gone, Lane: schemas.High, Reason: schemas.Retry})
 	r.until("the letter", func() bool { return len(r.letters()) == 1 })
 	r.untilCommitted(schemas.High)
-	if next, err := r.db.NextDue(t.Context(), "nexon"); err != nil || !next.IsZero() {
+	if next, err := r.db.NextRetryTime(t.Context(), "nexon"); err != nil || !next.IsZero() {
 		t.Errorf("due again at %v, %v", next, err)
 	}
 }

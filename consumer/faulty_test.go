@@ -47,12 +47,12 @@ func (f *faultyStore) Statuses(ctx context.Context, of []schemas.Entity) ([]stor
 	return f.Store.Statuses(ctx, of)
 }
 
-func (f *faultyStore) Fail(ctx context.Context, s store.Status, letter *store.Letter) error {
+func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, letter *store.DeadLetter) error {
 	if f.down.Load() {
 		f.tries.Add(1)
 		return errInjected
 	}
-	return f.Store.Fail(ctx, s, letter)
+	return f.Store.WriteFailure(ctx, s, letter)
 }
 
 // faultyRequests fails where it is told to.

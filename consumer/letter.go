@@ -102,7 +102,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 		Status: l.outcome.Status, Sample: l.outcome.Sample, SampleType: l.outcome.SampleType,
 	}}
 	d.Headers = t.headers()
-	var id store.LetterID
+	var id store.DeadLetterID
 	err := w.persist(ctx, doingLetters, func(ctx context.Context) error {
 		put, err := w.publishLetter(ctx, d.record(w.source.Name()))
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
@@ -114,7 +114,7 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 			w.letters.PurgeTopicsFromProducing(schemas.DeadLetterTopic(w.source.Name()))
 		}
 		if err == nil {
-			id = store.LetterID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
+			id = store.DeadLetterID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
 		}
 		return err
 	})
@@ -123,8 +123,8 @@ func (w *Worker) letter(ctx context.Context, t *task, l failed, before store.Sta
 		if visibility != "" {
 			indexed.Sample = nil // the index is listed to clients that may not see the content
 		}
-		err = w.fail(ctx, t, l, before, store.Letter{
-			LetterID: id, Reason: l.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+		err = w.fail(ctx, t, l, before, store.DeadLetter{
+			DeadLetterID: id, Reason: l.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
 			Replays: t.replay().Count, Visibility: visibility, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}

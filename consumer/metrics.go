@@ -116,7 +116,7 @@ func (m *metrics) begin(calls *prometheus.HistogramVec) {
 	for _, end := range []string{endRetrying, endLetter, endSkipped} {
 		m.settled.WithLabelValues(end)
 	}
-	for result := store.Touched; result < store.Lost; result++ {
+	for result := store.Touched; result < store.BaseMissing; result++ {
 		m.settled.WithLabelValues(result.String())
 	}
 	for _, doing := range []string{doingReach, doingStates, doingStatus, doingPeek, doingWrite, doingFail, doingLetters, doingSettle} {

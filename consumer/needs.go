@@ -95,17 +95,17 @@ type Store interface {
 	// States returns the states in the order of the entities; Version is 0 where
 	// nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
-	// RegisteredParams returns the params that the entities are registered with, in their
+	// EntityParams returns the params that the entities are registered with, in their
 	// order; nil where there are none.
-	RegisteredParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
+	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Write writes all results or, with an error, none; it may be repeated.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	// Statuses returns what is wrong with the entities, in their order; State is
 	// empty where nothing is.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// Fail writes a status, unless its State is empty or a later fetch's result is
+	// WriteFailure writes a status, unless its State is empty or a later fetch's result is
 	// stored, and the letter, unless it is nil; both or neither. It may be repeated.
-	Fail(ctx context.Context, s store.Status, letter *store.Letter) error
+	WriteFailure(ctx context.Context, s store.Status, letter *store.DeadLetter) error
 }
 
 // Retries asks again for what has failed when its time has come.

@@ -27,7 +27,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	}
 	var registered []map[string]string
 	err := w.persistDB(ctx, doingParams, func(ctx context.Context) (err error) {
-		registered, err = w.store.RegisteredParams(ctx, of)
+		registered, err = w.store.EntityParams(ctx, of)
 		return err
 	})
 	if err != nil {

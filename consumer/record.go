@@ -56,7 +56,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
 			Visibility: w.source.Visibility(t.request.Entity.Key),
 			Manual:     t.request.Reason.Manual(),
-			Effects:    w.effectsOf(t),
+			Outbox:     w.effectsOf(t),
 		},
 		written: make(chan store.Result, 1),
 	}
@@ -71,7 +71,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 	_, item.span = w.tracer.Start(hard, "store")
 	result := w.writer.submit(hard, item)
 	endStore(item.span, result)
-	if result != 0 && result != store.Lost && result != store.Refused {
+	if result != 0 && result != store.BaseMissing && result != store.Superseded {
 		t.stored.Version, t.stored.CheckedAt = a.number, a.began // for the entity's next record
 	}
 	if item.rejected != nil && t.record.Topic != "" { // otherwise no record asked for it
@@ -82,8 +82,8 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 
 // effectsOf returns what is to follow if the entity's content has changed. What another
 // facet leaves open, and is not registered there, is what led to this one.
-func (w *Worker) effectsOf(t *task) store.Effects {
-	e := store.Effects{Tell: t.facet.PublishChanges}
+func (w *Worker) effectsOf(t *task) store.OutboxEvents {
+	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
 		other, _ := w.source.Facet(trigger.Facet)
 		trigger.Params = other.EntityParams(t.params)

@@ -90,7 +90,7 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			r.wish("other", schemas.High, schemas.UserRequest)
 			r.until("a dead letter", func() bool { return len(r.letters()) == 1 })
 			r.untilCommitted(schemas.High)
-			all, err := r.db.Letters(t.Context(), store.LetterFilter{Source: "nexon"}, store.Letter{}, 10)
+			all, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 10)
 			if err != nil || len(all) != 1 {
 				t.Fatalf("visibility %q: got %d letters in the index, %v, want 1", visibility, len(all), err)
 			}

@@ -130,7 +130,7 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	}
 	switch d.next {
 	case write:
-		if w.record(hard, a, f) != store.Lost {
+		if w.record(hard, a, f) != store.BaseMissing {
 			return end()
 		}
 		// What the upstream's "not modified" referred to is gone: ask in full.

@@ -101,10 +101,10 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	if err == nil {
 		follows := false
 		for n, i := range batch {
-			if results[n] != store.Lost {
+			if results[n] != store.BaseMissing {
 				ends = append(ends, endOf(i, results[n]))
 			}
-			follows = follows || (results[n] == store.Changed && !i.write.Effects.Empty())
+			follows = follows || (results[n] == store.Changed && !i.write.Outbox.Empty())
 		}
 		if follows {
 			w.changes.Stored()
@@ -115,8 +115,8 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 		switch {
 		case err != nil:
 			i.written <- 0
-		case results[n] == store.Lost:
-			i.written <- store.Lost
+		case results[n] == store.BaseMissing:
+			i.written <- store.BaseMissing
 		default:
 			i.task.finish()
 			w.metrics.stored(results[n], i.task.request.RequestedAt)
@@ -143,7 +143,7 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 // too: the result of a later fetch is stored.
 func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
-	if r == store.Absented {
+	if r == store.AbsenceStored {
 		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.NotFoundFor
 	}
 	return e

@@ -90,10 +90,10 @@ func expectHeaders(t *testing.T, record kcatRecord) {
 
 // replay replays all open dead letters at a rate a second (0: as configured), and returns the
 // job.
-func (f *fleet) replay(api string, rate int) (j store.LetterJob) {
+func (f *fleet) replay(api string, rate int) (j store.DLQJob) {
 	f.Helper()
 	body := fmt.Sprintf(`{"kind":"REPLAY","lane":"LOW","rate":%d}`, rate)
-	req, err := http.NewRequestWithContext(f.Context(), http.MethodPost, api+"/admin/v1/letters/"+f.Source+"/jobs", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(f.Context(), http.MethodPost, api+"/admin/v1/dlq/"+f.Source+"/jobs", strings.NewReader(body))
 	f.check(err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := f.client.Do(req)
@@ -129,11 +129,11 @@ func (f *fleet) writeDeadLetters(n int) {
 	f.check(client.ProduceSync(f.Context(), records...).FirstErr())
 	var entries pgx.Batch
 	for i, r := range records {
-		l := store.Letter{
-			LetterID: store.LetterID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}, At: at,
+		l := store.DeadLetter{
+			DeadLetterID: store.DeadLetterID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}, At: at,
 			Entity: schemas.Entity{Source: f.Source, Facet: "character", Key: fmt.Sprint("k", i)}, Reason: schemas.Upstream5xx,
 		}
-		entries.Queue(store.InsertLetter, l.LetterArgs()...)
+		entries.Queue(store.InsertDeadLetter, l.InsertArgs()...)
 	}
 	f.check(f.db.SendBatch(f.Context(), &entries).Close())
 }
@@ -155,9 +155,9 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	job := f.replay(start(), 1000)
 	f.killReplayers(replayers, kills, int64(deadLetters), func() { start() })
 
-	f.until(2*time.Minute, "the end of the job", func() bool { return f.one("SELECT count(*) FROM letter_jobs WHERE state = 'DONE'") == 1 })
-	equal(t, "dead letters that are done", f.one("SELECT done FROM letter_jobs"), int64(deadLetters))
-	equal(t, "jobs with refused dead letters", f.one("SELECT count(*) FROM letter_jobs WHERE refused::text <> '{}'"), 0)
+	f.until(2*time.Minute, "the end of the job", func() bool { return f.one("SELECT count(*) FROM dlq_jobs WHERE state = 'DONE'") == 1 })
+	equal(t, "dead letters that are done", f.one("SELECT done FROM dlq_jobs"), int64(deadLetters))
+	equal(t, "jobs with refused dead letters", f.one("SELECT count(*) FROM dlq_jobs WHERE refused::text <> '{}'"), 0)
 	requested := f.replayed(job.ID)
 	equal(t, "dead letters that were requested", len(requested), deadLetters)
 	twice := 0
@@ -184,7 +184,7 @@ func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, 
 	for deadline := time.Now().Add(2 * time.Minute); killed < kills; <-look.C {
 		var holder string
 		var chunk, done int64
-		f.check(f.db.QueryRow(f.Context(), "SELECT holder, chunk_at, done FROM letter_jobs").Scan(&holder, &chunk, &done))
+		f.check(f.db.QueryRow(f.Context(), "SELECT holder, chunk_started_at, done FROM dlq_jobs").Scan(&holder, &chunk, &done))
 		if done == total || time.Now().After(deadline) {
 			f.Fatalf("kills: got %d when %d of %d dead letters were done, want %d", killed, done, total, kills)
 		}

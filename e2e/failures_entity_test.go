@@ -58,7 +58,7 @@ func notReadyIsRetried(c *testSource) {
 	})
 	first := c.status(later[0])
 	c.retryNow(first)
-	c.within(timeout, "the first retry", func() bool { return c.status(later[0]).Number > first.Number })
+	c.within(timeout, "the first retry", func() bool { return c.status(later[0]).Version > first.Version })
 	second := c.status(later[0])
 	equal(c.T, "rounds after the first retry", second.Rounds, 0)
 	equal(c.T, "state after the first retry", second.State, store.Retrying)

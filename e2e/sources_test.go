@@ -278,7 +278,7 @@ func (c *testSource) status(key string) store.Status {
 func (c *testSource) retryNow(s store.Status) {
 	c.T.Helper()
 	s.Until = time.Now().Add(-time.Second)
-	c.must(c.store.Fail(c.T.Context(), s, nil))
+	c.must(c.store.WriteFailure(c.T.Context(), s, nil))
 	c.must(c.redis.Publish(c.T.Context(), "retries:"+c.source, strconv.FormatInt(s.Until.UnixMilli(), 10)).Err())
 }
 
@@ -295,9 +295,9 @@ func (c *testSource) deadLetters() int {
 }
 
 // indexed returns the dead letters in the index that are not handled.
-func (c *testSource) indexed() []store.Letter {
+func (c *testSource) indexed() []store.DeadLetter {
 	c.T.Helper()
-	all, err := c.store.Letters(c.T.Context(), store.LetterFilter{Source: c.source, Handled: store.OpenLetters}, store.Letter{}, 1000)
+	all, err := c.store.DeadLetters(c.T.Context(), store.DeadLetterFilter{Source: c.source, Handled: store.OpenDeadLetters}, store.DeadLetter{}, 1000)
 	c.must(err)
 	return all
 }

@@ -51,11 +51,11 @@ func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ..
 // register registers entities, the first of which is due now.
 func (tt *timetable) register(prefix string, n int, now time.Time, within time.Duration) {
 	tt.Helper()
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	for i, key := range harness.Keys(prefix, n) {
 		at := now.Add(time.Duration(i) * within / time.Duration(n))
 		entity := schemas.Entity{Source: tt.Source, Facet: "character", Key: key}
-		all = append(all, store.Registered{Entity: entity, Tier: store.Cold, Enabled: true, Due: at})
+		all = append(all, store.RegisteredEntity{Entity: entity, Tier: store.Cold, Enabled: true, Due: at})
 		tt.keys = append(tt.keys, key)
 		if at.After(tt.last) {
 			tt.last = at

@@ -60,7 +60,7 @@ func (a audited) naming(keys []string) audited {
 // note writes the audit entry of a request before the request changes anything, so that no
 // change is without one.
 func (s *Entities) note(r *http.Request, action string, a audited) error {
-	return s.Store.Noted(r.Context(), s.entry(r, action, a.Source, a))
+	return s.Store.WriteAudit(r.Context(), s.entry(r, action, a.Source, a))
 }
 
 // switching returns the handler that sets the flag of one page of entities.

@@ -78,7 +78,7 @@ type Entity struct {
 	WatchedSeconds float64    `json:"watchedSeconds"`
 }
 
-func entityOf(r store.Registered) Entity {
+func entityOf(r store.RegisteredEntity) Entity {
 	e := Entity{
 		Source: r.Entity.Source, Facet: r.Entity.Facet, Key: r.Entity.Key, Params: r.Params,
 		Tier: tiers[r.Tier], Pinned: r.Pinned, Enabled: r.Enabled, DueAt: r.Due.UTC(),

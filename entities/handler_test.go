@@ -43,9 +43,9 @@ func TestEntitiesAreListedByFilterAndPage(t *testing.T) {
 
 func TestAFewOfManyAreFoundInParts(t *testing.T) {
 	r := newRig(t)
-	all := make([]store.Registered, 2*lookMost+7)
+	all := make([]store.RegisteredEntity, 2*lookMost+7)
 	for i := range all {
-		all[i] = store.Registered{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprintf("%06d", i)}, Tier: store.Cold, Due: start}
+		all[i] = store.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprintf("%06d", i)}, Tier: store.Cold, Due: start}
 	}
 	all[0].Tier, all[len(all)-1].Tier = store.Hot, store.Hot
 	if _, err := r.db.RegisterEntities(t.Context(), all); err != nil {
@@ -122,9 +122,9 @@ func TestEntitiesAreDisabledAndEnabledByFilterAndByKeys(t *testing.T) {
 func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
 	r := newRig(t)
 	const n = 2*lookMost + 7
-	all := make([]store.Registered, n)
+	all := make([]store.RegisteredEntity, n)
 	for i := range all {
-		all[i] = store.Registered{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprint(i)}, Enabled: true, Due: start.Add(time.Duration(i) * time.Second), Tier: store.Tier(i % 3)}
+		all[i] = store.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprint(i)}, Enabled: true, Due: start.Add(time.Duration(i) * time.Second), Tier: store.Tier(i % 3)}
 	}
 	if _, err := r.db.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 // page returns what the filter chooses of the rows behind an entity, limit of them at
 // most, and where to go on. The database is asked for what lies together in its order
 // only, and the rest is picked here: among millions it might look long for a few.
-func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.Registered, next *string, err error) {
+func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.RegisteredEntity, next *string, err error) {
 	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
 	if f.Facet != "" {
 		together.KeyPrefix = f.KeyPrefix
@@ -142,7 +142,7 @@ func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas
 }
 
 // chosen reports whether the filter chooses an entity of its source and facet.
-func chosen(f store.EntityFilter, r store.Registered) bool {
+func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }
 

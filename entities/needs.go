@@ -25,7 +25,7 @@ type Needs struct {
 type Store interface {
 	// RegisterEntities registers entities, and returns how many were unknown. Of the
 	// others params, pinned and enabled are replaced, and the tier if it is pinned.
-	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
+	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
 	// BringForward makes entities due earlier, and none later.
 	BringForward(ctx context.Context, all []store.DueTime) error
 	// PinEntities and UnpinEntities return how many entities they changed.
@@ -33,7 +33,7 @@ type Store interface {
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns those that the filter chooses behind an entity, in their order,
 	// limit of them at most.
-	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error)
+	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	// CountEntities may estimate, and then says so.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
 	// EnableEntities sets the flag of those with the keys, of the filter's source and
@@ -41,12 +41,12 @@ type Store interface {
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// ObserveReads adds reads to entities, and registers those that are unknown. Those of
 	// which risen says so are due at once.
-	ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error
+	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// DeleteSnapshot deletes what is stored of an entity, and its registration, and
 	// reports whether there was anything; the audit is written with it, or neither.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
-	// Noted writes an entry of the audit.
-	Noted(ctx context.Context, entry store.AuditEntry) error
+	// WriteAudit writes an entry of the audit.
+	WriteAudit(ctx context.Context, entry store.AuditEntry) error
 }
 
 // Source is what is known of one source.
@@ -67,9 +67,9 @@ type Schedule interface {
 	Prefetches(facet string) bool
 	// First returns when an entity that is registered now is due first; not at all if
 	// its facet is not prefetched.
-	First(r store.Registered, now time.Time) (due time.Time, prefetched bool)
-	// Rises reports whether reads are a reason to look at an entity at once (store.Risen).
-	Rises(r store.Registered, before, after float64) bool
+	First(r store.RegisteredEntity, now time.Time) (due time.Time, prefetched bool)
+	// Rises reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
+	Rises(r store.RegisteredEntity, before, after float64) bool
 }
 
 // Told is who hears of what was done.

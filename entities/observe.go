@@ -25,16 +25,16 @@ func (s *Entities) Counts(source, facet string) bool {
 // where they have become so many.
 func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) error {
 	now := s.Now()
-	var counted []store.Reads
+	var counted []store.EntityReads
 	first := map[string]time.Time{}
 	for _, read := range reads {
 		src, known := s.Sources[read.Entity.Source]
 		if !known {
 			continue
 		}
-		c := store.Reads{Entity: read.Entity, Count: read.Count, At: until, Tier: store.Cold}
+		c := store.EntityReads{Entity: read.Entity, Count: read.Count, At: until, Tier: store.Cold}
 		var prefetched bool
-		if c.Due, prefetched = src.Schedule.First(c.Registered(), now); !prefetched {
+		if c.Due, prefetched = src.Schedule.First(c.RegisteredEntity(), now); !prefetched {
 			continue
 		}
 		counted = append(counted, c)
@@ -45,7 +45,7 @@ func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) e
 	if len(counted) == 0 {
 		return nil
 	}
-	risen := func(r store.Registered, before, after float64) bool {
+	risen := func(r store.RegisteredEntity, before, after float64) bool {
 		rises := s.Sources[r.Entity.Source].Schedule.Rises(r, before, after)
 		if rises {
 			first[r.Entity.Source] = until

@@ -54,7 +54,7 @@ func (s *Entities) pinning(pin bool) admin.Handle {
 		}
 		entry := auditedPin{Facet: p.Facet, Tier: p.Tier, Keys: p.Keys[:min(len(p.Keys), auditKeys)]}
 		entry.More = len(p.Keys) - len(entry.Keys)
-		if err := s.Store.Noted(r.Context(), s.entry(r, action, p.Source, entry)); err != nil {
+		if err := s.Store.WriteAudit(r.Context(), s.entry(r, action, p.Source, entry)); err != nil {
 			return admin.Answer{}, err
 		}
 		of := make([]schemas.Entity, len(p.Keys))
@@ -70,9 +70,9 @@ func (s *Entities) pinning(pin bool) admin.Handle {
 		if answer.Changed, err = s.Store.PinEntities(r.Context(), of, tier); err != nil {
 			return admin.Answer{}, err
 		}
-		all := make([]store.Registered, len(of))
+		all := make([]store.RegisteredEntity, len(of))
 		for i, e := range of {
-			all[i] = store.Registered{Entity: e, Tier: tier, Pinned: true}
+			all[i] = store.RegisteredEntity{Entity: e, Tier: tier, Pinned: true}
 			all[i].Due, _ = src.Schedule.First(all[i], s.Now())
 		}
 		if err := s.bringForward(r.Context(), all); err != nil {
@@ -120,7 +120,7 @@ func (s *Entities) checkPin(p Pin, pin bool) (Source, error) {
 
 // bringForward makes pinned entities due by their tier: an entity may have been due much
 // later in the tier that it had.
-func (s *Entities) bringForward(ctx context.Context, all []store.Registered) error {
+func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntity) error {
 	var due []store.DueTime
 	for _, r := range all {
 		if r.Pinned {
@@ -134,6 +134,6 @@ func (s *Entities) bringForward(ctx context.Context, all []store.Registered) err
 }
 
 // earliest returns when the first of the entities is due.
-func earliest(all []store.Registered) time.Time {
-	return slices.MinFunc(all, func(a, b store.Registered) int { return a.Due.Compare(b.Due) }).Due
+func earliest(all []store.RegisteredEntity) time.Time {
+	return slices.MinFunc(all, func(a, b store.RegisteredEntity) int { return a.Due.Compare(b.Due) }).Due
 }

@@ -45,8 +45,8 @@ func TestRegister_UnpinsAnEntityThatNamesNoTier(t *testing.T) {
 func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 	r := newRig(t)
 	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "k"}
-	late := store.Registered{Entity: e, Tier: store.Cold, Enabled: true, Due: start.Add(168 * time.Hour)}
-	if _, err := r.db.RegisterEntities(t.Context(), []store.Registered{late}); err != nil {
+	late := store.RegisteredEntity{Entity: e, Tier: store.Cold, Enabled: true, Due: start.Add(168 * time.Hour)}
+	if _, err := r.db.RegisterEntities(t.Context(), []store.RegisteredEntity{late}); err != nil {
 		t.Fatal(err)
 	}
 	r.put("a", `{"key":"k"}`)

@@ -146,7 +146,7 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 			return admin.Answer{}, err
 		}
 	}
-	if added > 0 || slices.ContainsFunc(all, func(r store.Registered) bool { return r.Pinned }) {
+	if added > 0 || slices.ContainsFunc(all, func(r store.RegisteredEntity) bool { return r.Pinned }) {
 		s.Told.Due(r.Context(), b.Source, earliest(all))
 	}
 	return admin.Answer{Body: Registration{added, n - added}}, nil
@@ -158,9 +158,9 @@ func notPrefetched(source, facet string) error {
 }
 
 // registered returns the batch as the store takes it, or all that is wrong with it.
-func (s *Entities) registered(b Batch, src Source) ([]store.Registered, error) {
+func (s *Entities) registered(b Batch, src Source) ([]store.RegisteredEntity, error) {
 	now := s.Now()
-	all := make([]store.Registered, len(b.Entities))
+	all := make([]store.RegisteredEntity, len(b.Entities))
 	var wrong []problem.Error
 	var named []string
 	mistakes := 0
@@ -194,8 +194,8 @@ func (s *Entities) registered(b Batch, src Source) ([]store.Registered, error) {
 
 // registered returns the entity that is ordered, due in a slot of its own: a mass of
 // them is no mass refresh.
-func (o Order) registered(e schemas.Entity, src Source, now time.Time) store.Registered {
-	r := store.Registered{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
+func (o Order) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
+	r := store.RegisteredEntity{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
 		r.Tier, _ = tierOf(o.Tier) // it was checked
 		r.Pinned = true

@@ -45,18 +45,18 @@ type failing struct {
 	rig *rig
 }
 
-func (s failing) RegisterEntities(ctx context.Context, all []store.Registered) (int, error) {
+func (s failing) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (int, error) {
 	if s.rig.down {
 		return 0, errDown
 	}
 	return s.Store.RegisterEntities(ctx, all)
 }
 
-func (s failing) Noted(ctx context.Context, entry store.AuditEntry) error {
+func (s failing) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	if s.rig.down {
 		return errDown
 	}
-	return s.Store.Noted(ctx, entry)
+	return s.Store.WriteAudit(ctx, entry)
 }
 
 // facets knows what is prefetched: each entity an hour after it is registered and a
@@ -65,12 +65,12 @@ type facets []string
 
 func (f facets) Prefetches(facet string) bool { return slices.Contains(f, facet) }
 
-func (f facets) First(r store.Registered, now time.Time) (time.Time, bool) {
+func (f facets) First(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	return now.Add(time.Hour + time.Duration(len(r.Entity.Key))*time.Second), f.Prefetches(r.Entity.Facet)
 }
 
 // Rises says of a cold entity that its tenth read is enough.
-func (f facets) Rises(r store.Registered, before, after float64) bool {
+func (f facets) Rises(r store.RegisteredEntity, before, after float64) bool {
 	return r.Tier == store.Cold && before < 10 && after >= 10
 }
 

@@ -24,66 +24,66 @@ type Store interface {
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
 }
 
-// WithoutContent is for how long an absence, or a status of an entity of which nothing is
+// MinPeriodWithoutContent is for how long an absence, or a status of an entity of which nothing is
 // stored, is kept where the facet has no keepFor: as long as the topic keeps a dead letter.
 // Any visitor who makes keys up makes such rows. After it the entity is unknown again, and a
 // reader that asks for it causes a call.
-const WithoutContent = 7 * 24 * time.Hour
+const MinPeriodWithoutContent = 7 * 24 * time.Hour
 
 const (
-	// lookMost are looked at in one transaction, and pace lies between two: ten million
+	// stepRows are looked at in one transaction, and pace lies between two: ten million
 	// snapshots are walked along in less than three hours.
-	lookMost = 1000
-	pace     = time.Second
-	// rest lies between two walks, and trouble behind one that failed.
-	rest    = time.Hour
-	trouble = 30 * time.Second
+	stepRows     = 1000
+	stepInterval = time.Second
+	// walkInterval lies between two walks, and trouble behind one that failed.
+	walkInterval  = time.Hour
+	retryInterval = 30 * time.Second
 )
 
-// Times are for how long a facet's rows are kept.
-type Times struct {
+// Periods are for how long a facet's rows are kept.
+type Periods struct {
 	Content  time.Duration // 0: without end
 	Absences time.Duration
 	Statuses time.Duration // of entities of which nothing is stored
 }
 
-// TimesOf returns the times of a facet.
-func TimesOf(f source.Facet) Times {
+// PeriodsOf returns the times of a facet.
+func PeriodsOf(f source.Facet) Periods {
 	if f.KeepFor > 0 {
-		return Times{f.KeepFor, f.KeepFor, max(f.KeepFor, f.FailedFor)}
+		return Periods{f.KeepFor, f.KeepFor, max(f.KeepFor, f.FailedFor)}
 	}
-	return Times{0, max(WithoutContent, f.NotFoundFor), max(WithoutContent, f.FailedFor)}
+	return Periods{0, max(MinPeriodWithoutContent, f.NotFoundFor), max(MinPeriodWithoutContent, f.FailedFor)}
 }
 
 // Walk ends what was kept too long of one facet.
 type Walk struct {
 	log     *slog.Logger
-	what    string
+	rows    string
 	step    func(ctx context.Context, now time.Time) (deleted int, done bool, err error)
 	deleted prometheus.Counter
 }
 
 // New returns the walks of a facet: along its snapshots, and along its statuses.
-func New(source, facet string, keep Times, st Store, log *slog.Logger, reg prometheus.Registerer) []*Walk {
+func New(source, facet string, keep Periods, st Store, log *slog.Logger, reg prometheus.Registerer) []*Walk {
 	labels := prometheus.Labels{"source": source, "facet": facet}
 	log = log.With("source", source, "facet", facet)
 	snapshots := &Walk{
-		log: log, what: "snapshots and absences",
+		log: log, rows: "snapshots and absences",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
 			var content time.Time // before which nothing was fetched
 			if keep.Content > 0 {
 				content = now.Add(-keep.Content)
 			}
-			return st.DeleteExpired(ctx, source, facet, content, now.Add(-keep.Absences), lookMost)
+			return st.DeleteExpired(ctx, source, facet, content, now.Add(-keep.Absences), stepRows)
 		},
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "retention_deleted_total", Help: "Snapshots and absences that were deleted since they were kept for long enough.", ConstLabels: labels,
 		}),
 	}
 	statuses := &Walk{
-		log: log, what: "statuses of entities without a snapshot",
+		log: log, rows: "statuses of entities without a snapshot",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
-			return st.DeleteOldStatuses(ctx, source, facet, now.Add(-keep.Statuses), lookMost)
+			return st.DeleteOldStatuses(ctx, source, facet, now.Add(-keep.Statuses), stepRows)
 		},
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "retention_statuses_deleted_total", Help: "Statuses of entities without a snapshot that were deleted since they were kept for long enough.", ConstLabels: labels,
@@ -96,14 +96,14 @@ func New(source, facet string, keep Times, st Store, log *slog.Logger, reg prome
 // Run walks until ctx ends.
 func (w *Walk) Run(ctx context.Context) error {
 	failed, sum := false, 0
-	for wait := pace; due.Pause(ctx, wait); {
+	for wait := stepInterval; due.Pause(ctx, wait); {
 		n, done, err := w.step(ctx, time.Now())
 		switch {
 		case err != nil:
 			if !failed && ctx.Err() == nil {
 				w.log.Warn("what was kept too long stays until this succeeds", "err", err)
 			}
-			failed, wait = true, trouble
+			failed, wait = true, retryInterval
 			continue
 		case failed:
 			failed = false
@@ -111,9 +111,9 @@ func (w *Walk) Run(ctx context.Context) error {
 		}
 		w.deleted.Add(float64(n))
 		sum += n
-		if wait = pace; done {
-			if wait = rest; sum > 0 {
-				w.log.Info("what was kept too long was deleted", "rows", sum, "of", w.what)
+		if wait = stepInterval; done {
+			if wait = walkInterval; sum > 0 {
+				w.log.Info("what was kept too long was deleted", "rows", sum, "of", w.rows)
 			}
 			sum = 0
 		}

@@ -16,18 +16,18 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// look is one call of the store.
-type look struct {
+// storeCall is one call of the store.
+type storeCall struct {
 	after  time.Duration // since the start
 	before time.Duration // the bound, since the start
 }
 
-// shelf answers calls in turn, the last answer for ever.
-type shelf struct {
+// fakeStore answers calls in turn, the last answer for ever.
+type fakeStore struct {
 	*testing.T
 	start   time.Time
 	answers []answer
-	looks   []look
+	looks   []storeCall
 }
 
 type answer struct {
@@ -36,31 +36,31 @@ type answer struct {
 	err     error
 }
 
-func (s *shelf) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
+func (s *fakeStore) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
 	return s.DeleteExpired(ctx, source, facet, before, before, most)
 }
 
-func (s *shelf) DeleteExpired(_ context.Context, source, facet string, before, absence time.Time, most int) (int, bool, error) {
+func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, before, absence time.Time, most int) (int, bool, error) {
 	if before != absence {
 		s.Errorf("content before %v, absences before %v", before, absence)
 	}
-	if source != "court" || facet != "progress" || most != lookMost {
+	if source != "court" || facet != "progress" || most != stepRows {
 		s.Errorf("%s/%s, %d at once", source, facet, most)
 	}
 	a := s.answers[min(len(s.looks), len(s.answers)-1)]
-	s.looks = append(s.looks, look{time.Since(s.start), before.Sub(s.start)})
+	s.looks = append(s.looks, storeCall{time.Since(s.start), before.Sub(s.start)})
 	return a.deleted, a.done, a.err
 }
 
 const keepFor = 720 * time.Hour
 
-// walked runs a walk for a time and returns its looks, what it said, and its count.
-func walked(t *testing.T, during time.Duration, answers ...answer) (looks []look, said string, deleted float64) {
+// runWalk runs a walk for a time and returns its looks, what it said, and its count.
+func runWalk(t *testing.T, during time.Duration, answers ...answer) (looks []storeCall, said string, deleted float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := &shelf{T: t, start: time.Now(), answers: answers}
-		w := New("court", "progress", Times{keepFor, keepFor, keepFor}, s, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
+		s := &fakeStore{T: t, start: time.Now(), answers: answers}
+		w := New("court", "progress", Periods{keepFor, keepFor, keepFor}, s, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
 		ctx, stop := context.WithTimeout(t.Context(), during)
 		defer stop()
 		if err := w.Run(ctx); err != nil || time.Since(s.start) != during {
@@ -72,7 +72,7 @@ func walked(t *testing.T, during time.Duration, answers ...answer) (looks []look
 }
 
 // at fails the test unless the looks came then, each with the bound of its time.
-func at(t *testing.T, looks []look, want ...time.Duration) {
+func at(t *testing.T, looks []storeCall, want ...time.Duration) {
 	t.Helper()
 	if len(looks) != len(want) {
 		t.Fatalf("looks %v, want them at %v", looks, want)
@@ -85,9 +85,9 @@ func at(t *testing.T, looks []look, want ...time.Duration) {
 }
 
 func TestAWalkKeepsItsPaceAndRestsAtTheEnd(t *testing.T) {
-	looks, said, deleted := walked(t, rest+5*pace,
+	looks, said, deleted := runWalk(t, walkInterval+5*stepInterval,
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
-	at(t, looks, pace, 2*pace, 3*pace, 3*pace+rest, 4*pace+rest)
+	at(t, looks, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
 	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `rows=7 of="snapshots and absences"`) {
 		t.Errorf("it said %s", said) // nothing of the second walk, which deleted nothing
 	}
@@ -98,9 +98,9 @@ func TestAWalkKeepsItsPaceAndRestsAtTheEnd(t *testing.T) {
 
 func TestTroubleIsSaidOnceAndItsEndOnceAndTheWalkGoesOn(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
-	looks, said, deleted := walked(t, 5*trouble, answer{deleted: 2}, bad, bad, bad, answer{deleted: 1}, answer{done: true})
-	first := 2 * pace
-	at(t, looks, pace, first, first+trouble, first+2*trouble, first+3*trouble, first+3*trouble+pace)
+	looks, said, deleted := runWalk(t, 5*retryInterval, answer{deleted: 2}, bad, bad, bad, answer{deleted: 1}, answer{done: true})
+	first := 2 * stepInterval
+	at(t, looks, stepInterval, first, first+retryInterval, first+2*retryInterval, first+3*retryInterval, first+3*retryInterval+stepInterval)
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "no database") ||
 		!strings.Contains(lines[1], "deleted again") || !strings.Contains(lines[2], "rows=3") {
@@ -113,7 +113,7 @@ func TestTroubleIsSaidOnceAndItsEndOnceAndTheWalkGoesOn(t *testing.T) {
 
 func TestTroubleThatComesBackIsSaidAgain(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
-	_, said, _ := walked(t, 3*trouble, bad, answer{}, bad, answer{done: true})
+	_, said, _ := runWalk(t, 3*retryInterval, bad, answer{}, bad, answer{done: true})
 	if strings.Count(said, "level=WARN") != 2 || strings.Count(said, "deleted again") != 2 {
 		t.Errorf("it said %s", said)
 	}
@@ -123,34 +123,34 @@ func TestAStopIsNoTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		ctx, stop := context.WithCancel(t.Context())
-		hung := hanging(func(ctx context.Context) error { stop(); <-ctx.Done(); return ctx.Err() })
-		w := New("court", "progress", Times{keepFor, keepFor, keepFor}, hung, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
+		hung := blockingStore(func(ctx context.Context) error { stop(); <-ctx.Done(); return ctx.Err() })
+		w := New("court", "progress", Periods{keepFor, keepFor, keepFor}, hung, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
 		if err := w.Run(ctx); err != nil || log.Len() > 0 {
 			t.Errorf("%v, it said %s", err, &log)
 		}
 	})
 }
 
-type hanging func(context.Context) error
+type blockingStore func(context.Context) error
 
-func (h hanging) DeleteExpired(ctx context.Context, _, _ string, _, _ time.Time, _ int) (int, bool, error) {
+func (h blockingStore) DeleteExpired(ctx context.Context, _, _ string, _, _ time.Time, _ int) (int, bool, error) {
 	return 0, false, h(ctx)
 }
 
-func (h hanging) DeleteOldStatuses(ctx context.Context, _, _ string, _ time.Time, _ int) (int, bool, error) {
+func (h blockingStore) DeleteOldStatuses(ctx context.Context, _, _ string, _ time.Time, _ int) (int, bool, error) {
 	return 0, false, h(ctx)
 }
 
 func TestStatuses_AreWalkedLikeSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{T: t, start: time.Now(), answers: []answer{{deleted: 5, done: true}}}
-		w := New("court", "progress", Times{0, keepFor, keepFor}, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry())[1]
-		ctx, stop := context.WithTimeout(t.Context(), 2*pace)
+		s := &fakeStore{T: t, start: time.Now(), answers: []answer{{deleted: 5, done: true}}}
+		w := New("court", "progress", Periods{0, keepFor, keepFor}, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry())[1]
+		ctx, stop := context.WithTimeout(t.Context(), 2*stepInterval)
 		defer stop()
 		if err := w.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		at(t, s.looks, pace)
+		at(t, s.looks, stepInterval)
 		if got := testutil.ToFloat64(w.deleted); got != 5 {
 			t.Errorf("retention_statuses_deleted_total: got %v, want 5", got)
 		}
@@ -161,13 +161,13 @@ func TestTimesOf_BoundsRowsWithoutContent(t *testing.T) {
 	const week = 7 * 24 * time.Hour
 	for _, c := range []struct {
 		facet source.Facet
-		want  Times
+		want  Periods
 	}{
-		{source.DefaultFacet(), Times{0, week, week}},
-		{source.Facet{KeepFor: time.Hour, FailedFor: 6 * time.Hour}, Times{time.Hour, time.Hour, 6 * time.Hour}},
-		{source.Facet{NotFoundFor: 2 * week, FailedFor: 3 * week}, Times{0, 2 * week, 3 * week}},
+		{source.DefaultFacet(), Periods{0, week, week}},
+		{source.Facet{KeepFor: time.Hour, FailedFor: 6 * time.Hour}, Periods{time.Hour, time.Hour, 6 * time.Hour}},
+		{source.Facet{NotFoundFor: 2 * week, FailedFor: 3 * week}, Periods{0, 2 * week, 3 * week}},
 	} {
-		if got := TimesOf(c.facet); got != c.want {
+		if got := PeriodsOf(c.facet); got != c.want {
 			t.Errorf("%+v: got %+v, want %+v", c.facet, got, c.want)
 		}
 	}

@@ -23,11 +23,11 @@ import (
 
 // Store keeps the scheduled retries.
 type Store interface {
-	// Due claims up to limit retries of the source that are due, the earliest first,
+	// ClaimRetries claims up to limit retries of the source that are due, the earliest first,
 	// by having them due again after the lease. No other caller gets the same.
-	Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
-	// NextDue returns when the next retry is due; zero if there is none.
-	NextDue(ctx context.Context, source string) (time.Time, error)
+	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
+	// NextRetryTime returns when the next retry is due; zero if there is none.
+	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 }
 
 // Door is where requests are asked for.
@@ -83,13 +83,13 @@ func (r *Retries) Run(ctx context.Context) error { return r.loop.Run(ctx, lease,
 // once asks for what is due, and returns when the next retry will be.
 func (r *Retries) once(ctx context.Context, _ time.Time) (next time.Time, err error) {
 	for {
-		all, err := r.store.Due(ctx, r.source, time.Now(), lease, claimMost)
+		all, err := r.store.ClaimRetries(ctx, r.source, time.Now(), lease, claimMost)
 		if err != nil {
 			return time.Time{}, err
 		}
 		r.ask(ctx, all)
 		if len(all) < claimMost {
-			return r.store.NextDue(ctx, r.source)
+			return r.store.NextRetryTime(ctx, r.source)
 		}
 	}
 }

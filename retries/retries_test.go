@@ -86,8 +86,8 @@ func (r *rig) start(instances int) {
 func (r *rig) schedule(key string, at time.Time, tell bool) {
 	r.Helper()
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: key}
-	err := r.db.Fail(r.Context(), store.Status{
-		Entity: e, State: store.Retrying, Number: 1, Rounds: 1, Until: at, Lane: schemas.Low, Since: at, UpdatedAt: at,
+	err := r.db.WriteFailure(r.Context(), store.Status{
+		Entity: e, State: store.Retrying, Version: 1, Rounds: 1, Until: at, Lane: schemas.Low, Since: at, UpdatedAt: at,
 	}, nil)
 	if err != nil {
 		r.Fatal(err)
@@ -119,7 +119,7 @@ func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
 	if time.Now().Before(due) {
 		t.Errorf("asked for %v early", time.Until(due))
 	}
-	next, err := r.db.NextDue(t.Context(), "nexon")
+	next, err := r.db.NextRetryTime(t.Context(), "nexon")
 	if err != nil || time.Until(next) < lease-time.Minute {
 		t.Errorf("the row is due again at %v (%v): it must stay, and its claim must hold", next, err)
 	}

@@ -39,15 +39,15 @@ func TestOnlyWhatIsActiveIsAskedFor(t *testing.T) {
 		"an empty final result":      {court, stored(linked, `{"general":{"status":"진행","result":"","x":[]}}`), true},
 		"a name with a dot":          {court, stored(linked, `{"general":{"status":"진행","result.date":"2026"}}`), false},
 		"not linked":                 {court, stored(candidate(1, store.Hot), `{"general":{"status":"진행"}}`), false},
-		"what can't be read":         {court, store.Candidate{Registered: linked.Registered, Payload: []byte("?")}, true},
+		"what can't be read":         {court, store.Candidate{RegisteredEntity: linked.RegisteredEntity, Payload: []byte("?")}, true},
 		"no rule":                    {Active{}, stored(candidate(1, store.Hot), `{"general":{"status":"종결"}}`), true},
 	} {
 		p := newPolicy(t, Tiers, func(k *Config) { k.Active = c.rule })
 		m := p.Next(c.of, now)
-		if m.Ask != c.want {
-			t.Errorf("%s: asked for: %v", name, m.Ask)
+		if m.Enqueue != c.want {
+			t.Errorf("%s: asked for: %v", name, m.Enqueue)
 		}
-		if wait := m.Due.Sub(now); !m.Ask && (wait < 8*time.Hour || wait > 36*time.Hour) {
+		if wait := m.Due.Sub(now); !m.Enqueue && (wait < 8*time.Hour || wait > 36*time.Hour) {
 			t.Errorf("%s: it is looked at again after %v", name, wait)
 		}
 	}
@@ -65,8 +65,8 @@ func TestWhatThereNeverWasIsLookedForRarely(t *testing.T) {
 		want time.Duration
 	}{"gone": {gone, 24 * time.Hour}, "never there": {never, 7 * 24 * time.Hour}} {
 		m := p.Next(c.of, now)
-		if wait := m.Due.Sub(now); !m.Ask || wait < c.want/3 || wait > 3*c.want/2 {
-			t.Errorf("%s: asked for: %v; again after %v, want about %v", name, m.Ask, wait, c.want)
+		if wait := m.Due.Sub(now); !m.Enqueue || wait < c.want/3 || wait > 3*c.want/2 {
+			t.Errorf("%s: asked for: %v; again after %v, want about %v", name, m.Enqueue, wait, c.want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 
 // due returns when an entity is next due that was claimed at a time, and checked and visited
 // so long after it.
-func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Move, due time.Duration) {
+func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Decision, due time.Duration) {
 	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := candidate(1, store.Hot)
 	c.History.ClaimedAt, c.History.Reads = claimed, readsOf(store.Hot)
@@ -33,20 +33,20 @@ func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.M
 // after its interval, when half of that has passed since the manual refresh.
 func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
 	p := cooldowns(t, 122*time.Second, 0, 2*time.Minute)
-	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Ask || due < 2*time.Minute {
-		t.Errorf("71 s after a manual refresh: asked for: %v, due %v after it, want false and at least 2m", m.Ask, due)
+	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Enqueue || due < 2*time.Minute {
+		t.Errorf("71 s after a manual refresh: asked for: %v, due %v after it, want false and at least 2m", m.Enqueue, due)
 	}
-	if m, _ := dueAfter(p, 51*time.Second, 51*time.Second+2*time.Minute, true); !m.Ask {
+	if m, _ := dueAfter(p, 51*time.Second, 51*time.Second+2*time.Minute, true); !m.Enqueue {
 		t.Error("2 min after a manual refresh: not asked for, want a request")
 	}
 }
 
 func TestCooldown_HoldsAfterAScheduledRefresh(t *testing.T) {
 	p := cooldowns(t, time.Hour, 50*time.Minute, 0)
-	if m, due := dueAfter(p, 10*time.Second, 40*time.Minute, false); m.Ask || due < 50*time.Minute {
-		t.Errorf("40 min after a scheduled refresh: asked for: %v, due %v after it, want false and at least 50m", m.Ask, due)
+	if m, due := dueAfter(p, 10*time.Second, 40*time.Minute, false); m.Enqueue || due < 50*time.Minute {
+		t.Errorf("40 min after a scheduled refresh: asked for: %v, due %v after it, want false and at least 50m", m.Enqueue, due)
 	}
-	if m, _ := dueAfter(p, 10*time.Second, 51*time.Minute, false); !m.Ask {
+	if m, _ := dueAfter(p, 10*time.Second, 51*time.Minute, false); !m.Enqueue {
 		t.Error("51 min after a scheduled refresh: not asked for, want a request")
 	}
 }
@@ -58,7 +58,7 @@ func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 		if !manual {
 			p = cooldowns(t, time.Hour, 55*time.Minute, 0)
 		}
-		if m, _ := dueAfter(p, 40*time.Minute, 80*time.Minute, !manual); !m.Ask {
+		if m, _ := dueAfter(p, 40*time.Minute, 80*time.Minute, !manual); !m.Enqueue {
 			t.Errorf("cool-down of manual refreshes: %v, of the other kind: not asked for, want a request", manual)
 		}
 	}

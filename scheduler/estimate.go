@@ -105,7 +105,7 @@ func readRate(h store.History, passed time.Duration, known bool) (rate, left flo
 
 // moved returns the tier of an entity: a pinned one, or that of its reads. It moves up at
 // once, and down only when the reads have become half as many.
-func (p *Policy) moved(r store.Registered, s seen) store.Tier {
+func (p *Policy) moved(r store.RegisteredEntity, s seen) store.Tier {
 	from, hot, warm := r.Tier, p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
 	switch {
 	case r.Pinned:
@@ -123,7 +123,7 @@ func (p *Policy) moved(r store.Registered, s seen) store.Tier {
 // one. In the adaptive mode, which has no tiers, it is any entity whose reads pass either of
 // their thresholds. An entity that is read at a steady rate keeps as many reads as are made
 // while they fade.
-func (p *Policy) rises(r store.Registered, before, after float64) bool {
+func (p *Policy) rises(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos
 		return before < enough && after >= enough

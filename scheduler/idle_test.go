@@ -27,9 +27,9 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	for i := range entities {
-		r := store.Registered{Entity: entity(i), Tier: store.Cold, Enabled: true}
+		r := store.RegisteredEntity{Entity: entity(i), Tier: store.Cold, Enabled: true}
 		r.Due, _ = schedule.First(r, w.now)
 		all = append(all, r)
 	}
@@ -153,17 +153,17 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 // is due, so a tick must find it.
 func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
 	w, s := adaptiveWorld(t, 30, 10, nil)
-	var reads []store.Reads
+	var reads []store.EntityReads
 	for i := range 30 {
-		reads = append(reads, store.Reads{Entity: entity(i), Count: 1, At: w.now, Due: w.now, Tier: store.Cold})
+		reads = append(reads, store.EntityReads{Entity: entity(i), Count: 1, At: w.now, Due: w.now, Tier: store.Cold})
 	}
 	if err := w.store.ObserveReads(t.Context(), reads, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.store.ClaimEntities(t.Context(), "nexon", w.now.Add(25*time.Hour), 100, time.Minute, nil, func(c store.Candidate) store.Move {
+	_, err := w.store.ClaimEntities(t.Context(), "nexon", w.now.Add(25*time.Hour), 100, time.Minute, nil, func(c store.Candidate) store.Decision {
 		h := c.History
 		h.ClaimedAt = w.now
-		return store.Move{Due: w.now.Add(7 * 24 * time.Hour), Tier: c.Tier, History: h}
+		return store.Decision{Due: w.now.Add(7 * 24 * time.Hour), Tier: c.Tier, History: h}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -179,12 +179,12 @@ func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
 // Without an idle budget no entity is brought forward.
 func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	w, s := adaptiveWorld(t, 50, 0, nil)
-	before, err := w.store.NextDueEntity(t.Context(), "nexon")
+	before, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.plays(s, 10*time.Minute)
-	after, err := w.store.NextDueEntity(t.Context(), "nexon")
+	after, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,12 +196,12 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 // An entity that is not active keeps its due time, however often a survey passes it.
 func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
 	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
-	before, err := w.store.NextDueEntity(t.Context(), "nexon")
+	before, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.plays(s, 10*time.Minute)
-	after, err := w.store.NextDueEntity(t.Context(), "nexon")
+	after, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
 	}

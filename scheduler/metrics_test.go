@@ -33,7 +33,7 @@ func TestWhatIsLeftAloneIsCountedByWhy(t *testing.T) {
 		for _, of := range []string{fresh, held, inactive, waiting, off} {
 			before[of] = testutil.ToFloat64(s.metrics.alone.WithLabelValues(of))
 		}
-		if move := s.decide(c.Due)(c); move.Ask != (why == "") {
+		if move := s.decide(c.Due)(c); move.Enqueue != (why == "") {
 			t.Errorf("%q: %+v", why, move)
 		}
 		for of, n := range before {

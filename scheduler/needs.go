@@ -15,15 +15,15 @@ type Store interface {
 	// same. Those that decide asks for lie in the Claim until it is finished. Payloads
 	// are read of the facets that content reports.
 	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
-		content func(facet string) bool, decide func(store.Candidate) store.Move) (store.Claim, error)
+		content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim ends a claim all of which was asked for.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim holds a claim until then; not held: somebody else has taken it over.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// AbandonedClaim takes over a claim whose lease has passed, for another lease.
-	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
-	// NextDueEntity returns when the next entity is due; zero if there is none.
-	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// TakeOverClaim takes over a claim whose lease has passed, for another lease.
+	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
+	// NextEntityTime returns when the next entity is due; zero if there is none.
+	NextEntityTime(ctx context.Context, source string) (time.Time, error)
 	// EntitiesDueAfter returns up to most entities of the source that are due later than a time,
 	// the earliest first, with payloads as ClaimEntities has them.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error)
@@ -41,7 +41,7 @@ type Store interface {
 type Door interface {
 	// Prefetch asks for each in the LOW lane, and returns those that must be asked for
 	// once more: whatever is not certain to be worked on.
-	Prefetch(ctx context.Context, asks []store.Ask) (left []store.Ask)
+	Prefetch(ctx context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest)
 }
 
 // Look says how it stands with the source: what LOW may call, and what waits for it.

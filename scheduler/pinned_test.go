@@ -43,8 +43,8 @@ func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
 		p.price.price = price
 		c.State.CheckedAt = now.Add(-time.Hour)
 		m := p.Next(c, now)
-		if wait := m.Due.Sub(now); !m.Ask || wait < want*8/10 || wait > want*12/10 {
-			t.Errorf("price %v: asked for: %v, due after %v, want a request and about %v", price, m.Ask, wait, want)
+		if wait := m.Due.Sub(now); !m.Enqueue || wait < want*8/10 || wait > want*12/10 {
+			t.Errorf("price %v: asked for: %v, due after %v, want a request and about %v", price, m.Enqueue, wait, want)
 		}
 	}
 }
@@ -52,17 +52,17 @@ func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
 func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
 	tiers, adaptive := newPolicy(t, Tiers, nil), newPolicy(t, Adaptive, nil)
 	for _, c := range []struct {
-		of            store.Registered
+		of            store.RegisteredEntity
 		before, after float64
 		tiers, adapt  bool
 	}{
-		{store.Registered{Tier: store.Hot, Pinned: true}, 71, 72, false, true},
-		{store.Registered{Tier: store.Hot, Pinned: true}, 11, 12, false, true},
-		{store.Registered{Tier: store.Hot}, 71, 72, false, true},
-		{store.Registered{Tier: store.Cold, Pinned: true}, 11, 12, false, true},
-		{store.Registered{Tier: store.Cold}, 11, 12, true, true},
-		{store.Registered{Tier: store.Warm}, 71, 72, true, true},
-		{store.Registered{Tier: store.Hot, Pinned: true}, 72, 73, false, false},
+		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 71, 72, false, true},
+		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 11, 12, false, true},
+		{store.RegisteredEntity{Tier: store.Hot}, 71, 72, false, true},
+		{store.RegisteredEntity{Tier: store.Cold, Pinned: true}, 11, 12, false, true},
+		{store.RegisteredEntity{Tier: store.Cold}, 11, 12, true, true},
+		{store.RegisteredEntity{Tier: store.Warm}, 71, 72, true, true},
+		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 72, 73, false, false},
 	} {
 		if got := tiers.rises(c.of, c.before, c.after); got != c.tiers {
 			t.Errorf("tiers, %+v from %v to %v reads: got %v, want %v", c.of, c.before, c.after, got, c.tiers)
@@ -78,9 +78,9 @@ func TestScheduler_KeepsAnImportedTierForMoreThanOneFetch(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)
 		s := w.scheduler()
-		r := store.Registered{Entity: entity(0), Tier: store.Hot, Pinned: pin, Enabled: true}
+		r := store.RegisteredEntity{Entity: entity(0), Tier: store.Hot, Pinned: pin, Enabled: true}
 		r.Due, _ = s.First(r, w.now)
-		if _, err := w.store.RegisterEntities(t.Context(), []store.Registered{r}); err != nil {
+		if _, err := w.store.RegisterEntities(t.Context(), []store.RegisteredEntity{r}); err != nil {
 			t.Fatal(err)
 		}
 		w.plays(s, 5*time.Hour)

@@ -55,17 +55,17 @@ const (
 )
 
 // Next returns what becomes of an entity that is due.
-func (p *Policy) Next(c store.Candidate, now time.Time) store.Move {
+func (p *Policy) Next(c store.Candidate, now time.Time) store.Decision {
 	move, _ := p.judge(c, now)
 	return move
 }
 
 // judge returns what becomes of an entity that is due, and why if it is left alone.
-func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why string) {
+func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Decision, why string) {
 	chance := chanceOf(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
 	history, seen := p.learn(c, now)
-	move = store.Move{Tier: p.moved(c.Registered, seen), History: c.History}
+	move = store.Decision{Tier: p.moved(c.RegisteredEntity, seen), History: c.History}
 	every := p.every(move.Tier, seen, c.State)
 	if p.Waits(now) { // it is late, from the day before
 		move.Tier, move.Due = c.Tier, later(p.overdue(chance, now), now)
@@ -95,7 +95,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Move, why s
 		move.Due, move.Tier = p.after(chance, c.Status, c.Status.Failures, every, now), c.Tier
 		return move, held
 	}
-	move.Ask, move.History = true, history
+	move.Enqueue, move.History = true, history
 	if p.config.Mode == Adaptive && c.History.ClaimedAt.IsZero() {
 		move.Due = p.second(chance, every, now)
 	}

@@ -34,7 +34,7 @@ func entity(n int) schemas.Entity {
 }
 
 func candidate(n int, tier store.Tier) store.Candidate {
-	return store.Candidate{Registered: store.Registered{Entity: entity(n), Tier: tier, Enabled: true}}
+	return store.Candidate{RegisteredEntity: store.RegisteredEntity{Entity: entity(n), Tier: tier, Enabled: true}}
 }
 
 // readsOf are so many that a tier stays.
@@ -51,7 +51,7 @@ func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late
 		}
 		c.History.Reads = readsOf(c.Tier)
 		m := p.Next(c, now)
-		if m.Ask {
+		if m.Enqueue {
 			asked = append(asked, now)
 			c.State.CheckedAt = now.Add(time.Second)
 		}
@@ -124,16 +124,16 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 			c.History.Reads = readsOf(c.Tier)
 			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
 			_, seen := learn(c, now)
-			every := p.every(p.moved(c.Registered, seen), seen, store.State{})
+			every := p.every(p.moved(c.RegisteredEntity, seen), seen, store.State{})
 			s := p.scale(every)
 			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
 			c.State.Manual = true
 			age := s.of(now) - s.of(c.State.CheckedAt)
 			m := p.Next(c, now)
-			if free := now.Sub(c.State.CheckedAt) >= 30*time.Minute; m.Ask != (age >= every/2 && free) {
-				t.Fatalf("%s: checked %v ago of %v: asked for is %v", mode, age, every, m.Ask)
+			if free := now.Sub(c.State.CheckedAt) >= 30*time.Minute; m.Enqueue != (age >= every/2 && free) {
+				t.Fatalf("%s: checked %v ago of %v: asked for is %v", mode, age, every, m.Enqueue)
 			}
-			if m.Ask {
+			if m.Enqueue {
 				continue
 			}
 			wait := m.Due.Sub(c.State.CheckedAt)
@@ -161,23 +161,23 @@ func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
 			c.Status = store.Status{State: store.Retrying, Rounds: rounds, Until: now.Add(time.Minute)}
 			m := p.Next(c, now)
 			wait := m.Due.Sub(c.Status.Until)
-			if m.Ask || wait <= last || wait > 11*time.Minute<<rounds {
-				t.Errorf("%s: after round %d it is due %v after its retry (asked for: %v)", mode, rounds, wait, m.Ask)
+			if m.Enqueue || wait <= last || wait > 11*time.Minute<<rounds {
+				t.Errorf("%s: after round %d it is due %v after its retry (asked for: %v)", mode, rounds, wait, m.Enqueue)
 			}
 			last = wait
 		}
 		c := candidate(1, store.Cold)
 		c.Status = store.Status{State: store.Failed, Until: now.Add(-time.Minute)}
 		c.State.CheckedAt = now.Add(-25 * time.Hour)
-		if m := p.Next(c, now); !m.Ask {
+		if m := p.Next(c, now); !m.Enqueue {
 			t.Errorf("%s: a hold that has ended still holds", mode)
 		}
 		for _, held := range []store.Candidate{
-			{Registered: store.Registered{Entity: entity(1), Enabled: false}},
-			{Registered: store.Registered{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Suspended}},
-			{Registered: store.Registered{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
+			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: false}},
+			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Suspended}},
+			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
 		} {
-			if m := p.Next(held, now); m.Ask || !m.Due.After(now) {
+			if m := p.Next(held, now); m.Enqueue || !m.Due.After(now) {
 				t.Errorf("%s: %+v is asked for", mode, held)
 			}
 		}
@@ -198,7 +198,7 @@ func TestReadsMoveTiersAndNothingMovesToAndFro(t *testing.T) {
 				moves++
 			}
 			c.Tier, c.History, c.Due = m.Tier, m.History, m.Due
-			if m.Ask {
+			if m.Enqueue {
 				c.State.CheckedAt = now.Add(time.Second)
 			}
 			now = m.Due
@@ -244,13 +244,13 @@ func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
 			if !m.Due.After(now) || m.Due.Sub(now) > p.longest()*3/2+26*time.Hour || p.Waits(m.Due) {
 				t.Errorf("%s: claimed at %v, due at %v", p.config.Mode, now.In(seoul), m.Due.In(seoul))
 			}
-			if h := m.History; m.Ask && !(h.Changes >= 0 && h.Reads >= 0 && h.Watched >= 0 && h.Changes < math.Inf(1) && h.Reads < math.Inf(1)) {
+			if h := m.History; m.Enqueue && !(h.Changes >= 0 && h.Reads >= 0 && h.Watched >= 0 && h.Changes < math.Inf(1) && h.Reads < math.Inf(1)) {
 				t.Errorf("%s: %+v became %+v", p.config.Mode, c.History, h)
 			}
-			if m.Ask && p.Waits(now) {
+			if m.Enqueue && p.Waits(now) {
 				t.Errorf("%s: it is asked for at %v", p.config.Mode, now.In(seoul))
 			}
-			if m.Ask && (states[int(status)%4] == store.Suspended || states[int(status)%4] == store.Retrying) {
+			if m.Enqueue && (states[int(status)%4] == store.Suspended || states[int(status)%4] == store.Retrying) {
 				t.Errorf("%s: it is held, and asked for", p.config.Mode)
 			}
 		}
@@ -272,7 +272,7 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 		{store.Warm, 71, 72, true},
 		{store.Hot, 71, 72, false},
 	} {
-		if got := p.rises(store.Registered{Tier: c.from}, c.before, c.after); got != c.want {
+		if got := p.rises(store.RegisteredEntity{Tier: c.from}, c.before, c.after); got != c.want {
 			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)
 		}
 	}
@@ -282,7 +282,7 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 	for range 100 {
 		before := c.History.Reads
 		for range 3 {
-			if c.History.Reads++; p.rises(c.Registered, before, c.History.Reads) {
+			if c.History.Reads++; p.rises(c.RegisteredEntity, before, c.History.Reads) {
 				t.Fatalf("three reads a day bring it forward, at %v", c.History.Reads)
 			}
 		}

@@ -116,7 +116,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 			return time.Time{}, err
 		}
 	}
-	first, err := bounded(ctx, func(ctx context.Context) (time.Time, error) { return s.store.NextDueEntity(ctx, s.source) })
+	first, err := bounded(ctx, func(ctx context.Context) (time.Time, error) { return s.store.NextEntityTime(ctx, s.source) })
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -145,7 +145,7 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found i
 	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
 		found = 0
 		decide := s.decide(now)
-		return s.store.ClaimEntities(ctx, s.source, now, most, lease, s.JudgesContent, func(c store.Candidate) store.Move {
+		return s.store.ClaimEntities(ctx, s.source, now, most, lease, s.JudgesContent, func(c store.Candidate) store.Decision {
 			found++
 			return decide(c)
 		})
@@ -153,18 +153,18 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found i
 	if err != nil {
 		return 0, 0, err
 	}
-	fed = s.costOf(c.Asks)
+	fed = s.costOf(c.Requests)
 	s.budget.Spent(fed)
-	s.mean.saw(fed, len(c.Asks))
+	s.mean.saw(fed, len(c.Requests))
 	return found, fed, s.askAll(ctx, c, began)
 }
 
 // decide returns what becomes of each entity that is due now.
-func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Move {
-	return func(c store.Candidate) store.Move {
+func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
+	return func(c store.Candidate) store.Decision {
 		s.metrics.late.Observe(now.Sub(c.Due).Seconds())
 		move, why := s.next(c, now)
-		if !move.Ask {
+		if !move.Enqueue {
 			s.metrics.alone.WithLabelValues(why).Inc()
 		}
 		return move
@@ -186,25 +186,25 @@ func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
 		began := time.Now()
 		var found bool
 		c, err := bounded(ctx, func(ctx context.Context) (c store.Claim, err error) {
-			c, found, err = s.store.AbandonedClaim(ctx, s.source, now.Add(time.Since(first)), lease)
+			c, found, err = s.store.TakeOverClaim(ctx, s.source, now.Add(time.Since(first)), lease)
 			return c, err
 		})
 		if err != nil || !found {
 			return err
 		}
-		states, err := bounded(ctx, func(ctx context.Context) ([]store.State, error) { return s.store.States(ctx, entitiesOf(c.Asks)) })
+		states, err := bounded(ctx, func(ctx context.Context) ([]store.State, error) { return s.store.States(ctx, entitiesOf(c.Requests)) })
 		if err != nil {
 			return err
 		}
-		var left []store.Ask
-		for i, a := range c.Asks {
+		var left []store.ClaimedRequest
+		for i, a := range c.Requests {
 			if states[i].CheckedAt.Before(c.At) {
 				a.Version = states[i].Version
 				left = append(left, a)
 			}
 		}
-		s.log.Info("what another scheduler had claimed is asked for", "entities", len(left), "checked_since", len(c.Asks)-len(left))
-		c.Asks = left
+		s.log.Info("what another scheduler had claimed is asked for", "entities", len(left), "checked_since", len(c.Requests)-len(left))
+		c.Requests = left
 		s.metrics.taken.Add(float64(len(left)))
 		if err := s.askAll(ctx, c, began); err != nil {
 			return err
@@ -228,7 +228,7 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 		}
 		return still
 	}
-	left := due.UntilAsked(ctx, c.Asks, held, func(ctx context.Context, some []store.Ask) []store.Ask {
+	left := due.UntilAsked(ctx, c.Requests, held, func(ctx context.Context, some []store.ClaimedRequest) []store.ClaimedRequest {
 		if !held() {
 			return some
 		}
@@ -284,7 +284,7 @@ func (s *Scheduler) reprice(ctx context.Context, room Room, now time.Time) error
 	return nil
 }
 
-func entitiesOf(asks []store.Ask) []schemas.Entity {
+func entitiesOf(asks []store.ClaimedRequest) []schemas.Entity {
 	all := make([]schemas.Entity, len(asks))
 	for i, a := range asks {
 		all[i] = a.Entity

@@ -40,9 +40,9 @@ func newWorld(t *testing.T, entities int) *world {
 		every: map[schemas.Entity][]time.Time{}, waiting: map[schemas.Entity]time.Time{}, number: 1, dies: func() bool { return false },
 	}
 	p := newPolicy(t, Tiers, nil)
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	for i := range entities {
-		r := store.Registered{Entity: entity(i), Tier: store.Hot, Enabled: true, History: store.History{Reads: 1000}}
+		r := store.RegisteredEntity{Entity: entity(i), Tier: store.Hot, Enabled: true, History: store.History{Reads: 1000}}
 		r.Due = p.First(r.Entity, r.Tier, w.now)
 		all = append(all, r)
 	}
@@ -58,7 +58,7 @@ type killable struct {
 	kill context.CancelFunc
 }
 
-func (k killable) Prefetch(ctx context.Context, asks []store.Ask) []store.Ask {
+func (k killable) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
 	for i, a := range asks {
 		if ctx.Err() != nil || k.dies() {
 			k.kill()
@@ -211,15 +211,15 @@ type hung struct {
 	asked int
 }
 
-func (h *hung) AbandonedClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
+func (h *hung) TakeOverClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
 	return c, false, nil
 }
 
-func (h *hung) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(store.Candidate) store.Move) (store.Claim, error) {
+func (h *hung) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(store.Candidate) store.Decision) (store.Claim, error) {
 	h.until = time.Now().Add(lease)
 	<-time.After(h.while)
 	c := store.NewClaim(source, now)
-	c.Asks = []store.Ask{{Entity: entity(0)}}
+	c.Requests = []store.ClaimedRequest{{Entity: entity(0)}}
 	return c, nil
 }
 
@@ -237,7 +237,7 @@ func (h *hung) SetPrice(context.Context, string, float64, time.Time, time.Durati
 
 func (h *hung) FinishClaim(context.Context, string) error { return nil }
 
-func (h *hung) NextDueEntity(context.Context, string) (due time.Time, err error) { return due, nil }
+func (h *hung) NextEntityTime(context.Context, string) (due time.Time, err error) { return due, nil }
 
 func (h *hung) EntitiesDueAfter(context.Context, string, time.Time, int, func(string) bool) ([]store.Candidate, error) {
 	return nil, nil
@@ -245,7 +245,7 @@ func (h *hung) EntitiesDueAfter(context.Context, string, time.Time, int, func(st
 
 func (h *hung) BringForward(context.Context, []store.DueTime) error { return nil }
 
-func (h *hung) Prefetch(_ context.Context, asks []store.Ask) []store.Ask {
+func (h *hung) Prefetch(_ context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
 	h.asked += len(asks)
 	return nil
 }

@@ -100,7 +100,7 @@ func (s *Schedule) Ready(facet string, now time.Time) time.Time {
 
 // First returns when an entity that is registered now is due first, and whether its facet
 // is prefetched.
-func (s *Schedule) First(r store.Registered, now time.Time) (time.Time, bool) {
+func (s *Schedule) First(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	p, ok := s.policies[r.Entity.Facet]
 	if !ok {
 		return time.Time{}, false
@@ -108,8 +108,8 @@ func (s *Schedule) First(r store.Registered, now time.Time) (time.Time, bool) {
 	return p.First(r.Entity, r.Tier, now), true
 }
 
-// Rises reports whether reads are a reason to look at an entity at once (store.Risen).
-func (s *Schedule) Rises(r store.Registered, before, after float64) bool {
+// Rises reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
+func (s *Schedule) Rises(r store.RegisteredEntity, before, after float64) bool {
 	p, ok := s.policies[r.Entity.Facet]
 	return ok && p.rises(r, before, after)
 }
@@ -126,16 +126,16 @@ func (s *Schedule) JudgesContent(facet string) bool {
 const notPrefetched = 24 * time.Hour
 
 // next returns what becomes of an entity that is due, and why if it is left alone.
-func (s *Schedule) next(c store.Candidate, now time.Time) (store.Move, string) {
+func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, string) {
 	p, ok := s.policies[c.Entity.Facet]
 	if !ok {
-		return store.Move{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, off
+		return store.Decision{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, off
 	}
 	return p.judge(c, now)
 }
 
 // costOf returns how many calls it takes to refresh all of them.
-func (s *Schedule) costOf(asks []store.Ask) (sum float64) {
+func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 	for _, a := range asks {
 		sum += max(1, s.cost[a.Entity.Facet])
 	}

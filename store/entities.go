@@ -16,9 +16,9 @@ const (
 	Cold
 )
 
-// Registered is an entity that is prefetched: one that has been read, or that somebody
+// RegisteredEntity is an entity that is prefetched: one that has been read, or that somebody
 // has registered. Times have the resolution of a microsecond.
-type Registered struct {
+type RegisteredEntity struct {
 	Entity schemas.Entity
 	// Params are those of its requests where they differ from the facet's; nil: none.
 	Params map[string]string
@@ -50,43 +50,43 @@ type History struct {
 // Candidate is an entity that is due, and what is known of it. State is that of its
 // snapshot, and Status that of its failures; each may be empty.
 type Candidate struct {
-	Registered
+	RegisteredEntity
 	State  State
 	Status Status
 	// Payload is what is stored, encoded as State.Encoding says, where it was asked for.
 	Payload []byte
 }
 
-// Move is what becomes of a Candidate.
-type Move struct {
+// Decision is what becomes of a Candidate.
+type Decision struct {
 	Due     time.Time // when it is due again; not later than now: it may be claimed again at once
 	Tier    Tier
 	History History
-	Ask     bool // for a refresh, now
+	Enqueue bool // for a refresh, now
 }
 
 // Claim is a batch of entities that one scheduler has claimed to ask for. It is kept
 // until all have been asked for (FinishClaim): if the scheduler dies, another takes it
-// over after its lease (AbandonedClaim), and nothing is forgotten.
+// over after its lease (TakeOverClaim), and nothing is forgotten.
 type Claim struct {
 	// ID is the holder's: who takes it over gets another. Empty where nothing is asked
 	// for, and so nothing is kept.
-	ID     string
-	Source string
-	At     time.Time // when they were claimed
-	Asks   []Ask
+	ID       string
+	Source   string
+	At       time.Time // when they were claimed
+	Requests []ClaimedRequest
 }
 
-// Ask is one entity of a Claim.
-type Ask struct {
+// ClaimedRequest is one entity of a Claim.
+type ClaimedRequest struct {
 	Entity schemas.Entity
 	Params map[string]string
 	// Version is that of its snapshot, 0 for none: the floor of its request.
 	Version int64
 }
 
-// Reads are how often an entity was read, until a time.
-type Reads struct {
+// EntityReads are how often an entity was read, until a time.
+type EntityReads struct {
 	Entity schemas.Entity
 	Count  int
 	At     time.Time
@@ -102,10 +102,10 @@ type DueTime struct {
 	At     time.Time
 }
 
-// Risen reports whether the reads of a registered entity are a reason to look at it at once,
+// RefreshNowFunc reports whether the reads of a registered entity are a reason to look at it at once,
 // and not when it is due: before so many, and so many now. Of r the entity, its tier and
 // Pinned are set.
-type Risen func(r Registered, before, after float64) bool
+type RefreshNowFunc func(r RegisteredEntity, before, after float64) bool
 
 // EntityFilter chooses registered entities. Empty fields choose all.
 type EntityFilter struct {

@@ -14,25 +14,25 @@ import (
 
 // The queries about entities that are prefetched, the same in every database.
 const (
-	// EntityColumns are those that ScanRegistered takes.
+	// EntityColumns are those that ScanEntity takes.
 	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.due_at,
 	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at, e.pinned`
 
-	// InsertEntity begins a statement that goes on with rows of RegisteredArgs.
+	// InsertEntity begins a statement that goes on with rows of InsertArgs.
 	InsertEntity = `INSERT INTO entities AS e (source, facet, key, params, tier, enabled, due_at,
 	claimed_at, updated_at, changes, watched, reads, read_at, pinned)`
 
-	// OrReplace ends a statement that registers: of an entity that is registered already its
+	// OnConflictReplace ends a statement that registers: of an entity that is registered already its
 	// history remains, and its tier too unless a pinned one replaces it. A row that says the
 	// same is not written. It returns a row for each that was written.
-	OrReplace = ` ON CONFLICT (source, facet, key) DO UPDATE
+	OnConflictReplace = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET params = excluded.params, tier = CASE WHEN excluded.pinned THEN excluded.tier ELSE e.tier END, pinned = excluded.pinned, enabled = excluded.enabled
 WHERE (CAST(e.params AS text), e.pinned, e.enabled) <> (CAST(excluded.params AS text), excluded.pinned, excluded.enabled)
 	OR (excluded.pinned AND e.tier <> excluded.tier)`
 
-	// OrCount ends a statement that counts reads. It writes no column of an index, and
+	// OnConflictCountReads ends a statement that counts reads. It writes no column of an index, and
 	// returns what ScanCounted takes.
-	OrCount = ` ON CONFLICT (source, facet, key) DO UPDATE
+	OnConflictCountReads = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END
 RETURNING source, facet, key, tier, pinned, reads`
 
@@ -77,8 +77,8 @@ WHERE s.updated_at <= $4`
 // ScanParams reads params from text as they are kept.
 func ScanParams(text []byte) (map[string]string, error) { return decodeParams(text) }
 
-// RegisteredArgs are the values of InsertEntity's columns.
-func (r Registered) RegisteredArgs() ([]any, error) {
+// InsertArgs are the values of InsertEntity's columns.
+func (r RegisteredEntity) InsertArgs() ([]any, error) {
 	params, err := encodeParams(r.Params)
 	if err != nil {
 		return nil, err
@@ -90,48 +90,48 @@ func (r Registered) RegisteredArgs() ([]any, error) {
 	}, nil
 }
 
-// Registered is what an entity becomes that was read and is not registered.
-func (r Reads) Registered() Registered {
-	return Registered{
+// RegisteredEntity is what an entity becomes that was read and is not registered.
+func (r EntityReads) RegisteredEntity() RegisteredEntity {
+	return RegisteredEntity{
 		Entity: r.Entity, Tier: r.Tier, Enabled: true, Due: r.Due,
 		History: History{Reads: float64(r.Count), ReadAt: r.At},
 	}
 }
 
-// Rising are entities whose reads are a reason to look at them at once: they become due when
+// CountedReads are entities whose reads are a reason to look at them at once: they become due when
 // they were read.
-type Rising struct {
-	reads map[schemas.Entity]Reads
-	risen Risen
-	Found []DueTime
+type CountedReads struct {
+	reads      map[schemas.Entity]EntityReads
+	refreshNow RefreshNowFunc
+	RefreshNow []DueTime
 }
 
-// NewRising returns none of what is about to be counted; risen may be nil.
-func NewRising(reads []Reads, risen Risen) *Rising {
-	r := &Rising{reads: make(map[schemas.Entity]Reads, len(reads)), risen: risen}
+// NewCountedReads returns none of what is about to be counted; risen may be nil.
+func NewCountedReads(reads []EntityReads, risen RefreshNowFunc) *CountedReads {
+	r := &CountedReads{reads: make(map[schemas.Entity]EntityReads, len(reads)), refreshNow: risen}
 	for _, one := range reads {
 		r.reads[one.Entity] = one
 	}
 	return r
 }
 
-// ScanCounted adds the entity of a row of OrCount, which is read by scan, if it has risen.
-func (r *Rising) ScanCounted(scan func(...any) error) error {
-	var of Registered
+// ScanCounted adds the entity of a row of OnConflictCountReads, which is read by scan, if it has risen.
+func (r *CountedReads) ScanCounted(scan func(...any) error) error {
+	var of RegisteredEntity
 	var tier int64
 	var after float64
 	if err := scan(&of.Entity.Source, &of.Entity.Facet, &of.Entity.Key, &tier, &of.Pinned, &after); err != nil {
 		return err
 	}
 	of.Tier = Tier(tier)
-	if one := r.reads[of.Entity]; r.risen != nil && r.risen(of, after-float64(one.Count), after) {
-		r.Found = append(r.Found, DueTime{one.Entity, one.At})
+	if one := r.reads[of.Entity]; r.refreshNow != nil && r.refreshNow(of, after-float64(one.Count), after) {
+		r.RefreshNow = append(r.RefreshNow, DueTime{one.Entity, one.At})
 	}
 	return nil
 }
 
-// ScanRegistered fills the entity by scan, which is a row's Scan.
-func (r *Registered) ScanRegistered(scan func(...any) error) error {
+// ScanEntity fills the entity by scan, which is a row's Scan.
+func (r *RegisteredEntity) ScanEntity(scan func(...any) error) error {
 	var params []byte
 	var tier, due, claimed, updated, watched, read int64
 	h := &r.History
@@ -165,16 +165,16 @@ func decodeParams(text []byte) (params map[string]string, err error) {
 	return params, err
 }
 
-// SortRegistered returns the entities in the order in which a database takes them, so
+// SortRegisteredEntities returns the entities in the order in which a database takes them, so
 // that two who write the same ones never wait for each other in a circle. Of several
 // for one entity the last is taken.
-func SortRegistered(all []Registered) []Registered {
-	return sorted(all, func(r Registered) schemas.Entity { return r.Entity }, func(_, later Registered) Registered { return later })
+func SortRegisteredEntities(all []RegisteredEntity) []RegisteredEntity {
+	return sorted(all, func(r RegisteredEntity) schemas.Entity { return r.Entity }, func(_, later RegisteredEntity) RegisteredEntity { return later })
 }
 
 // SortReads does the same for reads; those of one entity are added up.
-func SortReads(all []Reads) []Reads {
-	return sorted(all, func(r Reads) schemas.Entity { return r.Entity }, func(a, b Reads) Reads {
+func SortReads(all []EntityReads) []EntityReads {
+	return sorted(all, func(r EntityReads) schemas.Entity { return r.Entity }, func(a, b EntityReads) EntityReads {
 		a.Count += b.Count
 		if b.At.After(a.At) {
 			a.At = b.At
@@ -185,17 +185,17 @@ func SortReads(all []Reads) []Reads {
 
 // SortDueTimes returns the due times in the order in which a database takes their entities.
 func SortDueTimes(all []DueTime) []DueTime {
-	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compare(a.Entity, b.Entity) })
+	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compareEntities(a.Entity, b.Entity) })
 }
 
 // SortEntities returns the entities in the order in which a database takes them, each
 // once.
 func SortEntities(all []schemas.Entity) []schemas.Entity {
-	return slices.Compact(slices.SortedFunc(slices.Values(all), compare))
+	return slices.Compact(slices.SortedFunc(slices.Values(all), compareEntities))
 }
 
 func sorted[T any](all []T, of func(T) schemas.Entity, merge func(a, b T) T) []T {
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compare(of(a), of(b)) })
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compareEntities(of(a), of(b)) })
 	kept := all[:0]
 	for _, x := range all {
 		if n := len(kept); n > 0 && of(kept[n-1]) == of(x) {
@@ -252,10 +252,10 @@ func afterPrefix(prefix string) string {
 	return ""
 }
 
-// ListEntities returns the statement that lists what the filter chooses behind an
-// entity, in the order of entities, and its arguments. It returns what ScanRegistered
+// SelectEntities returns the statement that lists what the filter chooses behind an
+// entity, in the order of entities, and its arguments. It returns what ScanEntity
 // takes.
-func (f EntityFilter) ListEntities(after schemas.Entity, limit int) (string, []any) {
+func (f EntityFilter) SelectEntities(after schemas.Entity, limit int) (string, []any) {
 	where, args := f.where()
 	n := len(args)
 	return fmt.Sprintf(`SELECT `+EntityColumns+` FROM entities e
@@ -264,18 +264,18 @@ ORDER BY e.source, e.facet, e.key LIMIT $%d`, n+1, n+2, n+3, n+4),
 		append(args, after.Source, after.Facet, after.Key, limit)
 }
 
-// From returns the rows that the filter chooses as the end of a statement, and its
+// FromWhere returns the rows that the filter chooses as the end of a statement, and its
 // arguments.
-func (f EntityFilter) From() (string, []any) {
+func (f EntityFilter) FromWhere() (string, []any) {
 	where, args := f.where()
 	return ` FROM entities e WHERE ` + where, args
 }
 
-// Switch enables or disables what the filter chooses, a batch at a time, and returns how
+// SetEnabled enables or disables what the filter chooses, a batch at a time, and returns how
 // many were not so already: with keys those of its source and facet alone. list lists
 // entities, and flag writes the flags and returns how many it wrote.
-func (f EntityFilter) Switch(keys []string, enabled bool, batch int,
-	list func(f EntityFilter, after schemas.Entity, limit int) ([]Registered, error),
+func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
+	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
 	flag func(of []schemas.Entity) (int, error),
 ) (int, error) {
 	if keys != nil {

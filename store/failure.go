@@ -34,8 +34,8 @@ type Status struct {
 	Rounds int
 	// Failures counts how often it became FAILED.
 	Failures int
-	// Number is that of the failed fetch.
-	Number int64
+	// Version is that of the failed fetch.
+	Version int64
 	// Until is when a retry is due, or when the claim on it ends (Retrying), or
 	// the end of a hold (Failed). It is kept in microseconds, as all times are.
 	Until time.Time
@@ -56,34 +56,34 @@ const MaxTextBytes = 4 << 10
 // The queries about failures.
 const (
 	// StatusColumns are those that ScanStatus takes.
-	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.number,
+	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.version,
 	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at`
 
 	// UpsertStatus takes StatusArgs. A later success or a later failure wins, in
 	// whatever order they are written; of one number the last writer does, since
 	// it is one fetch whose failure is written again.
-	UpsertStatus = `INSERT INTO update_status AS u (source, facet, key, state, reason, error, rounds, failures, number,
+	UpsertStatus = `INSERT INTO update_status AS u (source, facet, key, state, reason, error, rounds, failures, version,
 	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at)
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
 WHERE NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND s.version >= $9)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, error = excluded.error, rounds = excluded.rounds,
-	failures = excluded.failures, number = excluded.number, next_retry_at = excluded.next_retry_at, lane = excluded.lane,
+	failures = excluded.failures, version = excluded.version, next_retry_at = excluded.next_retry_at, lane = excluded.lane,
 	params = excluded.params, correlation_id = excluded.correlation_id, trace_parent = excluded.trace_parent,
 	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at
-WHERE excluded.number >= u.number`
+WHERE excluded.version >= u.version`
 
 	// DeleteStatus takes source, facet and key.
 	DeleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3`
 
-	// SelectDue takes the source, the time and the greatest number of rows, and
+	// SelectDueRetries takes the source, the time and the greatest number of rows, and
 	// returns what ScanStatus takes.
-	SelectDue = `SELECT ` + StatusColumns + ` FROM update_status u
+	SelectDueRetries = `SELECT ` + StatusColumns + ` FROM update_status u
 WHERE u.source = $1 AND u.state = 'RETRYING' AND u.next_retry_at <= $2
 ORDER BY u.next_retry_at LIMIT $3`
 
-	// SelectNextDue takes the source and returns microseconds, or no row.
-	SelectNextDue = `SELECT next_retry_at FROM update_status
+	// SelectNextRetryTime takes the source and returns microseconds, or no row.
+	SelectNextRetryTime = `SELECT next_retry_at FROM update_status
 WHERE source = $1 AND state = 'RETRYING' ORDER BY next_retry_at LIMIT 1`
 )
 
@@ -97,9 +97,9 @@ func (s Status) StatusArgs() ([]any, error) {
 		}
 	}
 	return []any{
-		s.Entity.Source, s.Entity.Facet, s.Entity.Key, string(s.State), clean(s.Reason), clean(s.Error), s.Rounds, s.Failures, s.Number,
-		toMicros(s.Until), string(s.Lane), string(params), clean(s.CorrelationID), clean(s.TraceParent),
-		clean(s.Replay.ID), s.Replay.Count, toMicros(s.Since), toMicros(s.UpdatedAt),
+		s.Entity.Source, s.Entity.Facet, s.Entity.Key, string(s.State), toValidText(s.Reason), toValidText(s.Error), s.Rounds, s.Failures, s.Version,
+		toMicros(s.Until), string(s.Lane), string(params), toValidText(s.CorrelationID), toValidText(s.TraceParent),
+		toValidText(s.Replay.ID), s.Replay.Count, toMicros(s.Since), toMicros(s.UpdatedAt),
 	}, nil
 }
 
@@ -108,7 +108,7 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 	var params []byte
 	var until, since, updated int64
 	err := scan(
-		&s.Entity.Source, &s.Entity.Facet, &s.Entity.Key, &s.State, &s.Reason, &s.Error, &s.Rounds, &s.Failures, &s.Number,
+		&s.Entity.Source, &s.Entity.Facet, &s.Entity.Key, &s.State, &s.Reason, &s.Error, &s.Rounds, &s.Failures, &s.Version,
 		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &s.Replay.ID, &s.Replay.Count, &since, &updated)
 	if err != nil {
 		return err
@@ -123,12 +123,12 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 	return nil
 }
 
-// clean makes a text of any origin one that every database holds: PostgreSQL
+// toValidText makes a text of any origin one that every database holds: PostgreSQL
 // refuses the whole row for a NUL or for what is not UTF-8, and the failure
 // would have no end.
-func clean(s string) string { return cleanTo(s, MaxTextBytes) }
+func toValidText(s string) string { return toValidTextOf(s, MaxTextBytes) }
 
-func cleanTo(s string, most int) string {
+func toValidTextOf(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= most {
 		return s

@@ -22,15 +22,15 @@ type APIKey struct {
 	RevokedBy string
 }
 
-// ErrNoKey is returned for a key that there is none of, or none that holds.
-var ErrNoKey = errors.New("there is no such key")
+// ErrKeyNotFound is returned for a key that there is none of, or none that holds.
+var ErrKeyNotFound = errors.New("there is no such key")
 
 // The queries about keys, the same in every database.
 const (
 	// selectKeys and selectLiveKeys return what ScanKey takes, the oldest first:
 	// of all keys, and of those that are not revoked.
-	selectKeys     = `SELECT ` + keyColumns + ` FROM api_keys` + keyOrder
-	selectLiveKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE revoked_at = 0` + keyOrder
+	selectKeys       = `SELECT ` + keyColumns + ` FROM api_keys` + keyOrder
+	selectActiveKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE revoked_at = 0` + keyOrder
 
 	// InsertKey takes KeyArgs.
 	InsertKey = `INSERT INTO api_keys (id, hash, name, scopes, created_at, created_by, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`
@@ -45,7 +45,7 @@ const (
 // KeysQuery returns the statement that lists all keys, or those not revoked.
 func KeysQuery(live bool) string {
 	if live {
-		return selectLiveKeys
+		return selectActiveKeys
 	}
 	return selectKeys
 }

@@ -20,10 +20,10 @@ const (
 FROM snapshot_state s
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
-	// EndOther ends, in the upsert of an absence as s, content of another visibility, of
+	// ResetOtherVisibility ends, in the upsert of an absence as s, content of another visibility, of
 	// which what is inserted has none: who may see the absence may not see that, or the
 	// other way round, and a row has one visibility.
-	EndOther = `, visibility = excluded.visibility,
+	ResetOtherVisibility = `, visibility = excluded.visibility,
 	hash = CASE WHEN s.visibility = excluded.visibility THEN s.hash ELSE excluded.hash END,
 	extract_version = CASE WHEN s.visibility = excluded.visibility THEN s.extract_version ELSE 0 END,
 	encoding = CASE WHEN s.visibility = excluded.visibility THEN s.encoding ELSE '' END,
@@ -42,7 +42,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 // is registered, and refreshes that wait for quiet. Each takes source, facet and key. The state comes first, as in a write:
 // two in the other order wait in a circle. The payload goes only if no state is there: one
 // that was stored after the first statement keeps its own.
-var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuiet}
+var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuietTriggers}
 
 // ScanState fills the state by scan, which is a row's Scan; more are the
 // destinations of columns behind StateColumns.

@@ -85,9 +85,9 @@ type Write struct {
 	// Payload encodes the content. It is called for content that differs from
 	// what is stored, and for no other.
 	Payload func() (Payload, error)
-	// Effects are what is to follow if the write's result is Changed, and only then. They
+	// Outbox are what is to follow if the write's result is Changed, and only then. They
 	// are written down with it (Effect).
-	Effects Effects
+	Outbox OutboxEvents
 }
 
 // Payload is encoded content.
@@ -104,19 +104,19 @@ type Result int
 // except after Lost: there the state that the NotModified referred to is gone, or is
 // for others to see, and the entity has to be fetched in full.
 const (
-	Touched   Result = iota + 1 // unchanged: times and version were written, and nothing else
-	Changed                     // new content was stored
-	Rewritten                   // the same entity, extracted by other settings, was stored
-	Absented                    // the absence was recorded
-	Refused                     // the result of a later fetch is stored
-	Lost
+	Touched       Result = iota + 1 // unchanged: times and version were written, and nothing else
+	Changed                         // new content was stored
+	Rewritten                       // the same entity, extracted by other settings, was stored
+	AbsenceStored                   // the absence was recorded
+	Superseded                      // the result of a later fetch is stored
+	BaseMissing
 )
 
-var resultNames = [...]string{"", "touched", "changed", "rewritten", "absented", "refused", "lost"}
+var resultNames = [...]string{"", "touched", "changed", "rewritten", "not_found", "superseded", "base_missing"}
 
 // Stored reports whether the write is what is stored now. It is also what ends the
 // entity's failures.
-func (r Result) Stored() bool { return r != Refused && r != Lost }
+func (r Result) Stored() bool { return r != Superseded && r != BaseMissing }
 
 func (r Result) String() string { return resultNames[r] }
 

@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
-	"github.com/freshet/freshet/letters"
 )
 
 // guard returns who knows whom a request is from, and what bounds them, of a
@@ -41,7 +41,7 @@ func (p parts) warnPlainHTTP(tokens bool, listen string) {
 
 // admin returns the admin API. Whoever serves it lets only those in who may
 // administer, and says who they are.
-func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *letters.Letters) http.Handler {
+func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *dlq.Queue) http.Handler {
 	keys, all, letters := guard.Handler(actor), prefetched.Handler(), dead.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
@@ -49,10 +49,10 @@ func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *l
 	mux.Handle("/admin/v1/entities", all)
 	mux.Handle("/admin/v1/entities/", all)
 	mux.Handle("/admin/v1/snapshots/", all)
-	for _, path := range []string{"/admin/v1/letters/", "/admin/v1/letter-jobs", "/admin/v1/letter-jobs/"} {
+	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
 		mux.Handle(path, letters)
 	}
-	mux.Handle(levelPath, p.levels.handler(p.log, p.store.Noted))
+	mux.Handle(levelPath, p.levels.handler(p.log, p.store.WriteAudit))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }

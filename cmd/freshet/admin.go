@@ -175,12 +175,12 @@ func (a *admin) refused(r reply, scope access.Scope) error {
 		return a.stranger(r)
 	}
 	switch p.Code {
-	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-letter", "no-such-job":
+	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-dead-letter", "no-such-job":
 		return notFoundError{errors.New(p.Detail)}
 	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
 		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope %s", a.base, p.Detail, scope)
 	}
-	if len(p.Errors) > 0 || p.Code == "unreadable-letter" {
+	if len(p.Errors) > 0 || p.Code == "unreadable-dead-letter" {
 		return refusedError{errors.New(p.Detail), p.Errors}
 	}
 	return errors.New(p.Detail)

@@ -22,9 +22,9 @@ import (
 
 // unaudited are the routes that change nothing for others, by why.
 var unaudited = map[string]string{
-	"POST /admin/v1/letters/{source}/plan": "a dry run",
-	"POST /console/login":                  "sets the cookie of one browser",
-	"POST /console/logout":                 "deletes the cookie of one browser",
+	"POST /admin/v1/dlq/{source}/plan": "a dry run",
+	"POST /console/login":              "sets the cookie of one browser",
+	"POST /console/logout":             "deletes the cookie of one browser",
 }
 
 // actRoutes returns the routes that change something: of the admin API by the OpenAPI
@@ -165,11 +165,11 @@ func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
 			[]string{"snapshot-delete", "nexon", `"one"`},
 		},
 		{
-			"POST /admin/v1/letters/{source}/jobs", func() { job = d.idOf(d.send("POST", "/admin/v1/letters/nexon/jobs", slow), "") },
+			"POST /admin/v1/dlq/{source}/jobs", func() { job = d.idOf(d.send("POST", "/admin/v1/dlq/nexon/jobs", slow), "") },
 			[]string{"replay-started", "nexon", `"total":3`},
 		},
-		{"POST /admin/v1/letter-jobs/{id}/stop", func() { d.send("POST", "/admin/v1/letter-jobs/"+job+"/stop", nil) }, []string{"replay-stopped", "nexon"}},
-		{"POST /admin/v1/letter-jobs/{id}/resume", func() { d.send("POST", "/admin/v1/letter-jobs/"+job+"/resume", nil) }, []string{"replay-resumed", "nexon"}},
+		{"POST /admin/v1/dlq-jobs/{id}/stop", func() { d.send("POST", "/admin/v1/dlq-jobs/"+job+"/stop", nil) }, []string{"replay-stopped", "nexon"}},
+		{"POST /admin/v1/dlq-jobs/{id}/resume", func() { d.send("POST", "/admin/v1/dlq-jobs/"+job+"/resume", nil) }, []string{"replay-resumed", "nexon"}},
 		{"POST /console/letters/jobs/{id}/stop", func() { d.send("POST", "/console/letters/jobs/"+job+"/stop", url.Values{}) }, []string{"replay-stopped", "nexon"}},
 		{"POST /console/letters/jobs/{id}/resume", func() { d.send("POST", "/console/letters/jobs/"+job+"/resume", url.Values{}) }, []string{"replay-resumed", "nexon"}},
 		{"POST /console/letters/start", func() {

@@ -140,8 +140,8 @@ func (c *court) register(key string, due time.Time) {
 	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // or its due time stays
 		c.Fatal(err)
 	}
-	entity := store.Registered{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}
-	if _, err := c.db.RegisterEntities(c.Context(), []store.Registered{entity}); err != nil {
+	entity := store.RegisteredEntity{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}
+	if _, err := c.db.RegisterEntities(c.Context(), []store.RegisteredEntity{entity}); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -191,7 +191,7 @@ func (c *court) untilQuiet() {
 		if c.behind() != 0 { // what they have changed is written down before they end
 			return false
 		}
-		next, err := c.db.NextEffect(c.Context(), "court")
+		next, err := c.db.NextOutboxTime(c.Context(), "court")
 		if err != nil {
 			c.Fatal(err)
 		}

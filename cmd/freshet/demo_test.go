@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sum adds up the samples of a metric that have all the labels, as in end="absented".
+// sum adds up the samples of a metric that have all the labels, as in end="not_found".
 func (d *dev) sum(name string, labels ...string) (total float64) {
 	d.Helper()
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
@@ -41,7 +41,7 @@ func TestInTheDemoEverythingMoves(t *testing.T) {
 	for what, labels := range map[string][]string{
 		"rate_limiter_acquired_total": {`"HIGH"`, `"LOW"`},
 		"reads_total":                 {`"FRESH"`, `"STALE"`, `"UPDATING"`, `"NOT_FOUND"`},
-		"settled_total":               {`"changed"`, `"touched"`, `"absented"`},
+		"settled_total":               {`"changed"`, `"touched"`, `"not_found"`},
 		"prefetch_asked_total":        {"source"},
 	} {
 		for _, label := range labels {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -79,7 +79,7 @@ func (d *dead) values(now time.Time) (map[string]string, error) {
 		values[name] = at.UTC().Format(time.RFC3339Nano)
 	}
 	if d.offset != "" {
-		if _, _, err := letters.ParseID(d.offset); err != nil {
+		if _, _, err := dlq.ParseID(d.offset); err != nil {
 			errs = append(errs, fmt.Errorf("--offset is %q; it must be partition:offset, as in 3:120", d.offset))
 		}
 	}
@@ -129,7 +129,7 @@ func (p *program) begin(ctx context.Context, d *dead) (api *admin, path string, 
 	if d.source, err = api.only(ctx, d.source, ""); err != nil {
 		return nil, "", nil, err
 	}
-	return api, "/letters/" + url.PathEscape(d.source), values, nil
+	return api, "/dlq/" + url.PathEscape(d.source), values, nil
 }
 
 func queryOf(values map[string]string) url.Values {
@@ -176,7 +176,7 @@ func (p *program) dlqList() *cobra.Command {
 }
 
 func (p *program) groupLetters(ctx context.Context, api *admin, path string, values map[string]string, output format) error {
-	var all letters.Groups
+	var all dlq.Groups
 	if err := api.call(ctx, http.MethodGet, path+"/groups?"+queryOf(values).Encode(), nil, &all); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (p *program) groupLetters(ctx context.Context, api *admin, path string, val
 		return err
 	}
 	header := []string{"COUNT", "REASON", "STATUS", "FACET", "FIRST", "LAST", "FINGERPRINT", "ERROR"}
-	return printAll(p.stdout, output, all.Groups, header, func(g store.LetterGroup) [][]string {
+	return printAll(p.stdout, output, all.Groups, header, func(g store.DeadLetterGroup) [][]string {
 		return [][]string{{
 			strconv.FormatInt(g.Count, 10), string(g.Reason), number(g.Status), brief(g.Facet),
 			stamp(g.First), stamp(g.Last), dash(g.Fingerprint), brief(g.Error),
@@ -202,29 +202,29 @@ func (p *program) listLetters(ctx context.Context, api *admin, path string, valu
 	defer api.keep()()
 	q := queryOf(values)
 	header := []string{"ID", "DIED", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}
-	row := func(e letters.Entry) [][]string {
+	row := func(e dlq.Entry) [][]string {
 		return [][]string{{
 			e.ID, stamp(e.At), string(e.Reason), number(e.Status), printable(e.Facet + "/" + e.Key), strconv.Itoa(e.Attempts), strconv.Itoa(e.Replays),
 			dash(e.Handled), brief(e.Error),
 		}}
 	}
-	var all []letters.Entry
+	var all []dlq.Entry
 	for seen := 0; ; {
 		page := pageMost
 		if limit > 0 {
 			page = min(page, limit-seen)
 		}
 		q.Set("limit", strconv.Itoa(page))
-		var list letters.List
+		var list dlq.DeadLetterList
 		if err := api.call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
 			return err
 		}
-		seen += len(list.Letters)
+		seen += len(list.DeadLetters)
 		last := list.Next == "" || seen == limit
 		if output == "json" {
-			all = append(all, list.Letters...)
-		} else if len(list.Letters) > 0 || (output == "table" && seen > 0) {
-			if err := printAll(p.stdout, output, list.Letters, header, row); err != nil {
+			all = append(all, list.DeadLetters...)
+		} else if len(list.DeadLetters) > 0 || (output == "table" && seen > 0) {
+			if err := printAll(p.stdout, output, list.DeadLetters, header, row); err != nil {
 				return err
 			}
 			header = nil // a table has one
@@ -235,7 +235,7 @@ func (p *program) listLetters(ctx context.Context, api *admin, path string, valu
 		}
 		switch {
 		case output == "json":
-			return printAll(p.stdout, output, append([]letters.Entry{}, all...), nil, row)
+			return printAll(p.stdout, output, append([]dlq.Entry{}, all...), nil, row)
 		case output == "table" && seen == 0:
 			_, err := fmt.Fprintln(p.stdout, "no dead letters")
 			return err

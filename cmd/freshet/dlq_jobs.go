@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -112,7 +112,7 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 		return err
 	}
 	order["filter"] = values
-	var plan letters.Planned
+	var plan dlq.Plan
 	if err := api.call(ctx, http.MethodPost, path+"/plan", order, &plan); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 		}
 	}
 	values["until"] = plan.Until.Format(time.RFC3339Nano) // what died since was not shown
-	var j store.LetterJob
+	var j store.DLQJob
 	if err := api.call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, 
 }
 
 // tellPlan prints what would become of which letters.
-func (p *program) tellPlan(plan letters.Planned) error {
+func (p *program) tellPlan(plan dlq.Plan) error {
 	rows := [][]string{{"LETTERS", "REASON", "FACET", "BECOMES"}}
 	for _, r := range plan.Routes {
 		to := r.Topic
@@ -176,15 +176,15 @@ func (p *program) tellPlan(plan letters.Planned) error {
 
 // refusals are why a letter stays open, in words.
 var refusals = map[string]string{
-	letters.RefusedLimit:       fmt.Sprintf("replayed %d times already; mend the cause, then `freshet snapshot refresh`, or purge", schemas.MaxReplays),
-	letters.RefusedUndecodable: "no request that this release can read, or cut as too large; upgrade, or purge",
-	letters.RefusedGone:        "Kafka has it no longer; purge",
-	letters.RefusedInvalid:     "the configuration has no such facet, or it takes no such key; mend it, or purge",
+	dlq.RefusedLimit:       fmt.Sprintf("replayed %d times already; mend the cause, then `freshet snapshot refresh`, or purge", schemas.MaxReplays),
+	dlq.RefusedUndecodable: "no request that this release can read, or cut as too large; upgrade, or purge",
+	dlq.RefusedGone:        "Kafka has it no longer; purge",
+	dlq.RefusedInvalid:     "the configuration has no such facet, or it takes no such key; mend it, or purge",
 }
 
 // follow tells how far a job is until it has ended. What interrupts the command does not
 // interrupt the job.
-func (p *program) follow(ctx context.Context, api *admin, j store.LetterJob) error {
+func (p *program) follow(ctx context.Context, api *admin, j store.DLQJob) error {
 	defer api.keep()()
 	f, isFile := p.stderr.(*os.File)
 	shown := &jobProgress{progress: progress{out: p.stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
@@ -211,7 +211,7 @@ func (p *program) follow(ctx context.Context, api *admin, j store.LetterJob) err
 }
 
 // ended says how a job ended.
-func (p *program) ended(j store.LetterJob) error {
+func (p *program) ended(j store.DLQJob) error {
 	did := map[store.JobKind]string{store.ReplayJob: "asked for again", store.PurgeJob: "done with"}[j.Kind]
 	if _, err := fmt.Fprintf(p.stdout, "%d of %d letters are %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
 		return err
@@ -235,12 +235,12 @@ type jobProgress struct {
 	told time.Time
 }
 
-func (s *jobProgress) tell(j store.LetterJob, now time.Time) {
+func (s *jobProgress) tell(j store.DLQJob, now time.Time) {
 	if now.Sub(s.told) < s.every() {
 		return
 	}
 	s.told = now
-	refused := j.StayOpen()
+	refused := j.RefusedCount()
 	text := fmt.Sprintf("%d of %d letters", j.Done+refused, j.Total)
 	if refused > 0 {
 		text += fmt.Sprintf(", %d stay open", refused)
@@ -265,15 +265,15 @@ func (p *program) dlqJobs() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var all struct{ Jobs []store.LetterJob }
-			if err := api.call(cmd.Context(), http.MethodGet, "/letter-jobs", nil, &all); err != nil {
+			var all struct{ Jobs []store.DLQJob }
+			if err := api.call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
 				return err
 			}
 			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "OF", "STAY OPEN", "ORDERED", "LAST PROGRESS", "BY", "WAITS"}
-			return printAll(p.stdout, output, all.Jobs, header, func(j store.LetterJob) [][]string {
+			return printAll(p.stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
 				return [][]string{{
 					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
-					strconv.FormatInt(j.StayOpen(), 10), stamp(j.CreatedAt), stamp(j.UpdatedAt), brief(j.CreatedBy), brief(j.Error),
+					strconv.FormatInt(j.RefusedCount(), 10), stamp(j.CreatedAt), stamp(j.UpdatedAt), brief(j.CreatedBy), brief(j.Error),
 				}}
 			})
 		},
@@ -334,12 +334,12 @@ func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 }
 
 // job looks at a job.
-func (a *admin) job(ctx context.Context, id string) (j store.LetterJob, err error) {
-	err = a.call(ctx, http.MethodGet, "/letter-jobs/"+url.PathEscape(id), nil, &j)
+func (a *admin) job(ctx context.Context, id string) (j store.DLQJob, err error) {
+	err = a.call(ctx, http.MethodGet, "/dlq-jobs/"+url.PathEscape(id), nil, &j)
 	return j, err
 }
 
-func (a *admin) switchJob(ctx context.Context, id, verb string) (j store.LetterJob, err error) {
-	err = a.call(ctx, http.MethodPost, "/letter-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
+func (a *admin) switchJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
+	err = a.call(ctx, http.MethodPost, "/dlq-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
 	return j, err
 }

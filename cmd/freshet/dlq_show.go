@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -66,12 +66,12 @@ the upstream answered. Name one, or choose some by filters; the newest come firs
 func idsOf(ctx context.Context, api *admin, path string, values map[string]string, limit int) ([]string, error) {
 	q := queryOf(values)
 	q.Set("limit", strconv.Itoa(limit))
-	var list letters.List
+	var list dlq.DeadLetterList
 	if err := api.call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
 		return nil, err
 	}
 	var ids []string
-	for _, e := range list.Letters {
+	for _, e := range list.DeadLetters {
 		ids = append(ids, e.ID)
 	}
 	if len(ids) == 0 {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/store"
 )
@@ -109,7 +109,7 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 	if table := strings.Join(strings.Fields(d.said(0, nil, "dlq", "list", "--group")), " "); !strings.Contains(table, "ERROR 5 UPSTREAM_4XX 400 character ") {
 		t.Error(table)
 	}
-	var all []letters.Entry
+	var all []dlq.Entry
 	if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -163,10 +163,10 @@ func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
 			t.Errorf("exit %d, %q, %q", code, out, errs)
 		}
 	})
-	job := func(state store.JobState, done int64) (j store.LetterJob) {
+	job := func(state store.JobState, done int64) (j store.DLQJob) {
 		d.Helper()
 		for since := time.Now(); j.State != state || j.Done != done; <-time.After(50 * time.Millisecond) {
-			var all []store.LetterJob
+			var all []store.DLQJob
 			if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
 				t.Fatalf("%+v, %v", all, err)
 			}
@@ -198,14 +198,14 @@ func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
 func TestWhoFollowsAJobIsToldWhatStaysOpen(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		j       store.LetterJob
+		j       store.DLQJob
 		partial bool
 		says    string
 	}{
-		"all":     {store.LetterJob{State: store.JobDone, Total: 2, Done: 2}, false, ""},
-		"limit":   {store.LetterJob{State: store.JobDone, Total: 2, Done: 1, Refused: map[string]int64{letters.RefusedLimit: 1}}, true, "1 stay open: replayed 3 times already; mend"},
-		"several": {store.LetterJob{State: store.JobDone, Refused: map[string]int64{letters.RefusedGone: 4, letters.RefusedInvalid: 1}}, true, "4 stay open: Kafka has it no longer; purge; 1 stay open: the configuration"},
-		"stopped": {store.LetterJob{State: store.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
+		"all":     {store.DLQJob{State: store.JobDone, Total: 2, Done: 2}, false, ""},
+		"limit":   {store.DLQJob{State: store.JobDone, Total: 2, Done: 1, Refused: map[string]int64{dlq.RefusedLimit: 1}}, true, "1 stay open: replayed 3 times already; mend"},
+		"several": {store.DLQJob{State: store.JobDone, Refused: map[string]int64{dlq.RefusedGone: 4, dlq.RefusedInvalid: 1}}, true, "4 stay open: Kafka has it no longer; purge; 1 stay open: the configuration"},
+		"stopped": {store.DLQJob{State: store.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
 	} {
 		var out bytes.Buffer
 		p := &program{stdout: &out}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -51,11 +51,11 @@ func says(body any) func(*http.Request) (int, any) {
 func TestWhatThisReleaseMayReadCanBeReplayedAlone(t *testing.T) {
 	t.Parallel()
 	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"POST /letters/nexon/plan": says(letters.Planned{Total: 3, IfReadable: 2, Routes: []letters.Route{
+		"POST /dlq/nexon/plan": says(dlq.Plan{Total: 3, IfReadable: 2, Routes: []dlq.Route{
 			{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true},
-			{Reason: schemas.UnknownMajor, Count: 1, Refused: letters.RefusedLimit},
+			{Reason: schemas.UnknownMajor, Count: 1, Refused: dlq.RefusedLimit},
 		}}),
-		"POST /letters/nexon/jobs": says(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
+		"POST /dlq/nexon/jobs": says(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
 	}}
 	code, out, errs := s.dlq("replay", "--source", "nexon", "--reason", "UNKNOWN_MAJOR", "--yes")
 	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 letters, and 2 more if this release can read them", "2 of 3 letters are asked for again"} {
@@ -63,7 +63,7 @@ func TestWhatThisReleaseMayReadCanBeReplayedAlone(t *testing.T) {
 			t.Errorf("exit %d: %q is not in %s%s", code, want, out, errs)
 		}
 	}
-	s.answers["POST /letters/nexon/plan"] = says(letters.Planned{Total: 1, Routes: []letters.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: letters.RefusedLimit}}})
+	s.answers["POST /dlq/nexon/plan"] = says(dlq.Plan{Total: 1, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: dlq.RefusedLimit}}})
 	s.asked = nil
 	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters would be replayed") || len(s.asked) != 1 {
 		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
@@ -76,8 +76,8 @@ func TestWhatIsOrderedIsWhatWasShown(t *testing.T) {
 	until := time.Date(2026, 1, 27, 12, 0, 0, 1000, time.UTC)
 	var ordered struct{ Filter map[string]string }
 	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"POST /letters/nexon/plan": says(letters.Planned{Total: 1500, Count: 1500, More: true, Until: until, Routes: []letters.Route{{Reason: schemas.Upstream5xx, Count: 1000}}}),
-		"POST /letters/nexon/jobs": func(r *http.Request) (int, any) {
+		"POST /dlq/nexon/plan": says(dlq.Plan{Total: 1500, Count: 1500, More: true, Until: until, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1000}}}),
+		"POST /dlq/nexon/jobs": func(r *http.Request) (int, any) {
 			if err := json.NewDecoder(r.Body).Decode(&ordered); err != nil {
 				t.Error(err)
 			}
@@ -101,10 +101,10 @@ func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
 	}
 	there := says(map[string]any{"reason": "UPSTREAM_4XX", "headers": []any{}, "time": "2026-01-27T12:00:00Z"})
 	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"GET /letters/nexon":     says(letters.List{Letters: []letters.Entry{{ID: "3:1"}, {ID: "3:2"}, {ID: "3:3"}}}),
-		"GET /letters/nexon/3/1": refused(http.StatusNotFound, "no-such-letter"),
-		"GET /letters/nexon/3/2": refused(http.StatusUnprocessableEntity, "unreadable-letter"),
-		"GET /letters/nexon/3/3": there,
+		"GET /dlq/nexon":     says(dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}, {ID: "3:3"}}}),
+		"GET /dlq/nexon/3/1": refused(http.StatusNotFound, "no-such-dead-letter"),
+		"GET /dlq/nexon/3/2": refused(http.StatusUnprocessableEntity, "unreadable-dead-letter"),
+		"GET /dlq/nexon/3/3": there,
 	}}
 	for output, want := range map[string]string{"table": "letter    3:3", "json": `"UPSTREAM_4XX"`} {
 		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
@@ -112,10 +112,10 @@ func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
 			t.Errorf("%s: exit %d, %q, %q", output, code, out, errs)
 		}
 	}
-	if code, _, errs := s.dlq("show", "--source", "nexon", "3:1"); code != 3 || !strings.Contains(errs, "no-such-letter") {
+	if code, _, errs := s.dlq("show", "--source", "nexon", "3:1"); code != 3 || !strings.Contains(errs, "no-such-dead-letter") {
 		t.Errorf("exit %d, %q", code, errs)
 	}
-	s.answers["GET /letters/nexon/3/2"] = refused(http.StatusServiceUnavailable, "unavailable")
+	s.answers["GET /dlq/nexon/3/2"] = refused(http.StatusServiceUnavailable, "unavailable")
 	if code, out, errs := s.dlq("show", "--source", "nexon"); code != 1 || strings.Contains(out, "3:3") || !strings.Contains(errs, "unavailable") {
 		t.Errorf("nobody answers: exit %d, %q, %q", code, out, errs)
 	}
@@ -149,9 +149,9 @@ func TestNothingThatStrangersSentHides(t *testing.T) {
 func TestATableOfManyPagesHasOneHeaderAndNoGaps(t *testing.T) {
 	t.Parallel()
 	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"GET /letters/nexon": func(r *http.Request) (int, any) {
+		"GET /dlq/nexon": func(r *http.Request) (int, any) {
 			next := map[string]string{"": "1", "1": "2", "2": ""}[r.URL.Query().Get("after")]
-			return http.StatusOK, letters.List{Letters: []letters.Entry{{ID: "3:1"}, {ID: "3:2"}}, Next: next}
+			return http.StatusOK, dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}}, Next: next}
 		},
 	}}
 	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "DIED") != 1 {
@@ -162,7 +162,7 @@ func TestATableOfManyPagesHasOneHeaderAndNoGaps(t *testing.T) {
 // TestAnAnswerOfAnySizeIsNotTakenForAStrangers.
 func TestAnAnswerOfAnySizeIsNotTakenForAStrangers(t *testing.T) {
 	t.Parallel()
-	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){"GET /letters/nexon": says(strings.Repeat("x", answerMost))}}
+	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": says(strings.Repeat("x", answerMost))}}
 	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "more than 16 MiB") {
 		t.Errorf("exit %d, %q", code, errs)
 	}

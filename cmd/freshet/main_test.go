@@ -179,7 +179,7 @@ func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
 		`freshet_rate_limiter_acquired_total{priority="HIGH",source="nexon"} 3`,
 		`freshet_settled_total{end="changed",priority="HIGH",source="nexon"} 1`,
 		`freshet_settled_total{end="touched",priority="HIGH",source="nexon"} 1`,
-		`freshet_settled_total{end="absented",priority="HIGH",source="nexon"} 1`,
+		`freshet_settled_total{end="not_found",priority="HIGH",source="nexon"} 1`,
 		`freshet_build_info{`,
 	} {
 		if !strings.Contains(string(text), want) {

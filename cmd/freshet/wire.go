@@ -20,8 +20,8 @@ import (
 	"github.com/freshet/freshet/changes"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
-	"github.com/freshet/freshet/letters"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
@@ -47,7 +47,7 @@ type parts struct {
 		retention.Store
 		access.KeyStore
 		entities.Store
-		letters.Store
+		dlq.Store
 		backlogs
 		Ping(ctx context.Context) error
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
-	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/query"
@@ -27,7 +27,7 @@ const (
 
 // console returns the pages for operators, nil if there are to be none, and what is to run
 // beside them.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, h *health, dead *letters.Letters, ask refreshing) (pages http.Handler, run func(context.Context) error) {
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, h *health, dead *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
@@ -37,7 +37,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, m
 
 // consoleNeeds are what they show and act by, over what the query service has. ask asks for
 // a refresh as that does.
-func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, seen *overview, dead *letters.Letters, ask refreshing) console.Needs {
+func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, seen *overview, dead *dlq.Queue, ask refreshing) console.Needs {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))

@@ -72,7 +72,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 			return err
 		},
 		func() (err error) {
-			found.Letters, err = k.parts.store.Letters(ctx, store.LetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.Letter{}, lettersShown)
+			found.Letters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, lettersShown)
 			return err
 		},
 		func() error {
@@ -96,7 +96,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 		empty.Status, empty.Way.Unknown = store.Status{Entity: e}, found.Way.Unknown
 		return empty, nil
 	}
-	found.Letters = slices.DeleteFunc(found.Letters, func(l store.Letter) bool { return !k.Sees(c, e, l.Visibility) })
+	found.Letters = slices.DeleteFunc(found.Letters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
 	if w := &found.Way; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
@@ -142,7 +142,7 @@ func (k known) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 
 // registered finds an entity among those that are prefetched: of all whose keys begin as its
 // own does it is the first.
-func (k known) registered(ctx context.Context, e schemas.Entity) (*store.Registered, error) {
+func (k known) registered(ctx context.Context, e schemas.Entity) (*store.RegisteredEntity, error) {
 	all, err := k.parts.store.Entities(ctx, store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil || len(all) == 0 || all[0].Entity != e {
 		return nil, err

@@ -78,23 +78,23 @@ func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 		f.write("ab", 8, time.Minute, "")
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for _, key := range []string{"ab", "b"} { // those beside it
-			if _, err := f.store.RegisterEntities(f.Context(), []store.Registered{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
 		}
 		if got := f.look("a", anybody); got.Registered != nil {
 			f.Errorf("registered as %+v", got.Registered)
 		}
-		if _, err := f.store.RegisterEntities(f.Context(), []store.Registered{{Entity: one("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
+		if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: one("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
 			f.Fatal(err)
 		}
 		for i := range 12 {
 			for _, key := range []string{"a", "b"} {
-				err := f.store.Fail(f.Context(), store.Status{
-					Entity: one(key), State: store.Failed, Reason: "UPSTREAM_5XX", Error: "it failed", Number: int64(100 + i), Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
-				}, &store.Letter{
-					LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(builtIn), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
-					Entity:   one(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
+				err := f.store.WriteFailure(f.Context(), store.Status{
+					Entity: one(key), State: store.Failed, Reason: "UPSTREAM_5XX", Error: "it failed", Version: int64(100 + i), Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
+				}, &store.DeadLetter{
+					DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtIn), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
+					Entity:       one(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
 				})
 				if err != nil {
 					f.Fatal(err)
@@ -105,7 +105,7 @@ func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 		if !got.Stored || got.State.Version != 7 || string(got.Payload) != `{"name":"a"}` {
 			f.Errorf("stored: %+v %s", got.State, got.Payload)
 		}
-		if got.Status.State != store.Failed || got.Status.Number != 111 || !got.Status.Until.Equal(now.Add(time.Hour)) {
+		if got.Status.State != store.Failed || got.Status.Version != 111 || !got.Status.Until.Equal(now.Add(time.Hour)) {
 			f.Errorf("status %+v", got.Status)
 		}
 		if got.Registered == nil || got.Registered.Entity != one("a") || got.Registered.Tier != store.Warm {
@@ -154,13 +154,13 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for _, key := range []string{"hr1", "then"} {
 			f.write(key, 7, time.Minute, "partner")
-			if _, err := f.store.RegisterEntities(f.Context(), []store.Registered{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
-			if err := f.store.Fail(f.Context(), store.Status{
-				Entity: one(key), State: store.Failed, Reason: "UPSTREAM_4XX", Error: "refused", Number: 8, Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
-			}, &store.Letter{
-				LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: int64(key[0])}, Entity: one(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
+			if err := f.store.WriteFailure(f.Context(), store.Status{
+				Entity: one(key), State: store.Failed, Reason: "UPSTREAM_4XX", Error: "refused", Version: 8, Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
+			}, &store.DeadLetter{
+				DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: int64(key[0])}, Entity: one(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
 			}); err != nil {
 				f.Fatal(err)
 			}
@@ -178,10 +178,10 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 			}
 		}
 		f.write("public", 7, time.Minute, "")
-		if err := f.store.Fail(f.Context(), store.Status{
-			Entity: one("public"), State: store.Failed, Number: 8, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now,
-		}, &store.Letter{
-			LetterID: store.LetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: 7}, Entity: one("public"), At: now, Visibility: "partner",
+		if err := f.store.WriteFailure(f.Context(), store.Status{
+			Entity: one("public"), State: store.Failed, Version: 8, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now,
+		}, &store.DeadLetter{
+			DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: 7}, Entity: one("public"), At: now, Visibility: "partner",
 		}); err != nil {
 			f.Fatal(err)
 		}

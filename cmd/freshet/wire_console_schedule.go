@@ -33,9 +33,9 @@ const (
 
 // backlogs count what is due, each up to a bound and by an index.
 type backlogs interface {
-	DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error)
-	DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
-	DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, most int) ([]store.TierBacklog, error)
+	RetryBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
 }
 
 // asSet is a view whose state tells of a stop, and of its end, as soon as it is set: Redis hears
@@ -167,19 +167,19 @@ func (s schedules) due(ctx context.Context, source string) (console.Due, error) 
 	now, db := time.Now(), s.parts.store
 	d := console.Due{At: now, Most: dueMost}
 	var err error
-	if d.Next, err = db.NextDueEntity(ctx, source); err != nil {
+	if d.Next, err = db.NextEntityTime(ctx, source); err != nil {
 		return d, err
 	}
-	if d.Tiers, err = db.DueTiers(ctx, source, now, dueMost); err != nil {
+	if d.Tiers, err = db.TierBacklogs(ctx, source, now, dueMost); err != nil {
 		return d, err
 	}
-	if d.Retries, err = db.DueRetries(ctx, source, now, dueMost); err != nil {
+	if d.Retries, err = db.RetryBacklog(ctx, source, now, dueMost); err != nil {
 		return d, err
 	}
-	if d.Scheduled, err = db.DueRetries(ctx, source, now.AddDate(10, 0, 0), dueMost); err != nil {
+	if d.Scheduled, err = db.RetryBacklog(ctx, source, now.AddDate(10, 0, 0), dueMost); err != nil {
 		return d, err
 	}
-	d.Effects, err = db.DueEffects(ctx, source, now, dueMost)
+	d.Effects, err = db.OutboxBacklog(ctx, source, now, dueMost)
 	return d, err
 }
 

@@ -31,20 +31,20 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 		p.config.Sources[builtIn] = c
 	})
 	ctx, now := t.Context(), time.Now()
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	for i := range 30 {
 		due := now.Add(time.Hour)
 		if i < 4 {
 			due = now.Add(-time.Duration(10-i) * time.Minute)
 		}
-		all = append(all, store.Registered{Entity: one(fmt.Sprint(i)), Tier: store.Tier(i % 3), Enabled: i != 29, Due: due})
+		all = append(all, store.RegisteredEntity{Entity: one(fmt.Sprint(i)), Tier: store.Tier(i % 3), Enabled: i != 29, Due: due})
 	}
 	if _, err := f.store.RegisterEntities(ctx, all); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		err := f.store.Fail(ctx, store.Status{
-			Entity: one(fmt.Sprint(i)), State: store.Retrying, Reason: "x", Lane: schemas.Low, Number: 1, Until: now.Add(time.Duration(i-1) * time.Hour), Since: now, UpdatedAt: now,
+		err := f.store.WriteFailure(ctx, store.Status{
+			Entity: one(fmt.Sprint(i)), State: store.Retrying, Reason: "x", Lane: schemas.Low, Version: 1, Until: now.Add(time.Duration(i-1) * time.Hour), Since: now, UpdatedAt: now,
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Trouble != "" {
 		t.Errorf("%+v", d)
 	}
-	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.First.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Effects.Count != 0 {
+	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.Oldest.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Effects.Count != 0 {
 		t.Errorf("%+v", d)
 	}
 	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Ago > patience {
@@ -154,7 +154,7 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 // buggyDue is a database that panics when it is asked for what is due, for counts and for settings.
 type buggyDue struct{ *sqlite.Store }
 
-func (buggyDue) DueTiers(context.Context, string, time.Time, int) ([]store.DueTier, error) {
+func (buggyDue) TierBacklogs(context.Context, string, time.Time, int) ([]store.TierBacklog, error) {
 	panic("a bug")
 }
 

@@ -7,25 +7,25 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/due"
-	"github.com/freshet/freshet/letters"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
 
-// lettersChannel is where processes are told of jobs on dead letters.
-const lettersChannel = "letters"
+// dlqChannel is where processes are told of jobs on dead letters.
+const dlqChannel = "dlq"
 
 // letters returns what can be done with the dead letters of the sources.
-func (p parts) letters(sources map[string]*source.Source) *letters.Letters {
-	known := map[string]letters.Source{}
+func (p parts) letters(sources map[string]*source.Source) *dlq.Queue {
+	known := map[string]dlq.Source{}
 	for name, s := range sources {
 		known[name] = s
 	}
-	return letters.New(letters.Needs{
-		Store: p.store, Mail: letters.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-letters"))), Door: letterDoor{p.producer},
-		Bell: due.New(lettersChannel, p.rdb, p.log, due.Words{
+	return dlq.New(dlq.Needs{
+		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-letters"))), Door: letterDoor{p.producer},
+		Bell: due.New(dlqChannel, p.rdb, p.log, due.Words{
 			Waits: "jobs on dead letters wait until the database answers", GoesOn: "jobs on dead letters go on",
 		}),
 		Sources: known, Process: workerName(), Actor: actor, Log: p.log, Metrics: p.reg,
@@ -36,7 +36,7 @@ func (p parts) letters(sources map[string]*source.Source) *letters.Letters {
 type letterDoor struct{ *producer.Producer }
 
 // Ask asks for each, and waits until Kafka has it.
-func (d letterDoor) Ask(ctx context.Context, all []letters.Ask) []error {
+func (d letterDoor) Ask(ctx context.Context, all []dlq.ReplayRequest) []error {
 	wishes := make([]producer.Wish, len(all))
 	for i, a := range all {
 		wishes[i] = producer.Wish{

@@ -174,13 +174,13 @@ func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
 func (l *livePrefetch) Prefetches(facet string) bool { return l.base.Prefetches(facet) }
 
 // First returns when an entity that is registered now is due first.
-func (l *livePrefetch) First(r store.Registered, now time.Time) (time.Time, bool) {
+func (l *livePrefetch) First(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	s, _ := l.now(context.Background())
 	return s.First(r, now)
 }
 
 // Rises is scheduler.Schedule's. It is called within a transaction, and reads nothing.
-func (l *livePrefetch) Rises(r store.Registered, before, after float64) bool {
+func (l *livePrefetch) Rises(r store.RegisteredEntity, before, after float64) bool {
 	l.mu.Lock()
 	s := l.current
 	l.mu.Unlock()

@@ -51,7 +51,7 @@ func firstIn(l *livePrefetch, now time.Time) time.Duration {
 	longest := time.Duration(0)
 	for i := range 200 {
 		e := schemas.Entity{Source: builtIn, Facet: "character", Key: strings.Repeat("k", i+1)}
-		due, _ := l.First(store.Registered{Entity: e, Tier: store.Hot}, now)
+		due, _ := l.First(store.RegisteredEntity{Entity: e, Tier: store.Hot}, now)
 		longest = max(longest, due.Sub(now))
 	}
 	return longest

@@ -55,7 +55,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		runs = append(runs, s.Run)
 		for _, facet := range slices.Sorted(maps.Keys(c.Facets)) {
-			for _, walk := range retention.New(name, facet, retention.TimesOf(c.Facets[facet]), p.store, p.log, p.reg) {
+			for _, walk := range retention.New(name, facet, retention.PeriodsOf(c.Facets[facet]), p.store, p.log, p.reg) {
 				runs = append(runs, walk.Run)
 			}
 		}
@@ -204,18 +204,18 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 type lowDoor struct{ *producer.Producer }
 
 // Prefetch asks for entities that are due.
-func (d lowDoor) Prefetch(ctx context.Context, asks []store.Ask) []store.Ask {
+func (d lowDoor) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
 	return d.ask(ctx, schemas.Prefetch, asks)
 }
 
 // Trigger asks for facets that a change concerns.
-func (d lowDoor) Trigger(ctx context.Context, asks []store.Ask) []store.Ask {
+func (d lowDoor) Trigger(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
 	return d.ask(ctx, schemas.Trigger, asks)
 }
 
 // ask waits until Kafka has each, and returns those of which that is not certain. What is
 // held is left out: its failure has a retry, or an end, of its own.
-func (d lowDoor) ask(ctx context.Context, reason schemas.Reason, asks []store.Ask) (left []store.Ask) {
+func (d lowDoor) ask(ctx context.Context, reason schemas.Reason, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	wishes := make([]producer.Wish, len(asks))
 	for i, a := range asks {
 		wishes[i] = producer.Wish{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}

@@ -63,9 +63,9 @@ func (s *Site) Register(ctx context.Context, facet string, count int) error {
 		return err
 	}
 	defer db.Close()
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	for i := range count {
-		all = append(all, store.Registered{
+		all = append(all, store.RegisteredEntity{
 			Entity: schemas.Entity{Source: s.Source, Facet: facet, Key: fmt.Sprint("due-", i)}, Tier: store.Cold, Enabled: true,
 			Due: time.Now().Add(time.Duration(5+i) * time.Second),
 		})

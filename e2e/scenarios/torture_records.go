@@ -108,7 +108,7 @@ func (s *site) readLedger(ctx context.Context, w *stateWatcher, letters []deadLe
 			e.lastDeadLetter[l.key] = l.at
 		}
 	}
-	rows, err := w.conn.Query(ctx, "SELECT key, state, number, updated_at, next_retry_at, failures FROM update_status WHERE source = $1 AND facet = $2", s.Source, facet)
+	rows, err := w.conn.Query(ctx, "SELECT key, state, version, updated_at, next_retry_at, failures FROM update_status WHERE source = $1 AND facet = $2", s.Source, facet)
 	if err != nil {
 		return nil, err
 	}

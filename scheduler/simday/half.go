@@ -18,11 +18,11 @@ const (
 // the time that has passed since the last change. It knows no budget; so that it has the
 // same one, all its intervals are stretched alike. It is told what a check has found
 // before it says when the next one is, which the others are not.
-func (g *game) halfNext(c store.Candidate, e *one, now time.Time) store.Move {
-	m := store.Move{Tier: c.Tier, History: c.History, Ask: true}
+func (g *game) halfNext(c store.Candidate, e *one, now time.Time) store.Decision {
+	m := store.Decision{Tier: c.Tier, History: c.History, Enqueue: true}
 	second := seconds(now)
 	if float64(second-e.checked) < g.every(e)/2 {
-		m.Ask = false
+		m.Enqueue = false
 		m.Due = moment(g.halfDue(e, e.checked))
 	}
 	return m

@@ -199,10 +199,10 @@ func (g *game) feed(second int32, now time.Time, pace float64) {
 		e.claimed, e.remembered = seconds(move.History.ClaimedAt), seconds(move.History.UpdatedAt)
 		e.changes, e.watched, e.reads = float32(move.History.Changes), float32(move.History.Watched.Hours()/24), float32(move.History.Reads)
 		e.tier = int8(move.Tier)
-		if !move.Ask || !g.half {
+		if !move.Enqueue || !g.half {
 			g.put(i, max(int32(math.Ceil(move.Due.Sub(begin).Seconds())), second+1))
 		}
-		if move.Ask {
+		if move.Enqueue {
 			g.topic = append(g.topic, asked{i, second, due})
 			fed++
 		}
@@ -246,7 +246,7 @@ func (g *game) step(second int32, now time.Time) {
 
 func seconds(t time.Time) int32 { return int32(t.Sub(begin) / time.Second) }
 
-func (g *game) next(i int32, e *one, now time.Time) store.Move {
+func (g *game) next(i int32, e *one, now time.Time) store.Decision {
 	c := g.candidate(i, e, now)
 	if g.half {
 		return g.halfNext(c, e, now)
@@ -255,7 +255,7 @@ func (g *game) next(i int32, e *one, now time.Time) store.Move {
 }
 
 func (g *game) candidate(i int32, e *one, now time.Time) store.Candidate {
-	c := store.Candidate{Registered: store.Registered{
+	c := store.Candidate{RegisteredEntity: store.RegisteredEntity{
 		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Due: moment(e.due),
 		History: store.History{
 			ClaimedAt: moment(e.claimed), UpdatedAt: moment(e.remembered), Changes: float64(e.changes),

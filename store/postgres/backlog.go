@@ -10,16 +10,16 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DueTiers returns of the entities of a source that are due first, most of them at most,
+// TierBacklogs returns of the entities of a source that are due first, most of them at most,
 // how many are of which facet and tier, in their order; those of which none is due are left
 // out.
-func (s *Store) DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error) {
-	rows, err := s.pool.Query(ctx, store.SelectDueTiers, source, now.UnixMicro(), most)
+func (s *Store) TierBacklogs(ctx context.Context, source string, now time.Time, most int) ([]store.TierBacklog, error) {
+	rows, err := s.pool.Query(ctx, store.SelectTierBacklogs, source, now.UnixMicro(), most)
 	if err != nil {
 		return nil, fmt.Errorf("count what is due of %s: %w", source, err)
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d store.DueTier, err error) {
-		return d, d.ScanDueTier(row.Scan)
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d store.TierBacklog, err error) {
+		return d, d.ScanTierBacklog(row.Scan)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count what is due of %s: %w", source, err)
@@ -27,15 +27,15 @@ func (s *Store) DueTiers(ctx context.Context, source string, now time.Time, most
 	return all, nil
 }
 
-// DueRetries counts the retries of a source that are due by then, most of them at most. One
+// RetryBacklog counts the retries of a source that are due by then, most of them at most. One
 // that somebody has claimed is due when the claim ends.
-func (s *Store) DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error) {
+func (s *Store) RetryBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error) {
 	return s.backlog(ctx, store.SelectRetryBacklog, source, by, most)
 }
 
-// DueEffects counts likewise what is to follow from changes of a source.
-func (s *Store) DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error) {
-	return s.backlog(ctx, store.SelectEffectBacklog, source, by, most)
+// OutboxBacklog counts likewise what is to follow from changes of a source.
+func (s *Store) OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error) {
+	return s.backlog(ctx, store.SelectOutboxBacklog, source, by, most)
 }
 
 func (s *Store) backlog(ctx context.Context, query, source string, by time.Time, most int) (b store.Backlog, err error) {

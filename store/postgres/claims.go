@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	lockDueEntities = store.SelectDueEntities + ` FOR UPDATE SKIP LOCKED`
+	claimDueEntities = store.SelectDueEntities + ` FOR UPDATE SKIP LOCKED`
 
-	moveEntities = `UPDATE entities e
+	updateEntities = `UPDATE entities e
 SET tier = i.tier, due_at = i.due_at, claimed_at = i.claimed_at, updated_at = i.updated_at,
 	changes = i.changes, watched = i.watched, reads = i.reads, read_at = i.read_at
 FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::double precision[], $9::bigint[], $10::double precision[], $11::bigint[])
 	AS i (facet, key, tier, due_at, claimed_at, updated_at, changes, watched, reads, read_at)
 WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
 
-	// takeOver gives the claim another id, so that its holder, should it still live,
+	// takeOverClaim gives the claim another id, so that its holder, should it still live,
 	// finds that it holds it no more.
-	takeOver = `WITH abandoned AS (
-` + store.SelectAbandoned + `
+	takeOverClaim = `WITH abandoned AS (
+` + store.SelectExpiredClaim + `
 FOR UPDATE SKIP LOCKED
 )
 UPDATE schedule_claims c SET id = $3, until = $4 FROM abandoned WHERE c.id = abandoned.id
@@ -34,7 +34,7 @@ RETURNING c.claimed_at, c.entries`
 
 // claiming ends the transaction of a claimant that is frozen: its rows would be locked for
 // as long as its connection stands, and nobody could take them over.
-var claiming = pgx.TxOptions{BeginQuery: byIndex.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
+var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
 
 // ClaimEntities claims entities of a source that are due, earliest first, most of them at
 // most. decide is called once for each, says when it is due again and whether it is
@@ -49,17 +49,17 @@ var claiming = pgx.TxOptions{BeginQuery: byIndex.BeginQuery + `; SET LOCAL idle_
 // decides is the policy's Go code. Any number may claim at once; each passes over what
 // another is claiming, and none waits.
 func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
-	content func(facet string) bool, decide func(store.Candidate) store.Move,
+	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := pgx.BeginTxFunc(ctx, s.pool, claiming, func(tx pgx.Tx) error {
-		candidates, err := candidates(ctx, tx, lockDueEntities, content, source, now.UnixMicro(), most)
+		candidates, err := candidates(ctx, tx, claimDueEntities, content, source, now.UnixMicro(), most)
 		if err != nil || len(candidates) == 0 {
 			return err
 		}
 		var b pgx.Batch
-		b.Queue(moveEntities, claim.Decide(candidates, decide).Columns(source)...)
-		if len(claim.Asks) > 0 {
+		b.Queue(updateEntities, claim.Decide(candidates, decide).Columns(source)...)
+		if len(claim.Requests) > 0 {
 			args, err := claim.ClaimArgs(now.Add(lease))
 			if err != nil {
 				return err
@@ -69,9 +69,9 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if err != nil {
-		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, marked(err))
+		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, classifyError(err))
 	}
-	if len(claim.Asks) == 0 {
+	if len(claim.Requests) == 0 {
 		claim.ID = ""
 	}
 	return claim, nil
@@ -81,12 +81,12 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 // first, most of them at most, and locks nothing. Payloads are read of the facets that content
 // reports; nil: of none.
 func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) (all []store.Candidate, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), most)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the entities of %s that are due after %v: %w", source, after, marked(err))
+		return nil, fmt.Errorf("read the entities of %s that are due after %v: %w", source, after, classifyError(err))
 	}
 	return all, nil
 }
@@ -98,7 +98,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 		return nil, err
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c store.Candidate, err error) {
-		return c, c.ScanRegistered(row.Scan)
+		return c, c.ScanEntity(row.Scan)
 	})
 	if err != nil || len(found) == 0 {
 		return nil, err
@@ -108,7 +108,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 		c := &found[i]
 		of[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
 	}
-	err = each(ctx, tx, selectStates, of, func(one *store.State, scan func(...any) error) error {
+	err = forEachEntity(ctx, tx, selectStates, of, func(one *store.State, scan func(...any) error) error {
 		return one.ScanState(scan)
 	}, func(i int, one store.State) {
 		one.Entity = of[i]
@@ -117,7 +117,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	if err != nil {
 		return nil, err
 	}
-	err = each(ctx, tx, selectStatuses, of, func(one *store.Status, scan func(...any) error) error {
+	err = forEachEntity(ctx, tx, selectStatuses, of, func(one *store.Status, scan func(...any) error) error {
 		return one.ScanStatus(scan)
 	}, func(i int, one store.Status) { found[i].Status = one })
 	if err != nil || content == nil {
@@ -138,7 +138,7 @@ func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, w
 	if len(of) == 0 {
 		return nil
 	}
-	return each(ctx, tx, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+	return forEachEntity(ctx, tx, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }
@@ -162,11 +162,11 @@ func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (hel
 	return tag.RowsAffected() == 1, nil
 }
 
-// AbandonedClaim takes over the claim of a source whose lease has been over for longest,
+// TakeOverClaim takes over the claim of a source whose lease has been over for longest,
 // for another lease and under another ID; false if there is none. One caller gets it.
-func (s *Store) AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
-	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOver, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
+	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return store.Claim{}, false, nil
 	}
@@ -176,8 +176,8 @@ func (s *Store) AbandonedClaim(ctx context.Context, source string, now time.Time
 	return claim, true, nil
 }
 
-// NextDueEntity returns when the source's next entity is due; zero if there is none.
-func (s *Store) NextDueEntity(ctx context.Context, source string) (time.Time, error) {
+// NextEntityTime returns when the source's next entity is due; zero if there is none.
+func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextDueEntity, source).Scan(&us)
 	if errors.Is(err, pgx.ErrNoRows) {

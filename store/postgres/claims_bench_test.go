@@ -24,8 +24,8 @@ type ticks struct {
 	now time.Time
 }
 
-func (k *ticks) move(c store.Candidate) store.Move {
-	return store.Move{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Ask: true}
+func (k *ticks) move(c store.Candidate) store.Decision {
+	return store.Decision{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Enqueue: true}
 }
 
 // tick claims the next tickBatch and finishes the claim.
@@ -34,8 +34,8 @@ func (k *ticks) tick(t testing.TB) time.Duration {
 	start := time.Now()
 	c, err := k.s.ClaimEntities(t.Context(), "s", k.now, tickBatch, time.Minute, nil, k.move)
 	took := time.Since(start)
-	if err != nil || len(c.Asks) != tickBatch {
-		t.Fatal(len(c.Asks), err)
+	if err != nil || len(c.Requests) != tickBatch {
+		t.Fatal(len(c.Requests), err)
 	}
 	if err := k.s.FinishClaim(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func (k *ticks) tick(t testing.TB) time.Duration {
 func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	t.Helper()
 	pages = map[string]int{}
-	err := pgx.BeginTxFunc(t.Context(), k.s.pool, byIndex, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(t.Context(), k.s.pool, indexOnly, func(tx pgx.Tx) error {
 		explain := func(name, sql string, args ...any) error {
 			var text []byte
 			if err := tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+sql, args...).Scan(&text); err != nil {
@@ -67,16 +67,16 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 			return nil
 		}
 		var due []store.Candidate
-		if err := explain("lock", lockDueEntities, "s", k.now.UnixMicro(), tickBatch); err != nil {
+		if err := explain("lock", claimDueEntities, "s", k.now.UnixMicro(), tickBatch); err != nil {
 			return err
 		}
-		rows, err := tx.Query(t.Context(), lockDueEntities, "s", k.now.UnixMicro(), tickBatch)
+		rows, err := tx.Query(t.Context(), claimDueEntities, "s", k.now.UnixMicro(), tickBatch)
 		if err != nil {
 			return err
 		}
 		for rows.Next() {
 			var c store.Candidate
-			if err := c.ScanRegistered(rows.Scan); err != nil {
+			if err := c.ScanEntity(rows.Scan); err != nil {
 				return err
 			}
 			due = append(due, c)
@@ -95,7 +95,7 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 			return err
 		}
 		var c store.Claim
-		return explain("move", moveEntities, c.Decide(due, k.move).Columns("s")...)
+		return explain("move", updateEntities, c.Decide(due, k.move).Columns("s")...)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -189,10 +189,10 @@ func BenchmarkTickBesideALongTransaction(b *testing.B) {
 // temporary table, which is what was not chosen, and then registers them again.
 func BenchmarkImport(b *testing.B) {
 	const batch = 5000
-	all := func(round int) []store.Registered {
-		rs := make([]store.Registered, batch)
+	all := func(round int) []store.RegisteredEntity {
+		rs := make([]store.RegisteredEntity, batch)
 		for i := range rs {
-			rs[i] = store.Registered{
+			rs[i] = store.RegisteredEntity{
 				Entity: schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprintf("%08x-%d", uint32((round*batch+i)*2654435761), round)},
 				Params: map[string]string{"ocid": "0123456789abcdef"}, Enabled: true, Due: time.UnixMicro(int64(round*batch + i)),
 			}
@@ -203,7 +203,7 @@ func BenchmarkImport(b *testing.B) {
 		b.ReportMetric(float64(rounds*batch)/took.Seconds(), "rows/s")
 		b.ReportMetric(0, "ns/op")
 	}
-	run := func(name string, times int, write func(s *Store, rs []store.Registered) error) {
+	run := func(name string, times int, write func(s *Store, rs []store.RegisteredEntity) error) {
 		b.Run(name, func(b *testing.B) {
 			s := open(b)
 			var took time.Duration
@@ -222,17 +222,17 @@ func BenchmarkImport(b *testing.B) {
 			rate(b, rounds*times, took)
 		})
 	}
-	unnest := func(s *Store, rs []store.Registered) error {
+	unnest := func(s *Store, rs []store.RegisteredEntity) error {
 		_, err := s.RegisterEntities(b.Context(), rs)
 		return err
 	}
 	run("unnest", 1, unnest)
 	run("unnest, half known", 2, unnest)
-	run("copy", 1, func(s *Store, rs []store.Registered) error { return copied(b, s, rs) })
+	run("copy", 1, func(s *Store, rs []store.RegisteredEntity) error { return copied(b, s, rs) })
 }
 
 // copied registers by COPY into a temporary table of the transaction.
-func copied(b *testing.B, s *Store, rs []store.Registered) error {
+func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 	columns := []string{
 		"source", "facet", "key", "params", "tier", "enabled", "due_at",
 		"claimed_at", "updated_at", "changes", "watched", "reads", "read_at",
@@ -241,14 +241,14 @@ func copied(b *testing.B, s *Store, rs []store.Registered) error {
 		if _, err := tx.Exec(b.Context(), `CREATE TEMPORARY TABLE imported (LIKE entities) ON COMMIT DROP`); err != nil {
 			return err
 		}
-		rs = store.SortRegistered(rs)
+		rs = store.SortRegisteredEntities(rs)
 		_, err := tx.CopyFrom(b.Context(), pgx.Identifier{"imported"}, columns, pgx.CopyFromSlice(len(rs), func(i int) ([]any, error) {
-			return rs[i].RegisteredArgs()
+			return rs[i].InsertArgs()
 		}))
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(b.Context(), store.InsertEntity+` SELECT * FROM imported`+store.OrReplace)
+		_, err = tx.Exec(b.Context(), store.InsertEntity+` SELECT * FROM imported`+store.OnConflictReplace)
 		return err
 	})
 }

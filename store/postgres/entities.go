@@ -21,8 +21,8 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::
 	$8::bigint[], $9::bigint[], $10::double precision[], $11::bigint[], $12::double precision[], $13::bigint[], $14::bool[])
 	AS i (source, facet, key, params, tier, enabled, due_at, claimed_at, updated_at, changes, watched, reads, read_at, pinned)`
 
-	registerEntities = insertEntities + store.OrReplace + ` RETURNING xmax = 0`
-	countReads       = insertEntities + store.OrCount
+	registerEntities = insertEntities + store.OnConflictReplace + ` RETURNING xmax = 0`
+	countReads       = insertEntities + store.OnConflictCountReads
 
 	selectParams = `SELECT i.n, e.params
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
@@ -40,15 +40,15 @@ CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND 
 // are there params, pinned and enabled are replaced, and the tier if it is pinned; their
 // history and due time remain. Each few thousand are a transaction of their own; after an error the
 // same may be registered again.
-func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
-	for batch := range slices.Chunk(store.SortRegistered(all), entityBatch) {
+func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error) {
+	for batch := range slices.Chunk(store.SortRegisteredEntities(all), entityBatch) {
 		args, err := registeredColumns(batch)
 		if err != nil {
 			return added, fmt.Errorf("register %d entities: %w", len(all), err)
 		}
 		rows, err := s.pool.Query(ctx, registerEntities, args...)
 		if err != nil {
-			return added, fmt.Errorf("register %d entities: %w", len(all), marked(err))
+			return added, fmt.Errorf("register %d entities: %w", len(all), classifyError(err))
 		}
 		n, unknown := 0, false
 		_, err = pgx.ForEachRow(rows, []any{&unknown}, func() error {
@@ -58,7 +58,7 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (a
 			return nil
 		})
 		if err != nil {
-			return added, fmt.Errorf("register %d entities: %w", len(all), marked(err))
+			return added, fmt.Errorf("register %d entities: %w", len(all), classifyError(err))
 		}
 		added += n
 	}
@@ -68,28 +68,28 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (a
 // ObserveReads adds reads to entities, and registers those that are unknown. When an
 // entity is due does not change, so no index is written, unless risen (which may be nil)
 // says so of it: then it is due when it was read. After an error some may have been counted.
-func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error {
+func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error {
 	for batch := range slices.Chunk(store.SortReads(reads), entityBatch) {
-		all := make([]store.Registered, len(batch))
+		all := make([]store.RegisteredEntity, len(batch))
 		for i, r := range batch {
-			all[i] = r.Registered()
+			all[i] = r.RegisteredEntity()
 		}
-		rising := store.NewRising(batch, risen)
+		rising := store.NewCountedReads(batch, risen)
 		args, err := registeredColumns(all)
 		if err == nil {
 			err = s.countReads(ctx, args, rising)
 		}
-		if err == nil && len(rising.Found) > 0 {
-			err = s.BringForward(ctx, rising.Found)
+		if err == nil && len(rising.RefreshNow) > 0 {
+			err = s.BringForward(ctx, rising.RefreshNow)
 		}
 		if err != nil {
-			return fmt.Errorf("count reads of %d entities: %w", len(reads), marked(err))
+			return fmt.Errorf("count reads of %d entities: %w", len(reads), classifyError(err))
 		}
 	}
 	return nil
 }
 
-func (s *Store) countReads(ctx context.Context, args []any, rising *store.Rising) error {
+func (s *Store) countReads(ctx context.Context, args []any, rising *store.CountedReads) error {
 	rows, err := s.pool.Query(ctx, countReads, args...)
 	if err != nil {
 		return err
@@ -111,13 +111,13 @@ func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 		b.Queue(store.BringForward, d.Entity.Source, d.Entity.Facet, d.Entity.Key, d.At.UnixMicro())
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("bring %d entities forward: %w", len(all), marked(err))
+		return fmt.Errorf("bring %d entities forward: %w", len(all), classifyError(err))
 	}
 	return nil
 }
 
 // registeredColumns are entities as the arrays that unnest takes.
-func registeredColumns(all []store.Registered) ([]any, error) {
+func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 	var e entities
 	var params []string
 	var tiers []int16
@@ -125,7 +125,7 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 	var due, claimed, updated, watched, read []int64
 	var changes, reads []float64
 	for _, r := range all {
-		args, err := r.RegisteredArgs()
+		args, err := r.InsertArgs()
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func registeredColumns(all []store.Registered) ([]any, error) {
 // many were not so already: all that the filter chooses or, if keys is not nil, those
 // of its source and facet. Each few thousand are a transaction of their own.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
-	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
+	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
 	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement s
 			})
 		}
 		if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-			return written, marked(err)
+			return written, classifyError(err)
 		}
 		written += n
 	}
@@ -193,14 +193,14 @@ func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement s
 
 // Entities returns registered entities that the filter chooses, in their order, those
 // behind an entity, limit of them at most.
-func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
-	query, args := filter.ListEntities(after, limit)
+func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
+	query, args := filter.SelectEntities(after, limit)
 	rows, err := s.pool.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list entities: %w", err)
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r store.Registered, err error) {
-		return r, r.ScanRegistered(row.Scan)
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r store.RegisteredEntity, err error) {
+		return r, r.ScanEntity(row.Scan)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list entities: %w", err)
@@ -208,11 +208,11 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 	return all, nil
 }
 
-// RegisteredParams returns the params that the entities are registered with, in their
+// EntityParams returns the params that the entities are registered with, in their
 // order; nil where there are none.
-func (s *Store) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(of))
-	err := each(ctx, s.pool, selectParams, of, func(found *map[string]string, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectParams, of, func(found *map[string]string, scan func(...any) error) error {
 		var text []byte
 		if err := scan(&text); err != nil {
 			return err
@@ -234,7 +234,7 @@ func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n
 }
 
 func (s *Store) count(ctx context.Context, filter store.EntityFilter, most float64) (n int64, exact bool, err error) {
-	from, args := filter.From()
+	from, args := filter.FromWhere()
 	var text []byte
 	if err := s.pool.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT 1"+from, args...).Scan(&text); err != nil {
 		return 0, false, fmt.Errorf("count entities: %w", err)

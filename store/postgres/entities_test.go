@@ -32,9 +32,11 @@ func TestASchedulerWhoseSessionEndsLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	move := func(store.Candidate) store.Move { return store.Move{Due: time.UnixMicro(1 << 50), Ask: true} }
+	move := func(store.Candidate) store.Decision {
+		return store.Decision{Due: time.UnixMicro(1 << 50), Enqueue: true}
+	}
 	calls := 0
-	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, nil, func(c store.Candidate) store.Move {
+	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, nil, func(c store.Candidate) store.Decision {
 		if calls++; calls == 5 {
 			if _, err := s.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND state = 'idle in transaction'`); err != nil {
@@ -55,7 +57,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 			t.Errorf("%s moved from %v to %v", after[i].Entity, before[i].Due, after[i].Due)
 		}
 	}
-	if _, found, err := s.AbandonedClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
+	if _, found, err := s.TakeOverClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
 		t.Error(found, err)
 	}
 	asked := 0
@@ -64,7 +66,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 		if err != nil {
 			t.Fatal(err)
 		}
-		if asked += len(c.Asks); asked >= 98 {
+		if asked += len(c.Requests); asked >= 98 {
 			break
 		}
 	}

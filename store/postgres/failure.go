@@ -29,10 +29,10 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM update_status u WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key LIMIT 1) u`
 
-	// claimDue returns the rows as they were. Those that another instance is
+	// claimDueRetries returns the rows as they were. Those that another instance is
 	// claiming at the moment are passed over.
-	claimDue = `WITH due AS (
-` + store.SelectDue + `
+	claimDueRetries = `WITH due AS (
+` + store.SelectDueRetries + `
 FOR UPDATE SKIP LOCKED
 ), claimed AS (
 	UPDATE update_status u SET next_retry_at = $4 FROM due
@@ -48,7 +48,7 @@ func (s *Store) Statuses(ctx context.Context, of []schemas.Entity) ([]store.Stat
 	for i, e := range of {
 		statuses[i].Entity = e
 	}
-	err := each(ctx, s.pool, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
 		return found.ScanStatus(scan)
 	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {
@@ -57,10 +57,10 @@ func (s *Store) Statuses(ctx context.Context, of []schemas.Entity) ([]store.Stat
 	return statuses, nil
 }
 
-// Fail writes a status and, unless it is nil, a letter, both or neither and in
+// WriteFailure writes a status and, unless it is nil, a letter, both or neither and in
 // one round trip. It may be repeated. A status is passed over if a later fetch
 // has stored its success or its failure; an empty State writes the letter alone.
-func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Letter) error {
+func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
 	e := status.Entity
 	var b pgx.Batch // its statements are one transaction, and each sees what was committed before it
 	if status.State != "" {
@@ -73,20 +73,20 @@ func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Let
 		b.Queue(unlockState, e.Source, e.Facet, e.Key)
 	}
 	if letter != nil {
-		b.Queue(store.InsertLetter, letter.LetterArgs()...)
+		b.Queue(store.InsertDeadLetter, letter.InsertArgs()...)
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("write the failure of %s: %w", e, marked(err))
+		return fmt.Errorf("write the failure of %s: %w", e, classifyError(err))
 	}
 	return nil
 }
 
-// Due claims retries that are due, earliest first, limit of them at most, until
+// ClaimRetries claims retries that are due, earliest first, limit of them at most, until
 // now and the lease: a claimed one that is neither stored nor fails again by
 // then is due again. Any number of instances may claim at once.
-func (s *Store) Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
+func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
 	until := now.Add(lease).UnixMicro()
-	rows, err := s.pool.Query(ctx, claimDue, source, now.UnixMicro(), limit, until)
+	rows, err := s.pool.Query(ctx, claimDueRetries, source, now.UnixMicro(), limit, until)
 	if err != nil {
 		return nil, fmt.Errorf("claim retries of %s: %w", source, err)
 	}
@@ -101,10 +101,10 @@ func (s *Store) Due(ctx context.Context, source string, now time.Time, lease tim
 	return due, nil
 }
 
-// NextDue returns when the source's next retry is due; zero if there is none.
-func (s *Store) NextDue(ctx context.Context, source string) (time.Time, error) {
+// NextRetryTime returns when the source's next retry is due; zero if there is none.
+func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
-	err := s.pool.QueryRow(ctx, store.SelectNextDue, source).Scan(&us)
+	err := s.pool.QueryRow(ctx, store.SelectNextRetryTime, source).Scan(&us)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, nil
 	}

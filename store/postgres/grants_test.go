@@ -85,36 +85,36 @@ func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	return r.worker.Write(ctx, writes)
 }
 
-func (r byRole) Fail(ctx context.Context, status store.Status, letter *store.Letter) error {
-	return r.worker.Fail(ctx, status, letter)
+func (r byRole) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
+	return r.worker.WriteFailure(ctx, status, letter)
 }
 
-func (r byRole) Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
-	return r.worker.Due(ctx, source, now, lease, limit)
+func (r byRole) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
+	return r.worker.ClaimRetries(ctx, source, now, lease, limit)
 }
 
-func (r byRole) NextDue(ctx context.Context, source string) (time.Time, error) {
-	return r.worker.NextDue(ctx, source)
+func (r byRole) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
+	return r.worker.NextRetryTime(ctx, source)
 }
 
-func (r byRole) ClaimEffects(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.Effect, error) {
-	return r.worker.ClaimEffects(ctx, source, now, lease, most)
+func (r byRole) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error) {
+	return r.worker.ClaimOutboxEvents(ctx, source, now, lease, most)
 }
 
-func (r byRole) NextEffect(ctx context.Context, source string) (time.Time, error) {
-	return r.worker.NextEffect(ctx, source)
+func (r byRole) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
+	return r.worker.NextOutboxTime(ctx, source)
 }
 
-func (r byRole) ToldEffects(ctx context.Context, ids []int64) error {
-	return r.worker.ToldEffects(ctx, ids)
+func (r byRole) MarkChangesPublished(ctx context.Context, ids []int64) error {
+	return r.worker.MarkChangesPublished(ctx, ids)
 }
 
-func (r byRole) FinishEffects(ctx context.Context, ids []int64) error {
-	return r.worker.FinishEffects(ctx, ids)
+func (r byRole) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
+	return r.worker.DeleteOutboxEvents(ctx, ids)
 }
 
-func (r byRole) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	return r.worker.RegisteredParams(ctx, of)
+func (r byRole) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	return r.worker.EntityParams(ctx, of)
 }
 
 func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
@@ -122,7 +122,7 @@ func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usag
 }
 
 func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
-	content func(facet string) bool, decide func(store.Candidate) store.Move,
+	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
 	return r.scheduler.ClaimEntities(ctx, source, now, most, lease, content, decide)
 }
@@ -146,12 +146,12 @@ func (r byRole) RenewClaim(ctx context.Context, id string, until time.Time) (boo
 	return r.scheduler.RenewClaim(ctx, id, until)
 }
 
-func (r byRole) AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
-	return r.scheduler.AbandonedClaim(ctx, source, now, lease)
+func (r byRole) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+	return r.scheduler.TakeOverClaim(ctx, source, now, lease)
 }
 
-func (r byRole) NextDueEntity(ctx context.Context, source string) (time.Time, error) {
-	return r.scheduler.NextDueEntity(ctx, source)
+func (r byRole) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
+	return r.scheduler.NextEntityTime(ctx, source)
 }
 
 func (r byRole) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (bool, error) {
@@ -179,7 +179,7 @@ func TestGrants_LetEachRoleReadWhatAllRead(t *testing.T) {
 		_, states := s.States(t.Context(), e)
 		_, setting := s.Setting(t.Context(), "s")
 		_, used := s.Used(t.Context(), "s", "p")
-		_, job := s.NextJob(t.Context(), nil)
+		_, job := s.NextLeaseEnd(t.Context(), nil)
 		if err := errors.Join(statuses, states, setting, used, job); err != nil {
 			t.Errorf("%s: got %v, want no error", role, err)
 		}
@@ -196,7 +196,7 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 		_, trail := s.pool.Exec(t.Context(), `DELETE FROM audit`)
 		for what, err := range map[string]error{
 			"read the keys": read, "insert a key": insert, "add a key": s.AddKey(t.Context(), key, entry), "delete the audit": trail,
-			"revoke a key": s.RevokeKey(t.Context(), key.ID, "worker", time.Unix(2, 0), entry), "write the audit": s.Noted(t.Context(), entry),
+			"revoke a key": s.RevokeKey(t.Context(), key.ID, "worker", time.Unix(2, 0), entry), "write the audit": s.WriteAudit(t.Context(), entry),
 		} {
 			if denied, ok := errors.AsType[*pgconn.PgError](err); !ok || denied.Code != "42501" {
 				t.Errorf("%s: %s: got %v, want permission denied (42501)", role, what, err)

@@ -39,7 +39,7 @@ func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
 	t.Helper()
 	var begin pgx.TxOptions
 	if strings.Contains(options, "byIndex") {
-		begin = byIndex
+		begin = indexOnly
 	}
 	tx, err := s.pool.BeginTx(t.Context(), begin)
 	if err != nil {
@@ -59,7 +59,7 @@ func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
 }
 
 // keysOf are the arrays of some hundred entities.
-func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Moves) {
+func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Decisions) {
 	t.Helper()
 	page, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
 	if err != nil {
@@ -69,9 +69,9 @@ func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Moves) {
 	var candidates []store.Candidate
 	for _, r := range page {
 		of.add(r.Entity)
-		candidates = append(candidates, store.Candidate{Registered: r})
+		candidates = append(candidates, store.Candidate{RegisteredEntity: r})
 	}
-	return of, c.Decide(candidates, func(c store.Candidate) store.Move { return store.Move{Due: c.Due, History: c.History} })
+	return of, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
 }
 
 // TestNothingThatRunsRegularlyReadsAWholeTable looks at how each statement of scheduling
@@ -82,7 +82,7 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	for _, sql := range []string{
 		`INSERT INTO schedule_claims SELECT n::text, 's', n, n, '[]' FROM generate_series(1, 5000) n`,
 		`INSERT INTO schedule_state SELECT n::text, 1, 1 FROM generate_series(1, 5000) n`,
-		`INSERT INTO effects (source, facet, key, version, at, before, after, tell, triggers, due_at)
+		`INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at)
 			SELECT 's', 'f', n::text, 1, n, '', '', true, '[]', n FROM generate_series(1, 20000) n`,
 		`INSERT INTO retention_walks SELECT n::text, 'f', '' FROM generate_series(1, 5000) n`,
 		`ANALYSE`,
@@ -110,14 +110,14 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	}
 	tier, enabled := store.Hot, true
 	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
-		ListEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
+		SelectEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
 	statements := []struct {
 		name, options, sql, index string
 		args                      []any
 	}{
-		{"due", "byIndex", lockDueEntities, "entities_due", []any{"s", 3_000_000, 1000}},
-		{"all due", "byIndex", lockDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
-		{"none due", "byIndex", lockDueEntities, "entities_due", []any{"s", -1, 1000}},
+		{"due", "byIndex", claimDueEntities, "entities_due", []any{"s", 3_000_000, 1000}},
+		{"all due", "byIndex", claimDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
+		{"none due", "byIndex", claimDueEntities, "entities_due", []any{"s", -1, 1000}},
 		{"due later", "byIndex", store.SelectEntitiesDueAfter, "entities_due", []any{"s", 3_000_000, 1000}},
 		{"bring forward", "COSTS", store.BringForward, "entities_pkey", []any{"s", "f", "key-000000007", 5}},
 		{"states", "COSTS", selectStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
@@ -127,19 +127,19 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
 		}},
 		{"absent", "byIndex", absent, "snapshot_payload_", []any{of.sources, of.facets, of.keys, c.versions, c.checked, c.visibilities, c.manuals}},
-		{"end failures", "byIndex", endFailures, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
+		{"end failures", "byIndex", deleteStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
 		{"lock states", "byIndex", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"hashes", "byIndex", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
-		{"keep effects", "byIndex", insertEffects, "Insert on effects", []any{
+		{"keep effects", "byIndex", insertOutboxEvents, "Insert on effects", []any{
 			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
 		}},
-		{"effects", "byIndex", claimEffects, "effects_due", []any{"s", 20_000, 1000, 30_000}},
-		{"no effects", "byIndex", claimEffects, "effects_due", []any{"s", -1, 1000, 30_000}},
-		{"next effect", "COSTS", store.SelectNextEffect, "effects_due", []any{"s"}},
-		{"finish effects", "byIndex", deleteEffects, "effects_pkey", []any{ids}},
-		{"move", "byIndex", moveEntities, "entities_pkey", moves.Columns("s")},
+		{"effects", "byIndex", claimOutboxEvents, "outbox_due", []any{"s", 20_000, 1000, 30_000}},
+		{"no effects", "byIndex", claimOutboxEvents, "outbox_due", []any{"s", -1, 1000, 30_000}},
+		{"next effect", "COSTS", store.SelectNextOutboxTime, "outbox_due", []any{"s"}},
+		{"finish effects", "byIndex", deleteOutboxEvents, "outbox_pkey", []any{ids}},
+		{"move", "byIndex", updateEntities, "entities_pkey", moves.Columns("s")},
 		{"next due", "COSTS", store.SelectNextDueEntity, "entities_due", []any{"s"}},
-		{"abandoned", "COSTS", takeOver, "schedule_claims_until", []any{"s", 1000, "x", 1}},
+		{"abandoned", "COSTS", takeOverClaim, "schedule_claims_until", []any{"s", 1000, "x", 1}},
 		{"renew", "COSTS", store.RenewClaim, "schedule_claims_pkey", []any{"7", 1}},
 		{"finish", "COSTS", store.DeleteClaim, "schedule_claims_pkey", []any{"7"}},
 		{"register", "COSTS", registerEntities, "entities_pkey", rows},
@@ -149,13 +149,13 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 		{"delete state", "COSTS", store.DeleteState, "snapshot_state_", []any{"s", "f", "key-000000007"}},
 		{"delete status", "COSTS", store.DeleteStatus, "update_status_pkey", []any{"s", "f", "key-000000007"}},
 		{"list", "COSTS", list, "entities_pkey", listArgs},
-		{"due tiers", "COSTS", store.SelectDueTiers, "entities_due", []any{"s", 1 << 50, 2000}},
+		{"due tiers", "COSTS", store.SelectTierBacklogs, "entities_due", []any{"s", 1 << 50, 2000}},
 		{"due retries", "COSTS", store.SelectRetryBacklog, "update_status_due", []any{"s", 1 << 50, 2000}},
-		{"due effects", "COSTS", store.SelectEffectBacklog, "effects_due", []any{"s", 1 << 50, 2000}},
+		{"due effects", "COSTS", store.SelectOutboxBacklog, "outbox_due", []any{"s", 1 << 50, 2000}},
 		{"price", "COSTS", store.SelectPrice, "schedule_state_pkey", []any{"7"}},
 		{"set price", "COSTS", store.SetPrice, "schedule_state_pkey", []any{"7", 1.5, 5, 4}},
-		{"walk", "byIndex", lockWalk, "retention_walks_pkey", []any{"7", "f"}},
-		{"move walk", "byIndex", store.MoveWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
+		{"walk", "byIndex", lockRetentionWalk, "retention_walks_pkey", []any{"7", "f"}},
+		{"move walk", "byIndex", store.UpdateRetentionWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
 		{"expired", "byIndex", store.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5, 1000}},
 		{"delete expired", "byIndex", store.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5}},
 		{"delete payload", "byIndex", store.DeleteOrphan, "snapshot_", []any{"s", "f", "key-000010000"}},
@@ -187,20 +187,20 @@ func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
 	}
 	defer s.Close()
 	const entities, rounds = 600, 40
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	for i := range entities {
 		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)}
-		all = append(all, store.Registered{Entity: e, Pinned: true, Enabled: true, Due: time.UnixMicro(1)})
+		all = append(all, store.RegisteredEntity{Entity: e, Pinned: true, Enabled: true, Due: time.UnixMicro(1)})
 	}
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
 	for round := range rounds { // one in twenty is read and one in twenty moves to another tier
-		var moved []store.Registered
-		var reads []store.Reads
+		var moved []store.RegisteredEntity
+		var reads []store.EntityReads
 		for i, r := range all {
 			if i%20 == round%20 {
-				reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: time.UnixMicro(9)})
+				reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: time.UnixMicro(9)})
 			}
 			if i%20 == (round+7)%20 {
 				r.Tier = store.Tier(1 + round/20)
@@ -242,7 +242,7 @@ func TestNoBatchReadsAWholeTable(t *testing.T) {
 	}
 	defer s.Close()
 	fillEntities(t, s, 20_000)
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO effects (source, facet, key, version, at, before, after, tell, triggers, due_at)
+	if _, err := s.pool.Exec(t.Context(), `INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at)
 		SELECT 's', 'f', n::text, 1, n, '', '', true, '[]', n FROM generate_series(1, 5000) n`); err != nil {
 		t.Fatal(err)
 	}
@@ -262,15 +262,15 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 		t.Fatal(err)
 	}
 	var of []schemas.Entity
-	var reads []store.Reads
+	var reads []store.EntityReads
 	var writes []store.Write
 	for _, r := range all {
 		of = append(of, r.Entity)
-		reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: r.Due})
+		reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: r.Due})
 		writes = append(writes, store.Write{
 			Entity: r.Entity, Version: 5, CheckedAt: time.UnixMicro(5),
 			Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
-			Effects: store.Effects{Tell: true},
+			Outbox:  store.OutboxEvents{PublishChange: true},
 		})
 	}
 	for name, do := range map[string]func() error{
@@ -282,7 +282,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 		},
 		"write": func() error { _, err := s.Write(t.Context(), writes); return err },
 		"effects": func() error {
-			claimed, err := s.ClaimEffects(t.Context(), "s", time.UnixMicro(1<<50), time.Minute, 500)
+			claimed, err := s.ClaimOutboxEvents(t.Context(), "s", time.UnixMicro(1<<50), time.Minute, 500)
 			if err != nil {
 				return err
 			}
@@ -290,19 +290,19 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 			for _, e := range claimed {
 				ids = append(ids, e.ID)
 			}
-			return s.FinishEffects(t.Context(), ids)
+			return s.DeleteOutboxEvents(t.Context(), ids)
 		},
-		"next effect": func() error { _, err := s.NextEffect(t.Context(), "s"); return err },
+		"next effect": func() error { _, err := s.NextOutboxTime(t.Context(), "s"); return err },
 		"states":      func() error { _, err := s.States(t.Context(), of); return err },
 		"statuses":    func() error { _, err := s.Statuses(t.Context(), of); return err },
-		"next":        func() error { _, err := s.NextDueEntity(t.Context(), "s"); return err },
+		"next":        func() error { _, err := s.NextEntityTime(t.Context(), "s"); return err },
 		"expired": func() error {
 			_, _, err := s.DeleteExpired(t.Context(), "s", "f", time.UnixMicro(0), time.UnixMicro(0), 1000)
 			return err
 		},
 		"claim": func() error {
-			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, nil, func(c store.Candidate) store.Move {
-				return store.Move{Due: c.Due, Ask: true}
+			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, nil, func(c store.Candidate) store.Decision {
+				return store.Decision{Due: c.Due, Enqueue: true}
 			})
 			return err
 		},

@@ -63,13 +63,13 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 }
 
 const (
-	// ofEntities looks each up by its key, whatever the planner thinks: it counts all
+	// joinEntities looks each up by its key, whatever the planner thinks: it counts all
 	// partitions for each, and would rather read the whole table for some hundreds.
-	ofEntities = `
+	joinEntities = `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
-	selectStates    = `SELECT i.n, ` + store.StateColumns + ofEntities
-	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, p.payload` + ofEntities + `
+	selectStates    = `SELECT i.n, ` + store.StateColumns + joinEntities
+	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, p.payload` + joinEntities + `
 LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
 	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
 )
@@ -81,7 +81,7 @@ func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapsh
 	for i, e := range of {
 		snapshots[i].Entity = e
 	}
-	err := each(ctx, s.pool, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
 		found.Entity = of[i]
@@ -100,7 +100,7 @@ func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State,
 	for i, e := range of {
 		states[i].Entity = e
 	}
-	err := each(ctx, s.pool, selectStates, of, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectStates, of, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = of[i]
@@ -112,11 +112,11 @@ func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State,
 	return states, nil
 }
 
-// byIndex begins a transaction in which the planner has no choice but an index, in the
+// indexOnly begins a transaction in which the planner has no choice but an index, in the
 // same round trip. What it knows of due times is always old; it counts each partition for
 // each key; and so it would rather read a table of a million rows whole than look up some
 // hundreds of them, and lock and sort more than is wanted.
-var byIndex = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
+var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 
 // querier is the pool, or a transaction.
@@ -124,9 +124,9 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// each runs a query whose first column is an entity's place among those asked for,
+// forEachEntity runs a query whose first column is an entity's place among those asked for,
 // counted from 1, and hands on what was scanned from the others for that place.
-func each[T any](ctx context.Context, db querier, query string, of []schemas.Entity,
+func forEachEntity[T any](ctx context.Context, db querier, query string, of []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {
 	var a entities
@@ -188,7 +188,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("delete all of %s: %w", e, marked(err))
+		return false, fmt.Errorf("delete all of %s: %w", e, classifyError(err))
 	}
 	return was, nil
 }

@@ -192,7 +192,7 @@ func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
 	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {
 		t.Errorf("%+v, %v", got.State, err)
 	}
-	if err := s.Noted(t.Context(), entry); err == nil {
+	if err := s.WriteAudit(t.Context(), entry); err == nil {
 		t.Error("what is not JSON was noted")
 	}
 }
@@ -235,8 +235,8 @@ SELECT 's', 'f', n::text, CASE WHEN n % 3 = 0 THEN 'FAILED' ELSE 'RETRYING' END,
 		t.Fatal(err)
 	}
 	for sql, args := range map[string][]any{
-		claimDue:            {"s", 20000, 100, 30000},
-		store.SelectNextDue: {"s"},
+		claimDueRetries:           {"s", 20000, 100, 30000},
+		store.SelectNextRetryTime: {"s"},
 	} {
 		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, args...)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-const lockWalk = store.SelectWalk + ` FOR UPDATE SKIP LOCKED`
+const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
 // DeleteExpired deletes snapshots of a facet that were fetched before a time, and
 // absences looked at before another. When a snapshot was fetched can't be indexed, since each
@@ -26,7 +26,7 @@ const lockWalk = store.SelectWalk + ` FOR UPDATE SKIP LOCKED`
 // retention.
 func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, most, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return expired(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
+		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
 		// The state first, as a Write does: two in the other order wait in a circle.
 		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), absence.UnixMicro()).Exec(count)
@@ -37,8 +37,8 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content
 // DeleteOldStatuses deletes the statuses of a facet's entities of which nothing is stored and
 // that failed last before a time, in the same way: most are looked at in one call.
 func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet+store.StatusWalk, most, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return expired(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
+	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, most, func(tx pgx.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
 		b.Queue(store.DeleteOldStatus, source, facet, key, before.UnixMicro()).Exec(count)
 	})
@@ -52,12 +52,12 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 ) (deleted int, done bool, err error) {
 	// A transaction of its own: a row that another has inserted and not committed can't be
 	// passed over.
-	if _, err := s.pool.Exec(ctx, store.InsertWalk, source, name); err != nil {
-		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, marked(err))
+	if _, err := s.pool.Exec(ctx, store.InsertRetentionWalk, source, name); err != nil {
+		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, classifyError(err))
 	}
-	err = pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		var after string
-		if err := tx.QueryRow(ctx, lockWalk, source, name).Scan(&after); err != nil {
+		if err := tx.QueryRow(ctx, lockRetentionWalk, source, name).Scan(&after); err != nil {
 			return err
 		}
 		looked, last, keys, err := look(tx, after)
@@ -74,21 +74,21 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 				return nil
 			})
 		}
-		b.Queue(store.MoveWalk, source, name, last)
+		b.Queue(store.UpdateRetentionWalk, source, name, last)
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, marked(err))
+		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, classifyError(err))
 	}
 	return deleted, done, nil
 }
 
-// expired looks at the next rows behind a key, and returns how many it looked at, the last
+// selectExpiredKeys looks at the next rows behind a key, and returns how many it looked at, the last
 // one's key, and the keys of the rows that are kept too long.
-func expired(ctx context.Context, tx pgx.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
+func selectExpiredKeys(ctx context.Context, tx pgx.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
 		return 0, "", nil, err

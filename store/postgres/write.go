@@ -14,7 +14,7 @@ import (
 )
 
 // Four constant statements, whatever the size of the batch; where something may have
-// changed that has effects, three more (effects.go). The touch comes
+// changed that has effects, three more (outbox.go). The touch comes
 // first and is a plain UPDATE of the narrow table: one INSERT … ON CONFLICT over
 // everything rewrote the payload of unchanged entities too, with results that
 // looked right.
@@ -54,7 +54,7 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	// absent deletes the payload of content that it ends (store.EndOther). One that was
+	// absent deletes the payload of content that it ends (store.ResetOtherVisibility). One that was
 	// committed while this waited for its state is not seen, and remains without anything
 	// that points to it until the entity's next content or its end.
 	absent = `WITH state AS (
@@ -63,7 +63,7 @@ SELECT source, facet, key, changed FROM state`
 	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility, manual
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[]) AS i (source, facet, key, version, checked_at, visibility, manual)
 	ON CONFLICT (source, facet, key) DO UPDATE
-	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.EndOther + `
+	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.ResetOtherVisibility + `
 	WHERE excluded.version >= s.version
 	RETURNING s.source, s.facet, s.key, s.encoding
 ), payload AS (
@@ -72,48 +72,48 @@ SELECT source, facet, key, changed FROM state`
 )
 SELECT source, facet, key FROM state`
 
-	// endFailures comes last, as a statement of its own: what it sees was committed
+	// deleteStatuses comes last, as a statement of its own: what it sees was committed
 	// before it begins, so also by a Fail that one of the others waited for. The
 	// table is nearly empty, and so is what this costs.
-	endFailures = `DELETE FROM update_status u
+	deleteStatuses = `DELETE FROM update_status u
 USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, version)
-WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.number <= i.version`
+WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version <= i.version`
 )
 
 // Write writes the results of fetches in one transaction, and returns what
 // became of each, in their order. An error means that nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
-	err := pgx.BeginTxFunc(ctx, s.pool, byIndex, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		clear(b.Results)
-		if err := touchAll(ctx, tx, b); err != nil {
+		if err := touchUnchanged(ctx, tx, b); err != nil {
 			return err
 		}
-		before, err := replaced(ctx, tx, b)
+		before, err := lockReplaced(ctx, tx, b)
 		if err != nil {
 			return err
 		}
-		if err := upsertRest(ctx, tx, b); err != nil {
+		if err := upsertChanged(ctx, tx, b); err != nil {
 			return err
 		}
-		if err := keepEffects(ctx, tx, b, before); err != nil {
+		if err := writeOutboxEvents(ctx, tx, b, before); err != nil {
 			return err
 		}
 		if err := recordAbsences(ctx, tx, b); err != nil {
 			return err
 		}
-		return endStored(ctx, tx, b)
+		return deleteEndedStatuses(ctx, tx, b)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), marked(err))
+		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), classifyError(err))
 	}
 	return b.InOrder()
 }
 
-// marked marks the errors that tell what to do by their SQLSTATE: those that lie in
+// classifyError marks the errors that tell what to do by their SQLSTATE: those that lie in
 // the data (22, data exception; 23, integrity violation), and those of a
 // transaction that met another (40001, serialisation failure; 40P01, deadlock).
-func marked(err error) error {
+func classifyError(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case !ok:
@@ -147,8 +147,8 @@ func (c *columns) add(w store.Write) {
 	c.visibilities, c.manuals = append(c.visibilities, w.Visibility), append(c.manuals, w.Manual)
 }
 
-// returned runs a statement that returns entities, and a flag if flag is set.
-func returned(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
+// execReturning runs a statement that returns entities, and a flag if flag is set.
+func execReturning(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func returned(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag b
 	return err
 }
 
-func touchAll(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
 	for _, w := range b.Writes {
 		if w.Kind != store.Absence {
@@ -178,13 +178,13 @@ func touchAll(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return returned(ctx, tx, b, func(bool) store.Result { return store.Touched }, false, touch,
+	return execReturning(ctx, tx, b, func(bool) store.Result { return store.Touched }, false, touch,
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals)
 }
 
-// upsertRest stores what the touch did not find unchanged. Only here is a
+// upsertChanged stores what the touch did not find unchanged. Only here is a
 // payload encoded, sent and written.
-func upsertRest(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
 	var encodings []string
 	var sizes []int
@@ -194,7 +194,7 @@ func upsertRest(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 			continue
 		}
 		if w.Kind == store.NotModified {
-			b.Results[i] = store.Lost
+			b.Results[i] = store.BaseMissing
 			continue
 		}
 		p, err := w.Payload()
@@ -203,12 +203,12 @@ func upsertRest(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Refused // unless it is returned
+		b.Results[i] = store.Superseded // unless it is returned
 	}
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return returned(ctx, tx, b, func(changed bool) store.Result {
+	return execReturning(ctx, tx, b, func(changed bool) store.Result {
 		if changed {
 			return store.Changed
 		}
@@ -221,18 +221,18 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Refused // unless it is returned
+			b.Results[i] = store.Superseded // unless it is returned
 		}
 	}
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return returned(ctx, tx, b, func(bool) store.Result { return store.Absented }, false, absent,
+	return execReturning(ctx, tx, b, func(bool) store.Result { return store.AbsenceStored }, false, absent,
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals)
 }
 
-// endStored deletes the status of every entity of which something was stored.
-func endStored(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+// deleteEndedStatuses deletes the status of every entity of which something was stored.
+func deleteEndedStatuses(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
 	for i, w := range b.Writes {
 		if b.Results[i].Stored() {
@@ -242,6 +242,6 @@ func endStored(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	if len(c.versions) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, endFailures, c.sources, c.facets, c.keys, c.versions)
+	_, err := tx.Exec(ctx, deleteStatuses, c.sources, c.facets, c.keys, c.versions)
 	return err
 }

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	moveEntity = `UPDATE entities
+	updateEntity = `UPDATE entities
 SET tier = $4, due_at = $5, claimed_at = $6, updated_at = $7, changes = $8, watched = $9, reads = $10, read_at = $11
 WHERE source = $1 AND facet = $2 AND key = $3`
 
 	selectPayload = `SELECT payload FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
 
-	takeOver = `UPDATE schedule_claims SET id = $3, until = $4
-WHERE id = (` + store.SelectAbandoned + `)
+	takeOverClaim = `UPDATE schedule_claims SET id = $3, until = $4
+WHERE id = (` + store.SelectExpiredClaim + `)
 RETURNING claimed_at, entries`
 )
 
@@ -29,7 +29,7 @@ RETURNING claimed_at, entries`
 // is none, and no ID, if nothing is. Payloads are read of the facets that content reports;
 // nil: of none. All of it is committed together.
 func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
-	content func(facet string) bool, decide func(store.Candidate) store.Move,
+	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
@@ -39,11 +39,11 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 		}
 		moves := claim.Decide(candidates, decide)
 		for n := range candidates {
-			if _, err := tx.ExecContext(ctx, moveEntity, moves.Row(source, n)...); err != nil {
+			if _, err := tx.ExecContext(ctx, updateEntity, moves.Row(source, n)...); err != nil {
 				return err
 			}
 		}
-		if len(claim.Asks) == 0 {
+		if len(claim.Requests) == 0 {
 			return nil
 		}
 		args, err := claim.ClaimArgs(now.Add(lease))
@@ -56,7 +56,7 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	if err != nil {
 		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, err)
 	}
-	if len(claim.Asks) == 0 {
+	if len(claim.Requests) == 0 {
 		claim.ID = ""
 	}
 	return claim, nil
@@ -78,7 +78,7 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 
 // candidates runs a query of registered entities, and reads state and status of each.
 func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
-	due, err := registered(ctx, tx, query, args...)
+	due, err := selectEntities(ctx, tx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func candidates(ctx context.Context, tx *sql.Tx, query string, content func(face
 	for i, r := range due {
 		c := &found[i]
 		e := r.Entity
-		c.Registered, c.State.Entity, c.Status.Entity = r, e, e
+		c.RegisteredEntity, c.State.Entity, c.Status.Entity = r, e, e
 		err := c.State.ScanState(tx.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read %s: %w", e, err)
@@ -117,17 +117,17 @@ func (s *Store) FinishClaim(ctx context.Context, id string) error {
 // RenewClaim keeps a claim for longer; false if it is not held any more, and what is
 // left of it is another's.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
-	if held, err = wrote(s.db.ExecContext(ctx, store.RenewClaim, id, until.UnixMicro())); err != nil {
+	if held, err = wroteRow(s.db.ExecContext(ctx, store.RenewClaim, id, until.UnixMicro())); err != nil {
 		return false, fmt.Errorf("renew the claim %s: %w", id, err)
 	}
 	return held, nil
 }
 
-// AbandonedClaim takes over the claim of a source whose lease has been over for longest,
+// TakeOverClaim takes over the claim of a source whose lease has been over for longest,
 // for another lease and under another ID; false if there is none. One caller gets it.
-func (s *Store) AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
-	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOver, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
+	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.Claim{}, false, nil
 	}
@@ -137,8 +137,8 @@ func (s *Store) AbandonedClaim(ctx context.Context, source string, now time.Time
 	return claim, true, nil
 }
 
-// NextDueEntity returns when the source's next entity is due; zero if there is none.
-func (s *Store) NextDueEntity(ctx context.Context, source string) (time.Time, error) {
+// NextEntityTime returns when the source's next entity is due; zero if there is none.
+func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextDueEntity, source).Scan(&us)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -166,15 +166,15 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 // SetPrice writes the price unless one was set less than every before at; of those who
 // set it at once one does.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error) {
-	set, err = wrote(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-every).UnixMicro()))
+	set, err = wroteRow(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-every).UnixMicro()))
 	if err != nil {
 		return false, fmt.Errorf("write the price of %s: %w", source, err)
 	}
 	return set, nil
 }
 
-// wrote reports whether a statement wrote a row.
-func wrote(result sql.Result, err error) (bool, error) {
+// wroteRow reports whether a statement wrote a row.
+func wroteRow(result sql.Result, err error) (bool, error) {
 	if err != nil {
 		return false, err
 	}

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	insertEntity   = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
-	registerEntity = insertEntity + store.OrReplace
-	countReads     = insertEntity + store.OrCount
-	hasEntity      = `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`
-	entityBatch    = 5000
+	insertEntity       = store.InsertEntity + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
+	registerEntity     = insertEntity + store.OnConflictReplace
+	countReads         = insertEntity + store.OnConflictCountReads
+	selectEntityExists = `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`
+	entityBatch        = 5000
 )
 
 // RegisterEntities registers entities, and returns how many were unknown. Of those that
 // are there params, pinned and enabled are replaced, and the tier if it is pinned; their
 // history and due time remain. All are registered or none.
-func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error) {
+func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, r := range store.SortRegistered(all) {
+		for _, r := range store.SortRegisteredEntities(all) {
 			var known bool
-			if err := tx.QueryRowContext(ctx, hasEntity, r.Entity.Source, r.Entity.Facet, r.Entity.Key).Scan(&known); err != nil {
+			if err := tx.QueryRowContext(ctx, selectEntityExists, r.Entity.Source, r.Entity.Facet, r.Entity.Key).Scan(&known); err != nil {
 				return err
 			}
 			if !known {
@@ -46,12 +46,12 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.Registered) (a
 
 // ObserveReads adds reads to entities, and registers those that are unknown. When an
 // entity is due does not change.
-func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error {
+func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		sorted := store.SortReads(reads)
-		rising := store.NewRising(sorted, risen)
+		rising := store.NewCountedReads(sorted, risen)
 		for _, r := range sorted {
-			args, err := r.Registered().RegisteredArgs()
+			args, err := r.RegisteredEntity().InsertArgs()
 			if err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.Reads, risen sto
 				return err
 			}
 		}
-		return bringForward(ctx, tx, rising.Found)
+		return bringForward(ctx, tx, rising.RefreshNow)
 	})
 	if err != nil {
 		return fmt.Errorf("count reads of %d entities: %w", len(reads), err)
@@ -86,8 +86,8 @@ func bringForward(ctx context.Context, tx *sql.Tx, all []store.DueTime) error {
 	return nil
 }
 
-func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registered) error {
-	args, err := r.RegisteredArgs()
+func insert(ctx context.Context, tx *sql.Tx, statement string, r store.RegisteredEntity) error {
+	args, err := r.InsertArgs()
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 // many were not so already: all that the filter chooses or, if keys is not nil, those
 // of its source and facet. Each few thousand are a transaction of their own.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
-	n, err := filter.Switch(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
+	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
 	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, er
 func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, e := range store.SortEntities(of) {
-			did, err := wrote(tx.ExecContext(ctx, statement, append([]any{e.Source, e.Facet, e.Key}, args...)...))
+			did, err := wroteRow(tx.ExecContext(ctx, statement, append([]any{e.Source, e.Facet, e.Key}, args...)...))
 			if err != nil {
 				return err
 			}
@@ -148,28 +148,28 @@ func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement s
 
 // Entities returns registered entities that the filter chooses, in their order, those
 // behind an entity, limit of them at most.
-func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error) {
-	query, args := filter.ListEntities(after, limit)
-	all, err := registered(ctx, s.db, query, args...)
+func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
+	query, args := filter.SelectEntities(after, limit)
+	all, err := selectEntities(ctx, s.db, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list entities: %w", err)
 	}
 	return all, nil
 }
 
-// registered runs a query that returns registered entities.
-func registered(ctx context.Context, db interface {
+// selectEntities runs a query that returns registered entities.
+func selectEntities(ctx context.Context, db interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, query string, args ...any,
-) (all []store.Registered, err error) {
+) (all []store.RegisteredEntity, err error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		var r store.Registered
-		if err := r.ScanRegistered(rows.Scan); err != nil {
+		var r store.RegisteredEntity
+		if err := r.ScanEntity(rows.Scan); err != nil {
 			return nil, err
 		}
 		all = append(all, r)
@@ -177,9 +177,9 @@ func registered(ctx context.Context, db interface {
 	return all, rows.Err()
 }
 
-// RegisteredParams returns the params that the entities are registered with, in their
+// EntityParams returns the params that the entities are registered with, in their
 // order; nil where there are none.
-func (s *Store) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(of))
 	for i, e := range of {
 		var text []byte
@@ -196,7 +196,7 @@ func (s *Store) RegisteredParams(ctx context.Context, of []schemas.Entity) ([]ma
 
 // CountEntities returns how many the filter chooses, always exactly.
 func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
-	from, args := filter.From()
+	from, args := filter.FromWhere()
 	if err := s.db.QueryRowContext(ctx, "SELECT count(*)"+from, args...).Scan(&n); err != nil {
 		return 0, false, fmt.Errorf("count entities: %w", err)
 	}
@@ -206,7 +206,7 @@ func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n
 // DeleteEntity takes an entity off the schedule for good, and reports whether it was on
 // it. What is stored of it remains.
 func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
-	if was, err = wrote(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
+	if was, err = wroteRow(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
 		return false, fmt.Errorf("delete the entity %s: %w", e, err)
 	}
 	return was, nil
@@ -218,15 +218,15 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, e
 // the next begins anew. Statuses and dead letters remain.
 func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
-		return expired(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
+		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
 	}, store.DeleteState, store.DeletePayload)
 }
 
 // DeleteOldStatuses deletes the statuses of a facet's entities of which nothing is stored and
 // that failed last before a time, in the same way: most are looked at in one call.
 func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet+store.StatusWalk, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
-		return expired(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
+	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
 	}, store.DeleteStatus)
 }
 
@@ -236,11 +236,11 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 	look func(tx *sql.Tx, after string) (looked int, last string, keys []string, err error), ends ...string,
 ) (deleted int, done bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, store.InsertWalk, source, name); err != nil {
+		if _, err := tx.ExecContext(ctx, store.InsertRetentionWalk, source, name); err != nil {
 			return err
 		}
 		var after string
-		if err := tx.QueryRowContext(ctx, store.SelectWalk, source, name).Scan(&after); err != nil {
+		if err := tx.QueryRowContext(ctx, store.SelectRetentionWalk, source, name).Scan(&after); err != nil {
 			return err
 		}
 		looked, last, keys, err := look(tx, after)
@@ -258,7 +258,7 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 			}
 		}
 		deleted = len(keys)
-		_, err = tx.ExecContext(ctx, store.MoveWalk, source, name, last)
+		_, err = tx.ExecContext(ctx, store.UpdateRetentionWalk, source, name, last)
 		return err
 	})
 	if err != nil {
@@ -267,9 +267,9 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 	return deleted, done, nil
 }
 
-// expired looks at the next rows behind a key, and returns how many it looked at, the last
+// selectExpiredKeys looks at the next rows behind a key, and returns how many it looked at, the last
 // one's key, and the keys of the rows that are kept too long.
-func expired(ctx context.Context, tx *sql.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
+func selectExpiredKeys(ctx context.Context, tx *sql.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return 0, "", nil, err

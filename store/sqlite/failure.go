@@ -13,7 +13,7 @@ import (
 
 const (
 	selectStatus = `SELECT ` + store.StatusColumns + ` FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3`
-	claim        = `UPDATE update_status SET next_retry_at = $4 WHERE source = $1 AND facet = $2 AND key = $3`
+	claimRetry   = `UPDATE update_status SET next_retry_at = $4 WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
 // Statuses returns the statuses of the entities in their order; State is empty
@@ -30,10 +30,10 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 	return statuses, nil
 }
 
-// Fail writes a status and, unless it is nil, a letter, both or neither. It may
+// WriteFailure writes a status and, unless it is nil, a letter, both or neither. It may
 // be repeated. A status is passed over if a later fetch has stored its success
 // or its failure; an empty State writes the letter alone.
-func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Letter) error {
+func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if status.State != "" {
 			args, err := status.StatusArgs()
@@ -47,7 +47,7 @@ func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Let
 		if letter == nil {
 			return nil
 		}
-		_, err := tx.ExecContext(ctx, store.InsertLetter, letter.LetterArgs()...)
+		_, err := tx.ExecContext(ctx, store.InsertDeadLetter, letter.InsertArgs()...)
 		return err
 	})
 	if err != nil {
@@ -56,20 +56,20 @@ func (s *Store) Fail(ctx context.Context, status store.Status, letter *store.Let
 	return nil
 }
 
-// Due claims retries that are due, earliest first, limit of them at most, until
+// ClaimRetries claims retries that are due, earliest first, limit of them at most, until
 // now and the lease: a claimed one that is neither stored nor fails again by
 // then is due again.
-func (s *Store) Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
+func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
 	until := time.UnixMicro(now.Add(lease).UnixMicro()).UTC()
 	var due []store.Status
 	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
-		if due, err = dueNow(ctx, tx, source, now, limit); err != nil {
+		if due, err = dueRetries(ctx, tx, source, now, limit); err != nil {
 			return err
 		}
 		for i := range due {
 			due[i].Until = until
 			e := due[i].Entity
-			if _, err := tx.ExecContext(ctx, claim, e.Source, e.Facet, e.Key, until.UnixMicro()); err != nil {
+			if _, err := tx.ExecContext(ctx, claimRetry, e.Source, e.Facet, e.Key, until.UnixMicro()); err != nil {
 				return err
 			}
 		}
@@ -81,8 +81,8 @@ func (s *Store) Due(ctx context.Context, source string, now time.Time, lease tim
 	return due, nil
 }
 
-func dueNow(ctx context.Context, tx *sql.Tx, source string, now time.Time, limit int) (due []store.Status, err error) {
-	rows, err := tx.QueryContext(ctx, store.SelectDue, source, now.UnixMicro(), limit)
+func dueRetries(ctx context.Context, tx *sql.Tx, source string, now time.Time, limit int) (due []store.Status, err error) {
+	rows, err := tx.QueryContext(ctx, store.SelectDueRetries, source, now.UnixMicro(), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +97,10 @@ func dueNow(ctx context.Context, tx *sql.Tx, source string, now time.Time, limit
 	return due, rows.Err()
 }
 
-// NextDue returns when the source's next retry is due; zero if there is none.
-func (s *Store) NextDue(ctx context.Context, source string) (time.Time, error) {
+// NextRetryTime returns when the source's next retry is due; zero if there is none.
+func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
-	err := s.db.QueryRowContext(ctx, store.SelectNextDue, source).Scan(&us)
+	err := s.db.QueryRowContext(ctx, store.SelectNextRetryTime, source).Scan(&us)
 	if errors.Is(err, sql.ErrNoRows) {
 		return time.Time{}, nil
 	}

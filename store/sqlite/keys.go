@@ -28,7 +28,7 @@ func (s *Store) Keys(ctx context.Context, live bool) (all []store.APIKey, err er
 
 // AddKey writes a key and the entry that says who made it, both or neither.
 func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error {
-	err := s.audited(ctx, entry, store.ErrNoKey, store.InsertKey, key.KeyArgs()...)
+	err := s.execAudited(ctx, entry, store.ErrKeyNotFound, store.InsertKey, key.KeyArgs()...)
 	if err != nil {
 		return fmt.Errorf("write the API key %s: %w", key.ID, err)
 	}
@@ -36,9 +36,9 @@ func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditE
 }
 
 // RevokeKey revokes a key and writes the entry that says who did, both or
-// neither; store.ErrNoKey if there is none, or it is revoked.
+// neither; store.ErrKeyNotFound if there is none, or it is revoked.
 func (s *Store) RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error {
-	err := s.audited(ctx, entry, store.ErrNoKey, store.RevokeKey, id, at.UnixMicro(), by)
+	err := s.execAudited(ctx, entry, store.ErrKeyNotFound, store.RevokeKey, id, at.UnixMicro(), by)
 	if err != nil {
 		return fmt.Errorf("revoke the API key %s: %w", id, err)
 	}

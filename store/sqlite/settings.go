@@ -24,16 +24,16 @@ func (s *Store) Setting(ctx context.Context, source string) (store.Setting, erro
 // neither. Its revision must be the one above the stored one, or it is refused
 // with store.ErrConflict.
 func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
-	err := s.audited(ctx, entry, store.ErrConflict, setting.WriteSetting(), setting.SettingArgs()...)
+	err := s.execAudited(ctx, entry, store.ErrConflict, setting.WriteSetting(), setting.SettingArgs()...)
 	if err != nil {
 		return fmt.Errorf("write the settings of %s: %w", setting.Source, err)
 	}
 	return nil
 }
 
-// audited runs a statement that writes one row, and writes the entry that says who
+// execAudited runs a statement that writes one row, and writes the entry that says who
 // had it run, both or neither; refused is the error if it writes none.
-func (s *Store) audited(ctx context.Context, entry store.AuditEntry, refused error, statement string, args ...any) error {
+func (s *Store) execAudited(ctx context.Context, entry store.AuditEntry, refused error, statement string, args ...any) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, statement, args...)
 		if err != nil {
@@ -47,9 +47,9 @@ func (s *Store) audited(ctx context.Context, entry store.AuditEntry, refused err
 	})
 }
 
-// Noted writes an audit entry by itself, for an act on many rows that has no transaction of
+// WriteAudit writes an audit entry by itself, for an act on many rows that has no transaction of
 // its own.
-func (s *Store) Noted(ctx context.Context, entry store.AuditEntry) error {
+func (s *Store) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	if _, err := s.db.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...); err != nil {
 		return fmt.Errorf("write %s by %s into the audit: %w", entry.Action, entry.Actor, err)
 	}

@@ -151,7 +151,7 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, statement := range store.DeleteSnapshot {
-			deleted, err := wrote(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key))
+			deleted, err := wroteRow(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key))
 			if err != nil {
 				return err
 			}

@@ -70,11 +70,11 @@ func TestWhatIsDueIsFoundByItsIndex(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	for sql, args := range map[string][]any{
-		store.SelectDueEntities:   {"s", 1, 100},
-		store.SelectNextDueEntity: {"s"},
-		takeOver:                  {"s", 1, "id", 2},
-		dueEffects:                {"s", 1, 100},
-		store.SelectNextEffect:    {"s"},
+		store.SelectDueEntities:    {"s", 1, 100},
+		store.SelectNextDueEntity:  {"s"},
+		takeOverClaim:              {"s", 1, "id", 2},
+		selectDueOutboxEvents:      {"s", 1, 100},
+		store.SelectNextOutboxTime: {"s"},
 	} {
 		var id, parent, unused int
 		var step string
@@ -124,7 +124,7 @@ func TestTwoWhoWriteAFileWaitForEachOther(t *testing.T) {
 		wg.Go(func() {
 			for i := range 200 {
 				e := schemas.Entity{Source: "s", Facet: "f", Key: strconv.Itoa(i)}
-				if _, err := s.RegisterEntities(t.Context(), []store.Registered{{Entity: e, Tier: store.Warm, Enabled: true, Due: time.Now()}}); err != nil {
+				if _, err := s.RegisterEntities(t.Context(), []store.RegisteredEntity{{Entity: e, Tier: store.Warm, Enabled: true, Due: time.Now()}}); err != nil {
 					t.Errorf("register %s: %v", e, err)
 					return
 				}

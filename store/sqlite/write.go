@@ -38,11 +38,11 @@ ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
 VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7)
 ON CONFLICT (source, facet, key) DO UPDATE
-SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.EndOther + `
+SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.ResetOtherVisibility + `
 WHERE excluded.version >= s.version
 RETURNING encoding = ''`
 
-	endFailure = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND number <= $4`
+	deleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND version <= $4`
 )
 
 // Write writes the results of fetches in one transaction, and returns what
@@ -59,7 +59,7 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 			if !result.Stored() {
 				continue
 			}
-			if _, err := tx.ExecContext(ctx, endFailure, w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version); err != nil {
+			if _, err := tx.ExecContext(ctx, deleteStatus, w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version); err != nil {
 				return fmt.Errorf("write %s: %w", w.Entity, err)
 			}
 		}
@@ -74,26 +74,26 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error) {
 	e := []any{w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version, w.CheckedAt.UnixMicro()}
 	if w.Kind == store.Absence {
-		recorded, empty, err := returning(ctx, tx, absent, append(e, w.Visibility, w.Manual)...)
+		recorded, empty, err := queryReturning(ctx, tx, absent, append(e, w.Visibility, w.Manual)...)
 		if err != nil || !recorded {
-			return store.Refused, err
+			return store.Superseded, err
 		}
 		if empty {
 			_, err = tx.ExecContext(ctx, store.DeletePayload, e[:3]...)
 		}
-		return store.Absented, err
+		return store.AbsenceStored, err
 	}
 	content := append(e, w.Hash[:], w.ExtractVersion, w.ETag, w.LastModified, w.Visibility, w.Manual)
-	touched, _, err := returning(ctx, tx, touch, append(content, w.Kind == store.Content)...)
+	touched, _, err := queryReturning(ctx, tx, touch, append(content, w.Kind == store.Content)...)
 	switch {
 	case err != nil || touched:
 		return store.Touched, err
 	case w.Kind == store.NotModified:
-		return store.Lost, nil
+		return store.BaseMissing, nil
 	}
 	var before store.Hash
-	if !w.Effects.Empty() {
-		if before, err = replaced(ctx, tx, w); err != nil {
+	if !w.Outbox.Empty() {
+		if before, err = readReplaced(ctx, tx, w); err != nil {
 			return 0, err
 		}
 	}
@@ -101,9 +101,9 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	if err != nil {
 		return 0, err
 	}
-	accepted, changed, err := returning(ctx, tx, upsert, append(content, p.Encoding, p.Size)...)
+	accepted, changed, err := queryReturning(ctx, tx, upsert, append(content, p.Encoding, p.Size)...)
 	if err != nil || !accepted {
-		return store.Refused, err
+		return store.Superseded, err
 	}
 	if _, err := tx.ExecContext(ctx, payload, w.Entity.Source, w.Entity.Facet, w.Entity.Key, p.Bytes); err != nil {
 		return 0, err
@@ -111,15 +111,15 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	if !changed {
 		return store.Rewritten, nil
 	}
-	if !w.Effects.Empty() {
-		err = keepEffects(ctx, tx, w, before)
+	if !w.Outbox.Empty() {
+		err = writeOutboxEvents(ctx, tx, w, before)
 	}
 	return store.Changed, err
 }
 
-// returning runs a statement and reports whether it returned a row, and the
+// queryReturning runs a statement and reports whether it returned a row, and the
 // flag in it.
-func returning(ctx context.Context, tx *sql.Tx, statement string, args ...any) (returned, flag bool, err error) {
+func queryReturning(ctx context.Context, tx *sql.Tx, statement string, args ...any) (returned, flag bool, err error) {
 	err = tx.QueryRowContext(ctx, statement, args...).Scan(&flag)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, false, nil

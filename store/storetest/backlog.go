@@ -12,29 +12,29 @@ import (
 
 // Backlogs is what a store must be able to tell of what is due.
 type Backlogs interface {
-	// DueTiers tells of those that are due first, most of them at most, how many are of
+	// TierBacklogs tells of those that are due first, most of them at most, how many are of
 	// which facet and tier.
-	DueTiers(ctx context.Context, source string, now time.Time, most int) ([]store.DueTier, error)
-	// DueRetries and DueEffects count what is due by then, most of it at most.
-	DueRetries(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
-	DueEffects(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, most int) ([]store.TierBacklog, error)
+	// RetryBacklog and DueEffects count what is due by then, most of it at most.
+	RetryBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
 }
 
-func testBacklogs(b bench) {
+func testBacklogs(b suite) {
 	b.dueTiers()
 	b.dueRetriesAndEffects()
 }
 
-func (b bench) dueTiers() {
+func (b suite) dueTiers() {
 	b.Helper()
-	are := func(now int64, most int, want ...store.DueTier) {
+	are := func(now int64, most int, want ...store.TierBacklog) {
 		b.Helper()
-		if got, err := b.store.DueTiers(b.Context(), entity.Source, at(now), most); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+		if got, err := b.store.TierBacklogs(b.Context(), entity.Source, at(now), most); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
 			b.Errorf("%d of those that are due at %d: %+v, %v; want %+v", most, now, got, err, want)
 		}
 	}
 	are(100, 10)
-	var all []store.Registered
+	var all []store.RegisteredEntity
 	add := func(e schemas.Entity, tier store.Tier, due int64, enabled bool) {
 		r := registered(e, due)
 		r.Tier, r.Enabled = tier, enabled
@@ -48,25 +48,25 @@ func (b bench) dueTiers() {
 	add(schemas.Entity{Source: entity.Source, Facet: "b", Key: "x"}, store.Warm, 11, true)
 	add(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, store.Warm, 2, true)
 	b.register(len(all), all...)
-	warm := store.DueTier{Facet: "b", Tier: store.Warm, Backlog: store.Backlog{Count: 1, First: at(11)}, Last: at(11)}
-	hot := store.DueTier{Facet: entity.Facet, Tier: store.Hot, Backlog: store.Backlog{Count: 4, First: at(10)}, Last: at(13)}
+	warm := store.TierBacklog{Facet: "b", Tier: store.Warm, Backlog: store.Backlog{Count: 1, Oldest: at(11)}, Last: at(11)}
+	hot := store.TierBacklog{Facet: entity.Facet, Tier: store.Hot, Backlog: store.Backlog{Count: 4, Oldest: at(10)}, Last: at(13)}
 	are(9, 10)
-	are(45, 10, warm, hot, store.DueTier{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, First: at(30)}, Last: at(40)})
+	are(45, 10, warm, hot, store.TierBacklog{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, Oldest: at(30)}, Last: at(40)})
 	hot.Count, hot.Last = 2, at(11)
 	are(45, 3, warm, hot) // the rest was not looked at
 }
 
-func (b bench) backlogIs(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, most int, want store.Backlog) {
+func (b suite) wantBacklog(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, most int, want store.Backlog) {
 	b.Helper()
 	if got, err := count(b.Context(), entity.Source, at(by), most); err != nil || got != want {
 		b.Errorf("%d of what is due at %d: %+v, %v; want %+v", most, by, got, err, want)
 	}
 }
 
-func (b bench) dueRetriesAndEffects() {
+func (b suite) dueRetriesAndEffects() {
 	b.Helper()
-	b.backlogIs(b.store.DueRetries, 1000, 10, store.Backlog{})
-	b.backlogIs(b.store.DueEffects, 1000, 10, store.Backlog{})
+	b.wantBacklog(b.store.RetryBacklog, 1000, 10, store.Backlog{})
+	b.wantBacklog(b.store.OutboxBacklog, 1000, 10, store.Backlog{})
 	for i := range int64(5) {
 		status := failing(key(fmt.Sprint(i)), 1)
 		status.Until = at(20 + 10*i)
@@ -77,15 +77,15 @@ func (b bench) dueRetriesAndEffects() {
 	other := failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 1)
 	other.Until = at(2)
 	b.fail(ended, other)
-	b.backlogIs(b.store.DueRetries, 19, 10, store.Backlog{})
-	b.backlogIs(b.store.DueRetries, 40, 10, store.Backlog{Count: 3, First: at(20)})
-	b.backlogIs(b.store.DueRetries, 1000, 4, store.Backlog{Count: 4, First: at(20)})
-	b.due(entity.Source, 25, 600, 1) // a claimed one is due when the claim ends
-	b.backlogIs(b.store.DueRetries, 40, 10, store.Backlog{Count: 2, First: at(30)})
+	b.wantBacklog(b.store.RetryBacklog, 19, 10, store.Backlog{})
+	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 3, Oldest: at(20)})
+	b.wantBacklog(b.store.RetryBacklog, 1000, 4, store.Backlog{Count: 4, Oldest: at(20)})
+	b.claimRetries(entity.Source, 25, 600, 1) // a claimed one is due when the claim ends
+	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 2, Oldest: at(30)})
 
 	b.write([]store.Result{store.Changed, store.Changed, store.Changed},
-		with(both, content(key("a"), 50, "x")), with(told, content(key("b"), 60, "y")), content(key("c"), 55, "z"))
-	b.backlogIs(b.store.DueEffects, 55, 10, store.Backlog{Count: 1, First: at(50)})
-	b.backlogIs(b.store.DueEffects, 70, 10, store.Backlog{Count: 2, First: at(50)})
-	b.backlogIs(b.store.DueEffects, 70, 1, store.Backlog{Count: 1, First: at(50)})
+		withOutbox(both, content(key("a"), 50, "x")), withOutbox(told, content(key("b"), 60, "y")), content(key("c"), 55, "z"))
+	b.wantBacklog(b.store.OutboxBacklog, 55, 10, store.Backlog{Count: 1, Oldest: at(50)})
+	b.wantBacklog(b.store.OutboxBacklog, 70, 10, store.Backlog{Count: 2, Oldest: at(50)})
+	b.wantBacklog(b.store.OutboxBacklog, 70, 1, store.Backlog{Count: 1, Oldest: at(50)})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // claim claims with decide, most of them, for a lease of 60 s.
-func (b bench) claim(now int64, most int, decide func(store.Candidate) store.Move) store.Claim {
+func (b suite) claim(now int64, most int, decide func(store.Candidate) store.Decision) store.Claim {
 	b.Helper()
 	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), most, time.Minute, nil, decide)
 	if err != nil {
@@ -21,64 +21,64 @@ func (b bench) claim(now int64, most int, decide func(store.Candidate) store.Mov
 	return c
 }
 
-// far asks for whatever is due, and puts it far off.
-func far(c store.Candidate) store.Move {
-	return store.Move{Due: at(1_000_000), Tier: c.Tier, History: c.History, Ask: true}
+// dueLater asks for whatever is due, and puts it far off.
+func dueLater(c store.Candidate) store.Decision {
+	return store.Decision{Due: at(1_000_000), Tier: c.Tier, History: c.History, Enqueue: true}
 }
 
-func askOf(r store.Registered, version int64) store.Ask {
-	return store.Ask{Entity: r.Entity, Params: r.Params, Version: version}
+func requestOf(r store.RegisteredEntity, version int64) store.ClaimedRequest {
+	return store.ClaimedRequest{Entity: r.Entity, Params: r.Params, Version: version}
 }
 
-// claimsAre claims, and fails the test unless these were due, in their order.
-func (b bench) claimsAre(now int64, most int, want ...store.Registered) {
+// wantClaim claims, and fails the test unless these were due, in their order.
+func (b suite) wantClaim(now int64, most int, want ...store.RegisteredEntity) {
 	b.Helper()
-	var asks []store.Ask
+	var asks []store.ClaimedRequest
 	for _, r := range want {
-		asks = append(asks, askOf(r, 0))
+		asks = append(asks, requestOf(r, 0))
 	}
-	if c := b.claim(now, most, far); !reflect.DeepEqual(c.Asks, asks) || (c.ID == "") != (len(want) == 0) {
+	if c := b.claim(now, most, dueLater); !reflect.DeepEqual(c.Requests, asks) || (c.ID == "") != (len(want) == 0) {
 		b.Fatalf("claimed\n%+v, want\n%+v", c, asks)
 	}
 }
 
-func (b bench) nextEntity(want time.Time) {
+func (b suite) wantNextEntityTime(want time.Time) {
 	b.Helper()
-	if got, err := b.store.NextDueEntity(b.Context(), entity.Source); err != nil || !got.Equal(want) {
+	if got, err := b.store.NextEntityTime(b.Context(), entity.Source); err != nil || !got.Equal(want) {
 		b.Fatalf("the next is due at %v, %v; want %v", got, err, want)
 	}
 }
 
-func testClaim(b bench) {
-	b.nextEntity(time.Time{})
-	b.claimsAre(100, 10)
+func testClaim(b suite) {
+	b.wantNextEntityTime(time.Time{})
+	b.wantClaim(100, 10)
 	x, y, z := registered(key("z"), 10), registered(key("y"), 20), registered(key("x"), 30)
 	off := registered(key("off"), 1)
 	off.Enabled = false
 	b.register(5, z, off, x, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 5))
-	b.nextEntity(at(10))
-	b.claimsAre(9, 10)
-	b.claimsAre(30, 2, x, y)
-	b.nextEntity(at(30))
-	b.claimsAre(30, 2, z)
-	b.nextEntity(at(1_000_000))
-	b.claimsAre(999_999, 10)
+	b.wantNextEntityTime(at(10))
+	b.wantClaim(9, 10)
+	b.wantClaim(30, 2, x, y)
+	b.wantNextEntityTime(at(30))
+	b.wantClaim(30, 2, z)
+	b.wantNextEntityTime(at(1_000_000))
+	b.wantClaim(999_999, 10)
 }
 
 // testDecide shows what the one who decides is told, and that what it says is kept.
-func testDecide(b bench) {
+func testDecide(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	b.register(3, x, y, z)
-	b.write([]store.Result{store.Changed, store.Absented}, content(x.Entity, 5, "x"), absence(z.Entity, 6))
+	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(x.Entity, 5, "x"), absence(z.Entity, 6))
 	failed := failing(x.Entity, 9)
 	b.fail(failed, failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "y"}, 9))
 	var told []store.Candidate
-	moved := map[schemas.Entity]store.Move{
-		x.Entity: {Due: at(200), Tier: store.Hot, Ask: true, History: store.History{ClaimedAt: at(10), UpdatedAt: at(5), Changes: 0.1, Watched: time.Second, Reads: 1e-9, ReadAt: at(99)}},
+	moved := map[schemas.Entity]store.Decision{
+		x.Entity: {Due: at(200), Tier: store.Hot, Enqueue: true, History: store.History{ClaimedAt: at(10), UpdatedAt: at(5), Changes: 0.1, Watched: time.Second, Reads: 1e-9, ReadAt: at(99)}},
 		y.Entity: {Due: at(300), Tier: store.Cold},
-		z.Entity: {Due: at(100), Tier: store.Warm, History: z.History, Ask: true},
+		z.Entity: {Due: at(100), Tier: store.Warm, History: z.History, Enqueue: true},
 	}
-	c := b.claim(50, 10, func(c store.Candidate) store.Move {
+	c := b.claim(50, 10, func(c store.Candidate) store.Decision {
 		told = append(told, c)
 		return moved[c.Entity]
 	})
@@ -87,39 +87,39 @@ func testDecide(b bench) {
 		b.Fatal(err)
 	}
 	want := []store.Candidate{
-		{Registered: x, State: states[0], Status: failed},
-		{Registered: y, State: store.State{Entity: y.Entity}, Status: store.Status{Entity: y.Entity}},
-		{Registered: z, State: states[2], Status: store.Status{Entity: z.Entity}},
+		{RegisteredEntity: x, State: states[0], Status: failed},
+		{RegisteredEntity: y, State: store.State{Entity: y.Entity}, Status: store.Status{Entity: y.Entity}},
+		{RegisteredEntity: z, State: states[2], Status: store.Status{Entity: z.Entity}},
 	}
 	if !reflect.DeepEqual(told, want) {
 		b.Fatalf("told\n%+v, want\n%+v", told, want)
 	}
-	if asks := []store.Ask{askOf(x, 5), askOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Asks, asks) {
+	if asks := []store.ClaimedRequest{requestOf(x, 5), requestOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Requests, asks) {
 		b.Fatalf("%+v, want %+v", c, asks)
 	}
-	for _, r := range []*store.Registered{&x, &y, &z} {
+	for _, r := range []*store.RegisteredEntity{&x, &y, &z} {
 		m := moved[r.Entity]
 		r.Due, r.Tier, r.History = m.Due, m.Tier, m.History
 	}
-	b.lists(store.EntityFilter{}, x, y, z)
-	b.nextEntity(at(100))
+	b.wantEntities(store.EntityFilter{}, x, y, z)
+	b.wantNextEntityTime(at(100))
 }
 
-// testNothingAsked: where nothing is asked for there is no claim, and the due times have
+// testClaimWithoutRequests: where nothing is asked for there is no claim, and the due times have
 // moved.
-func testNothingAsked(b bench) {
+func testClaimWithoutRequests(b suite) {
 	b.register(1, registered(entity, 10))
-	if c := b.claim(50, 10, func(store.Candidate) store.Move { return store.Move{Due: at(60)} }); c.ID != "" || len(c.Asks) != 0 {
+	if c := b.claim(50, 10, func(store.Candidate) store.Decision { return store.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
 		b.Errorf("%+v", c)
 	}
-	if _, found, err := b.store.AbandonedClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
+	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
 		b.Error(found, err)
 	}
-	b.nextEntity(at(60))
+	b.wantNextEntityTime(at(60))
 }
 
-// testClaimDies: a claimant that dies before it has committed has claimed nothing.
-func testClaimDies(b bench) {
+// testClaimRolledBack: a claimant that dies before it has committed has claimed nothing.
+func testClaimRolledBack(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
 	dead := errors.New("dead")
@@ -130,26 +130,26 @@ func testClaimDies(b bench) {
 			}
 		}()
 		n := 0
-		_, _ = b.store.ClaimEntities(b.Context(), entity.Source, at(50), 10, time.Minute, nil, func(store.Candidate) store.Move {
+		_, _ = b.store.ClaimEntities(b.Context(), entity.Source, at(50), 10, time.Minute, nil, func(store.Candidate) store.Decision {
 			if n++; n == 2 {
 				panic(dead)
 			}
-			return store.Move{Due: at(99), Ask: true}
+			return store.Decision{Due: at(99), Enqueue: true}
 		})
 	}()
-	b.lists(store.EntityFilter{}, x, y)
-	if _, found, err := b.store.AbandonedClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
+	b.wantEntities(store.EntityFilter{}, x, y)
+	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
 		b.Error(found, err)
 	}
-	b.claimsAre(50, 10, x, y)
+	b.wantClaim(50, 10, x, y)
 }
 
-func testAbandoned(b bench) {
+func testTakeOverClaim(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
 	abandoned := func(now int64) (store.Claim, bool) {
 		b.Helper()
-		c, found, err := b.store.AbandonedClaim(b.Context(), entity.Source, at(now), 100*time.Second)
+		c, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(now), 100*time.Second)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -163,8 +163,8 @@ func testAbandoned(b bench) {
 		}
 		return held
 	}
-	first := b.claim(10, 1, far)  // until 70
-	second := b.claim(20, 1, far) // until 80
+	first := b.claim(10, 1, dueLater)  // until 70
+	second := b.claim(20, 1, dueLater) // until 80
 	if _, found := abandoned(69); found {
 		b.Fatal("a claim that is held was taken over")
 	}
@@ -172,7 +172,7 @@ func testAbandoned(b bench) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
 	taken, found := abandoned(90) // until 190
-	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Asks, second.Asks) {
+	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
 		b.Fatalf("took over %+v, want %+v", taken, second)
 	}
 	if _, found := abandoned(91); found || renewed(second.ID, 500) {
@@ -182,7 +182,7 @@ func testAbandoned(b bench) {
 		b.Fatal(err)
 	}
 	again, found := abandoned(190)
-	if !found || !reflect.DeepEqual(again.Asks, second.Asks) || !renewed(again.ID, 300) {
+	if !found || !reflect.DeepEqual(again.Requests, second.Requests) || !renewed(again.ID, 300) {
 		b.Fatalf("%+v", again)
 	}
 	for range 2 {
@@ -190,35 +190,35 @@ func testAbandoned(b bench) {
 			b.Fatal(err)
 		}
 	}
-	if c, found := abandoned(250); !found || !reflect.DeepEqual(c.Asks, first.Asks) {
+	if c, found := abandoned(250); !found || !reflect.DeepEqual(c.Requests, first.Requests) {
 		b.Fatalf("%+v", c)
 	}
 	if _, found := abandoned(251); found || renewed(again.ID, 300) {
 		b.Error("a finished claim is there")
 	}
-	if _, found, err := b.store.AbandonedClaim(b.Context(), "nexo", at(1000), time.Hour); found || err != nil {
+	if _, found, err := b.store.TakeOverClaim(b.Context(), "nexo", at(1000), time.Hour); found || err != nil {
 		b.Error(found, err)
 	}
 }
 
-// testAbandonedRace has many take over what has been abandoned: each claim goes to one.
-func testAbandonedRace(b bench) {
+// testTakeOverRace has many take over what has been abandoned: each claim goes to one.
+func testTakeOverRace(b suite) {
 	const claims = 12
 	for n := range int64(claims) {
 		b.register(1, registered(key(fmt.Sprint(n)), n))
-		b.claim(n, 1, far)
+		b.claim(n, 1, dueLater)
 	}
 	var mu sync.Mutex
 	taken := map[schemas.Entity]int{}
 	var wg sync.WaitGroup
 	take := func() bool {
-		c, found, err := b.store.AbandonedClaim(b.Context(), entity.Source, at(1000), time.Hour)
+		c, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1000), time.Hour)
 		if err != nil {
 			b.Error(err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, a := range c.Asks {
+		for _, a := range c.Requests {
 			taken[a.Entity]++
 		}
 		return found
@@ -243,9 +243,9 @@ func testAbandonedRace(b bench) {
 }
 
 // testClaimRace has schedulers claim at once: each due time goes to one of them.
-func testClaimRace(b bench) {
+func testClaimRace(b suite) {
 	const schedulers, entities = 8, 400
-	all := make([]store.Registered, entities)
+	all := make([]store.RegisteredEntity, entities)
 	for n := range all {
 		all[n] = registered(key(fmt.Sprint(n)), int64(n))
 	}
@@ -253,13 +253,13 @@ func testClaimRace(b bench) {
 	var mu sync.Mutex
 	claims := map[schemas.Entity]int{}
 	claim := func() bool {
-		c := b.claim(entities, 7, far)
+		c := b.claim(entities, 7, dueLater)
 		mu.Lock()
 		defer mu.Unlock()
-		for _, a := range c.Asks {
+		for _, a := range c.Requests {
 			claims[a.Entity]++
 		}
-		return len(c.Asks) > 0
+		return len(c.Requests) > 0
 	}
 	var wg sync.WaitGroup
 	for range schedulers {
@@ -279,25 +279,25 @@ func testClaimRace(b bench) {
 	if len(claims) != entities {
 		b.Errorf("%d of %d were claimed", len(claims), entities)
 	}
-	b.nextEntity(at(1_000_000))
+	b.wantNextEntityTime(at(1_000_000))
 }
 
-func testBringForward(b bench) {
+func testBringForward(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	off := registered(key("off"), 25)
 	off.Enabled = false
 	b.register(5, z, off, x, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 25))
 	b.write([]store.Result{store.Changed}, content(z.Entity, 5, "z"))
 	b.fail(failing(y.Entity, 9))
-	after := func(us int64, most int, want ...store.Registered) []store.Candidate {
+	after := func(us int64, most int, want ...store.RegisteredEntity) []store.Candidate {
 		b.Helper()
 		all, err := b.store.EntitiesDueAfter(b.Context(), entity.Source, at(us), most, func(string) bool { return true })
 		if err != nil {
 			b.Fatal(err)
 		}
-		var got []store.Registered
+		var got []store.RegisteredEntity
 		for _, c := range all {
-			got = append(got, c.Registered)
+			got = append(got, c.RegisteredEntity)
 		}
 		if !reflect.DeepEqual(got, want) {
 			b.Fatalf("due after %d: got\n%+v, want\n%+v", us, got, want)
@@ -317,13 +317,13 @@ func testBringForward(b bench) {
 	}
 	z.Due = at(5)
 	after(0, 10, z, x, y)
-	b.lists(store.EntityFilter{Source: unknown.Source, Facet: "f", KeyPrefix: "unknown"})
+	b.wantEntities(store.EntityFilter{Source: unknown.Source, Facet: "f", KeyPrefix: "unknown"})
 	if err := b.store.BringForward(b.Context(), nil); err != nil {
 		b.Errorf("nothing to bring forward: got %v, want no error", err)
 	}
 }
 
-func testPrice(b bench) {
+func testPrice(b suite) {
 	is := func(source string, want float64, when time.Time) {
 		b.Helper()
 		if p, t, err := b.store.Price(b.Context(), source); p != want || !t.Equal(when) || err != nil {
@@ -366,15 +366,15 @@ func testPrice(b bench) {
 	}
 }
 
-func testClaimedContent(b bench) {
+func testClaimedContent(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	b.register(3, x, y, z)
-	b.write([]store.Result{store.Changed, store.Absented}, content(x.Entity, 1, "<x>"), absence(y.Entity, 2))
+	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(x.Entity, 1, "<x>"), absence(y.Entity, 2))
 	for _, wanted := range []bool{true, false} {
 		seen := map[string]string{}
 		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 10, time.Minute, func(facet string) bool {
 			return wanted && facet == entity.Facet
-		}, func(c store.Candidate) store.Move {
+		}, func(c store.Candidate) store.Decision {
 			if len(c.Payload) > 0 {
 				text, err := store.Snapshot{State: c.State, Payload: c.Payload}.Decode(nil)
 				if err != nil {
@@ -382,7 +382,7 @@ func testClaimedContent(b bench) {
 				}
 				seen[c.Entity.Key] = string(text)
 			}
-			return store.Move{Due: at(1), Tier: c.Tier}
+			return store.Decision{Due: at(1), Tier: c.Tier}
 		})
 		want := map[string]string{}
 		if wanted {

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func testDelete(b bench) {
+func testDelete(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	for range 2 {
 		if err := b.store.Delete(b.Context(), entity); err != nil {
@@ -19,7 +19,7 @@ func testDelete(b bench) {
 		testUnknown(b)
 	}
 	b.write(one(store.Changed), content(entity, 1, "x"))
-	b.is(entity, "x", 1, 1, 1, 1)
+	b.wantSnapshot(entity, "x", 1, 1, 1, 1)
 }
 
 // deletion is what the audit says of a deletion.
@@ -30,15 +30,15 @@ func deletion(e schemas.Entity, n int64) store.AuditEntry {
 	}
 }
 
-func (b bench) deleteAll(want bool, e schemas.Entity, n int64) {
+func (b suite) deleteAll(want bool, e schemas.Entity, n int64) {
 	b.Helper()
 	if was, err := b.store.DeleteSnapshot(b.Context(), e, deletion(e, n)); was != want || err != nil {
 		b.Fatalf("there was something of %s: %v, %v; want %v", e, was, err, want)
 	}
 }
 
-// audits fails the test unless these entries are the audit, the newest first.
-func (b bench) audits(want ...store.AuditEntry) {
+// wantAudit fails the test unless these entries are the audit, the newest first.
+func (b suite) wantAudit(want ...store.AuditEntry) {
 	b.Helper()
 	all := b.audit(100)
 	for i := range all {
@@ -49,49 +49,49 @@ func (b bench) audits(want ...store.AuditEntry) {
 	}
 }
 
-func testDeleteSnapshot(b bench) {
+func testDeleteSnapshot(b suite) {
 	b.deleteAll(false, entity, 1)
 	others := []schemas.Entity{key("b"), {Source: entity.Source, Facet: "other", Key: entity.Key}, {Source: "nexo", Facet: entity.Facet, Key: entity.Key}}
 	for _, e := range append(others, entity) {
-		b.write(one(store.Changed), with(told, content(e, 5, "x")))
+		b.write(one(store.Changed), withOutbox(told, content(e, 5, "x")))
 		b.fail(failing(e, 6))
 		b.register(1, registered(e, 7))
 	}
-	b.bury(letter(entity, 3))
-	b.audits()
+	b.deadLetter(newDeadLetter(entity, 3))
+	b.wantAudit()
 
 	b.deleteAll(true, entity, 10)
 	testUnknown(b)
-	b.isWell(entity)
-	b.lists(store.EntityFilter{}, registered(others[2], 7), registered(others[0], 7), registered(others[1], 7))
+	b.hasNoStatus(entity)
+	b.wantEntities(store.EntityFilter{}, registered(others[2], 7), registered(others[0], 7), registered(others[1], 7))
 	for _, e := range others {
-		b.is(e, "x", 5, 5, 5, 5)
+		b.wantSnapshot(e, "x", 5, 5, 5, 5)
 		b.hasStatus(failing(e, 6))
 	}
-	if len(b.letters(entity.Source, true, 9)) != 1 {
+	if len(b.deadLetters(entity.Source, true, 9)) != 1 {
 		b.Error("the letter is gone")
 	}
-	b.audits(deletion(entity, 10))
+	b.wantAudit(deletion(entity, 10))
 	b.deleteAll(false, entity, 11)
-	b.audits(deletion(entity, 10))
-	b.finish(effect(others[0], 5, "", "x", told), effect(others[1], 5, "", "x", told), effect(entity, 5, "", "x", told))
+	b.wantAudit(deletion(entity, 10))
+	b.finish(outboxEvent(others[0], 5, "", "x", told), outboxEvent(others[1], 5, "", "x", told), outboxEvent(entity, 5, "", "x", told))
 
-	b.write(one(store.Changed), with(told, content(entity, 4, "x")))
-	b.finish(effect(entity, 4, "", "x", told)) // anew
+	b.write(one(store.Changed), withOutbox(told, content(entity, 4, "x")))
+	b.finish(outboxEvent(entity, 4, "", "x", told)) // anew
 	b.deleteAll(true, entity, 20)
-	b.write(one(store.Absented), absence(entity, 4))
+	b.write(one(store.AbsenceStored), absence(entity, 4))
 	b.deleteAll(true, entity, 21)
 	b.fail(failing(entity, 4))
 	b.deleteAll(true, entity, 22)
 	b.register(1, registered(entity, 4))
 	b.deleteAll(true, entity, 23)
 	b.deleteAll(false, entity, 24)
-	b.audits(deletion(entity, 23), deletion(entity, 22), deletion(entity, 21), deletion(entity, 20), deletion(entity, 10))
+	b.wantAudit(deletion(entity, 23), deletion(entity, 22), deletion(entity, 21), deletion(entity, 20), deletion(entity, 10))
 }
 
 // testDeleteRace has everybody work on one entity while others delete it. Nobody fails, and
 // what is there at any time is whole.
-func testDeleteRace(b bench) {
+func testDeleteRace(b suite) {
 	const rounds = 25
 	var wg sync.WaitGroup
 	again := func(do func(n int64) error) {
@@ -113,18 +113,18 @@ func testDeleteRace(b bench) {
 			return err
 		})
 		again(func(n int64) error {
-			_, err := b.store.Write(b.Context(), []store.Write{with(told, content(entity, n, "x"))})
+			_, err := b.store.Write(b.Context(), []store.Write{withOutbox(told, content(entity, n, "x"))})
 			return err
 		})
 		again(func(n int64) error {
-			_, err := b.store.RegisterEntities(b.Context(), []store.Registered{registered(entity, n)})
+			_, err := b.store.RegisterEntities(b.Context(), []store.RegisteredEntity{registered(entity, n)})
 			return err
 		})
 	}
-	again(func(n int64) error { return b.store.Fail(b.Context(), failing(entity, n+1), nil) })
+	again(func(n int64) error { return b.store.WriteFailure(b.Context(), failing(entity, n+1), nil) })
 	again(func(int64) error {
-		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, nil, func(c store.Candidate) store.Move {
-			return store.Move{Due: c.Due, Ask: true}
+		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, nil, func(c store.Candidate) store.Decision {
+			return store.Decision{Due: c.Due, Enqueue: true}
 		})
 		return err
 	})
@@ -141,13 +141,13 @@ func testDeleteRace(b bench) {
 	}
 }
 
-func testNoted(b bench) {
+func testWriteAudit(b suite) {
 	first, second := deletion(entity, 1), deletion(schemas.Entity{}, 2)
 	second.Note = ""
 	for _, entry := range []store.AuditEntry{first, second} {
-		if err := b.store.Noted(b.Context(), entry); err != nil {
+		if err := b.store.WriteAudit(b.Context(), entry); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.audits(second, first)
+	b.wantAudit(second, first)
 }

@@ -16,9 +16,9 @@ import (
 type Entities interface {
 	// RegisterEntities returns how many were unknown. Of known entities params, pinned and
 	// enabled are replaced, and the tier if it is pinned.
-	RegisterEntities(ctx context.Context, all []store.Registered) (added int, err error)
+	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
 	// ObserveReads adds reads to what is known, and registers what is not.
-	ObserveReads(ctx context.Context, reads []store.Reads, risen store.Risen) error
+	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// EnableEntities returns how many it switched, of the filter's choice or, if keys is
 	// not nil, of those of its source and facet.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
@@ -26,28 +26,28 @@ type Entities interface {
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns those behind an entity, in their order, limit of them at most.
-	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.Registered, error)
+	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	// CountEntities may estimate, and then says so.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
 	// DeleteEntity reports whether there was one; what is stored of it remains.
 	DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error)
 	// ClaimEntities moves what is due and keeps what is asked for as a claim, all
 	// together or, with an error, nothing.
-	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Move) (store.Claim, error)
+	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim ends a claim, if there is one of that id.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim reports whether the claim is still held.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// AbandonedClaim takes over a claim whose time is up; one caller gets it.
-	AbandonedClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
-	// NextDueEntity returns when the next one is due; zero if there is none.
-	NextDueEntity(ctx context.Context, source string) (time.Time, error)
+	// TakeOverClaim takes over a claim whose time is up; one caller gets it.
+	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
+	// NextEntityTime returns when the next one is due; zero if there is none.
+	NextEntityTime(ctx context.Context, source string) (time.Time, error)
 	// EntitiesDueAfter returns entities that are due later than a time, the earliest first.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward makes entities due earlier, and none later.
 	BringForward(ctx context.Context, all []store.DueTime) error
-	// RegisteredParams returns the params of entities in their order.
-	RegisteredParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
+	// EntityParams returns the params of entities in their order.
+	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Price returns the price set last; zero if there is none.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes it unless one was set less than every before.
@@ -59,8 +59,8 @@ type Entities interface {
 }
 
 // registered is an entity with something in every field, due at that time.
-func registered(e schemas.Entity, due int64) store.Registered {
-	return store.Registered{
+func registered(e schemas.Entity, due int64) store.RegisteredEntity {
+	return store.RegisteredEntity{
 		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: store.Warm,
 		Enabled: true, Due: at(due),
 		History: store.History{
@@ -70,25 +70,25 @@ func registered(e schemas.Entity, due int64) store.Registered {
 	}
 }
 
-func (b bench) register(want int, all ...store.Registered) {
+func (b suite) register(want int, all ...store.RegisteredEntity) {
 	b.Helper()
 	if added, err := b.store.RegisterEntities(b.Context(), all); added != want || err != nil {
 		b.Fatalf("%d were added, %v; want %d", added, err, want)
 	}
 }
 
-func (b bench) observe(reads ...store.Reads) {
+func (b suite) observe(reads ...store.EntityReads) {
 	b.Helper()
 	if err := b.store.ObserveReads(b.Context(), reads, nil); err != nil {
 		b.Fatal(err)
 	}
 }
 
-// lists fails the test unless the filter chooses these, in their order and page by page.
-func (b bench) lists(f store.EntityFilter, want ...store.Registered) {
+// wantEntities fails the test unless the filter chooses these, in their order and page by page.
+func (b suite) wantEntities(f store.EntityFilter, want ...store.RegisteredEntity) {
 	b.Helper()
 	for _, limit := range []int{1, 2, 100} {
-		var all []store.Registered
+		var all []store.RegisteredEntity
 		for after := (schemas.Entity{}); ; after = all[len(all)-1].Entity {
 			page, err := b.store.Entities(b.Context(), f, after, limit)
 			if err != nil || len(page) > limit {
@@ -107,16 +107,16 @@ func (b bench) lists(f store.EntityFilter, want ...store.Registered) {
 	}
 }
 
-func testRegister(b bench) {
-	b.lists(store.EntityFilter{})
+func testRegister(b suite) {
+	b.wantEntities(store.EntityFilter{})
 	b.register(0)
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	y.Params, y.Due, y.History, y.Enabled = nil, time.Time{}, store.History{}, false
 	b.register(3, z, x, y)
-	b.lists(store.EntityFilter{}, x, y, z)
+	b.wantEntities(store.EntityFilter{}, x, y, z)
 	b.register(0, z, x, y)
 
-	again := store.Registered{Entity: x.Entity, Params: map[string]string{"other": "1"}, Tier: store.Cold, Due: at(99)}
+	again := store.RegisteredEntity{Entity: x.Entity, Params: map[string]string{"other": "1"}, Tier: store.Cold, Due: at(99)}
 	yy := y
 	yy.Tier, yy.Pinned = store.Hot, true
 	w := registered(key("w"), 40)
@@ -124,26 +124,26 @@ func testRegister(b bench) {
 	first.Tier = store.Cold
 	b.register(1, again, first, yy, w) // of two for one the last
 	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
-	b.lists(store.EntityFilter{}, w, x, y, z)
+	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 
 	yy.Tier = store.Warm // pinned to another tier, and nothing else is new
 	b.register(0, yy)
 	y.Tier = store.Warm
-	b.lists(store.EntityFilter{}, w, x, y, z)
+	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 	yy.Tier, yy.Pinned = store.Cold, false // no longer pinned: it keeps its tier
 	b.register(0, yy)
 	y.Pinned = false
-	b.lists(store.EntityFilter{}, w, x, y, z)
+	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 
 	for _, want := range []bool{true, false} {
 		if was, err := b.store.DeleteEntity(b.Context(), x.Entity); was != want || err != nil {
 			b.Error(was, err)
 		}
 	}
-	b.lists(store.EntityFilter{}, w, y, z)
+	b.wantEntities(store.EntityFilter{}, w, y, z)
 }
 
-func testPin(b bench) {
+func testPin(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	other := registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 40)
 	b.register(3, x, y, other)
@@ -160,20 +160,20 @@ func testPin(b bench) {
 	changed(b.store.PinEntities(b.Context(), of, store.Warm))(0)
 	changed(b.store.PinEntities(b.Context(), of[:1], store.Hot))(1)
 	x.Pinned, y.Pinned, y.Tier = true, true, store.Hot
-	b.lists(store.EntityFilter{}, other, x, y)
+	b.wantEntities(store.EntityFilter{}, other, x, y)
 	changed(b.store.UnpinEntities(b.Context(), of))(2)
 	changed(b.store.UnpinEntities(b.Context(), of))(0)
 	changed(b.store.PinEntities(b.Context(), nil, store.Hot))(0)
 	x.Pinned, y.Pinned = false, false
-	b.lists(store.EntityFilter{}, other, x, y)
+	b.wantEntities(store.EntityFilter{}, other, x, y)
 }
 
 // testRegisterMany registers more than one transaction takes.
-func testRegisterMany(b bench) {
+func testRegisterMany(b suite) {
 	const n = 12_000
-	all := make([]store.Registered, n)
+	all := make([]store.RegisteredEntity, n)
 	for i := range all {
-		all[i] = store.Registered{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Due: at(int64(i))}
+		all[i] = store.RegisteredEntity{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Due: at(int64(i))}
 	}
 	b.register(n, all...)
 	b.register(1, append(all, registered(key("new"), 1))...)
@@ -181,50 +181,50 @@ func testRegisterMany(b bench) {
 		b.Error(n, err)
 	}
 	b.switched(12_001, store.EntityFilter{Source: entity.Source}, nil, false)
-	b.lists(store.EntityFilter{Enabled: new(true)})
+	b.wantEntities(store.EntityFilter{Enabled: new(true)})
 }
 
-func (b bench) switched(want int, f store.EntityFilter, keys []string, enabled bool) {
+func (b suite) switched(want int, f store.EntityFilter, keys []string, enabled bool) {
 	b.Helper()
 	if n, err := b.store.EnableEntities(b.Context(), f, keys, enabled); n != want || err != nil {
 		b.Fatalf("%d were switched, %v; want %d", n, err, want)
 	}
 }
 
-func testEntityFilter(b bench) {
-	of := func(source, facet, key string, tier store.Tier, enabled bool) store.Registered {
+func testEntityFilter(b suite) {
+	of := func(source, facet, key string, tier store.Tier, enabled bool) store.RegisteredEntity {
 		r := registered(schemas.Entity{Source: source, Facet: facet, Key: key}, 5)
 		r.Tier, r.Enabled = tier, enabled
 		return r
 	}
-	all := []store.Registered{
+	all := []store.RegisteredEntity{
 		of("nexo", "f", "ab", store.Hot, true), of("nexon", "e", "ab", store.Warm, false), of("nexon", "f", "A", store.Hot, true),
 		of("nexon", "f", "a", store.Cold, true), of("nexon", "f", "ab", store.Hot, false), of("nexon", "f", "abc", store.Hot, true),
 		of("nexon", "f", "ac", store.Warm, true), of("nexon", "f", "a\U0010FFFF", store.Hot, true), of("nexon", "f", "a\U0010FFFFb", store.Hot, true),
 		of("nexon", "f", "b", store.Hot, true), of("nexon", "f", "\uD7FF%", store.Hot, true), of("nexon", "f", "\uE000", store.Hot, true),
 	}
 	b.register(len(all), all...)
-	choose := func(indices ...int) (chosen []store.Registered) {
+	choose := func(indices ...int) (chosen []store.RegisteredEntity) {
 		for _, i := range indices {
 			chosen = append(chosen, all[i])
 		}
 		return chosen
 	}
-	b.lists(store.EntityFilter{}, all...)
-	b.lists(store.EntityFilter{Source: "nexo"}, all[0])
-	b.lists(store.EntityFilter{Facet: "e"}, all[1])
-	b.lists(store.EntityFilter{Tier: new(store.Warm)}, choose(1, 6)...)
-	b.lists(store.EntityFilter{Enabled: new(false)}, choose(1, 4)...)
-	b.lists(store.EntityFilter{KeyPrefix: "ab"}, choose(0, 1, 4, 5)...)
-	b.lists(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a"}, choose(3, 4, 5, 6, 7, 8)...)
-	b.lists(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a\U0010FFFF"}, choose(7, 8)...)
-	b.lists(store.EntityFilter{KeyPrefix: "\uD7FF"}, all[10])
-	b.lists(store.EntityFilter{KeyPrefix: "\U0010FFFF"})
-	b.lists(store.EntityFilter{KeyPrefix: "%"})
-	b.lists(store.EntityFilter{Source: "nexon", Facet: "f", Tier: new(store.Hot), Enabled: new(true), KeyPrefix: "ab"}, all[5])
+	b.wantEntities(store.EntityFilter{}, all...)
+	b.wantEntities(store.EntityFilter{Source: "nexo"}, all[0])
+	b.wantEntities(store.EntityFilter{Facet: "e"}, all[1])
+	b.wantEntities(store.EntityFilter{Tier: new(store.Warm)}, choose(1, 6)...)
+	b.wantEntities(store.EntityFilter{Enabled: new(false)}, choose(1, 4)...)
+	b.wantEntities(store.EntityFilter{KeyPrefix: "ab"}, choose(0, 1, 4, 5)...)
+	b.wantEntities(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a"}, choose(3, 4, 5, 6, 7, 8)...)
+	b.wantEntities(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a\U0010FFFF"}, choose(7, 8)...)
+	b.wantEntities(store.EntityFilter{KeyPrefix: "\uD7FF"}, all[10])
+	b.wantEntities(store.EntityFilter{KeyPrefix: "\U0010FFFF"})
+	b.wantEntities(store.EntityFilter{KeyPrefix: "%"})
+	b.wantEntities(store.EntityFilter{Source: "nexon", Facet: "f", Tier: new(store.Hot), Enabled: new(true), KeyPrefix: "ab"}, all[5])
 }
 
-func testEnable(b bench) {
+func testEnable(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	other := registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 40)
 	y.Enabled = false
@@ -233,50 +233,50 @@ func testEnable(b bench) {
 	b.switched(1, facet, []string{"x", "y", "nobody", "x"}, false)
 	b.switched(0, facet, []string{}, false)
 	x.Enabled = false
-	b.lists(store.EntityFilter{}, other, x, y, z)
+	b.wantEntities(store.EntityFilter{}, other, x, y, z)
 	b.switched(2, store.EntityFilter{}, nil, false)
 	x.Enabled, y.Enabled, z.Enabled, other.Enabled = false, false, false, false
-	b.lists(store.EntityFilter{}, other, x, y, z)
+	b.wantEntities(store.EntityFilter{}, other, x, y, z)
 	b.switched(0, store.EntityFilter{Enabled: new(true)}, nil, true)
 	b.switched(1, store.EntityFilter{Source: entity.Source, KeyPrefix: "x", Enabled: new(false)}, nil, true)
 	x.Enabled = true
-	b.lists(store.EntityFilter{}, other, x, y, z)
+	b.wantEntities(store.EntityFilter{}, other, x, y, z)
 	if _, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, []string{"x"}, true); err == nil {
 		b.Error("keys of no facet were switched")
 	}
 }
 
-func testReads(b bench) {
+func testReads(b suite) {
 	x := registered(key("x"), 10)
-	y := store.Registered{Entity: key("y"), Enabled: false, Tier: store.Cold}
+	y := store.RegisteredEntity{Entity: key("y"), Enabled: false, Tier: store.Cold}
 	b.register(2, x, y)
 	b.observe()
-	reads := func(k string, count int, until int64) store.Reads {
-		return store.Reads{Entity: key(k), Count: count, At: at(until), Due: at(77), Tier: store.Warm}
+	reads := func(k string, count int, until int64) store.EntityReads {
+		return store.EntityReads{Entity: key(k), Count: count, At: at(until), Due: at(77), Tier: store.Warm}
 	}
 	b.observe(reads("y", 4, 50), reads("x", 3, 60), reads("new", 1, 8), reads("x", 2, 40), reads("new", 1, 9))
 	x.History.Reads, x.History.ReadAt = 7.5, at(60)
 	y.History.Reads, y.History.ReadAt = 4, at(50)
-	added := store.Registered{
+	added := store.RegisteredEntity{
 		Entity: key("new"), Tier: store.Warm, Enabled: true, Due: at(77),
 		History: store.History{Reads: 2, ReadAt: at(9)},
 	}
-	b.lists(store.EntityFilter{}, added, x, y)
+	b.wantEntities(store.EntityFilter{}, added, x, y)
 	b.observe(reads("x", 1, 30))
 	x.History.Reads++
-	b.lists(store.EntityFilter{KeyPrefix: "x"}, x)
+	b.wantEntities(store.EntityFilter{KeyPrefix: "x"}, x)
 }
 
-// testEntityStorm has everybody write the same entities at once, each in an order of its
+// testEntityWritesNoDeadlock has everybody write the same entities at once, each in an order of its
 // own: nobody may fail, and every read is counted.
-func testEntityStorm(b bench) {
+func testEntityWritesNoDeadlock(b suite) {
 	const rounds, keys = 25, 60
-	all := make([]store.Registered, keys)
+	all := make([]store.RegisteredEntity, keys)
 	for i := range all {
-		all[i] = store.Registered{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Due: at(int64(keys - i))}
+		all[i] = store.RegisteredEntity{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Due: at(int64(keys - i))}
 	}
 	b.register(keys, all...)
-	turned := func(by int) []store.Registered { return slices.Concat(all[by%keys:], all[:by%keys]) }
+	turned := func(by int) []store.RegisteredEntity { return slices.Concat(all[by%keys:], all[:by%keys]) }
 	var wg sync.WaitGroup
 	again := func(do func(round int) error) {
 		wg.Go(func() {
@@ -293,16 +293,16 @@ func testEntityStorm(b bench) {
 			return err
 		})
 		again(func(round int) error {
-			var reads []store.Reads
+			var reads []store.EntityReads
 			for _, r := range turned(round*13 + n) {
-				reads = append(reads, store.Reads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
+				reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
 			}
 			slices.Reverse(reads)
 			return b.store.ObserveReads(b.Context(), reads, nil)
 		})
 		again(func(round int) error {
-			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c store.Candidate) store.Move {
-				return store.Move{Due: at(int64(round)), Tier: c.Tier, History: c.History, Ask: true}
+			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c store.Candidate) store.Decision {
+				return store.Decision{Due: at(int64(round)), Tier: c.Tier, History: c.History, Enqueue: true}
 			})
 			return err
 		})
@@ -332,29 +332,29 @@ func testEntityStorm(b bench) {
 	}
 }
 
-func testRegisteredParams(b bench) {
+func testEntityParams(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	y.Params = nil
 	b.register(2, x, y)
-	got, err := b.store.RegisteredParams(b.Context(), []schemas.Entity{key("none"), y.Entity, x.Entity, x.Entity})
+	got, err := b.store.EntityParams(b.Context(), []schemas.Entity{key("none"), y.Entity, x.Entity, x.Entity})
 	if want := []map[string]string{nil, nil, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("%v, %v; want %v", got, err, want)
 	}
 }
 
-func testRisen(b bench) {
+func testRefreshNow(b suite) {
 	x, y := registered(key("x"), 1000), registered(key("y"), 1000)
 	y.Due, x.Pinned = at(5), true
 	b.register(2, x, y)
 	had := x.History.Reads
 	observe := func(seconds int64, want bool, of ...schemas.Entity) {
 		b.Helper()
-		var reads []store.Reads
+		var reads []store.EntityReads
 		for _, e := range of {
-			reads = append(reads, store.Reads{Entity: e, Count: 3, At: at(seconds), Due: at(2000), Tier: store.Cold})
+			reads = append(reads, store.EntityReads{Entity: e, Count: 3, At: at(seconds), Due: at(2000), Tier: store.Cold})
 		}
 		seen := 0
-		err := b.store.ObserveReads(b.Context(), reads, func(r store.Registered, before, after float64) bool {
+		err := b.store.ObserveReads(b.Context(), reads, func(r store.RegisteredEntity, before, after float64) bool {
 			seen++
 			if r.Entity == x.Entity && (r.Tier != x.Tier || r.Pinned != x.Pinned || before != had || after != had+3) {
 				b.Errorf("tier %v, pinned %v, %v reads before and %v after", r.Tier, r.Pinned, before, after)
@@ -367,7 +367,7 @@ func testRisen(b bench) {
 		had += 3
 	}
 	observe(10, false, x.Entity, key("new"))
-	b.nextEntity(at(5))
+	b.wantNextEntityTime(at(5))
 	observe(20, true, x.Entity, y.Entity, key("new"))
 	for _, want := range []struct {
 		of  schemas.Entity

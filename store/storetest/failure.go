@@ -16,21 +16,21 @@ import (
 func failing(e schemas.Entity, n int64) store.Status {
 	return store.Status{
 		Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: fmt.Sprint("error ", n), Rounds: int(n), Failures: 2,
-		Number: n, Until: at(n), Lane: schemas.Low, Params: map[string]string{"n": fmt.Sprint(n)},
+		Version: n, Until: at(n), Lane: schemas.Low, Params: map[string]string{"n": fmt.Sprint(n)},
 		CorrelationID: fmt.Sprint("c", n), TraceParent: fmt.Sprint("00-", n), Replay: schemas.ReplayMark{ID: fmt.Sprint("r", n), Count: int(n % 3)}, Since: at(n), UpdatedAt: at(n),
 	}
 }
 
-func (b bench) fail(statuses ...store.Status) {
+func (b suite) fail(statuses ...store.Status) {
 	b.Helper()
 	for _, s := range statuses {
-		if err := b.store.Fail(b.Context(), s, nil); err != nil {
+		if err := b.store.WriteFailure(b.Context(), s, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func (b bench) status(e schemas.Entity) store.Status {
+func (b suite) status(e schemas.Entity) store.Status {
 	b.Helper()
 	all, err := b.store.Statuses(b.Context(), []schemas.Entity{e})
 	if err != nil || len(all) != 1 {
@@ -40,7 +40,7 @@ func (b bench) status(e schemas.Entity) store.Status {
 }
 
 // hasStatus fails the test unless the statuses are these, in their entities' order.
-func (b bench) hasStatus(want ...store.Status) {
+func (b suite) hasStatus(want ...store.Status) {
 	b.Helper()
 	var of []schemas.Entity
 	for _, s := range want {
@@ -52,14 +52,14 @@ func (b bench) hasStatus(want ...store.Status) {
 	}
 }
 
-func (b bench) isWell(e schemas.Entity) {
+func (b suite) hasNoStatus(e schemas.Entity) {
 	b.Helper()
 	b.hasStatus(store.Status{Entity: e})
 }
 
-func (b bench) due(source string, now, lease int64, limit int) []store.Status {
+func (b suite) claimRetries(source string, now, lease int64, limit int) []store.Status {
 	b.Helper()
-	due, err := b.store.Due(b.Context(), source, at(now), time.Duration(lease)*time.Second, limit)
+	due, err := b.store.ClaimRetries(b.Context(), source, at(now), time.Duration(lease)*time.Second, limit)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -70,8 +70,8 @@ func key(k string) schemas.Entity {
 	return schemas.Entity{Source: entity.Source, Facet: entity.Facet, Key: k}
 }
 
-func testStatus(b bench) {
-	b.isWell(entity)
+func testStatus(b suite) {
+	b.hasNoStatus(entity)
 	if all, err := b.store.Statuses(b.Context(), nil); err != nil || len(all) != 0 {
 		b.Errorf("Statuses of nothing: %+v, %v", all, err)
 	}
@@ -98,9 +98,9 @@ func testStatus(b bench) {
 	b.hasStatus(store.Status{Entity: key("b")}, other, again, store.Status{Entity: key("A")})
 }
 
-func testSuccessEndsFailure(b bench) {
+func testSuccessEndsFailure(b suite) {
 	b.fail(failing(entity, 4))
-	b.write(one(store.Lost), notModified(entity, 5, "x"))
+	b.write(one(store.BaseMissing), notModified(entity, 5, "x"))
 	b.hasStatus(failing(entity, 4))
 	for n := int64(5); n < 30; n += 10 {
 		for _, step := range []struct {
@@ -110,36 +110,36 @@ func testSuccessEndsFailure(b bench) {
 			{store.Changed, content(entity, n, fmt.Sprint(n))},
 			{store.Touched, content(entity, n+2, fmt.Sprint(n))},
 			{store.Touched, notModified(entity, n+4, fmt.Sprint(n))},
-			{store.Absented, absence(entity, n+6)},
+			{store.AbsenceStored, absence(entity, n+6)},
 		} {
 			v := step.write.Version
 			bystander := failing(key("other"), v)
 			bystander.Since = at(5)
 			b.fail(failing(entity, v-1), bystander)
 			b.write(one(step.result), step.write)
-			b.isWell(entity)
+			b.hasNoStatus(entity)
 			b.hasStatus(bystander)
 			b.fail(failing(entity, v), failing(entity, v-1)) // written late
-			b.isWell(entity)
+			b.hasNoStatus(entity)
 		}
 	}
 	rewritten := content(entity, 40, "y")
 	rewritten.ExtractVersion = 8
 	b.fail(failing(entity, 40))
 	b.write(one(store.Rewritten), rewritten)
-	b.isWell(entity)
+	b.hasNoStatus(entity)
 }
 
-func testFailureOutlivesTheRest(b bench) {
+func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.fail(failing(entity, 9))
 	// An earlier fetch that is stored late is not what the failure waits for.
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
-	b.write(one(store.Refused), content(entity, 6, "z"))
-	b.write(one(store.Refused), absence(entity, 7))
-	b.write(one(store.Lost), notModified(entity, 9, "z"))
-	b.write([]store.Result{store.Refused, store.Absented}, content(entity, 1, "x"), absence(entity, 8))
+	b.write(one(store.Superseded), content(entity, 6, "z"))
+	b.write(one(store.Superseded), absence(entity, 7))
+	b.write(one(store.BaseMissing), notModified(entity, 9, "z"))
+	b.write([]store.Result{store.Superseded, store.AbsenceStored}, content(entity, 1, "x"), absence(entity, 8))
 	b.hasStatus(failing(entity, 9))
 	failed := content(entity, 10, "x")
 	failed.Payload = func() (store.Payload, error) { return store.Payload{}, fmt.Errorf("no memory") }
@@ -147,8 +147,8 @@ func testFailureOutlivesTheRest(b bench) {
 		b.Fatal("the batch was written")
 	}
 	b.hasStatus(failing(entity, 9))
-	b.write([]store.Result{store.Changed, store.Refused}, content(entity, 10, "x"), content(entity, 9, "y"))
-	b.isWell(entity)
+	b.write([]store.Result{store.Changed, store.Superseded}, content(entity, 10, "x"), content(entity, 9, "y"))
+	b.hasNoStatus(entity)
 	if s := b.get(entity); s.Version != 10 {
 		b.Errorf("%+v", s.State)
 	}
@@ -156,7 +156,7 @@ func testFailureOutlivesTheRest(b bench) {
 
 // testFailureRace writes a failure and a success of one entity at once, of an
 // entity with a state and of one without: the later fetch wins.
-func testFailureRace(b bench) {
+func testFailureRace(b suite) {
 	const rounds = 60
 	for n := range rounds {
 		e := key(fmt.Sprint(n / 2))
@@ -164,7 +164,7 @@ func testFailureRace(b bench) {
 		stored := failed + int64(n/4%2)*2 - 1 // below or above
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := b.store.Fail(b.Context(), failing(e, failed), nil); err != nil {
+			if err := b.store.WriteFailure(b.Context(), failing(e, failed), nil); err != nil {
 				b.Error(err)
 			}
 		})
@@ -184,32 +184,32 @@ func testFailureRace(b bench) {
 }
 
 // testFailureAlone: a failure leaves nothing but its own row.
-func testFailureAlone(b bench) {
+func testFailureAlone(b suite) {
 	b.fail(failing(entity, 5))
 	testUnknown(b)
 	b.write(one(store.Changed), content(entity, 4, "x"))
 	b.fail(failing(entity, 6))
-	b.is(entity, "x", 4, 4, 4, 4)
+	b.wantSnapshot(entity, "x", 4, 4, 4, 4)
 	if err := b.store.Delete(b.Context(), entity); err != nil {
 		b.Fatal(err)
 	}
-	b.isWell(entity)
+	b.hasNoStatus(entity)
 	b.fail(failing(entity, 1))
 	b.hasStatus(failing(entity, 1))
 	if err := b.store.Delete(b.Context(), entity); err != nil { // only a status is stored
 		b.Fatal(err)
 	}
-	b.isWell(entity)
+	b.hasNoStatus(entity)
 }
 
-func testHostileFailure(b bench) {
+func testHostileFailure(b suite) {
 	s := failing(key("'; DROP TABLE update_status; --\u1100\"\\"), 1)
 	s.Error = "a\x00b\xff\xfec" + strings.Repeat("가", 2000)
 	s.Reason, s.CorrelationID, s.TraceParent = "\x00", "\xc3(\x00", strings.Repeat("é", 3000)
 	s.Params = map[string]string{"\x00": "'\x00\"\\", "": "", "<가>": "\u2028&"}
-	l := letter(s.Entity, 1)
-	l.CorrelationID, l.Error = "\x00\xff", strings.Repeat("é", store.MaxIndexedError)
-	if err := b.store.Fail(b.Context(), s, &l); err != nil {
+	l := newDeadLetter(s.Entity, 1)
+	l.CorrelationID, l.Error = "\x00\xff", strings.Repeat("é", store.MaxIndexedErrorBytes)
+	if err := b.store.WriteFailure(b.Context(), s, &l); err != nil {
 		b.Fatal(err)
 	}
 	got := b.status(s.Entity)
@@ -220,18 +220,18 @@ func testHostileFailure(b bench) {
 	if got.Reason != "\uFFFD" || got.CorrelationID != "\uFFFD(\uFFFD" || len(got.TraceParent) != store.MaxTextBytes || !maps.Equal(got.Params, s.Params) {
 		b.Errorf("%+v", got)
 	}
-	if all := b.letters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
+	if all := b.deadLetters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
 		b.Errorf("%+v", all)
 	}
-	b.handle(store.Handling{How: store.Replayed, By: "me\x00", At: at(1)}, l.LetterID)
+	b.handle(store.Disposition{Outcome: store.Replayed, By: "me\x00", At: at(1)}, l.DeadLetterID)
 	b.write(one(store.Changed), content(s.Entity, 1, "x"))
-	b.isWell(s.Entity)
+	b.hasNoStatus(s.Entity)
 }
 
-func testDue(b bench) {
+func testClaimRetries(b suite) {
 	next := func(want time.Time) {
 		b.Helper()
-		if got, err := b.store.NextDue(b.Context(), entity.Source); err != nil || !got.Equal(want) {
+		if got, err := b.store.NextRetryTime(b.Context(), entity.Source); err != nil || !got.Equal(want) {
 			b.Fatalf("the next is due at %v, %v; want %v", got, err, want)
 		}
 	}
@@ -243,33 +243,33 @@ func testDue(b bench) {
 		}
 	}
 	next(time.Time{})
-	is(b.due(entity.Source, 100, 10, 10))
+	is(b.claimRetries(entity.Source, 100, 10, 10))
 
 	x, y, z := failing(key("z"), 10), failing(key("y"), 20), failing(key("x"), 30)
 	held, suspended := failing(key("held"), 1), failing(key("suspended"), 2)
 	held.State, suspended.State, suspended.Until = store.Failed, store.Suspended, time.Time{}
 	b.fail(z, x, y, held, suspended, failing(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 5))
 	next(at(10))
-	is(b.due(entity.Source, 9, 10, 10))
-	is(b.due(entity.Source, 20, 100, 10), claimed(x, 120), claimed(y, 120))
+	is(b.claimRetries(entity.Source, 9, 10, 10))
+	is(b.claimRetries(entity.Source, 20, 100, 10), claimed(x, 120), claimed(y, 120))
 	b.hasStatus(claimed(x, 120), z, claimed(y, 120), held, suspended)
 	next(at(30))
-	is(b.due(entity.Source, 29, 100, 10))
-	is(b.due(entity.Source, 1000, 100, 1), claimed(z, 1100))
+	is(b.claimRetries(entity.Source, 29, 100, 10))
+	is(b.claimRetries(entity.Source, 1000, 100, 1), claimed(z, 1100))
 	next(at(120))
 	b.write(one(store.Changed), content(y.Entity, 20, "x"))
-	is(b.due(entity.Source, 120, 100, 10), claimed(x, 220)) // again: the claimant died
+	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // again: the claimant died
 	next(at(220))
 	again := failing(x.Entity, 11)
 	again.Until = at(50) // of one that failed again
 	b.fail(again)
 	next(at(50))
 	again.Since = x.Since
-	is(b.due(entity.Source, 50, 1, 10), claimed(again, 51))
+	is(b.claimRetries(entity.Source, 50, 1, 10), claimed(again, 51))
 }
 
-// testDueRace has instances claim at once: each row goes to one of them.
-func testDueRace(b bench) {
+// testClaimRetriesRace has instances claim at once: each row goes to one of them.
+func testClaimRetriesRace(b suite) {
 	const claimants, rows = 6, 120
 	for n := range int64(rows) {
 		b.fail(failing(key(fmt.Sprint(n)), n+1))
@@ -280,7 +280,7 @@ func testDueRace(b bench) {
 	for range claimants {
 		wg.Go(func() {
 			for {
-				due, err := b.store.Due(b.Context(), entity.Source, at(rows), time.Hour, 7)
+				due, err := b.store.ClaimRetries(b.Context(), entity.Source, at(rows), time.Hour, 7)
 				if err != nil {
 					b.Error(err)
 				}
@@ -296,7 +296,7 @@ func testDueRace(b bench) {
 		})
 	}
 	wg.Wait()
-	for _, s := range b.due(entity.Source, rows, 3600, rows) { // passed over while another was at it
+	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // passed over while another was at it
 		claims[s.Entity]++
 	}
 	for e, n := range claims {

@@ -26,7 +26,7 @@ func keyEntry(id, action string, n int64) store.AuditEntry {
 	return store.AuditEntry{At: at(n), Actor: "somebody", Action: action, Before: []byte("{}"), After: []byte(`{"id":"` + id + `"}`)}
 }
 
-func (b bench) addKey(n int64) store.APIKey {
+func (b suite) addKey(n int64) store.APIKey {
 	b.Helper()
 	k, entry := apiKey(n)
 	if err := b.store.AddKey(b.Context(), k, entry); err != nil {
@@ -35,11 +35,11 @@ func (b bench) addKey(n int64) store.APIKey {
 	return k
 }
 
-func (b bench) revokeKey(id string, when int64) error {
+func (b suite) revokeKey(id string, when int64) error {
 	return b.store.RevokeKey(b.Context(), id, "other", at(when), keyEntry(id, "key-revoke", when))
 }
 
-func (b bench) keysAre(live bool, want ...store.APIKey) {
+func (b suite) wantKeys(live bool, want ...store.APIKey) {
 	b.Helper()
 	got, err := b.store.Keys(b.Context(), live)
 	if err != nil || len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
@@ -47,26 +47,26 @@ func (b bench) keysAre(live bool, want ...store.APIKey) {
 	}
 }
 
-func testKeysOfClients(b bench) {
-	b.keysAre(true)
-	b.keysAre(false)
+func testKeysOfClients(b suite) {
+	b.wantKeys(true)
+	b.wantKeys(false)
 	two, one, three := b.addKey(2), b.addKey(1), b.addKey(3)
-	b.keysAre(true, one, two, three)
-	b.keysAre(false, one, two, three)
+	b.wantKeys(true, one, two, three)
+	b.wantKeys(false, one, two, three)
 
 	if err := b.revokeKey(two.ID, 50); err != nil {
 		b.Fatal(err)
 	}
 	two.RevokedAt, two.RevokedBy = at(50), "other"
-	b.keysAre(true, one, three)
-	b.keysAre(false, one, two, three)
+	b.wantKeys(true, one, three)
+	b.wantKeys(false, one, two, three)
 
 	for _, id := range []string{two.ID, "key-9", ""} {
-		if err := b.revokeKey(id, 60); !errors.Is(err, store.ErrNoKey) {
+		if err := b.revokeKey(id, 60); !errors.Is(err, store.ErrKeyNotFound) {
 			b.Errorf("revoking %q: %v", id, err)
 		}
 	}
-	b.keysAre(false, one, two, three)
+	b.wantKeys(false, one, two, three)
 	if k, entry := apiKey(1); b.store.AddKey(b.Context(), k, entry) == nil {
 		b.Error("a second key has the id of the first")
 	}
@@ -77,7 +77,7 @@ func testKeysOfClients(b bench) {
 }
 
 // testKeyRevokedOnce has several revoke one key: one of them did it.
-func testKeyRevokedOnce(b bench) {
+func testKeyRevokedOnce(b suite) {
 	k := b.addKey(1)
 	var done atomic.Int64
 	var wg sync.WaitGroup
@@ -86,7 +86,7 @@ func testKeyRevokedOnce(b bench) {
 			switch err := b.revokeKey(k.ID, n); {
 			case err == nil:
 				done.Add(1)
-			case !errors.Is(err, store.ErrNoKey):
+			case !errors.Is(err, store.ErrKeyNotFound):
 				b.Error(err)
 			}
 		})

@@ -10,10 +10,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func testDuplicates(b bench) {
-	b.write([]store.Result{store.Refused, store.Changed, store.Refused},
+func testDuplicates(b suite) {
+	b.write([]store.Result{store.Superseded, store.Changed, store.Superseded},
 		content(entity, 5, "x"), content(entity, 7, "z"), content(entity, 6, "y"))
-	b.is(entity, "z", 7, 7, 7, 7)
+	b.wantSnapshot(entity, "z", 7, 7, 7, 7)
 }
 
 // model is what a store must hold, the simple way.
@@ -54,7 +54,7 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	r := m[w.Entity]
 	if r == nil {
 		if w.Kind == store.NotModified {
-			return store.Lost
+			return store.BaseMissing
 		}
 		r = &row{}
 		m[w.Entity] = r
@@ -63,15 +63,15 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	same := r.text == text && r.extract == w.ExtractVersion
 	switch {
 	case w.Kind == store.NotModified && (!same || n < r.version || (r.visibility != "" && r.visibility != w.Visibility)):
-		return store.Lost
+		return store.BaseMissing
 	case n < r.version:
-		return store.Refused
+		return store.Superseded
 	case w.Kind == store.Absence:
 		if r.visibility != w.Visibility {
 			*r = row{failed: r.failed}
 		}
 		r.version, r.checked, r.absent, r.visibility, r.manual = n, n, true, w.Visibility, w.Manual
-		return store.Absented
+		return store.AbsenceStored
 	case same:
 		r.version, r.checked, r.absent, r.visibility, r.manual = n, n, false, w.Visibility, w.Manual
 		if w.Kind == store.Content {
@@ -89,10 +89,10 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	return result
 }
 
-func (m model) check(b bench, what string) {
+func (m model) check(b suite, what string) {
 	b.Helper()
 	for e, r := range m {
-		if failed := b.status(e); failed.Number != r.failed || (failed.State == "") != (r.failed == 0) {
+		if failed := b.status(e); failed.Version != r.failed || (failed.State == "") != (r.failed == 0) {
 			b.Fatalf("%s: %s has the status %+v; the model says %+v", what, e, failed, *r)
 		}
 		s, err := b.store.Get(b.Context(), e)
@@ -152,7 +152,7 @@ func randomWrite(rng *rand.Rand, e schemas.Entity, n int64) (store.Write, string
 	return w, text
 }
 
-func testModel(b bench) {
+func testModel(b suite) {
 	for seed := range uint64(5) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		m := model{}
@@ -193,7 +193,7 @@ func testModel(b bench) {
 
 // testConcurrent writes overlapping batches, each in another order: whoever
 // comes when, the highest version of each entity is what remains.
-func testConcurrent(b bench) {
+func testConcurrent(b suite) {
 	const writers, rounds, keys = 8, 10, 40
 	var wg sync.WaitGroup
 	for writer := range writers {
@@ -226,6 +226,6 @@ func testConcurrent(b bench) {
 	for key := range keys {
 		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}
 		n := int64(1000 + writers - 1)
-		b.is(e, fmt.Sprint(n), n, n, n, n)
+		b.wantSnapshot(e, fmt.Sprint(n), n, n, n, n)
 	}
 }

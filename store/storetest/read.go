@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func testUnknown(b bench) {
+func testUnknown(b suite) {
 	if _, err := b.store.Get(b.Context(), entity); !errors.Is(err, store.ErrNotFound) {
 		b.Errorf("Get: %v", err)
 	}
@@ -33,7 +33,7 @@ func testUnknown(b bench) {
 	}
 }
 
-func testGetAll(b bench) {
+func testGetAll(b suite) {
 	e := func(n int) schemas.Entity {
 		return schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprint(n)}
 	}
@@ -75,7 +75,7 @@ func testGetAll(b bench) {
 	}
 }
 
-func testKeys(b bench) {
+func testKeys(b suite) {
 	var writes []store.Write
 	var want []store.Result
 	for _, source := range []string{"nexon", "nexo"} {
@@ -89,6 +89,6 @@ func testKeys(b bench) {
 	}
 	b.write(want, writes...)
 	for i, w := range writes {
-		b.is(w.Entity, fmt.Sprint(i), 1, 1, 1, 1)
+		b.wantSnapshot(w.Entity, fmt.Sprint(i), 1, 1, 1, 1)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // expire walks once along the whole facet, and returns how many were deleted.
-func (b bench) expire(before int64, most int) (deleted int) {
+func (b suite) expire(before int64, most int) (deleted int) {
 	b.Helper()
 	for {
 		n, done, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(before), at(before), most)
@@ -25,8 +25,8 @@ func (b bench) expire(before int64, most int) (deleted int) {
 	}
 }
 
-// stored returns the keys of the entities of which something is stored.
-func (b bench) stored(of ...schemas.Entity) (keys []string) {
+// storedKeys returns the keys of the entities of which something is stored.
+func (b suite) storedKeys(of ...schemas.Entity) (keys []string) {
 	b.Helper()
 	for _, e := range of {
 		if _, err := b.store.Get(b.Context(), e); err == nil {
@@ -38,7 +38,7 @@ func (b bench) stored(of ...schemas.Entity) (keys []string) {
 	return keys
 }
 
-func testExpired(b bench) {
+func testExpired(b suite) {
 	if n := b.expire(1000, 5); n != 0 {
 		b.Errorf("%d of nothing expired", n)
 	}
@@ -46,48 +46,48 @@ func testExpired(b bench) {
 	all := []schemas.Entity{confirmed, gone, looked, old, seen, touched, young}
 	b.write(slices.Repeat([]store.Result{store.Changed}, 5),
 		content(old, 10, "x"), content(young, 100, "x"), content(looked, 10, "x"), content(confirmed, 10, "x"), content(touched, 10, "x"))
-	b.write([]store.Result{store.Absented, store.Absented, store.Absented}, absence(gone, 10), absence(seen, 100), absence(looked, 100))
+	b.write([]store.Result{store.AbsenceStored, store.AbsenceStored, store.AbsenceStored}, absence(gone, 10), absence(seen, 100), absence(looked, 100))
 	b.write([]store.Result{store.Touched, store.Touched}, notModified(confirmed, 100, "x"), content(touched, 100, "x"))
 	other := []schemas.Entity{{Source: entity.Source, Facet: "other", Key: "old"}, {Source: "nexo", Facet: entity.Facet, Key: "old"}}
 	b.write([]store.Result{store.Changed, store.Changed}, content(other[0], 10, "x"), content(other[1], 10, "x"))
 	s := failing(old, 12)
 	b.fail(s)
-	b.bury(letter(old, 3))
+	b.deadLetter(newDeadLetter(old, 3))
 	b.register(1, registered(old, 5))
 
-	if n := b.expire(10, 2); n != 0 || len(b.stored(all...)) != len(all) {
+	if n := b.expire(10, 2); n != 0 || len(b.storedKeys(all...)) != len(all) {
 		b.Errorf("%d expired at their own time", n)
 	}
 	// Content that a later look confirmed without bringing it is as old as before.
-	if n, kept := b.expire(11, 2), b.stored(all...); n != 4 || !slices.Equal(kept, []string{"seen", "touched", "young"}) {
+	if n, kept := b.expire(11, 2), b.storedKeys(all...); n != 4 || !slices.Equal(kept, []string{"seen", "touched", "young"}) {
 		b.Errorf("%d expired, and %q are kept", n, kept)
 	}
-	if kept := b.stored(other...); len(kept) != 2 {
+	if kept := b.storedKeys(other...); len(kept) != 2 {
 		b.Errorf("of another facet or source %q are kept", kept)
 	}
 	b.hasStatus(s)
-	if len(b.letters(entity.Source, true, 9)) != 1 {
+	if len(b.deadLetters(entity.Source, true, 9)) != 1 {
 		b.Error("the letter is gone")
 	}
-	b.lists(store.EntityFilter{}, registered(old, 5))
-	b.write([]store.Result{store.Lost, store.Changed}, notModified(confirmed, 200, "x"), content(old, 200, "y"))
-	if n := b.expire(1000, 100); n != 4 || len(b.stored(all...)) != 0 {
+	b.wantEntities(store.EntityFilter{}, registered(old, 5))
+	b.write([]store.Result{store.BaseMissing, store.Changed}, notModified(confirmed, 200, "x"), content(old, 200, "y"))
+	if n := b.expire(1000, 100); n != 4 || len(b.storedKeys(all...)) != 0 {
 		b.Errorf("%d expired", n)
 	}
 }
 
 // testExpiredWithoutContent has content kept without end, and the rest until a time.
-func testExpiredWithoutContent(b bench) {
+func testExpiredWithoutContent(b suite) {
 	content1, gone, seen := key("content"), key("gone"), key("seen")
 	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))
-	b.write([]store.Result{store.Absented, store.Absented}, absence(gone, 10), absence(seen, 100))
+	b.write([]store.Result{store.AbsenceStored, store.AbsenceStored}, absence(gone, 10), absence(seen, 100))
 	for done := false; !done; {
 		var err error
 		if _, done, err = b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, time.Time{}, at(50), 2); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if got := b.stored(content1, gone, seen); !slices.Equal(got, []string{"content", "seen"}) {
+	if got := b.storedKeys(content1, gone, seen); !slices.Equal(got, []string{"content", "seen"}) {
 		b.Errorf("kept: got %q, want content and the absence that was seen lately", got)
 	}
 
@@ -117,7 +117,7 @@ func testExpiredWithoutContent(b bench) {
 		b.Errorf("statuses deleted: got %d, want %d", deleted, len(old))
 	}
 	for _, s := range old {
-		b.isWell(s.Entity)
+		b.hasNoStatus(s.Entity)
 	}
 	for _, s := range kept {
 		b.hasStatus(s)
@@ -126,7 +126,7 @@ func testExpiredWithoutContent(b bench) {
 
 // testExpiredRace has several walk while writers bring what is expired back to life:
 // whatever was written last is there, whole.
-func testExpiredRace(b bench) {
+func testExpiredRace(b suite) {
 	const entities, rounds = 40, 12
 	write := func(round int64) {
 		var writes []store.Write
@@ -156,6 +156,6 @@ func testExpiredRace(b bench) {
 	wg.Wait()
 	write(1000)
 	for n := range entities {
-		b.is(key(fmt.Sprintf("%03d", n)), "1000", 1000, 1000, 1000, 1000)
+		b.wantSnapshot(key(fmt.Sprintf("%03d", n)), "1000", 1000, 1000, 1000, 1000)
 	}
 }

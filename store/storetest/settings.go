@@ -18,19 +18,19 @@ func change(source string, n int64) (store.Setting, store.AuditEntry) {
 		store.AuditEntry{At: at(n), Actor: fmt.Sprint("by ", n), Action: "set", Source: source, Before: value(n - 1), After: value(n), Note: fmt.Sprint("n'", n)}
 }
 
-func (b bench) tryChange(source string, n int64) error {
+func (b suite) tryChange(source string, n int64) error {
 	setting, entry := change(source, n)
 	return b.store.ChangeSetting(b.Context(), setting, entry)
 }
 
-func (b bench) change(source string, n int64) {
+func (b suite) change(source string, n int64) {
 	b.Helper()
 	if err := b.tryChange(source, n); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b bench) isSet(source string, n int64) {
+func (b suite) wantSetting(source string, n int64) {
 	b.Helper()
 	want := store.Setting{Source: source}
 	if n > 0 {
@@ -41,7 +41,7 @@ func (b bench) isSet(source string, n int64) {
 	}
 }
 
-func (b bench) audit(limit int) []store.AuditEntry {
+func (b suite) audit(limit int) []store.AuditEntry {
 	b.Helper()
 	all, err := b.store.Audit(b.Context(), limit)
 	if err != nil {
@@ -50,19 +50,19 @@ func (b bench) audit(limit int) []store.AuditEntry {
 	return all
 }
 
-func testSetting(b bench) {
-	b.isSet("nexon", 0)
+func testSetting(b suite) {
+	b.wantSetting("nexon", 0)
 	for n := int64(1); n <= 3; n++ {
 		b.change("nexon", n)
-		b.isSet("nexon", n)
-		b.isSet("nexo", 0)
+		b.wantSetting("nexon", n)
+		b.wantSetting("nexo", 0)
 	}
 	b.change("nexo", 1)
-	b.isSet("nexo", 1)
-	b.isSet("nexon", 3)
+	b.wantSetting("nexo", 1)
+	b.wantSetting("nexon", 3)
 }
 
-func testAudit(b bench) {
+func testAudit(b suite) {
 	if all := b.audit(10); len(all) != 0 {
 		b.Fatalf("the audit of nothing is %+v", all)
 	}
@@ -84,7 +84,7 @@ func testAudit(b bench) {
 	}
 }
 
-func testSettingGuard(b bench) {
+func testSettingGuard(b suite) {
 	b.change("nexon", 1)
 	b.change("nexon", 2)
 	for _, c := range []struct {
@@ -95,8 +95,8 @@ func testSettingGuard(b bench) {
 			b.Errorf("revision %d of %s: %v", c.revision, c.source, err)
 		}
 	}
-	b.isSet("nexon", 2)
-	b.isSet("other", 0)
+	b.wantSetting("nexon", 2)
+	b.wantSetting("other", 0)
 	if n := len(b.audit(10)); n != 2 {
 		b.Errorf("two changes and five refusals left %d entries in the audit", n)
 	}
@@ -104,7 +104,7 @@ func testSettingGuard(b bench) {
 
 // testSettingRace has writers read and change one setting: each revision is
 // written by one of them, the first as well as any other.
-func testSettingRace(b bench) {
+func testSettingRace(b suite) {
 	const writers, changes = 6, 8
 	var wg sync.WaitGroup
 	var refused atomic.Int64
@@ -128,7 +128,7 @@ func testSettingRace(b bench) {
 		})
 	}
 	wg.Wait()
-	b.isSet("nexon", writers*changes)
+	b.wantSetting("nexon", writers*changes)
 	all := b.audit(1000)
 	seen := map[string]bool{}
 	for _, e := range all {
@@ -143,7 +143,7 @@ func used(day, calls, when int64) store.Usage {
 	return store.Usage{DayEnd: at(day * 86400), Calls: calls, At: at(when)}
 }
 
-func testUsage(b bench) {
+func testUsage(b suite) {
 	is := func(what string, want store.Usage) {
 		b.Helper()
 		if got, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || got != want {
@@ -177,7 +177,7 @@ func testUsage(b bench) {
 	is("counts of others", used(2, 0, 60))
 }
 
-func testUsageRace(b bench) {
+func testUsageRace(b suite) {
 	const writers, counts = 4, 25
 	var wg sync.WaitGroup
 	for writer := range int64(writers) {

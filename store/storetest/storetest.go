@@ -41,13 +41,13 @@ type Store interface {
 	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
 	// Audit returns the newest entries, the newest first, limit of them at most.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
-	// Noted writes one entry into the audit.
-	Noted(ctx context.Context, entry store.AuditEntry) error
+	// WriteAudit writes one entry into the audit.
+	WriteAudit(ctx context.Context, entry store.AuditEntry) error
 	// Keys returns all API keys, or those that are not revoked, the oldest first.
 	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
 	// AddKey writes both or, with an error, neither.
 	AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error
-	// RevokeKey writes both or, with store.ErrNoKey for a key that there is none of
+	// RevokeKey writes both or, with store.ErrKeyNotFound for a key that there is none of
 	// or that is revoked, or another error, neither.
 	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
 	// Used returns the newest count of a policy; zero if there is none.
@@ -58,25 +58,25 @@ type Store interface {
 	// Statuses returns the statuses in the order of the entities; State is empty
 	// where there is none.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// Fail writes both or, with an error, neither; the status is passed over if a
+	// WriteFailure writes both or, with an error, neither; the status is passed over if a
 	// later fetch has stored its success or its failure. Without a State only the
 	// letter is written, without a letter only the status.
-	Fail(ctx context.Context, status store.Status, letter *store.Letter) error
-	// Due claims retries until now and the lease, earliest first, limit of them at
+	WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error
+	// ClaimRetries claims retries until now and the lease, earliest first, limit of them at
 	// most; no two calls claim the same one before that.
-	Due(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
-	// NextDue returns when the next retry is due; zero if there is none.
-	NextDue(ctx context.Context, source string) (time.Time, error)
-	Letters
+	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
+	// NextRetryTime returns when the next retry is due; zero if there is none.
+	NextRetryTime(ctx context.Context, source string) (time.Time, error)
+	DeadLetters
 	Entities
-	Effects
+	Outbox
 }
 
 // Run runs the suite; each test gets an empty store from open.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for _, test := range []struct {
 		name string
-		run  func(b bench)
+		run  func(b suite)
 	}{
 		{"nothing is known of an entity that was never written", testUnknown},
 		{"many are read at once, in the order in which they are asked for", testGetAll},
@@ -97,7 +97,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a deleted entity is unknown again", testDelete},
 		{"what is deleted by a person goes whole, and the audit says so", testDeleteSnapshot},
 		{"what is stored while it is deleted is whole or gone", testDeleteRace},
-		{"an act is noted by itself", testNoted},
+		{"an act is noted by itself", testWriteAudit},
 		{"a cancelled call fails", testCancelled},
 		{"random writes end as the model says", testModel},
 		{"concurrent batches neither block nor lose", testConcurrent},
@@ -111,19 +111,19 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"concurrent counts end at the greatest", testUsageRace},
 		{"a status is that of the latest failed fetch", testStatus},
 		{"what is stored ends an earlier failure, however late that is written", testSuccessEndsFailure},
-		{"nothing else ends a failure", testFailureOutlivesTheRest},
+		{"nothing else ends a failure", testFailureSurvivesOtherWrites},
 		{"of a failure and a success at once the later fetch wins", testFailureRace},
 		{"a failure writes no state, and is deleted with its entity", testFailureAlone},
 		{"texts of every kind are kept as far as can be", testHostileFailure},
-		{"a retry is claimed when it is due, and again when the claim ends", testDue},
-		{"of concurrent claims each retry goes to one", testDueRace},
-		{"letters are listed until they are handled", testLetters},
-		{"dead letters are listed and counted within visibilities", testLetterVisibility},
-		{"letters are chosen by every filter, and page by page", testLetterFilter},
-		{"letters are counted by what went wrong", testLetterGroups},
-		{"what is handled from the beginning is known, and forgotten when it is gone", testLetterPrefixes},
+		{"a retry is claimed when it is due, and again when the claim ends", testClaimRetries},
+		{"of concurrent claims each retry goes to one", testClaimRetriesRace},
+		{"letters are listed until they are handled", testDeadLetters},
+		{"dead letters are listed and counted within visibilities", testDeadLetterVisibility},
+		{"letters are chosen by every filter, and page by page", testDeadLetterFilter},
+		{"letters are counted by what went wrong", testDeadLetterGroups},
+		{"what is handled from the beginning is known, and forgotten when it is gone", testHandledPrefixes},
 		{"a job is worked on by one at a time, and goes on where it was", testJobs},
-		{"a replay that was stopped in a chunk lives until it is known what it asked for", testStoppedInAChunk},
+		{"a replay that was stopped in a chunk lives until it is known what it asked for", testReplayStoppedInChunk},
 		{"of replays of a source that are resumed at once one goes on", testResumeRace},
 		{"of those who take on a job at once one gets it", testJobRace},
 		{"an entity that is registered again keeps what was seen of it", testRegister},
@@ -132,26 +132,26 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a person takes entities out of the schedule and puts them back", testEnable},
 		{"entities are pinned to a tier, and keep it when they are unpinned", testPin},
 		{"reads are counted, and register what is unknown", testReads},
-		{"whoever writes entities at once waits for nobody in a circle", testEntityStorm},
+		{"whoever writes entities at once waits for nobody in a circle", testEntityWritesNoDeadlock},
 		{"what is due is claimed, the earliest first", testClaim},
-		{"what is read more and more is due at once", testRisen},
-		{"the params that entities are registered with are found", testRegisteredParams},
+		{"what is read more and more is due at once", testRefreshNow},
+		{"the params that entities are registered with are found", testEntityParams},
 		{"what is stored of what is due is read where it is wanted", testClaimedContent},
 		{"who decides is told all that is known, and what it says is kept", testDecide},
-		{"a claim that asks for nothing is none", testNothingAsked},
-		{"a claimant that dies has claimed nothing", testClaimDies},
-		{"a claim that is abandoned is taken over, and its holder knows", testAbandoned},
-		{"an abandoned claim is taken over by one", testAbandonedRace},
+		{"a claim that asks for nothing is none", testClaimWithoutRequests},
+		{"a claimant that dies has claimed nothing", testClaimRolledBack},
+		{"a claim that is abandoned is taken over, and its holder knows", testTakeOverClaim},
+		{"an abandoned claim is taken over by one", testTakeOverRace},
 		{"of concurrent schedulers one claims each due time", testClaimRace},
 		{"what is due later is read, the earliest first, and brought forward", testBringForward},
 		{"a price is set once in an interval", testPrice},
-		{"what follows from a change is written down with it, and from nothing else", testEffects},
-		{"what was to follow from a write that failed is forgotten with it", testEffectsOfNothing},
-		{"of an effect that was told its triggers remain", testToldEffects},
-		{"an effect is claimed, and again when the claim ends, until it is finished", testEffectsClaimed},
-		{"of concurrent claims each effect goes to one", testEffectsClaimRace},
-		{"of concurrent writers each change has one effect, and these are an unbroken chain", testEffectChain},
-		{"changes that follow each other have one effect, when they pause", testQuiet},
+		{"what follows from a change is written down with it, and from nothing else", testOutbox},
+		{"what was to follow from a write that failed is forgotten with it", testOutboxOfFailedWrite},
+		{"of an effect that was told its triggers remain", testMarkChangesPublished},
+		{"an effect is claimed, and again when the claim ends, until it is finished", testOutboxClaim},
+		{"of concurrent claims each effect goes to one", testOutboxClaimRace},
+		{"of concurrent writers each change has one effect, and these are an unbroken chain", testOutboxHashChain},
+		{"changes that follow each other have one effect, when they pause", testQuietTrigger},
 		{"a message and other triggers do not wait for quiet", testQuietBesideOthers},
 		{"a change stored while its effect is carried out has one of its own", testQuietWhileClaimed},
 		{"a deleted entity waits for no quiet", testQuietDeleted},
@@ -161,12 +161,12 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"absences and statuses of nothing stored have times of their own", testExpiredWithoutContent},
 		{"what is fetched while others delete is kept whole", testExpiredRace},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(bench{t, open(t)}) })
+		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
 	}
 }
 
-// bench is one store under test.
-type bench struct {
+// suite is one store under test.
+type suite struct {
 	*testing.T
 	store Store
 }
@@ -197,7 +197,7 @@ func notModified(e schemas.Entity, n int64, text string) store.Write {
 }
 
 // withoutPayload fails the test if the payload is asked for.
-func (b bench) withoutPayload(w store.Write) store.Write {
+func (b suite) withoutPayload(w store.Write) store.Write {
 	w.Payload = func() (store.Payload, error) {
 		b.Errorf("the payload of version %d was asked for", w.Version)
 		return store.Payload{}, errors.New("not to be asked for")
@@ -206,7 +206,7 @@ func (b bench) withoutPayload(w store.Write) store.Write {
 }
 
 // write writes and expects the results.
-func (b bench) write(want []store.Result, writes ...store.Write) {
+func (b suite) write(want []store.Result, writes ...store.Write) {
 	b.Helper()
 	got, err := b.store.Write(b.Context(), writes)
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -216,7 +216,7 @@ func (b bench) write(want []store.Result, writes ...store.Write) {
 
 func one(r store.Result) []store.Result { return []store.Result{r} }
 
-func (b bench) get(e schemas.Entity) store.Snapshot {
+func (b suite) get(e schemas.Entity) store.Snapshot {
 	b.Helper()
 	s, err := b.store.Get(b.Context(), e)
 	if err != nil {
@@ -225,9 +225,9 @@ func (b bench) get(e schemas.Entity) store.Snapshot {
 	return s
 }
 
-// is fails the test unless the snapshot has the content and these times, given as
+// wantSnapshot fails the test unless the snapshot has the content and these times, given as
 // numbers for at.
-func (b bench) is(e schemas.Entity, text string, version, fetched, checked, updated int64) {
+func (b suite) wantSnapshot(e schemas.Entity, text string, version, fetched, checked, updated int64) {
 	b.Helper()
 	s := b.get(e)
 	json := `{"doc":"` + text + `"}`
@@ -245,101 +245,101 @@ func (b bench) is(e schemas.Entity, text string, version, fetched, checked, upda
 	}
 }
 
-func testFirstWrite(b bench) {
+func testFirstWrite(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
-	b.is(entity, "x", 5, 5, 5, 5)
+	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	s := b.get(entity)
 	if s.ExtractVersion != 7 || s.Encoding != store.Zstd || s.ETag != `"x"` || s.LastModified != "then" || !s.HasContent() {
 		b.Errorf("%+v", s.State)
 	}
 }
 
-func testTouch(b bench) {
+func testTouch(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	before := b.get(entity).Payload
 	for n := int64(6); n < 9; n++ {
 		w := b.withoutPayload(content(entity, n, "x"))
 		w.ETag = fmt.Sprint(n)
 		b.write(one(store.Touched), w)
-		b.is(entity, "x", n, n, n, 5)
+		b.wantSnapshot(entity, "x", n, n, n, 5)
 		if got := b.get(entity); got.ETag != fmt.Sprint(n) || !bytes.Equal(got.Payload, before) {
 			b.Errorf("after check %d: %+v", n, got)
 		}
 	}
 }
 
-func testChange(b bench) {
+func testChange(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.write(one(store.Changed), content(entity, 6, "y"))
-	b.is(entity, "y", 6, 6, 6, 6)
+	b.wantSnapshot(entity, "y", 6, 6, 6, 6)
 	b.write(one(store.Changed), content(entity, 7, "x"))
-	b.is(entity, "x", 7, 7, 7, 7)
+	b.wantSnapshot(entity, "x", 7, 7, 7, 7)
 }
 
-func testGuard(b bench) {
+func testGuard(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	for _, w := range []store.Write{content(entity, 4, "y"), content(entity, 4, "x"), absence(entity, 4)} {
-		b.write(one(store.Refused), w)
-		b.is(entity, "x", 5, 5, 5, 5)
+		b.write(one(store.Superseded), w)
+		b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	}
-	b.write(one(store.Absented), absence(entity, 6))
-	b.write(one(store.Refused), content(entity, 5, "x"))
+	b.write(one(store.AbsenceStored), absence(entity, 6))
+	b.write(one(store.Superseded), content(entity, 5, "x"))
 	if !b.get(entity).Absent {
 		b.Error("an older answer brought the entity back")
 	}
 }
 
-func testRepeat(b bench) {
+func testRepeat(b suite) {
 	for range 3 {
 		results, err := b.store.Write(b.Context(), []store.Write{content(entity, 5, "x")})
-		if err != nil || results[0] == store.Refused {
+		if err != nil || results[0] == store.Superseded {
 			b.Fatal(results, err)
 		}
-		b.is(entity, "x", 5, 5, 5, 5)
+		b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	}
-	b.write(one(store.Absented), absence(entity, 6))
-	b.write(one(store.Absented), absence(entity, 6))
+	b.write(one(store.AbsenceStored), absence(entity, 6))
+	b.write(one(store.AbsenceStored), absence(entity, 6))
 }
 
-func testNotModified(b bench) {
-	b.write(one(store.Lost), notModified(entity, 4, "x"))
+func testNotModified(b suite) {
+	b.write(one(store.BaseMissing), notModified(entity, 4, "x"))
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.write(one(store.Touched), notModified(entity, 6, "x"))
-	b.is(entity, "x", 6, 5, 6, 5) // checked, but not fetched
-	b.write(one(store.Lost), notModified(entity, 7, "y"))
-	b.is(entity, "x", 6, 5, 6, 5)
+	b.wantSnapshot(entity, "x", 6, 5, 6, 5) // checked, but not fetched
+	b.write(one(store.BaseMissing), notModified(entity, 7, "y"))
+	b.wantSnapshot(entity, "x", 6, 5, 6, 5)
 }
 
-func testAbsence(b bench) {
-	b.write(one(store.Absented), absence(entity, 4))
+func testAbsence(b suite) {
+	b.write(one(store.AbsenceStored), absence(entity, 4))
 	s := b.get(entity)
 	if !s.Absent || s.HasContent() || s.Payload != nil || !s.CheckedAt.Equal(at(4)) || !s.FetchedAt.IsZero() || !s.UpdatedAt.IsZero() {
 		b.Errorf("%+v", s)
 	}
 	b.write(one(store.Changed), content(entity, 5, "x"))
-	b.is(entity, "x", 5, 5, 5, 5)
-	b.write(one(store.Absented), absence(entity, 6))
+	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
+	b.write(one(store.AbsenceStored), absence(entity, 6))
 	if s := b.get(entity); !s.Absent || !s.HasContent() || s.Version != 6 || !s.CheckedAt.Equal(at(6)) || !s.FetchedAt.Equal(at(5)) {
 		b.Errorf("%+v", s)
 	}
 	b.write(one(store.Touched), b.withoutPayload(content(entity, 7, "x")))
-	b.is(entity, "x", 7, 7, 7, 5)
+	b.wantSnapshot(entity, "x", 7, 7, 7, 5)
 }
 
-func testRewrite(b bench) {
+func testRewrite(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	other := content(entity, 6, "y")
 	other.ExtractVersion = 8
 	b.write(one(store.Rewritten), other)
-	b.is(entity, "y", 6, 6, 6, 5)
+	b.wantSnapshot(entity, "y", 6, 6, 6, 5)
 	same := content(entity, 7, "y") // by the old settings again, with the same outcome
 	b.write(one(store.Rewritten), same)
-	b.is(entity, "y", 7, 7, 7, 5)
+	b.wantSnapshot(entity, "y", 7, 7, 7, 5)
 }
 
-func testAtomic(b bench) {
+func testAtomic(b suite) {
 	e := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "character", Key: key} }
-	b.write([]store.Result{store.Changed, store.Absented}, content(e("old"), 1, "x"), absence(e("gone"), 1))
+	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(e("old"), 1, "x"), absence(e("gone"), 1))
 	failing := content(e("b"), 2, "x")
 	failing.Payload = func() (store.Payload, error) { return store.Payload{}, errors.New("no memory") }
 	_, err := b.store.Write(b.Context(), []store.Write{
@@ -353,13 +353,13 @@ func testAtomic(b bench) {
 			b.Errorf("%s: %v", key, err)
 		}
 	}
-	b.is(e("old"), "x", 1, 1, 1, 1)
+	b.wantSnapshot(e("old"), "x", 1, 1, 1, 1)
 	if v := b.get(e("gone")).Version; v != 1 {
 		b.Errorf("the absence has version %d", v)
 	}
 }
 
-func testCancelled(b bench) {
+func testCancelled(b suite) {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	if _, err := b.store.Get(ctx, entity); err == nil || errors.Is(err, store.ErrNotFound) {
@@ -380,30 +380,30 @@ func testCancelled(b bench) {
 	if setting, entry := change("nexon", 1); b.store.ChangeSetting(ctx, setting, entry) == nil {
 		b.Error("ChangeSetting succeeded")
 	}
-	l := letter(entity, 1)
-	if b.store.Fail(ctx, failing(entity, 5), &l) == nil {
+	l := newDeadLetter(entity, 1)
+	if b.store.WriteFailure(ctx, failing(entity, 5), &l) == nil {
 		b.Error("Fail succeeded")
 	}
 	if _, err := b.store.Statuses(ctx, []schemas.Entity{entity}); err == nil {
 		b.Error("Statuses succeeded")
 	}
-	if _, err := b.store.NextDue(ctx, "nexon"); err == nil {
+	if _, err := b.store.NextRetryTime(ctx, "nexon"); err == nil {
 		b.Error("NextDue succeeded")
 	}
-	if _, err := b.store.Letters(ctx, store.LetterFilter{Source: "nexon"}, store.Letter{}, 1); err == nil {
+	if _, err := b.store.DeadLetters(ctx, store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 1); err == nil {
 		b.Error("Letters succeeded")
 	}
-	b.isWell(entity)
+	b.hasNoStatus(entity)
 	b.fail(failing(entity, 5))
-	b.bury(l)
-	if _, err := b.store.Due(ctx, "nexon", at(9), time.Second, 1); err == nil {
+	b.deadLetter(l)
+	if _, err := b.store.ClaimRetries(ctx, "nexon", at(9), time.Second, 1); err == nil {
 		b.Error("Due succeeded")
 	}
-	if err := b.store.CreateJob(ctx, job(1), auditOf("a")); err == nil {
+	if err := b.store.CreateJob(ctx, job(1), auditEntry("a")); err == nil {
 		b.Error("CreateJob succeeded")
 	}
 	b.hasStatus(failing(entity, 5))
-	if all := b.letters("nexon", true, 9); len(all) != 1 {
+	if all := b.deadLetters("nexon", true, 9); len(all) != 1 {
 		b.Errorf("%+v", all)
 	}
 	testUnknown(b)

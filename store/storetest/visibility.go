@@ -15,7 +15,7 @@ func within(visibility string, w store.Write) store.Write {
 }
 
 // seenBy fails the test unless the entity's row has the visibility, however it is read.
-func (b bench) seenBy(visibility string) {
+func (b suite) seenBy(visibility string) {
 	b.Helper()
 	all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
 	if err != nil {
@@ -30,15 +30,15 @@ func (b bench) seenBy(visibility string) {
 	}
 }
 
-func testVisibility(b bench) {
+func testVisibility(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.seenBy("")
 	b.write(one(store.Changed), within("partner", content(entity, 6, "y")))
 	b.seenBy("partner")
 	// What does not count tells nothing either.
-	b.write(one(store.Refused), content(entity, 5, "y"))
-	b.write(one(store.Refused), absence(entity, 5))
-	b.write(one(store.Lost), notModified(entity, 7, "z"))
+	b.write(one(store.Superseded), content(entity, 5, "y"))
+	b.write(one(store.Superseded), absence(entity, 5))
+	b.write(one(store.BaseMissing), notModified(entity, 7, "z"))
 	b.seenBy("partner")
 	// The same, seen by others: theirs from now on, also if that is everybody.
 	b.write(one(store.Touched), b.withoutPayload(within("staff", content(entity, 8, "y"))))
@@ -49,37 +49,37 @@ func testVisibility(b bench) {
 	b.write(one(store.Touched), within("partner", notModified(entity, 10, "y")))
 	b.seenBy("partner")
 	b.write(one(store.Touched), within("partner", notModified(entity, 11, "y")))
-	b.write(one(store.Lost), notModified(entity, 12, "y"))
-	b.write(one(store.Lost), within("staff", notModified(entity, 12, "y")))
+	b.write(one(store.BaseMissing), notModified(entity, 12, "y"))
+	b.write(one(store.BaseMissing), within("staff", notModified(entity, 12, "y")))
 	b.seenBy("partner")
-	b.is(entity, "y", 11, 9, 11, 6)
+	b.wantSnapshot(entity, "y", 11, 9, 11, 6)
 	other := within("staff", content(entity, 12, "z"))
 	other.ExtractVersion = 8
 	b.write(one(store.Rewritten), other)
 	b.seenBy("staff")
 }
 
-func testVisibilityOfAbsence(b bench) {
-	b.write(one(store.Absented), within("partner", absence(entity, 4)))
+func testVisibilityOfAbsence(b suite) {
+	b.write(one(store.AbsenceStored), within("partner", absence(entity, 4)))
 	b.seenBy("partner")
-	b.write(one(store.Absented), absence(entity, 5))
+	b.write(one(store.AbsenceStored), absence(entity, 5))
 	b.seenBy("")
 	b.write(one(store.Changed), within("partner", content(entity, 6, "x")))
-	b.write(one(store.Absented), within("partner", absence(entity, 7)))
+	b.write(one(store.AbsenceStored), within("partner", absence(entity, 7)))
 	if s := b.get(entity); !s.HasContent() || s.Payload == nil {
 		b.Fatalf("an absence of the same visibility ended the content: %+v", s.State)
 	}
 	for n, visibility := range []string{"", "staff", "", "partner"} {
 		at := int64(10 * (n + 1))
-		b.write(one(store.Absented), within(visibility, absence(entity, at)))
+		b.write(one(store.AbsenceStored), within(visibility, absence(entity, at)))
 		b.seenBy(visibility)
 		want := store.State{Entity: entity, Version: at, CheckedAt: b.get(entity).CheckedAt, Absent: true, Visibility: visibility}
 		if s := b.get(entity); s.State != want || s.Payload != nil {
 			b.Fatalf("of content of another visibility this is left: %+v, %d bytes", s.State, len(s.Payload))
 		}
-		b.write(one(store.Lost), within(visibility, notModified(entity, at+1, "x")))
+		b.write(one(store.BaseMissing), within(visibility, notModified(entity, at+1, "x")))
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
-		b.is(entity, "x", at+2, at+2, at+2, at+2)
+		b.wantSnapshot(entity, "x", at+2, at+2, at+2, at+2)
 		b.seenBy("partner")
 		b.write(one(store.Touched), within("other", content(entity, at+3, "x"))) // for the next round
 	}
@@ -87,7 +87,7 @@ func testVisibilityOfAbsence(b bench) {
 
 // testVisibilityRace has fetches of several visibilities stored at once: content never
 // stands under the visibility of another.
-func testVisibilityRace(b bench) {
+func testVisibilityRace(b suite) {
 	const writers, rounds = 6, 25
 	var wg sync.WaitGroup
 	for writer := range writers {

@@ -1,0 +1,176 @@
+package dlq
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// TestNothingOpenIsDeletedAndAllThatCanBeIs purges at random among letters that are open,
+// handled or young.
+func TestNothingOpenIsDeletedAndAllThatCanBeIs(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			inBubble(t, func(w *rig) { w.purgeSome(rand.New(rand.NewPCG(seed, 9))) })
+		})
+	}
+}
+
+func (w *rig) purgeSome(r *rand.Rand) {
+	kept := 2 + r.IntN(40) // one in so many is not purged
+	bury := func(from, to int64) {
+		for offset := from; offset < to; offset++ {
+			for partition := range int32(4) {
+				w.deadLetter(idOf(partition, offset), func(l *store.DeadLetter, _ *ReadResult) {
+					if r.IntN(kept) == 0 {
+						l.Fingerprint = "kept"
+					}
+				})
+			}
+		}
+	}
+	for partition := range int32(4) {
+		w.starts[partition] = 1
+	}
+	bury(1, 300)
+	<-time.After(time.Minute)
+	bury(300, 310+r.Int64N(20)) // they are young
+	<-time.After(2 * time.Second)
+	p := w.process()
+	p.faultOf = func(what string) fault {
+		if what == "cut" && r.IntN(3) == 0 {
+			return []fault{refused, lost, killed, killedAfter}[r.IntN(4)]
+		}
+		return none
+	}
+	replayed := p.start(JobSpec{Filter: store.DeadLetterFilter{Fingerprint: "kept"}, Max: int64(1 + r.IntN(20))})
+	j := p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Fingerprint: "f"}})
+	p.run()
+	<-time.After(3 * time.Second)
+	w.process().run()
+	w.waitUntilDone(replayed.ID)
+	w.waitUntilDone(j.ID)
+
+	all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100_000)
+	if err != nil {
+		w.Fatal(err)
+	}
+	first := map[int32]int64{} // that had to stay, for it is open or was young
+	for _, l := range all {
+		if l.Offset < w.starts[l.Partition] {
+			w.Errorf("%+v has an entry, and was deleted", l)
+		}
+		if first[l.Partition] == 0 || l.Offset < first[l.Partition] {
+			first[l.Partition] = l.Offset
+		}
+		if l.Handled == "" && l.Fingerprint == "f" {
+			w.Errorf("%+v was not purged", l)
+		}
+	}
+	for id := range w.records {
+		if id.Offset < first[id.Partition] && id.Offset >= w.starts[id.Partition] {
+			w.Errorf("%+v lies there without an entry", id)
+		}
+	}
+	for _, l := range all {
+		if l.Offset == first[l.Partition] && l.Handled != "" && l.At.Before(j.CreatedAt.Add(-minDeleteAge)) {
+			w.Errorf("%+v is handled and old, the first of its partition, and was not deleted", l)
+		}
+	}
+	n := 0
+	for _, l := range all {
+		if l.Fingerprint == "kept" {
+			n++
+		}
+	}
+	if asked := w.enqueued(); len(w.requests) != len(asked) {
+		w.Errorf("%d requests for %d letters", len(w.requests), len(asked))
+	}
+	if len(all) == 0 || n == 0 {
+		w.Error("all letters were deleted")
+	}
+}
+
+// TestAPurgeForgetsWhatIsGoneForItsAge, open or not: nobody can do anything about it.
+func TestAPurgeForgetsWhatIsGoneForItsAge(t *testing.T) {
+	inBubble(t, func(w *rig) {
+		w.deadLetterMany(2500)
+		w.starts[0] = 2400
+		p := w.process().run()
+		one := int64(2450)
+		w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Offset: &one}}).ID)
+		all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 10_000)
+		if err != nil || len(all) != 100 || w.starts[0] != 2400 {
+			t.Errorf("%d entries are left, %v; the topic begins at %d", len(all), err, w.starts[0])
+		}
+	})
+}
+
+// purgeOf purges all letters of partition 0 at once, and returns where it then begins.
+func (w *rig) purgeOf() int64 {
+	w.Helper()
+	p := w.process().run()
+	w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+	p.shutdown()
+	return w.starts[0]
+}
+
+// TestALetterThatWaitsForItsEntryIsNotDeleted: the process that buried it can't reach the
+// database, and those that came later have theirs.
+func TestALetterThatWaitsForItsEntryIsNotDeleted(t *testing.T) {
+	for _, waits := range []int64{0, 7} {
+		inBubble(t, func(w *rig) {
+			for offset := range int64(20) {
+				if offset != waits {
+					w.deadLetter(idOf(0, offset))
+				}
+			}
+			w.records[idOf(0, waits)] = ReadResult{DeadLetter: schemas.DeadLetter{Time: time.Now()}}
+			<-time.After(missingEntryTimeout - time.Minute)
+			if start := w.purgeOf(); start != waits {
+				t.Errorf("the topic begins at %d, and a letter without an entry lies at %d", start, waits)
+			}
+			w.deadLetter(idOf(0, 20))
+			<-time.After(2 * time.Minute) // it gets none
+			if start := w.purgeOf(); start != 21 {
+				t.Errorf("the topic begins at %d, and nothing of it is open", start)
+			}
+		})
+	}
+}
+
+// TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries, which name letters that have none.
+func TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries(t *testing.T) {
+	inBubble(t, func(w *rig) {
+		w.deadLetterMany(20)
+		p := w.process().run()
+		w.waitUntilDone(p.start(JobSpec{}).ID)
+		p.shutdown()
+		<-time.After(2 * missingEntryTimeout)
+		clear(w.records)
+		for offset := range int64(20) {
+			if start := w.purgeOf(); start != 0 {
+				t.Fatalf("with %d letters the topic begins at %d", offset, start)
+			}
+			w.records[idOf(0, offset)] = ReadResult{DeadLetter: schemas.DeadLetter{Time: time.Now()}}
+		}
+	})
+}
+
+// TestAPurgeOfNothingDeletesWhatIsHandled: after a replay of all, nothing else does.
+func TestAPurgeOfNothingDeletesWhatIsHandled(t *testing.T) {
+	inBubble(t, func(w *rig) {
+		w.deadLetterMany(30)
+		p := w.process().run()
+		w.waitUntilDone(p.start(JobSpec{}).ID)
+		j := w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+		all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100)
+		if err != nil || len(all) != 0 || w.starts[0] != 30 || j.Total != 0 {
+			t.Errorf("%d entries are left, %v; the topic begins at %d, and %d were chosen", len(all), err, w.starts[0], j.Total)
+		}
+	})
+}

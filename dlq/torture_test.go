@@ -1,0 +1,184 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// torture is what befalls processes at random, until its end.
+type torture struct {
+	*rig
+	mu      sync.Mutex
+	rand    *rand.Rand
+	ends    time.Time
+	covered map[string]bool // by the request of somebody else
+	happens map[fault]int
+}
+
+func (o *torture) chance(n int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.rand.IntN(n) == 0
+}
+
+func (o *torture) within(d time.Duration) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return time.Duration(o.rand.Int64N(int64(d)))
+}
+
+func (o *torture) over() bool { return time.Now().After(o.ends) }
+
+func (o *torture) faultOf(what string) fault {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over() || what == "ask" || o.rand.IntN(6) > 0 {
+		return none
+	}
+	f := fault(o.rand.IntN(int(killedAfter) + 1))
+	o.happens[f]++
+	return f
+}
+
+// enqueueFunc takes requests, or refuses them, or says that it has none of what arrives now or
+// later; or the process ends in the middle.
+func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest) []error {
+	return func(ctx context.Context, all []ReplayRequest) []error {
+		errs := make([]error, len(all))
+		bad, dies := o.chance(3) && !o.over(), o.chance(12) && !o.over()
+		if bad && o.chance(3) { // it hangs
+			select {
+			case <-time.After(o.within(chunkTimeout)):
+			case <-ctx.Done():
+			}
+		}
+		for i, a := range all {
+			at := time.Now()
+			switch {
+			case dies && o.chance(len(all)):
+				p.kill()
+				return errs
+			case ctx.Err() != nil || bad && o.chance(3):
+				errs[i] = errUnavailable
+			case bad && o.chance(3):
+				errs[i] = errUnavailable
+				time.AfterFunc(o.within(maxDeliveryTime), func() { o.put(a, at) })
+			case bad && o.chance(3):
+				errs[i] = errUnavailable
+				o.put(a, at)
+			case o.chance(20):
+				o.mu.Lock()
+				o.covered[a.Mark.Of] = true
+				o.mu.Unlock()
+			default:
+				o.put(a, at)
+			}
+		}
+		return errs
+	}
+}
+
+// keepTwoProcesses has two processes at work: who dies or stops is followed by another.
+func (o *torture) keepTwoProcesses(id string) {
+	var running [2]*process
+	for !o.over() {
+		for i, p := range running {
+			if p == nil || p.isDead() {
+				running[i] = o.process()
+				running[i].faultOf, running[i].enqueueFunc = o.faultOf, o.enqueueFunc(running[i])
+				running[i].run()
+			} else if o.chance(10) {
+				p.shutdown()
+				p.kill()
+			}
+		}
+		if o.chance(5) { // the job is stopped, and resumed
+			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
+				if _, err := running[0].world.switchJob(id, to); err != nil {
+					return // it has ended
+				}
+				<-time.After(o.within(time.Minute))
+			}
+		}
+		<-time.After(o.within(20 * time.Second))
+	}
+}
+
+// switchJob does what somebody does by another process.
+func (w *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
+	other := w.process()
+	defer other.kill()
+	return other.SetJobState(w.Context(), id, to, "me")
+}
+
+// TestWhateverBefallsItEachLetterIsAskedForOnceOrRefused plays two processes that work on
+// the same jobs while they are killed, stopped and frozen, and while what they need fails,
+// or does what it says that it did not.
+func TestWhateverBefallsItEachLetterIsAskedForOnceOrRefused(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			inBubble(t, func(w *rig) { w.runTorture(seed) })
+		})
+	}
+}
+
+func (w *rig) runTorture(seed uint64) {
+	o := &torture{rig: w, rand: rand.New(rand.NewPCG(seed, 7)), covered: map[string]bool{}, happens: map[fault]int{}}
+	want := map[string]int64{}
+	good := map[string]bool{} // those that are to be asked for
+	for n := range int64(150 + o.rand.IntN(500)) {
+		id := idOf(int32(n%3), n)
+		switch o.rand.IntN(10) {
+		case 0:
+			want[RefusedUndecodable]++
+			w.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
+		case 1:
+			want[RefusedLimit]++
+			w.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) {
+				r.DeadLetter.Headers = schemas.ReplayMark{ID: "x", Count: schemas.MaxReplays}.Headers()
+			})
+		case 2:
+			want[RefusedGone]++
+			w.deadLetter(id)
+			delete(w.records, id)
+		default:
+			good[formatID(id)] = true
+			w.deadLetter(id)
+		}
+	}
+	<-time.After(time.Minute)
+	o.ends = time.Now().Add(15 * time.Minute)
+	first := w.process()
+	rate := []float64{0, 1, 10, 100}[o.rand.IntN(4)]
+	job := first.start(JobSpec{Rate: rate})
+	first.kill()
+	o.keepTwoProcesses(job.ID)
+	if w.job(job.ID).State == store.JobStopped {
+		if _, err := w.switchJob(job.ID, store.JobRunning); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.process().run()
+	j := w.waitUntilDone(job.ID)
+	<-time.After(time.Minute) // what is on its way
+
+	w.wantCounts(j, int64(len(good)), want)
+	asked := w.enqueued()
+	for of := range good {
+		if n := asked[of]; n > 1 || n == 0 && !o.covered[of] {
+			w.Errorf("letter %s was asked for %d times", of, n)
+		}
+	}
+	if testing.Verbose() {
+		w.Logf("%d letters at %v/s by %d processes, befallen by %v", len(good), rate, w.started, maps.Clone(o.happens))
+	}
+}

@@ -1,0 +1,293 @@
+-- +goose Up
+-- Times are bigint microseconds since 1970 UTC, 0 for none, so that one query text serves
+-- PostgreSQL and SQLite. The "C" collation orders text by bytes, which is the order in which a
+-- batch locks its rows.
+
+-- Snapshots. State and payload are separate tables: a check that finds no change updates one
+-- narrow row and never writes the payload. No column that every check writes is indexed, so the
+-- update is a HOT update and stays on its page. 16 partitions keep each vacuum small at tens of
+-- millions of rows.
+CREATE TABLE snapshot_state (
+    source          text COLLATE "C" NOT NULL,
+    facet           text COLLATE "C" NOT NULL,
+    key             text COLLATE "C" NOT NULL,
+    version         bigint  NOT NULL, -- of the fetch that wrote the row last
+    hash            bytea   NOT NULL, -- SHA-256 of the canonical bytes; empty if only an absence is stored
+    extract_version bigint  NOT NULL, -- version of the select and ignore rules that made hash and payload
+    encoding        text    NOT NULL, -- of the payload: zstd; empty without a payload
+    size            integer NOT NULL, -- bytes of the payload before encoding
+    last_fetched_at bigint  NOT NULL, -- start of the last fetch that returned content
+    last_checked_at bigint  NOT NULL, -- start of the last fetch with any result
+    last_updated_at bigint  NOT NULL, -- start of the last fetch that returned a change
+    absent          boolean NOT NULL, -- the last fetch found no such entity
+    etag            text    NOT NULL, -- validators of the upstream's response; empty without one
+    last_modified   text    NOT NULL,
+    visibility      text    NOT NULL DEFAULT '', -- visibility of the last fetch; empty: every reader
+    manual          boolean NOT NULL DEFAULT false, -- the last check was for a reader or an operator, not for the schedule
+    PRIMARY KEY (source, facet, key)
+) PARTITION BY HASH (source, facet, key);
+
+CREATE TABLE snapshot_payload (
+    source  text COLLATE "C" NOT NULL,
+    facet   text COLLATE "C" NOT NULL,
+    key     text COLLATE "C" NOT NULL,
+    payload bytea NOT NULL,
+    PRIMARY KEY (source, facet, key)
+) PARTITION BY HASH (source, facet, key);
+
+-- freshet compresses payloads itself; PostgreSQL must not compress them again.
+ALTER TABLE snapshot_payload ALTER COLUMN payload SET STORAGE EXTERNAL;
+
+-- +goose StatementBegin
+DO $$
+BEGIN
+    FOR n IN 0..15 LOOP
+        EXECUTE format(
+            'CREATE TABLE snapshot_state_%s PARTITION OF snapshot_state
+                FOR VALUES WITH (MODULUS 16, REMAINDER %s)
+                WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05)', n, n);
+        EXECUTE format(
+            'CREATE TABLE snapshot_payload_%s PARTITION OF snapshot_payload
+                FOR VALUES WITH (MODULUS 16, REMAINDER %s)
+                WITH (autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_scale_factor = 0.05)', n, n);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Runtime changes of a source's quota. A source without a row uses its configuration. Every
+-- worker reads the row of its source about once a second.
+CREATE TABLE settings (
+    source     text COLLATE "C" NOT NULL PRIMARY KEY,
+    value      json   NOT NULL, -- an Override of package limiter
+    revision   bigint NOT NULL CHECK (revision > 0), -- increases by one with each change; rows are never deleted
+    changed_at bigint NOT NULL,
+    changed_by text   NOT NULL
+);
+
+-- Audit log. Each entry is inserted in the transaction of its change.
+CREATE TABLE audit (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- increases, with gaps
+    at     bigint NOT NULL,
+    actor  text   NOT NULL,
+    action text   NOT NULL, -- set, stop, resume, …
+    source text   NOT NULL,
+    before json   NOT NULL, -- value before and after the change
+    after  json   NOT NULL,
+    note   text   NOT NULL  -- the actor's reason; empty if none was given
+);
+
+-- Upstream calls used of each calendar-day quota. Read when Redis has lost its counter.
+CREATE TABLE quota_usage (
+    source     text COLLATE "C" NOT NULL,
+    policy     text COLLATE "C" NOT NULL,
+    day_end    bigint NOT NULL, -- the midnight that ends the day
+    calls      bigint NOT NULL,
+    counted_at bigint NOT NULL, -- by the Redis clock
+    PRIMARY KEY (source, policy)
+) WITH (fillfactor = 70);
+
+-- Entities whose last refresh failed. An entity without failures has no row. A row is deleted
+-- only in the transaction that stores a snapshot or an absence of at least its version, never
+-- because a retry was enqueued. next_retry_at is indexed, so an update can't be a HOT update and
+-- no page reserves space for one.
+CREATE TABLE update_status (
+    source         text COLLATE "C" NOT NULL,
+    facet          text COLLATE "C" NOT NULL,
+    key            text COLLATE "C" NOT NULL,
+    state          text    NOT NULL, -- RETRYING, FAILED, SUSPENDED
+    reason         text    NOT NULL,
+    error          text    NOT NULL,
+    rounds         integer NOT NULL, -- retry rounds that failed since the last success; a delay without a failure is not counted
+    failures       integer NOT NULL, -- changes to FAILED since the last success
+    version        bigint  NOT NULL, -- of the failed fetch
+    next_retry_at  bigint  NOT NULL, -- RETRYING: when the retry is due, or the end of its claim; FAILED: end of the hold; SUSPENDED: 0
+    lane           text    NOT NULL, -- of the failed request, as are the columns up to trace_parent, replay and replays
+    params         json    NOT NULL,
+    correlation_id text    NOT NULL,
+    trace_parent   text    NOT NULL,
+    since          bigint  NOT NULL, -- first failure since the last success
+    updated_at     bigint  NOT NULL, -- last failure
+    replay         text    NOT NULL DEFAULT '', -- id of the replay that enqueued the request; empty: none
+    replays        integer NOT NULL DEFAULT 0,  -- how often the request has been replayed
+    PRIMARY KEY (source, facet, key)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+
+-- Retries are claimed through this index, earliest first, in time independent of the table's size.
+CREATE INDEX update_status_due ON update_status (source, next_retry_at) WHERE state = 'RETRYING';
+
+-- Index of the records on dead-letter topics, and what was done with each. Kafka can only delete
+-- a prefix of a partition. The primary key is the record's position, so that a dead letter can be
+-- read and replayed without a scan.
+CREATE TABLE dead_letters (
+    topic           text COLLATE "C" NOT NULL,
+    kafka_partition integer NOT NULL,
+    kafka_offset    bigint  NOT NULL,
+    source          text COLLATE "C" NOT NULL,
+    facet           text COLLATE "C" NOT NULL, -- facet and key are empty if the record could not be decoded
+    key             text COLLATE "C" NOT NULL,
+    reason          text    NOT NULL, -- see dead_letter.v1.schema.json
+    attempts        integer NOT NULL, -- upstream calls
+    at              bigint  NOT NULL, -- when the request was dead-lettered
+    correlation_id  text    NOT NULL,
+    handled         text    NOT NULL DEFAULT '', -- replayed, purged; empty while it is open
+    handled_at      bigint  NOT NULL DEFAULT 0,
+    handled_by      text    NOT NULL DEFAULT '',
+    error           text    NOT NULL DEFAULT '', -- its first bytes
+    fingerprint     text    NOT NULL DEFAULT '', -- equal for errors that differ only in keys and numbers
+    status          integer NOT NULL DEFAULT 0,  -- HTTP status of the last upstream response; 0: no response
+    replays         integer NOT NULL DEFAULT 0,  -- how often the request had been replayed before
+    job             text    NOT NULL DEFAULT '', -- id of the job that handled it
+    visibility      text    NOT NULL DEFAULT '', -- visibility of the response; empty: every reader. The console lists a dead letter only for clients that may see it
+    PRIMARY KEY (topic, kafka_partition, kafka_offset)
+);
+
+-- Lists, newest first: open dead letters, and all.
+CREATE INDEX dead_letters_open ON dead_letters (source, at, topic, kafka_partition, kafka_offset) WHERE handled = '';
+CREATE INDEX dead_letters_all ON dead_letters (source, at, topic, kafka_partition, kafka_offset);
+-- Dead letters of one entity.
+CREATE INDEX dead_letters_entity ON dead_letters (source, key, facet, at) WHERE key <> '';
+-- Open dead letters with one fingerprint, in the order in which jobs read them.
+CREATE INDEX dead_letters_fingerprint ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
+
+-- Replay and purge jobs. One process at a time holds a job's lease. It records its position and
+-- the handled dead letters in one transaction, so that another process can continue after a crash.
+CREATE TABLE dlq_jobs (
+    id               text PRIMARY KEY,
+    source           text COLLATE "C" NOT NULL,
+    kind             text    NOT NULL, -- REPLAY, PURGE
+    filter           json    NOT NULL,
+    lane             text    NOT NULL, -- of a replay's requests; empty for a purge
+    rate             double precision NOT NULL, -- dead letters per second; 0: unlimited
+    max              bigint  NOT NULL, -- dead letters to handle at most; 0: all
+    note             text    NOT NULL,
+    state            text    NOT NULL, -- RUNNING, STOPPED, DONE
+    total            bigint  NOT NULL, -- dead letters that matched the filter when the job was created
+    done             bigint  NOT NULL, -- handled
+    refused          json    NOT NULL, -- dead letters that stay open, counted by reason
+    kafka_partition  integer NOT NULL, -- position of the last dead letter the job has examined
+    kafka_offset     bigint  NOT NULL,
+    chunk_started_at bigint  NOT NULL, -- when the chunk after the position began to be enqueued; 0: no chunk is in flight
+    holder           text    NOT NULL, -- process that holds the lease
+    lease_until      bigint  NOT NULL,
+    error            text    NOT NULL, -- why the job can't continue
+    created_at       bigint  NOT NULL,
+    created_by       text    NOT NULL,
+    updated_at       bigint  NOT NULL,
+    ended_at         bigint  NOT NULL
+);
+-- Jobs that need a worker. A job that was stopped in a chunk still has to find out which requests
+-- of the chunk it enqueued.
+CREATE INDEX dlq_jobs_lease ON dlq_jobs (lease_until) WHERE state = 'RUNNING' OR chunk_started_at <> 0;
+-- One active replay per source: two could choose and enqueue the same dead letters.
+CREATE UNIQUE INDEX dlq_jobs_replay ON dlq_jobs (source) WHERE kind = 'REPLAY' AND (state = 'RUNNING' OR chunk_started_at <> 0);
+CREATE INDEX dlq_jobs_newest ON dlq_jobs (created_at);
+
+-- API keys. Every query service keeps the unrevoked keys in memory and reads them again every few
+-- seconds. Rows are never deleted.
+CREATE TABLE api_keys (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY, -- part of the key itself
+    hash       bytea  NOT NULL, -- SHA-256 of the random secret, which is not stored
+    name       text   NOT NULL,
+    scopes     text   NOT NULL, -- read, refresh, admin; separated by spaces
+    created_at bigint NOT NULL,
+    created_by text   NOT NULL,
+    expires_at bigint NOT NULL, -- 0: never
+    revoked_at bigint NOT NULL DEFAULT 0, -- 0: not revoked
+    revoked_by text   NOT NULL DEFAULT ''
+);
+
+-- Prefetched entities and when each is due. due_at is indexed; an update that does not change it
+-- (reads, tier, history) is a HOT update, for which each page keeps a fifth free. Each claim leaves
+-- dead entries at the front of the index, where the next claim begins: vacuum therefore runs after
+-- a number of rows, not after a share of the table. The table is not partitioned because claims
+-- read one index in its order.
+CREATE TABLE entities (
+    source     text COLLATE "C" NOT NULL,
+    facet      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    params     json     NOT NULL, -- those that differ from the facet's
+    tier       smallint NOT NULL, -- 0 hot, 1 warm, 2 cold
+    enabled    boolean  NOT NULL, -- false: an operator disabled it
+    due_at     bigint   NOT NULL,
+    claimed_at bigint   NOT NULL, -- last due time; 0: never claimed, and so for the columns below
+    updated_at bigint   NOT NULL, -- last change of the snapshot known at claimed_at
+    changes    double precision NOT NULL, -- changes within watched; older ones count less
+    watched    bigint   NOT NULL, -- microseconds
+    reads      double precision NOT NULL, -- reads until read_at; older ones count less
+    read_at    bigint   NOT NULL,
+    pinned     boolean  NOT NULL DEFAULT false, -- an operator chose the tier; reads do not change it
+    PRIMARY KEY (source, facet, key)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100000,
+    autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05);
+
+CREATE INDEX entities_due ON entities (source, due_at) WHERE enabled;
+
+-- Batches of requests that schedulers have claimed and not yet enqueued. A row exists for seconds;
+-- after until, another scheduler takes it over.
+CREATE TABLE schedule_claims (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY, -- changes when the claim is taken over
+    source     text COLLATE "C" NOT NULL,
+    claimed_at bigint NOT NULL,
+    until      bigint NOT NULL,
+    entries    json   NOT NULL  -- facet, key, params and version of each request
+);
+
+CREATE INDEX schedule_claims_until ON schedule_claims (source, until);
+
+-- State that the schedulers of one source share.
+CREATE TABLE schedule_state (
+    source     text COLLATE "C" NOT NULL PRIMARY KEY,
+    price      double precision NOT NULL, -- current price of an upstream call
+    updated_at bigint NOT NULL
+) WITH (fillfactor = 70);
+
+-- Position of the retention walk, which deletes expired rows in the order of their keys.
+CREATE TABLE retention_walks (
+    source    text COLLATE "C" NOT NULL,
+    facet     text COLLATE "C" NOT NULL, -- with the suffix /status for the walk along update_status
+    after_key text COLLATE "C" NOT NULL, -- empty: the walk starts again
+    PRIMARY KEY (source, facet)
+) WITH (fillfactor = 70);
+
+-- Transactional outbox: change messages to publish and triggers to enqueue. A row is inserted in
+-- the transaction that stores its change, claimed by moving due_at, and deleted after delivery.
+-- The table is nearly empty and its rows are short-lived: vacuum runs after a number of rows,
+-- because a share of an empty table is none, and each claim starts where the index's dead entries
+-- are. due_at is indexed, so no page reserves space for HOT updates.
+CREATE TABLE outbox (
+    id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- increases with an entity's versions; across entities, a higher id may commit first
+    source         text COLLATE "C" NOT NULL,
+    facet          text COLLATE "C" NOT NULL,
+    key            text COLLATE "C" NOT NULL,
+    version        bigint  NOT NULL, -- of the fetch that returned the change
+    at             bigint  NOT NULL, -- start of that fetch
+    before         bytea   NOT NULL, -- hash of the replaced content; empty if there was none
+    after          bytea   NOT NULL, -- hash of the stored content
+    publish_change boolean NOT NULL, -- publish to the source's change topic
+    triggers       json    NOT NULL, -- facets to refresh
+    due_at         bigint  NOT NULL, -- at, the end of a quiet period, or the end of a claim
+    quiet_facet    text COLLATE "C" NOT NULL DEFAULT '', -- the facet whose trigger waits for a quiet period; empty: none
+    latest_at      bigint  NOT NULL DEFAULT 0 -- the latest due_at to which further changes may move a quiet trigger
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
+
+CREATE INDEX outbox_due ON outbox (source, due_at, id);
+-- One waiting quiet trigger per entity and facet.
+CREATE UNIQUE INDEX outbox_quiet ON outbox (source, facet, key, quiet_facet) WHERE quiet_facet <> '';
+
+-- +goose Down
+DROP TABLE outbox;
+DROP TABLE retention_walks;
+DROP TABLE schedule_state;
+DROP TABLE schedule_claims;
+DROP TABLE entities;
+DROP TABLE api_keys;
+DROP TABLE dlq_jobs;
+DROP TABLE dead_letters;
+DROP TABLE update_status;
+DROP TABLE quota_usage;
+DROP TABLE audit;
+DROP TABLE settings;
+DROP TABLE snapshot_payload;
+DROP TABLE snapshot_state;

@@ -1,0 +1,229 @@
+-- +goose Up
+-- The tables and columns of migrations/postgres/00001_schema.sql, which explains each of them.
+
+CREATE TABLE snapshot_state (
+    source          TEXT    NOT NULL,
+    facet           TEXT    NOT NULL,
+    key             TEXT    NOT NULL,
+    version         INTEGER NOT NULL,
+    hash            BLOB    NOT NULL,
+    extract_version INTEGER NOT NULL,
+    encoding        TEXT    NOT NULL,
+    size            INTEGER NOT NULL,
+    last_fetched_at INTEGER NOT NULL,
+    last_checked_at INTEGER NOT NULL,
+    last_updated_at INTEGER NOT NULL,
+    absent          BOOLEAN NOT NULL,
+    etag            TEXT    NOT NULL,
+    last_modified   TEXT    NOT NULL,
+    visibility      TEXT    NOT NULL DEFAULT '',
+    manual          BOOLEAN NOT NULL DEFAULT false,
+    PRIMARY KEY (source, facet, key)
+) WITHOUT ROWID;
+
+CREATE TABLE snapshot_payload (
+    source  TEXT NOT NULL,
+    facet   TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    PRIMARY KEY (source, facet, key)
+);
+
+CREATE TABLE settings (
+    source     TEXT    NOT NULL PRIMARY KEY,
+    value      TEXT    NOT NULL,
+    revision   INTEGER NOT NULL CHECK (revision > 0),
+    changed_at INTEGER NOT NULL,
+    changed_by TEXT    NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE audit (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    at     INTEGER NOT NULL,
+    actor  TEXT    NOT NULL,
+    action TEXT    NOT NULL,
+    source TEXT    NOT NULL,
+    before TEXT    NOT NULL,
+    after  TEXT    NOT NULL,
+    note   TEXT    NOT NULL
+);
+
+CREATE TABLE quota_usage (
+    source     TEXT    NOT NULL,
+    policy     TEXT    NOT NULL,
+    day_end    INTEGER NOT NULL,
+    calls      INTEGER NOT NULL,
+    counted_at INTEGER NOT NULL,
+    PRIMARY KEY (source, policy)
+) WITHOUT ROWID;
+
+CREATE TABLE update_status (
+    source         TEXT    NOT NULL,
+    facet          TEXT    NOT NULL,
+    key            TEXT    NOT NULL,
+    state          TEXT    NOT NULL,
+    reason         TEXT    NOT NULL,
+    error          TEXT    NOT NULL,
+    rounds         INTEGER NOT NULL,
+    failures       INTEGER NOT NULL,
+    version        INTEGER NOT NULL,
+    next_retry_at  INTEGER NOT NULL,
+    lane           TEXT    NOT NULL,
+    params         TEXT    NOT NULL,
+    correlation_id TEXT    NOT NULL,
+    trace_parent   TEXT    NOT NULL,
+    since          INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
+    replay         TEXT    NOT NULL DEFAULT '',
+    replays        INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (source, facet, key)
+) WITHOUT ROWID;
+
+CREATE INDEX update_status_due ON update_status (source, next_retry_at) WHERE state = 'RETRYING';
+
+CREATE TABLE dead_letters (
+    topic           TEXT    NOT NULL,
+    kafka_partition INTEGER NOT NULL,
+    kafka_offset    INTEGER NOT NULL,
+    source          TEXT    NOT NULL,
+    facet           TEXT    NOT NULL,
+    key             TEXT    NOT NULL,
+    reason          TEXT    NOT NULL,
+    attempts        INTEGER NOT NULL,
+    at              INTEGER NOT NULL,
+    correlation_id  TEXT    NOT NULL,
+    handled         TEXT    NOT NULL DEFAULT '',
+    handled_at      INTEGER NOT NULL DEFAULT 0,
+    handled_by      TEXT    NOT NULL DEFAULT '',
+    error           TEXT    NOT NULL DEFAULT '',
+    fingerprint     TEXT    NOT NULL DEFAULT '',
+    status          INTEGER NOT NULL DEFAULT 0,
+    replays         INTEGER NOT NULL DEFAULT 0,
+    job             TEXT    NOT NULL DEFAULT '',
+    visibility      TEXT    NOT NULL DEFAULT '',
+    PRIMARY KEY (topic, kafka_partition, kafka_offset)
+) WITHOUT ROWID;
+
+CREATE INDEX dead_letters_open ON dead_letters (source, at, topic, kafka_partition, kafka_offset) WHERE handled = '';
+CREATE INDEX dead_letters_all ON dead_letters (source, at, topic, kafka_partition, kafka_offset);
+CREATE INDEX dead_letters_entity ON dead_letters (source, key, facet, at) WHERE key <> '';
+CREATE INDEX dead_letters_fingerprint ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
+
+CREATE TABLE dlq_jobs (
+    id               TEXT    PRIMARY KEY,
+    source           TEXT    NOT NULL,
+    kind             TEXT    NOT NULL,
+    filter           TEXT    NOT NULL,
+    lane             TEXT    NOT NULL,
+    rate             REAL    NOT NULL,
+    max              INTEGER NOT NULL,
+    note             TEXT    NOT NULL,
+    state            TEXT    NOT NULL,
+    total            INTEGER NOT NULL,
+    done             INTEGER NOT NULL,
+    refused          TEXT    NOT NULL,
+    kafka_partition  INTEGER NOT NULL,
+    kafka_offset     INTEGER NOT NULL,
+    chunk_started_at INTEGER NOT NULL,
+    holder           TEXT    NOT NULL,
+    lease_until      INTEGER NOT NULL,
+    error            TEXT    NOT NULL,
+    created_at       INTEGER NOT NULL,
+    created_by       TEXT    NOT NULL,
+    updated_at       INTEGER NOT NULL,
+    ended_at         INTEGER NOT NULL
+);
+
+CREATE INDEX dlq_jobs_lease ON dlq_jobs (lease_until) WHERE state = 'RUNNING' OR chunk_started_at <> 0;
+CREATE UNIQUE INDEX dlq_jobs_replay ON dlq_jobs (source) WHERE kind = 'REPLAY' AND (state = 'RUNNING' OR chunk_started_at <> 0);
+CREATE INDEX dlq_jobs_newest ON dlq_jobs (created_at);
+
+CREATE TABLE api_keys (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    hash       BLOB    NOT NULL,
+    name       TEXT    NOT NULL,
+    scopes     TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    created_by TEXT    NOT NULL,
+    expires_at INTEGER NOT NULL,
+    revoked_at INTEGER NOT NULL DEFAULT 0,
+    revoked_by TEXT    NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+
+CREATE TABLE entities (
+    source     TEXT    NOT NULL,
+    facet      TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    params     TEXT    NOT NULL,
+    tier       INTEGER NOT NULL,
+    enabled    BOOLEAN NOT NULL,
+    due_at     INTEGER NOT NULL,
+    claimed_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    changes    REAL    NOT NULL,
+    watched    INTEGER NOT NULL,
+    reads      REAL    NOT NULL,
+    read_at    INTEGER NOT NULL,
+    pinned     BOOLEAN NOT NULL DEFAULT false,
+    PRIMARY KEY (source, facet, key)
+) WITHOUT ROWID;
+
+CREATE INDEX entities_due ON entities (source, due_at) WHERE enabled;
+
+CREATE TABLE schedule_claims (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    source     TEXT    NOT NULL,
+    claimed_at INTEGER NOT NULL,
+    until      INTEGER NOT NULL,
+    entries    TEXT    NOT NULL
+);
+
+CREATE INDEX schedule_claims_until ON schedule_claims (source, until);
+
+CREATE TABLE schedule_state (
+    source     TEXT    NOT NULL PRIMARY KEY,
+    price      REAL    NOT NULL,
+    updated_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE retention_walks (
+    source    TEXT NOT NULL,
+    facet     TEXT NOT NULL,
+    after_key TEXT NOT NULL,
+    PRIMARY KEY (source, facet)
+) WITHOUT ROWID;
+
+CREATE TABLE outbox (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    source         TEXT    NOT NULL,
+    facet          TEXT    NOT NULL,
+    key            TEXT    NOT NULL,
+    version        INTEGER NOT NULL,
+    at             INTEGER NOT NULL,
+    before         BLOB    NOT NULL,
+    after          BLOB    NOT NULL,
+    publish_change BOOLEAN NOT NULL,
+    triggers       TEXT    NOT NULL,
+    due_at         INTEGER NOT NULL,
+    quiet_facet    TEXT    NOT NULL DEFAULT '',
+    latest_at      INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE INDEX outbox_due ON outbox (source, due_at, id);
+CREATE UNIQUE INDEX outbox_quiet ON outbox (source, facet, key, quiet_facet) WHERE quiet_facet <> '';
+
+-- +goose Down
+DROP TABLE outbox;
+DROP TABLE retention_walks;
+DROP TABLE schedule_state;
+DROP TABLE schedule_claims;
+DROP TABLE entities;
+DROP TABLE api_keys;
+DROP TABLE dlq_jobs;
+DROP TABLE dead_letters;
+DROP TABLE update_status;
+DROP TABLE quota_usage;
+DROP TABLE audit;
+DROP TABLE settings;
+DROP TABLE snapshot_payload;
+DROP TABLE snapshot_state;

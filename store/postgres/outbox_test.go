@@ -1,0 +1,158 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// sent notes what is sent to the database; a batch by its statements, behind "batch".
+type sent struct {
+	statements []string
+	before     func(statement string) // nil: nothing is done
+}
+
+func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	s.statements = append(s.statements, data.SQL)
+	if s.before != nil {
+		s.before(data.SQL)
+	}
+	return ctx
+}
+func (s *sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (s *sent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	s.statements = append(s.statements, "batch")
+	return ctx
+}
+
+func (s *sent) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	s.statements = append(s.statements, data.SQL)
+}
+func (s *sent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// traced returns another store of the same database, which notes what it sends.
+func traced(t *testing.T, s *Store) (*Store, *sent) {
+	t.Helper()
+	config := s.pool.Config()
+	log := &sent{}
+	config.MaxConns, config.ConnConfig.Tracer = 1, log
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &Store{pool}, log
+}
+
+func TestAWriteWithoutEffectsSendsNothingForThem(t *testing.T) {
+	s, log := traced(t, open(t))
+	told := func(writes []store.Write) []store.Write {
+		for i := range writes {
+			writes[i].Outbox.PublishChange = true
+		}
+		return writes
+	}
+	plain := []string{indexOnly.BeginQuery, touch, upsert, deleteStatuses, "commit"}
+	for _, step := range []struct {
+		name   string
+		writes []store.Write
+		want   []string
+	}{
+		{"the first", benchWrites(3, 1, 1), plain},
+		{"a change", benchWrites(3, 2, 2), plain},
+		{"unchanged, with effects", told(benchWrites(3, 3, 2)), []string{indexOnly.BeginQuery, touch, deleteStatuses, "commit"}},
+		{"refused, with effects", told(benchWrites(3, 1, 3)), []string{indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
+		{"a change, with effects", told(benchWrites(3, 4, 3)), []string{
+			indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, insertOutboxEvents, deleteStatuses, "commit",
+		}},
+	} {
+		log.statements = nil
+		if _, err := s.Write(t.Context(), step.writes); err != nil {
+			t.Fatal(step.name, err)
+		}
+		if !slices.Equal(log.statements, step.want) {
+			t.Errorf("%s sent %q, want %q", step.name, log.statements, step.want)
+		}
+	}
+}
+
+// TestWhatAChangeReplacedIsWhatAnotherCommittedAMomentBefore has another transaction store
+// content while the write waits for it, of an entity that was there and of one that was not.
+func TestWhatAChangeReplacedIsWhatAnotherCommittedAMomentBefore(t *testing.T) {
+	for name, known := range map[string]bool{"known": true, "new": false} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			if known {
+				if _, err := s.Write(t.Context(), benchWrites(1, 1, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			other, mine := benchWrites(1, 2, 2)[0], benchWrites(1, 3, 3)[0]
+			mine.Outbox.PublishChange = true
+			tx, err := s.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			b := store.NewBatch([]store.Write{other})
+			if err := upsertChanged(t.Context(), tx, b); err != nil {
+				t.Fatal(err)
+			}
+			written := make(chan error)
+			go func() {
+				_, err := s.Write(t.Context(), []store.Write{mine})
+				written <- err
+			}()
+			for waiting := 0; waiting == 0; {
+				err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l, pg_sleep(0.01) WHERE NOT l.granted
+AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-written; err != nil {
+				t.Fatal(err)
+			}
+			effects, err := s.ClaimOutboxEvents(t.Context(), "s", time.UnixMicro(9), time.Minute, 9)
+			if err != nil || len(effects) != 1 || effects[0].Before != other.Hash || effects[0].After != mine.Hash {
+				t.Errorf("%+v, %v; want %x replaced by %x", effects, err, other.Hash[:3], mine.Hash[:3])
+			}
+		})
+	}
+}
+
+// TestEffectsGoWithTheirTransaction has a write fail at the end, on a key that PostgreSQL
+// can't hold, when effects are written already.
+func TestEffectsGoWithTheirTransaction(t *testing.T) {
+	s := open(t)
+	writes := benchWrites(3, 1, 1)
+	for i := range writes {
+		writes[i].Outbox.PublishChange = true
+	}
+	gone := store.Write{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "\x00"}, Kind: store.Absence, Version: 1}
+	if _, err := s.Write(t.Context(), append(writes, gone)); err == nil {
+		t.Fatal("a key with a NUL was written")
+	}
+	if at, err := s.NextOutboxTime(t.Context(), "s"); !at.IsZero() || err != nil {
+		t.Error(at, err)
+	}
+	if _, err := s.Write(t.Context(), writes); err != nil {
+		t.Fatal(err)
+	}
+	var n, placeholders int
+	if err := s.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM snapshot_state WHERE version < 0)`).
+		Scan(&n, &placeholders); err != nil || n != 3 || placeholders != 0 {
+		t.Errorf("%d effects and %d placeholders, %v", n, placeholders, err)
+	}
+}

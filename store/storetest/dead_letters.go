@@ -1,0 +1,302 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// DeadLetters is what is asked of a store about dead letters.
+type DeadLetters interface {
+	// DeadLetters returns the chosen ones, the newest first, behind one of them unless its time
+	// is zero; DeadLettersByOffset in the order in which they lie on their topic.
+	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
+	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
+	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
+	HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.HandledPrefix, error)
+	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
+	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
+	Job(ctx context.Context, id string) (store.DLQJob, error)
+	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
+	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
+	NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error)
+	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, h store.Disposition, entry *store.AuditEntry) (store.JobState, error)
+	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
+}
+
+var letterTopic = schemas.DeadLetterTopic("nexon")
+
+// newDeadLetter is that of the record at an offset, written at that time.
+func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
+	return store.DeadLetter{
+		DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
+		Reason: schemas.Upstream4xx, Error: fmt.Sprint("error ", offset), Fingerprint: "f1", Status: 400, Attempts: 2, Replays: 1,
+		At: at(offset), CorrelationID: fmt.Sprint("c", offset),
+	}
+}
+
+func (b suite) deadLetter(letters ...store.DeadLetter) {
+	b.Helper()
+	for _, l := range letters {
+		if err := b.store.WriteFailure(b.Context(), store.Status{}, &l); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b suite) deadLetters(source string, open bool, limit int) []store.DeadLetter {
+	b.Helper()
+	f := store.DeadLetterFilter{Source: source}
+	if open {
+		f.Handled = store.OpenDeadLetters
+	}
+	all, err := b.store.DeadLetters(b.Context(), f, store.DeadLetter{}, limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func auditEntry(action string) store.AuditEntry {
+	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
+}
+
+// handle marks letters by a job made for that.
+func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
+	b.Helper()
+	j := job(time.Now().UnixNano())
+	j.Holder = "handler"
+	if err := b.store.CreateJob(b.Context(), j, auditEntry("x")); err != nil {
+		b.Fatal(err)
+	}
+	j.State = store.JobDone
+	if _, err := b.store.SaveJobProgress(b.Context(), j, ids, h, nil); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func testDeadLetterVisibility(b suite) {
+	public, staff, partner := newDeadLetter(key("public"), 1), newDeadLetter(key("staff"), 2), newDeadLetter(key("partner"), 3)
+	staff.Visibility, partner.Visibility = "staff", "partner"
+	b.deadLetter(public, staff, partner)
+	for _, c := range []struct {
+		visibilities []string
+		want         []store.DeadLetter
+	}{
+		{nil, []store.DeadLetter{partner, staff, public}},
+		{[]string{}, []store.DeadLetter{public}},
+		{[]string{"staff"}, []store.DeadLetter{staff, public}},
+		{[]string{"staff", "partner", "other"}, []store.DeadLetter{partner, staff, public}},
+		{[]string{"' OR '1'='1"}, []store.DeadLetter{public}},
+	} {
+		filter := store.DeadLetterFilter{Source: entity.Source, Visibilities: c.visibilities}
+		got, err := b.store.DeadLetters(b.Context(), filter, store.DeadLetter{}, 9)
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			b.Errorf("letters within %q: got %+v, %v, want %+v", c.visibilities, got, err, c.want)
+		}
+		groups, err := b.store.DeadLetterGroups(b.Context(), filter, 9)
+		if err != nil || len(groups) != 1 || groups[0].Count != int64(len(c.want)) || groups[0].Totals.All != int64(len(c.want)) {
+			b.Errorf("groups within %q: got %+v, %v, want one of %d", c.visibilities, groups, err, len(c.want))
+		}
+	}
+}
+
+func testDeadLetters(b suite) {
+	is := func(open bool, limit int, want ...store.DeadLetter) {
+		b.Helper()
+		if got := b.deadLetters("nexon", open, limit); len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
+			b.Fatalf("letters\n%+v, want\n%+v", got, want)
+		}
+	}
+	is(true, 9)
+	undecoded := newDeadLetter(schemas.Entity{Source: "nexon"}, 2)
+	undecoded.Reason, undecoded.Attempts, undecoded.CorrelationID = schemas.Undecodable, 0, ""
+	one, three, other := newDeadLetter(entity, 1), newDeadLetter(entity, 3), newDeadLetter(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 4)
+	s := failing(entity, 1)
+	s.State = store.Failed
+	if err := b.store.WriteFailure(b.Context(), s, &three); err != nil {
+		b.Fatal(err)
+	}
+	b.hasStatus(s)
+	b.deadLetter(one, undecoded, other)
+	b.hasNoStatus(undecoded.Entity)
+	repeated := three
+	repeated.Attempts = 99
+	b.deadLetter(repeated)
+	is(true, 9, three, undecoded, one)
+	is(true, 2, three, undecoded)
+
+	unknown := newDeadLetter(entity, 77).DeadLetterID
+	b.handle(store.Disposition{Outcome: store.Purged, At: at(50)})
+	b.handle(store.Disposition{Outcome: store.Replayed, By: "me", Job: "j", At: at(50)}, three.DeadLetterID, unknown, one.DeadLetterID, three.DeadLetterID)
+	b.handle(store.Disposition{Outcome: store.Purged, By: "you", At: at(51)}, one.DeadLetterID, undecoded.DeadLetterID)
+	for _, l := range []*store.DeadLetter{&one, &three} {
+		l.Handled, l.HandledAt, l.HandledBy, l.Job = store.Replayed, at(50), "me", "j"
+	}
+	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = store.Purged, at(51), "you"
+	is(true, 9)
+	is(false, 9, three, undecoded, one)
+	anew := newDeadLetter(key("other"), 3) // the topic was made anew
+	anew.At = at(60)
+	b.deadLetter(anew)
+	is(true, 9, anew)
+	is(false, 9, anew, undecoded, one)
+}
+
+// selectedOffsets returns the offsets of the chosen letters, by both ways of listing them.
+func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
+	b.Helper()
+	f.Source = "nexon"
+	found := map[int64]bool{}
+	var newest []int64
+	behind := store.DeadLetter{}
+	for {
+		page, err := b.store.DeadLetters(b.Context(), f, behind, 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, l := range page {
+			newest = append(newest, l.Offset)
+			found[l.Offset] = true
+		}
+		if len(page) < 2 {
+			break
+		}
+		behind = page[1]
+	}
+	last := store.DeadLetterID{Partition: -1}
+	walked := 0
+	for {
+		page, err := b.store.DeadLettersByOffset(b.Context(), f, last, 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, l := range page {
+			if !found[l.Offset] || l.Partition < last.Partition || l.Partition == last.Partition && l.Offset <= last.Offset {
+				b.Errorf("%+v is walked past behind %+v", l.DeadLetterID, last)
+			}
+			last = l.DeadLetterID
+			walked++
+		}
+		if len(page) < 2 {
+			break
+		}
+	}
+	if walked != len(newest) {
+		b.Errorf("%d letters are walked along, %d listed", walked, len(newest))
+	}
+	return newest
+}
+
+func testDeadLetterFilter(b suite) {
+	for n := range int64(6) {
+		l := newDeadLetter(entity, n+1)
+		l.Partition = int32(n % 2)
+		if n == 4 {
+			l.At = at(4) // as the one before: the place tells them apart
+		}
+		if n == 5 {
+			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5
+		}
+		b.deadLetter(l)
+	}
+	b.deadLetter(newDeadLetter(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: entity.Key}, 9))
+	b.handle(store.Disposition{Outcome: store.Replayed, At: at(9)}, store.DeadLetterID{Topic: letterTopic, Partition: 0, Offset: 1})
+	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, store.DeadLetterID{Topic: letterTopic, Partition: 1, Offset: 2})
+	five, one, two := 5, int32(1), int64(2)
+	for name, test := range map[string]struct {
+		filter store.DeadLetterFilter
+		want   []int64
+	}{
+		"all":         {store.DeadLetterFilter{}, []int64{6, 4, 5, 3, 2, 1}},
+		"open":        {store.DeadLetterFilter{Handled: store.OpenDeadLetters}, []int64{6, 4, 5, 3}},
+		"handled":     {store.DeadLetterFilter{Handled: store.HandledDeadLetters}, []int64{2, 1}},
+		"purged":      {store.DeadLetterFilter{Handled: store.Purged}, []int64{2}},
+		"reason":      {store.DeadLetterFilter{Reason: schemas.ParseError}, []int64{6}},
+		"fingerprint": {store.DeadLetterFilter{Fingerprint: "f2"}, []int64{6}},
+		"facet":       {store.DeadLetterFilter{Facet: "guild"}, []int64{6}},
+		"key":         {store.DeadLetterFilter{Key: entity.Key}, []int64{4, 5, 3, 2, 1}},
+		"times":       {store.DeadLetterFilter{Since: at(2), Until: at(4)}, []int64{3, 2}},
+		"attempts":    {store.DeadLetterFilter{Attempts: &five}, []int64{6}},
+		"one":         {store.DeadLetterFilter{Partition: &one, Offset: &two}, []int64{2}},
+		"several":     {store.DeadLetterFilter{Key: entity.Key, Since: at(3), Handled: store.OpenDeadLetters}, []int64{4, 5, 3}},
+	} {
+		if got := b.selectedOffsets(test.filter); !reflect.DeepEqual(got, test.want) {
+			b.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func testDeadLetterGroups(b suite) {
+	for n := range int64(6) {
+		l := newDeadLetter(entity, n+1)
+		if l.Replays = 0; n == 1 {
+			l.Replays = schemas.MaxReplays
+		}
+		if n == 4 {
+			l.Fingerprint, l.Status = "f2", 0
+		}
+		if n == 5 {
+			l.Entity, l.Reason, l.Fingerprint, l.Status = schemas.Entity{Source: entity.Source}, schemas.Undecodable, "", 0
+		}
+		b.deadLetter(l)
+	}
+	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, newDeadLetter(entity, 1).DeadLetterID)
+	of := store.DeadLetterCount{All: 5, AtReplayLimit: 1, Undecoded: 1}
+	want := []store.DeadLetterGroup{
+		{Reason: schemas.Upstream4xx, Fingerprint: "f1", Facet: entity.Facet, Status: 400, Error: "error 4", Count: 3, First: at(2), Last: at(4), AtReplayLimit: 1, Totals: of},
+		{Reason: schemas.Undecodable, Error: "error 6", Count: 1, First: at(6), Last: at(6), Totals: of},
+		{Reason: schemas.Upstream4xx, Fingerprint: "f2", Facet: entity.Facet, Error: "error 5", Count: 1, First: at(5), Last: at(5), Totals: of},
+	}
+	f := store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}
+	if got, err := b.store.DeadLetterGroups(b.Context(), f, 9); err != nil || !reflect.DeepEqual(got, want) {
+		b.Errorf("%+v, %v", got, err)
+	}
+	if got, err := b.store.DeadLetterGroups(b.Context(), f, 1); err != nil || !reflect.DeepEqual(got, want[:1]) {
+		b.Errorf("%+v, %v", got, err)
+	}
+}
+
+func testHandledPrefixes(b suite) {
+	var ids []store.DeadLetterID
+	for n := range int64(12) {
+		l := newDeadLetter(entity, n/2+1)
+		l.Partition = int32(n % 2)
+		ids = append(ids, l.DeadLetterID)
+		if n/2 != 4 || n%2 == 0 { // of partition 1, offset 5 is missing
+			b.deadLetter(l)
+		}
+	}
+	is := func(young, missing int64, before0, before1 int64) {
+		b.Helper()
+		want := []store.HandledPrefix{{Partition: 0, First: 1, Last: 6, HandledBefore: before0, FirstIsRecent: missing <= 1}, {Partition: 1, First: 1, Last: 6, HandledBefore: before1, FirstIsRecent: missing <= 1}}
+		if got, err := b.store.HandledPrefixes(b.Context(), letterTopic, at(young), at(missing)); err != nil || !slices.Equal(got, want) {
+			b.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+	}
+	is(99, 99, 1, 1)
+	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
+	is(99, 99, 4, 7)
+	is(99, 7, 4, 7)
+	is(99, 6, 4, 5) // the entry of 5 may yet be written
+	is(99, 1, 4, 5)
+	is(3, 99, 3, 3) // what is young is not passed over
+	is(6, 99, 4, 6)
+	forget := func(partition int32, before int64, limit, want int) {
+		b.Helper()
+		if n, err := b.store.DeleteDeadLettersBefore(b.Context(), store.DeadLetterID{Topic: letterTopic, Partition: partition, Offset: before}, limit); n != want || err != nil {
+			b.Errorf("%d were forgotten, %v; want %d", n, err, want)
+		}
+	}
+	forget(1, 7, 3, 3)
+	forget(1, 7, 3, 2)
+	forget(0, 4, 9, 3)
+	if got := b.deadLetters("nexon", false, 9); len(got) != 3 || got[0].Offset != 6 || got[2].Offset != 4 {
+		b.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,147 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// pausing has a change refresh the facet once changes pause for 10 s, after 25 s at most.
+var pausing = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "quiet", Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Backoff: time.Minute}}}
+
+// testQuietTrigger: each change moves the due time of the effect, and replaces its content.
+func testQuietTrigger(b suite) {
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
+	b.wantNextOutboxTime(at(110))
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 108, "y")))
+	b.wantNextOutboxTime(at(118))
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 117, "z")))
+	b.wantNextOutboxTime(at(125)) // 25 s after the first change, not 10 s after the last
+	b.write(one(store.Touched), withOutbox(pausing, content(entity, 118, "z")))
+	b.wantOutboxEvents(b.claimOutboxEvents(124, 10, 10))
+	// Its hashes are those before the first change and after the last one.
+	b.finish(outboxEvent(entity, 117, "", "z", pausing))
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 130, "w")))
+	b.wantNextOutboxTime(at(140)) // the next change begins anew
+}
+
+// testQuietBesideOthers: a message and other triggers of the change do not wait.
+func testQuietBesideOthers(b suite) {
+	mixed := both
+	mixed.Triggers = append([]store.Trigger{{Facet: "other", Quiet: 5 * time.Second}}, append(pausing.Triggers, both.Triggers...)...)
+	b.write([]store.Result{store.Changed, store.Changed}, withOutbox(mixed, content(entity, 100, "x")), withOutbox(pausing, content(key("another"), 101, "x")))
+	now := b.wantOutboxEvents(b.claimOutboxEvents(100, 1000, 10), outboxEvent(entity, 100, "", "x", both))
+	b.wantNextOutboxTime(at(105))
+	other := store.OutboxEvents{Triggers: mixed.Triggers[:1]}
+	b.wantOutboxEvents(b.claimOutboxEvents(105, 1000, 10), outboxEvent(entity, 100, "", "x", other))
+	b.wantOutboxEvents(b.claimOutboxEvents(111, 1000, 10), outboxEvent(entity, 100, "", "x", pausing), outboxEvent(key("another"), 101, "", "x", pausing))
+	if err := b.store.DeleteOutboxEvents(b.Context(), now); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// testQuietWhileClaimed: a change that is stored while the effect is carried out is not
+// finished with it.
+func testQuietWhileClaimed(b suite) {
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
+	first := b.wantOutboxEvents(b.claimOutboxEvents(110, 60, 10), outboxEvent(entity, 100, "", "x", pausing))
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 112, "y")))
+	if err := b.store.DeleteOutboxEvents(b.Context(), first); err != nil {
+		b.Fatal(err)
+	}
+	b.wantNextOutboxTime(at(122))
+	b.finish(outboxEvent(entity, 112, "", "y", pausing))
+}
+
+// testQuietDeleted: a person who deletes an entity does not find it refreshed days later.
+func testQuietDeleted(b suite) {
+	target := schemas.Entity{Source: entity.Source, Facet: "quiet", Key: entity.Key}
+	for n, deleted := range []schemas.Entity{entity, target} {
+		at := int64(100 * (n + 1))
+		b.write(one(store.Changed), withOutbox(pausing, content(entity, at, fmt.Sprint(at))))
+		b.write(one(store.Changed), withOutbox(pausing, content(key("other"), at, fmt.Sprint(at))))
+		b.deleteAll(true, deleted, at)
+		b.finish(outboxEvent(key("other"), at, map[int64]string{200: "100"}[at], fmt.Sprint(at), pausing))
+	}
+}
+
+// testQuietRace has writers change few entities while others claim and finish. Each entity's
+// last change must be claimed after it was stored.
+func testQuietRace(b suite) {
+	const writers, entities, rounds = 4, 6, 40
+	seed := time.Now().UnixNano()
+	b.Logf("seed %d", seed)
+	var mu sync.Mutex
+	stored, claimed := map[schemas.Entity]int64{}, map[schemas.Entity]int64{}
+	var writing, claiming sync.WaitGroup
+	for w := range int64(writers) {
+		rng := rand.New(rand.NewPCG(uint64(seed), uint64(w)))
+		writing.Go(func() {
+			for n := range int64(rounds) {
+				version := 1000 + n*writers + w
+				var writes []store.Write
+				for _, i := range rng.Perm(entities)[:3] {
+					writes = append(writes, withOutbox(pausing, content(key(fmt.Sprint(i)), version, fmt.Sprint(version))))
+				}
+				results, err := b.store.Write(b.Context(), writes)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				mu.Lock()
+				for i, r := range results {
+					if r == store.Changed {
+						stored[writes[i].Entity] = max(stored[writes[i].Entity], version)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	stop := make(chan struct{})
+	claim := func() {
+		all, err := b.store.ClaimOutboxEvents(b.Context(), entity.Source, at(1_000_000), time.Nanosecond, 4)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		var ids []int64
+		mu.Lock()
+		for _, e := range all {
+			claimed[e.Entity] = max(claimed[e.Entity], e.Version)
+			ids = append(ids, e.ID)
+		}
+		mu.Unlock()
+		if err := b.store.DeleteOutboxEvents(b.Context(), ids); err != nil {
+			b.Error(err)
+		}
+	}
+	for range 2 {
+		claiming.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					claim()
+				}
+			}
+		})
+	}
+	writing.Wait()
+	close(stop)
+	claiming.Wait()
+	for range entities {
+		claim()
+	}
+	for e, version := range stored {
+		if claimed[e] != version {
+			b.Errorf("last change of %s whose effect was claimed: got %d, want %d", e, claimed[e], version)
+		}
+	}
+	b.wantNextOutboxTime(time.Time{})
+}

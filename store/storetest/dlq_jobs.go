@@ -1,0 +1,284 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// job is a running replay of that number; the first is of nexon, the others of sources of
+// their own.
+func job(n int64) store.DLQJob {
+	attempts, partition, offset := 2, int32(3), int64(9)
+	source := "nexon"
+	if n > 1 {
+		source = fmt.Sprint("source-", n)
+	}
+	return store.DLQJob{
+		ID: fmt.Sprint("job-", n), Source: source, Kind: store.ReplayJob, Lane: schemas.Low, Rate: 0.5, Max: 10, Note: "why", State: store.JobRunning,
+		Filter: store.DeadLetterFilter{
+			Source: "nexon", Reason: schemas.Upstream4xx, Fingerprint: "f", Facet: "character", Key: "k", Since: at(1), Until: at(2),
+			Attempts: &attempts, Partition: &partition, Offset: &offset, Handled: store.OpenDeadLetters,
+		},
+		Total: 7, Refused: map[string]int64{"GONE": 1}, Position: store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: -1},
+		CreatedAt: at(n), CreatedBy: "me", UpdatedAt: at(n),
+	}
+}
+
+// jobSources are those of the first eight jobs.
+var jobSources = []string{"nexon", "source-2", "source-3", "source-4", "source-5", "source-6", "source-7", "source-8"}
+
+func testJobs(b suite) {
+	next := func(want time.Time) {
+		b.Helper()
+		if got, err := b.store.NextLeaseEnd(b.Context(), jobSources); err != nil || !got.Equal(want) {
+			b.Errorf("the next job is due at %v, %v; want %v", got, err, want)
+		}
+	}
+	if _, err := b.store.Job(b.Context(), "job-1"); !errors.Is(err, store.ErrJobNotFound) {
+		b.Error(err)
+	}
+	next(time.Time{})
+	b.deadLetter(newDeadLetter(entity, 1), newDeadLetter(entity, 2))
+	for n := range int64(2) {
+		if err := b.store.CreateJob(b.Context(), job(n+1), auditEntry(fmt.Sprint("order ", n+1))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, sources := range [][]string{nil, {"source-9", "nexo"}} { // it is for who knows its source
+		_, ok, err := b.store.LeaseJob(b.Context(), "a", sources, at(10), at(20))
+		next, none := b.store.NextLeaseEnd(b.Context(), sources)
+		if ok || err != nil || none != nil || !next.IsZero() {
+			b.Errorf("who knows of %v holds a job: %v, %v; the next at %v, %v", sources, ok, err, next, none)
+		}
+	}
+	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, job(1)) {
+		b.Errorf("%+v, %v; want %+v", got, err, job(1))
+	}
+	if all, err := b.store.Jobs(b.Context(), 9); err != nil || len(all) != 2 || all[0].ID != "job-2" {
+		b.Errorf("%+v, %v", all, err)
+	}
+	hold := func(holder string, now, until int64) (store.DLQJob, bool) {
+		b.Helper()
+		j, ok, err := b.store.LeaseJob(b.Context(), holder, jobSources, at(now), at(until))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return j, ok
+	}
+	first, ok := hold("a", 10, 20)
+	if second, also := hold("b", 10, 30); !ok || !also || first.ID != "job-1" || second.ID != "job-2" || second.Holder != "b" {
+		b.Errorf("%+v and %+v are held", first, second)
+	}
+	if _, ok := hold("c", 19, 40); ok {
+		b.Error("a job that is held was taken on")
+	}
+	next(at(20))
+
+	advance := func(j store.DLQJob, want store.JobState, handled ...store.DeadLetterID) {
+		b.Helper()
+		state, err := b.store.SaveJobProgress(b.Context(), j, handled, store.Disposition{Outcome: store.Replayed, By: "me", Job: j.ID, At: at(12)}, nil)
+		if state != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, store.ErrConflict) {
+			b.Errorf("%s, %v; want %q", state, err, want)
+		}
+	}
+	first.Done, first.Position, first.ChunkStartedAt, first.LeaseUntil, first.Error, first.UpdatedAt = 1, newDeadLetter(entity, 1).DeadLetterID, at(12), at(25), "waits", at(12)
+	first.Refused = map[string]int64{"GONE": 1, "LIMIT": 2}
+	advance(first, store.JobRunning, newDeadLetter(entity, 1).DeadLetterID)
+	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, first) {
+		b.Errorf("%+v, %v; want %+v", got, err, first)
+	}
+	if open := b.deadLetters("nexon", true, 9); len(open) != 1 || open[0].Offset != 2 {
+		b.Errorf("%+v", open)
+	}
+
+	taken, ok := hold("c", 25, 50)
+	if taken.LeaseUntil, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
+		b.Errorf("%v %+v; want %+v", ok, taken, first)
+	}
+	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // its lease is over
+	if open := b.deadLetters("nexon", true, 9); len(open) != 1 {
+		b.Error("who has lost a job marked a letter")
+	}
+
+	stop := func(from, to store.JobState, want error) {
+		b.Helper()
+		if err := b.store.SetJobState(b.Context(), "job-1", from, to, at(13), auditEntry("switch")); !errors.Is(err, want) {
+			b.Errorf("%v, want %v", err, want)
+		}
+	}
+	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound)
+	stop(store.JobRunning, store.JobStopped, nil)
+	taken.Holder, taken.LeaseUntil, taken.Done = "c", at(50), 2
+	taken.ChunkStartedAt = time.Time{}
+	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // what was done is done
+	if open := b.deadLetters("nexon", true, 9); len(open) != 0 {
+		b.Error("what was done of a job that was stopped is not marked")
+	}
+	next(at(30))
+	rival := job(1)
+	rival.ID = "rival"
+	create := func(want error) {
+		b.Helper()
+		if err := b.store.CreateJob(b.Context(), rival, auditEntry("rival")); !errors.Is(err, want) {
+			b.Errorf("%v, want %v", err, want)
+		}
+	}
+	create(nil)
+	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // one of a source at a time
+	rival.Holder, rival.State = "r", store.JobDone
+	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
+		b.Errorf("%+v", held)
+	}
+	advance(rival, store.JobDone)
+	stop(store.JobStopped, store.JobRunning, nil)
+	rival.ID, rival.State = "another", store.JobRunning
+	create(store.ErrReplayRunning)
+	rival.Kind, rival.LeaseUntil = store.PurgeJob, at(9999) // beside a replay
+	create(nil)
+	taken.State, taken.EndedAt = store.JobDone, at(14)
+	entry := auditEntry("ended")
+	stop(store.JobRunning, store.JobStopped, nil)
+	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobStopped || err != nil {
+		b.Error(state, err) // it has not ended, and nobody says so
+	}
+	stop(store.JobStopped, store.JobRunning, nil)
+	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobDone || err != nil {
+		b.Error(state, err)
+	}
+	advance(taken, "")
+	stop(store.JobRunning, store.JobStopped, store.ErrJobNotFound)
+	all, err := b.store.Audit(b.Context(), 20)
+	if err != nil || len(all) != 9 || all[0].Action != "ended" || all[1].Action == "ended" || all[8].Action != "order 1" {
+		b.Errorf("%+v, %v", all, err)
+	}
+}
+
+// testReplayStoppedInChunk stops a replay of which nobody knows yet what it asked for.
+func testReplayStoppedInChunk(b suite) {
+	create := func(id string, want error) {
+		b.Helper()
+		j := job(1)
+		j.ID = id
+		if err := b.store.CreateJob(b.Context(), j, auditEntry("order")); !errors.Is(err, want) {
+			b.Errorf("%s: %v, want %v", id, err, want)
+		}
+	}
+	hold := func(now int64, want bool) store.DLQJob {
+		b.Helper()
+		j, ok, err := b.store.LeaseJob(b.Context(), "a", jobSources, at(now), at(now+10))
+		if err != nil || ok != want {
+			b.Errorf("at %d one is held: %v, %v", now, ok, err)
+		}
+		return j
+	}
+	advance := func(j store.DLQJob, want store.JobState) {
+		b.Helper()
+		if state, err := b.store.SaveJobProgress(b.Context(), j, nil, store.Disposition{}, nil); err != nil || state != want {
+			b.Errorf("%s, %v; want %s", state, err, want)
+		}
+	}
+	turn := func(id string, from, to store.JobState, want error) {
+		b.Helper()
+		if err := b.store.SetJobState(b.Context(), id, from, to, at(13), auditEntry("switch")); !errors.Is(err, want) {
+			b.Errorf("%s: %v, want %v", id, err, want)
+		}
+	}
+	create("job-0", nil)
+	turn("job-0", store.JobRunning, store.JobStopped, nil)
+	create("job-1", nil)
+	j := hold(10, true)
+	j.ChunkStartedAt = at(11)
+	advance(j, store.JobRunning)
+	turn("job-1", store.JobRunning, store.JobStopped, nil)
+	create("job-2", store.ErrReplayRunning)
+	turn("job-0", store.JobStopped, store.JobRunning, store.ErrJobNotFound)
+	if next, err := b.store.NextLeaseEnd(b.Context(), jobSources); err != nil || !next.Equal(at(20)) {
+		b.Errorf("%v, %v", next, err)
+	}
+	hold(19, false)
+	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
+		b.Errorf("%+v", j)
+	}
+	j.ChunkStartedAt = time.Time{} // it is known now
+	advance(j, store.JobStopped)
+	turn("job-1", store.JobStopped, store.JobRunning, nil) // its holder does not know
+	advance(j, store.JobRunning)
+	turn("job-1", store.JobRunning, store.JobStopped, nil)
+	hold(90, false)
+	create("job-2", nil)
+	j.ChunkStartedAt = at(12) // who has not seen that it was stopped begins nothing
+	advance(j, store.JobStopped)
+	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
+		b.Errorf("%+v, %v", is, err)
+	}
+}
+
+// testResumeRace resumes several replays of one source at once.
+func testResumeRace(b suite) {
+	const n = 6
+	for i := range n {
+		j := job(1)
+		j.ID, j.State = fmt.Sprint("job-", i), store.JobStopped
+		if err := b.store.CreateJob(b.Context(), j, auditEntry("order")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range 10 {
+		var wg sync.WaitGroup
+		var runs [n]bool
+		for i := range n {
+			wg.Go(func() {
+				err := b.store.SetJobState(b.Context(), fmt.Sprint("job-", i), store.JobStopped, store.JobRunning, at(1), auditEntry("resume"))
+				if runs[i] = err == nil; err != nil && !errors.Is(err, store.ErrJobNotFound) {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		running := 0
+		for i := range n {
+			if runs[i] {
+				running++
+				if err := b.store.SetJobState(b.Context(), fmt.Sprint("job-", i), store.JobRunning, store.JobStopped, at(1), auditEntry("stop")); err != nil {
+					b.Error(err)
+				}
+			}
+		}
+		if running != 1 {
+			b.Errorf("%d of them run", running)
+		}
+	}
+}
+
+func testJobRace(b suite) {
+	for n := range int64(8) {
+		if err := b.store.CreateJob(b.Context(), job(n+1), auditEntry("order")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	var held atomic.Int64
+	for who := range 4 {
+		wg.Go(func() {
+			for range 60 {
+				_, ok, err := b.store.LeaseJob(b.Context(), fmt.Sprint(who), jobSources, at(10), at(20))
+				if err != nil {
+					b.Error(err)
+				}
+				if ok {
+					held.Add(1)
+				}
+			}
+		})
+	}
+	if wg.Wait(); held.Load() != 8 {
+		b.Errorf("8 jobs were held %d times", held.Load())
+	}
+}

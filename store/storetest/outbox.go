@@ -1,0 +1,335 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Outbox is what a store must be able to do with what follows from changes.
+type Outbox interface {
+	// ClaimOutboxEvents claims effects until now and the lease, the earliest first, most of
+	// them at most; no two calls claim the same one before that.
+	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error)
+	// NextOutboxTime returns when the next one may be claimed; zero if there is none.
+	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
+	// MarkChangesPublished has them tell no more.
+	MarkChangesPublished(ctx context.Context, ids []int64) error
+	// DeleteOutboxEvents deletes them; those that are gone are passed over.
+	DeleteOutboxEvents(ctx context.Context, ids []int64) error
+	Backlogs
+}
+
+var (
+	told    = store.OutboxEvents{PublishChange: true}
+	follows = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "<가>'\"", Backoff: 90*time.Minute + time.Microsecond, Params: map[string]string{"encCsNo": "가\""}}, {Facet: "b"}}}
+	both    = store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "c", Backoff: time.Second}}}
+)
+
+// withOutbox returns the write with effects.
+func withOutbox(effects store.OutboxEvents, w store.Write) store.Write {
+	w.Outbox = effects
+	return w
+}
+
+// hash is that of the content with a text; zero for none.
+func hash(text string) (h store.Hash) {
+	if text != "" {
+		h = sha256.Sum256([]byte(`{"doc":"` + text + `"}`))
+	}
+	return h
+}
+
+// outboxEvent is what follows from version n, which replaced one text by another. It has no ID.
+func outboxEvent(e schemas.Entity, n int64, before, after string, effects store.OutboxEvents) store.OutboxEvent {
+	return store.OutboxEvent{Entity: e, Version: n, At: at(n), Before: hash(before), After: hash(after), OutboxEvents: effects}
+}
+
+func (b suite) claimOutboxEvents(now, lease int64, most int) []store.OutboxEvent {
+	b.Helper()
+	claimed, err := b.store.ClaimOutboxEvents(b.Context(), entity.Source, at(now), time.Duration(lease)*time.Second, most)
+	if err != nil || len(claimed) > most {
+		b.Fatal(len(claimed), err)
+	}
+	return claimed
+}
+
+// wantOutboxEvents fails the test unless the effects are these, in their order. It returns the IDs.
+func (b suite) wantOutboxEvents(got []store.OutboxEvent, want ...store.OutboxEvent) (ids []int64) {
+	b.Helper()
+	for i := range got {
+		if got[i].ID == 0 || slices.Contains(ids, got[i].ID) {
+			b.Fatalf("the IDs of %+v", got)
+		}
+		ids, got[i].ID = append(ids, got[i].ID), 0
+	}
+	if len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
+		b.Fatalf("effects\n%+v, want\n%+v", got, want)
+	}
+	return ids
+}
+
+// finish deletes all effects, and fails the test unless they are these.
+func (b suite) finish(want ...store.OutboxEvent) {
+	b.Helper()
+	if err := b.store.DeleteOutboxEvents(b.Context(), b.wantOutboxEvents(b.claimOutboxEvents(1_000_000, 60, 1000), want...)); err != nil {
+		b.Fatal(err)
+	}
+	b.wantNextOutboxTime(time.Time{})
+}
+
+func (b suite) wantNextOutboxTime(want time.Time) {
+	b.Helper()
+	if got, err := b.store.NextOutboxTime(b.Context(), entity.Source); err != nil || !got.Equal(want) {
+		b.Fatalf("the next effect is due at %v, %v; want %v", got, err, want)
+	}
+}
+
+func testOutbox(b suite) {
+	b.finish()
+	b.write(one(store.Changed), withOutbox(told, content(entity, 5, "x")))
+	b.finish(outboxEvent(entity, 5, "", "x", told))
+	b.write(one(store.Touched), withOutbox(told, content(entity, 5, "x"))) // a repeat
+	b.write(one(store.Touched), withOutbox(told, content(entity, 6, "x")))
+	b.write(one(store.Touched), withOutbox(told, notModified(entity, 7, "x")))
+	b.write(one(store.BaseMissing), withOutbox(told, notModified(entity, 8, "y")))
+	b.write(one(store.Superseded), withOutbox(told, content(entity, 4, "y")))
+	b.write(one(store.AbsenceStored), withOutbox(told, absence(entity, 8)))
+	b.write(one(store.AbsenceStored), withOutbox(told, absence(key("gone"), 8)))
+	rewritten := content(entity, 9, "y")
+	rewritten.ExtractVersion = 8
+	b.write(one(store.Rewritten), withOutbox(told, rewritten))
+	b.finish()
+
+	again := content(entity, 10, "z")
+	again.ExtractVersion = 8
+	b.write([]store.Result{store.Changed, store.Changed, store.Changed, store.Superseded, store.Superseded, store.Changed},
+		withOutbox(follows, again), withOutbox(both, content(key("gone"), 11, "x")), content(key("quiet"), 12, "x"),
+		withOutbox(told, content(entity, 9, "w")), withOutbox(told, content(key("gone"), 10, "y")), withOutbox(told, content(key("new"), 9, "x")))
+	b.finish(outboxEvent(key("new"), 9, "", "x", told), outboxEvent(entity, 10, "y", "z", follows), outboxEvent(key("gone"), 11, "", "x", both))
+	b.write(one(store.Changed), content(key("gone"), 12, "y"))
+	b.write(one(store.AbsenceStored), absence(key("gone"), 13))
+	b.write(one(store.Changed), withOutbox(told, content(key("gone"), 14, "x")))
+	b.finish(outboxEvent(key("gone"), 14, "y", "x", told))
+	if s := b.get(key("gone")); s.Version != 14 || s.Absent {
+		b.Errorf("%+v", s.State)
+	}
+}
+
+// testOutboxOfFailedWrite has a write fail behind others of its batch.
+func testOutboxOfFailedWrite(b suite) {
+	b.write(one(store.Changed), content(key("a"), 1, "x"))
+	failing := withOutbox(told, content(key("c"), 5, "x"))
+	failing.Payload = func() (store.Payload, error) { return store.Payload{}, errors.New("no memory") }
+	for range 2 {
+		if _, err := b.store.Write(b.Context(), []store.Write{
+			withOutbox(told, content(key("a"), 5, "y")), withOutbox(told, content(key("b"), 5, "x")), failing,
+		}); err == nil {
+			b.Fatal("the batch was written")
+		}
+	}
+	b.finish()
+	if kept := b.storedKeys(key("a"), key("b"), key("c")); !slices.Equal(kept, []string{"a"}) {
+		b.Errorf("%q are stored", kept)
+	}
+	b.write([]store.Result{store.Changed, store.Changed}, withOutbox(told, content(key("a"), 6, "y")), withOutbox(told, content(key("b"), 6, "x")))
+	b.finish(outboxEvent(key("a"), 6, "x", "y", told), outboxEvent(key("b"), 6, "", "x", told))
+}
+
+func testOutboxClaim(b suite) {
+	b.wantNextOutboxTime(time.Time{})
+	b.wantOutboxEvents(b.claimOutboxEvents(100, 10, 10))
+	x, y, z := outboxEvent(key("z"), 10, "", "x", told), outboxEvent(key("y"), 20, "", "x", follows), outboxEvent(key("x"), 30, "", "x", both)
+	other := schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "a"}
+	for _, e := range []store.OutboxEvent{y, z, outboxEvent(other, 5, "", "x", told), x} {
+		b.write(one(store.Changed), withOutbox(e.OutboxEvents, content(e.Entity, e.Version, "x")))
+	}
+	b.wantNextOutboxTime(at(10))
+	b.wantOutboxEvents(b.claimOutboxEvents(9, 10, 10))
+	first := b.wantOutboxEvents(b.claimOutboxEvents(30, 100, 2), x, y)
+	b.wantNextOutboxTime(at(30))
+	b.wantOutboxEvents(b.claimOutboxEvents(30, 50, 10), z)
+	b.wantNextOutboxTime(at(80))
+	b.wantOutboxEvents(b.claimOutboxEvents(79, 10, 10))
+	finish := func(ids ...int64) {
+		b.Helper()
+		if err := b.store.DeleteOutboxEvents(b.Context(), ids); err != nil {
+			b.Fatal(err)
+		}
+	}
+	finish()
+	finish(first[0])
+	finish(first[0], 1<<40, first[0])
+	b.wantNextOutboxTime(at(80))
+	// Who claimed the others died: they come round, in the order in which their claims end.
+	last := b.wantOutboxEvents(b.claimOutboxEvents(130, 10, 10), z, y)
+	if last[1] != first[1] {
+		b.Errorf("an effect of ID %d came back as %d", first[1], last[1])
+	}
+	b.wantNextOutboxTime(at(140))
+	finish(last...)
+	b.finish()
+}
+
+// testOutboxClaimRace has instances claim and finish at once, each some that others have
+// finished too: each effect goes to one of them.
+func testOutboxClaimRace(b suite) {
+	const claimants, rows = 6, 120
+	var writes []store.Write
+	for n := range int64(rows) {
+		writes = append(writes, withOutbox(told, content(key(fmt.Sprint(n)), n+1, "x")))
+	}
+	if _, err := b.store.Write(b.Context(), writes); err != nil {
+		b.Fatal(err)
+	}
+	var mu sync.Mutex
+	claims := map[schemas.Entity]int{}
+	count := func(claimed []store.OutboxEvent) (ids []int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range claimed {
+			claims[e.Entity]++
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	var wg sync.WaitGroup
+	for range claimants {
+		wg.Go(func() {
+			var ids []int64
+			for {
+				claimed, err := b.store.ClaimOutboxEvents(b.Context(), entity.Source, at(rows), time.Hour, 7)
+				if err != nil {
+					b.Error(err)
+				}
+				if len(claimed) == 0 {
+					return
+				}
+				ids = append(count(claimed), ids...)
+				if err := b.store.DeleteOutboxEvents(b.Context(), ids); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	count(b.claimOutboxEvents(rows, 3600, rows)) // passed over while another was at it
+	for e, n := range claims {
+		if n != 1 {
+			b.Errorf("%s was claimed %d times", e, n)
+		}
+	}
+	if len(claims) != rows {
+		b.Errorf("%d of %d were claimed", len(claims), rows)
+	}
+}
+
+// testOutboxHashChain has writers bring the same few entities into being and change them at
+// once. What each change replaced is what the change before it stored. A batch is one write
+// of any kind, or several that all bring a change: others lock in several passes, and a
+// second is lost with each two that meet.
+func testOutboxHashChain(b suite) {
+	const seeds, writers, rounds, keys = 6, 6, 8, 5
+	for seed := range uint64(seeds) {
+		var mu sync.Mutex
+		changed := map[schemas.Entity][]int64{}
+		var number atomic.Int64
+		var wg sync.WaitGroup
+		for writer := range uint64(writers) {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(seed, writer))
+				for range rounds {
+					var writes []store.Write
+					for _, k := range rng.Perm(keys)[:1+rng.IntN(keys)] {
+						e := schemas.Entity{Source: entity.Source, Facet: fmt.Sprint("f", seed), Key: fmt.Sprint(k)}
+						n := number.Add(1)
+						writes = append(writes, withOutbox(told, content(e, n, fmt.Sprint(n))))
+					}
+					if len(writes) == 1 {
+						writes[0], _ = randomWrite(rng, writes[0].Entity, writes[0].Version)
+						writes[0].ExtractVersion, writes[0].Outbox = 7, told // a rewrite replaces content, too, and has no effect
+					}
+					results, err := b.store.Write(b.Context(), writes)
+					if err != nil {
+						b.Error(seed, err)
+						return
+					}
+					mu.Lock()
+					for i, r := range results {
+						if r == store.Changed {
+							changed[writes[i].Entity] = append(changed[writes[i].Entity], writes[i].Version)
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		all := b.claimOutboxEvents(1_000_000, 60, 10_000)
+		var ids []int64
+		for _, e := range all {
+			ids = append(ids, e.ID)
+		}
+		b.wantHashChain(seed, all, changed)
+		if err := b.store.DeleteOutboxEvents(b.Context(), ids); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// wantHashChain fails the test unless the effects are one for each version that changed something,
+// and each replaced what the one before it stored.
+func (b suite) wantHashChain(seed uint64, all []store.OutboxEvent, changed map[schemas.Entity][]int64) {
+	b.Helper()
+	of := map[schemas.Entity][]store.OutboxEvent{}
+	for _, e := range all {
+		of[e.Entity] = append(of[e.Entity], e)
+	}
+	for e, versions := range changed {
+		slices.Sort(versions)
+		effects := of[e]
+		slices.SortFunc(effects, func(x, y store.OutboxEvent) int { return cmp.Compare(x.Version, y.Version) })
+		var before store.Hash
+		var id int64
+		var got []int64
+		for _, f := range effects {
+			got = append(got, f.Version)
+			if f.Before != before || f.After == before || f.ID <= id || !f.At.Equal(at(f.Version)) {
+				b.Errorf("seed %d, %s: version %d replaced %x by %x after %x (ID %d after %d)", seed, e, f.Version, f.Before[:3], f.After[:3], before[:3], f.ID, id)
+			}
+			before, id = f.After, f.ID
+		}
+		if !slices.Equal(got, versions) {
+			b.Errorf("seed %d, %s: versions %d have effects, and %d brought a change", seed, e, got, versions)
+		}
+		if s := b.get(e); s.Hash != before {
+			b.Errorf("seed %d, %s: %x is stored; the last effect tells of %x", seed, e, s.Hash[:3], before[:3])
+		}
+		delete(of, e)
+	}
+	for e, effects := range of {
+		b.Errorf("seed %d, %s: %d effects and no change", seed, e, len(effects))
+	}
+}
+
+func testMarkChangesPublished(b suite) {
+	x, y := key("x"), key("y")
+	b.write([]store.Result{store.Changed, store.Changed}, withOutbox(both, content(x, 1, "1")), withOutbox(both, content(y, 2, "2")))
+	ids := b.wantOutboxEvents(b.claimOutboxEvents(100, 60, 10), outboxEvent(x, 1, "", "1", both), outboxEvent(y, 2, "", "2", both))
+	if err := b.store.MarkChangesPublished(b.Context(), []int64{ids[1], -1}); err != nil {
+		b.Fatal(err)
+	}
+	left := store.OutboxEvents{Triggers: both.Triggers}
+	b.wantOutboxEvents(b.claimOutboxEvents(200, 60, 10), outboxEvent(x, 1, "", "1", both), outboxEvent(y, 2, "", "2", left))
+}
