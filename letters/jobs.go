@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -48,7 +48,7 @@ func (l *Letters) Run(ctx context.Context) error {
 	// What this process knows nothing of is for one that does, as while the configuration is
 	// being changed: here no letter of it could be replayed.
 	sources := slices.Sorted(maps.Keys(l.Sources))
-	return l.Bell.Run(ctx, looksAgain, func(ctx context.Context, now time.Time) (time.Time, error) {
+	return l.Notifier.Run(ctx, looksAgain, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
 			select {
 			case l.places <- struct{}{}:
@@ -66,7 +66,7 @@ func (l *Letters) Run(ctx context.Context) error {
 			working.Go(func() {
 				l.work(ctx, j)
 				<-l.places
-				l.Bell.Wake(time.Now())
+				l.Notifier.WakeLocal(time.Now())
 			})
 		}
 	})
@@ -113,7 +113,7 @@ func (l *Letters) work(ctx context.Context, j store.LetterJob) {
 		if err != nil {
 			wait = troublePause
 		}
-		if rests(j) || ctx.Err() != nil || !due.Pause(ctx, wait) {
+		if rests(j) || ctx.Err() != nil || !poll.Pause(ctx, wait) {
 			l.release(ctx, j, trouble != nil)
 			return
 		}
@@ -163,7 +163,7 @@ func (l *Letters) release(ctx context.Context, j store.LetterJob, troubled bool)
 		l.Log.Warn("a job on dead letters waits until its lease ends", "job", j.ID, "err", err)
 		return
 	}
-	l.Bell.Tell(ctx, at)
+	l.Notifier.WakeAt(ctx, at)
 }
 
 // again reads a job anew. After trouble the database alone knows how far it is: what was
@@ -214,7 +214,7 @@ func (l *Letters) chunk(ctx context.Context, j store.LetterJob, troubled bool) (
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTime)
 	defer cancel()
 	defer context.AfterFunc(process, func() {
-		due.Pause(ctx, endsWithin)
+		poll.Pause(ctx, endsWithin)
 		cancel()
 	})()
 	if troubled {

@@ -38,7 +38,7 @@ import (
 
 // Letters is what can be done with dead letters.
 type Letters struct {
-	Needs
+	Deps
 	metrics *metrics
 	places  chan struct{} // for the jobs that are worked on here
 	// ending is closed when Run is to end.
@@ -49,8 +49,8 @@ type Letters struct {
 const jobsAtOnce = 8
 
 // New returns what can be done with letters. Run works on jobs.
-func New(needs Needs) *Letters {
-	return &Letters{Needs: needs, metrics: newMetrics(needs.Sources, needs.Metrics), places: make(chan struct{}, jobsAtOnce)}
+func New(deps Deps) *Letters {
+	return &Letters{Deps: deps, metrics: newMetrics(deps.Sources, deps.Metrics), places: make(chan struct{}, jobsAtOnce)}
 }
 
 // Why a letter stays open.
@@ -196,7 +196,7 @@ func (l *Letters) Start(ctx context.Context, o Order, actor string) (store.Lette
 	if err := l.Store.CreateJob(ctx, j, entry(j, "started", actor, now)); err != nil {
 		return store.LetterJob{}, err
 	}
-	l.Bell.Tell(ctx, now)
+	l.Notifier.WakeAt(ctx, now)
 	return j, nil
 }
 
@@ -221,7 +221,7 @@ func (l *Letters) Switch(ctx context.Context, id string, to store.JobState, acto
 	if err != nil {
 		return j, err
 	}
-	l.Bell.Tell(ctx, now)
+	l.Notifier.WakeAt(ctx, now)
 	return l.Store.Job(ctx, id)
 }
 

@@ -166,7 +166,7 @@ func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a Ask, r
 	}
 	for _, h := range r.Letter.Headers {
 		// A longer one is none, and could make the request too large for its topic for good.
-		if h.Key == schemas.TraceParent && len(h.Value) == observe.ParentSize {
+		if h.Key == schemas.TraceParent && len(h.Value) == observe.TraceParentSize {
 			a.TraceParent = string(h.Value)
 		}
 	}
