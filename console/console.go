@@ -32,7 +32,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // Console is the pages.
 type Console struct {
-	Needs
+	Deps
 	mux     http.Handler
 	pages   map[string]*template.Template
 	sampler *sampler
@@ -43,11 +43,11 @@ type Console struct {
 }
 
 // New returns the pages, below /console. Nothing runs until somebody looks.
-func New(needs Needs) *Console {
-	c := &Console{Needs: needs, pages: parsePages(), sampler: newSampler(needs), viewers: viewers{of: map[string]int{}}}
+func New(deps Deps) *Console {
+	c := &Console{Deps: deps, pages: parsePages(), sampler: newSampler(deps), viewers: viewers{of: map[string]int{}}}
 	for died, visibilities := range map[*shared[deaths]][]string{&c.died: nil, &c.diedPublic: {}} {
 		died.see = func(ctx context.Context) (deaths, error) { return c.diedSince(ctx, visibilities) }
-		died.patience, died.clock, died.log = diedEvery, needs.Clock, needs.Log
+		died.patience, died.clock, died.log = diedEvery, deps.Clock, deps.Log
 	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]handle{

@@ -118,7 +118,7 @@ func fillRig(r *rig) {
 
 // busyFor has the rig's time pass, and its limiter count, as in an installation at work; the
 // charts have some minutes to show.
-func busyFor(t *testing.T, seconds int, changes ...func(*Needs)) *rig {
+func busyFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
 	past := time.Duration(seconds) * time.Second
 	var mu sync.Mutex
 	var before time.Duration
@@ -128,7 +128,7 @@ func busyFor(t *testing.T, seconds int, changes ...func(*Needs)) *rig {
 		defer mu.Unlock()
 		return before + time.Since(began)
 	}
-	r := newRig(t, append(changes, func(n *Needs) { n.Clock = func() time.Time { return then.Add(passed() - past) } })...)
+	r := newRig(t, append(changes, func(n *Deps) { n.Clock = func() time.Time { return then.Add(passed() - past) } })...)
 	r.view = func(source string) limiter.View {
 		if source == "github" {
 			return brakedView(passed() - past)

@@ -67,7 +67,7 @@ type rig struct {
 	identified int
 }
 
-func newRig(t *testing.T, changes ...func(*Needs)) *rig {
+func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	r := &rig{t: t, lanes: map[string][]Lane{}, sched: map[string]Scheduled{"github": restingSchedule(), "nexon": theSchedule()}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
 	for _, source := range []string{"github", "nexon"} {
 		r.lanes[source] = []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 12_480, 35*time.Second)}
@@ -76,18 +76,18 @@ func newRig(t *testing.T, changes ...func(*Needs)) *rig {
 	}
 	r.depends = []Dependency{{"Kafka", ""}, {"PostgreSQL", ""}, {"Redis", ""}}
 	r.reads = []Reads{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
-	needs := Needs{
+	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
 		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), Letters: (*fakeLetters)(r), Audit: (*fakeAudit)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
-		change(&needs)
+		change(&deps)
 	}
-	if needs.Weather != nil {
-		needs.Weather = (*fakeWeather)(r)
+	if deps.Weather != nil {
+		deps.Weather = (*fakeWeather)(r)
 	}
-	r.Console = New(needs)
+	r.Console = New(deps)
 	return r
 }
 
@@ -102,13 +102,13 @@ func standing(l schemas.Lane, records int64, unworked time.Duration) Lane {
 }
 
 // weathered gives the rig its weather.
-func weathered(n *Needs) { n.Weather = (*fakeWeather)(nil) }
+func weathered(n *Deps) { n.Weather = (*fakeWeather)(nil) }
 
-func readOnly(n *Needs) { n.ReadOnly = true }
+func readOnly(n *Deps) { n.ReadOnly = true }
 
 // renewed gives the rig a console that has not looked at anything yet.
 func renewed(r *rig) *rig {
-	r.Console = New(r.Needs)
+	r.Console = New(r.Deps)
 	return r
 }
 

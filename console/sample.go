@@ -63,7 +63,7 @@ type report struct {
 
 // sampler looks for all who watch, once a second while somebody does.
 type sampler struct {
-	needs   Needs
+	deps    Deps
 	looks   shared[*sample]
 	died    shared[map[string]int64]       // the open letters of a day, where they could be counted
 	reports map[string]map[string][]report // of the one look that is under way
@@ -74,10 +74,10 @@ type sampler struct {
 	stop    context.CancelFunc // of the loop; nil: nobody watches
 }
 
-func newSampler(needs Needs) *sampler {
-	s := &sampler{needs: needs, reports: map[string]map[string][]report{}, points: map[string][]point{}, viewers: map[chan *sample]bool{}}
-	s.looks.see, s.looks.patience, s.looks.clock, s.looks.log = s.look, samplePatience, needs.Clock, needs.Log
-	s.died.see, s.died.patience, s.died.clock, s.died.log = s.countDied, diedEvery, needs.Clock, needs.Log
+func newSampler(deps Deps) *sampler {
+	s := &sampler{deps: deps, reports: map[string]map[string][]report{}, points: map[string][]point{}, viewers: map[chan *sample]bool{}}
+	s.looks.see, s.looks.patience, s.looks.clock, s.looks.log = s.look, samplePatience, deps.Clock, deps.Log
+	s.died.see, s.died.patience, s.died.clock, s.died.log = s.countDied, diedEvery, deps.Clock, deps.Log
 	return s
 }
 
@@ -93,8 +93,8 @@ func (s *sampler) now(ctx context.Context) *sample {
 	if n, _, _ := s.looks.get(ctx, life); n != nil {
 		return n
 	}
-	n := &sample{At: s.needs.Clock(), Sources: map[string]*seen{}}
-	for _, source := range s.needs.Sources {
+	n := &sample{At: s.deps.Clock(), Sources: map[string]*seen{}}
+	for _, source := range s.deps.Sources {
 		n.Sources[source] = &seen{Died: -1}
 	}
 	return n
@@ -106,35 +106,35 @@ func (s *sampler) look(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*seen{}}
 	var open map[string]int64
 	var asked sync.WaitGroup
-	ask := func(f func()) { asked.Go(func() { surviving(s.needs.Log, f) }) }
-	ask(func() { n.Depends = s.needs.Now.Dependencies(ctx) })
+	ask := func(f func()) { asked.Go(func() { surviving(s.deps.Log, f) }) }
+	ask(func() { n.Depends = s.deps.Now.Dependencies(ctx) })
 	ask(func() {
 		ctx, cancel := context.WithTimeout(ctx, diedPatience)
 		defer cancel()
 		open, _, _ = s.died.get(ctx, diedEvery) // otherwise a look to come has it
 	})
-	for _, source := range s.needs.Sources {
+	for _, source := range s.deps.Sources {
 		of := &seen{Died: -1}
 		n.Sources[source] = of
-		ask(func() { of.Sched = s.needs.Schedule.Schedule(ctx, source) })
+		ask(func() { of.Sched = s.deps.Schedule.Schedule(ctx, source) })
 		ask(func() {
-			if set, err := s.needs.Limits.Get(ctx, source); err == nil {
+			if set, err := s.deps.Limits.Get(ctx, source); err == nil {
 				of.Set = &set
 			}
 		})
 		ask(func() {
-			if v, err := s.needs.Limits.View(ctx, source); err == nil {
+			if v, err := s.deps.Limits.View(ctx, source); err == nil {
 				of.Limits = &v
 			}
 		})
 	}
 	asked.Wait()
-	n.At, n.Reads = s.needs.Clock(), s.needs.Now.Reads()
-	if s.needs.Weather != nil {
-		n.Weather = s.needs.Weather.Now()
+	n.At, n.Reads = s.deps.Clock(), s.deps.Now.Reads()
+	if s.deps.Weather != nil {
+		n.Weather = s.deps.Weather.Now()
 	}
 	for source, of := range n.Sources {
-		of.Lanes = s.needs.Now.Lanes(source)
+		of.Lanes = s.deps.Now.Lanes(source)
 		if total, counted := open[source]; counted {
 			of.Died = total
 		}
@@ -147,10 +147,10 @@ func (s *sampler) look(ctx context.Context) (*sample, error) {
 // countDied counts the open letters of a day. There may be a million of them, so that no look
 // waits for it.
 func (s *sampler) countDied(ctx context.Context) (map[string]int64, error) {
-	since := s.needs.Clock().Add(-day)
+	since := s.deps.Clock().Add(-day)
 	open := map[string]int64{}
-	for _, source := range s.needs.Sources {
-		groups, err := s.needs.Letters.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Handled: store.OpenDeadLetters})
+	for _, source := range s.deps.Sources {
+		groups, err := s.deps.Letters.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Handled: store.OpenDeadLetters})
 		if err != nil {
 			continue
 		}

@@ -17,7 +17,7 @@ func (r *rig) slow() (answer chan limiter.View) {
 	return answer
 }
 
-func onlyNexon(n *Needs) { n.Sources = []string{"nexon"} }
+func onlyNexon(n *Deps) { n.Sources = []string{"nexon"} }
 
 func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
 	r := newRig(t, onlyNexon)
@@ -42,7 +42,7 @@ func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
 
 func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
 	now := then
-	r := newRig(t, onlyNexon, func(n *Needs) { n.Clock = func() time.Time { return now } })
+	r := newRig(t, onlyNexon, func(n *Deps) { n.Clock = func() time.Time { return now } })
 	r.sampler.now(t.Context())
 	now = then.Add(40 * time.Second)
 	answer := r.slow()
@@ -61,7 +61,7 @@ func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
 
 func TestASampleIsOfTheTimeAtWhichItsLookEnds(t *testing.T) {
 	var late atomic.Bool
-	r := newRig(t, onlyNexon, func(n *Needs) {
+	r := newRig(t, onlyNexon, func(n *Deps) {
 		n.Clock = func() time.Time {
 			if late.Load() {
 				return then.Add(2 * time.Second)

@@ -46,7 +46,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"admin", 200, 200, 303},
 	} {
 		for _, locked := range []bool{false, true} {
-			r := newRig(t, weathered, func(n *Needs) { n.ReadOnly = locked })
+			r := newRig(t, weathered, func(n *Deps) { n.ReadOnly = locked })
 			fillRig(r)
 			r.asks = true
 			for _, path := range paths {
@@ -289,7 +289,7 @@ func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
 }
 
 func TestLoginPage_DoesNotShowTheVersion(t *testing.T) {
-	r := newRig(t, func(n *Needs) { n.Version = "v9.8.7" })
+	r := newRig(t, func(n *Deps) { n.Version = "v9.8.7" })
 	fillRig(r)
 	r.asks = true
 	for token, shows := range map[string]bool{"": false, "read": false, "inspect": true} {

@@ -28,24 +28,24 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 	synctest.Test(t, func(*testing.T) {
 		h, end := NewHealth(), time.Now().Add(time.Hour)
 		for i := 0; i < records && time.Now().Before(end); i++ {
-			did, first := tried{}, time.Now()
+			did, first := attemptHistory{}, time.Now()
 			for time.Now().Before(end) {
 				calls++
 				did.calls++
-				what := h.record(ended{entity: of("a", i), first: first, began: time.Now()}, evidenceOf(o), false, stops(h.unwell))
-				d := decide(o, did, what, noKnown)
-				if d.next == write || d.next == retry {
+				what := h.record(callEnd{entity: of("a", i), first: first, began: time.Now()}, evidenceOf(o), false, stops(h.unhealthy))
+				d := decide(o, did, what, noKnownGood)
+				if d.next == stepStore || d.next == stepScheduleRetry {
 					break
 				}
-				if d.next == bury && !d.doubt {
+				if d.next == stepDeadLetter && !d.needsConfirmation {
 					letters++
 					break
 				}
-				did.doubted = d.doubt
-				if d.counts {
+				did.unconfirmed = d.needsConfirmation
+				if d.countsFailure {
 					did.failures++
 				}
-				<-time.After(max(d.wait, d.first, time.Second))
+				<-time.After(max(d.wait, d.pause, time.Second))
 			}
 		}
 	})

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// commitEvery bounds how much is repeated after a crash.
-	commitEvery = 500 * time.Millisecond
+	// commitInterval bounds how much is repeated after a crash.
+	commitInterval = 500 * time.Millisecond
 	// commitTimeout bounds one commit.
 	commitTimeout = 5 * time.Second
-	// revokePatience is how long a rebalance waits for calls that were sent: well
+	// revokeTimeout is how long a rebalance waits for calls that were sent: well
 	// under the rebalance timeout of a minute.
-	revokePatience = 10 * time.Second
-	// rejoinLook is the time between two tries of the last commit.
-	rejoinLook = 100 * time.Millisecond
+	revokeTimeout = 10 * time.Second
+	// rejoinInterval is the time between two tries of the last commit.
+	rejoinInterval = 100 * time.Millisecond
 )
 
 // assignment is the partitions that this member owns, each with its ledger, and
 // the only place from which offsets are committed.
 type assignment struct {
-	log      *slog.Logger
-	patience time.Duration
+	log           *slog.Logger
+	revokeTimeout time.Duration
 
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
@@ -41,7 +41,7 @@ type assignment struct {
 }
 
 func newAssignment(log *slog.Logger) *assignment {
-	return &assignment{log: log, patience: revokePatience, ledgers: map[string]map[int32]*ledger{}}
+	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}}
 }
 
 // options are the client's settings that belong to the assignment. Rebalances
@@ -77,8 +77,8 @@ func (a *assignment) assigned(added map[string][]int32) {
 	}
 }
 
-// of returns the ledger of a partition, or nil if it is not ours.
-func (a *assignment) of(topic string, partition int32) *ledger {
+// ledgerOf returns the ledger of a partition, or nil if it is not ours.
+func (a *assignment) ledgerOf(topic string, partition int32) *ledger {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledgers[topic][partition]
@@ -90,7 +90,7 @@ func (a *assignment) oldest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var oldest time.Time
-	for _, l := range each(a.ledgers) {
+	for _, l := range flatten(a.ledgers) {
 		if at := l.oldest(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
 			oldest = at
 		}
@@ -98,8 +98,8 @@ func (a *assignment) oldest() time.Time {
 	return oldest
 }
 
-// take removes the ledgers of partitions from the assignment and returns them.
-func (a *assignment) take(partitions map[string][]int32) map[string]map[int32]*ledger {
+// remove removes the ledgers of partitions from the assignment and returns them.
+func (a *assignment) remove(partitions map[string][]int32) map[string]map[int32]*ledger {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := map[string]map[int32]*ledger{}
@@ -118,11 +118,11 @@ func (a *assignment) take(partitions map[string][]int32) map[string]map[int32]*l
 // revoked gives partitions up in order: send nothing further, wait briefly for
 // what was sent, commit the unbroken prefix, and only then let go.
 func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
-	taken := a.take(removed)
-	limit, cancel := context.WithTimeout(ctx, a.patience)
+	taken := a.remove(removed)
+	limit, cancel := context.WithTimeout(ctx, a.revokeTimeout)
 	defer cancel()
 	var sent []<-chan struct{}
-	for _, l := range each(taken) { // all before any is waited for
+	for _, l := range flatten(taken) { // all before any is waited for
 		sent = append(sent, l.close())
 	}
 	for _, ended := range sent {
@@ -131,47 +131,47 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 		case <-limit.Done():
 		}
 	}
-	if n := underWay(taken); n > 0 {
+	if n := callsInFlight(taken); n > 0 {
 		a.log.Warn("calls were still under way when their partitions were given up; whoever reads their records next may send them again",
-			"calls", n, "waited", a.patience)
+			"calls", n, "waited", a.revokeTimeout)
 	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
 	if err := a.commit(ctx, c, taken); err != nil {
 		a.log.Warn("the last commit of revoked partitions failed; their records since the one before are repeated elsewhere", "err", err)
 	}
-	a.end(taken)
+	a.revokeAll(taken)
 }
 
 // lost gives up partitions that another member may own already.
 func (a *assignment) lost(removed map[string][]int32) {
-	taken := a.take(removed)
-	for _, l := range each(taken) { // at once, however long a commit is under way
+	taken := a.remove(removed)
+	for _, l := range flatten(taken) { // at once, however long a commit is under way
 		l.close()
 	}
-	if n := len(each(taken)); n > 0 {
+	if n := len(flatten(taken)); n > 0 {
 		a.log.Warn("partitions were lost with the session; whoever reads what was read of them and not committed may send it again", "partitions", n)
 	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
-	a.end(taken)
+	a.revokeAll(taken)
 }
 
-func (a *assignment) end(taken map[string]map[int32]*ledger) {
-	for _, l := range each(taken) {
+func (a *assignment) revokeAll(taken map[string]map[int32]*ledger) {
+	for _, l := range flatten(taken) {
 		l.revoke()
 	}
 }
 
-// underWay returns how many records' calls were sent and have not ended.
-func underWay(ledgers map[string]map[int32]*ledger) (n int) {
-	for _, l := range each(ledgers) {
-		n += l.underWay()
+// callsInFlight returns how many records' calls were sent and have not ended.
+func callsInFlight(ledgers map[string]map[int32]*ledger) (n int) {
+	for _, l := range flatten(ledgers) {
+		n += l.callsInFlight()
 	}
 	return n
 }
 
-func each(ledgers map[string]map[int32]*ledger) []*ledger {
+func flatten(ledgers map[string]map[int32]*ledger) []*ledger {
 	var all []*ledger
 	for _, partitions := range ledgers {
 		for _, l := range partitions {
@@ -206,7 +206,7 @@ func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(rejoinLook):
+		case <-time.After(rejoinInterval):
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[stri
 		return err
 	}
 	for l, offset := range moved {
-		l.commit(offset)
+		l.noteCommitted(offset)
 	}
 	return nil
 }

@@ -26,9 +26,9 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 	a.assigned(map[string][]int32{"t": partitions})
 	var ledgers []*ledger
 	for _, p := range partitions {
-		l := a.of("t", p)
+		l := a.ledgerOf("t", p)
 		l.add(0, 0, time.Time{})
-		if !l.enter() {
+		if !l.startCall() {
 			t.Fatal("open, but nothing may be sent")
 		}
 		ledgers = append(ledgers, l)
@@ -43,7 +43,7 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 	defer look.Stop()
 	limit := time.After(5 * time.Second)
 	for _, l := range ledgers {
-		for l.is(open) {
+		for l.is(ledgerOpen) {
 			select {
 			case <-look.C:
 			case <-limit:
@@ -52,11 +52,11 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 		}
 	}
 	for _, l := range ledgers {
-		l.leave()
+		l.endCall()
 	}
 	<-done
 	for _, l := range ledgers {
-		if !l.is(revoked) || l.enter() {
+		if !l.is(ledgerRevoked) || l.startCall() {
 			t.Error("a ledger outlived its assignment")
 		}
 	}
@@ -66,14 +66,14 @@ func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
 	a := newAssignment(slog.New(slog.DiscardHandler))
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
-	l := a.of("t", 0)
+	l := a.ledgerOf("t", 0)
 	a.committing.Lock() // a commit that the broker does not answer
 	done := make(chan struct{})
 	go func() { defer close(done); a.lost(of) }()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	limit := time.After(5 * time.Second)
-	for l.is(open) {
+	for l.is(ledgerOpen) {
 		select {
 		case <-look.C:
 		case <-limit:
@@ -83,7 +83,7 @@ func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
 	}
 	a.committing.Unlock()
 	<-done
-	if !l.is(revoked) {
+	if !l.is(ledgerRevoked) {
 		t.Error("the ledger outlived its assignment")
 	}
 }
@@ -92,10 +92,10 @@ func TestAPartitionThatIsAssignedAnewEndsItsFormerAssignment(t *testing.T) {
 	a := newAssignment(slog.New(slog.DiscardHandler))
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
-	former := a.of("t", 0)
+	former := a.ledgerOf("t", 0)
 	former.add(0, 0, time.Time{})
 	a.assigned(of) // as when its topic was deleted and made again
-	if former.enter() {
+	if former.startCall() {
 		t.Error("a record of the former assignment may still be sent")
 	}
 	if _, due := former.commitPoint(); due {

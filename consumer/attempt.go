@@ -17,51 +17,51 @@ import (
 // attempt is one fetch of a task: it gives the source its permits, and has the
 // fetch numbered when the first is spent.
 type attempt struct {
-	w    *Worker
-	t    *task
-	room *room // for the bodies
+	w      *Worker
+	t      *task
+	memory *reservation // for the bodies
 	// probe: it may call while the source's breaker is open; front: it goes before the
 	// others that wait; credential, if not empty: it goes with this one.
-	probe, front bool
-	credential   string
-	candidates   []string // credentials that the last call could go with; guarded by mu
+	probe, goesFirst bool
+	credential       string
+	candidates       []string // credentials that the last call could go with; guarded by mu
 
-	mu      sync.Mutex
-	entered bool // into the ledger, as a record whose call is sent
-	sent    int
-	number  int64
-	began   time.Time
-	took    []time.Duration // each call that was finished
-	calls   []*call         // those that were sent
-	skipped schemas.Verdict
-	chosen  bool // by turns.preempt
+	mu        sync.Mutex
+	started   bool // into the ledger, as a record whose call is sent
+	sent      int
+	number    int64
+	began     time.Time
+	durations []time.Duration // each call that was finished
+	calls     []*call         // those that were sent
+	skipped   schemas.Verdict
+	preempted bool // by turns.preempt
 
 	ended bool // the record has come to its end or was given up
 }
 
 var (
-	errSkipped = errors.New("the request needs no fetch any more")
-	errUnbegun = errors.New("the fetch could not be begun")
-	errRevoked = errors.New("the partition belongs to another member now")
-	errOpen    = errors.New("the source's breaker is open")
+	errSkipped     = errors.New("the request needs no fetch any more")
+	errBeginFailed = errors.New("the fetch could not be begun")
+	errRevoked     = errors.New("the partition belongs to another member now")
+	errBreakerOpen = errors.New("the source's breaker is open")
 )
 
-// lapsesMost is how many permits may lapse under one call. Where more do, Redis
+// maxLapsedPermits is how many permits may lapse under one call. Where more do, Redis
 // answers too slowly for any to be spent, and asking on would burn the budget.
-const lapsesMost = 5
+const maxLapsedPermits = 5
 
-// underWay reports whether the record counts as one whose call is sent.
-func (a *attempt) underWay() bool {
+// callStarted reports whether the record counts as one whose call is sent.
+func (a *attempt) callStarted() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.entered
+	return a.started
 }
 
-// enter counts the record as one whose call is sent, with a.mu held; false: its
+// markStarted counts the record as one whose call is sent, with a.mu held; false: its
 // assignment has ended.
-func (a *attempt) enter() bool {
-	a.entered = a.entered || a.t.ledger.enter()
-	return a.entered
+func (a *attempt) markStarted() bool {
+	a.started = a.started || a.t.ledger.startCall()
+	return a.started
 }
 
 // Acquire waits for a permit in the worker's lane.
@@ -72,15 +72,15 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	}
 	what.Client = a.t.client
 	what.Credentials = a.credentialsFor(what.Credentials)
-	if !a.probe && !a.front {
-		a.w.health.hold(ctx, what.Facet)
+	if !a.probe && !a.goesFirst {
+		a.w.health.awaitConfirm(ctx, what.Facet)
 	}
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	acquire := a.w.permits.Acquire
 	switch {
-	case a.probe || a.front:
+	case a.probe || a.goesFirst:
 		acquire = a.w.permits.AcquireAgain
-	case a.t.ailing:
+	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
 	p, err := a.acquire(ctx, what, acquire)
@@ -92,7 +92,7 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 }
 
 // Grow waits for memory for a body that is larger than expected (source.Memory).
-func (a *attempt) Grow(ctx context.Context, n int64) error { return a.room.grow(ctx, n) }
+func (a *attempt) Grow(ctx context.Context, n int64) error { return a.memory.grow(ctx, n) }
 
 // acquire waits for a permit until the source's breaker opens, since then only probes wait,
 // or until the attempt is preempted.
@@ -102,7 +102,7 @@ func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(co
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(a.w.permits.Healthy(), func() { cancel(errOpen) })()
+	defer context.AfterFunc(a.w.permits.Healthy(), func() { cancel(errBreakerOpen) })()
 	if a.preemptible() {
 		defer a.watchWait(cancel)()
 	}
@@ -125,9 +125,9 @@ func (a *attempt) credentialsFor(all []string) []string {
 	return candidates
 }
 
-// refuse notes that the last call's credential was refused for this record. It reports
+// recordRefusal notes that the last call's credential was refused for this record. It reports
 // whether the record can be tried with another one.
-func (a *attempt) refuse() bool {
+func (a *attempt) recordRefusal() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	used := a.credentialUsed()
@@ -143,25 +143,25 @@ func (a *attempt) credentialUsed() string {
 	return a.calls[len(a.calls)-1].Credential()
 }
 
-// named reports whether the call that decided went with a credential that is listed by a name.
-func (a *attempt) named(o source.Outcome) bool {
+// usedListedCredential reports whether the call that decided went with a credential that is listed by a name.
+func (a *attempt) usedListedCredential(o source.Outcome) bool {
 	c, sent := o.Permit.(*call)
 	return sent && c.Credential() != ""
 }
 
-// scopes returns what the attempt's calls were charged to, as questions name it.
-func (a *attempt) scopes() []string {
+// scopeKeys returns what the attempt's calls were charged to, as questions name it.
+func (a *attempt) scopeKeys() []string {
 	keys := []string{a.t.request.Facet + scopeSource}
 	for _, c := range a.calls {
-		keys = append(keys, a.t.request.Facet+scopeOf(source.BlockCredential, c), a.t.request.Facet+scopeOf(source.BlockEndpoint, c))
+		keys = append(keys, a.t.request.Facet+scopeKey(source.BlockCredential, c), a.t.request.Facet+scopeKey(source.BlockEndpoint, c))
 	}
 	return keys
 }
 
 const scopeSource = " source"
 
-// scopeOf names what a refusal of the call may stop.
-func scopeOf(block string, c *call) string {
+// scopeKey names what a refusal of the call may stop.
+func scopeKey(block string, c *call) string {
 	switch {
 	case c == nil:
 	case block == source.BlockCredential:
@@ -172,8 +172,8 @@ func scopeOf(block string, c *call) string {
 	return scopeSource
 }
 
-// well tells of each call that it was answered well. The fetch is over.
-func (a *attempt) well() {
+// recordSuccess tells of each call that it was answered well. The fetch is over.
+func (a *attempt) recordSuccess() {
 	for _, c := range a.calls {
 		c.permit.Well()
 	}
@@ -188,8 +188,8 @@ type call struct {
 	span   trace.Span
 }
 
-// troubleOf names the part of the source that calls like this one are.
-func (c *call) troubleOf(block string) string {
+// condition names the part of the source that calls like this one are.
+func (c *call) condition(block string) string {
 	switch block {
 	case source.BlockCredential:
 		return fmt.Sprintf("calling the upstream with the credential %s, which it refuses", c.Credential())
@@ -215,19 +215,19 @@ func (c *call) Credential() string { return c.permit.Credential() }
 func (c *call) Finished(e source.CallResult) {
 	c.permit.Ended(e)
 	c.a.mu.Lock()
-	c.a.took = append(c.a.took, time.Since(c.sent))
+	c.a.durations = append(c.a.durations, time.Since(c.sent))
 	c.a.mu.Unlock()
-	endCall(c.span, e.Status, e.Err)
+	endCallSpan(c.span, e.Status, e.Err)
 }
 
 // Spend begins the fetch with the permit in hand, directly before the first call
 // is sent, and again if the permit lapsed over it: numbers must rise in the
 // order in which calls start.
 func (c *call) Spend(ctx context.Context) error {
-	for range lapsesMost {
+	for range maxLapsedPermits {
 		spent, err := c.spend(ctx)
 		if spent {
-			c.sent, c.span = time.Now(), c.a.w.startCall(c.a.t)
+			c.sent, c.span = time.Now(), c.a.w.startCallSpan(c.a.t)
 		}
 		if spent || err != nil {
 			return err
@@ -238,7 +238,7 @@ func (c *call) Spend(ctx context.Context) error {
 		}
 		c.permit = p
 	}
-	return fmt.Errorf("%w: %d permits lapsed before they could be spent; Redis or this machine is too slow", errUnbegun, lapsesMost)
+	return fmt.Errorf("%w: %d permits lapsed before they could be spent; Redis or this machine is too slow", errBeginFailed, maxLapsedPermits)
 }
 
 func (c *call) spend(ctx context.Context) (bool, error) {
@@ -252,9 +252,9 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 	}
 	if !c.permit.Spend() {
 		if a.sent == 0 { // while it waits for another, a revocation need not wait for it
-			a.entered = false
-			a.t.ledger.leave()
-			if !a.t.ledger.is(open) {
+			a.started = false
+			a.t.ledger.endCall()
+			if !a.t.ledger.is(ledgerOpen) {
 				return false, errRevoked
 			}
 		}
@@ -268,7 +268,7 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 // begin enters the record into its ledger as one whose call is sent, and has the
 // fetch numbered.
 func (a *attempt) begin(ctx context.Context) error {
-	if !a.enter() {
+	if !a.markStarted() {
 		return errRevoked
 	}
 	a.began = time.Now()
@@ -277,7 +277,7 @@ func (a *attempt) begin(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("%w: %w", errUnbegun, err)
+		return fmt.Errorf("%w: %w", errBeginFailed, err)
 	case verdict != schemas.Proceed:
 		a.skipped = verdict
 		return errSkipped

@@ -201,12 +201,12 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	}
 	defer src.Close()
 	st := &counting{Store: pg}
-	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Needs{
+	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Deps{
 		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
 		Kafka: func(string) []kgo.Opt {
 			return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}
 		},
-		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Trace: tracer,
+		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Tracer: tracer,
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -11,30 +11,30 @@ import (
 )
 
 func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
-	e := newEstimates()
-	if got := e.expect("character"); got != firstEstimate {
+	e := newSizeEstimates()
+	if got := e.estimate("character"); got != initialEstimate {
 		t.Errorf("of an unknown facet: %d", got)
 	}
-	e.saw("character", 16_000)
-	e.saw("character", 1_000_000)
-	if got := e.expect("character"); got != 1_000_000 {
+	e.record("character", 16_000)
+	e.record("character", 1_000_000)
+	if got := e.estimate("character"); got != 1_000_000 {
 		t.Errorf("after one large body: %d", got)
 	}
 	for range 1000 {
-		e.saw("character", 16_000)
+		e.record("character", 16_000)
 	}
-	if got := e.expect("character"); got < 16_000 || got > 17_000 {
+	if got := e.estimate("character"); got < 16_000 || got > 17_000 {
 		t.Errorf("after a thousand of 16,000 bytes: %d", got)
 	}
-	e.saw("union", 0)
-	if got := e.expect("union"); got < 1 {
+	e.record("union", 0)
+	if got := e.estimate("union"); got < 1 {
 		t.Errorf("after an empty body: %d", got)
 	}
 }
 
 func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(100)
+		b := newMemoryBudget(100)
 		if err := b.acquire(t.Context(), "", 1000); err != nil { // alone it may
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 
 func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(100)
+		b := newMemoryBudget(100)
 		_ = b.acquire(t.Context(), "", 100)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("stopped")
@@ -91,7 +91,7 @@ func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
 }
 
 func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
-	b := newBudget(1000)
+	b := newMemoryBudget(1000)
 	var wg sync.WaitGroup
 	for seed := range uint64(50) {
 		wg.Go(func() {
@@ -119,13 +119,13 @@ func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
 
 func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(100)
+		b := newMemoryBudget(100)
 		const entities, each = 8, 60 // of 10 that were expected
 		var most int64
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for range entities {
-			r, err := b.enter(t.Context(), "", 10)
+			r, err := b.reserve(t.Context(), "", 10)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,16 +138,16 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 					most = max(most, b.inUse())
 					mu.Unlock()
 				}
-				r.set(each)
+				r.resize(each)
 				time.Sleep(time.Second) // of the bubble's time
-				r.set(0)
+				r.resize(0)
 			})
 		}
 		wg.Wait() // a deadlock would end the test
 		if most > 100+each {
 			t.Errorf("in use: got %d at most, want at most the limit of 100 and one entity of %d", most, each)
 		}
-		if got := b.inUse(); got != 0 || b.beyond != nil {
+		if got := b.inUse(); got != 0 || b.overLimit != nil {
 			t.Errorf("at the end: got %d in use, want 0", got)
 		}
 	})
@@ -155,9 +155,9 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 
 func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(100)
-		first, _ := b.enter(t.Context(), "", 50)
-		second, _ := b.enter(t.Context(), "", 50)
+		b := newMemoryBudget(100)
+		first, _ := b.reserve(t.Context(), "", 50)
+		second, _ := b.reserve(t.Context(), "", 50)
 		if err := first.grow(t.Context(), 200); err != nil { // beyond the limit
 			t.Fatal(err)
 		}
@@ -173,8 +173,8 @@ func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 		if got := b.inUse(); got != 250 {
 			t.Errorf("got %d in use, want 250", got)
 		}
-		second.set(0)
-		first.set(0)
+		second.resize(0)
+		first.resize(0)
 		if got := b.inUse(); got != 0 {
 			t.Errorf("at the end: got %d in use, want 0", got)
 		}
@@ -183,15 +183,15 @@ func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 
 func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(100)
-		first, _ := b.enter(t.Context(), "", 50)
-		second, _ := b.enter(t.Context(), "", 50)
+		b := newMemoryBudget(100)
+		first, _ := b.reserve(t.Context(), "", 50)
+		second, _ := b.reserve(t.Context(), "", 50)
 		if err := first.grow(t.Context(), 60); err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 2)
 		go func() {
-			if _, err := b.enter(t.Context(), "", 10); err != nil {
+			if _, err := b.reserve(t.Context(), "", 10); err != nil {
 				t.Error(err)
 			}
 			order <- "new"
@@ -204,30 +204,30 @@ func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
 			order <- "growing"
 		}()
 		synctest.Wait()
-		first.set(0)
+		first.resize(0)
 		if got := <-order; got != "growing" {
 			t.Errorf("got the %s entity first, want the growing one", got)
 		}
-		second.set(0)
+		second.resize(0)
 		<-order
 	})
 }
 
 func TestRoom_IsEnteredByClientsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(100)
-		first, err := b.enter(t.Context(), "flood", 100)
+		b := newMemoryBudget(100)
+		first, err := b.reserve(t.Context(), "flood", 100)
 		if err != nil {
 			t.Fatal(err)
 		}
 		type entered struct {
 			client string
-			room   *room
+			room   *reservation
 		}
 		order := make(chan entered, 10)
 		for _, client := range []string{"flood", "flood", "flood", "quiet"} {
 			go func() {
-				if r, err := b.enter(t.Context(), client, 100); err == nil {
+				if r, err := b.reserve(t.Context(), client, 100); err == nil {
 					order <- entered{client, r}
 				}
 			}()
@@ -237,14 +237,14 @@ func TestRoom_IsEnteredByClientsInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, want := range []string{"flood", "quiet", "flood", "flood"} {
-			first.set(0)
+			first.resize(0)
 			got := <-order
 			if got.client != want {
 				t.Errorf("entity %d: got one of the client %s, want one of %s", i, got.client, want)
 			}
 			first = got.room
 		}
-		first.set(0)
+		first.resize(0)
 		if got := b.inUse(); got != 0 {
 			t.Errorf("at the end: got %d in use, want 0", got)
 		}

@@ -24,10 +24,10 @@ const (
 type discharges struct {
 	mu    sync.Mutex
 	ended []schemas.Outstanding
-	some  chan struct{} // has room for one
+	added chan struct{} // has room for one
 }
 
-func newDischarges() *discharges { return &discharges{some: make(chan struct{}, 1)} }
+func newDischarges() *discharges { return &discharges{added: make(chan struct{}, 1)} }
 
 // add notes that the task's request has ended. A nil receiver notes nothing.
 func (d *discharges) add(t *task) {
@@ -40,7 +40,7 @@ func (d *discharges) add(t *task) {
 	}
 	d.mu.Unlock()
 	select {
-	case d.some <- struct{}{}:
+	case d.added <- struct{}{}:
 	default:
 	}
 }
@@ -53,46 +53,46 @@ func (d *discharges) take() []schemas.Outstanding {
 	return all
 }
 
-// giveBack keeps requests whose counts could not be ended.
-func (d *discharges) giveBack(all []schemas.Outstanding) {
+// putBack keeps requests whose counts could not be ended.
+func (d *discharges) putBack(all []schemas.Outstanding) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = append(all, d.ended[:min(len(d.ended), maxDischarges-len(all))]...)
 	select {
-	case d.some <- struct{}{}:
+	case d.added <- struct{}{}:
 	default:
 	}
 }
 
-// discharge ends the counts of ended requests until ctx ends, and then those that are
+// dischargeLoop ends the counts of ended requests until ctx ends, and then those that are
 // left. It holds no record: a count that stays ends with its lease.
-func (w *Worker) discharge(ctx context.Context) {
+func (w *Worker) dischargeLoop(ctx context.Context) {
 	wait, failing := dischargeLinger, false
 	for {
 		select {
-		case <-w.discharges.some:
+		case <-w.discharges.added:
 		case <-ctx.Done():
 		}
-		if !pause(ctx, wait) {
+		if !sleep(ctx, wait) {
 			break
 		}
 		ended := w.discharges.take()
-		err := w.dischargeAll(ctx, ended)
+		err := w.dischargeBatch(ctx, ended)
 		if wait = dischargeLinger; err != nil {
 			wait = dischargeTimeout
-			w.discharges.giveBack(ended)
+			w.discharges.putBack(ended)
 		}
 		if failing != (err != nil) {
 			failing = err != nil
 			w.logDischarges(err)
 		}
 	}
-	if err := w.dischargeAll(context.WithoutCancel(ctx), w.discharges.take()); err != nil {
+	if err := w.dischargeBatch(context.WithoutCancel(ctx), w.discharges.take()); err != nil {
 		w.log.Warn("clients' outstanding requests stay counted until their leases end", "err", err)
 	}
 }
 
-func (w *Worker) dischargeAll(ctx context.Context, ended []schemas.Outstanding) error {
+func (w *Worker) dischargeBatch(ctx context.Context, ended []schemas.Outstanding) error {
 	ctx, cancel := context.WithTimeout(ctx, dischargeTimeout)
 	defer cancel()
 	return w.requests.Discharge(ctx, ended)

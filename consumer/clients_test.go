@@ -37,7 +37,7 @@ func (n *noted) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (
 func (r *rig) limit(calls int) {
 	r.Helper()
 	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: calls, Window: limiter.Window(time.Second)}}}
-	l, err := limiter.New("nexon-slow", quota, limiter.Needs{Redis: r.rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
+	l, err := limiter.New("nexon-slow", quota, limiter.Deps{Redis: r.rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -46,17 +46,17 @@ func (r *rig) limit(calls int) {
 }
 
 // workNoted starts a worker of HIGH with n slots, and notes who is given permits.
-func (r *rig) workNoted(slots int, changes ...func(*consumer.Needs)) *noted {
+func (r *rig) workNoted(slots int, changes ...func(*consumer.Deps)) *noted {
 	r.Helper()
 	n := &noted{Permits: permits{r.limiter}}
 	config := consumer.DefaultConfig(schemas.High)
-	config.Drain, config.Confirm, config.InFlight = patience, time.Millisecond, slots
-	needs := r.needs()
-	needs.Permits = n
+	config.DrainTimeout, config.ConfirmTimeout, config.MaxInFlight = patience, time.Millisecond, slots
+	deps := r.deps()
+	deps.Permits = n
 	for _, change := range changes {
-		change(&needs)
+		change(&deps)
 	}
-	w, err := consumer.New(config, r.source, schemas.High, needs)
+	w, err := consumer.New(config, r.source, schemas.High, deps)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// maxKnown bounds the known-good entities that are remembered of a facet.
-	maxKnown = 16
-	// confirmWith is the number of known-good entities that have to fail.
-	confirmWith = 2
+	// maxKnownGood bounds the known-good entities that are remembered of a facet.
+	maxKnownGood = 16
+	// confirmEntities is the number of known-good entities that have to fail.
+	confirmEntities = 2
 	// confirmDelay is how long a natural answer may spare the confirming call.
 	confirmDelay = 50 * time.Millisecond
 	// maxScopes bounds the scopes and runs that are remembered.
@@ -42,31 +42,31 @@ type refusals struct{ entities map[schemas.Entity]struct{} }
 type verdict int
 
 const (
-	unknown verdict = iota // it could not be confirmed
-	own                    // the entity's: another one was answered well after it
-	shared                 // the source's, the credential's or the scope's
-	noKnown                // no known-good entity can be asked
+	faultUnknown verdict = iota // it could not be confirmed
+	entityFault                 // the entity's: another one was answered well after it
+	sharedFault                 // the source's, the credential's or the scope's
+	noKnownGood                 // no known-good entity can be asked
 )
 
-// question is a failure that needs a verdict.
-type question struct {
+// faultQuery is a failure that needs a verdict.
+type faultQuery struct {
 	entity     schemas.Entity
 	scope      string // empty: the source
 	credential string
 	after      time.Time // the failure was seen
 }
 
-func (q question) key() string { return q.entity.Facet + q.scope }
+func (q faultQuery) key() string { return q.entity.Facet + q.scope }
 
-// confirmed is a run of confirming calls: the one in flight, or the last.
-type confirmed struct {
+// confirmRun is a run of confirming calls: the one in flight, or the last.
+type confirmRun struct {
 	active  bool
 	started time.Time
 	verdict verdict
 }
 
-// noteKnown remembers a known-good entity; answered: it was just answered with content.
-func (h *Health) noteKnown(t *task, answered bool) {
+// recordKnownGood remembers a known-good entity; answered: it was just answered with content.
+func (h *Health) recordKnownGood(t *task, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f, e := h.facet(t.request.Facet), t.request.Entity
@@ -85,16 +85,16 @@ func (h *Health) noteKnown(t *task, answered bool) {
 	switch {
 	case answered:
 		f.known = append([]*knownGood{k}, f.known...)
-		f.known = f.known[:min(len(f.known), maxKnown)]
-	case len(f.known) < maxKnown:
+		f.known = f.known[:min(len(f.known), maxKnownGood)]
+	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
 	default: // answered ones stay in front
-		f.known[maxKnown/2+rand.IntN(maxKnown/2)] = k //nolint:gosec // not a secret
+		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
 	}
 }
 
-// isKnown reports whether the entity is known-good.
-func (h *Health) isKnown(t *task) bool {
+// isKnownGood reports whether the entity is known-good.
+func (h *Health) isKnownGood(t *task) bool {
 	if t.stored.HasContent() {
 		return true
 	}
@@ -108,9 +108,9 @@ func (h *Health) isKnown(t *task) bool {
 	return false
 }
 
-// canAsk reports whether a known-good entity of the facet is left that has not failed.
+// hasCandidate reports whether a known-good entity of the facet is left that has not failed.
 // The caller holds h.mu.
-func (h *Health) canAsk(facet string) bool {
+func (h *Health) hasCandidate(facet string) bool {
 	for _, k := range h.facet(facet).known {
 		if !k.failed {
 			return true
@@ -119,8 +119,8 @@ func (h *Health) canAsk(facet string) bool {
 	return false
 }
 
-// askable returns a known-good entity of the facet that has not failed and is not in but.
-func (h *Health) askable(facet string, but map[schemas.Entity]bool) *knownGood {
+// candidate returns a known-good entity of the facet that has not failed and is not in but.
+func (h *Health) candidate(facet string, but map[schemas.Entity]bool) *knownGood {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, k := range h.facet(facet).known {
@@ -131,14 +131,14 @@ func (h *Health) askable(facet string, but map[schemas.Entity]bool) *knownGood {
 	return nil
 }
 
-// probeable returns the known-good entity that is to probe next, of any facet. nil: there
+// nextProbe returns the known-good entity that is to probe next, of any facet. nil: there
 // is none.
-func (h *Health) probeable() *knownGood {
+func (h *Health) nextProbe() *knownGood {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var failed *knownGood
 	for _, f := range h.facets {
-		if k := f.probeable(); k != nil {
+		if k := f.nextProbe(); k != nil {
 			if !k.failed {
 				return k
 			}
@@ -148,9 +148,9 @@ func (h *Health) probeable() *knownGood {
 	return failed
 }
 
-// probeable returns the facet's known-good entity that is to probe next: one that has not
+// nextProbe returns the facet's known-good entity that is to probe next: one that has not
 // failed, or the one that was returned longest ago.
-func (f *facetHealth) probeable() *knownGood {
+func (f *facetHealth) nextProbe() *knownGood {
 	if len(f.known) == 0 {
 		return nil
 	}
@@ -160,15 +160,15 @@ func (f *facetHealth) probeable() *knownGood {
 	return k
 }
 
-// missed notes that a known-good entity failed.
-func (h *Health) missed(k *knownGood) {
+// recordCandidateFailure notes that a known-good entity failed.
+func (h *Health) recordCandidateFailure(k *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k.failed = true
 }
 
-// refuse notes that a scope refused an entity.
-func (h *Health) refuse(q question) {
+// recordRefusal notes that a scope refused an entity.
+func (h *Health) recordRefusal(q faultQuery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.refused[q.key()]
@@ -184,8 +184,8 @@ func (h *Health) refuse(q question) {
 	}
 }
 
-// accepted notes that scopes answered well.
-func (h *Health) accepted(keys []string) {
+// clearRefusals notes that scopes answered well.
+func (h *Health) clearRefusals(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, key := range keys {
@@ -193,30 +193,30 @@ func (h *Health) accepted(keys []string) {
 	}
 }
 
-// answer returns the verdict as far as it is known, and otherwise what to wait for.
-func (h *Health) answer(q question) (v verdict, known bool, changed <-chan struct{}) {
+// lookupVerdict returns the verdict as far as it is known, and otherwise what to wait for.
+func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.of(q.entity.Facet).open() {
-		return shared, true, nil
+	if h.breakerState(q.entity.Facet).open() {
+		return sharedFault, true, nil
 	}
 	for _, g := range h.facet(q.entity.Facet).good {
 		if g.entity != q.entity && g.began.After(q.after) && (q.scope == "" || g.credential == q.credential) {
-			return own, true, nil
+			return entityFault, true, nil
 		}
 	}
 	if run := h.runs[q.key()]; run != nil && !run.active && run.started.After(q.after) {
 		v := run.verdict
-		if r := h.refused[q.key()]; v == noKnown && r != nil && len(r.entities) >= minRefused {
-			v = shared
+		if r := h.refused[q.key()]; v == noKnownGood && r != nil && len(r.entities) >= minRefused {
+			v = sharedFault
 		}
 		return v, true, nil
 	}
-	return unknown, false, h.next()
+	return faultUnknown, false, h.changeSignal()
 }
 
-// begin reports whether the caller is to make the confirming calls of the question.
-func (h *Health) begin(q question) bool {
+// beginRun reports whether the caller is to make the confirming calls of the question.
+func (h *Health) beginRun(q faultQuery) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	run := h.runs[q.key()]
@@ -226,42 +226,42 @@ func (h *Health) begin(q question) bool {
 	if len(h.runs) >= maxScopes {
 		clear(h.runs)
 	}
-	h.runs[q.key()] = &confirmed{active: true}
+	h.runs[q.key()] = &confirmRun{active: true}
 	return true
 }
 
-// finish ends a run of confirming calls. Of one that finds the source unhealthy it opens
+// finishRun ends a run of confirming calls. Of one that finds the source unhealthy it opens
 // a breaker and returns which.
-func (h *Health) finish(q question, started time.Time, v verdict) (d diagnosis) {
+func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagnosis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case q.scope != "":
-	case v == shared && !h.of(q.entity.Facet).open():
-		d = h.openFor(q.entity.Facet)
-	case v == own: // the failures before were their entities'
+	case v == sharedFault && !h.breakerState(q.entity.Facet).open():
+		d = h.openBreaker(q.entity.Facet)
+	case v == entityFault: // the failures before were their entities'
 		h.facet(q.entity.Facet).window = window{}
-		h.all = window{}
+		h.sourceWindow = window{}
 	}
-	h.runs[q.key()] = &confirmed{started: started, verdict: v}
-	h.tell()
+	h.runs[q.key()] = &confirmRun{started: started, verdict: v}
+	h.notify()
 	return d
 }
 
-// streakOf returns how many calls of the facet failed since the last good answer.
-func (h *Health) streakOf(facet string) int {
+// failureStreak returns how many calls of the facet failed since the last good answer.
+func (h *Health) failureStreak(facet string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.facet(facet).streak
 }
 
-// judgeWhose returns whose a failure is. It waits for another entity's good answer, or
+// awaitVerdict returns whose a failure is. It waits for another entity's good answer, or
 // for confirming calls, for Config.Confirm at most.
-func (w *Worker) judgeWhose(ctx, hard context.Context, q question) verdict {
-	limit := time.NewTimer(w.config.Confirm)
+func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
+	limit := time.NewTimer(w.config.ConfirmTimeout)
 	defer limit.Stop()
 	for {
-		v, known, changed := w.health.answer(q)
+		v, known, changed := w.health.lookupVerdict(q)
 		if known {
 			return v
 		}
@@ -269,71 +269,71 @@ func (w *Worker) judgeWhose(ctx, hard context.Context, q question) verdict {
 		select {
 		case <-changed:
 		case <-limit.C:
-			return unknown
+			return faultUnknown
 		case <-ctx.Done():
-			return unknown
+			return faultUnknown
 		}
 	}
 }
 
 // startConfirm makes the confirming calls of a question, unless they are being made.
-func (w *Worker) startConfirm(hard context.Context, q question) {
-	if w.health.begin(q) {
+func (w *Worker) startConfirm(hard context.Context, q faultQuery) {
+	if w.health.beginRun(q) {
 		w.tasks.Go(func() { w.confirm(w.life, hard, q) })
 	}
 }
 
 // confirm asks for known-good entities, one after the other.
-func (w *Worker) confirm(ctx, hard context.Context, q question) {
-	ctx, cancel := context.WithTimeout(ctx, w.config.Confirm)
+func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
+	ctx, cancel := context.WithTimeout(ctx, w.config.ConfirmTimeout)
 	defer cancel()
 	asked := map[schemas.Entity]bool{q.entity: true}
-	if w.health.askable(q.entity.Facet, asked) != nil && w.health.streakOf(q.entity.Facet) < minEntities {
-		pause(ctx, confirmDelay)
+	if w.health.candidate(q.entity.Facet, asked) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
+		sleep(ctx, confirmDelay)
 	}
-	started, v := time.Now(), noKnown
-	for range confirmWith {
-		k := w.health.askable(q.entity.Facet, asked)
+	started, v := time.Now(), noKnownGood
+	for range confirmEntities {
+		k := w.health.candidate(q.entity.Facet, asked)
 		if k == nil {
 			break
 		}
 		asked[k.entity] = true
-		if v = w.ask(ctx, hard, k, q); v != shared {
+		if v = w.askKnownGood(ctx, hard, k, q); v != sharedFault {
 			break
 		}
 	}
-	if v == shared && q.scope == "" && len(asked) <= confirmWith { // one alone does not decide
-		v = noKnown
+	if v == sharedFault && q.scope == "" && len(asked) <= confirmEntities { // one alone does not decide
+		v = noKnownGood
 	}
-	w.breakerOpened(w.health.finish(q, started, v), q.entity.Facet, errConfirmed)
+	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
 }
 
 var errConfirmed = errors.New("known-good entities failed too")
 
-// ask makes one confirming call and returns what it says of the question.
-func (w *Worker) ask(ctx, hard context.Context, k *knownGood, q question) verdict {
+// askKnownGood makes one confirming call and returns what it says of the question.
+func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQuery) verdict {
 	credential := ""
 	if q.scope != "" {
 		credential = q.credential
 	}
-	o, asked := w.fetchKnown(ctx, hard, k, credential, false)
+	o, asked := w.fetchKnownGood(ctx, hard, k, credential, false)
 	what := evidenceOf(o)
 	switch {
 	case !asked:
-		return unknown
-	case what == good:
-		return own
-	case q.scope != "" && what == ofSomeScope && o.Class != source.Maintenance:
-		return shared
-	case q.scope == "" && what != ofSomeScope:
-		return shared
+		return faultUnknown
+	case what == goodAnswer:
+		return entityFault
+	case q.scope != "" && what == scopeEvidence && o.Class != source.Maintenance:
+		return sharedFault
+	case q.scope == "" && what != scopeEvidence:
+		return sharedFault
 	}
-	return unknown
+	return faultUnknown
 }
 
-// fetchKnown fetches a known-good entity as a confirming call or a probe, and stores what
+// fetchKnownGood fetches a known-good entity as a confirming call or a probe, and stores what
 // it brings. It reports false if no call could be made.
-func (w *Worker) fetchKnown(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
+func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
 	now := time.Now()
 	t := &task{
 		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
@@ -343,11 +343,11 @@ func (w *Worker) fetchKnown(ctx, hard context.Context, k *knownGood, credential 
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)
 	var err error
-	if t.plan, err = w.planFor(t); err != nil || !w.keyed.tryEnter(t) {
+	if t.plan, err = w.planFor(t); err != nil || !w.entityQueues.tryEnter(t) {
 		return source.Outcome{}, false
 	}
-	defer w.endTask(t)
-	a := &attempt{w: w, t: t, probe: probe, front: true, credential: credential}
+	defer w.finishTask(t)
+	a := &attempt{w: w, t: t, probe: probe, goesFirst: true, credential: credential}
 	f, err := w.fetch(ctx, a)
 	if err != nil {
 		return source.Outcome{}, false
@@ -357,23 +357,23 @@ func (w *Worker) fetchKnown(ctx, hard context.Context, k *knownGood, credential 
 	}
 	o := f.outcome
 	what := evidenceOf(o)
-	if what != good {
-		w.health.missed(k)
+	if what != goodAnswer {
+		w.health.recordCandidateFailure(k)
 	}
-	w.breakerOpened(w.health.record(ended{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.Probed), k.entity.Facet, o.Err)
-	if what != good {
+	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.Probed), k.entity.Facet, o.Err)
+	if what != goodAnswer {
 		if probe {
-			w.halt(a, o, decide(o, tried{calls: f.calls, named: a.named(o)}, nothing, shared))
+			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))
 		}
 		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
 		if f.calls == 0 { // it could not be sent: nothing is wasted by waiting
-			pause(ctx, unreachableWait)
+			sleep(ctx, unreachableDelay)
 		}
 		return o, true
 	}
-	w.flowed(a)
+	w.recordSuccess(a)
 	if o.Class != source.NotReady {
-		w.record(hard, a, f)
+		w.storeResult(hard, a, f)
 	}
 	return o, true
 }

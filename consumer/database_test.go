@@ -18,9 +18,9 @@ import (
 func withBreaker() *Worker {
 	w := &Worker{
 		gates: newGates(), metrics: newMetrics("nexon", schemas.High, prometheus.NewRegistry()),
-		opened: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+		dbBreakerChanged: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
 	}
-	w.breaker = newBreaker(w)
+	w.dbBreaker = newDBBreaker(w)
 	return w
 }
 
@@ -31,28 +31,28 @@ func TestADatabaseThatHangsOpensTheBreakerWhileItHangs(t *testing.T) {
 		w := withBreaker()
 		woken, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- w.persistDB(t.Context(), doingWrite, func(context.Context) error {
+			done <- w.retryDB(t.Context(), opWrite, func(context.Context) error {
 				<-woken
 				return nil
 			})
 		}()
-		<-time.After(4*slowAfter + slowAfter/2)
-		if s := w.breaker.State(); s != gobreaker.StateClosed {
+		<-time.After(4*slowThreshold + slowThreshold/2)
+		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
 			t.Errorf("%s by four", s)
 		}
-		<-time.After(slowAfter)
-		if s := w.breaker.State(); s != gobreaker.StateOpen {
+		<-time.After(slowThreshold)
+		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
 			t.Errorf("%s by five", s)
 		}
 		close(woken)
 		if err := <-done; err != nil {
 			t.Errorf("what is done is done: %v", err)
 		}
-		<-time.After(2 * reopenAfter)
-		if err := w.persistDB(t.Context(), doingReach, func(context.Context) error { return nil }); err != nil {
+		<-time.After(2 * dbBreakerTimeout)
+		if err := w.retryDB(t.Context(), opReachDB, func(context.Context) error { return nil }); err != nil {
 			t.Error(err)
 		}
-		if s := w.breaker.State(); s != gobreaker.StateClosed {
+		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
 			t.Errorf("%s after a call that was quick", s)
 		}
 	})
@@ -62,19 +62,19 @@ func TestASlowCallCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		for range 3 {
-			err := w.persistDB(t.Context(), doingWrite, func(context.Context) error {
-				<-time.After(slowAfter + time.Millisecond)
+			err := w.retryDB(t.Context(), opWrite, func(context.Context) error {
+				<-time.After(slowThreshold + time.Millisecond)
 				return nil
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		if c := w.breaker.Counts(); c.TotalFailures != 3 || c.TotalSuccesses != 0 {
+		if c := w.dbBreaker.Counts(); c.TotalFailures != 3 || c.TotalSuccesses != 0 {
 			t.Errorf("%+v", c)
 		}
-		<-time.After(10 * slowAfter)
-		if c := w.breaker.Counts(); c.TotalFailures > 3 {
+		<-time.After(10 * slowThreshold)
+		if c := w.dbBreaker.Counts(); c.TotalFailures > 3 {
 			t.Errorf("what has ended counts on: %+v", c)
 		}
 	})
@@ -87,19 +87,19 @@ func TestAProbeThatIsSlowKeepsTheBreakerOpen(t *testing.T) {
 		defer stop()
 		var tries atomic.Int32
 		go func() {
-			_ = w.persistDB(ctx, doingWrite, func(context.Context) error {
+			_ = w.retryDB(ctx, opWrite, func(context.Context) error {
 				if tries.Add(1) <= 5 {
 					return errors.New("it is down")
 				}
-				<-time.After(3 * slowAfter)
+				<-time.After(3 * slowThreshold)
 				return nil
 			})
 		}()
-		for w.breaker.State() != gobreaker.StateHalfOpen || tries.Load() < 6 {
+		for w.dbBreaker.State() != gobreaker.StateHalfOpen || tries.Load() < 6 {
 			<-time.After(10 * time.Millisecond)
 		}
-		<-time.After(3*slowAfter + time.Millisecond)
-		if s := w.breaker.State(); s != gobreaker.StateOpen {
+		<-time.After(3*slowThreshold + time.Millisecond)
+		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
 			t.Errorf("%s after a slow probe", s)
 		}
 	})

@@ -12,20 +12,20 @@ import (
 type step int
 
 const (
-	again step = iota // stay in the lane and try again
-	write             // write what was found, and commit after that
-	retry             // write down when to try again, and commit after that
-	bury              // a dead letter, and commit once Kafka has it
+	stepRetryNow      step = iota // stay in the lane and try again
+	stepStore                     // write what was found, and commit after that
+	stepScheduleRetry             // write down when to try again, and commit after that
+	stepDeadLetter                // a dead letter, and commit once Kafka has it
 )
 
-// halt is how calls to the source pause, everywhere.
-type halt int
+// scopeAction is how calls to the source pause, everywhere.
+type scopeAction int
 
 const (
-	goOn   halt = iota
-	braked      // for first; 0: the upstream did not say
-	probed      // but for one call after first, and then after pauses that double up to most
-	parted      // those that have block in common with the call, for first and longer up to most
+	actionNone       scopeAction = iota
+	actionBackOff                // for first; 0: the upstream did not say
+	actionOpenSource             // but for one call after first, and then after pauses that double up to most
+	actionOpenScope              // those that have block in common with the call, for first and longer up to most
 )
 
 // decision is everything that follows from an attempt.
@@ -33,164 +33,164 @@ type decision struct {
 	next step
 	// wait is how long to wait before trying again, or before a retry, if that is
 	// not the facet's to say.
-	wait   time.Duration
-	counts bool // as a failure: of the tries in a row if again, of the rounds if retry
-	few    bool // of those rounds there are maxOwn at most
-	doubt  bool // a bury that is sure only if it comes to that once more
-	held   bool // it waits, without a slot, until the source's breaker closes
-	turn   bool // it was preempted and waits, without a slot, for its client's next turn
-	halt   halt
-	block  string // of parted
-	first  time.Duration
-	most   time.Duration
-	reason schemas.DeadLetterReason // of a dead letter or a retry
+	wait              time.Duration
+	countsFailure     bool // as a failure: of the tries in a row if again, of the rounds if retry
+	limitRounds       bool // of those rounds there are maxOwn at most
+	needsConfirmation bool // a bury that is sure only if it comes to that once more
+	awaitBreaker      bool // it waits, without a slot, until the source's breaker closes
+	requeue           bool // it was preempted and waits, without a slot, for its client's next turn
+	action            scopeAction
+	block             string // of parted
+	pause             time.Duration
+	maxPause          time.Duration
+	reason            schemas.DeadLetterReason // of a dead letter or a retry
 }
 
 const (
-	// triesInARow is how often a transient failure is tried before the record
+	// maxConsecutiveTries is how often a transient failure is tried before the record
 	// becomes a scheduled retry.
-	triesInARow = 3
-	firstWait   = 200 * time.Millisecond // doubles
-	// pinMost is how long tries in a row may hold up a partition (semantics §4).
-	pinMost = time.Minute
+	maxConsecutiveTries = 3
+	initialRetryDelay   = 200 * time.Millisecond // doubles
+	// maxPartitionHold is how long tries in a row may hold up a partition (semantics §4).
+	maxPartitionHold = time.Minute
 
-	// notReadyWait is for content that comes later, where the upstream does not
+	// notReadyDelay is for content that comes later, where the upstream does not
 	// say when.
-	notReadyWait = 5 * time.Minute
-	// maxOwn is the number of failures of its own after which a refused entity becomes a
+	notReadyDelay = 5 * time.Minute
+	// maxOwnFailures is the number of failures of its own after which a refused entity becomes a
 	// dead letter.
-	maxOwn = 3
-	// outageWait is before the retry of a call whose failure was not the entity's, or not
+	maxOwnFailures = 3
+	// outageDelay is before the retry of a call whose failure was not the entity's, or not
 	// known to be. While the source's breaker is open the retry waits for it besides.
-	outageWait = 30 * time.Second
-	// endpointWait spreads the retries of an endpoint whose breaker is open.
-	endpointWait = 2 * time.Minute
-	// unreachableWait is before dialling again where no call could be sent: none is
+	outageDelay = 30 * time.Second
+	// endpointDelay spreads the retries of an endpoint whose breaker is open.
+	endpointDelay = 2 * time.Minute
+	// unreachableDelay is before dialling again where no call could be sent: none is
 	// wasted by waiting.
-	unreachableWait = 5 * time.Second
+	unreachableDelay = 5 * time.Second
 
-	outageFirst, outageMost           = 5 * time.Second, time.Minute
-	maintenanceFirst, maintenanceMost = 10 * time.Second, time.Minute
+	outagePause, outageMaxPause           = 5 * time.Second, time.Minute
+	maintenancePause, maintenanceMaxPause = 10 * time.Second, time.Minute
 	// An expired credential makes every request fail and none of them wrong.
-	refusedFirst, refusedMost = 5 * time.Second, 5 * time.Minute
+	refusedPause, refusedMaxPause = 5 * time.Second, 5 * time.Minute
 
-	// blockMost is how long what was refused for its quota is blocked at most, if no
+	// maxBlock is how long what was refused for its quota is blocked at most, if no
 	// rule says that such a refusal is to be taken for longer; then it is blockTimes as
 	// long, up to blockLongest.
-	blockMost, blockLongest = time.Minute, time.Hour
-	blockTimes              = 60
-	// callWait is the shortest time before a call that alone was refused is made again.
-	callWait = time.Second
+	maxBlock, maxRuleBlock = time.Minute, time.Hour
+	ruleBlockFactor        = 60
+	// minCallDelay is the shortest time before a call that alone was refused is made again.
+	minCallDelay = time.Second
 )
 
-// tried is what was done for a record before.
-type tried struct {
-	calls    int           // sent in this attempt
-	failures int           // counted in a row, without this one
-	pinned   time.Duration // since its first call
-	named    bool          // the last call went with a credential that is listed by a name
-	doubted  bool          // it failed so before, and is asked once more
+// attemptHistory is what was done for a record before.
+type attemptHistory struct {
+	calls            int           // sent in this attempt
+	failures         int           // counted in a row, without this one
+	sinceFirstCall   time.Duration // since its first call
+	listedCredential bool          // the last call went with a credential that is listed by a name
+	unconfirmed      bool          // it failed so before, and is asked once more
 }
 
-// tryAgain reports whether a failure is followed by another try at once.
-func (t tried) tryAgain(o source.Outcome) bool {
-	return o.Class == source.Transient && t.calls > 0 && t.failures+1 < triesInARow && t.pinned < pinMost
+// allowsRetryNow reports whether a failure is followed by another try at once.
+func (t attemptHistory) allowsRetryNow(o source.Outcome) bool {
+	return o.Class == source.Transient && t.calls > 0 && t.failures+1 < maxConsecutiveTries && t.sinceFirstCall < maxPartitionHold
 }
 
 // needsVerdict reports whether it has to be known whose the failure is.
-func needsVerdict(o source.Outcome, t tried, d diagnosis) bool {
+func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	switch o.Class {
 	case source.AuthRefused:
 		return o.Block != source.BlockCall
 	case source.Quota: // the upstream's own word is believed at once
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
-		return !d.open() && !t.tryAgain(o)
+		return !d.open() && !t.allowsRetryNow(o)
 	case source.OK, source.NotModified, source.NotFound, source.NotReady, source.Maintenance:
 	}
 	return false
 }
 
 // decide is the one place where a class becomes an action (see doc.go).
-func decide(o source.Outcome, t tried, d diagnosis, v verdict) decision {
+func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision {
 	asked := max(o.RetryAfter, o.Wait)
-	outage := decision{next: retry, wait: outageWait, reason: schemas.Outage}
-	counted := decision{next: retry, counts: true, few: true, reason: schemas.Upstream4xx}
+	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}
+	counted := decision{next: stepScheduleRetry, countsFailure: true, limitRounds: true, reason: schemas.Upstream4xx}
 	switch o.Class {
 	case source.OK, source.NotModified, source.NotFound:
-		return decision{next: write}
+		return decision{next: stepStore}
 	case source.NotReady:
-		wait := notReadyWait
+		wait := notReadyDelay
 		if asked > 0 {
 			wait = asked
 		}
-		return decision{next: retry, wait: wait, reason: schemas.NotReady}
+		return decision{next: stepScheduleRetry, wait: wait, reason: schemas.NotReady}
 	case source.Maintenance:
-		outage.wait = max(asked, outageWait)
-		outage.halt, outage.first, outage.most = probed, max(asked, maintenanceFirst), max(asked, maintenanceMost)
+		outage.wait = max(asked, outageDelay)
+		outage.action, outage.pause, outage.maxPause = actionOpenSource, max(asked, maintenancePause), max(asked, maintenanceMaxPause)
 		return outage
 	case source.Quota, source.AuthRefused:
 		switch {
 		case o.Block == source.BlockCall && asked > 0:
-			return decision{next: retry, wait: max(asked, callWait), reason: schemas.Outage}
-		case o.Class == source.Quota && v == own:
-			counted.wait = outageWait // a pause of the upstream may just have ended
+			return decision{next: stepScheduleRetry, wait: max(asked, minCallDelay), reason: schemas.Outage}
+		case o.Class == source.Quota && v == entityFault:
+			counted.wait = outageDelay // a pause of the upstream may just have ended
 			return counted
-		case o.Block == source.BlockCall || v == own:
+		case o.Block == source.BlockCall || v == entityFault:
 			return counted
-		case v != shared && needsVerdict(o, t, d):
+		case v != sharedFault && needsVerdict(o, t, d):
 			return outage
 		}
-		return refused(o, t, asked)
+		return decideRefusal(o, t, asked)
 	case source.Transient, source.Permanent, source.BadContent:
 	}
 	// A failure. It is the entity's only if the source is healthy.
 	switch {
 	case d == sourceOpened:
-		outage.halt, outage.first, outage.most = probed, outageFirst, outageMost
+		outage.action, outage.pause, outage.maxPause = actionOpenSource, outagePause, outageMaxPause
 		return outage
 	case d == endpointOpen:
-		outage.wait = endpointWait
+		outage.wait = endpointDelay
 		return outage
 	case d.open():
 		return outage
-	case t.tryAgain(o):
-		return decision{wait: firstWait << t.failures, counts: true}
-	case v == own && o.Class == source.Transient:
-		return decision{next: retry, counts: true, reason: failure(o)}
-	case v == own || (v == noKnown && evidenceOf(o) == ofEntity):
-		return decision{next: bury, wait: firstWait, doubt: !t.doubted, reason: failure(o)}
+	case t.allowsRetryNow(o):
+		return decision{wait: initialRetryDelay << t.failures, countsFailure: true}
+	case v == entityFault && o.Class == source.Transient:
+		return decision{next: stepScheduleRetry, countsFailure: true, reason: deadLetterReason(o)}
+	case v == entityFault || (v == noKnownGood && evidenceOf(o) == entityEvidence):
+		return decision{next: stepDeadLetter, wait: initialRetryDelay, needsConfirmation: !t.unconfirmed, reason: deadLetterReason(o)}
 	}
 	return outage
 }
 
-// refused is what follows where a refusal is believed of more than its entity.
-func refused(o source.Outcome, t tried, asked time.Duration) decision {
-	first, most := asked, max(asked, blockedFor(o.Wait))
+// decideRefusal is what follows where a refusal is believed of more than its entity.
+func decideRefusal(o source.Outcome, t attemptHistory, asked time.Duration) decision {
+	first, most := asked, max(asked, maxBlockFor(o.Wait))
 	if o.Class == source.AuthRefused {
-		first, most = max(asked, refusedFirst), max(asked, refusedMost)
+		first, most = max(asked, refusedPause), max(asked, refusedMaxPause)
 	}
 	switch {
 	case o.Block == source.BlockEndpoint || o.Block == source.BlockResource:
-		return decision{next: retry, wait: max(first, callWait), reason: schemas.Outage, halt: parted, block: o.Block, first: first, most: most}
-	case o.Block == source.BlockCredential && (t.named || o.Class == source.Quota):
+		return decision{next: stepScheduleRetry, wait: max(first, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: first, maxPause: most}
+	case o.Block == source.BlockCredential && (t.listedCredential || o.Class == source.Quota):
 		// The others may go on. The only one is the whole source; but a halt for its
 		// quota is longer with each refusal, which a brake is not.
-		return decision{halt: parted, block: o.Block, first: first, most: most}
+		return decision{action: actionOpenScope, block: o.Block, pause: first, maxPause: most}
 	case o.Class == source.AuthRefused:
-		return decision{next: retry, wait: outageWait, reason: schemas.Outage, halt: probed, first: first, most: most}
+		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: first, maxPause: most}
 	}
-	return decision{halt: braked, first: first}
+	return decision{action: actionBackOff, pause: first}
 }
 
-// blockedFor is how long a part is blocked at most where a rule says that it is so for
+// maxBlockFor is how long a part is blocked at most where a rule says that it is so for
 // at least wait.
-func blockedFor(wait time.Duration) time.Duration {
-	return max(blockMost, min(blockTimes*wait, blockLongest))
+func maxBlockFor(wait time.Duration) time.Duration {
+	return max(maxBlock, min(ruleBlockFactor*wait, maxRuleBlock))
 }
 
-// failure names a failed fetch.
-func failure(o source.Outcome) schemas.DeadLetterReason {
+// deadLetterReason names a failed fetch.
+func deadLetterReason(o source.Outcome) schemas.DeadLetterReason {
 	switch {
 	case o.Class == source.Permanent:
 		return schemas.Upstream4xx

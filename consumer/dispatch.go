@@ -17,86 +17,86 @@ import (
 
 // task is one record on its way to its end.
 type task struct {
-	record  *kgo.Record
-	ledger  *ledger
-	client  string      // schemas.ClientID; "": of nobody
-	counts  *discharges // in which its client's count ends; nil: nowhere
-	request schemas.UpdateRequest
-	params  map[string]string // the request's own, and those registered where it has none
-	plan    *source.Plan
-	stored  store.State
-	facet   source.Facet
-	calls   int // sent so far
+	record     *kgo.Record
+	ledger     *ledger
+	client     string      // schemas.ClientID; "": of nobody
+	discharges *discharges // in which its client's count ends; nil: nowhere
+	request    schemas.UpdateRequest
+	params     map[string]string // the request's own, and those registered where it has none
+	plan       *source.Plan
+	stored     store.State
+	facet      source.Facet
+	calls      int // sent so far
 	// failures counts those in a row that the upstream is to blame for, first is
 	// when the first call was sent; doubted: the last failure was its own and no retry
 	// mends it, and it is asked for once more.
-	failures int
-	first    time.Time
-	doubted  bool
-	ailing   bool // the last end was a failure, of whomever
-	slot     bool // it occupies one of Config.InFlight
+	failures    int
+	firstCall   time.Time
+	unconfirmed bool
+	lastFailed  bool // the last end was a failure, of whomever
+	hasSlot     bool // it occupies one of Config.InFlight
 	// refusedBy are the credentials that the upstream refused for this record.
 	refusedBy []string
-	// failed is the number of a fetch of its entity that failed and is written down.
-	failed int64
-	// refused says why the record can never be processed here.
-	refused error
+	// failedNumber is the number of a fetch of its entity that failed and is written down.
+	failedNumber int64
+	// invalid says why the record can never be processed here.
+	invalid error
 	reason  schemas.DeadLetterReason
 	span    trace.Span // what is done for it
 }
 
 // finish marks the record as done in its ledger, and ends its client's count.
 func (t *task) finish() {
-	t.ledger.finish(t.record.Offset, t.record.LeaderEpoch)
-	t.counts.add(t)
+	t.ledger.markDone(t.record.Offset, t.record.LeaderEpoch)
+	t.discharges.add(t)
 }
 
-// keyed keeps an entity's tasks in order: one at a time, the next when it has
+// entityQueues keeps an entity's tasks in order: one at a time, the next when it has
 // ended. Different entities, also of one partition, are worked at once.
-type keyed struct {
-	mu    sync.Mutex
-	lines map[schemas.Entity]*line // of entities at work
+type entityQueues struct {
+	mu       sync.Mutex
+	byEntity map[schemas.Entity]*entityQueue // of entities at work
 }
 
-// line is what waits behind an entity's task.
-type line struct{ waiting []*task }
+// entityQueue is what waits behind an entity's task.
+type entityQueue struct{ waiting []*task }
 
 // enter reports whether the task may start; otherwise it waits in its line.
-func (k *keyed) enter(t *task) bool {
+func (k *entityQueues) enter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if l, busy := k.lines[t.request.Entity]; busy {
+	if l, busy := k.byEntity[t.request.Entity]; busy {
 		l.waiting = append(l.waiting, t)
 		return false
 	}
-	k.lines[t.request.Entity] = &line{}
+	k.byEntity[t.request.Entity] = &entityQueue{}
 	return true
 }
 
 // tryEnter reports whether the task may start, and otherwise leaves it out.
-func (k *keyed) tryEnter(t *task) bool {
+func (k *entityQueues) tryEnter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, busy := k.lines[t.request.Entity]; busy {
+	if _, busy := k.byEntity[t.request.Entity]; busy {
 		return false
 	}
-	k.lines[t.request.Entity] = &line{}
+	k.byEntity[t.request.Entity] = &entityQueue{}
 	return true
 }
 
 // leave ends a task and returns the next of its entity, or nil. That one learns
 // what this one knows to be stored.
-func (k *keyed) leave(t *task) *task {
+func (k *entityQueues) leave(t *task) *task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := k.lines[t.request.Entity]
+	l := k.byEntity[t.request.Entity]
 	if len(l.waiting) == 0 {
-		delete(k.lines, t.request.Entity)
+		delete(k.byEntity, t.request.Entity)
 		return nil
 	}
 	next := l.waiting[0]
 	l.waiting = l.waiting[1:]
-	next.failed = max(next.failed, t.failed)
+	next.failedNumber = max(next.failedNumber, t.failedNumber)
 	if t.stored.Version > next.stored.Version {
 		next.stored.Version, next.stored.CheckedAt = t.stored.Version, t.stored.CheckedAt
 	}
@@ -114,8 +114,8 @@ func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	}
 	var requests []*task
 	for _, t := range tasks {
-		if t.refused != nil {
-			w.start(ctx, t)
+		if t.invalid != nil {
+			w.admit(ctx, t)
 			continue
 		}
 		requests = append(requests, t)
@@ -132,14 +132,14 @@ func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 			w.skip(t, verdicts[i])
 			continue
 		}
-		w.start(ctx, t)
+		w.admit(ctx, t)
 	}
 }
 
 // decode reads the record's request and plans its calls. It sets t.refused if
 // the record can never be processed by this worker.
 func (w *Worker) decode(t *task) {
-	refuse := func(reason schemas.DeadLetterReason, err error) { t.reason, t.refused = reason, err }
+	refuse := func(reason schemas.DeadLetterReason, err error) { t.reason, t.invalid = reason, err }
 	if n := len(t.record.Value); n > schemas.MaxRequestBytes {
 		refuse(schemas.OversizedRecord, fmt.Errorf("the record's value has %d bytes; no request has more than %d", n, schemas.MaxRequestBytes))
 		return
@@ -192,7 +192,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		entities[i], requests[i] = t.request.Entity, t.request
 	}
 	var states []store.State
-	err := w.persistDB(ctx, doingStates, func(ctx context.Context) (err error) {
+	err := w.retryDB(ctx, opStates, func(ctx context.Context) (err error) {
 		states, err = w.store.States(ctx, entities)
 		return err
 	})
@@ -200,7 +200,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		return nil, err
 	}
 	var statuses []store.Status
-	err = w.persistDB(ctx, doingStatus, func(ctx context.Context) (err error) {
+	err = w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
 		statuses, err = w.store.Statuses(ctx, entities)
 		return err
 	})
@@ -210,11 +210,11 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	for i, t := range tasks {
 		t.stored, versions[i] = states[i], states[i].Version
 		if t.stored.HasContent() && !t.stored.Absent {
-			w.health.noteKnown(t, false)
+			w.health.recordKnownGood(t, false)
 		}
 	}
 	var verdicts []schemas.Verdict
-	err = w.persist(ctx, doingPeek, func(ctx context.Context) (err error) {
+	err = w.retry(ctx, opPeek, func(ctx context.Context) (err error) {
 		verdicts, err = w.requests.Peek(ctx, requests, versions)
 		return err
 	})
@@ -223,11 +223,11 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	}
 	var ends []schemas.End
 	for i, t := range tasks {
-		if t.satisfiedInTime() {
+		if t.satisfiedByTime() {
 			verdicts[i] = schemas.Satisfied
 		}
 		if verdicts[i] == schemas.Proceed {
-			if end, failed := ofStatus(t.request, statuses[i], time.Now()); failed {
+			if end, failed := endFromStatus(t.request, statuses[i], time.Now()); failed {
 				verdicts[i] = schemas.Failed
 				ends = append(ends, end)
 			}
@@ -246,20 +246,22 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	return verdicts, nil
 }
 
-// satisfiedInTime reports whether a request of unknown version is satisfied,
+// satisfiedByTime reports whether a request of unknown version is satisfied,
 // which its time alone decides: by a fetch that began after it was made.
-func (t *task) satisfiedInTime() bool {
+func (t *task) satisfiedByTime() bool {
 	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
 }
 
-// failedInTime reports whether a fetch that began after the request has failed, as
+// alreadyFailed reports whether a fetch that began after the request has failed, as
 // has been written down since the request was peeked at: the one before it in its
 // line was the same entity's.
-func (t *task) failedInTime() bool { return t.request.Version > 0 && t.request.Version <= t.failed }
+func (t *task) alreadyFailed() bool {
+	return t.request.Version > 0 && t.request.Version <= t.failedNumber
+}
 
-// unfetched returns the number under which it is written down that the request was
+// numberWithoutFetch returns the number under which it is written down that the request was
 // not fetched: its own, or one that stands for all requests up to now.
-func (t *task) unfetched() int64 {
+func (t *task) numberWithoutFetch() int64 {
 	if t.request.Version > 0 {
 		return t.request.Version
 	}
@@ -268,6 +270,6 @@ func (t *task) unfetched() int64 {
 
 func (w *Worker) skip(t *task, v schemas.Verdict) {
 	w.metrics.skipped(v)
-	t.ended(string(v))
+	t.traceEnd(string(v))
 	t.finish()
 }

@@ -1,7 +1,7 @@
 // Package consumer turns records into fresh snapshots: it reads one lane of one
 // source, and for each record waits for a permit, fetches, compares, writes, and
 // only then commits. HIGH and LOW are two workers with their own groups and
-// clients. What it needs of the rest of the system stands in needs.go.
+// clients. What it needs of the rest of the system stands in deps.go.
 //
 // # Health: whose failure is it
 //

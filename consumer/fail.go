@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// failed is why a record comes to no snapshot, for now or for good.
-type failed struct {
+// failure is why a record comes to no snapshot, for now or for good.
+type failure struct {
 	reason  schemas.DeadLetterReason
 	err     error
 	number  int64 // of the last fetch, or the request's version if there was none
@@ -23,35 +23,35 @@ type failed struct {
 const (
 	// suspendAfter is how many dead letters in a row suspend an entity.
 	suspendAfter = 3
-	// suspended is as good as for ever: the row says so without an end.
-	suspended = 10 * 365 * 24 * time.Hour
+	// suspendedHold is as good as for ever: the row says so without an end.
+	suspendedHold = 10 * 365 * 24 * time.Hour
 )
 
-// schedule writes down when the record's entity is to be asked for again, settles
+// scheduleRetry writes down when the record's entity is to be asked for again, settles
 // the request, and only then marks the record as done. After the last round of
 // the facet the record becomes a dead letter instead.
 //
 // The row carries the number of the failed fetch and ends the requests up to it;
 // it goes only when a later fetch is stored (semantics §5, retry rows).
-func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
-	before, err := w.status(ctx, t.request.Entity)
+func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failure) {
+	before, err := w.readStatus(ctx, t.request.Entity)
 	if err != nil {
 		return // given up; the record is read again
 	}
-	row := w.row(t, f, before)
+	row := w.statusRow(t, f, before)
 	row.State = store.Retrying
 	wait := d.wait + jittered(d.wait/4) // never before what the upstream said
-	if d.counts {
-		if w.stillFailed(ctx, t, f, before) {
+	if d.countsFailure {
+		if w.endIfHeld(ctx, t, f, before) {
 			return
 		}
 		rounds := len(t.facet.Retry)
-		if d.few {
-			rounds = min(rounds, maxOwn-1)
+		if d.limitRounds {
+			rounds = min(rounds, maxOwnFailures-1)
 		}
 		if before.Rounds >= rounds {
 			f.err = fmt.Errorf("failed %d times while other entities were answered well: %w", before.Rounds+1, f.err)
-			w.letter(ctx, t, f, before)
+			w.writeDeadLetter(ctx, t, f, before)
 			return
 		}
 		if d.wait == 0 {
@@ -60,18 +60,18 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 		row.Rounds++
 	}
 	row.Until = time.Now().Add(wait)
-	if w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {
+	if w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {
 		return
 	}
 	end := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying, HoldFor: wait}
 	if w.settle(ctx, []schemas.End{end}) != nil {
 		return
 	}
-	t.failed = f.number
+	t.failedNumber = f.number
 	t.finish()
-	w.retries.Scheduled(ctx, row.Until)
+	w.retries.WakeAt(ctx, row.Until)
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
-	t.ended(endRetrying)
+	t.traceEnd(endRetrying)
 	level := slog.LevelInfo
 	if errors.Is(f.err, errEndpointOpen) { // that is logged once
 		level = slog.LevelDebug
@@ -82,9 +82,9 @@ func (w *Worker) schedule(ctx context.Context, t *task, d decision, f failed) {
 
 // fail writes down that the record's entity has failed, with the index entry of
 // its dead letter, and settles the request. before is what was written down of it.
-func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Status, letter store.DeadLetter) error {
+func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, letter store.DeadLetter) error {
 	now := time.Now()
-	row := w.row(t, f, before)
+	row := w.statusRow(t, f, before)
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
@@ -102,16 +102,16 @@ func (w *Worker) fail(ctx context.Context, t *task, f failed, before store.Statu
 	if w.owns(t) {
 		letter.Entity = t.request.Entity
 	}
-	if err := w.persistDB(ctx, doingFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, &letter) }); err != nil || !w.owns(t) {
+	if err := w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, &letter) }); err != nil || !w.owns(t) {
 		return err
 	}
-	err := w.settle(ctx, []schemas.End{holdOf(t.request.Entity, f.number, row, now)})
+	err := w.settle(ctx, []schemas.End{endWithHold(t.request.Entity, f.number, row, now)})
 	if err == nil && row.State == store.Suspended && before.State != store.Suspended {
 		w.metrics.suspended.Inc()
 		w.log.ErrorContext(t.traced(ctx), "entity suspended: nobody asks for it again until a refresh or a replay of it succeeds",
 			"entity", row.Entity.String(), "failures", row.Failures, "since", row.Since, "reason", row.Reason)
 	}
-	t.failed = f.number
+	t.failedNumber = f.number
 	return err
 }
 
@@ -121,8 +121,8 @@ func (w *Worker) owns(t *task) bool {
 	return t.request.EventID != "" && t.request.Source == w.source.Name()
 }
 
-// row is what is written down of a failed fetch.
-func (w *Worker) row(t *task, f failed, before store.Status) store.Status {
+// statusRow is what is written down of a failed fetch.
+func (w *Worker) statusRow(t *task, f failure, before store.Status) store.Status {
 	now := time.Now()
 	row := store.Status{
 		Entity: t.request.Entity, Reason: string(f.reason), Error: f.err.Error(), Version: f.number,
@@ -136,10 +136,10 @@ func (w *Worker) row(t *task, f failed, before store.Status) store.Status {
 	return row
 }
 
-// status returns what is written down of an entity's failures.
-func (w *Worker) status(ctx context.Context, e schemas.Entity) (store.Status, error) {
+// readStatus returns what is written down of an entity's failures.
+func (w *Worker) readStatus(ctx context.Context, e schemas.Entity) (store.Status, error) {
 	var all []store.Status
-	err := w.persistDB(ctx, doingStatus, func(ctx context.Context) (err error) {
+	err := w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
 		all, err = w.store.Statuses(ctx, []schemas.Entity{e})
 		return err
 	})
@@ -150,26 +150,26 @@ func (w *Worker) status(ctx context.Context, e schemas.Entity) (store.Status, er
 }
 
 func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
-	return w.persist(ctx, doingSettle, func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
+	return w.retry(ctx, opSettle, func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
 }
 
-// ofStatus reports whether the request has ended as what is written down of its
+// endFromStatus reports whether the request has ended as what is written down of its
 // entity says: the fetch that failed began after it. The worker that wrote so may
 // have died before it settled the request. A later request is fetched, also where a
 // hold should have kept it from being made: if Redis has forgotten the hold, a
 // request that passes holds may have relied on this one.
-func ofStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
+func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false
 	}
-	return holdOf(r.Entity, r.Version, s, now), true
+	return endWithHold(r.Entity, r.Version, s, now), true
 }
 
-// holdOf returns the end of a request that puts on what is left of a status' hold.
-func holdOf(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
+// endWithHold returns the end of a request that puts on what is left of a status' hold.
+func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
 	end := schemas.End{Entity: e, Number: number, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
 	if s.State == store.Suspended {
-		end.HoldFor = suspended
+		end.HoldFor = suspendedHold
 	}
 	if end.HoldFor <= 0 {
 		end.Hold, end.HoldFor = "", 0
@@ -177,14 +177,14 @@ func holdOf(e schemas.Entity, number int64, s store.Status, now time.Time) schem
 	return end
 }
 
-// stillFailed ends a record whose entity had failed for good before it was asked for
+// endIfHeld ends a record whose entity had failed for good before it was asked for
 // by somebody whom the hold should have refused; the letter of then stands for this
 // failure too.
-func (w *Worker) stillFailed(ctx context.Context, t *task, f failed, before store.Status) bool {
+func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store.Status) bool {
 	if (before.State != store.Failed && before.State != store.Suspended) || t.request.Reason.PassesHolds() {
 		return false
 	}
-	end := holdOf(t.request.Entity, f.number, before, time.Now())
+	end := endWithHold(t.request.Entity, f.number, before, time.Now())
 	if end.Hold == "" {
 		return false
 	}

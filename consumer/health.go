@@ -14,7 +14,7 @@ const (
 	// to fail before the source and not the entities is unhealthy, and more than half of
 	// the entities that were called since the first of those failed. This rule decides
 	// only where no known-good entity can be asked.
-	lookBack    = 20
+	windowSize  = 20
 	minEntities = 5
 	// minRefused is how many entities in a row have to be refused before the refusal is
 	// believed of their credential or scope, where no known-good entity can be asked.
@@ -22,64 +22,64 @@ const (
 	// holdAfter is the number of failed calls in a row after which new calls of the facet
 	// wait for the confirming call that is in flight.
 	holdAfter = 11
-	// vouchFor is how long an answered call tells that another endpoint is healthy.
-	vouchFor = time.Minute
+	// healthyTTL is how long an answered call tells that another endpoint is healthy.
+	healthyTTL = time.Minute
 	// The probes of an open endpoint begin after endpointFirst; the interval doubles.
-	endpointFirst = 5 * time.Second
-	endpointMost  = time.Minute
-	// learnWithin is how long it may take until an open breaker is known here.
-	learnWithin = time.Minute
+	endpointPause    = 5 * time.Second
+	endpointMaxPause = time.Minute
+	// maxSyncDelay is how long it may take until an open breaker is known here.
+	maxSyncDelay = time.Minute
 )
 
 // Health judges one source by how its calls ended in this process (see doc.go). The
 // workers of both lanes share one. Its methods may be called concurrently.
 type Health struct {
-	mu        sync.Mutex
-	all       window
-	facets    map[string]*facetHealth
-	unwell    bool                  // the source as a whole
-	since     time.Time             // it was found so
-	endpoints map[string]*endpoint  // facets whose own breaker is open
-	refused   map[string]*refusals  // by scope: the entities refused since its last good answer
-	runs      map[string]*confirmed // by facet and scope
-	changed   chan struct{}         // closed when an answer or a run changes something; nil while nobody waits
+	mu             sync.Mutex
+	sourceWindow   window
+	facets         map[string]*facetHealth
+	unhealthy      bool                        // the source as a whole
+	unhealthySince time.Time                   // it was found so
+	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
+	refused        map[string]*refusals        // by scope: the entities refused since its last good answer
+	runs           map[string]*confirmRun      // by facet and scope
+	changed        chan struct{}               // closed when an answer or a run changes something; nil while nobody waits
 }
 
 // NewHealth returns a source's health, of which nothing bad is known.
 func NewHealth() *Health {
 	return &Health{
-		facets: map[string]*facetHealth{}, endpoints: map[string]*endpoint{},
-		refused: map[string]*refusals{}, runs: map[string]*confirmed{},
+		facets: map[string]*facetHealth{}, endpoints: map[string]*endpointBreaker{},
+		refused: map[string]*refusals{}, runs: map[string]*confirmRun{},
 	}
 }
 
 // facetHealth is what is known of one facet.
 type facetHealth struct {
 	window
-	good   [2]ended // the last good ends, of two entities
-	streak int      // failed calls since the last good one
+	good   [2]callEnd // the last good ends, of two entities
+	streak int        // failed calls since the last good one
 	known  []*knownGood
 }
 
-type ended struct {
+type callEnd struct {
 	entity     schemas.Entity
 	credential string
 	first      time.Time // the first call of the tries in a row began
 	began      time.Time
-	bad        bool
+	failed     bool
 }
 
 // window is how the last calls ended, and how the last call for each of the entities did
 // that came last: those that are tried again came when they were tried first.
 type window struct {
-	calls    [lookBack]ended
-	next     int
-	entities [lookBack]ended
-	place    int
+	calls      [windowSize]callEnd
+	next       int
+	entities   [windowSize]callEnd
+	nextEntity int
 }
 
-func (w *window) add(e ended) {
-	w.calls[w.next%lookBack] = e
+func (w *window) add(e callEnd) {
+	w.calls[w.next%windowSize] = e
 	w.next++
 	for i, known := range w.entities {
 		if known.entity == e.entity {
@@ -88,16 +88,16 @@ func (w *window) add(e ended) {
 		}
 	}
 	if e.first.Equal(e.began) { // otherwise it was here, and others have driven it out
-		w.entities[w.place%lookBack] = e
-		w.place++
+		w.entities[w.nextEntity%windowSize] = e
+		w.nextEntity++
 	}
 }
 
-// tells reports whether the window shows an unhealthy source.
-func (w *window) tells() bool {
+// showsOutage reports whether the window shows an unhealthy source.
+func (w *window) showsOutage() bool {
 	bad, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
 	for _, e := range w.calls {
-		if e.bad {
+		if e.failed {
 			bad++
 			entities[e.entity] = struct{}{}
 			if since.IsZero() || e.first.Before(since) {
@@ -105,14 +105,14 @@ func (w *window) tells() bool {
 			}
 		}
 	}
-	if 2*bad <= lookBack || len(entities) < minEntities {
+	if 2*bad <= windowSize || len(entities) < minEntities {
 		return false
 	}
 	failing, well := 0, 0
 	for _, e := range w.entities {
 		switch {
 		case e.began.Before(since): // or there is none
-		case e.bad:
+		case e.failed:
 			failing++
 		default:
 			well++
@@ -121,17 +121,17 @@ func (w *window) tells() bool {
 	return failing > well
 }
 
-// endpoint is the open breaker of one facet.
-type endpoint struct {
-	probe time.Time // not before
-	pause time.Duration
+// endpointBreaker is the open breaker of one facet.
+type endpointBreaker struct {
+	nextProbe time.Time // not before
+	pause     time.Duration
 }
 
 // diagnosis is what the end of a call tells of more than its entity.
 type diagnosis int
 
 const (
-	nothing      diagnosis = iota // the entity's own end
+	noDiagnosis  diagnosis = iota // the entity's own end
 	recovered                     // a breaker closes
 	sourceOpen                    // the source's breaker is open, as is known
 	sourceOpened                  // and was not known
@@ -145,72 +145,72 @@ func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || 
 type evidence int
 
 const (
-	good        evidence = iota
-	ofSource             // a failure of the source by itself
-	ofEntity             // a failure of the entity, unless it is known-good
-	ofSomeScope          // a refusal: of a credential, a quota; or a maintenance
+	goodAnswer     evidence = iota
+	sourceEvidence          // a failure of the source by itself
+	entityEvidence          // a failure of the entity, unless it is known-good
+	scopeEvidence           // a refusal: of a credential, a quota; or a maintenance
 )
 
 // record takes in how a call ended. probed says whether the source's breaker, whichever
 // process opened it, is or was open at any time since.
-func (h *Health) record(end ended, what evidence, known bool, probed func(since time.Time) bool) diagnosis {
+func (h *Health) record(end callEnd, what evidence, known bool, probed func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	stopped := probed(end.began)
-	if h.unwell && !stopped && (probed(h.since) || end.began.Sub(h.since) > learnWithin) {
-		h.forget() // another process has closed it, or Redis has lost it
+	if h.unhealthy && !stopped && (probed(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
+		h.reset() // another process has closed it, or Redis has lost it
 	}
-	d := h.of(end.entity.Facet)
+	d := h.breakerState(end.entity.Facet)
 	switch {
-	case what == good:
-		return h.well(end)
-	case what == ofSource || (what == ofEntity && known):
-		end.bad = true
-		d = h.failed(end)
+	case what == goodAnswer:
+		return h.recordGood(end)
+	case what == sourceEvidence || (what == entityEvidence && known):
+		end.failed = true
+		d = h.recordBad(end)
 	}
-	if d == nothing && stopped && what != ofSomeScope {
+	if d == noDiagnosis && stopped && what != scopeEvidence {
 		return sourceOpen // as another process has found
 	}
 	return d
 }
 
-// forget ends what is known of an unhealthy source.
-func (h *Health) forget() {
-	h.unwell, h.all = false, window{}
+// reset ends what is known of an unhealthy source.
+func (h *Health) reset() {
+	h.unhealthy, h.sourceWindow = false, window{}
 	for _, f := range h.facets {
-		f.forget()
+		f.reset()
 	}
 }
 
-func (f *facetHealth) forget() {
+func (f *facetHealth) reset() {
 	f.window, f.streak = window{}, 0
 	for _, k := range f.known {
 		k.failed = false
 	}
 }
 
-func (h *Health) of(facet string) diagnosis {
+func (h *Health) breakerState(facet string) diagnosis {
 	switch {
-	case h.unwell:
+	case h.unhealthy:
 		return sourceOpen
 	case h.endpoints[facet] != nil:
 		return endpointOpen
 	}
-	return nothing
+	return noDiagnosis
 }
 
-func (h *Health) well(end ended) diagnosis {
+func (h *Health) recordGood(end callEnd) diagnosis {
 	name := end.entity.Facet
-	before, f := h.of(name), h.facet(name)
+	before, f := h.breakerState(name), h.facet(name)
 	switch before {
 	case sourceOpen:
-		h.forget()
+		h.reset()
 	case endpointOpen:
 		delete(h.endpoints, name)
-		f.forget()
-	case nothing, recovered, sourceOpened:
+		f.reset()
+	case noDiagnosis, recovered, sourceOpened:
 	}
-	h.all.add(end)
+	h.sourceWindow.add(end)
 	f.add(end)
 	f.streak = 0
 	if end.entity != f.good[0].entity {
@@ -219,43 +219,43 @@ func (h *Health) well(end ended) diagnosis {
 	if end.entity != f.good[0].entity || end.began.After(f.good[0].began) {
 		f.good[0] = end
 	}
-	h.tell()
+	h.notify()
 	if before.open() {
 		return recovered
 	}
-	return nothing
+	return noDiagnosis
 }
 
-// failed takes in evidence against the source. It opens a breaker by itself only where
+// recordBad takes in evidence against the source. It opens a breaker by itself only where
 // no known-good entity can be asked.
-func (h *Health) failed(end ended) diagnosis {
+func (h *Health) recordBad(end callEnd) diagnosis {
 	name := end.entity.Facet
-	before, f := h.of(name), h.facet(name)
+	before, f := h.breakerState(name), h.facet(name)
 	if before == endpointOpen {
 		return before
 	}
-	h.all.add(end)
+	h.sourceWindow.add(end)
 	f.add(end)
 	f.streak++
-	if before == nothing && !h.canAsk(name) && (f.tells() || h.all.tells()) {
-		return h.openFor(name)
+	if before == noDiagnosis && !h.hasCandidate(name) && (f.showsOutage() || h.sourceWindow.showsOutage()) {
+		return h.openBreaker(name)
 	}
 	return before
 }
 
-// openFor opens the breaker of the facet, or of the source if no other facet in use is
+// openBreaker opens the breaker of the facet, or of the source if no other facet in use is
 // healthy.
-func (h *Health) openFor(facet string) diagnosis {
-	defer h.tell()
-	if h.otherIsWell(facet, time.Now()) {
-		h.endpoints[facet] = &endpoint{probe: time.Now().Add(endpointFirst), pause: endpointFirst}
-		h.all = window{} // it is not the source's
+func (h *Health) openBreaker(facet string) diagnosis {
+	defer h.notify()
+	if h.otherFacetHealthy(facet, time.Now()) {
+		h.endpoints[facet] = &endpointBreaker{nextProbe: time.Now().Add(endpointPause), pause: endpointPause}
+		h.sourceWindow = window{} // it is not the source's
 		return endpointOpen
 	}
 	// The windows begin anew: should the open breaker be forgotten by Redis, the calls
 	// that are then sent show it once more.
-	h.forget()
-	h.unwell, h.since = true, time.Now()
+	h.reset()
+	h.unhealthy, h.unhealthySince = true, time.Now()
 	clear(h.endpoints)
 	return sourceOpened
 }
@@ -269,55 +269,55 @@ func (h *Health) facet(name string) *facetHealth {
 	return f
 }
 
-// otherIsWell reports whether another facet, whose breaker is closed, has been answered
+// otherFacetHealthy reports whether another facet, whose breaker is closed, has been answered
 // well lately.
-func (h *Health) otherIsWell(facet string, now time.Time) bool {
+func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	for name, f := range h.facets {
-		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < vouchFor {
+		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < healthyTTL {
 			return true
 		}
 	}
 	return false
 }
 
-func (h *Health) tell() {
+func (h *Health) notify() {
 	if h.changed != nil {
 		close(h.changed)
 		h.changed = nil
 	}
 }
 
-// next returns a channel that is closed when something changes. The caller holds h.mu.
-func (h *Health) next() <-chan struct{} {
+// changeSignal returns a channel that is closed when something changes. The caller holds h.mu.
+func (h *Health) changeSignal() <-chan struct{} {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
 	}
 	return h.changed
 }
 
-// admits reports whether a call to the facet may be made now: to one whose breaker is
+// admit reports whether a call to the facet may be made now: to one whose breaker is
 // open, one call after each pause. That one is for a known-good entity, if there is one.
-func (h *Health) admits(facet string) (ok bool, probe *knownGood) {
+func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, now := h.endpoints[facet], time.Now()
 	switch {
 	case s == nil:
 		return true, nil
-	case now.Before(s.probe):
+	case now.Before(s.nextProbe):
 		return false, nil
 	}
-	s.pause = min(2*s.pause, endpointMost)
-	s.probe = now.Add(s.pause)
-	if probe := h.facet(facet).probeable(); probe != nil {
+	s.pause = min(2*s.pause, endpointMaxPause)
+	s.nextProbe = now.Add(s.pause)
+	if probe := h.facet(facet).nextProbe(); probe != nil {
 		return false, probe
 	}
 	return true, nil
 }
 
-// hold waits, for a second at most, while nothing but failures came back of the facet
+// awaitConfirm waits, for a second at most, while nothing but failures came back of the facet
 // and a confirming call is in flight.
-func (h *Health) hold(ctx context.Context, facet string) {
+func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	limit := time.Now().Add(time.Second)
 	for {
 		h.mu.Lock()
@@ -326,7 +326,7 @@ func (h *Health) hold(ctx context.Context, facet string) {
 			h.mu.Unlock()
 			return
 		}
-		changed := h.next()
+		changed := h.changeSignal()
 		h.mu.Unlock()
 		select {
 		case <-changed:
@@ -341,17 +341,17 @@ func (h *Health) hold(ctx context.Context, facet string) {
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
 	case source.OK, source.NotModified, source.NotFound, source.NotReady:
-		return good
+		return goodAnswer
 	case source.Transient:
-		return ofSource
+		return sourceEvidence
 	case source.BadContent:
 		if readable(o) {
-			return ofEntity
+			return entityEvidence
 		}
-		return ofSource
+		return sourceEvidence
 	case source.Permanent:
-		return ofEntity
+		return entityEvidence
 	case source.Quota, source.Maintenance, source.AuthRefused:
 	}
-	return ofSomeScope
+	return scopeEvidence
 }

@@ -18,13 +18,13 @@ func of(facet string, n int) schemas.Entity {
 // once has the first call of an entity end that has just begun.
 func once(h *Health, e schemas.Entity, c source.Class, probed func(time.Time) bool) diagnosis {
 	now := time.Now()
-	return h.record(ended{entity: e, first: now, began: now}, evidenceOf(source.Outcome{Class: c}), false, probed)
+	return h.record(callEnd{entity: e, first: now, began: now}, evidenceOf(source.Outcome{Class: c}), false, probed)
 }
 
 // see has calls end one after the other, a second apart, and returns what the last told.
 func see(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
-		last = once(h, of(facet, i%entities), c, stops(h.unwell))
+		last = once(h, of(facet, i%entities), c, stops(h.unhealthy))
 		time.Sleep(time.Second)
 	}
 	return last
@@ -45,10 +45,10 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 	for _, bad := range []source.Class{source.Transient, source.BadContent} {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
-			if got := see(h, "a", 20, times(20, source.OK)...); got != nothing {
+			if got := see(h, "a", 20, times(20, source.OK)...); got != noDiagnosis {
 				t.Fatalf("after 20 good ends: %v", got)
 			}
-			if got := see(h, "a", 20, times(10, bad)...); got != nothing {
+			if got := see(h, "a", 20, times(10, bad)...); got != noDiagnosis {
 				t.Errorf("%s: half of the last 20 is not more than half, and gave %v", bad, got)
 			}
 			if got := see(h, "a", 1, bad); got != sourceOpened {
@@ -60,7 +60,7 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 			if got := see(h, "a", 1, source.OK); got != recovered {
 				t.Errorf("%s: a good end gave %v", bad, got)
 			}
-			if got := see(h, "a", 20, times(10, bad)...); got != nothing {
+			if got := see(h, "a", 20, times(10, bad)...); got != noDiagnosis {
 				t.Errorf("%s: what was before the recovery still counts: %v", bad, got)
 			}
 		})
@@ -70,7 +70,7 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 func TestFewerThanFiveEntitiesAreSickThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
-		if got := see(h, "a", 4, times(40, source.Transient)...); got != nothing {
+		if got := see(h, "a", 4, times(40, source.Transient)...); got != noDiagnosis {
 			t.Errorf("4 entities that fail all the time gave %v", got)
 		}
 		if got := see(h, "a", 5, times(5, source.Transient)...); got != sourceOpened {
@@ -97,13 +97,13 @@ func tries(h *Health, from, entities, times int, fails func(n int) bool) diagnos
 			if try == 0 {
 				first[n] = time.Now()
 			}
-			end := ended{entity: of("a", from+n), first: first[n], began: time.Now()}
-			if d := h.record(end, evidenceOf(source.Outcome{Class: class}), false, stops(h.unwell)); d != nothing {
+			end := callEnd{entity: of("a", from+n), first: first[n], began: time.Now()}
+			if d := h.record(end, evidenceOf(source.Outcome{Class: class}), false, stops(h.unhealthy)); d != noDiagnosis {
 				return d
 			}
 		}
 	}
-	return nothing
+	return noDiagnosis
 }
 
 // What fails is called again: a third of the entities then makes most of the calls, and at
@@ -114,7 +114,7 @@ func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
 			for round := range 5 {
-				if got := tries(h, 10_000*round, c.entities, c.times, func(n int) bool { return n%c.each == 0 }); got != nothing {
+				if got := tries(h, 10_000*round, c.entities, c.times, func(n int) bool { return n%c.each == 0 }); got != noDiagnosis {
 					t.Fatalf("%+v, round %d: gave %v", c, round, got)
 				}
 			}
@@ -130,7 +130,7 @@ func TestAnOutageIsFoundWhereLittleIsCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 1000, times(100, source.OK)...)
-		if got := see(h, "a", 5, times(10, source.Transient)...); got != nothing {
+		if got := see(h, "a", 5, times(10, source.Transient)...); got != noDiagnosis {
 			t.Errorf("ten bad calls of five entities gave %v", got)
 		}
 		if got := see(h, "a", 1, source.Transient); got != sourceOpened {
@@ -154,7 +154,7 @@ func TestWhatFailedLongAgoTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		for n := range 50 { // now and then one for which there is nothing right, among eight that are well
-			if got := tries(h, 1000+n, 1, 2, func(int) bool { return true }); got != nothing {
+			if got := tries(h, 1000+n, 1, 2, func(int) bool { return true }); got != noDiagnosis {
 				t.Fatalf("%v", got)
 			}
 			for range 3 {
@@ -162,7 +162,7 @@ func TestWhatFailedLongAgoTellsNothing(t *testing.T) {
 				see(h, "a", 8, times(8, source.OK)...)
 			}
 		}
-		if got := tries(h, 5000, 1, 30, func(int) bool { return true }); got != nothing {
+		if got := tries(h, 5000, 1, 30, func(int) bool { return true }); got != noDiagnosis {
 			t.Errorf("one entity that fails gave %v", got)
 		}
 	})
@@ -179,7 +179,7 @@ func TestAnUpstreamThatMostlyFailsIsFound(t *testing.T) {
 				if dice.IntN(5) < 3 {
 					class = source.Transient
 				}
-				if once(h, of("a", n), class, stops(h.unwell)) == sourceOpened {
+				if once(h, of("a", n), class, stops(h.unhealthy)) == sourceOpened {
 					return
 				}
 			}
@@ -199,7 +199,7 @@ func TestAnEntityIsWhatItsLastCallCameTo(t *testing.T) {
 		h = NewHealth()
 		see(h, "a", 9, times(10, source.Transient)...)
 		see(h, "a", 9, times(9, source.OK)...)
-		if got := see(h, "a", 1, source.Transient); got != nothing {
+		if got := see(h, "a", 1, source.Transient); got != noDiagnosis {
 			t.Errorf("nine that have failed, eight of them well again, gave %v", got)
 		}
 	})
@@ -209,7 +209,7 @@ func TestWhatHasAWayOfItsOwnTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		for _, c := range []source.Class{source.Quota, source.Maintenance, source.AuthRefused} {
-			if got := see(h, "a", 20, times(40, c)...); got != nothing {
+			if got := see(h, "a", 20, times(40, c)...); got != noDiagnosis {
 				t.Errorf("%s gave %v", c, got)
 			}
 		}
@@ -227,23 +227,23 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		if got := see(h, "sick", 11, times(11, source.Transient)...); got != endpointOpen {
 			t.Fatalf("an endpoint that fails beside a good one gave %v", got)
 		}
-		if ok, _ := h.admits("well"); !ok {
+		if ok, _ := h.admit("well"); !ok {
 			t.Error("the other endpoint may not be called")
 		}
-		if got := see(h, "well", 5, times(5, source.OK)...); got != nothing {
+		if got := see(h, "well", 5, times(5, source.OK)...); got != noDiagnosis {
 			t.Errorf("the other endpoint's good ends gave %v", got)
 		}
 		var probes []time.Duration
 		start := time.Now()
 		for range 10 * 60 { // ten minutes, asked once a second
-			if ok, _ := h.admits("sick"); ok {
+			if ok, _ := h.admit("sick"); ok {
 				probes = append(probes, time.Since(start))
 				once(h, of("sick", 1), source.Transient, stops(false))
 			}
 			time.Sleep(time.Second)
 		}
 		for i, p := range probes[1:] {
-			if gap, least := p-probes[i], min(endpointFirst<<(i+1), endpointMost); gap < least {
+			if gap, least := p-probes[i], min(endpointPause<<(i+1), endpointMaxPause); gap < least {
 				t.Errorf("probes %v and %v: less than %v apart", probes[i], p, least)
 			}
 		}
@@ -253,7 +253,7 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 		if got := see(h, "sick", 1, source.OK); got != recovered {
 			t.Errorf("a good end gave %v", got)
 		}
-		if ok, _ := h.admits("sick"); !ok {
+		if ok, _ := h.admit("sick"); !ok {
 			t.Error("the endpoint may not be called after it")
 		}
 	})
@@ -274,12 +274,12 @@ func TestAStopThatIsOverIsForgotten(t *testing.T) {
 		}
 		lifted := time.Now()
 		time.Sleep(time.Second)
-		if got := bad(func(since time.Time) bool { return since.Before(lifted) }); got != nothing {
+		if got := bad(func(since time.Time) bool { return since.Before(lifted) }); got != noDiagnosis {
 			t.Errorf("a call after another process has lifted it: %v", got)
 		}
 		see(h, "a", 11, times(11, source.Transient)...)
-		time.Sleep(learnWithin + time.Second)
-		if got := bad(stops(false)); got != nothing {
+		time.Sleep(maxSyncDelay + time.Second)
+		if got := bad(stops(false)); got != noDiagnosis {
 			t.Errorf("a stop that nobody has heard of: %v", got)
 		}
 	})
@@ -289,7 +289,7 @@ func TestWithoutAnotherGoodEndpointTheSourceIsSick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "other", 5, times(5, source.OK)...)
-		time.Sleep(vouchFor) // that is too long ago
+		time.Sleep(healthyTTL) // that is too long ago
 		if got := see(h, "sick", 11, times(11, source.Transient)...); got != sourceOpened {
 			t.Errorf("%v", got)
 		}
@@ -308,26 +308,26 @@ func TestVerdict_IsOwnAfterAnotherEntitysLaterGoodAnswer(t *testing.T) {
 		want verdict
 		done bool
 	}{
-		{"another's, later", func(h *Health) { once(h, of("a", 2), source.OK, stops(false)) }, own, true},
-		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.NotFound, stops(false)) }, own, true},
-		{"its own", func(h *Health) { once(h, of("a", 1), source.OK, stops(false)) }, unknown, false},
-		{"another endpoint's", func(h *Health) { once(h, of("b", 2), source.OK, stops(false)) }, unknown, false},
+		{"another's, later", func(h *Health) { once(h, of("a", 2), source.OK, stops(false)) }, entityFault, true},
+		{"another's absence, later", func(h *Health) { once(h, of("a", 2), source.NotFound, stops(false)) }, entityFault, true},
+		{"its own", func(h *Health) { once(h, of("a", 1), source.OK, stops(false)) }, faultUnknown, false},
+		{"another endpoint's", func(h *Health) { once(h, of("b", 2), source.OK, stops(false)) }, faultUnknown, false},
 		{"begun before", func(h *Health) {
 			at := time.Now().Add(-time.Hour)
-			h.record(ended{entity: of("a", 2), first: at, began: at}, good, false, stops(false))
-		}, unknown, false},
-		{"a bad one", func(h *Health) { once(h, of("a", 2), source.BadContent, stops(false)) }, unknown, false},
+			h.record(callEnd{entity: of("a", 2), first: at, began: at}, goodAnswer, false, stops(false))
+		}, faultUnknown, false},
+		{"a bad one", func(h *Health) { once(h, of("a", 2), source.BadContent, stops(false)) }, faultUnknown, false},
 		{"an outage", func(h *Health) {
 			for i := range 11 {
 				once(h, of("a", 2+i), source.BadContent, stops(false))
 			}
-		}, shared, true},
+		}, sharedFault, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h, q := NewHealth(), question{entity: of("a", 1), after: time.Now()}
+			h, q := NewHealth(), faultQuery{entity: of("a", 1), after: time.Now()}
 			time.Sleep(time.Second)
 			c.then(h)
-			if got, done, _ := h.answer(q); got != c.want || done != c.done {
+			if got, done, _ := h.lookupVerdict(q); got != c.want || done != c.done {
 				t.Errorf("%s: got %v, %v; want %v, %v", c.name, got, done, c.want, c.done)
 			}
 		})
@@ -342,22 +342,22 @@ func TestHealth_NoMixOfHostileAnswersOpensABreaker(t *testing.T) {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			h, dice := NewHealth(), rand.New(rand.NewPCG(seed, 0))
-			h.noteKnown(&task{request: schemas.UpdateRequest{Entity: of("a", -1)}}, true)
+			h.recordKnownGood(&task{request: schemas.UpdateRequest{Entity: of("a", -1)}}, true)
 			keys := 1 + dice.IntN(300)
 			for range 2000 {
 				time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
-				q := question{entity: of("a", dice.IntN(keys)), after: time.Now()}
-				end := ended{entity: q.entity, first: q.after, began: q.after}
-				if d := h.record(end, evidence(1+dice.IntN(3)), dice.IntN(2) == 0, stops(false)); d != nothing {
+				q := faultQuery{entity: of("a", dice.IntN(keys)), after: time.Now()}
+				end := callEnd{entity: q.entity, first: q.after, began: q.after}
+				if d := h.record(end, evidence(1+dice.IntN(3)), dice.IntN(2) == 0, stops(false)); d != noDiagnosis {
 					t.Fatalf("seed %d: got %v, want nothing", seed, d)
 				}
-				if dice.IntN(10) > 0 || !h.begin(q) {
+				if dice.IntN(10) > 0 || !h.beginRun(q) {
 					continue
 				}
 				time.Sleep(time.Millisecond)
 				once(h, of("a", -1), source.OK, stops(false))
-				h.finish(q, time.Now(), own)
-				if v, known, _ := h.answer(q); v != own || !known {
+				h.finishRun(q, time.Now(), entityFault)
+				if v, known, _ := h.lookupVerdict(q); v != entityFault || !known {
 					t.Fatalf("seed %d: verdict: got %v, %v; want own", seed, v, known)
 				}
 			}

@@ -43,12 +43,12 @@ func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
 // worker makes a worker with settings of the test's own.
 func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, kafka ...kgo.Opt) *consumer.Worker {
 	r.Helper()
-	needs := r.needs()
-	needs.Store, needs.Permits = st, p
+	deps := r.deps()
+	deps.Store, deps.Permits = st, p
 	if len(kafka) > 0 {
-		needs.Kafka = func(string) []kgo.Opt { return kafka }
+		deps.Kafka = func(string) []kgo.Opt { return kafka }
 	}
-	w, err := consumer.New(c, r.source, schemas.High, needs)
+	w, err := consumer.New(c, r.source, schemas.High, deps)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
 	reached := r.stuck(schemas.DeadLetterTopic("nexon"))
 	r.produce(schemas.High, kgo.Record{Value: []byte("{")})
 	c := consumer.DefaultConfig(schemas.High)
-	c.Drain = 50 * time.Millisecond
+	c.DrainTimeout = 50 * time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
@@ -304,7 +304,7 @@ func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
 	keys := numbered("k", 100)
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
-	c.Bytes = bound
+	c.MaxBodyBytes = bound
 	r.run(r.worker(c, r.db, permits{r.limiter}).Run)
 	r.untilStored(keys...)
 	if most.Load() > bound/size+1 {

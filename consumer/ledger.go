@@ -28,16 +28,16 @@ type ledger struct {
 	committed int64   // the commit point that Kafka has; -1 if unknown
 	state     ledgerState
 
-	given  context.Context // ends when it is no longer open
-	giveUp context.CancelCauseFunc
+	lifetime    context.Context // ends when it is no longer open
+	endLifetime context.CancelCauseFunc
 
-	sent  int           // records whose upstream call was sent and that have not ended
-	quiet chan struct{} // closed when sent falls to 0 after close
+	inFlight int           // records whose upstream call was sent and that have not ended
+	drained  chan struct{} // closed when sent falls to 0 after close
 }
 
 func newLedger() *ledger {
 	l := &ledger{committed: -1}
-	l.given, l.giveUp = context.WithCancelCause(context.Background())
+	l.lifetime, l.endLifetime = context.WithCancelCause(context.Background())
 	return l
 }
 
@@ -51,9 +51,9 @@ type entry struct {
 type ledgerState uint8
 
 const (
-	open    ledgerState = iota
-	closing             // what was sent may end, nothing further is sent
-	revoked
+	ledgerOpen    ledgerState = iota
+	ledgerClosing             // what was sent may end, nothing further is sent
+	ledgerRevoked
 )
 
 // add takes in a record that was read. It reports false for one that was read
@@ -63,7 +63,7 @@ const (
 func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != open || (l.read && offset < l.next && epoch <= l.epoch) {
+	if l.state != ledgerOpen || (l.read && offset < l.next && epoch <= l.epoch) {
 		return false
 	}
 	if offset < l.next {
@@ -75,9 +75,9 @@ func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 	return true
 }
 
-// finish marks a record as done. The end of one that was cut off the log says nothing
+// markDone marks a record as done. The end of one that was cut off the log says nothing
 // of its successor, which has the same offset and a later epoch.
-func (l *ledger) finish(offset int64, epoch int32) {
+func (l *ledger) markDone(offset int64, epoch int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i, found := l.find(offset)
@@ -106,7 +106,7 @@ func (l *ledger) commitPoint() (offset int64, due bool) {
 	if len(l.window) > 0 {
 		offset = l.window[0].offset
 	}
-	return offset, l.read && l.state != revoked && offset != l.committed
+	return offset, l.read && l.state != ledgerRevoked && offset != l.committed
 }
 
 // oldest returns when the oldest record that is not done was written; zero if
@@ -120,40 +120,40 @@ func (l *ledger) oldest() time.Time {
 	return l.window[0].at
 }
 
-// commit notes what Kafka has taken.
-func (l *ledger) commit(offset int64) {
+// noteCommitted notes what Kafka has taken.
+func (l *ledger) noteCommitted(offset int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.committed = offset
 }
 
-// enter counts a record whose call is about to be sent. It reports false when
+// startCall counts a record whose call is about to be sent. It reports false when
 // the assignment is ending: then nothing may be sent.
-func (l *ledger) enter() bool {
+func (l *ledger) startCall() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != open {
+	if l.state != ledgerOpen {
 		return false
 	}
-	l.sent++
+	l.inFlight++
 	return true
 }
 
-// leave ends what enter began.
-func (l *ledger) leave() {
+// endCall ends what enter began.
+func (l *ledger) endCall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sent--
-	if l.sent == 0 && l.quiet != nil {
-		close(l.quiet)
-		l.quiet = nil
+	l.inFlight--
+	if l.inFlight == 0 && l.drained != nil {
+		close(l.drained)
+		l.drained = nil
 	}
 }
 
-func (l *ledger) underWay() int {
+func (l *ledger) callsInFlight() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.sent
+	return l.inFlight
 }
 
 // close lets nothing further be sent, and returns a channel that is closed when
@@ -161,13 +161,13 @@ func (l *ledger) underWay() int {
 func (l *ledger) close() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state = max(l.state, closing)
-	l.giveUp(errRevoked)
+	l.state = max(l.state, ledgerClosing)
+	l.endLifetime(errRevoked)
 	quiet := make(chan struct{})
-	if l.sent == 0 {
+	if l.inFlight == 0 {
 		close(quiet)
 	} else {
-		l.quiet = quiet
+		l.drained = quiet
 	}
 	return quiet
 }
@@ -175,15 +175,15 @@ func (l *ledger) close() <-chan struct{} {
 func (l *ledger) revoke() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state = revoked
-	l.giveUp(errRevoked)
+	l.state = ledgerRevoked
+	l.endLifetime(errRevoked)
 }
 
-// within returns a context that ends with ctx, and when the ledger is no longer open
+// bind returns a context that ends with ctx, and when the ledger is no longer open
 // unless keeps says, at that moment, that what is done goes on.
-func (l *ledger) within(ctx context.Context, keeps func() bool) (context.Context, func()) {
+func (l *ledger) bind(ctx context.Context, keeps func() bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.given, func() {
+	stop := context.AfterFunc(l.lifetime, func() {
 		if !keeps() {
 			cancel(errRevoked)
 		}

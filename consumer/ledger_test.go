@@ -28,12 +28,12 @@ func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
 	for _, c := range []struct{ finish, want int64 }{
 		{-1, 100}, {101, 100}, {100, 102}, {110, 102}, {999, 102}, {50, 102}, {102, 111}, {102, 111},
 	} {
-		l.finish(c.finish, 3)
+		l.markDone(c.finish, 3)
 		if got := l.at(t); got != c.want {
 			t.Errorf("after %d: commit point %d, want %d", c.finish, got, c.want)
 		}
 	}
-	l.commit(111)
+	l.noteCommitted(111)
 	if l.at(t) != -1 {
 		t.Error("what Kafka has is to be committed again")
 	}
@@ -44,7 +44,7 @@ func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
 	for offset := range int64(100) {
 		l.add(offset, 3, time.Time{})
 		if offset < 60 {
-			l.finish(offset, 3)
+			l.markDone(offset, 3)
 		}
 	}
 	if l.add(50, 3, time.Time{}) {
@@ -56,13 +56,13 @@ func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
 	if l.at(t) != 50 {
 		t.Errorf("commit point %d", l.at(t))
 	}
-	l.finish(99, 3) // of the log that is gone
-	l.finish(50, 3) // as is this one, whose call was under way
+	l.markDone(99, 3) // of the log that is gone
+	l.markDone(50, 3) // as is this one, whose call was under way
 	if l.at(t) != 50 {
 		t.Errorf("commit point %d, and its record is not done", l.at(t))
 	}
-	l.finish(50, 4)
-	l.finish(51, 4)
+	l.markDone(50, 4)
+	l.markDone(51, 4)
 	if l.at(t) != 52 {
 		t.Errorf("commit point %d", l.at(t))
 	}
@@ -77,7 +77,7 @@ func TestARepeatedDeliveryIsDropped(t *testing.T) {
 			t.Errorf("%d was taken again", offset)
 		}
 	}
-	l.finish(5, 0)
+	l.markDone(5, 0)
 	if l.add(5, 0, time.Time{}) || l.at(t) != 7 {
 		t.Errorf("commit point %d", l.at(t))
 	}
@@ -86,7 +86,7 @@ func TestARepeatedDeliveryIsDropped(t *testing.T) {
 func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 	l := newLedger()
 	l.add(5, 0, time.Time{})
-	if !l.enter() {
+	if !l.startCall() {
 		t.Fatal("open, but nothing may be sent")
 	}
 	quiet := l.close()
@@ -95,18 +95,18 @@ func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 		t.Error("quiet while a call is on its way")
 	default:
 	}
-	if l.enter() || l.add(6, 0, time.Time{}) {
+	if l.startCall() || l.add(6, 0, time.Time{}) {
 		t.Error("a closing ledger took something further")
 	}
-	l.finish(5, 0)
+	l.markDone(5, 0)
 	if l.at(t) != 6 {
 		t.Error("what ended in time can't be committed")
 	}
-	l.leave()
+	l.endCall()
 	<-quiet
 	<-l.close()
 	l.revoke()
-	if l.at(t) != -1 || l.enter() || l.add(7, 0, time.Time{}) {
+	if l.at(t) != -1 || l.startCall() || l.add(7, 0, time.Time{}) {
 		t.Error("a revoked ledger is still alive")
 	}
 }
@@ -127,7 +127,7 @@ func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
 				undone[next] = true
 			} else {
 				for offset := range undone { // any of them
-					l.finish(offset, 0)
+					l.markDone(offset, 0)
 					delete(undone, offset)
 					break
 				}

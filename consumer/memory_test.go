@@ -47,7 +47,7 @@ func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
 		}
 		_, _ = w.Write(large)
 	}, func(c *source.Config) { c.MaxBody, c.Timeout = maxBody, patience })
-	r.work(schemas.High, func(c *consumer.Config) { c.Bytes, c.InFlight = limit, entities })
+	r.work(schemas.High, func(c *consumer.Config) { c.MaxBodyBytes, c.MaxInFlight = limit, entities })
 	r.wish("small", schemas.High, schemas.CacheMiss)
 	r.untilStored("small")
 	for i := range entities {
@@ -59,7 +59,7 @@ func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
 	close(all)
 	most, deadline := 0., time.Now().Add(patience)
 	for stored := 0; stored < entities; {
-		most = max(most, r.gauge("bodies_bytes"))
+		most = max(most, r.gauge("upstream_body_bytes"))
 		stored = 0
 		for i := range entities {
 			if _, ok := r.snapshot(fmt.Sprint("large", i)); ok {

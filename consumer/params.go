@@ -18,7 +18,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var open []*task
 	var of []schemas.Entity
 	for _, t := range tasks {
-		if t.refused == nil && t.facet.HasMissingParams(t.own()) {
+		if t.invalid == nil && t.facet.HasMissingParams(t.ownParams()) {
 			open, of = append(open, t), append(of, t.request.Entity)
 		}
 	}
@@ -26,7 +26,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 		return nil
 	}
 	var registered []map[string]string
-	err := w.persistDB(ctx, doingParams, func(ctx context.Context) (err error) {
+	err := w.retryDB(ctx, opParams, func(ctx context.Context) (err error) {
 		registered, err = w.store.EntityParams(ctx, of)
 		return err
 	})
@@ -36,7 +36,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	for i, t := range open {
 		if len(registered[i]) > 0 {
 			t.params = maps.Clone(registered[i])
-			for name, value := range t.own() {
+			for name, value := range t.ownParams() {
 				if value != "" {
 					t.params[name] = value
 				}
@@ -48,23 +48,23 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 			}
 		}
 		if t.plan, err = w.planFor(t); err != nil {
-			t.reason, t.refused = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, t.advice())
+			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, t.paramAdvice())
 		}
 	}
 	return nil
 }
 
-// own are the params that win over the registered ones: a request's, but not those that a
+// ownParams are the params that win over the registered ones: a request's, but not those that a
 // trigger brings from another facet.
-func (t *task) own() map[string]string {
+func (t *task) ownParams() map[string]string {
 	if t.request.Reason == schemas.Trigger {
 		return nil
 	}
 	return t.request.Params
 }
 
-// advice says what to do about params that make no call.
-func (t *task) advice() string {
+// paramAdvice says what to do about params that make no call.
+func (t *task) paramAdvice() string {
 	var open []string
 	for _, name := range slices.Sorted(maps.Keys(t.facet.Params)) {
 		if t.facet.Params[name] == "" && t.params[name] == "" {

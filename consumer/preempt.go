@@ -20,7 +20,7 @@ var errPreempted = errors.New("a record of another client needs the slot or the 
 func (a *attempt) preemptible() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.t.slot && !a.front && a.sent == 0 && !a.chosen
+	return a.t.hasSlot && !a.goesFirst && a.sent == 0 && !a.preempted
 }
 
 // watchWait ends a wait for a permit with errPreempted as soon as the attempt is chosen. The
@@ -36,10 +36,10 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 		defer mu.Unlock()
 		switch {
 		case over:
-		case a.w.turns.preempt(a.t.client, a.w.bytes.waitingBeside(a.t.client)):
+		case a.w.slots.preempt(a.t.client, a.w.memory.waitersOfOthers(a.t.client)):
 			over = true
 			a.mu.Lock()
-			a.chosen = true
+			a.preempted = true
 			a.mu.Unlock()
 			cancel(errPreempted)
 		default:
@@ -57,9 +57,9 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 // requeue gives the slot of a preempted task to another record and waits for the next turn
 // of its client. It reports false if the task is given up.
 func (w *Worker) requeue(ctx context.Context, t *task) bool {
-	w.release(t)
-	w.turns.preempted()
-	w.reacquire(t)
+	w.releaseSlot(t)
+	w.slots.preempted()
+	w.reacquireSlot(t)
 	return ctx.Err() == nil
 }
 
@@ -67,7 +67,7 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 // is to be preempted: a record of a client with fewer slots waits for one, or some of other
 // clients wait for memory. No more records are chosen at a time than others wait. preempted
 // must be called for each that was chosen.
-func (q *turns) preempt(client string, waitForMemory int) bool {
+func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	needed := waitForMemory
@@ -86,18 +86,18 @@ func (q *turns) preempt(client string, waitForMemory int) bool {
 }
 
 // preempted ends the choice of a record: its slot is free, or its permit came first.
-func (q *turns) preempted() {
+func (q *slotQueue) preempted() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.preempting--
 }
 
-// waitingBeside returns how many reservations of other clients than this one wait.
-func (b *budget) waitingBeside(client string) (n int) {
+// waitersOfOthers returns how many reservations of other clients than this one wait.
+func (b *memoryBudget) waitersOfOthers(client string) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for e := b.waiting.Front(); e != nil; e = e.Next() {
-		if e.Value.(*reservation).client != client {
+		if e.Value.(*memoryWaiter).client != client {
 			n++
 		}
 	}

@@ -66,11 +66,11 @@ func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
 				t.Fatalf("%d requests of the flood were published, want %d", got, flood)
 			}
 			config := consumer.DefaultConfig(schemas.High)
-			config.Drain, config.InFlight, config.Bytes = patience, test.slots, test.bytes
-			needs := r.needs()
-			s := &stopped{Permits: needs.Permits, lifted: make(chan struct{})}
-			needs.Permits = s
-			w, err := consumer.New(config, r.source, schemas.High, needs)
+			config.DrainTimeout, config.MaxInFlight, config.MaxBodyBytes = patience, test.slots, test.bytes
+			deps := r.deps()
+			s := &stopped{Permits: deps.Permits, lifted: make(chan struct{})}
+			deps.Permits = s
+			w, err := consumer.New(config, r.source, schemas.High, deps)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,11 +155,11 @@ func TestOutage_GivesUpNoRequestThatWaitsBehindOthers(t *testing.T) {
 	const n = 60
 	r.wishAll(numbered("k", n), schemas.High, schemas.CacheMiss)
 	config := consumer.DefaultConfig(schemas.High)
-	config.Drain, config.InFlight = patience, 4
-	needs := r.needs()
-	o := newOutage(needs.Permits)
-	needs.Permits = o
-	w, err := consumer.New(config, r.source, schemas.High, needs)
+	config.DrainTimeout, config.MaxInFlight = patience, 4
+	deps := r.deps()
+	o := newOutage(deps.Permits)
+	deps.Permits = o
+	w, err := consumer.New(config, r.source, schemas.High, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,28 +6,28 @@ import (
 	"sync"
 )
 
-// probeFirst is the number of probes of which one is for the oldest first attempt, while
+// firstAttemptEvery is the number of probes of which one is for the oldest first attempt, while
 // known-good entities can be asked: those may have gone wrong one and all.
-const probeFirst = 4
+const firstAttemptEvery = 4
 
-// waiting are the first attempts that wait, without a slot, for the source's breaker to
+// breakerQueue are the first attempts that wait, without a slot, for the source's breaker to
 // close or to be chosen as its probe. The oldest comes first.
-type waiting struct {
+type breakerQueue struct {
 	mu    sync.Mutex
-	list  []*waiter
+	list  []*breakerWaiter
 	added chan struct{} // has room for one
 }
 
-type waiter struct{ chosen, done chan struct{} }
+type breakerWaiter struct{ chosen, done chan struct{} }
 
-func newWaiting() *waiting {
-	return &waiting{added: make(chan struct{}, 1)}
+func newBreakerQueue() *breakerQueue {
+	return &breakerQueue{added: make(chan struct{}, 1)}
 }
 
-func (l *waiting) add() *waiter {
+func (l *breakerQueue) add() *breakerWaiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one := &waiter{chosen: make(chan struct{}), done: make(chan struct{})}
+	one := &breakerWaiter{chosen: make(chan struct{}), done: make(chan struct{})}
 	l.list = append(l.list, one)
 	select {
 	case l.added <- struct{}{}:
@@ -36,20 +36,20 @@ func (l *waiting) add() *waiter {
 	return one
 }
 
-func (l *waiting) remove(one *waiter) {
+func (l *breakerQueue) remove(one *breakerWaiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = slices.DeleteFunc(l.list, func(w *waiter) bool { return w == one })
+	l.list = slices.DeleteFunc(l.list, func(w *breakerWaiter) bool { return w == one })
 }
 
-func (l *waiting) len() int {
+func (l *breakerQueue) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.list)
 }
 
 // choose takes out the oldest; nil: nobody waits.
-func (l *waiting) choose() *waiter {
+func (l *breakerQueue) choose() *breakerWaiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) == 0 {
@@ -61,21 +61,21 @@ func (l *waiting) choose() *waiter {
 	return one
 }
 
-// await gives the task's slot back until the source's breaker closes, or the task is to
+// awaitBreaker gives the task's slot back until the source's breaker closes, or the task is to
 // probe it: then it returns its waiter, whose done the caller closes after one attempt.
 // It reports false if the task is given up.
-func (w *Worker) await(ctx context.Context, t *task) (probe *waiter, ok bool) {
-	ctx, over := t.ledger.within(ctx, func() bool { return false })
+func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaiter, ok bool) {
+	ctx, over := t.ledger.bind(ctx, func() bool { return false })
 	defer over()
-	w.release(t)
-	one := w.waiting.add()
+	w.releaseSlot(t)
+	one := w.breakerQueue.add()
 	select {
 	case <-w.permits.Closed():
 	case <-one.chosen:
 	case <-ctx.Done():
 	}
-	w.waiting.remove(one)
-	w.reacquire(t)
+	w.breakerQueue.remove(one)
+	w.reacquireSlot(t)
 	if ctx.Err() != nil {
 		close(one.done) // the probe loop chooses another task
 		return nil, false
@@ -102,15 +102,15 @@ func (w *Worker) probeLoop(ctx, hard context.Context) {
 }
 
 func (w *Worker) probe(ctx, hard context.Context, n int) {
-	if n%probeFirst != probeFirst-1 || w.waiting.len() == 0 {
-		if k := w.health.probeable(); k != nil {
-			if _, asked := w.fetchKnown(ctx, hard, k, "", true); !asked {
-				pause(ctx, firstWait)
+	if n%firstAttemptEvery != firstAttemptEvery-1 || w.breakerQueue.len() == 0 {
+		if k := w.health.nextProbe(); k != nil {
+			if _, asked := w.fetchKnownGood(ctx, hard, k, "", true); !asked {
+				sleep(ctx, initialRetryDelay)
 			}
 			return
 		}
 	}
-	if one := w.waiting.choose(); one != nil {
+	if one := w.breakerQueue.choose(); one != nil {
 		select {
 		case <-one.done:
 		case <-ctx.Done():
@@ -118,7 +118,7 @@ func (w *Worker) probe(ctx, hard context.Context, n int) {
 		return
 	}
 	select {
-	case <-w.waiting.added:
+	case <-w.breakerQueue.added:
 	case <-w.permits.Closed():
 	case <-ctx.Done():
 	}

@@ -174,9 +174,9 @@ func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
 			r := newRig(t)
 			a := r.answers()
 			reg := prometheus.NewRegistry()
-			needs := r.needs()
-			needs.Metrics = reg
-			w, err := consumer.New(consumer.DefaultConfig(schemas.High), r.source, schemas.High, needs)
+			deps := r.deps()
+			deps.Metrics = reg
+			w, err := consumer.New(consumer.DefaultConfig(schemas.High), r.source, schemas.High, deps)
 			if err != nil {
 				t.Fatal(err)
 			}

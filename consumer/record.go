@@ -18,11 +18,11 @@ type content struct {
 	bytes          int // that wait in memory until it is written
 }
 
-// contentOf prepares content for writing, and releases it. Content that is
+// newContent prepares content for writing, and releases it. Content that is
 // probably stored already is not encoded: should the store want it after all, it
 // is read once more from the answers, which wait compressed. Other content is
 // encoded at once, and the answers may go.
-func (w *Worker) contentOf(t *task, answers *source.Responses, c *source.Content) content {
+func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
 	if t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion {
@@ -43,10 +43,10 @@ func (w *Worker) contentOf(t *task, answers *source.Responses, c *source.Content
 	return made
 }
 
-// record hands what was found to the writer and waits until it is written,
+// storeResult hands what was found to the writer and waits until it is written,
 // settled and done; 0 if hard ended first.
-func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Result {
-	defer f.room.set(0)
+func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
+	defer f.memory.resize(0)
 	t := a.t
 	item := &item{
 		task: t,
@@ -56,7 +56,7 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
 			Visibility: w.source.Visibility(t.request.Entity.Key),
 			Manual:     t.request.Reason.Manual(),
-			Outbox:     w.effectsOf(t),
+			Outbox:     w.outboxEventsOf(t),
 		},
 		written: make(chan store.Result, 1),
 	}
@@ -70,19 +70,19 @@ func (w *Worker) record(hard context.Context, a *attempt, f fetched) store.Resul
 	}
 	_, item.span = w.tracer.Start(hard, "store")
 	result := w.writer.submit(hard, item)
-	endStore(item.span, result)
+	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
 		t.stored.Version, t.stored.CheckedAt = a.number, a.began // for the entity's next record
 	}
 	if item.rejected != nil && t.record.Topic != "" { // otherwise no record asked for it
-		w.bury(hard, t, failed{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
+		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result
 }
 
-// effectsOf returns what is to follow if the entity's content has changed. What another
+// outboxEventsOf returns what is to follow if the entity's content has changed. What another
 // facet leaves open, and is not registered there, is what led to this one.
-func (w *Worker) effectsOf(t *task) store.OutboxEvents {
+func (w *Worker) outboxEventsOf(t *task) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
 		other, _ := w.source.Facet(trigger.Facet)

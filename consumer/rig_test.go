@@ -103,7 +103,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	r.source = r.newSource(r.config)
 
 	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 5000, Window: limiter.Window(time.Second)}}}
-	r.limiter, err = limiter.New("nexon", quota, limiter.Needs{Redis: rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
+	r.limiter, err = limiter.New("nexon", quota, limiter.Deps{Redis: rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,10 +220,10 @@ func (r *rig) status(key string) store.Status {
 
 // needs are what the rig's workers are given. Their retries and what
 // follows from changes are only noted.
-func (r *rig) needs() consumer.Needs {
+func (r *rig) deps() consumer.Deps {
 	r.metrics = prometheus.NewRegistry()
-	return consumer.Needs{
-		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Changes: &r.changes, Lag: &r.behind, Health: r.health,
+	return consumer.Deps{
+		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Outbox: &r.changes, Lag: &r.behind, Health: r.health,
 		Kafka: func(string) []kgo.Opt { return r.brokers() }, Log: r.log(), Metrics: r.metrics,
 	}
 }
@@ -231,12 +231,12 @@ func (r *rig) needs() consumer.Needs {
 // scheduled counts the retries that it is told of.
 type scheduled struct{ n atomic.Int64 }
 
-func (s *scheduled) Scheduled(context.Context, time.Time) { s.n.Add(1) }
+func (s *scheduled) WakeAt(context.Context, time.Time) { s.n.Add(1) }
 
 // stored counts how often it is told that something is to follow.
 type stored struct{ n atomic.Int64 }
 
-func (s *stored) Stored() { s.n.Add(1) }
+func (s *stored) Notify() { s.n.Add(1) }
 
 // behind says that HIGH is behind by so many records; below 0: that it is not known.
 type behind struct{ records atomic.Int64 }
@@ -250,11 +250,11 @@ func (b *behind) Records(string, schemas.Lane) (int64, bool) {
 func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop func()) {
 	r.Helper()
 	config := consumer.DefaultConfig(lane)
-	config.Drain = patience
+	config.DrainTimeout = patience
 	for _, change := range changes {
 		change(&config)
 	}
-	w, err := consumer.New(config, r.source, lane, r.needs())
+	w, err := consumer.New(config, r.source, lane, r.deps())
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -27,10 +27,10 @@ func BenchmarkSeen(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			m.inFlight.Inc()
-			m.called(source.OK, took)
-			m.wrote(20, time.Millisecond, []store.Result{})
-			m.stored(store.Touched, asked)
-			m.took.Observe(time.Since(asked).Seconds())
+			m.callsEnded(source.OK, took)
+			m.batchWritten(20, time.Millisecond, []store.Result{})
+			m.requestStored(store.Touched, asked)
+			m.duration.Observe(time.Since(asked).Seconds())
 			m.inFlight.Dec()
 		}
 	})
@@ -55,15 +55,15 @@ func BenchmarkSeen(b *testing.B) {
 // spansOf makes the spans of a record that is written alone.
 func spansOf(w *Worker, batch []*item) {
 	t := batch[0].task
-	ctx, hard, span := w.follow(context.Background(), context.Background(), t)
+	ctx, hard, span := w.startSpan(context.Background(), context.Background(), t)
 	_, wait := w.tracer.Start(ctx, "wait for a permit")
 	wait.End()
-	endCall(w.startCall(t), http.StatusOK, nil)
+	endCallSpan(w.startCallSpan(t), http.StatusOK, nil)
 	_, batch[0].span = w.tracer.Start(hard, "store")
-	_, write := w.startBatch(hard, batch)
+	_, write := w.startBatchSpan(hard, batch)
 	write.End()
-	endStore(batch[0].span, store.Touched)
-	t.ended("touched")
+	endStoreSpan(batch[0].span, store.Touched)
+	t.traceEnd("touched")
 	span.End()
 }
 

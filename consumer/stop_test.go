@@ -23,9 +23,9 @@ import (
 func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
 	r := newRig(t)
 	c := consumer.DefaultConfig(schemas.High)
-	c.Drain = time.Second
+	c.DrainTimeout = time.Second
 	w := r.worker(c, r.db, permits{r.limiter})
-	w.SetPatience(2 * patience)
+	w.SetRevokeTimeout(2 * patience)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -94,7 +94,7 @@ func TestWhoCannotCommitAtItsStopLeavesTheGroupInTime(t *testing.T) {
 		return refused(req.(*kmsg.OffsetCommitRequest), kerr.RebalanceInProgress), nil, stopping.Load()
 	})
 	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
-	w.SetLeave(2 * time.Second)
+	w.SetLeaveTimeout(2 * time.Second)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -149,7 +149,7 @@ func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
 	r := newRig(t, kfake.GroupMinSessionTimeout(1500*time.Millisecond))
 	const room = 20
 	c := consumer.DefaultConfig(schemas.High)
-	c.InFlight = room
+	c.MaxInFlight = room
 	line, p := &cable{}, &waiters{permits: permits{r.limiter}}
 	w := r.worker(c, r.db, p, append(r.brokers(), kgo.SessionTimeout(1500*time.Millisecond),
 		kgo.HeartbeatInterval(200*time.Millisecond), kgo.Dialer(line.dial))...)
@@ -235,7 +235,7 @@ func (r *rig) joined(members, partitions int) bool {
 func TestAStopLeavesABrokerThatHangsWithoutAWord(t *testing.T) {
 	r := newRig(t)
 	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
-	w.SetLeave(time.Second)
+	w.SetLeaveTimeout(time.Second)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)

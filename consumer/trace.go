@@ -17,10 +17,10 @@ import (
 // of one trace with the read that asked for it. What is done for many records at
 // once has a trace of its own, and links lead there and back.
 
-// follow begins the span of what is done for a record, and returns both contexts in
+// startSpan begins the span of what is done for a record, and returns both contexts in
 // it.
-func (w *Worker) follow(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
-	if !w.tracer.On() {
+func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
+	if !w.tracer.Enabled() {
 		t.span = observe.NoSpan
 		return ctx, hard, t.span
 	}
@@ -39,7 +39,7 @@ func (w *Worker) follow(ctx, hard context.Context, t *task) (context.Context, co
 // traceParent is what the record's retry or its status leads back to.
 func (t *task) traceParent() string {
 	if t.span != nil && t.span.SpanContext().IsValid() {
-		return observe.Parent(trace.ContextWithSpan(context.Background(), t.span))
+		return observe.TraceParent(trace.ContextWithSpan(context.Background(), t.span))
 	}
 	for _, h := range t.record.Headers {
 		if h.Key == schemas.TraceParent {
@@ -67,20 +67,20 @@ func (t *task) traced(ctx context.Context) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx
 	}
-	return observe.WithParent(ctx, t.traceParent())
+	return observe.WithTraceParent(ctx, t.traceParent())
 }
 
-// ended notes in the record's span how it ended.
-func (t *task) ended(end string) {
+// traceEnd notes in the record's span how it ended.
+func (t *task) traceEnd(end string) {
 	if t.span != nil && t.span.IsRecording() {
 		t.span.SetAttributes(attribute.String("freshet.end", end))
 	}
 }
 
-// startCall begins the span of one upstream call. It names no URL, in which there may
+// startCallSpan begins the span of one upstream call. It names no URL, in which there may
 // be what is none of a collector's business; the upstream is sent no trace parent.
-func (w *Worker) startCall(t *task) trace.Span {
-	if !w.tracer.On() {
+func (w *Worker) startCallSpan(t *task) trace.Span {
+	if !w.tracer.Enabled() {
 		return observe.NoSpan
 	}
 	_, span := w.tracer.Start(trace.ContextWithSpan(context.Background(), t.span), "call the upstream",
@@ -88,8 +88,8 @@ func (w *Worker) startCall(t *task) trace.Span {
 	return span
 }
 
-// endCall ends it with what was answered, or why nothing was.
-func endCall(span trace.Span, status int, err error) {
+// endCallSpan ends it with what was answered, or why nothing was.
+func endCallSpan(span trace.Span, status int, err error) {
 	if !span.IsRecording() {
 		span.End()
 		return
@@ -103,9 +103,9 @@ func endCall(span trace.Span, status int, err error) {
 	span.End()
 }
 
-// startBatch begins the span of a write of many results, linked with each of theirs.
-func (w *Worker) startBatch(ctx context.Context, batch []*item) (context.Context, trace.Span) {
-	if !w.tracer.On() {
+// startBatchSpan begins the span of a write of many results, linked with each of theirs.
+func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Context, trace.Span) {
+	if !w.tracer.Enabled() {
 		return ctx, observe.NoSpan
 	}
 	var links []trace.Link
@@ -117,7 +117,7 @@ func (w *Worker) startBatch(ctx context.Context, batch []*item) (context.Context
 	if len(links) == 0 { // nobody would come from there
 		return ctx, observe.NoSpan
 	}
-	ctx, span := w.tracer.Start(ctx, doingWrite, trace.WithNewRoot(), trace.WithLinks(links...),
+	ctx, span := w.tracer.Start(ctx, opWrite, trace.WithNewRoot(), trace.WithLinks(links...),
 		trace.WithAttributes(attribute.Int("freshet.results", len(batch))))
 	for _, i := range batch {
 		i.span.AddLink(trace.Link{SpanContext: span.SpanContext()})
@@ -125,8 +125,8 @@ func (w *Worker) startBatch(ctx context.Context, batch []*item) (context.Context
 	return ctx, span
 }
 
-// endStore ends the span of one result's write.
-func endStore(span trace.Span, r store.Result) {
+// endStoreSpan ends the span of one result's write.
+func endStoreSpan(span trace.Span, r store.Result) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("freshet.result", r.String()))
 	}

@@ -17,53 +17,53 @@ import (
 // longer counts: what follows ends only with hard.
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
-	ctx, hard, span := w.follow(ctx, hard, t)
+	ctx, hard, span := w.startSpan(ctx, hard, t)
 	defer span.End()
-	if t.refused != nil {
-		if !t.ledger.enter() { // a revocation waits for its letter, or the next owner writes another
+	if t.invalid != nil {
+		if !t.ledger.startCall() { // a revocation waits for its letter, or the next owner writes another
 			return
 		}
-		defer t.ledger.leave()
-		w.bury(ctx, t, failed{reason: t.reason, err: t.refused, number: t.request.Version})
+		defer t.ledger.endCall()
+		w.deadLetter(ctx, t, failure{reason: t.reason, err: t.invalid, number: t.request.Version})
 		return
 	}
-	if t.satisfiedInTime() { // by the one before it
+	if t.satisfiedByTime() { // by the one before it
 		w.skip(t, schemas.Satisfied)
 		return
 	}
-	if t.failedInTime() {
+	if t.alreadyFailed() {
 		w.skip(t, schemas.Failed) // what that one wrote down ended this one too
 		return
 	}
-	var probe *waiter // it was chosen to probe
-	for t.ledger.is(open) {
+	var probe *breakerWaiter // it was chosen to probe
+	for t.ledger.is(ledgerOpen) {
 		a := &attempt{w: w, t: t, probe: probe != nil}
 		// What waits leaves its places, and the line for permits, to others.
-		wanted, over := t.ledger.within(ctx, a.underWay)
-		d := w.try(wanted, hard, a)
+		wanted, over := t.ledger.bind(ctx, a.callStarted)
+		d := w.tryOnce(wanted, hard, a)
 		over()
-		if a.entered {
-			t.ledger.leave()
+		if a.started {
+			t.ledger.endCall()
 		}
 		if probe != nil {
 			close(probe.done)
 			probe = nil
 		}
-		if a.chosen && !d.turn { // its permit came at the same moment
-			w.turns.preempted()
+		if a.preempted && !d.requeue { // its permit came at the same moment
+			w.slots.preempted()
 		}
 		if a.ended {
-			w.metrics.took.Observe(time.Since(started).Seconds())
+			w.metrics.duration.Observe(time.Since(started).Seconds())
 			return
 		}
 		var ok bool
 		switch {
-		case d.held:
-			probe, ok = w.await(ctx, t)
-		case d.turn:
+		case d.awaitBreaker:
+			probe, ok = w.awaitBreaker(ctx, t)
+		case d.requeue:
 			ok = w.requeue(ctx, t)
 		default:
-			ok = w.rest(ctx, a, d)
+			ok = w.sleepBetween(ctx, a, d)
 		}
 		if !ok {
 			return
@@ -74,30 +74,30 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 	}
 }
 
-// rest waits between two attempts, during which nothing is under way. It reports false
+// sleepBetween waits between two attempts, during which nothing is under way. It reports false
 // if the record is given up.
-func (w *Worker) rest(ctx context.Context, a *attempt, d decision) bool {
-	ctx, over := a.t.ledger.within(ctx, func() bool { return false })
+func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool {
+	ctx, over := a.t.ledger.bind(ctx, func() bool { return false })
 	defer over()
-	return pause(ctx, jittered(d.wait))
+	return sleep(ctx, jittered(d.wait))
 }
 
-// try makes one attempt and does what is decided on. Either a.ended is set
+// tryOnce makes one attempt and does what is decided on. Either a.ended is set
 // afterwards, or the decision says how to go on.
-func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
+func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
-	admitted, known := w.health.admits(t.request.Facet)
+	admitted, known := w.health.admit(t.request.Facet)
 	if known != nil {
-		w.tasks.Go(func() { w.fetchKnown(w.life, hard, known, "", false) })
+		w.tasks.Go(func() { w.fetchKnownGood(w.life, hard, known, "", false) })
 	}
 	if !admitted {
 		a.mu.Lock()
-		entered := a.enter()
+		entered := a.markStarted()
 		a.mu.Unlock()
 		if entered {
-			d := decision{next: retry, wait: endpointWait, reason: schemas.Outage}
-			w.schedule(ctx, t, d, failed{reason: d.reason, err: errEndpointOpen, number: t.unfetched()})
+			d := decision{next: stepScheduleRetry, wait: endpointDelay, reason: schemas.Outage}
+			w.scheduleRetry(ctx, t, d, failure{reason: d.reason, err: errEndpointOpen, number: t.numberWithoutFetch()})
 		}
 		return end()
 	}
@@ -106,31 +106,31 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 	case errors.Is(err, errSkipped):
 		w.skip(t, a.skipped)
 		return end()
-	case errors.Is(err, errOpen):
-		return decision{held: true}
+	case errors.Is(err, errBreakerOpen):
+		return decision{awaitBreaker: true}
 	case errors.Is(err, errPreempted):
-		return decision{turn: true}
-	case errors.Is(err, errUnbegun):
-		w.trouble.Say(w.log, "numbering fetches", err)
+		return decision{requeue: true}
+	case errors.Is(err, errBeginFailed):
+		w.conditions.Warn(w.log, "numbering fetches", err)
 		return decision{wait: time.Second}
 	case err != nil:
 		return end() // given up: ctx or the assignment ended
 	}
-	w.trouble.Over(w.log, "numbering fetches")
-	d := w.judge(ctx, hard, a, f)
-	why := failed{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
-	if a.number == 0 && d.next == retry { // it could not be sent
+	w.conditions.Resolved(w.log, "numbering fetches")
+	d := w.evaluate(ctx, hard, a, f)
+	why := failure{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
+	if a.number == 0 && d.next == stepScheduleRetry { // it could not be sent
 		a.mu.Lock()
-		entered := a.enter()
+		entered := a.markStarted()
 		a.mu.Unlock()
 		if !entered {
 			return end()
 		}
-		why.number = t.unfetched()
+		why.number = t.numberWithoutFetch()
 	}
 	switch d.next {
-	case write:
-		if w.record(hard, a, f) != store.BaseMissing {
+	case stepStore:
+		if w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
 		// What the upstream's "not modified" referred to is gone: ask in full.
@@ -139,16 +139,16 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 			return end()
 		}
 		return decision{}
-	case retry:
-		w.schedule(hard, t, d, why)
+	case stepScheduleRetry:
+		w.scheduleRetry(hard, t, d, why)
 		return end()
-	case bury:
-		if d.doubt {
+	case stepDeadLetter:
+		if d.needsConfirmation {
 			return d
 		}
-		w.bury(hard, t, why)
+		w.deadLetter(hard, t, why)
 		return end()
-	case again:
+	case stepRetryNow:
 	}
 	w.metrics.errors.WithLabelValues(string(f.outcome.Class)).Inc()
 	return d
@@ -156,134 +156,134 @@ func (w *Worker) try(ctx, hard context.Context, a *attempt) decision {
 
 var errEndpointOpen = errors.New("not sent: the endpoint answers no entity well, while others of the source are well")
 
-// judge decides what follows from an answer, and tells everybody whom it concerns.
-func (w *Worker) judge(ctx, hard context.Context, a *attempt, f fetched) decision {
+// evaluate decides what follows from an answer, and tells everybody whom it concerns.
+func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	if a.began.IsZero() {
 		a.began = time.Now() // it could not be sent
 	}
-	if t.first.IsZero() {
-		t.first = a.began
+	if t.firstCall.IsZero() {
+		t.firstCall = a.began
 	}
-	known := o.Class.Failed() && w.health.isKnown(t)
+	known := o.Class.Failed() && w.health.isKnownGood(t)
 	if o.Class == source.OK || o.Class == source.NotModified {
-		w.health.noteKnown(t, true)
+		w.health.recordKnownGood(t, true)
 	}
-	end := ended{entity: t.request.Entity, credential: a.credentialUsed(), first: t.first, began: a.began}
+	end := callEnd{entity: t.request.Entity, credential: a.credentialUsed(), first: t.firstCall, began: a.began}
 	what := w.health.record(end, evidenceOf(o), known, w.permits.Probed)
-	t.ailing = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
-	did := tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}
-	v := unknown
+	t.lastFailed = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
+	did := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed}
+	v := faultUnknown
 	if needsVerdict(o, did, what) {
-		v = w.whose(ctx, hard, a, o, what)
-		if v == shared && what == nothing && evidenceOf(o) != ofSomeScope {
+		v = w.attribute(ctx, hard, a, o, what)
+		if v == sharedFault && what == noDiagnosis && evidenceOf(o) != scopeEvidence {
 			what = sourceOpen // or the endpoint's, which a confirming call has opened
 		}
-	} else if did.tryAgain(o) && what == nothing {
-		w.startConfirm(hard, question{entity: t.request.Entity, after: time.Now()})
+	} else if did.allowsRetryNow(o) && what == noDiagnosis {
+		w.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
 	}
 	d := decide(o, did, what, v)
-	if o.Class == source.AuthRefused && d.halt == goOn && a.refuse() {
+	if o.Class == source.AuthRefused && d.action == actionNone && a.recordRefusal() {
 		d = decision{} // another credential may see the entity
 	}
 	switch {
-	case d.counts && d.next == again:
+	case d.countsFailure && d.next == stepRetryNow:
 		t.failures++
-	case what.open() || d.halt != goOn: // none of it was the entity's
-		t.failures, t.doubted, t.first = 0, false, time.Time{}
+	case what.open() || d.action != actionNone: // none of it was the entity's
+		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
-	t.doubted = d.doubt
-	w.halt(a, o, d)
-	if d.halt == goOn && (d.next == write || o.Class == source.NotReady) {
-		w.flowed(a)
+	t.unconfirmed = d.needsConfirmation
+	w.applyAction(a, o, d)
+	if d.action == actionNone && (d.next == stepStore || o.Class == source.NotReady) {
+		w.recordSuccess(a)
 	}
-	w.tellOf(a, f, d, what)
+	w.logConditions(a, f, d, what)
 	return d
 }
 
-// whose returns whose the failure is.
-func (w *Worker) whose(ctx, hard context.Context, a *attempt, o source.Outcome, what diagnosis) verdict {
-	q := question{entity: a.t.request.Entity, after: time.Now()}
-	if evidenceOf(o) == ofSomeScope {
+// attribute returns whose the failure is.
+func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outcome, what diagnosis) verdict {
+	q := faultQuery{entity: a.t.request.Entity, after: time.Now()}
+	if evidenceOf(o) == scopeEvidence {
 		c, sent := o.Permit.(*call)
 		if what.open() || (sent && c.permit.Probes()) {
-			return shared // as is known
+			return sharedFault // as is known
 		}
-		q.credential, q.scope = a.credentialUsed(), scopeOf(o.Block, c)
-		w.health.refuse(q)
+		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
+		w.health.recordRefusal(q)
 	}
-	return w.judgeWhose(ctx, hard, q)
+	return w.awaitVerdict(ctx, hard, q)
 }
 
-// halt has calls pause as was decided.
-func (w *Worker) halt(a *attempt, o source.Outcome, d decision) {
-	switch d.halt {
-	case braked:
-		w.permits.Brake(d.first, a.began)
-	case probed:
-		w.permits.Probe(d.first, d.most, a.began)
-	case parted:
-		o.Permit.(*call).permit.Halt(d.block, d.first, d.most)
-	case goOn:
+// applyAction has calls pause as was decided.
+func (w *Worker) applyAction(a *attempt, o source.Outcome, d decision) {
+	switch d.action {
+	case actionBackOff:
+		w.permits.Brake(d.pause, a.began)
+	case actionOpenSource:
+		w.permits.Probe(d.pause, d.maxPause, a.began)
+	case actionOpenScope:
+		o.Permit.(*call).permit.Halt(d.block, d.pause, d.maxPause)
+	case actionNone:
 	}
 }
 
-// flowed tells that the attempt's calls were answered well.
-func (w *Worker) flowed(a *attempt) {
+// recordSuccess tells that the attempt's calls were answered well.
+func (w *Worker) recordSuccess(a *attempt) {
 	w.permits.Lift(a.began)
-	a.well()
-	w.health.accepted(a.scopes())
+	a.recordSuccess()
+	w.health.clearRefusals(a.scopeKeys())
 }
 
-// breakerOpened tells of a breaker that has opened.
-func (w *Worker) breakerOpened(d diagnosis, facet string, err error) {
+// announceOpen tells of a breaker that has opened.
+func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	switch d {
 	case sourceOpened:
-		w.permits.Probe(outageFirst, outageMost, time.Now())
-		w.trouble.Shout(w.log, troubleOutage, err)
+		w.permits.Probe(outagePause, outageMaxPause, time.Now())
+		w.conditions.Error(w.log, conditionOutage, err)
 	case endpointOpen:
-		w.trouble.Shout(w.log, troubleEndpoint(facet), err)
-	case nothing, recovered, sourceOpen:
+		w.conditions.Error(w.log, conditionEndpoint(facet), err)
+	case noDiagnosis, recovered, sourceOpen:
 	}
 }
 
 // The troubles that concern the whole source.
 const (
-	troublePause   = "calling the upstream, which asks for a pause"
-	troubleOutage  = "calling the upstream, which fails for all entities"
-	troubleRefused = "calling the upstream, which refuses the credential"
-	troubleReach   = "reaching the upstream"
+	conditionPause   = "calling the upstream, which asks for a pause"
+	conditionOutage  = "calling the upstream, which fails for all entities"
+	conditionRefused = "calling the upstream, which refuses the credential"
+	conditionReach   = "reaching the upstream"
 )
 
-func troubleEndpoint(facet string) string {
+func conditionEndpoint(facet string) string {
 	return "calling the endpoint of " + facet + ", which fails for all entities"
 }
 
-// tellOf logs what concerns the whole source, once as it begins and once as it is over.
-func (w *Worker) tellOf(a *attempt, f fetched, d decision, what diagnosis) {
+// logConditions logs what concerns the whole source, once as it begins and once as it is over.
+func (w *Worker) logConditions(a *attempt, f fetched, d decision, what diagnosis) {
 	o := f.outcome
 	switch {
-	case d.halt == parted && o.Class == source.AuthRefused:
-		w.trouble.Shout(w.log, o.Permit.(*call).troubleOf(d.block), o.Err)
-	case d.halt == parted:
-		w.trouble.Say(w.log, o.Permit.(*call).troubleOf(d.block), pauseOf(o))
-	case o.Class == source.AuthRefused && d.halt == probed:
-		w.trouble.Shout(w.log, troubleRefused, o.Err)
-	case d.halt == braked || o.Class == source.Maintenance:
-		w.trouble.Say(w.log, troublePause, pauseOf(o))
+	case d.action == actionOpenScope && o.Class == source.AuthRefused:
+		w.conditions.Error(w.log, o.Permit.(*call).condition(d.block), o.Err)
+	case d.action == actionOpenScope:
+		w.conditions.Warn(w.log, o.Permit.(*call).condition(d.block), pauseOf(o))
+	case o.Class == source.AuthRefused && d.action == actionOpenSource:
+		w.conditions.Error(w.log, conditionRefused, o.Err)
+	case d.action == actionBackOff || o.Class == source.Maintenance:
+		w.conditions.Warn(w.log, conditionPause, pauseOf(o))
 	case what == sourceOpened:
-		w.trouble.Shout(w.log, troubleOutage, o.Err)
+		w.conditions.Error(w.log, conditionOutage, o.Err)
 	case what == endpointOpen:
-		w.trouble.Shout(w.log, troubleEndpoint(a.t.request.Facet), o.Err)
+		w.conditions.Error(w.log, conditionEndpoint(a.t.request.Facet), o.Err)
 	case o.Class == source.Transient && f.calls == 0:
-		w.trouble.Say(w.log, troubleReach, o.Err)
-	case d.next == write && w.trouble.any():
-		over := []string{troublePause, troubleOutage, troubleRefused, troubleReach, troubleEndpoint(a.t.request.Facet)}
+		w.conditions.Warn(w.log, conditionReach, o.Err)
+	case d.next == stepStore && w.conditions.active():
+		over := []string{conditionPause, conditionOutage, conditionRefused, conditionReach, conditionEndpoint(a.t.request.Facet)}
 		for _, c := range a.calls {
-			over = append(over, c.troubleOf(source.BlockEndpoint), c.troubleOf(source.BlockResource), c.troubleOf(source.BlockCredential))
+			over = append(over, c.condition(source.BlockEndpoint), c.condition(source.BlockResource), c.condition(source.BlockCredential))
 		}
 		for _, doing := range over {
-			w.trouble.Over(w.log, doing)
+			w.conditions.Resolved(w.log, doing)
 		}
 	}
 }
@@ -297,8 +297,8 @@ func pauseOf(o source.Outcome) error {
 type fetched struct {
 	outcome source.Outcome
 	calls   int
-	content content // if the outcome has content
-	room    *room   // of w.bytes, to be given back
+	content content      // if the outcome has content
+	memory  *reservation // of w.bytes, to be given back
 }
 
 // fetch makes one attempt: room for the bodies, permits, calls, reading.
@@ -306,48 +306,48 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	var f fetched
 	var err error
-	if f.room, err = w.bytes.enter(ctx, t.client, min(w.sizes.expect(t.request.Facet), w.config.Bytes)); err != nil {
+	if f.memory, err = w.memory.reserve(ctx, t.client, min(w.bodySizes.estimate(t.request.Facet), w.config.MaxBodyBytes)); err != nil {
 		return fetched{}, err
 	}
-	a.room = f.room
+	a.memory = f.memory
 	answers, err := w.source.Fetch(ctx, t.plan, a)
 	if err != nil {
-		f.room.set(0)
+		f.memory.resize(0)
 		return fetched{}, err
 	}
 	f.calls = answers.Calls
 	t.calls += f.calls
-	f.room.set(int64(answers.Bytes()))
-	w.sizes.saw(t.request.Facet, int64(answers.Bytes()))
+	f.memory.resize(int64(answers.Bytes()))
+	w.bodySizes.record(t.request.Facet, int64(answers.Bytes()))
 
 	// From the compressed body to the compressed payload without a pause: nothing
 	// decompressed waits.
-	w.cpu <- struct{}{}
-	defer func() { <-w.cpu }()
+	w.parseSlots <- struct{}{}
+	defer func() { <-w.parseSlots }()
 	f.outcome = w.source.Read(answers, time.Now())
-	w.metrics.called(f.outcome.Class, a.took)
-	w.tellConcealed(ctx, f.outcome.Redacted, t)
+	w.metrics.callsEnded(f.outcome.Class, a.durations)
+	w.reportRedacted(ctx, f.outcome.Redacted, t)
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
 	if f.outcome.Class != source.OK {
-		f.room.set(0)
+		f.memory.resize(0)
 		return f, nil
 	}
-	f.content = w.contentOf(t, answers, f.outcome.Content)
-	f.room.set(int64(f.content.bytes))
+	f.content = w.newContent(t, answers, f.outcome.Content)
+	f.memory.resize(int64(f.content.bytes))
 	return f, nil
 }
 
-// tellConcealed counts the credentials that were found in content. The log has a source's
+// reportRedacted counts the credentials that were found in content. The log has a source's
 // first one as a warning: most upstreams that repeat the credential do so in every answer.
-func (w *Worker) tellConcealed(ctx context.Context, n int, t *task) {
+func (w *Worker) reportRedacted(ctx context.Context, n int, t *task) {
 	if n == 0 {
 		return
 	}
-	w.metrics.concealed.Add(float64(n))
+	w.metrics.redacted.Add(float64(n))
 	level := slog.LevelDebug
-	if w.concealed.CompareAndSwap(false, true) {
+	if w.redactionLogged.CompareAndSwap(false, true) {
 		level = slog.LevelWarn
 	}
 	w.log.Log(t.traced(ctx), level, "credential found in content and replaced by REDACTED; leave the member out with the facet's select",

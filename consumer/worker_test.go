@@ -397,7 +397,7 @@ func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
 	r.wishAll(keys, schemas.Low, schemas.Prefetch)
 	for range 3 {
 		before := r.db.wrote.Load()
-		stop := r.work(schemas.Low, func(c *consumer.Config) { c.InFlight = 8 })
+		stop := r.work(schemas.Low, func(c *consumer.Config) { c.MaxInFlight = 8 })
 		r.until("some writes", func() bool { return r.db.wrote.Load() >= before+50 })
 		stop()
 	}
@@ -482,8 +482,8 @@ func TestAWorkerWhoseDrainTakesTooLongSaysSo(t *testing.T) {
 	r := newRig(t)
 	r.db.down.Store(false)
 	config := consumer.DefaultConfig(schemas.High)
-	config.Drain = 10 * time.Millisecond
-	w, err := consumer.New(config, r.source, schemas.High, r.needs())
+	config.DrainTimeout = 10 * time.Millisecond
+	w, err := consumer.New(config, r.source, schemas.High, r.deps())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ type writer struct {
 }
 
 func newWriter(w *Worker) *writer {
-	return &writer{w: w, items: make(chan *item, w.config.Batch)}
+	return &writer{w: w, items: make(chan *item, w.config.MaxBatch)}
 }
 
 // submit hands an item in and waits for its result; 0 if hard ended first.
@@ -56,7 +56,7 @@ func (wr *writer) collect(first *item) []*item {
 	batch := []*item{first}
 	linger := time.NewTimer(wr.w.config.Linger)
 	defer linger.Stop()
-	for len(batch) < wr.w.config.Batch {
+	for len(batch) < wr.w.config.MaxBatch {
 		select {
 		case i, ok := <-wr.items:
 			if !ok {
@@ -82,10 +82,10 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	}
 	var results []store.Result
 	started := time.Now()
-	hard, span := w.startBatch(hard, batch)
+	hard, span := w.startBatchSpan(hard, batch)
 	defer span.End()
 	var rejected error
-	err := w.persistDB(hard, doingWrite, func(ctx context.Context) (err error) {
+	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
 		if errors.Is(err, store.ErrRejected) {
 			rejected, err = err, nil // trying again is no use
@@ -96,7 +96,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 		wr.isolate(hard, batch, rejected)
 		return
 	}
-	w.metrics.wrote(len(batch), time.Since(started), results)
+	w.metrics.batchWritten(len(batch), time.Since(started), results)
 	var ends []schemas.End
 	if err == nil {
 		follows := false
@@ -107,7 +107,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 			follows = follows || (results[n] == store.Changed && !i.write.Outbox.Empty())
 		}
 		if follows {
-			w.changes.Stored()
+			w.outbox.Notify()
 		}
 		err = w.settle(hard, ends)
 	}
@@ -119,8 +119,8 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 			i.written <- store.BaseMissing
 		default:
 			i.task.finish()
-			w.metrics.stored(results[n], i.task.request.RequestedAt)
-			i.task.ended(results[n].String())
+			w.metrics.requestStored(results[n], i.task.request.RequestedAt)
+			i.task.traceEnd(results[n].String())
 			i.written <- results[n]
 		}
 	}

@@ -28,9 +28,9 @@ func highWait(records int64, perSecond float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// yield has a LOW worker fetch nothing while HIGH is behind, but for what lowReserve keeps for
+// yieldLoop has a LOW worker fetch nothing while HIGH is behind, but for what lowReserve keeps for
 // LOW: that much passes in each process. A lag that can't be measured changes nothing.
-func (w *Worker) yield(ctx context.Context) {
+func (w *Worker) yieldLoop(ctx context.Context) {
 	tick, pass := time.NewTicker(yieldEvery), time.NewTicker(yieldEvery)
 	defer tick.Stop()
 	defer pass.Stop()

@@ -20,9 +20,9 @@ func (s source40) LowReserve() float64  { return s.reserve }
 // lowWorker starts a worker of LOW with these permits.
 func (r *rig) lowWorker(p consumer.Permits) {
 	r.Helper()
-	needs := r.needs()
-	needs.Permits = p
-	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), r.source, schemas.Low, needs)
+	deps := r.deps()
+	deps.Permits = p
+	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), r.source, schemas.Low, deps)
 	if err != nil {
 		r.Fatal(err)
 	}

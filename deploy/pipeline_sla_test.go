@@ -91,7 +91,7 @@ var circuits = row{"Circuit breaker status", []panel{
 	{
 		title: "Attempts that hold their records", unit: perMin, wide: 8,
 		about: "Failed attempts at the database, Redis or Kafka, by what was tried. Normal: 0. Anything: those records wait and are tried again, nothing is lost, and the lag grows until it ends.",
-		asks:  one(minutely("doing", `held_total{`+ofSource+`}`), "{{doing}}"),
+		asks:  one(minutely("operation", `dependency_failures_total{`+ofSource+`}`), "{{operation}}"),
 	},
 	{
 		title: "Calls to Redis for permits that fail", unit: share, wide: 12, share: true,

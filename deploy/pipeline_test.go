@@ -164,6 +164,6 @@ var deadLetters = row{"Dead letters", []panel{
 		title: "Retries", unit: perMin, wide: 8,
 		about: "Failures that were given a later try, and tries that were asked for when due. Normal: the second follows the first by some minutes. Scheduled but never asked for: the database can't be read for what is due, or no worker runs.",
 		asks: all(one(minutely("source", `settled_total{end="retrying", `+ofSource+`}`), "{{source}} scheduled"),
-			one(minutely("source", `retries_asked_total{`+ofSource+`}`), "{{source}} asked for")),
+			one(minutely("source", `retries_requested_total{`+ofSource+`}`), "{{source}} asked for")),
 	},
 }}

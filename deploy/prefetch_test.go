@@ -36,14 +36,14 @@ var prefetch = row{"Prefetch", []panel{
 	{
 		title: "What follows from changes", unit: perSec, wide: 8,
 		about: "Changes that were told on the change topic, refreshes of other facets that they triggered, and triggers that rested since their facet had just been refreshed. Normal: as changed in the requests by how they ended, for facets that are told or trigger; 0 where none is.",
-		asks: all(one(rate("source", `changes_told_total{`+ofSource+`}`), "{{source}} told"),
-			one(rate("source", `triggers_asked_total{`+ofSource+`}`), "{{source}} triggered"),
-			one(rate("source", `triggers_rested_total{`+ofSource+`}`), "{{source}} rested")),
+		asks: all(one(rate("source", `changes_published_total{`+ofSource+`}`), "{{source}} told"),
+			one(rate("source", `triggers_requested_total{`+ofSource+`}`), "{{source}} triggered"),
+			one(rate("source", `triggers_skipped_total{`+ofSource+`}`), "{{source}} rested")),
 	},
 	{
 		title: "Changes that wait", unit: seconds, wide: 8, lines: []line{warn(600)},
 		about: "How long ago the oldest change was fetched of which not all that follows has happened. Normal: some seconds. Above 10 minutes, the line: Kafka does not acknowledge, Redis refuses triggers, or the database lets nothing be claimed. Nothing is lost.",
-		asks:  one(highest("source", `changes_waiting_seconds{`+ofSource+`}`), "{{source}}"),
+		asks:  one(highest("source", `outbox_lag_seconds{`+ofSource+`}`), "{{source}}"),
 	},
 	{
 		title: "Reads told to the schedule, and snapshots deleted", unit: perMin, wide: 8,

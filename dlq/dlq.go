@@ -38,7 +38,7 @@ import (
 
 // Queue is what can be done with dead letters.
 type Queue struct {
-	Needs
+	Deps
 	metrics *metrics
 	slots   chan struct{} // for the jobs that are worked on here
 	// stopping is closed when Run is to end.
@@ -49,8 +49,8 @@ type Queue struct {
 const maxConcurrentJobs = 8
 
 // New returns what can be done with letters. Run works on jobs.
-func New(needs Needs) *Queue {
-	return &Queue{Needs: needs, metrics: newMetrics(needs.Sources, needs.Metrics), slots: make(chan struct{}, maxConcurrentJobs)}
+func New(deps Deps) *Queue {
+	return &Queue{Deps: deps, metrics: newMetrics(deps.Sources, deps.Metrics), slots: make(chan struct{}, maxConcurrentJobs)}
 }
 
 // Why a letter stays open.
@@ -196,7 +196,7 @@ func (l *Queue) StartJob(ctx context.Context, o JobSpec, actor string) (store.DL
 	if err := l.Store.CreateJob(ctx, j, auditEntry(j, "started", actor, now)); err != nil {
 		return store.DLQJob{}, err
 	}
-	l.Bell.Tell(ctx, now)
+	l.Notifier.WakeAt(ctx, now)
 	return j, nil
 }
 
@@ -221,7 +221,7 @@ func (l *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 	if err != nil {
 		return j, err
 	}
-	l.Bell.Tell(ctx, now)
+	l.Notifier.WakeAt(ctx, now)
 	return l.Store.Job(ctx, id)
 }
 

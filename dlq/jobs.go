@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -48,7 +48,7 @@ func (l *Queue) Run(ctx context.Context) error {
 	// What this process knows nothing of is for one that does, as while the configuration is
 	// being changed: here no letter of it could be replayed.
 	sources := slices.Sorted(maps.Keys(l.Sources))
-	return l.Bell.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
+	return l.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
 			select {
 			case l.slots <- struct{}{}:
@@ -66,7 +66,7 @@ func (l *Queue) Run(ctx context.Context) error {
 			working.Go(func() {
 				l.runJob(ctx, j)
 				<-l.slots
-				l.Bell.Wake(time.Now())
+				l.Notifier.WakeLocal(time.Now())
 			})
 		}
 	})
@@ -113,7 +113,7 @@ func (l *Queue) runJob(ctx context.Context, j store.DLQJob) {
 		if err != nil {
 			wait = retryInterval
 		}
-		if needsNoWorker(j) || ctx.Err() != nil || !due.Pause(ctx, wait) {
+		if needsNoWorker(j) || ctx.Err() != nil || !poll.Pause(ctx, wait) {
 			l.releaseLease(ctx, j, trouble != nil)
 			return
 		}
@@ -165,7 +165,7 @@ func (l *Queue) releaseLease(ctx context.Context, j store.DLQJob, troubled bool)
 		l.Log.Warn("a job on dead letters waits until its lease ends", "job", j.ID, "err", err)
 		return
 	}
-	l.Bell.Tell(ctx, at)
+	l.Notifier.WakeAt(ctx, at)
 }
 
 // reloadJob reads a job anew. After trouble the database alone knows how far it is: what was
@@ -216,7 +216,7 @@ func (l *Queue) runChunk(ctx context.Context, j store.DLQJob, troubled bool) (st
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
 	defer cancel()
 	defer context.AfterFunc(process, func() {
-		due.Pause(ctx, shutdownGrace)
+		poll.Pause(ctx, shutdownGrace)
 		cancel()
 	})()
 	if troubled {

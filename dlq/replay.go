@@ -166,7 +166,7 @@ func (l *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 	}
 	for _, h := range r.DeadLetter.Headers {
 		// A longer one is none, and could make the request too large for its topic for good.
-		if h.Key == schemas.TraceParent && len(h.Value) == observe.ParentSize {
+		if h.Key == schemas.TraceParent && len(h.Value) == observe.TraceParentSize {
 			a.TraceParent = string(h.Value)
 		}
 	}

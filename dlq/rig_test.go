@@ -18,7 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
@@ -225,8 +225,8 @@ func (w *rig) process() *process {
 	defer w.mu.Unlock()
 	w.started++
 	w.processes = append(w.processes, p)
-	p.Queue = New(Needs{
-		Store: fakeStore{w.db, p}, Topics: fakeTopics{p}, Door: p, Bell: fakeBell{p}, Sources: map[string]Source{theSource: fakeSource{}},
+	p.Queue = New(Deps{
+		Store: fakeStore{w.db, p}, Topics: fakeTopics{p}, Door: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
 		Process: fmt.Sprint("process-", w.started), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(),
 	})
@@ -351,7 +351,7 @@ func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterI
 	_, err := withFault(ctx, m.p, "read", func() (any, error) {
 		w := m.p.world
 		for _, id := range ids {
-			if !due.Pause(ctx, w.readDelay) {
+			if !poll.Pause(ctx, w.readDelay) {
 				return nil, ctx.Err()
 			}
 			w.mu.Lock()
@@ -440,10 +440,10 @@ func (p *process) Ask(ctx context.Context, all []ReplayRequest) []error {
 	return errs
 }
 
-// fakeBell rings at once.
-type fakeBell struct{ p *process }
+// fakeNotifier rings at once.
+type fakeNotifier struct{ p *process }
 
-func (b fakeBell) Run(ctx context.Context, latest time.Duration, work func(context.Context, time.Time) (time.Time, error)) error {
+func (b fakeNotifier) Run(ctx context.Context, latest time.Duration, work func(context.Context, time.Time) (time.Time, error)) error {
 	for {
 		next, err := work(ctx, time.Now())
 		wait := latest
@@ -461,18 +461,18 @@ func (b fakeBell) Run(ctx context.Context, latest time.Duration, work func(conte
 	}
 }
 
-func (b fakeBell) Tell(_ context.Context, at time.Time) {
+func (b fakeNotifier) WakeAt(_ context.Context, at time.Time) {
 	time.AfterFunc(time.Until(at), func() {
 		b.p.world.mu.Lock()
 		all := slices.Clone(b.p.world.processes)
 		b.p.world.mu.Unlock()
 		for _, p := range all {
-			fakeBell{p}.Wake(at)
+			fakeNotifier{p}.WakeLocal(at)
 		}
 	})
 }
 
-func (b fakeBell) Wake(time.Time) {
+func (b fakeNotifier) WakeLocal(time.Time) {
 	select {
 	case b.p.woken <- struct{}{}:
 	default:

@@ -146,7 +146,7 @@ func deadLetterTopicIsMissing(c *testSource) {
 			all, err := c.admin.ListTopics(c.T.Context(), topic)
 			return err == nil && !all.Has(topic)
 		})
-		held := func() float64 { return c.metric("held_total", "write dead letters") }
+		held := func() float64 { return c.metric("dependency_failures_total", "write dead letters") }
 		before := held()
 		record := &kgo.Record{Topic: schemas.RequestTopic(c.source, schemas.High), Key: []byte("poison"), Value: []byte(poison)}
 		c.must(c.kafka.ProduceSync(c.T.Context(), record).FirstErr())

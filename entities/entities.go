@@ -21,10 +21,10 @@ import (
 
 // Entities is the registrations of all sources. Its methods may be called
 // concurrently.
-type Entities struct{ Needs }
+type Entities struct{ Deps }
 
 // New returns them.
-func New(needs Needs) *Entities { return &Entities{needs} }
+func New(deps Deps) *Entities { return &Entities{deps} }
 
 // Handler returns the admin API, /admin/v1/entities and /admin/v1/snapshots and below.
 func (s *Entities) Handler() http.Handler {

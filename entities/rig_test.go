@@ -100,7 +100,7 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	r := &rig{T: t, db: db}
-	r.Entities = New(Needs{
+	r.Entities = New(Deps{
 		Store: failing{db, r}, Told: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Sources: map[string]Source{

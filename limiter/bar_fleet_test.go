@@ -30,7 +30,7 @@ type measured struct {
 // measure makes a limiter.
 func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	reg := prometheus.NewRegistry()
-	l, err := New(source, q.config, Needs{Redis: rdb, Process: servicetest.Name("process"), Log: slog.New(slog.DiscardHandler), Metrics: reg})
+	l, err := New(source, q.config, Deps{Redis: rdb, Process: servicetest.Name("process"), Log: slog.New(slog.DiscardHandler), Metrics: reg})
 	if err != nil {
 		panic(err) // the quota was checked
 	}

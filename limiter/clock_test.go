@@ -238,7 +238,7 @@ func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
 	}
 	config := second(500, 450, 100, 0)
 	config.Brake = 7 * time.Second
-	simulatedWith(t, r, config, Needs{}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, config, Deps{}, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.High)
 		elapse(30 * ms)
 		sent := time.Now()

@@ -13,9 +13,9 @@ import (
 
 func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
-	needs := quietly(Needs{Redis: rdb, Settings: &settingsDouble{}})
-	needs.Process = "a"
-	l, err := New("nexon", second(500, 450, 100, 0), needs)
+	deps := quietly(Deps{Redis: rdb, Settings: &settingsDouble{}})
+	deps.Process = "a"
+	l, err := New("nexon", second(500, 450, 100, 0), deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (l *Limiter) follow(ctx context.Context) {
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
 	now := time.Now()
-	f := following{l: l, config: l.needs.config, revision: -1, said: map[string]bool{}, wrote: now, looked: now, reported: now}
+	f := following{l: l, config: l.deps.config, revision: -1, said: map[string]bool{}, wrote: now, looked: now, reported: now}
 	f.settings(ctx)
 	for {
 		select {
@@ -84,17 +84,17 @@ func (f *following) trouble(doing string, err error) {
 // quota as it was; a stop in it is obeyed all the same.
 func (f *following) settings(ctx context.Context) {
 	l := f.l
-	if l.needs.Settings == nil {
+	if l.deps.Settings == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
-	o, revision, err := l.needs.Settings.Quota(ctx, l.source)
+	o, revision, err := l.deps.Settings.Quota(ctx, l.source)
 	f.trouble("reading the settings", err)
 	if err != nil || revision == f.revision {
 		return
 	}
-	config, err := l.needs.config.With(o)
+	config, err := l.deps.config.With(o)
 	if err == nil {
 		_, err = NewQuota(config)
 	}
@@ -146,11 +146,11 @@ func (f *following) count(ctx context.Context) {
 		return
 	}
 	var c Count
-	if l.needs.Usage != nil {
+	if l.deps.Usage != nil {
 		ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 		defer cancel()
 		var err error
-		c, err = l.needs.Usage.Used(ctx, l.source, quota.day.policy.Name)
+		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
 		f.trouble("reading what the day has used", err)
 		if err != nil {
 			return // asked again with the next refusal
@@ -173,13 +173,13 @@ func (f *following) write(ctx context.Context) {
 	l.mu.Lock()
 	quota, c := l.quota, l.counted
 	l.mu.Unlock()
-	if quota.day == nil || l.needs.Usage == nil || c == f.written || c.At.IsZero() {
+	if quota.day == nil || l.deps.Usage == nil || c == f.written || c.At.IsZero() {
 		f.wrote = time.Now()
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
-	err := l.needs.Usage.SetUsed(ctx, l.source, quota.day.policy.Name, c)
+	err := l.deps.Usage.SetUsed(ctx, l.source, quota.day.policy.Name, c)
 	f.trouble("writing down what the day has used", err)
 	now := time.Now()
 	if err == nil {
@@ -233,7 +233,7 @@ func (f *following) report(now time.Time) {
 func (f *following) watchJitter() {
 	measured, known := f.l.jitter.measure()
 	f.l.metrics.jitter.Set(measured.Seconds())
-	configured := f.l.needs.config.Jitter
+	configured := f.l.deps.config.Jitter
 	f.l.metrics.allowed.Set(configured.Seconds())
 	spread := time.Duration(0)
 	if known && measured > configured {

@@ -66,7 +66,7 @@ func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
 	r := &redisDouble{answer: plenty}
 	s := &settingsDouble{err: errors.New("the database is away")}
-	simulatedWith(t, r, withDay(), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 		high, low := ask(t, l, schemas.High), ask(t, l, schemas.Low)
 		l.Brake(time.Second, time.Now())
 		elapse(10 * time.Second)
@@ -92,7 +92,7 @@ func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
 	for _, takes := range []time.Duration{0, 900 * ms} {
 		r := &redisDouble{answer: plenty}
 		s := &settingsDouble{takes: takes}
-		simulatedWith(t, r, second(500, 450, 100, 0), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
+		simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 			revision := int64(0)
 			for step := range 15 { // at any moment between two readings
 				elapse(time.Duration(step) * 130 * ms)
@@ -104,7 +104,7 @@ func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
 				if got, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64); err != nil || got != revision {
 					t.Fatalf("two seconds after revision %d Redis was asked by %q", revision, text)
 				}
-				config, err := l.needs.config.With(target(400 + step))
+				config, err := l.deps.config.With(target(400 + step))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -124,8 +124,8 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 	r := &redisDouble{answer: plenty}
 	s := &settingsDouble{}
 	var log bytes.Buffer
-	needs := Needs{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	simulatedWith(t, r, second(500, 450, 100, 0), needs, func(t *testing.T, l *Limiter) {
+	deps := Deps{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	simulatedWith(t, r, second(500, 450, 100, 0), deps, func(t *testing.T, l *Limiter) {
 		s.set(target(400))
 		elapse(2 * time.Second)
 		mustAcquire(t, l, schemas.Low)
@@ -172,7 +172,7 @@ func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
 		return g, nil
 	}
 	r.answer = ahead
-	simulatedWith(t, r, withDay(), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 		s.set(Override{Stopped: true}) // read at 1 s
 		elapse(950 * ms)
 		var got []chan *Permit
@@ -212,7 +212,7 @@ func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
 		return grant{low: make([]time.Duration, d.low), now: r.now()}, nil
 	}
 	s := &settingsDouble{}
-	simulatedWith(t, r, withDay(), Needs{Settings: s}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 		s.set(Override{Stopped: true}) // read at 1 s
 		elapse(990 * ms)
 		got := ask(t, l, schemas.Low) // answered at 1.01 s
@@ -230,8 +230,8 @@ func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
 	away := errors.New("the database is away")
 	s, u := &settingsDouble{}, &usageDouble{}
 	var log bytes.Buffer
-	needs := Needs{Settings: s, Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	simulatedWith(t, r, withDay(), needs, func(t *testing.T, l *Limiter) {
+	deps := Deps{Settings: s, Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	simulatedWith(t, r, withDay(), deps, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.Low)
 		s.fail(away)
 		u.fail(away)

@@ -82,7 +82,7 @@ func TestWhileNeitherRedisNorTheCountIsToBeHadNothingSpins(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{}
-	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
 		running.Store(l)
 		mustAcquire(t, l, schemas.Low)
 		u.fail(errors.New("the database is away"))
@@ -99,7 +99,7 @@ func TestACallThatAskedForNothingTellsNothingOfADayThatIsNotCounted(t *testing.T
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{err: errors.New("the database is away")}
-	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
 		l.Brake(time.Second, time.Now())
 		u.fail(nil)
 		elapse(10 * time.Second)
@@ -139,7 +139,7 @@ func (s slowView) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func TestNoPermitLapsesBecauseTheLiveViewIsSlow(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	rdb.AddHook(slowView{2 * permitLife})
-	l, err := New("nexon", second(500, 450, 100, 0), quietly(Needs{Redis: rdb}))
+	l, err := New("nexon", second(500, 450, 100, 0), quietly(Deps{Redis: rdb}))
 	if err != nil {
 		t.Fatal(err)
 	}

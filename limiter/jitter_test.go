@@ -45,7 +45,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			r, s := &redisDouble{answer: plenty}, &settingsDouble{}
-			simulatedWith(t, r, second(500, 450, 100, 0), Needs{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
+			simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
 				quota := func() Quota {
 					l.mu.Lock()
 					defer l.mu.Unlock()

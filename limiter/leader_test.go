@@ -26,7 +26,7 @@ func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
 			}
 			return g, nil
 		}
-		l, err := newLimiter("nexon", second(500, 450, 100, 0), r.ask, quietly(Needs{}))
+		l, err := newLimiter("nexon", second(500, 450, 100, 0), r.ask, quietly(Deps{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func (s *stock) count(at int64) {
 func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 	s := newStock()
 	s.roundup = 100 * time.Microsecond
-	l, err := newLimiter("nexon", withDay(), s.ask, quietly(Needs{}))
+	l, err := newLimiter("nexon", withDay(), s.ask, quietly(Deps{}))
 	if err != nil {
 		t.Fatal(err)
 	}

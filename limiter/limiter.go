@@ -26,7 +26,7 @@ type Limiter struct {
 	name    string // the process', in one word; not that of its life before
 	ask     asker
 	rdb     redis.UniversalClient // for the live view; nil in tests without Redis
-	needs   wants
+	deps    wants
 	log     *slog.Logger
 	metrics *metrics
 	jitter  *jitter
@@ -72,8 +72,8 @@ type Limiter struct {
 	counted  Count    // of the day, as Redis counted last
 }
 
-// Needs is what a Limiter is given.
-type Needs struct {
+// Deps is what a Limiter is given.
+type Deps struct {
 	// Redis must obey context deadlines (redis.Options.ContextTimeoutEnabled).
 	Redis redis.UniversalClient
 	// Settings may be nil: the quota is as configured.
@@ -88,24 +88,24 @@ type Needs struct {
 
 // wants is what the limiter was given and told.
 type wants struct {
-	Needs
+	Deps
 	config Config
 }
 
 // New returns the limiter of a source, or an error that says what is wrong with
 // its quota.
-func New(source string, config Config, needs Needs) (*Limiter, error) {
-	return newLimiter(source, config, script(source, needs.Redis), needs)
+func New(source string, config Config, deps Deps) (*Limiter, error) {
+	return newLimiter(source, config, script(source, deps.Redis), deps)
 }
 
-func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter, error) {
+func newLimiter(source string, config Config, ask asker, deps Deps) (*Limiter, error) {
 	quota, err := NewQuota(config)
 	if err != nil {
 		return nil, err
 	}
 	l := &Limiter{
-		source: source, process: needs.Process, name: nameOf(needs.Process), ask: ask, rdb: needs.Redis, needs: wants{needs, config},
-		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics), jitter: &jitter{},
+		source: source, process: deps.Process, name: nameOf(deps.Process), ask: ask, rdb: deps.Redis, deps: wants{deps, config},
+		log: deps.Log.With("source", source), metrics: newMetrics(source, deps.Metrics), jitter: &jitter{},
 		kick: make(chan struct{}, 1), count: make(chan struct{}, 1),
 		high: queue{lane: schemas.High}, low: queue{lane: schemas.Low},
 		classes: map[string]*queue{}, resources: map[string]string{}, halted: map[string]bool{}, states: map[string]bucketShown{},
@@ -116,7 +116,7 @@ func newLimiter(source string, config Config, ask asker, needs Needs) (*Limiter,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.put(quota, 0, false)
-	l.unset = needs.Settings != nil
+	l.unset = deps.Settings != nil
 	return l, nil
 }
 

@@ -62,7 +62,7 @@ func (r *redisDouble) told() (words string) {
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
 // quietly completes what a limiter needs.
-func quietly(n Needs) Needs {
+func quietly(n Deps) Deps {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)
 	}
@@ -88,14 +88,14 @@ func plenty(_ int, d demand) (grant, error) {
 // the double.
 func simulated(t *testing.T, r *redisDouble, test func(t *testing.T, l *Limiter)) {
 	t.Helper()
-	simulatedWith(t, r, second(500, 450, 100, 0), Needs{}, test)
+	simulatedWith(t, r, second(500, 450, 100, 0), Deps{}, test)
 }
 
-func simulatedWith(t *testing.T, r *redisDouble, config Config, needs Needs, test func(t *testing.T, l *Limiter)) {
+func simulatedWith(t *testing.T, r *redisDouble, config Config, deps Deps, test func(t *testing.T, l *Limiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r.start = time.Now()
-		l, err := newLimiter("nexon", config, r.ask, quietly(needs))
+		l, err := newLimiter("nexon", config, r.ask, quietly(deps))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -201,7 +201,7 @@ func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), tes
 				redis.Unlock()
 				pass(time.Duration(1+i) * 300 * time.Microsecond)
 				return g, err
-			}, quietly(Needs{}))
+			}, quietly(Deps{}))
 			if err != nil {
 				t.Fatal(err)
 			}

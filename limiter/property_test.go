@@ -369,11 +369,11 @@ func (w *world) begin() {
 	}
 	w.begun++
 	p := &process{world: w, name: w.begun, rng: w.stream(), book: w.stream()}
-	needs := quietly(Needs{Settings: p})
+	deps := quietly(Deps{Settings: p})
 	if w.usage {
-		needs.Usage = p
+		deps.Usage = p
 	}
-	l, err := newLimiter(w.source, w.trial.config, p.ask, needs)
+	l, err := newLimiter(w.source, w.trial.config, p.ask, deps)
 	if err != nil {
 		w.wrong("%v", err)
 		return

@@ -31,7 +31,7 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	r := &backRig{T: t, redis: m, run: script("s", patiently(t, m.Addr()))}
 	config := scopedConfig(p)
 	var err error
-	if r.limiter, err = newLimiter("s", config, r.run, quietly(Needs{})); err != nil {
+	if r.limiter, err = newLimiter("s", config, r.run, quietly(Deps{})); err != nil {
 		t.Fatal(err)
 	}
 	r.line = r.limiter.line(schemas.High, Call{Endpoint: "f/d", Key: "k"})

@@ -37,9 +37,9 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var running, calling sync.WaitGroup
 		for i := range 2 {
-			needs := quietly(Needs{Redis: rdb})
-			needs.Process = fmt.Sprint(i)
-			l, err := New(source, config, needs)
+			deps := quietly(Deps{Redis: rdb})
+			deps.Process = fmt.Sprint(i)
+			l, err := New(source, config, deps)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +104,7 @@ func BenchmarkScopes(b *testing.B) {
 				Policy{Name: "places", Limit: 100000, Window: InFlight},
 			)
 			config.Lease = time.Minute
-			l, err := New("bench", config, quietly(Needs{Redis: rdb}))
+			l, err := New("bench", config, quietly(Deps{Redis: rdb}))
 			if err != nil {
 				b.Fatal(err)
 			}

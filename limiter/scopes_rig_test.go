@@ -96,8 +96,8 @@ func (m *member) end() {
 func (f *callers) begin() *member {
 	m := &member{}
 	m.ctx, m.stop = context.WithCancel(f.Context())
-	needs := quietly(Needs{})
-	needs.Process = fmt.Sprintf("m%d", len(f.members))
+	deps := quietly(Deps{})
+	deps.Process = fmt.Sprintf("m%d", len(f.members))
 	l, err := newLimiter("s", f.config, func(_ context.Context, d demand) (g grant, err error) {
 		pass(f.span(200*time.Microsecond, time.Millisecond))
 		f.mu.Lock()
@@ -128,7 +128,7 @@ func (f *callers) begin() *member {
 			return grant{}, errors.New("Redis' answer was lost")
 		}
 		return g, err
-	}, needs)
+	}, deps)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 		defer stop()
 		var wg sync.WaitGroup
 		for range 3 {
-			l, err := New(source, second(500, 450, 100, 0), quietly(Needs{Redis: rdb}))
+			l, err := New(source, second(500, 450, 100, 0), quietly(Deps{Redis: rdb}))
 			if err != nil {
 				t.Fatal(err)
 			}

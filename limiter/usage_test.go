@@ -88,7 +88,7 @@ func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
 	end := time.UnixMicro(r0()).Add(5 * time.Hour)
 	at := time.UnixMicro(r0()).Add(-time.Minute)
 	u := &usageDouble{kept: Count{DayEnd: end, Calls: 12_345, At: at}, err: errors.New("the database is away")}
-	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
 		got := ask(t, l, schemas.Low)
 		elapse(10 * time.Second)
 		if len(got) > 0 || u.reads == 0 || strings.Contains(r.told(), "used") {
@@ -111,7 +111,7 @@ func TestWithoutACountADayBeginsAtNothing(t *testing.T) {
 	for _, usage := range []Usage{nil, &usageDouble{}} {
 		r := &redisDouble{}
 		r.answer = counting(r)
-		simulatedWith(t, r, withDay(), Needs{Usage: usage}, func(t *testing.T, l *Limiter) {
+		simulatedWith(t, r, withDay(), Deps{Usage: usage}, func(t *testing.T, l *Limiter) {
 			mustAcquire(t, l, schemas.High)
 			if told := r.told(); !strings.Contains(told, "used 0 0 0 0;") {
 				t.Errorf("told %q", told)
@@ -125,7 +125,7 @@ func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
 	r.answer = counting(r)
 	u := &usageDouble{}
 	var last time.Time
-	simulatedWith(t, r, withDay(), Needs{Usage: u}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
 		for range 30 {
 			mustAcquire(t, l, schemas.Low)
 			elapse(time.Second)
@@ -158,7 +158,7 @@ func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T)
 	r.answer = counting(r)
 	u := &usageDouble{}
 	var log bytes.Buffer
-	simulatedWith(t, r, withDay(), Needs{Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
+	simulatedWith(t, r, withDay(), Deps{Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.Low)
 		elapse(10 * time.Second)
 		u.fail(errors.New("the disk is full"))

@@ -200,9 +200,9 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 		}
 		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
 		reg := prometheus.NewRegistry()
-		needs := quietly(Needs{Redis: rdb, Settings: &settingsDouble{}})
-		needs.Metrics, needs.Process = reg, "a"
-		l, err := New(s.source, config, needs)
+		deps := quietly(Deps{Redis: rdb, Settings: &settingsDouble{}})
+		deps.Metrics, deps.Process = reg, "a"
+		l, err := New(s.source, config, deps)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +310,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 
 func TestWhoMayNotAskSaysWhy(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
-	l, err := New("nexon", withDay(), quietly(Needs{Redis: rdb}))
+	l, err := New("nexon", withDay(), quietly(Deps{Redis: rdb}))
 	if err != nil {
 		t.Fatal(err)
 	}

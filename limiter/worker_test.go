@@ -38,7 +38,7 @@ var contract = limiter.Config{Jitter: 10 * time.Millisecond, Policies: []limiter
 
 // newLimiter is the one place here that makes a limiter.
 func newLimiter(source string, rdb redis.UniversalClient, reg prometheus.Registerer) (*limiter.Limiter, error) {
-	return limiter.New(source, contract, limiter.Needs{
+	return limiter.New(source, contract, limiter.Deps{
 		Redis: rdb, Process: strconv.Itoa(os.Getpid()), Log: slog.New(slog.DiscardHandler), Metrics: reg,
 	})
 }

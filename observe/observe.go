@@ -42,9 +42,9 @@ func NewTracer(p trace.TracerProvider) Tracer {
 // NoSpan is the span of what is not traced: it does nothing.
 var NoSpan trace.Span = noop.Span{}
 
-// On reports whether spans are made at all. Where the options of Start cost
+// Enabled reports whether spans are made at all. Where the options of Start cost
 // something, it is asked first.
-func (t Tracer) On() bool { return t.tracer != nil }
+func (t Tracer) Enabled() bool { return t.tracer != nil }
 
 // Start begins a span below that of ctx.
 func (t Tracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
@@ -58,68 +58,68 @@ func (t Tracer) Start(ctx context.Context, name string, options ...trace.SpanSta
 // its context and on in its headers where it is produced; from there on, in its
 // context, where it is received.
 func (t Tracer) Kafka() []kgo.Opt {
-	if !t.On() {
+	if !t.Enabled() {
 		return nil
 	}
 	return []kgo.Opt{kgo.WithHooks(kotel.NewTracer(kotel.TracerProvider(t.provider), kotel.TracerPropagator(propagator)))}
 }
 
-// ParentSize is the length of a W3C trace parent of version 00. What is longer would
+// TraceParentSize is the length of a W3C trace parent of version 00. What is longer would
 // be written to Kafka and the database with each request of a batch.
-const ParentSize = 55
+const TraceParentSize = 55
 
 // propagator reads and writes trace parents (W3C trace context).
 var propagator propagation.TraceContext
 
-// header is the only field that propagator is let read and write: the trace state
+// traceParentCarrier is the only field that propagator is let read and write: the trace state
 // that others put beside it is not carried along.
-type header struct{ parent string }
+type traceParentCarrier struct{ parent string }
 
-func (h *header) Get(key string) string {
+func (h *traceParentCarrier) Get(key string) string {
 	if key == "traceparent" {
 		return h.parent
 	}
 	return ""
 }
 
-func (h *header) Set(key, value string) {
+func (h *traceParentCarrier) Set(key, value string) {
 	if key == "traceparent" {
 		h.parent = value
 	}
 }
 
-func (h *header) Keys() []string { return []string{"traceparent"} }
+func (h *traceParentCarrier) Keys() []string { return []string{"traceparent"} }
 
-// WithParent returns ctx in the trace of a trace parent; ctx itself, if that is
+// WithTraceParent returns ctx in the trace of a trace parent; ctx itself, if that is
 // empty or none.
-func WithParent(ctx context.Context, parent string) context.Context {
-	if len(parent) != ParentSize {
+func WithTraceParent(ctx context.Context, parent string) context.Context {
+	if len(parent) != TraceParentSize {
 		return ctx
 	}
-	return propagator.Extract(ctx, &header{parent})
+	return propagator.Extract(ctx, &traceParentCarrier{parent})
 }
 
-// Parent returns the trace parent for what follows from the span of ctx; empty if
+// TraceParent returns the trace parent for what follows from the span of ctx; empty if
 // there is none.
-func Parent(ctx context.Context) string {
-	var h header
+func TraceParent(ctx context.Context) string {
+	var h traceParentCarrier
 	propagator.Inject(ctx, &h)
 	return h.parent
 }
 
-// Link returns the options of a span that begins a trace of its own, and leads back
+// LinkTo returns the options of a span that begins a trace of its own, and leads back
 // to the one of a trace parent: for what follows much later, as a retry does.
-func Link(parent string) []trace.SpanStartOption {
+func LinkTo(parent string) []trace.SpanStartOption {
 	options := []trace.SpanStartOption{trace.WithNewRoot()}
-	if s := trace.SpanContextFromContext(WithParent(context.Background(), parent)); s.IsValid() {
+	if s := trace.SpanContextFromContext(WithTraceParent(context.Background(), parent)); s.IsValid() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: s}))
 	}
 	return options
 }
 
-// LogTraces returns a handler that adds to each record the ids of the trace and span
+// TraceHandler returns a handler that adds to each record the ids of the trace and span
 // in its context, if there is one.
-func LogTraces(h slog.Handler) slog.Handler { return traces{h} }
+func TraceHandler(h slog.Handler) slog.Handler { return traces{h} }
 
 type traces struct{ slog.Handler }
 

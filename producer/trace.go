@@ -24,7 +24,7 @@ type follows []asked
 // What is asked again much later, a retry or a replay, begins a trace of its own that
 // links back: a trace of days is none that anybody can look at.
 func (p *Producer) follow(wishes []Wish) follows {
-	if !p.tracer.On() {
+	if !p.tracer.Enabled() {
 		return nil
 	}
 	spans := make(follows, len(wishes))
@@ -35,9 +35,9 @@ func (p *Producer) follow(wishes []Wish) follows {
 			attribute.String("freshet.reason", string(w.Reason)), attribute.String("freshet.correlation_id", w.CorrelationID),
 		)}
 		if w.Reason == schemas.Retry || w.Reason == schemas.Replay {
-			options = append(options, observe.Link(w.TraceParent)...)
+			options = append(options, observe.LinkTo(w.TraceParent)...)
 		} else {
-			under = observe.WithParent(under, w.TraceParent)
+			under = observe.WithTraceParent(under, w.TraceParent)
 		}
 		own, span := p.tracer.Start(under, "ask for a refresh", options...)
 		spans[i] = asked{own, span}

@@ -34,7 +34,7 @@ func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Cl
 			}
 		}
 		s.limitTrace(c.Request(), who)
-		if s.tracer.On() {
+		if s.tracer.Enabled() {
 			s.follow(c)
 		}
 		return handle(c, who)
@@ -109,7 +109,7 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 			path += "?wait"
 		}
 		s.metrics.answered(path, r.Method, c.Response().Status, time.Since(started))
-		if s.tracer.On() {
+		if s.tracer.Enabled() {
 			s.endSpan(c)
 		}
 		if begun {

@@ -229,7 +229,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	if r.store == nil {
 		r.store = r
 	}
-	r.server, err = New(r.config, Needs{
+	r.server, err = New(r.config, Deps{
 		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})

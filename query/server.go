@@ -65,21 +65,21 @@ type Server struct {
 }
 
 // New returns the service.
-func New(config Config, needs Needs) (*Server, error) {
-	m := newMetrics(needs.Metrics)
-	t := newTallies(needs.Reads, m, needs.Log)
-	for name := range needs.Sources {
+func New(config Config, deps Deps) (*Server, error) {
+	m := newMetrics(deps.Metrics)
+	t := newTallies(deps.Reads, m, deps.Log)
+	for name := range deps.Sources {
 		m.told.WithLabelValues(name)
 	}
 	s := &Server{
-		responses: newResponseBudget(config.ResponseMemory, needs.Metrics), tallies: t, bell: newBell(),
-		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
-		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace, traces: newTraceBudget(),
+		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), tallies: t, bell: newBell(),
+		sources: deps.Sources, requests: deps.Requests, settles: deps.Settles, waits: deps.Waits,
+		guard: deps.Guard, meters: deps.Meters, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
 		echo: echo.New(), waiting: make(chan struct{}, maxInsisting), stopping: make(chan struct{}),
 	}
-	s.enqueuer = &enqueuer{requester: needs.Requests, log: needs.Log}
-	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, needs.Meters, t, needs.Log)
-	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	s.enqueuer = &enqueuer{requester: deps.Requests, log: deps.Log}
+	s.memory = newMemory(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.Meters, t, deps.Log)
+	deps.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
 	}, func() float64 { return float64(s.waiters.Load()) }))
 	address, err := addressOf(config.Proxies)
@@ -102,7 +102,7 @@ func New(config Config, needs Needs) (*Server, error) {
 	e.POST("/v1/:source/:facet/refresh", s.guarded(access.Refresh, s.refreshMany))
 	e.POST(entity+"/refresh", s.guarded(access.Refresh, s.refresh))
 	s.document(read)
-	ops := echo.WrapHandler(needs.Ops)
+	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)
 	e.Match(read, "/readyz", ops)
 	// Which dependency fails for which reason, and how much is read, is not for everybody.
@@ -117,12 +117,12 @@ func New(config Config, needs Needs) (*Server, error) {
 	e.Any("/admin/v1/*", s.guarded(access.Admin, func(c echo.Context, who access.Client) error {
 		correlationOf(c)
 		r := c.Request()
-		needs.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
+		deps.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
 		return nil
 	}))
-	if needs.Console != nil {
-		e.Any("/console", s.console(needs.Console))
-		e.Any("/console/*", s.console(needs.Console))
+	if deps.Console != nil {
+		e.Any("/console", s.console(deps.Console))
+		e.Any("/console/*", s.console(deps.Console))
 	}
 	return s, nil
 }

@@ -51,10 +51,10 @@ func (s *Server) limitTrace(r *http.Request, who access.Client) {
 	if parent == "" || who.May(access.Inspect) {
 		return
 	}
-	if !trace.SpanContextFromContext(observe.WithParent(context.Background(), parent)).IsSampled() || s.traces.take() {
+	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.take() {
 		return
 	}
-	r.Header.Set(schemas.TraceParent, parent[:observe.ParentSize-2]+"00")
+	r.Header.Set(schemas.TraceParent, parent[:observe.TraceParentSize-2]+"00")
 }
 
 // follow begins a request's span, in the trace of its client if it has one. It is
@@ -62,7 +62,7 @@ func (s *Server) limitTrace(r *http.Request, who access.Client) {
 func (s *Server) follow(c echo.Context) {
 	r := c.Request()
 	method, route := knownMethod(r.Method), c.Path()
-	ctx, span := s.tracer.Start(observe.WithParent(r.Context(), r.Header.Get(schemas.TraceParent)), method+" "+route,
+	ctx, span := s.tracer.Start(observe.WithTraceParent(r.Context(), r.Header.Get(schemas.TraceParent)), method+" "+route,
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route)))
 	c.Set(spanKey, span)
 	c.SetRequest(r.WithContext(ctx))
@@ -94,7 +94,7 @@ func (s *Server) endSpan(c echo.Context) {
 // about writes into a request's span which entity it is about, once that is known to
 // be one.
 func (s *Server) about(c echo.Context, e schemas.Entity) {
-	if s.tracer.On() {
+	if s.tracer.Enabled() {
 		trace.SpanFromContext(c.Request().Context()).SetAttributes(attribute.String("freshet.entity", e.String()))
 	}
 }
@@ -103,9 +103,9 @@ func (s *Server) about(c echo.Context, e schemas.Entity) {
 // nothing is traced here the client's own trace parent is passed on.
 func (s *Server) traced(c echo.Context, w Wish) Wish {
 	w.CorrelationID = correlationOf(c)
-	if s.tracer.On() {
-		w.TraceParent = observe.Parent(c.Request().Context())
-	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.ParentSize && printable(parent) {
+	if s.tracer.Enabled() {
+		w.TraceParent = observe.TraceParent(c.Request().Context())
+	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && printable(parent) {
 		w.TraceParent = parent
 	}
 	return w

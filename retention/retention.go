@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/source"
 )
 
@@ -96,7 +96,7 @@ func New(source, facet string, keep Periods, st Store, log *slog.Logger, reg pro
 // Run walks until ctx ends.
 func (w *Walk) Run(ctx context.Context) error {
 	failed, sum := false, 0
-	for wait := stepInterval; due.Pause(ctx, wait); {
+	for wait := stepInterval; poll.Pause(ctx, wait); {
 		n, done, err := w.step(ctx, time.Now())
 		switch {
 		case err != nil:

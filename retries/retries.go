@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -41,18 +41,18 @@ const (
 	// lease is how long a claimed retry has to lead to a snapshot or to another
 	// failure before it is asked for again.
 	lease = 10 * time.Minute
-	// claimMost is claimed at once.
-	claimMost = 256
+	// maxClaim is claimed at once.
+	maxClaim = 256
 )
 
 // Retries asks for the due retries of one source.
 type Retries struct {
-	source string
-	store  Store
-	door   Door
-	loop   *due.Loop
-	log    *slog.Logger
-	asked  prometheus.Counter
+	source    string
+	store     Store
+	door      Door
+	poller    *poll.Poller
+	log       *slog.Logger
+	requested prometheus.Counter
 }
 
 // New returns the retries of a source; Run asks for them.
@@ -60,46 +60,46 @@ func New(source string, st Store, door Door, rdb redis.UniversalClient, log *slo
 	log = log.With("source", source)
 	r := &Retries{
 		source: source, store: st, door: door, log: log,
-		loop: due.New("retries:"+source, rdb, log, due.Words{
-			Waits: "scheduled retries wait until the database answers", GoesOn: "scheduled retries go on",
+		poller: poll.New("retries:"+source, rdb, log, poll.Messages{
+			Failing: "scheduled retries wait until the database answers", Recovered: "scheduled retries go on",
 		}),
-		asked: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "retries_asked_total", Help: "Scheduled retries that were asked for when due.",
+		requested: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "retries_requested_total", Help: "Scheduled retries that were asked for when due.",
 			ConstLabels: prometheus.Labels{"source": source},
 		}),
 	}
-	reg.MustRegister(r.asked)
+	reg.MustRegister(r.requested)
 	return r
 }
 
-// Scheduled tells all instances that a retry is due then. One that misses it finds it
+// WakeAt tells all instances that a retry is due then. One that misses it finds it
 // after a lease at the latest.
-func (r *Retries) Scheduled(ctx context.Context, at time.Time) { r.loop.Tell(ctx, at) }
+func (r *Retries) WakeAt(ctx context.Context, at time.Time) { r.poller.WakeAt(ctx, at) }
 
 // Run asks for retries as they come due, until ctx ends. Whatever was not heard of is
 // found at the latest when a claim would end.
-func (r *Retries) Run(ctx context.Context) error { return r.loop.Run(ctx, lease, r.once) }
+func (r *Retries) Run(ctx context.Context) error { return r.poller.Run(ctx, lease, r.enqueueDue) }
 
-// once asks for what is due, and returns when the next retry will be.
-func (r *Retries) once(ctx context.Context, _ time.Time) (next time.Time, err error) {
+// enqueueDue asks for what is due, and returns when the next retry will be.
+func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, err error) {
 	for {
-		all, err := r.store.ClaimRetries(ctx, r.source, time.Now(), lease, claimMost)
+		all, err := r.store.ClaimRetries(ctx, r.source, time.Now(), lease, maxClaim)
 		if err != nil {
 			return time.Time{}, err
 		}
-		r.ask(ctx, all)
-		if len(all) < claimMost {
+		r.enqueue(ctx, all)
+		if len(all) < maxClaim {
 			return r.store.NextRetryTime(ctx, r.source)
 		}
 	}
 }
 
-// ask asks until all are asked for, or the claim has run out: then they come round.
-func (r *Retries) ask(ctx context.Context, all []store.Status) {
+// enqueue asks until all are asked for, or the claim has run out: then they come round.
+func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
-	left := due.UntilAsked(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {
+	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {
 		left := r.door.Ask(ctx, some)
-		r.asked.Add(float64(len(some) - len(left)))
+		r.requested.Add(float64(len(some) - len(left)))
 		return left
 	})
 	if len(left) > 0 && ctx.Err() == nil {

@@ -93,7 +93,7 @@ func (r *rig) schedule(key string, at time.Time, tell bool) {
 		r.Fatal(err)
 	}
 	if tell {
-		r.many[0].Scheduled(r.Context(), at)
+		r.many[0].WakeAt(r.Context(), at)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
 func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
 	r := newRig(t)
 	r.start(4)
-	const n = 3 * claimMost
+	const n = 3 * maxClaim
 	due := time.Now().Add(200 * time.Millisecond)
 	for i := range n {
 		r.schedule(fmt.Sprint(i), due, i == n-1) // the last tells of all

@@ -36,7 +36,7 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	if _, err := w.store.RegisterEntities(ctx, all); err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewScheduler("nexon", schedule, Needs{
+	s, err := NewScheduler("nexon", schedule, Deps{
 		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: perSecond, Share: 1}, nil },
 	})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -49,8 +49,8 @@ type Scheduler struct {
 	behind time.Duration // since when the entity that is due first is
 }
 
-// Needs are what a Scheduler works with.
-type Needs struct {
+// Deps are what a Scheduler works with.
+type Deps struct {
 	Store Store
 	Door  Door
 	Look  Look
@@ -62,18 +62,18 @@ type Needs struct {
 	Metrics prometheus.Registerer
 }
 
-// Words are what its loop says.
-var Words = due.Words{Waits: "nothing is prefetched until this succeeds", GoesOn: "prefetching goes on"}
+// Messages are what its loop says.
+var Messages = poll.Messages{Failing: "nothing is prefetched until this succeeds", Recovered: "prefetching goes on"}
 
 // NewScheduler returns the scheduler of a source.
-func NewScheduler(source string, schedule *Schedule, needs Needs) (*Scheduler, error) {
+func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, error) {
 	budget, err := NewBudget(schedule.spending)
 	if err != nil {
 		return nil, err
 	}
 	return &Scheduler{
-		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: needs.Store, door: needs.Door, look: needs.Look, loop: needs.Loop, live: needs.Live,
-		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics),
+		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: deps.Store, door: deps.Door, look: deps.Look, loop: deps.Loop, live: deps.Live,
+		log: deps.Log.With("source", source), metrics: newMetrics(source, deps.Metrics),
 	}, nil
 }
 
@@ -228,7 +228,7 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 		}
 		return still
 	}
-	left := due.UntilAsked(ctx, c.Requests, held, func(ctx context.Context, some []store.ClaimedRequest) []store.ClaimedRequest {
+	left := poll.EnqueueAll(ctx, c.Requests, held, func(ctx context.Context, some []store.ClaimedRequest) []store.ClaimedRequest {
 		if !held() {
 			return some
 		}

@@ -107,7 +107,7 @@ func (w *world) scheduler() *running {
 	if err != nil {
 		w.Fatal(err)
 	}
-	s, err := NewScheduler("nexon", schedule, Needs{
+	s, err := NewScheduler("nexon", schedule, Deps{
 		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 0.5}, nil },
 	})
@@ -258,7 +258,7 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewScheduler("nexon", schedule, Needs{
+			s, err := NewScheduler("nexon", schedule, Deps{
 				Store: h, Door: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 				Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 1}, nil },
 			})

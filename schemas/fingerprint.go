@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// fingerprintOf is how much of an error, without keys and numbers, tells it from others,
+	// fingerprintTextBytes is how much of an error, without keys and numbers, tells it from others,
 	// in bytes: behind that stand excerpts of answers.
-	fingerprintOf = 300
-	// summedUp is how long an answer is that a summary has, in bytes.
-	summedUp = 300
+	fingerprintTextBytes = 300
+	// maxSampleInSummary is how long an answer is that a summary has, in bytes.
+	maxSampleInSummary = 300
 	// fingerprintBytes of a hash: two of a thousand errors are taken for one in one of
 	// 10^13 cases.
 	fingerprintBytes = 8
@@ -31,7 +31,7 @@ var (
 // say 400 to everything, and what is wrong beside it.
 func (d DeadLetter) Summary() string {
 	text := d.Error
-	if len(d.Sample) <= summedUp && json.Valid(d.Sample) {
+	if len(d.Sample) <= maxSampleInSummary && json.Valid(d.Sample) {
 		text += ": " + string(d.Sample)
 	}
 	return strings.Join(strings.Fields(text), " ")
@@ -55,6 +55,6 @@ func (d DeadLetter) Fingerprint(e Entity) string {
 		}
 		return word
 	})
-	sum := sha256.Sum256([]byte(string(d.Reason) + "\x00" + strconv.Itoa(d.Status) + "\x00" + cut(text, fingerprintOf)))
+	sum := sha256.Sum256([]byte(string(d.Reason) + "\x00" + strconv.Itoa(d.Status) + "\x00" + cut(text, fingerprintTextBytes)))
 	return hex.EncodeToString(sum[:fingerprintBytes])
 }

@@ -39,7 +39,7 @@ func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 		t.Error(text)
 	}
 
-	l, err := limiter.New("nexon", *config, limiter.Needs{
+	l, err := limiter.New("nexon", *config, limiter.Deps{
 		Redis: rdb, Settings: r, Usage: r, Process: "here", Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -59,12 +59,12 @@ func Ensure(ctx context.Context, admin *kadm.Client, source string, replication 
 		}
 		topics = append(topics, topic)
 	}
-	return topics, settle(ctx, admin, topics)
+	return topics, awaitCreated(ctx, admin, topics)
 }
 
-// settle waits until the brokers know the topics that were created: a moment
+// awaitCreated waits until the brokers know the topics that were created: a moment
 // passes between the answer and that.
-func settle(ctx context.Context, admin *kadm.Client, topics []Topic) error {
+func awaitCreated(ctx context.Context, admin *kadm.Client, topics []Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	look := time.NewTicker(50 * time.Millisecond)

@@ -73,8 +73,8 @@ func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends
 	return starts, ends, nil
 }
 
-// countLetters returns how many records there are on a source's dead-letter topic.
-func countLetters(ctx context.Context, admin *kadm.Client, source string) (int64, error) {
+// countDeadLetters returns how many records there are on a source's dead-letter topic.
+func countDeadLetters(ctx context.Context, admin *kadm.Client, source string) (int64, error) {
 	starts, ends, err := Bounds(ctx, admin, schemas.DeadLetterTopic(source))
 	n := int64(0)
 	ends.Each(func(end kadm.ListedOffset) {
@@ -92,26 +92,26 @@ func hint(err error) error {
 }
 
 const (
-	sampleEvery = 5 * time.Second
-	// sampleSpan is how far back throughput is measured.
-	sampleSpan = time.Minute
-	// sampleLife is how long an estimate is believed without a new sample.
-	sampleLife = 30 * time.Second
+	sampleInterval = 5 * time.Second
+	// sampleWindow is how far back throughput is measured.
+	sampleWindow = time.Minute
+	// sampleTTL is how long an estimate is believed without a new sample.
+	sampleTTL = 30 * time.Second
 )
 
 // Sampler measures the lag of sources in the background, so that nobody asks
 // Kafka on the path of a read.
 type Sampler struct {
-	measure func(ctx context.Context, source string) ([]Lag, error)
-	count   func(ctx context.Context, source string) (int64, error) // dead letters
-	sources []string
-	log     *slog.Logger
-	lag     *prometheus.GaugeVec
-	letters *prometheus.GaugeVec
+	measure     func(ctx context.Context, source string) ([]Lag, error)
+	count       func(ctx context.Context, source string) (int64, error) // dead letters
+	sources     []string
+	log         *slog.Logger
+	lag         *prometheus.GaugeVec
+	deadLetters *prometheus.GaugeVec
 
 	// Of Run alone: what can't be measured, and when letters were counted last.
-	lagLost, lettersLost lost
-	counted              map[string]time.Time
+	lagUnmeasured, deadLettersUnmeasured unmeasured
+	counted                              map[string]time.Time
 
 	mu      sync.Mutex
 	samples map[lane][]sample // the oldest first
@@ -131,22 +131,22 @@ type sample struct {
 func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prometheus.Registerer) *Sampler {
 	s := &Sampler{
 		measure: func(ctx context.Context, source string) ([]Lag, error) { return Measure(ctx, admin, source) },
-		count:   func(ctx context.Context, source string) (int64, error) { return countLetters(ctx, admin, source) },
+		count:   func(ctx context.Context, source string) (int64, error) { return countDeadLetters(ctx, admin, source) },
 		sources: sources, log: log, samples: map[lane][]sample{}, counted: map[string]time.Time{},
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kafka_consumer_lag", Help: "Records that are not committed.",
 		}, []string{"topic", "group"}),
-		letters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		deadLetters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "dlq_message_count", Help: "Records on the dead-letter topic.",
 		}, []string{"topic"}),
 	}
-	reg.MustRegister(s.lag, s.letters)
+	reg.MustRegister(s.lag, s.deadLetters)
 	return s
 }
 
 // Run samples until ctx ends. A failed sample leaves the last one to age.
 func (s *Sampler) Run(ctx context.Context) error {
-	tick := time.NewTicker(sampleEvery)
+	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	for {
 		s.sample(ctx)
@@ -159,72 +159,72 @@ func (s *Sampler) Run(ctx context.Context) error {
 }
 
 func (s *Sampler) sample(ctx context.Context) {
-	limit, cancel := context.WithTimeout(ctx, sampleEvery)
+	limit, cancel := context.WithTimeout(ctx, sampleInterval)
 	defer cancel()
 	var lagErrs, letterErrs []error
 	for _, source := range s.sources { // one that can't be measured hides no other
 		lags, err := s.measure(limit, source)
 		if err == nil {
-			s.take(time.Now(), lags)
+			s.addSamples(time.Now(), lags)
 		} else {
-			s.forget(time.Now(), source)
+			s.expireLag(time.Now(), source)
 		}
 		lagErrs = append(lagErrs, err)
 	}
 	for _, source := range s.sources {
 		letters, err := s.count(limit, source)
-		s.tellLetters(time.Now(), source, letters, err)
+		s.setDeadLetters(time.Now(), source, letters, err)
 		letterErrs = append(letterErrs, err)
 	}
 	if ctx.Err() == nil {
-		s.lagLost.say(s.log, "lag can't be measured; waiting times are not told until it can", errors.Join(lagErrs...))
-		s.lettersLost.say(s.log, "dead letters can't be counted", errors.Join(letterErrs...))
+		s.lagUnmeasured.log(s.log, "lag can't be measured; waiting times are not told until it can", errors.Join(lagErrs...))
+		s.deadLettersUnmeasured.log(s.log, "dead letters can't be counted", errors.Join(letterErrs...))
 	}
 }
 
-// lost is something that can't be measured at the moment.
-type lost bool
+// unmeasured is something that can't be measured at the moment.
+type unmeasured bool
 
-// say logs the first of a row of failures.
-func (l *lost) say(log *slog.Logger, what string, err error) {
+// log logs the first of a row of failures.
+func (l *unmeasured) log(log *slog.Logger, what string, err error) {
 	if err != nil && !*l {
 		log.Warn(what, "err", err) //nolint:sloglint // of two messages, each a constant
 	}
 	*l = err != nil
 }
 
-// tellLetters tells how many dead letters a source has, and takes it back once that
+// setDeadLetters tells how many dead letters a source has, and takes it back once that
 // is too old to go by.
-func (s *Sampler) tellLetters(now time.Time, source string, n int64, err error) {
+func (s *Sampler) setDeadLetters(now time.Time, source string, n int64, err error) {
 	topic := schemas.DeadLetterTopic(source)
 	if err == nil {
 		s.counted[source] = now
-		s.letters.WithLabelValues(topic).Set(float64(n))
-	} else if now.Sub(s.counted[source]) > sampleLife {
-		s.letters.DeleteLabelValues(topic)
+		s.deadLetters.WithLabelValues(topic).Set(float64(n))
+	} else if now.Sub(s.counted[source]) > sampleTTL {
+		s.deadLetters.DeleteLabelValues(topic)
 	}
 }
 
-// forget takes back what was told of a source's lag, once that is too old to go by.
-func (s *Sampler) forget(now time.Time, source string) {
+// expireLag takes back what was told of a source's lag, once that is too old to go by.
+func (s *Sampler) expireLag(now time.Time, source string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range []schemas.Lane{schemas.High, schemas.Low} {
 		all := s.samples[lane{source, l}]
-		if len(all) > 0 && now.Sub(all[len(all)-1].at) > sampleLife {
+		if len(all) > 0 && now.Sub(all[len(all)-1].at) > sampleTTL {
 			s.lag.DeleteLabelValues(schemas.RequestTopic(source, l), schemas.Group(source, l))
 		}
 	}
 }
 
-func (s *Sampler) take(now time.Time, lags []Lag) {
+func (s *Sampler) addSamples(now time.Time, lags []Lag) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range lags {
 		s.lag.WithLabelValues(l.Topic, l.Group).Set(float64(l.Records))
 		k := lane{l.Source, l.Lane}
 		all := append(s.samples[k], sample{now, l.Records, l.Committed})
-		for len(all) > 2 && now.Sub(all[1].at) >= sampleSpan {
+		for len(all) > 2 && now.Sub(all[1].at) >= sampleWindow {
 			all = all[1:]
 		}
 		s.samples[k] = all
@@ -237,7 +237,7 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.samples[lane{source, l}]
-	if len(all) == 0 || time.Since(all[len(all)-1].at) > sampleLife {
+	if len(all) == 0 || time.Since(all[len(all)-1].at) > sampleTTL {
 		return 0, false
 	}
 	return all[len(all)-1].records, true
@@ -256,17 +256,17 @@ func (s *Sampler) Wait(source string, l schemas.Lane) (wait time.Duration, measu
 	}
 	first, last := all[0], all[len(all)-1]
 	worked, span := last.committed-first.committed, last.at.Sub(first.at)
-	if time.Since(last.at) > sampleLife || last.records <= 0 || worked <= 0 || span <= 0 {
+	if time.Since(last.at) > sampleTTL || last.records <= 0 || worked <= 0 || span <= 0 {
 		return 0, time.Time{}, false
 	}
 	wait = time.Duration(float64(last.records) / float64(worked) * float64(span))
 	return max(0, wait-time.Since(last.at)), last.at, true
 }
 
-// Unworked returns for how long records of a lane have waited while nobody worked on any, as
+// StalledFor returns for how long records of a lane have waited while nobody worked on any, as
 // far back as the samples go, which is a little more than a minute; 0: none wait, some were
 // worked on between the last two samples, or the last one is old.
-func (s *Sampler) Unworked(source string, l schemas.Lane) time.Duration {
+func (s *Sampler) StalledFor(source string, l schemas.Lane) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.samples[lane{source, l}]
@@ -274,7 +274,7 @@ func (s *Sampler) Unworked(source string, l schemas.Lane) time.Duration {
 		return 0
 	}
 	last := all[len(all)-1]
-	if last.records <= 0 || time.Since(last.at) > sampleLife {
+	if last.records <= 0 || time.Since(last.at) > sampleTTL {
 		return 0
 	}
 	since := last.at

@@ -151,7 +151,7 @@ func TestLagCountsWhatIsNotCommitted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, err := countLetters(t.Context(), admin, source); err != nil || n != 3 {
+		if n, err := countDeadLetters(t.Context(), admin, source); err != nil || n != 3 {
 			t.Errorf("%d dead letters, %v; there are 3", n, err)
 		}
 	})
@@ -193,7 +193,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		wait := func() (time.Duration, bool) {
 			synctest.Wait()
 			w, measured, known := s.Wait("nexon", schemas.High)
-			if since := time.Since(measured); known != (since <= sampleLife) {
+			if since := time.Since(measured); known != (since <= sampleTTL) {
 				t.Errorf("known %v, measured %v ago", known, since)
 			}
 			return w, known
@@ -201,7 +201,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		next := func(records, committed int64) {
 			high.Records, high.Committed = records, committed
 			set([]Lag{high}, nil)
-			<-time.After(sampleEvery)
+			<-time.After(sampleInterval)
 		}
 
 		if w, known := wait(); known {
@@ -224,12 +224,12 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 			t.Error("unknown with a backlog and a throughput")
 		}
 		set(nil, errors.New("Kafka is away"))
-		<-time.After(2 * sampleEvery)
+		<-time.After(2 * sampleInterval)
 		if _, known := wait(); !known {
 			t.Error("one lost sample makes it unknown")
 		}
 		told(1, 1)
-		<-time.After(sampleLife)
+		<-time.After(sampleTTL)
 		if w, known := wait(); known {
 			t.Errorf("%v from an old sample", w)
 		}
@@ -259,21 +259,21 @@ func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
 			{8, 41, 5 * time.Second},
 			{0, 49, 0},
 		} {
-			<-time.After(sampleEvery)
-			s.take(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: c.records, Committed: c.committed}})
-			if got := s.Unworked("nexon", schemas.Low); got != c.want {
+			<-time.After(sampleInterval)
+			s.addSamples(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: c.records, Committed: c.committed}})
+			if got := s.StalledFor("nexon", schemas.Low); got != c.want {
 				t.Errorf("sample %d: %v", i, got)
 			}
 		}
 		for range 30 {
-			<-time.After(sampleEvery)
-			s.take(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: 8, Committed: 41}})
+			<-time.After(sampleInterval)
+			s.addSamples(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: 8, Committed: 41}})
 		}
-		if got := s.Unworked("nexon", schemas.Low); got < sampleSpan {
+		if got := s.StalledFor("nexon", schemas.Low); got < sampleWindow {
 			t.Errorf("after minutes: %v", got)
 		}
-		<-time.After(sampleLife + time.Second)
-		if got := s.Unworked("nexon", schemas.Low); got != 0 {
+		<-time.After(sampleTTL + time.Second)
+		if got := s.StalledFor("nexon", schemas.Low); got != 0 {
 			t.Errorf("from an old sample: %v", got)
 		}
 	})
@@ -307,7 +307,7 @@ func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
 			t.Errorf("after a moment: %d, %v", n, err)
 		}
 		lagFails = errors.New("Kafka is away")
-		<-time.After(sampleLife + time.Second)
+		<-time.After(sampleTTL + time.Second)
 		for range 3 {
 			s.sample(t.Context())
 		}

@@ -81,7 +81,7 @@ func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
 	within(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
 	within(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
 	within(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
-	within(t, patience, "a retry that is asked for", func() bool { return d.sum("retries_asked_total") > 0 })
+	within(t, patience, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != "flowing" && s != "ramping" {
 		t.Errorf("for a few keys the source is %s", s)
 	}

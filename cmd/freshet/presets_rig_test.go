@@ -102,7 +102,7 @@ func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secret
 	for n := range processes {
 		rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
 		a.closing = append(a.closing, func() { _ = rdb.Close() })
-		l, err := limiter.New(id, c.quota(), limiter.Needs{
+		l, err := limiter.New(id, c.quota(), limiter.Deps{
 			Redis: rdb, Process: fmt.Sprint(n), Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
 		if err != nil {

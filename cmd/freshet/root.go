@@ -134,7 +134,7 @@ func (p *program) logger(c LogConfig) (*slog.Logger, *levels) {
 	if c.Format == "json" {
 		h = slog.NewJSONHandler(p.stderr, options)
 	}
-	return slog.New(observe.LogTraces(h)), l
+	return slog.New(observe.TraceHandler(h)), l
 }
 
 // connect returns the parts of a role on real services, and what closes them.

@@ -104,7 +104,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 	tr.api = "http://" + l.Addr().String()
 	both := newGroup(t.Context())
 	query := process(tr.reads, slog.New(slog.DiscardHandler))
-	worker := process(tr.works, slog.New(observe.LogTraces(slog.NewJSONHandler(&tr.notes, nil))))
+	worker := process(tr.works, slog.New(observe.TraceHandler(slog.NewJSONHandler(&tr.notes, nil))))
 	both.run(func(ctx context.Context) error { return query.run(ctx, serving(l)) })
 	both.run(func(ctx context.Context) error {
 		return worker.run(ctx, working([]schemas.Lane{schemas.High}, func() {}))
@@ -283,7 +283,7 @@ func TestSpansGoToTheCollectorAndTheLastOfThemAtTheEnd(t *testing.T) {
 	}))
 	t.Cleanup(collector.Close)
 	tracer, flush, err := TracingConfig{Endpoint: collector.URL, Sample: 1}.tracer(t.Context(), slog.New(slog.DiscardHandler))
-	if err != nil || !tracer.On() {
+	if err != nil || !tracer.Enabled() {
 		t.Fatal(err)
 	}
 	_, span := tracer.Start(t.Context(), "x")
@@ -294,7 +294,7 @@ func TestSpansGoToTheCollectorAndTheLastOfThemAtTheEnd(t *testing.T) {
 	}
 
 	off, flush, err := TracingConfig{Sample: 1}.tracer(t.Context(), slog.New(slog.DiscardHandler))
-	if err != nil || off.On() || off.Kafka() != nil {
+	if err != nil || off.Enabled() || off.Kafka() != nil {
 		t.Errorf("without an endpoint spans are made: %v", err)
 	}
 	flush()

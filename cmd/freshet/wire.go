@@ -17,12 +17,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/changes"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/outbox"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/retention"
@@ -42,7 +42,7 @@ type parts struct {
 		consumer.Store
 		settings.Store
 		retries.Store
-		changes.Store
+		outbox.Store
 		scheduler.Store
 		retention.Store
 		access.KeyStore
@@ -197,7 +197,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	waiting := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.opening, p.log)
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), ResponseMemory: p.config.Query.responseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
-	}, query.Needs{
+	}, query.Deps{
 		Store: p.store, Sources: known, Requests: wishes{p.producer, bounds}, Settles: settles{p}, Waits: waiting, Guard: guard, Meters: meters, Reads: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})

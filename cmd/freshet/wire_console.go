@@ -32,17 +32,17 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, m
 		return nil, func(context.Context) error { return nil }
 	}
 	seen := &overview{parts: p, health: h}
-	return console.New(p.consoleNeeds(sources, guard, meters, seen, dead, ask)), seen.watch
+	return console.New(p.consoleDeps(sources, guard, meters, seen, dead, ask)), seen.watch
 }
 
-// consoleNeeds are what they show and act by, over what the query service has. ask asks for
+// consoleDeps are what they show and act by, over what the query service has. ask asks for
 // a refresh as that does.
-func (p parts) consoleNeeds(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, seen *overview, dead *dlq.Queue, ask refreshing) console.Needs {
+func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, seen *overview, dead *dlq.Queue, ask refreshing) console.Deps {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
-	return console.Needs{
+	return console.Deps{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
 		Now: seen, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Audit: p.store, Guard: guard, Meters: meters,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, Weather: p.weather,
@@ -67,7 +67,7 @@ func (o *overview) Lanes(source string) []console.Lane {
 		l := console.Lane{Lane: lane}
 		l.Records, l.Known = o.lag.Records(source, lane)
 		l.Wait, _, l.WaitKnown = o.lag.Wait(source, lane)
-		l.Unworked = o.lag.Unworked(source, lane)
+		l.Unworked = o.lag.StalledFor(source, lane)
 		lanes = append(lanes, l)
 	}
 	return lanes

@@ -42,7 +42,7 @@ var (
 
 func (f *facts) look(key string, c access.Client) console.Entity {
 	f.Helper()
-	found, err := f.needs.Known.Entity(f.Context(), one(key), c)
+	found, err := f.deps.Known.Entity(f.Context(), one(key), c)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestWithoutTheDatabaseNothingIsMadeUp(t *testing.T) {
 	f := newFacts(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	if got, err := f.needs.Known.Entity(ctx, one("a"), anybody); err == nil {
+	if got, err := f.deps.Known.Entity(ctx, one("a"), anybody); err == nil {
 		t.Errorf("%+v", got)
 	}
 }
@@ -249,17 +249,17 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 		one(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
 		{Source: builtIn, Facet: "other", Key: "a"}: "it has character", one(strings.Repeat("x", 2000)): "",
 	} {
-		err := f.needs.Known.CheckKey(e)
+		err := f.deps.Known.CheckKey(e)
 		if err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("%.40s: %v", e, err)
 		}
-		_, unseen := f.needs.Known.Entity(t.Context(), e, anybody)
-		told, unasked := f.needs.Known.Refresh(t.Context(), []schemas.Entity{e}, anybody)
+		_, unseen := f.deps.Known.Entity(t.Context(), e, anybody)
+		told, unasked := f.deps.Known.Refresh(t.Context(), []schemas.Entity{e}, anybody)
 		if unseen == nil || unasked == nil || told != nil {
 			t.Errorf("%.40s: %v, %v, %v", e, unseen, unasked, told)
 		}
 	}
-	if err := f.needs.Known.CheckKey(one("a")); err != nil {
+	if err := f.deps.Known.CheckKey(one("a")); err != nil {
 		t.Error(err)
 	}
 }
@@ -278,14 +278,14 @@ func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	f := newFacts(t, nil)
 	ask := func(want string) {
 		t.Helper()
-		told, err := refreshOne(t, f.needs.Known, one("a"), anybody)
+		told, err := refreshOne(t, f.deps.Known, one("a"), anybody)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("told %q, %v; want %q", told, err, want)
 		}
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := refreshOne(t, f.needs.Known, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
+	if told, err := refreshOne(t, f.deps.Known, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
 		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
 	}
 	way := f.look("a", anybody).Way

@@ -53,7 +53,7 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 	if _, err := share(ctx, f.rdb, builtIn, "host/1/AAAA"); err != nil {
 		t.Fatal(err)
 	}
-	look := func() console.Scheduled { return f.needs.Schedule.Schedule(ctx, builtIn) }
+	look := func() console.Scheduled { return f.deps.Schedule.Schedule(ctx, builtIn) }
 	within(t, patience, "what the prefetch may feed", func() bool { return look().Feed.Value > 0 }) // the lag is sampled by then
 	got := look()
 	facet, d := got.Facets[0], got.Due
@@ -81,7 +81,7 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 		got := look()
 		return got.Feed.Trouble == "Redis does not answer" && got.Schedulers.Trouble == "Redis does not answer" && got.Due.Trouble == "" && len(got.Facets) == 1
 	})
-	if got := f.needs.Schedule.Schedule(ctx, "nowhere"); got.Due.Trouble == "" {
+	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Trouble == "" {
 		t.Errorf("of no source: %+v", got)
 	}
 }
@@ -167,7 +167,7 @@ func (buggyDue) Setting(context.Context, string) (store.Setting, error) { panic(
 func TestABugInALookAtTheScheduleEndsNoProcess(t *testing.T) {
 	f := newFacts(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
 	within(t, patience, "that it is not known", func() bool {
-		got := f.needs.Schedule.Schedule(t.Context(), builtIn)
+		got := f.deps.Schedule.Schedule(t.Context(), builtIn)
 		return strings.Contains(got.Due.Trouble, "panic") && strings.Contains(got.Feed.Trouble, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Trouble, "panic") && got.Schedulers.Trouble == ""
 	})
 }
@@ -175,7 +175,7 @@ func TestABugInALookAtTheScheduleEndsNoProcess(t *testing.T) {
 func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
 	f := newFacts(t, nil)
 	state := func() string {
-		v, err := f.needs.Limits.View(t.Context(), builtIn)
+		v, err := f.deps.Limits.View(t.Context(), builtIn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
 	if got := state(); got != "unused" {
 		t.Error(got)
 	}
-	if _, err := f.needs.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
+	if _, err := f.deps.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != console.StateStopping { // no worker runs that could tell Redis
@@ -204,7 +204,7 @@ func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
 			t.Errorf("%+v: %s", c, v.State)
 		}
 	}
-	if _, err := f.needs.Limits.Resume(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
+	if _, err := f.deps.Limits.Resume(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != "unused" {

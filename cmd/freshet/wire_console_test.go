@@ -35,7 +35,7 @@ type facts struct {
 	*testing.T
 	parts
 	server    *query.Server
-	needs     console.Needs
+	deps      console.Deps
 	stopRedis func()
 }
 
@@ -109,7 +109,7 @@ func (f *facts) wire() {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
-	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Needs{
+	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
 		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{Producer: f.producer}, Settles: settles{f.parts},
 		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
@@ -117,7 +117,7 @@ func (f *facts) wire() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.needs = f.consoleNeeds(sources, guard, meters, &overview{parts: f.parts, health: h}, dead, ask)
+	f.deps = f.consoleDeps(sources, guard, meters, &overview{parts: f.parts, health: h}, dead, ask)
 }
 
 func one(key string) schemas.Entity {
@@ -147,7 +147,7 @@ func (f *facts) ask(method, path string) *httptest.ResponseRecorder {
 func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
 	for _, namespace := range []string{"freshet", ""} {
 		f := newFacts(t, func(p *parts) { p.config.Metrics.Namespace = namespace })
-		if got := f.needs.Now.Reads(); !reflect.DeepEqual(got, []console.Reads{{Source: builtIn}}) {
+		if got := f.deps.Now.Reads(); !reflect.DeepEqual(got, []console.Reads{{Source: builtIn}}) {
 			t.Errorf("before any read: %+v", got)
 		}
 		f.write("fresh", 1, 10*time.Minute, "")
@@ -158,8 +158,8 @@ func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/new")
-		within(t, patience, "the count", func() bool { return f.needs.Now.Reads()[0].Updating == 1 })
-		got := f.needs.Now.Reads()[0]
+		within(t, patience, "the count", func() bool { return f.deps.Now.Reads()[0].Updating == 1 })
+		got := f.deps.Now.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
 		if got.Fresh != 18 || got.Stale != 2 || got.Absent != 0 || !about(got.AgeHalf, 10*time.Minute) || !about(got.AgeMost, 5*time.Hour) {
 			t.Errorf("namespace %q: %+v", namespace, got)
@@ -252,7 +252,7 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 func TestTheOverviewNamesTheDependencyThatIsDown(t *testing.T) {
 	f := newFacts(t, nil)
 	down := func() (names []string) {
-		all := f.needs.Now.Dependencies(t.Context())
+		all := f.deps.Now.Dependencies(t.Context())
 		if !slices.IsSortedFunc(all, func(a, b console.Dependency) int { return strings.Compare(a.Name, b.Name) }) || len(all) != 3 {
 			t.Fatalf("%+v", all)
 		}
@@ -279,29 +279,29 @@ func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
 	}
 	want := []console.Lane{{Lane: schemas.High, Records: 7, Known: true}, {Lane: schemas.Low, Known: true}}
 	within(t, patience, "the sample of records on which nobody works", func() bool {
-		got := f.needs.Now.Lanes(builtIn)
+		got := f.deps.Now.Lanes(builtIn)
 		lain := got[0].Unworked
 		got[0].Unworked = 0
 		return reflect.DeepEqual(got, want) && lain > 0
 	})
-	if got := f.needs.Now.Lanes("other"); !reflect.DeepEqual(got, []console.Lane{{Lane: schemas.High}, {Lane: schemas.Low}}) {
+	if got := f.deps.Now.Lanes("other"); !reflect.DeepEqual(got, []console.Lane{{Lane: schemas.High}, {Lane: schemas.Low}}) {
 		t.Errorf("of no source: %+v", got)
 	}
 }
 
 func TestTheConsoleSeesAndChangesTheLimits(t *testing.T) {
 	f := newFacts(t, nil)
-	v, err := f.needs.Limits.View(t.Context(), builtIn)
+	v, err := f.deps.Limits.View(t.Context(), builtIn)
 	if err != nil || v.Source != builtIn || v.State != "unused" {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if _, err := f.needs.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
+	if _, err := f.deps.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
 		t.Errorf("another source: %v", err)
 	}
-	if s, err := f.needs.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "key:1"}); err != nil || !s.Stopped {
+	if s, err := f.deps.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "key:1"}); err != nil || !s.Stopped {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if all, err := f.needs.Limits.Audit(t.Context(), 10); err != nil || len(all) != 1 || all[0].Actor != "key:1" {
+	if all, err := f.deps.Limits.Audit(t.Context(), 10); err != nil || len(all) != 1 || all[0].Actor != "key:1" {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
@@ -321,7 +321,7 @@ func (buggy) Statuses(context.Context, []schemas.Entity) ([]store.Status, error)
 
 func TestABugInALookAtAnEntityEndsNoProcess(t *testing.T) {
 	f := newFacts(t, func(p *parts) { p.store = buggy{p.store.(*sqlite.Store)} })
-	if _, err := f.needs.Known.Entity(t.Context(), one("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
+	if _, err := f.deps.Known.Entity(t.Context(), one("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
 		t.Error(err)
 	}
 }
@@ -338,7 +338,7 @@ func TestADatabaseThatHangsLeavesTimeToAskRedis(t *testing.T) {
 	f := newFacts(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if v, err := f.needs.Limits.View(ctx, builtIn); err != nil || v.State != "unused" {
+	if v, err := f.deps.Limits.View(ctx, builtIn); err != nil || v.State != "unused" {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -362,11 +362,11 @@ func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
 				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
 			}
 		}
-		if f.needs.ReadOnly != (word == consoleReadOnly) {
-			t.Errorf("%s: read-only is %v", word, f.needs.ReadOnly)
+		if f.deps.ReadOnly != (word == consoleReadOnly) {
+			t.Errorf("%s: read-only is %v", word, f.deps.ReadOnly)
 		}
-		if !slices.Equal(f.needs.Sources, []string{builtIn}) || !reflect.DeepEqual(f.needs.Facets, map[string][]string{builtIn: {"character"}}) || f.needs.Guard.Required() {
-			t.Errorf("%+v", f.needs)
+		if !slices.Equal(f.deps.Sources, []string{builtIn}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtIn: {"character"}}) || f.deps.Guard.Required() {
+			t.Errorf("%+v", f.deps)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/freshet/freshet/due"
 	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -29,7 +29,7 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 		}
 		known[name] = entities.Source{Facets: params, Keys: s, Schedule: live}
 	}
-	return entities.New(entities.Needs{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
+	return entities.New(entities.Deps{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
 
 // tellPatience bounds what telling others may take.
@@ -40,7 +40,7 @@ type others struct{ parts }
 
 // Due tells the schedulers that something is due then.
 func (o others) Due(ctx context.Context, source string, at time.Time) {
-	due.Tell(ctx, o.rdb, scheduleChannel(source), at, o.log)
+	poll.WakeAt(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }
 
 // Forget ends an entity's hold, and tells the query services to look again, as after a

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/dlq"
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -23,10 +23,10 @@ func (p parts) letters(sources map[string]*source.Source) *dlq.Queue {
 	for name, s := range sources {
 		known[name] = s
 	}
-	return dlq.New(dlq.Needs{
+	return dlq.New(dlq.Deps{
 		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-letters"))), Door: letterDoor{p.producer},
-		Bell: due.New(dlqChannel, p.rdb, p.log, due.Words{
-			Waits: "jobs on dead letters wait until the database answers", GoesOn: "jobs on dead letters go on",
+		Notifier: poll.New(dlqChannel, p.rdb, p.log, poll.Messages{
+			Failing: "jobs on dead letters wait until the database answers", Recovered: "jobs on dead letters go on",
 		}),
 		Sources: known, Process: workerName(), Actor: actor, Log: p.log, Metrics: p.reg,
 	})

@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/freshet/freshet/changes"
-	"github.com/freshet/freshet/due"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/outbox"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/retention"
 	"github.com/freshet/freshet/scheduler"
@@ -45,10 +45,10 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		if err != nil {
 			return err
 		}
-		s, err := scheduler.NewScheduler(name, live.base, scheduler.Needs{
+		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
 			Store: p.store, Door: lowDoor{p.producer}, Look: p.look(name, c),
-			Loop: due.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Words), Log: p.log, Metrics: p.reg,
+			Loop: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return err
@@ -229,9 +229,9 @@ func (d lowDoor) ask(ctx context.Context, reason schemas.Reason, asks []store.Cl
 }
 
 // relay returns what carries out what follows from the changes of a source.
-func (p parts) relay(name string) *changes.Relay {
-	loop := due.New(changes.Channel(name), p.rdb, p.log.With("source", name), changes.Words)
-	return changes.New(name, p.store, lowDoor{p.producer}, p.client, loop, p.log, p.reg)
+func (p parts) relay(name string) *outbox.Relay {
+	loop := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
+	return outbox.New(name, p.store, lowDoor{p.producer}, p.client, loop, p.log, p.reg)
 }
 
 // triggers returns which facets a change of each refreshes.

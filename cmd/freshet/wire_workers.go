@@ -72,7 +72,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		s := sources[name]
 		defer s.Close()
 		c := p.config.Sources[name]
-		l, err := limiter.New(name, c.quota(), limiter.Needs{
+		l, err := limiter.New(name, c.quota(), limiter.Deps{
 			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
@@ -92,20 +92,20 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		front.run(again.Run)
 		relay := p.relay(name)
 		front.run(relay.Run)
-		needs := consumer.Needs{
-			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Changes: relay, Lag: p.lag, Health: consumer.NewHealth(),
-			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Trace: p.trace,
+		deps := consumer.Deps{
+			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
+			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
-			bounds.Name, bounds.Bytes, bounds.InFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
 			bounds.Triggers = c.triggers()
-			bounds.Drain = max(bounds.Drain, c.Timeout+drainRoom)
-			bounds.BrokerAssigns = p.config.Kafka.GroupProtocol == "consumer"
+			bounds.DrainTimeout = max(bounds.DrainTimeout, c.Timeout+drainRoom)
+			bounds.ServerSideAssignment = p.config.Kafka.GroupProtocol == "consumer"
 			if lane == schemas.Low {
-				bounds.InFlight = c.Workers.Low.InFlight
+				bounds.MaxInFlight = c.Workers.Low.InFlight
 			}
-			w, err := consumer.New(bounds, s, lane, needs)
+			w, err := consumer.New(bounds, s, lane, deps)
 			if err != nil {
 				return stop(err)
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Needs are what the query service works with.
-type Needs struct {
+// Deps are what the query service works with.
+type Deps struct {
 	Store    Store
 	Sources  map[string]Source // by name
 	Requests Requester

@@ -12,12 +12,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Needs are what letters are worked on with.
-type Needs struct {
-	Store  Store
-	Topics Topics
-	Door   Door
-	Bell   Bell
+// Deps are what letters are worked on with.
+type Deps struct {
+	Store    Store
+	Topics   Topics
+	Door     Door
+	Notifier Notifier
 	// Sources are those whose letters there are, by name.
 	Sources map[string]Source
 	// Process names this one among those that work on jobs.
@@ -96,14 +96,14 @@ type Door interface {
 	Ask(ctx context.Context, all []ReplayRequest) []error
 }
 
-// Bell wakes who works on jobs.
-type Bell interface {
+// Notifier wakes who works on jobs.
+type Notifier interface {
 	// Run calls work until ctx ends: at once, when somebody told, when the time has come
 	// that it returned, and no later than latest after its last call.
 	Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
-	// Tell wakes all processes then, and Wake this one.
-	Tell(ctx context.Context, at time.Time)
-	Wake(at time.Time)
+	// WakeAt wakes all processes then, and Wake this one.
+	WakeAt(ctx context.Context, at time.Time)
+	WakeLocal(at time.Time)
 }
 
 // Source is what is known of one source.

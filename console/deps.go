@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Needs are what the console shows, and by what it acts.
-type Needs struct {
+// Deps are what the console shows, and by what it acts.
+type Deps struct {
 	// Sources are their names, sorted, and Facets those of each.
 	Sources []string
 	Facets  map[string][]string

@@ -1,4 +1,4 @@
-package changes
+package outbox
 
 import (
 	"fmt"
@@ -54,7 +54,7 @@ func TestQuiet_SurvivesTheProcess(t *testing.T) {
 	r.write(progress("a"), start, "x", quietly())
 	r.working(start)
 	other := r.relay(r.db, nil)
-	if _, err := other.work(t.Context(), start.Add(10*time.Second)); err != nil {
+	if _, err := other.deliverDue(t.Context(), start.Add(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	r.asked("general/a")
@@ -81,19 +81,19 @@ func TestQuiet_IsNoWaitingChange(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
 	r.working(start)
-	if got := r.metrics.waiting.long(start.Add(9 * time.Second)); got != 0 {
+	if got := r.metrics.lag.age(start.Add(9 * time.Second)); got != 0 {
 		t.Errorf("waiting during the quiet time: got %v, want 0", got)
 	}
 	during := time.Duration(-1)
 	r.door.leaves = func(store.ClaimedRequest) bool {
-		during = r.metrics.waiting.long(start.Add(16 * time.Second))
+		during = r.metrics.lag.age(start.Add(16 * time.Second))
 		return true
 	}
 	r.working(start.Add(15 * time.Second))
 	if during != 6*time.Second {
 		t.Errorf("waiting while it is carried out: got %v, want 6s", during)
 	}
-	if got := r.metrics.waiting.long(start.Add(40 * time.Second)); got != 30*time.Second {
+	if got := r.metrics.lag.age(start.Add(40 * time.Second)); got != 30*time.Second {
 		t.Errorf("waiting after the quiet time: got %v, want 30s", got)
 	}
 }

@@ -1,4 +1,4 @@
-package changes
+package outbox
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
@@ -70,7 +70,7 @@ func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
 	if !reflect.DeepEqual(r.door.asks, want) {
 		t.Errorf("asked %+v, want %+v", r.door.asks, want)
 	}
-	if told, asked := testutil.ToFloat64(r.metrics.told), testutil.ToFloat64(r.metrics.triggered); told != 2 || asked != 1 {
+	if told, asked := testutil.ToFloat64(r.metrics.published), testutil.ToFloat64(r.metrics.requested); told != 2 || asked != 1 {
 		t.Errorf("%v told, %v asked", told, asked)
 	}
 }
@@ -163,7 +163,7 @@ func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 	if n := r.ends(); n != 3 {
 		t.Errorf("%d changes were told, of 3: one whose trigger stays is told once", n)
 	}
-	if got := testutil.ToFloat64(r.metrics.triggered); got != 3 {
+	if got := testutil.ToFloat64(r.metrics.requested); got != 3 {
 		t.Errorf("%v triggers are counted", got)
 	}
 	r.told(3)
@@ -217,7 +217,7 @@ func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
 	r.working(now)
 	r.asked("general/b", "general/c")
 	r.left(0)
-	if got := testutil.ToFloat64(r.metrics.rested); got != 1 {
+	if got := testutil.ToFloat64(r.metrics.skipped); got != 1 {
 		t.Errorf("%v triggers rested", got)
 	}
 }
@@ -230,7 +230,7 @@ func TestWithoutStatesNothingIsTriggeredAndNothingForgotten(t *testing.T) {
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", tell)
-	if next, err := one.work(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
+	if next, err := one.deliverDue(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
 		t.Errorf("it looks again at %v, %v", next, err)
 	}
 	r.asked()
@@ -266,7 +266,7 @@ func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
 	both := to(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
-	if _, err := r.relay(&fallible{Store: r.db, finish: died}, nil).work(t.Context(), start); !errors.Is(err, died) {
+	if _, err := r.relay(&fallible{Store: r.db, finish: died}, nil).deliverDue(t.Context(), start); !errors.Is(err, died) {
 		t.Fatal(err)
 	}
 	r.told(1)
@@ -284,7 +284,7 @@ func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
 
 func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 	r := newRig(t)
-	const changes = 3 * claimMost / 2
+	const changes = 3 * maxClaim / 2
 	var want []string
 	for n := range changes {
 		both := to(0, nil)
@@ -299,7 +299,7 @@ func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 		wg.Go(func() {
 			for next := start; !next.IsZero() && !next.After(start); {
 				var err error
-				if next, err = one.work(t.Context(), start); err != nil {
+				if next, err = one.deliverDue(t.Context(), start); err != nil {
 					t.Error(err)
 					return
 				}
@@ -316,24 +316,24 @@ func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 // long walk would be over before its effects had followed, and another relay have them too.
 func TestABacklogIsClaimedATimeAfterTheOther(t *testing.T) {
 	r := newRig(t)
-	for n := range claimMost + 1 {
+	for n := range maxClaim + 1 {
 		r.write(progress(fmt.Sprint(n)), start, "x", tell)
 	}
 	if next := r.working(start); !next.Equal(start) {
 		t.Errorf("it looks again at %v, want at once", next)
 	}
-	r.told(claimMost)
+	r.told(maxClaim)
 	if next := r.working(start.Add(time.Hour)); !next.IsZero() {
 		t.Errorf("it looks again at %v", next)
 	}
-	r.told(claimMost + 1)
+	r.told(maxClaim + 1)
 }
 
 func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
 	looks := &looks{Store: r.db, seen: make(chan struct{}, 100)}
-	one := r.relay(looks, due.New(Channel("court"), rdb, slog.New(slog.DiscardHandler), Words))
+	one := r.relay(looks, poll.New(Channel("court"), rdb, slog.New(slog.DiscardHandler), Messages))
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -347,7 +347,7 @@ func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
 	}
 	began := time.Now()
 	r.write(progress("a"), began, "x", tell)
-	one.Stored()
+	one.Notify()
 	r.told(1)
 	if took := time.Since(began); took > lease/2 {
 		t.Errorf("it was told after %v", took)

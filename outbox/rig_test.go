@@ -1,4 +1,4 @@
-package changes
+package outbox
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
@@ -57,7 +57,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // relay returns one more relay, with a client of its own that soon gives a record up.
-func (r *rig) relay(st Store, loop *due.Loop) *Relay {
+func (r *rig) relay(st Store, loop *poll.Poller) *Relay {
 	r.Helper()
 	return New("court", st, r.door, r.client(
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordDeliveryTimeout(time.Second), kgo.AllowIdempotentProduceCancellation(),
@@ -146,7 +146,7 @@ func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.O
 // working works at a time, and returns when to look again.
 func (r *rig) working(now time.Time) time.Time {
 	r.Helper()
-	next, err := r.work(r.Context(), now)
+	next, err := r.deliverDue(r.Context(), now)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -12,7 +12,7 @@
 //   - A trigger is left out only if the other facet was checked within the trigger's
 //     back-off, or is held (its failure has a retry, or an end, of its own). It waits for
 //     its change to be told, where that is to be.
-package changes
+package outbox
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/freshet/freshet/due"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -34,19 +34,19 @@ import (
 const (
 	// lease is how long claimed effects have to follow before they come round.
 	lease = time.Minute
-	// patience bounds one attempt at Kafka, well within the lease.
-	patience = 20 * time.Second
-	// finishPatience bounds the end of what has been carried out.
-	finishPatience = 5 * time.Second
-	// claimMost is claimed at once.
-	claimMost = 256
+	// kafkaTimeout bounds one attempt at Kafka, well within the lease.
+	kafkaTimeout = 20 * time.Second
+	// finishTimeout bounds the end of what has been carried out.
+	finishTimeout = 5 * time.Second
+	// maxClaim is claimed at once.
+	maxClaim = 256
 )
 
 // Channel is where the loops of a source hear of effects.
-func Channel(source string) string { return "changes:" + source }
+func Channel(source string) string { return "outbox:" + source }
 
-// Words are what the loop says.
-var Words = due.Words{Waits: "what follows from changes waits until this succeeds", GoesOn: "what follows from changes goes on"}
+// Messages are what the loop says.
+var Messages = poll.Messages{Failing: "what follows from changes waits until this succeeds", Recovered: "what follows from changes goes on"}
 
 // Relay carries out what follows from the changes of one source. Any number may run.
 type Relay struct {
@@ -54,49 +54,49 @@ type Relay struct {
 	store   Store
 	door    Door
 	kafka   *kgo.Client
-	loop    *due.Loop
+	poller  *poll.Poller
 	log     *slog.Logger
 	metrics *metrics
 }
 
 // New returns the relay of a source; Run carries out. The client must have every
 // record acknowledged by all replicas.
-func New(source string, st Store, door Door, kafka *kgo.Client, loop *due.Loop, log *slog.Logger, reg prometheus.Registerer) *Relay {
+func New(source string, st Store, door Door, kafka *kgo.Client, loop *poll.Poller, log *slog.Logger, reg prometheus.Registerer) *Relay {
 	return &Relay{source, st, door, kafka, loop, log.With("source", source), newMetrics(source, reg)}
 }
 
-// Stored tells that something was written down that is to follow.
-func (r *Relay) Stored() { r.loop.Wake(time.Now()) }
+// Notify tells that something was written down that is to follow.
+func (r *Relay) Notify() { r.poller.WakeLocal(time.Now()) }
 
 // Run carries out until ctx ends. What another process wrote down and does not carry out
 // is found at the latest when a claim would end.
-func (r *Relay) Run(ctx context.Context) error { return r.loop.Run(ctx, lease, r.work) }
+func (r *Relay) Run(ctx context.Context) error { return r.poller.Run(ctx, lease, r.deliverDue) }
 
-func (r *Relay) work(ctx context.Context, now time.Time) (next time.Time, err error) {
-	all, err := r.store.ClaimOutboxEvents(ctx, r.source, now, lease, claimMost)
+func (r *Relay) deliverDue(ctx context.Context, now time.Time) (next time.Time, err error) {
+	all, err := r.store.ClaimOutboxEvents(ctx, r.source, now, lease, maxClaim)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := r.carryOut(ctx, all, now); err != nil {
+	if err := r.deliver(ctx, all, now); err != nil {
 		return time.Time{}, err
 	}
-	if len(all) == claimMost { // there may be more; a claim counts from when it is made
+	if len(all) == maxClaim { // there may be more; a claim counts from when it is made
 		return now, nil
 	}
 	next, err = r.store.NextOutboxTime(ctx, r.source)
 	if err == nil {
-		r.metrics.waiting.then(next)
+		r.metrics.lag.setNext(next)
 	}
 	return next, err
 }
 
-// carryOut has all that follows from the effects happen, and ends those of which it did.
-func (r *Relay) carryOut(ctx context.Context, all []store.OutboxEvent, now time.Time) error {
-	r.metrics.waiting.claimed(all, now)
+// deliver has all that follows from the effects happen, and ends those of which it did.
+func (r *Relay) deliver(ctx context.Context, all []store.OutboxEvent, now time.Time) error {
+	r.metrics.lag.claimed(all, now)
 	if len(all) == 0 {
 		return nil
 	}
-	limit, cancel := context.WithTimeout(ctx, patience)
+	limit, cancel := context.WithTimeout(ctx, kafkaTimeout)
 	defer cancel()
 	left := map[int64]bool{}
 	// What need not be told triggers first: a change topic that does not answer is none of
@@ -104,7 +104,7 @@ func (r *Relay) carryOut(ctx context.Context, all []store.OutboxEvent, now time.
 	// each round would spend calls on what was refreshed a minute before.
 	silent := slices.DeleteFunc(slices.Clone(all), func(e store.OutboxEvent) bool { return e.PublishChange })
 	err := r.trigger(limit, silent, left, now)
-	err = errors.Join(err, r.tell(limit, all, left))
+	err = errors.Join(err, r.publish(limit, all, left))
 	told := slices.DeleteFunc(slices.Clone(all), func(e store.OutboxEvent) bool { return !e.PublishChange || left[e.ID] })
 	err = errors.Join(err, r.trigger(limit, told, left, now))
 	var ended, triggers []int64
@@ -116,20 +116,20 @@ func (r *Relay) carryOut(ctx context.Context, all []store.OutboxEvent, now time.
 			triggers = append(triggers, e.ID)
 		}
 	}
-	if err := r.conclude(ctx, ended, triggers); err != nil {
+	if err := r.recordDelivery(ctx, ended, triggers); err != nil {
 		return err
 	}
-	r.metrics.waiting.ended(all, left, now.Add(lease))
+	r.metrics.lag.delivered(all, left, now.Add(lease))
 	if len(left) > 0 && ctx.Err() == nil {
 		r.log.Warn("what follows from changes could not be had, and comes round again", "changes", len(left), "within", lease, "err", err)
 	}
 	return nil
 }
 
-// conclude writes down what was done, also when ctx has ended: what Kafka has would be
+// recordDelivery writes down what was done, also when ctx has ended: what Kafka has would be
 // told once more.
-func (r *Relay) conclude(ctx context.Context, ended, told []int64) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
+func (r *Relay) recordDelivery(ctx context.Context, ended, told []int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	if len(told) > 0 {
 		if err := r.store.MarkChangesPublished(ctx, told); err != nil {
@@ -142,9 +142,9 @@ func (r *Relay) conclude(ctx context.Context, ended, told []int64) error {
 	return r.store.DeleteOutboxEvents(ctx, ended)
 }
 
-// tell publishes those changes that are to be told. left is given those of which Kafka
+// publish publishes those changes that are to be told. left is given those of which Kafka
 // has not said that it has them, and the first of the reasons is returned.
-func (r *Relay) tell(ctx context.Context, all []store.OutboxEvent, left map[int64]bool) (first error) {
+func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[int64]bool) (first error) {
 	var records []*kgo.Record
 	var of []int64
 	for _, e := range all {
@@ -161,7 +161,7 @@ func (r *Relay) tell(ctx context.Context, all []store.OutboxEvent, left map[int6
 	// Results come in the order in which they ended.
 	for _, result := range r.kafka.ProduceSync(ctx, records...) {
 		if result.Err == nil {
-			r.metrics.told.Inc()
+			r.metrics.published.Inc()
 			continue
 		}
 		left[of[slices.Index(records, result.Record)]] = true
@@ -189,34 +189,34 @@ func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 	return &kgo.Record{Topic: schemas.ChangeTopic(e.Entity.Source), Key: key, Value: value}, err
 }
 
-// wanted is a facet that changes concern.
-type wanted struct {
-	ask      store.ClaimedRequest // with the params of the last of the changes
+// target is a facet that changes concern.
+type target struct {
+	request  store.ClaimedRequest // with the params of the last of the changes
 	last     time.Time
 	triggers []store.Trigger
-	because  []int64 // the effects
+	eventIDs []int64 // the effects
 }
 
 // fires reports whether any of the triggers does.
-func (w *wanted) fires(state store.State, now time.Time) bool {
+func (w *target) fires(state store.State, now time.Time) bool {
 	return slices.ContainsFunc(w.triggers, func(t store.Trigger) bool { return t.Fires(state, now) })
 }
 
-// wantedBy returns the facets that the changes concern, each once.
-func wantedBy(all []store.OutboxEvent) (some []*wanted) {
-	of := map[schemas.Entity]*wanted{}
+// targetsOf returns the facets that the changes concern, each once.
+func targetsOf(all []store.OutboxEvent) (some []*target) {
+	of := map[schemas.Entity]*target{}
 	for _, e := range all {
 		for _, t := range e.Triggers {
-			target := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
-			w := of[target]
+			entity := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
+			w := of[entity]
 			if w == nil {
-				w = &wanted{ask: store.ClaimedRequest{Entity: target}}
-				of[target], some = w, append(some, w)
+				w = &target{request: store.ClaimedRequest{Entity: entity}}
+				of[entity], some = w, append(some, w)
 			}
 			if !e.At.Before(w.last) {
-				w.ask.Params, w.last = t.Params, e.At
+				w.request.Params, w.last = t.Params, e.At
 			}
-			w.triggers, w.because = append(w.triggers, t), append(w.because, e.ID)
+			w.triggers, w.eventIDs = append(w.triggers, t), append(w.eventIDs, e.ID)
 		}
 	}
 	return some
@@ -225,16 +225,16 @@ func wantedBy(all []store.OutboxEvent) (some []*wanted) {
 // trigger asks for the facets that the changes concern and that were not refreshed a
 // moment ago.
 func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
-	some := wantedBy(all)
+	some := targetsOf(all)
 	if len(some) == 0 {
 		return nil
 	}
 	of := make([]schemas.Entity, len(some))
 	for i, w := range some {
-		of[i] = w.ask.Entity
+		of[i] = w.request.Entity
 	}
-	keep := func(w *wanted) {
-		for _, id := range w.because {
+	keep := func(w *target) {
+		for _, id := range w.eventIDs {
 			left[id] = true
 		}
 	}
@@ -246,19 +246,19 @@ func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[i
 		return err
 	}
 	var asks []store.ClaimedRequest
-	because := map[schemas.Entity]*wanted{}
+	because := map[schemas.Entity]*target{}
 	for i, w := range some {
 		if w.fires(states[i], now) {
-			w.ask.Version = states[i].Version
-			asks = append(asks, w.ask)
-			because[w.ask.Entity] = w
+			w.request.Version = states[i].Version
+			asks = append(asks, w.request)
+			because[w.request.Entity] = w
 		}
 	}
 	undone := r.door.Trigger(ctx, asks)
 	for _, a := range undone {
 		keep(because[a.Entity])
 	}
-	r.metrics.triggered.Add(float64(len(asks) - len(undone)))
-	r.metrics.rested.Add(float64(len(some) - len(asks)))
+	r.metrics.requested.Add(float64(len(asks) - len(undone)))
+	r.metrics.skipped.Add(float64(len(some) - len(asks)))
 	return nil
 }

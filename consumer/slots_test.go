@@ -14,13 +14,13 @@ func turnOf(client string, offset int) *task {
 }
 
 // nextTask returns the task whose turn it is; nil: none.
-func nextTask(q *turns) *task {
+func nextTask(q *slotQueue) *task {
 	one, _ := q.next()
 	return one.task
 }
 
 func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
-	q := newTurns(4)
+	q := newSlotQueue(4)
 	for i := range 10 {
 		q.add(turnOf("flood", i), nil)
 	}
@@ -37,11 +37,11 @@ func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
 	if got := nextTask(q); got != nil {
 		t.Fatalf("got %s without a free slot", got.request.Key)
 	}
-	q.end("flood")
+	q.release("flood")
 	if got := nextTask(q); got.client != "b" {
 		t.Errorf("got %s, want b", got.request.Key)
 	}
-	q.end("a")
+	q.release("a")
 	if got := nextTask(q); got.request.Key != "flood3" {
 		t.Errorf("got %s, want flood3: no other client waits", got.request.Key)
 	}
@@ -54,7 +54,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 23))
 		slots := 1 + rng.IntN(8)
-		q := newTurns(slots)
+		q := newSlotQueue(slots)
 		added, given := map[string]int{}, map[string]int{}
 		var held []string
 		for range 500 {
@@ -85,13 +85,13 @@ func TestTurns_LosesNothing(t *testing.T) {
 			default:
 				if len(held) > 0 {
 					i := rng.IntN(len(held))
-					q.end(held[i])
+					q.release(held[i])
 					held = append(held[:i], held[i+1:]...)
 				}
 			}
 		}
 		for _, client := range held {
-			q.end(client)
+			q.release(client)
 		}
 		if q.free != slots || len(q.held) != 0 {
 			t.Errorf("seed %d: %d of %d slots are free, held %v", seed, q.free, slots, q.held)
@@ -101,7 +101,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 
 func TestBudget_AdmitsClientsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(10)
+		b := newMemoryBudget(10)
 		if err := b.acquire(t.Context(), "", 10); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestDischarges_AreBounded(t *testing.T) {
 		t.Fatalf("kept %d, want %d", len(first), maxDischarges)
 	}
 	d.add(turnOf("a", 1))
-	d.giveBack(first)
+	d.putBack(first)
 	if got := len(d.take()); got != maxDischarges {
 		t.Errorf("kept %d after they were given back, want %d", got, maxDischarges)
 	}
@@ -143,7 +143,7 @@ func TestDischarges_AreBounded(t *testing.T) {
 }
 
 func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
-	q := newTurns(8)
+	q := newSlotQueue(8)
 	for i := range 8 {
 		q.add(turnOf("flood", i), nil)
 		q.next()
@@ -162,7 +162,7 @@ func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
 	if q.preempt("flood", 0) {
 		t.Error("one record waits and one was preempted: got another preemption, want none")
 	}
-	q.end("flood")
+	q.release("flood")
 	q.preempted()
 	if got := nextTask(q); got.client != "a" {
 		t.Errorf("the free slot: got %s, want a", got.client)

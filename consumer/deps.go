@@ -110,16 +110,16 @@ type Store interface {
 
 // Retries asks again for what has failed when its time has come.
 type Retries interface {
-	// Scheduled tells that a retry is due then. It is not an error to miss it: who
+	// WakeAt tells that a retry is due then. It is not an error to miss it: who
 	// looks again finds it.
-	Scheduled(ctx context.Context, at time.Time)
+	WakeAt(ctx context.Context, at time.Time)
 }
 
-// Changes carries out what follows from stored changes.
-type Changes interface {
-	// Stored tells that something is to follow. It is not an error to miss it: what is to
+// Outbox carries out what follows from stored changes.
+type Outbox interface {
+	// Notify tells that something is to follow. It is not an error to miss it: what is to
 	// follow was written down.
-	Stored()
+	Notify()
 }
 
 // Lag tells how far behind a lane is.
@@ -128,13 +128,13 @@ type Lag interface {
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
-// Needs is what a Worker is given.
-type Needs struct {
+// Deps is what a Worker is given.
+type Deps struct {
 	Store    Store
 	Requests Requests
 	Permits  Permits
 	Retries  Retries
-	Changes  Changes
+	Outbox   Outbox
 	Lag      Lag
 	Health   *Health // of the source, one for the workers of both lanes
 	// Kafka returns the settings of the connection to the brokers for a client of this
@@ -142,5 +142,5 @@ type Needs struct {
 	Kafka   func(client string) []kgo.Opt
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	Trace   observe.Tracer
+	Tracer  observe.Tracer
 }

@@ -1,4 +1,4 @@
-package due
+package poll
 
 import (
 	"context"
@@ -17,10 +17,10 @@ import (
 const patience = time.Minute
 
 // run runs a loop that says each call, and returns what ends it.
-func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Loop, <-chan time.Time) {
+func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
 	t.Helper()
 	calls := make(chan time.Time, 1000)
-	l := New("due:test", rdb, log, Words{Waits: "it waits", GoesOn: "it goes on"})
+	l := New("due:test", rdb, log, Messages{Failing: "it waits", Recovered: "it goes on"})
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -68,7 +68,7 @@ func TestItWorksWhenItSaidAndWhenAnotherProcessSays(t *testing.T) {
 	settled(t, calls)
 	soon := time.Now().Add(200 * time.Millisecond)
 	next <- soon
-	Tell(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // from another process
+	WakeAt(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // from another process
 	called(t, calls)
 	if at := called(t, calls); at.Before(soon.Truncate(time.Millisecond)) {
 		t.Errorf("it worked %v before it said", soon.Sub(at))
@@ -81,8 +81,8 @@ func TestWhatThisProcessTellsIsHeardWithoutRedis(t *testing.T) {
 	settled(t, calls)
 	server.Close()
 	late, early := time.Now().Add(time.Hour), time.Now().Add(50*time.Millisecond)
-	l.Tell(t.Context(), late)
-	l.Tell(t.Context(), early) // the earlier counts
+	l.WakeAt(t.Context(), late)
+	l.WakeAt(t.Context(), early) // the earlier counts
 	for called(t, calls).Before(early.Truncate(time.Millisecond)) {
 	}
 }
@@ -121,15 +121,15 @@ func (w writer) Write(b []byte) (int, error) { return w(b) }
 func TestWhatIsLeftIsAskedForAgainWhileItMayBe(t *testing.T) {
 	tries := 0
 	ask := func(_ context.Context, some []int) []int { tries++; return some[:len(some)-1] }
-	if left := UntilAsked(t.Context(), []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 0 || tries != 3 {
+	if left := EnqueueAll(t.Context(), []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 0 || tries != 3 {
 		t.Errorf("%v are left after %d tries", left, tries)
 	}
-	if left := UntilAsked(t.Context(), []int{1, 2, 3}, func() bool { return false }, ask); len(left) != 2 {
+	if left := EnqueueAll(t.Context(), []int{1, 2, 3}, func() bool { return false }, ask); len(left) != 2 {
 		t.Errorf("%v are left where it may be asked once", left)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if left := UntilAsked(ended, []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 2 {
+	if left := EnqueueAll(ended, []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 2 {
 		t.Errorf("%v are left when the asking ends", left)
 	}
 }

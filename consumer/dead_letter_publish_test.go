@@ -22,7 +22,7 @@ const maxMessage = 1 << 20
 // Kafka.
 func letterWriter(tb testing.TB, partitions int32) (w *Worker, topic string) {
 	tb.Helper()
-	client, err := kgo.NewClient(append(letterOptions(), kgo.SeedBrokers(servicetest.Kafka(tb)...))...)
+	client, err := kgo.NewClient(append(dlqClientOptions(), kgo.SeedBrokers(servicetest.Kafka(tb)...))...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func letterWriter(tb testing.TB, partitions int32) (w *Worker, topic string) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _, _ = admin.DeleteTopic(context.WithoutCancel(tb.Context()), topic) })
-	return &Worker{letters: client, lettersSent: semaphore.NewWeighted(maxLetterBatch)}, topic
+	return &Worker{dlqClient: client, dlqUnacked: semaphore.NewWeighted(maxDeadLetterBatch)}, topic
 }
 
 // Dead letters of one partition are sent at the same time, among them some that fit the topic
@@ -49,7 +49,7 @@ func TestPublishLetter_SendsNoBatchThatIsTooLarge(t *testing.T) {
 		value := make([]byte, size)
 		_, _ = rand.Read(value)
 		all.Go(func() {
-			if _, err := w.publishLetter(t.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
+			if _, err := w.publishDeadLetter(t.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
 				t.Errorf("a dead letter of %d bytes: got %v, want none", size, err)
 			}
 		})
@@ -62,7 +62,7 @@ func BenchmarkDeadLetters(b *testing.B) {
 	w, topic := letterWriter(b, 12)
 	value := make([]byte, 2000)
 	for range 12 { // one each partition, so that their leaders are known
-		if _, err := w.publishLetter(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
+		if _, err := w.publishDeadLetter(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -76,7 +76,7 @@ func BenchmarkDeadLetters(b *testing.B) {
 	for range 256 {
 		all.Go(func() {
 			for i := range next {
-				if _, err := w.publishLetter(b.Context(), &kgo.Record{Topic: topic, Key: fmt.Append(nil, "item/", i), Value: value}); err != nil {
+				if _, err := w.publishDeadLetter(b.Context(), &kgo.Record{Topic: topic, Key: fmt.Append(nil, "item/", i), Value: value}); err != nil {
 					b.Error(err)
 				}
 			}

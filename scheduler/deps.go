@@ -47,7 +47,7 @@ type Door interface {
 // Look says how it stands with the source: what LOW may call, and what waits for it.
 type Look func(ctx context.Context, now time.Time) (Room, error)
 
-// Loop calls the scheduler when something is due (due.Loop).
+// Loop calls the scheduler when something is due (poll.Poller).
 type Loop interface {
 	Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Needs are what the entities work with.
-type Needs struct {
+// Deps are what the entities work with.
+type Deps struct {
 	Store   Store
 	Sources map[string]Source // by name
 	Told    Told

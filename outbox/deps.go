@@ -1,4 +1,4 @@
-package changes
+package outbox
 
 import (
 	"context"

@@ -146,20 +146,20 @@ func newStorm(t *testing.T, lane schemas.Lane, broker, cuts bool) *storm {
 
 func (s *storm) join() {
 	s.Helper()
-	needs := s.needs()
+	deps := s.deps()
 	m := member{cable: &cable{}}
-	needs.Kafka = func(string) []kgo.Opt {
+	deps.Kafka = func(string) []kgo.Opt {
 		return append(s.brokers(), kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200*time.Millisecond),
 			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // a join that is not answered is given up sooner than the test
 	}
-	needs.Log = slog.New(underWay{needs.Log.Handler(), &s.givenUp, &s.losses})
+	deps.Log = slog.New(underWay{deps.Log.Handler(), &s.givenUp, &s.losses})
 	c := consumer.DefaultConfig(s.lane)
-	c.InFlight, c.Drain, c.BrokerAssigns = s.inFlight, patience, s.broker
-	w, err := consumer.New(c, s.source, s.lane, needs)
+	c.MaxInFlight, c.DrainTimeout, c.ServerSideAssignment = s.inFlight, patience, s.broker
+	w, err := consumer.New(c, s.source, s.lane, deps)
 	if err != nil {
 		s.Fatal(err)
 	}
-	w.SetPatience(s.patience)
+	w.SetRevokeTimeout(s.patience)
 	m.stop = s.run(w.Run)
 	s.members = append(s.members, m)
 }

@@ -1,4 +1,4 @@
-package changes
+package outbox
 
 import (
 	"testing"
@@ -8,12 +8,12 @@ import (
 )
 
 func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
-	var w waiting
+	var w lagTracker
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	after := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	is := func(what string, at time.Time, want int) {
 		t.Helper()
-		if got := w.long(at); got != time.Duration(want)*time.Second {
+		if got := w.age(at); got != time.Duration(want)*time.Second {
 			t.Errorf("%s: it waits for %v, want %d s", what, got, want)
 		}
 	}
@@ -24,7 +24,7 @@ func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
 		for _, id := range left {
 			undone[id] = true
 		}
-		w.ended(all, undone, after(at).Add(lease))
+		w.delivered(all, undone, after(at).Add(lease))
 	}
 	old, young := store.OutboxEvent{ID: 1, At: start}, store.OutboxEvent{ID: 2, At: after(30)}
 	is("nothing", after(0), 0)
@@ -32,17 +32,17 @@ func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
 	w.claimed([]store.OutboxEvent{young, old}, after(31))
 	is("under way", after(35), 35)
 	carryOut(0, []store.OutboxEvent{old}, 1)
-	w.then(after(60)) // its claim's end, which is not since when it waits
+	w.setNext(after(60)) // its claim's end, which is not since when it waits
 	is("left", after(20), 20)
 	carryOut(30, []store.OutboxEvent{young}) // while the first is not due
 	is("another one is ended", after(40), 40)
 	w.claimed([]store.OutboxEvent{old, young}, after(60))
-	w.ended([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))
+	w.delivered([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))
 	is("the older is ended", after(70), 40)
 
 	w.claimed(nil, after(120)) // another process has it
-	w.then(time.Time{})
+	w.setNext(time.Time{})
 	is("all is ended", after(121), 0)
-	w.then(after(130))
+	w.setNext(after(130))
 	is("nothing can be claimed", after(140), 10)
 }
