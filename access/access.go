@@ -88,8 +88,8 @@ func WithClient(ctx context.Context, c Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// ClientOf returns who asks, if the context knows.
-func ClientOf(ctx context.Context) (Client, bool) {
+// ClientFromContext returns who asks, if the context knows.
+func ClientFromContext(ctx context.Context) (Client, bool) {
 	c, ok := ctx.Value(clientKey{}).(Client)
 	return c, ok
 }

@@ -90,11 +90,11 @@ func TestID_IsSharedWhereTheBoundIs(t *testing.T) {
 
 func TestRefuse_TellsItsLimit(t *testing.T) {
 	m, _ := metered(Limits{})
-	p, _ := errors.AsType[*problem.HTTPError](m.Refuse(Refusal{Max: 45, After: 1500 * time.Millisecond}))
+	p, _ := errors.AsType[*problem.HTTPError](m.RecordRefusal(Refusal{Max: 45, After: 1500 * time.Millisecond}))
 	if p.Status != 429 || p.Code != "too-many-outstanding" || p.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
 		t.Errorf("got %+v", p)
 	}
-	p, _ = errors.AsType[*problem.HTTPError](m.Refuse(Refusal{NewKeys: true, Max: 100, Window: time.Minute, After: time.Minute}))
+	p, _ = errors.AsType[*problem.HTTPError](m.RecordRefusal(Refusal{NewKeys: true, Max: 100, Window: time.Minute, After: time.Minute}))
 	if p.Status != 429 || p.Code != "too-many-new-keys" || p.Header.Get("RateLimit-Policy") != `"new-keys";q=100;w=60` || p.After != time.Minute {
 		t.Errorf("got %+v", p)
 	}

@@ -133,9 +133,9 @@ func (g *Guard) know(keys heldKeys) {
 	g.metrics.keys.Set(float64(len(keys.byID)))
 }
 
-// Listen tells the guard, after Load, at which address the service listens. It
+// SetListenAddress tells the guard, after Load, at which address the service listens. It
 // fails if that would be open to everybody by mistake, or shut to everybody.
-func (g *Guard) Listen(address string) error {
+func (g *Guard) SetListenAddress(address string) error {
 	asks, err := g.config.asks(address, g.made)
 	if err != nil {
 		return err
@@ -155,9 +155,9 @@ func (g *Guard) Listen(address string) error {
 	return nil
 }
 
-// Required reports whether anybody is asked who they are; until Listen, unless
+// AuthRequired reports whether anybody is asked who they are; until Listen, unless
 // access.require is never, everybody is.
-func (g *Guard) Required() bool { return g.required.Load() }
+func (g *Guard) AuthRequired() bool { return g.required.Load() }
 
 // Run keeps up with the keys, the admin token's file and the keys that sign JWTs
 // until ctx ends. Keys that can't be read again stay valid until access.maxAge: reads go
@@ -238,12 +238,12 @@ func (f *failures) second(err error) bool {
 
 var everything = []Scope{Admin}
 
-// Identify returns who a request is from; address is the one it came from. Its
+// Authenticate returns who a request is from; address is the one it came from. Its
 // errors are *problem.HTTPError. A token is taken from Authorization alone: one
 // in a URL would stand in logs, histories and referrers. A page's EventSource
 // can't send the header; one that streams by fetch can.
-func (g *Guard) Identify(r *http.Request, address string) (c Client, err error) {
-	if g.Required() {
+func (g *Guard) Authenticate(r *http.Request, address string) (c Client, err error) {
+	if g.AuthRequired() {
 		if c, err = g.byToken(r.Context(), r.Header.Values("Authorization")); err == nil {
 			c, err = c.delegated(g.config.ClientHeader, r)
 		}
@@ -284,10 +284,10 @@ func (g *Guard) byToken(ctx context.Context, headers []string) (Client, error) {
 // has been identified already, that holds.
 func (g *Guard) Admin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, known := ClientOf(r.Context())
+		c, known := ClientFromContext(r.Context())
 		var err error
 		if !known {
-			c, err = g.Identify(r, hostOf(r.RemoteAddr))
+			c, err = g.Authenticate(r, hostOf(r.RemoteAddr))
 		}
 		if err == nil && !c.May(Admin) {
 			err = Forbid(Admin)

@@ -279,7 +279,7 @@ func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := ""
-	h := r.Admin(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c, _ := ClientOf(r.Context()); seen = c.Name }))
+	h := r.Admin(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c, _ := ClientFromContext(r.Context()); seen = c.Name }))
 	call := func(ctx context.Context, token string) int {
 		seen = ""
 		req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
@@ -321,7 +321,7 @@ func FuzzIdentify(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header string) {
 		req := &http.Request{Header: http.Header{"Authorization": {header}}}
-		c, err := r.Identify(req, "192.0.2.7")
+		c, err := r.Authenticate(req, "192.0.2.7")
 		if held := strings.Contains(header, key); err == nil && (!held || c.Name != "key:"+id+" a") {
 			t.Errorf("%q is %+v", header, c)
 		}

@@ -57,8 +57,8 @@ func keyOf(k store.APIKey) Key {
 	return shown
 }
 
-// Made is the answer to a key's making, the only one that has the key itself.
-type Made struct {
+// CreatedKey is the answer to a key's making, the only one that has the key itself.
+type CreatedKey struct {
 	Key    Key    `json:"key"`
 	Secret string `json:"secret"`
 	// Required says whether this service asks for keys at present.
@@ -97,8 +97,8 @@ func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: map[string]any{"keys": shown}}, err
 }
 
-// Order is what a new key is to be. The json tags are its form in the admin API.
-type Order struct {
+// NewKey is what a new key is to be. The json tags are its form in the admin API.
+type NewKey struct {
 	Name   string  `json:"name"`
 	Scopes []Scope `json:"scopes"`
 	// ExpiresIn is how long it holds, as in 90d or 12h; empty: until it is revoked.
@@ -110,7 +110,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, problem.Body(err)
 	}
-	maker, known := ClientOf(r.Context())
+	maker, known := ClientFromContext(r.Context())
 	if known {
 		for _, s := range order.Scopes {
 			if !maker.May(s) {
@@ -139,7 +139,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err := a.guard.look(r.Context()); err != nil {
 		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
 	}
-	return admin.Answer{Status: http.StatusCreated, Body: Made{keyOf(key), shown, a.guard.Required()}}, nil
+	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), shown, a.guard.AuthRequired()}}, nil
 }
 
 func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
@@ -190,7 +190,7 @@ func entry(action, actor string, at time.Time, before, after *store.APIKey) stor
 	return store.AuditEntry{At: at, Actor: actor, Action: action, Before: text(before), After: text(after)}
 }
 
-func readOrder(body io.Reader) (o Order, life time.Duration, err error) {
+func readOrder(body io.Reader) (o NewKey, life time.Duration, err error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
 		return o, 0, err
@@ -207,7 +207,7 @@ func readOrder(body io.Reader) (o Order, life time.Duration, err error) {
 	return o, life, o.check(&life)
 }
 
-func (o *Order) check(life *time.Duration) (err error) {
+func (o *NewKey) check(life *time.Duration) (err error) {
 	if o.Name == "" || len(o.Name) > keyNameMost || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", keyNameMost)
 	}

@@ -39,7 +39,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	a.ResponseRecorder = httptest.NewRecorder()
-	r.Handler(func(r *http.Request) string { c, _ := ClientOf(r.Context()); return c.Name }).ServeHTTP(a, req)
+	r.Handler(func(r *http.Request) string { c, _ := ClientFromContext(r.Context()); return c.Name }).ServeHTTP(a, req)
 	text := a.Body.String()
 	for _, into := range []any{&a.Made, &struct {
 		Keys         *[]Key

@@ -17,8 +17,8 @@ const (
 	clientsMost = 100_000
 )
 
-// Meters bound what each client may ask of this process. A nil one bounds nobody.
-type Meters struct {
+// ClientLimiter bound what each client may ask of this process. A nil one bounds nobody.
+type ClientLimiter struct {
 	requests rate
 	misses   rate // of keys that are looked for in the database; see missesOf
 	waiting  int
@@ -44,9 +44,9 @@ type meter struct {
 	misses   bucket
 }
 
-// NewMeters returns the meters of limits that have been checked.
-func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
-	m := &Meters{
+// NewClientLimiter returns the meters of limits that have been checked.
+func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
+	m := &ClientLimiter{
 		waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(), waits: map[string]int{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "access_limited_total", Help: "Requests that were refused since their client asked for too much, by limit.",
@@ -61,9 +61,9 @@ func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
 	return m
 }
 
-// Request counts n requests of a client; an error, a *problem.HTTPError, says
+// AllowRequests counts n requests of a client; an error, a *problem.HTTPError, says
 // that none of them may be served.
-func (m *Meters) Request(client string, n int) error {
+func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	if m == nil || m.requests.calls == 0 {
 		return nil
 	}
@@ -95,7 +95,7 @@ func boundOf(client string) string {
 }
 
 // meter returns the client's meter, a new one if it was forgotten.
-func (m *Meters) meter(client string) *meter {
+func (m *ClientLimiter) meter(client string) *meter {
 	client = boundOf(client)
 	if e, known := m.clients[client]; known {
 		m.recent.MoveToFront(e)
@@ -133,9 +133,9 @@ func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Wait counts a request of a client that waits or streams, until leave is called,
+// AcquireWaitSlot counts a request of a client that waits or streams, until leave is called,
 // which may be done again. The error is as that of Request.
-func (m *Meters) Wait(client string) (leave func(), err error) {
+func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error) {
 	if m == nil || m.waiting == 0 {
 		return func() {}, nil
 	}

@@ -197,7 +197,7 @@ func (r *rig) ask(headers ...string) (Client, *problem.HTTPError) {
 	for _, h := range headers {
 		req.Header.Add("Authorization", h)
 	}
-	c, err := r.Identify(req, "192.0.2.7")
+	c, err := r.Authenticate(req, "192.0.2.7")
 	if err == nil {
 		return c, nil
 	}

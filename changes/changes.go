@@ -52,7 +52,7 @@ var Words = due.Words{Waits: "what follows from changes waits until this succeed
 type Relay struct {
 	source  string
 	store   Store
-	door    Door
+	enqueuer    Enqueuer
 	kafka   *kgo.Client
 	loop    *due.Loop
 	log     *slog.Logger
@@ -61,8 +61,8 @@ type Relay struct {
 
 // New returns the relay of a source; Run carries out. The client must have every
 // record acknowledged by all replicas.
-func New(source string, st Store, door Door, kafka *kgo.Client, loop *due.Loop, log *slog.Logger, reg prometheus.Registerer) *Relay {
-	return &Relay{source, st, door, kafka, loop, log.With("source", source), newMetrics(source, reg)}
+func New(source string, st Store, enqueuer Enqueuer, kafka *kgo.Client, loop *due.Loop, log *slog.Logger, reg prometheus.Registerer) *Relay {
+	return &Relay{source, st, enqueuer, kafka, loop, log.With("source", source), newMetrics(source, reg)}
 }
 
 // Stored tells that something was written down that is to follow.
@@ -191,7 +191,7 @@ func recordOf(e store.Effect) (*kgo.Record, error) {
 
 // wanted is a facet that changes concern.
 type wanted struct {
-	ask      store.Ask // with the params of the last of the changes
+	ask      store.Request // with the params of the last of the changes
 	last     time.Time
 	triggers []store.Trigger
 	because  []int64 // the effects
@@ -210,7 +210,7 @@ func wantedBy(all []store.Effect) (some []*wanted) {
 			target := schemas.Entity{Source: e.Entity.Source, Facet: t.Facet, Key: e.Entity.Key}
 			w := of[target]
 			if w == nil {
-				w = &wanted{ask: store.Ask{Entity: target}}
+				w = &wanted{ask: store.Request{Entity: target}}
 				of[target], some = w, append(some, w)
 			}
 			if !e.At.Before(w.last) {
@@ -245,7 +245,7 @@ func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]
 		}
 		return err
 	}
-	var asks []store.Ask
+	var asks []store.Request
 	because := map[schemas.Entity]*wanted{}
 	for i, w := range some {
 		if w.fires(states[i], now) {
@@ -254,7 +254,7 @@ func (r *Relay) trigger(ctx context.Context, all []store.Effect, left map[int64]
 			because[w.ask.Entity] = w
 		}
 	}
-	undone := r.door.Trigger(ctx, asks)
+	undone := r.enqueuer.Trigger(ctx, asks)
 	for _, a := range undone {
 		keep(because[a.Entity])
 	}

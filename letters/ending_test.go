@@ -15,7 +15,7 @@ func TestAReplayUnderWayDoesNotHoldUpItsProcess(t *testing.T) {
 		w.buryMany(chunkMost)
 		p := w.process()
 		groups := 0
-		p.door = func(_ context.Context, all []Ask) []error {
+		p.enqueuer = func(_ context.Context, all []ReplayRequest) []error {
 			for _, a := range all {
 				w.put(a, time.Now())
 			}
@@ -50,7 +50,7 @@ func TestADoorThatHangsDoesNotHoldUpAProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.buryMany(chunkMost)
 		p := w.process()
-		p.door = func(ctx context.Context, all []Ask) []error {
+		p.enqueuer = func(ctx context.Context, all []ReplayRequest) []error {
 			for _, a := range all[:len(all)/2] {
 				w.put(a, time.Now())
 			}

@@ -106,7 +106,7 @@ func TestAProcessThatGetsItsJobAgainHasItOnce(t *testing.T) {
 				}
 				return none
 			}
-			p.door = func(ctx context.Context, all []Ask) []error {
+			p.enqueuer = func(ctx context.Context, all []ReplayRequest) []error {
 				for _, a := range all {
 					w.put(a, time.Now())
 				}
@@ -129,7 +129,7 @@ func TestWhoIsFrozenAsksForNothingWhenAnotherGoesOn(t *testing.T) {
 		w.buryMany(400)
 		p := w.process()
 		var calls atomic.Int64 // it may go on with the job itself, beside what is frozen
-		p.door = func(_ context.Context, all []Ask) []error {
+		p.enqueuer = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
 				<-time.After(2 * lease)
 				return make([]error, len(all)) // as far as it knows
@@ -156,7 +156,7 @@ func TestWhoStopsBehindTroubleLeavesTimeForWhatIsOnItsWay(t *testing.T) {
 		inBubble(t, func(w *world) {
 			w.buryMany(10)
 			p := w.process()
-			p.door = func(_ context.Context, all []Ask) []error {
+			p.enqueuer = func(_ context.Context, all []ReplayRequest) []error {
 				errs := make([]error, len(all))
 				at := time.Now()
 				for i, a := range all {

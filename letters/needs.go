@@ -16,7 +16,7 @@ import (
 type Needs struct {
 	Store Store
 	Mail  Mail
-	Door  Door
+	Enqueuer  Enqueuer
 	Bell  Bell
 	// Sources are those whose letters there are, by name.
 	Sources map[string]Source
@@ -81,19 +81,19 @@ type Read struct {
 	Err    error
 }
 
-// Ask is one request that is asked for again.
-type Ask struct {
+// ReplayRequest is one request that is asked for again.
+type ReplayRequest struct {
 	Request     schemas.UpdateRequest // the letter's
 	Lane        schemas.Lane
 	TraceParent string
 	Mark        schemas.ReplayMark
 }
 
-// Door is where requests are asked for.
-type Door interface {
-	// Ask asks for each, and returns, in their order, nil for those that Kafka has, or which
+// Enqueuer is where requests are asked for.
+type Enqueuer interface {
+	// Enqueue asks for each, and returns, in their order, nil for those that Kafka has, or which
 	// a request of somebody else covers, and otherwise why not.
-	Ask(ctx context.Context, all []Ask) []error
+	Enqueue(ctx context.Context, all []ReplayRequest) []error
 }
 
 // Bell wakes who works on jobs.

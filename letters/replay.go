@@ -30,7 +30,7 @@ type fate struct {
 	id      store.LetterID
 	own     bool   // it died by this very job, which passes it over
 	refused string // why it stays open; empty: it is to be asked for
-	ask     Ask
+	ask     ReplayRequest
 	asked   bool
 }
 
@@ -144,7 +144,7 @@ func (l *Letters) fates(ctx context.Context, j store.LetterJob, letters []store.
 }
 
 // askFor returns how a letter's request is asked for, or why it can't be.
-func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a Ask, refused string) {
+func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a ReplayRequest, refused string) {
 	if r.Err != nil {
 		return a, RefusedUndecodable
 	}
@@ -160,7 +160,7 @@ func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a Ask, r
 	if before.Count >= schemas.MaxReplays {
 		return a, RefusedLimit
 	}
-	a = Ask{Request: request, Lane: j.Lane, Mark: schemas.ReplayMark{ID: j.ID, Count: before.Count + 1, Of: mark(id)}}
+	a = ReplayRequest{Request: request, Lane: j.Lane, Mark: schemas.ReplayMark{ID: j.ID, Count: before.Count + 1, Of: mark(id)}}
 	if !fits(a) {
 		return a, RefusedUndecodable
 	}
@@ -175,7 +175,7 @@ func (l *Letters) askFor(j store.LetterJob, id store.LetterID, r Read) (a Ask, r
 
 // fits reports whether a request can be asked for at all, whatever number and time it gets:
 // one that is too large would keep its job waiting for good, and no worker takes it.
-func fits(a Ask) bool {
+func fits(a ReplayRequest) bool {
 	_, err := schemas.UpdateRequest{
 		EventID: uuid.Nil.String(), Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
 		RequestedAt: time.Unix(1, 999_999_999).UTC(), CorrelationID: a.Request.CorrelationID, Version: schemas.MaxVersion,
@@ -206,11 +206,11 @@ func (l *Letters) ask(ctx context.Context, until time.Time, fates []*fate) (trou
 		}
 		some := left[:min(askedAtOnce, len(left))]
 		left = left[len(some):]
-		asks := make([]Ask, len(some))
+		asks := make([]ReplayRequest, len(some))
 		for i, f := range some {
 			asks[i] = f.ask
 		}
-		for i, err := range l.Door.Ask(ctx, asks) {
+		for i, err := range l.Enqueuer.Enqueue(ctx, asks) {
 			if some[i].asked = err == nil; err != nil {
 				trouble = err
 			}

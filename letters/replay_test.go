@@ -127,7 +127,7 @@ func TestWhatDiesAgainByAReplayIsNotItsOwn(t *testing.T) {
 		w.buryMany(3)
 		p := w.process()
 		next := int64(100)
-		p.door = func(_ context.Context, all []Ask) []error {
+		p.enqueuer = func(_ context.Context, all []ReplayRequest) []error {
 			for _, a := range all {
 				w.put(a, time.Now())
 				w.bury(idOf(0, next), func(l *store.Letter, r *Read) {
@@ -159,7 +159,7 @@ func TestTroubleInTheMiddleOfAChunkPassesOverNothing(t *testing.T) {
 		<-time.After(time.Minute)
 		p := w.process()
 		calls := 0
-		p.door = func(_ context.Context, all []Ask) []error {
+		p.enqueuer = func(_ context.Context, all []ReplayRequest) []error {
 			calls++
 			errs := make([]error, len(all))
 			for i, a := range all {

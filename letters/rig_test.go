@@ -43,7 +43,7 @@ type world struct {
 
 // request is a record of the request topic.
 type request struct {
-	Ask
+	ReplayRequest
 	at time.Time
 }
 
@@ -209,8 +209,8 @@ type process struct {
 	rung  chan struct{}
 	// befalls says what befalls it; nil: nothing does.
 	befalls func(what string) fault
-	// door does what Ask does instead, unless it is nil.
-	door func(ctx context.Context, all []Ask) []error
+	// enqueuer does what Ask does instead, unless it is nil.
+	enqueuer func(ctx context.Context, all []ReplayRequest) []error
 
 	mu   sync.Mutex
 	dead bool
@@ -226,7 +226,7 @@ func (w *world) process() *process {
 	w.born++
 	w.processes = append(w.processes, p)
 	p.Letters = New(Needs{
-		Store: fakeStore{w.db, p}, Mail: fakeMail{p}, Door: p, Bell: fakeBell{p}, Sources: map[string]Source{theSource: fakeSource{}},
+		Store: fakeStore{w.db, p}, Mail: fakeMail{p}, Enqueuer: p, Bell: fakeBell{p}, Sources: map[string]Source{theSource: fakeSource{}},
 		Process: fmt.Sprint("process-", w.born), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(),
 	})
@@ -414,19 +414,19 @@ func (m fakeMail) Cut(ctx context.Context, _ string, before map[int32]int64) (ma
 }
 
 // put has a record on the request topic that was sent then.
-func (w *world) put(a Ask, at time.Time) {
+func (w *world) put(a ReplayRequest, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.requests = append(w.requests, request{a, at})
 }
 
-// Ask is the door of the process.
-func (p *process) Ask(ctx context.Context, all []Ask) []error {
-	if p.door != nil {
+// Enqueue is the door of the process.
+func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
+	if p.enqueuer != nil {
 		if p.isDead() {
 			runtime.Goexit()
 		}
-		return p.door(ctx, all)
+		return p.enqueuer(ctx, all)
 	}
 	errs, err := do(ctx, p, "ask", func() ([]error, error) {
 		for _, a := range all {

@@ -51,8 +51,8 @@ func (o *torture) befalls(what string) fault {
 
 // door takes requests, or refuses them, or says that it has none of what arrives now or
 // later; or the process ends in the middle.
-func (o *torture) door(p *process) func(context.Context, []Ask) []error {
-	return func(ctx context.Context, all []Ask) []error {
+func (o *torture) door(p *process) func(context.Context, []ReplayRequest) []error {
+	return func(ctx context.Context, all []ReplayRequest) []error {
 		errs := make([]error, len(all))
 		bad, dies := o.chance(3) && !o.over(), o.chance(12) && !o.over()
 		if bad && o.chance(3) { // it hangs
@@ -94,7 +94,7 @@ func (o *torture) keepTwo(id string) {
 		for i, p := range running {
 			if p == nil || p.isDead() {
 				running[i] = o.process()
-				running[i].befalls, running[i].door = o.befalls, o.door(running[i])
+				running[i].befalls, running[i].enqueuer = o.befalls, o.door(running[i])
 				running[i].run()
 			} else if o.chance(10) {
 				p.shut()

@@ -57,7 +57,7 @@ func breakerRig(t *testing.T, test func(t *testing.T, f *failingRedis, p *Produc
 		p := New(rdb, nil, 100, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), observe.Tracer{})
 		e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 		test(t, f, p, func() Result {
-			return p.Request(t.Context(), Wish{Entity: e, Lane: schemas.High, Reason: schemas.Stale})
+			return p.Enqueue(t.Context(), Request{Entity: e, Lane: schemas.High, Reason: schemas.Stale})
 		})
 	})
 }

@@ -9,13 +9,13 @@ import (
 )
 
 // looked is what a look finds, while the hash stays as it is.
-func (r *rig) looked(e schemas.Entity) Way {
+func (r *rig) looked(e schemas.Entity) CoalesceState {
 	r.Helper()
 	before, err := r.rdb.HGetAll(r.Context(), key(e)).Result()
 	if err != nil {
 		r.Fatal(err)
 	}
-	w, err := r.Look(r.Context(), e)
+	w, err := r.ReadState(r.Context(), e)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -39,21 +39,21 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		held, release := r.hold()
 		w := r.wish("가/a {b}", schemas.High, schemas.UserRequest)
-		if got := r.looked(w.Entity); got != (Way{}) {
+		if got := r.looked(w.Entity); got != (CoalesceState{}) {
 			r.Errorf("nobody has asked: %+v", got)
 		}
 		w.Cooldown = time.Hour
 		asked := r.mustBe(Published, w)
 		<-held
 		got := r.looked(w.Entity)
-		if got.Lane != schemas.High || got.Number != asked.Number || got.Confirmed || got.Issued != asked.Number || !soon(got.Until, pendingLife) ||
-			!soon(got.CooledUntil, pendingLife) || got.Hold != "" {
+		if got.Lane != schemas.High || got.Number != asked.Number || got.Confirmed || got.Issued != asked.Number || !soon(got.Until, pendingTTL) ||
+			!soon(got.CooledUntil, pendingTTL) || got.Hold != "" {
 			r.Errorf("in the air: %+v", got)
 		}
 		release()
 		r.concluded()
 		got = r.looked(w.Entity)
-		if !got.Confirmed || got.Number != asked.Number || !soon(got.Until, highLockLife) || !soon(got.CooledUntil, time.Hour) || soon(got.CooledUntil, 50*time.Minute) {
+		if !got.Confirmed || got.Number != asked.Number || !soon(got.Until, highLockTTL) || !soon(got.CooledUntil, time.Hour) || soon(got.CooledUntil, 50*time.Minute) {
 			r.Errorf("in Kafka: %+v", got)
 		}
 
@@ -73,17 +73,17 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 		if got.Lane != "" || got.Number != 0 || !got.Until.IsZero() || got.Hold != "FAILED" || !soon(got.HoldUntil, time.Hour) || got.Issued != fetch {
 			r.Errorf("after its failure: %+v", got)
 		}
-		if err := r.Release(r.Context(), w.Entity); err != nil {
+		if err := r.ClearHold(r.Context(), w.Entity); err != nil {
 			r.Fatal(err)
 		}
-		if got = r.looked(w.Entity); got != (Way{Issued: fetch}) {
+		if got = r.looked(w.Entity); got != (CoalesceState{Issued: fetch}) {
 			r.Errorf("released: %+v", got)
 		}
 		end = schemas.End{Entity: w.Entity, Number: fetch, Satisfied: true}
 		if err := r.Settle(r.Context(), []schemas.End{end}); err != nil {
 			r.Fatal(err)
 		}
-		if got = r.looked(w.Entity); got != (Way{Issued: fetch, Done: fetch}) {
+		if got = r.looked(w.Entity); got != (CoalesceState{Issued: fetch, Done: fetch}) {
 			r.Errorf("satisfied: %+v", got)
 		}
 	})
@@ -105,15 +105,15 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 			r.Fatalf("%+v", got)
 		}
 		set("server", "0123456789abcdef")
-		if got := r.looked(w.Entity); got != (Way{Issued: n}) {
+		if got := r.looked(w.Entity); got != (CoalesceState{Issued: n}) {
 			r.Errorf("the lock of another server: %+v", got)
 		}
 		set("server", own, "lock", "LOW 5 1000 CONFIRMED", "hold", "FAILED 1000 5", "cooldown", "1000 5 1000")
-		if got := r.looked(w.Entity); got != (Way{Issued: n}) {
+		if got := r.looked(w.Entity); got != (CoalesceState{Issued: n}) {
 			r.Errorf("all of it is over: %+v", got)
 		}
 		set("lock", "x", "hold", "y", "cooldown", "z", "ver", "", "done", "?")
-		if got := r.looked(w.Entity); got != (Way{}) {
+		if got := r.looked(w.Entity); got != (CoalesceState{}) {
 			r.Errorf("garbled: %+v", got)
 		}
 		if err := r.rdb.Del(r.Context(), key(w.Entity)).Err(); err != nil {
@@ -122,7 +122,7 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 		if err := r.rdb.Set(r.Context(), key(w.Entity), "no hash", time.Minute).Err(); err != nil {
 			r.Fatal(err)
 		}
-		if got, err := r.Look(r.Context(), w.Entity); err != nil || got != (Way{}) {
+		if got, err := r.ReadState(r.Context(), w.Entity); err != nil || got != (CoalesceState{}) {
 			r.Errorf("where something else lies: %+v, %v", got, err)
 		}
 	})
@@ -146,7 +146,7 @@ func TestALockOfAnOlderReleaseIsSeen(t *testing.T) {
 func TestALookWithoutRedisSaysSo(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	m.Close()
-	if _, err := NewCoalescing(rdb).Look(t.Context(), schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}); err == nil {
+	if _, err := NewCoalescer(rdb).ReadState(t.Context(), schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}); err == nil {
 		t.Error("it found something")
 	}
 }

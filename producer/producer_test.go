@@ -64,14 +64,14 @@ func eachRedis(t *testing.T, test func(r *rig)) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) { test(newRig(t, rdb, 1000)) })
 }
 
-func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) Wish {
-	return Wish{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
+func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) Request {
+	return Request{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
 }
 
 // mustBe requests and expects the outcome.
-func (r *rig) mustBe(want Outcome, w Wish) Result {
+func (r *rig) mustBe(want Outcome, w Request) Result {
 	r.Helper()
-	got := r.Request(r.Context(), w)
+	got := r.Enqueue(r.Context(), w)
 	if got.Outcome != want || got.Err != nil {
 		r.Fatalf("%+v gave %+v, want %s", w, got, want)
 	}
@@ -153,11 +153,11 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				wishes := make([]Wish, 100)
+				wishes := make([]Request, 100)
 				for i := range wishes {
 					wishes[i] = r.wish("a", schemas.High, schemas.CacheMiss)
 				}
-				for _, got := range r.RequestAll(r.Context(), wishes) {
+				for _, got := range r.EnqueueAll(r.Context(), wishes) {
 					if got.Err != nil {
 						r.Error(got.Err)
 					}
@@ -178,12 +178,12 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 
 func TestABatchGoesThroughTogether(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		wishes := make([]Wish, 500)
+		wishes := make([]Request, 500)
 		for i := range wishes {
 			wishes[i] = r.wish(fmt.Sprint(i%400), schemas.Low, schemas.Prefetch)
 		}
 		count := map[Outcome]int{}
-		for _, got := range r.RequestAll(r.Context(), wishes) {
+		for _, got := range r.EnqueueAll(r.Context(), wishes) {
 			count[got.Outcome]++
 		}
 		if count[Published] != 400 || count[Pending] != 100 {
@@ -195,9 +195,9 @@ func TestABatchGoesThroughTogether(t *testing.T) {
 	})
 }
 
-// refuse makes the broker refuse every record, or, with hold, answer none until
+// rejectAll makes the broker refuse every record, or, with hold, answer none until
 // the returned function is called.
-func (r *rig) refuse(code int16) {
+func (r *rig) rejectAll(code int16) {
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
 		p := req.(*kmsg.ProduceRequest)
@@ -218,7 +218,7 @@ func (r *rig) refuse(code int16) {
 
 func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.refuse(kerr.TopicAuthorizationFailed.Code)
+		r.rejectAll(kerr.TopicAuthorizationFailed.Code)
 		w := r.wish("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		for range 2 { // the failed one started no cool-down
@@ -272,7 +272,7 @@ func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
 		r.mustBe(Published, r.wish(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
 	}
 	w := r.wish("one more", schemas.High, schemas.CacheMiss)
-	if got := r.Request(t.Context(), w); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
+	if got := r.Enqueue(t.Context(), w); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
 		t.Errorf("a full buffer gave %+v", got)
 	}
 	if lock := r.field(w.Entity, "lock"); lock != "" {
@@ -300,7 +300,7 @@ func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
 			t.Errorf("lock %q", lock)
 		}
 	}
-	if got := r.Request(t.Context(), r.wish("late", schemas.High, schemas.CacheMiss)); !errors.Is(got.Err, ErrStopped) {
+	if got := r.Enqueue(t.Context(), r.wish("late", schemas.High, schemas.CacheMiss)); !errors.Is(got.Err, ErrStopped) {
 		t.Errorf("a stopped producer gave %+v", got)
 	}
 }
@@ -309,7 +309,7 @@ func TestWithoutRedisNothingIsPublished(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	m.SetError("LOADING Redis is loading")
-	for _, got := range r.RequestAll(t.Context(), []Wish{r.wish("a", schemas.High, schemas.CacheMiss), r.wish("b", schemas.High, schemas.CacheMiss)}) {
+	for _, got := range r.EnqueueAll(t.Context(), []Request{r.wish("a", schemas.High, schemas.CacheMiss), r.wish("b", schemas.High, schemas.CacheMiss)}) {
 		if got.Err == nil || got.Queued() {
 			t.Errorf("without Redis: %+v", got)
 		}
@@ -328,7 +328,7 @@ func TestAWishThatMakesNoRecordIsRefusedAndRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	w := r.wish("a\nb", schemas.High, schemas.CacheMiss)
-	if got := r.Request(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
+	if got := r.Enqueue(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
 		t.Errorf("%+v", got)
 	}
 	r.concluded()
@@ -350,7 +350,7 @@ func TestAWishOutlivesItsCaller(t *testing.T) {
 		ctx, cancel := context.WithCancel(r.Context())
 		cancel() // the reader has left before Redis answers
 		w := r.wish("a", schemas.High, schemas.CacheMiss)
-		if got := r.Request(ctx, w); got.Outcome != Published {
+		if got := r.Enqueue(ctx, w); got.Outcome != Published {
 			r.Fatalf("%+v", got)
 		}
 		r.concluded()
@@ -363,12 +363,12 @@ func TestAWishOutlivesItsCaller(t *testing.T) {
 func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
-	wishes := make([]Wish, 95)
+	wishes := make([]Request, 95)
 	for i := range wishes {
 		wishes[i] = r.wish(fmt.Sprint(i), schemas.Low, schemas.Prefetch)
 	}
 	published := 0
-	for _, got := range r.RequestAll(t.Context(), wishes) {
+	for _, got := range r.EnqueueAll(t.Context(), wishes) {
 		if got.Outcome == Published {
 			published++
 		} else if !errors.Is(got.Err, ErrBufferFull) {
@@ -385,7 +385,7 @@ func TestARequestTooLargeForAnyWorkerIsRefusedAndRolledBack(t *testing.T) {
 	r := newRig(t, rdb, 10)
 	w := r.wish("a", schemas.High, schemas.CacheMiss)
 	w.Params = map[string]string{"p": strings.Repeat("x", schemas.MaxRequestBytes)}
-	if got := r.Request(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
+	if got := r.Enqueue(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
 		t.Errorf("%+v", got)
 	}
 	r.concluded()

@@ -32,7 +32,7 @@ func follow(t *testing.T, rdb redis.UniversalClient, others ...string) *follower
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- FollowSettled(ctx, rdb, append(others, f.source), func(s schemas.Settled) { f.calls <- s }, func(up bool) { f.calls <- up })
+		done <- SubscribeSettled(ctx, rdb, append(others, f.source), func(s schemas.Settled) { f.calls <- s }, func(up bool) { f.calls <- up })
 	}()
 	f.stop = func() {
 		t.Helper()
@@ -76,7 +76,7 @@ func (f *follower) settle(ends ...schemas.Settled) {
 	for _, s := range ends {
 		all = append(all, schemas.End{Entity: s.Entity, Number: s.Number, Satisfied: s.Number%2 == 0})
 	}
-	if err := NewCoalescing(f.rdb).Settle(f.Context(), all); err != nil {
+	if err := NewCoalescer(f.rdb).Settle(f.Context(), all); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -232,7 +232,7 @@ func TestFollowingEndsBeforeItHasBegun(t *testing.T) {
 	cancel()
 	rdb, _ := servicetest.MiniRedis(t)
 	never := func(what any) { t.Error(fmt.Sprint("called with ", what)) }
-	if err := FollowSettled(ctx, rdb, []string{"nexon"}, func(s schemas.Settled) { never(s) }, func(up bool) { never(up) }); err != nil {
+	if err := SubscribeSettled(ctx, rdb, []string{"nexon"}, func(s schemas.Settled) { never(s) }, func(up bool) { never(up) }); err != nil {
 		t.Error(err)
 	}
 }

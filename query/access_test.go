@@ -65,11 +65,11 @@ func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
 
 func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(_ context.Context, w Wish) Answer {
+	r.answer = func(_ context.Context, w UpdateRequest) EnqueueResult {
 		if !w.New {
-			return Answer{Queued: true, Number: 100}
+			return EnqueueResult{Queued: true, Number: 100}
 		}
-		return Answer{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
+		return EnqueueResult{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
 	}
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||

@@ -40,7 +40,7 @@ func whenSet(t time.Time) *time.Time {
 
 // wait returns what is known of how long a request will wait.
 func (s *Server) wait(source string) queued {
-	wait, measured, known := s.waits.Wait(source, schemas.High)
+	wait, measured, known := s.waits.EstimateWait(source, schemas.High)
 	if !known {
 		return queued{}
 	}
@@ -49,7 +49,7 @@ func (s *Server) wait(source string) queued {
 }
 
 // tell writes into the answer what became of the wish.
-func (b *readBody) tell(a Answer, wait func() queued) {
+func (b *readBody) tell(a EnqueueResult, wait func() queued) {
 	b.UpdateQueued = a.Queued
 	switch {
 	case a.Queued:
@@ -62,13 +62,13 @@ func (b *readBody) tell(a Answer, wait func() queued) {
 }
 
 // coming reports whether a refresh is on its way, as far as is known.
-func (a Answer) coming() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
+func (a EnqueueResult) coming() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
 
 // ask enqueues the update request of a read. A read of a stale snapshot waits
 // staleTimeout for the answer; a read for which nothing is stored has nothing else to
 // return, and waits until its deadline. The request goes on after that, and is only
 // not promised. All reads of the entity by one client at this moment share one request.
-func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Time) Answer {
+func (s *Server) ask(c echo.Context, who access.Client, w UpdateRequest, deadline time.Time) EnqueueResult {
 	urgent := w.Reason == schemas.CacheMiss
 	w = s.traced(c, w.of(who))
 	answered := s.asks.DoChan(w.flight(), func() (any, error) { return s.refused(s.enqueuer.request(w, urgent)), nil })
@@ -82,7 +82,7 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Ti
 	for waiting := true; waiting; {
 		select {
 		case r := <-answered:
-			a, _ := r.Val.(Answer)
+			a, _ := r.Val.(EnqueueResult)
 			return a
 		case <-stopping: // no client need wait for long, and none is refused for it
 			stopping = nil
@@ -93,7 +93,7 @@ func (s *Server) ask(c echo.Context, who access.Client, w Wish, deadline time.Ti
 			waiting = false
 		}
 	}
-	return Answer{Reason: reasonSlow, waited: time.Since(began)}
+	return EnqueueResult{Reason: reasonSlow, waited: time.Since(began)}
 }
 
 const (
@@ -115,8 +115,8 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 }
 
 // refusal is the answer to a wish that its client may not make now.
-func refusal(err error) Answer {
-	a := Answer{Reason: ReasonTooMany, refused: err}
+func refusal(err error) EnqueueResult {
+	a := EnqueueResult{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		a.Until = time.Now().Add(p.After)
 	}
@@ -124,7 +124,7 @@ func refusal(err error) Answer {
 }
 
 // tried says for a client what was tried for an update request, and why there is none.
-func (a Answer) tried() string {
+func (a EnqueueResult) tried() string {
 	switch a.Reason {
 	case reasonSlow:
 		return fmt.Sprintf("Redis did not accept the update request within %v; it may be accepted yet", a.waited.Round(time.Millisecond))

@@ -34,7 +34,7 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 	if len(keys) == 0 || len(keys) > keysMost {
 		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Name 1 to %d keys, as in ?key=a&key=b; there are %d.", keysMost, len(keys)))
 	}
-	if err := s.meters.Request(who.Name, len(keys)-1); err != nil {
+	if err := s.meters.AllowRequests(who.Name, len(keys)-1); err != nil {
 		return err
 	}
 	all := make([]schemas.Entity, len(keys))
@@ -65,7 +65,7 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 			of, at = append(of, e), append(at, i)
 		}
 	}
-	var wishes []Wish
+	var wishes []UpdateRequest
 	var wishing []int
 	unread := 0
 	for j, found := range s.memory.getAll(c.Request().Context(), who.Name, of, f) {
@@ -87,9 +87,9 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 		switch {
 		case v.reason == "":
 		case v.older || found.err != nil:
-			v.answer = Answer{Reason: ReasonDown}
+			v.answer = EnqueueResult{Reason: ReasonDown}
 		default:
-			wishes, wishing = append(wishes, s.traced(c, Wish{Entity: all[i], Reason: v.reason, Floor: v.version()}.of(who))), append(wishing, i)
+			wishes, wishing = append(wishes, s.traced(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.of(who))), append(wishing, i)
 		}
 		views[i] = v
 	}
@@ -104,9 +104,9 @@ func (s *Server) lookAtMany(c echo.Context, who access.Client, src Source, all [
 
 // askMany is ask for many. If nothing is stored of one of them, all wait as long as that
 // one.
-func (s *Server) askMany(c echo.Context, wishes []Wish) []Answer {
-	urgent := slices.ContainsFunc(wishes, func(w Wish) bool { return w.Reason == schemas.CacheMiss })
-	answered := make(chan []Answer, 1)
+func (s *Server) askMany(c echo.Context, wishes []UpdateRequest) []EnqueueResult {
+	urgent := slices.ContainsFunc(wishes, func(w UpdateRequest) bool { return w.Reason == schemas.CacheMiss })
+	answered := make(chan []EnqueueResult, 1)
 	go func() { answered <- s.refuse(s.enqueuer.requestAll(wishes, urgent)) }()
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, acceptDeadline(0)))

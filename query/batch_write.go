@@ -62,7 +62,7 @@ func (s *Server) answerMany(c echo.Context, who access.Client, all []schemas.Ent
 		}
 	}
 	if cost > 0 {
-		if err := s.meters.Request(who.Name, cost); err != nil {
+		if err := s.meters.AllowRequests(who.Name, cost); err != nil {
 			return err
 		}
 	}

@@ -52,8 +52,8 @@ type correlated struct{}
 // one facet that the client may refresh. client is a schemas.ClientID, whose outstanding
 // requests they are; "" is nobody's. It waits for Kafka for 5 s at most: an answer that is not
 // certain by then is Pending.
-func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []Answer {
-	wishes := make([]Wish, len(all))
+func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
+	wishes := make([]UpdateRequest, len(all))
 	for i, w := range s.wantedAll(ctx, operator, all, f) { // also without a read of the store
 		wishes[i] = w.wish
 		wishes[i].Client = client

@@ -24,7 +24,7 @@ const (
 // batches, those with a waiting client first: under load a pipeline carries many
 // requests, and not each its own round trip.
 type enqueuer struct {
-	requester Requester
+	requester Enqueuer
 	log       *slog.Logger
 
 	mu      sync.Mutex
@@ -35,28 +35,28 @@ type enqueuer struct {
 
 // enqueued is an update request and where its answer goes.
 type enqueued struct {
-	wish     Wish
-	answered chan<- Answer // has room for it
+	wish     UpdateRequest
+	answered chan<- EnqueueResult // has room for it
 }
 
 // request returns the answer to one update request when there is one. urgent: a
 // client waits for it, for which nothing is stored.
-func (q *enqueuer) request(w Wish, urgent bool) Answer {
-	return q.requestAll([]Wish{w}, urgent)[0]
+func (q *enqueuer) request(w UpdateRequest, urgent bool) EnqueueResult {
+	return q.requestAll([]UpdateRequest{w}, urgent)[0]
 }
 
 // requestAll is request for several; the answers are in the order of the requests.
-func (q *enqueuer) requestAll(wishes []Wish, urgent bool) []Answer {
-	answered := make([]chan Answer, len(wishes))
+func (q *enqueuer) requestAll(wishes []UpdateRequest, urgent bool) []EnqueueResult {
+	answered := make([]chan EnqueueResult, len(wishes))
 	all := make([]enqueued, len(wishes))
 	for i, w := range wishes {
-		answered[i] = make(chan Answer, 1)
+		answered[i] = make(chan EnqueueResult, 1)
 		all[i] = enqueued{w, answered[i]}
 	}
 	if !q.add(all, urgent) {
 		return sameAnswer(wishes, ReasonBusy)
 	}
-	answers := make([]Answer, len(wishes))
+	answers := make([]EnqueueResult, len(wishes))
 	for i := range answers {
 		answers[i] = <-answered[i]
 	}
@@ -123,13 +123,13 @@ func move(batch, from []enqueued) (filled, left []enqueued) {
 }
 
 // pass asks for a batch. A panic answers all of it.
-func (q *enqueuer) pass(batch []enqueued) []Answer {
-	wishes := make([]Wish, len(batch))
+func (q *enqueuer) pass(batch []enqueued) []EnqueueResult {
+	wishes := make([]UpdateRequest, len(batch))
 	for i := range batch {
 		wishes[i] = batch[i].wish
 	}
-	v, err := surviving(func() (any, error) { return q.requester.Request(context.Background(), wishes), nil })()
-	answers, ok := v.([]Answer)
+	v, err := surviving(func() (any, error) { return q.requester.Enqueue(context.Background(), wishes), nil })()
+	answers, ok := v.([]EnqueueResult)
 	if !ok {
 		q.log.Error("update requests failed", "requests", len(wishes), "err", err)
 		return sameAnswer(wishes, ReasonDown)
@@ -138,8 +138,8 @@ func (q *enqueuer) pass(batch []enqueued) []Answer {
 }
 
 // sameAnswer returns one answer for each update request, all with this reason.
-func sameAnswer(wishes []Wish, reason string) []Answer {
-	answers := make([]Answer, len(wishes))
+func sameAnswer(wishes []UpdateRequest, reason string) []EnqueueResult {
+	answers := make([]EnqueueResult, len(wishes))
 	for i := range answers {
 		answers[i].Reason = reason
 	}

@@ -22,7 +22,7 @@ type slowRedis struct {
 	order           []string
 }
 
-func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
+func (s *slowRedis) Enqueue(_ context.Context, wishes []UpdateRequest) []EnqueueResult {
 	s.mu.Lock()
 	s.batches++
 	s.inFlight++
@@ -38,15 +38,15 @@ func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
-	answers := make([]Answer, len(wishes))
+	answers := make([]EnqueueResult, len(wishes))
 	for i := range answers {
-		answers[i] = Answer{Queued: true, Number: 1}
+		answers[i] = EnqueueResult{Queued: true, Number: 1}
 	}
 	return answers
 }
 
-func (s *slowRedis) Insist(ctx context.Context, wishes []Wish) []Answer {
-	return s.Request(ctx, wishes)
+func (s *slowRedis) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+	return s.Enqueue(ctx, wishes)
 }
 
 // withSlowRedis runs a test in a bubble, in which time passes when all wait.
@@ -148,7 +148,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {
-			go r.server.enqueuer.request(Wish{Entity: entity("stale" + strconv.Itoa(i))}, false)
+			go r.server.enqueuer.request(UpdateRequest{Entity: entity("stale" + strconv.Itoa(i))}, false)
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -166,11 +166,11 @@ func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 func TestEnqueuer_IsBounded(t *testing.T) {
 	withSlowRedis(t, time.Second, func(r *rig, _ *slowRedis) {
 		q := r.server.enqueuer
-		answered := make(chan Answer, 2*maxEnqueued)
+		answered := make(chan EnqueueResult, 2*maxEnqueued)
 		fill := func(n int) bool {
 			all := make([]enqueued, n)
 			for i := range all {
-				all[i] = enqueued{Wish{Entity: entity(strconv.Itoa(i))}, answered}
+				all[i] = enqueued{UpdateRequest{Entity: entity(strconv.Itoa(i))}, answered}
 			}
 			return q.add(all, false)
 		}

@@ -137,7 +137,7 @@ func (st *stream) follow(v view, w *waiter) {
 
 // permitted reports whether the client may still read: a key can be revoked.
 func (st *stream) permitted() bool {
-	who, err := st.s.guard.Identify(st.c.Request(), st.c.RealIP())
+	who, err := st.s.guard.Authenticate(st.c.Request(), st.c.RealIP())
 	return err == nil && who.May(access.Read)
 }
 

@@ -48,7 +48,7 @@ type memory struct {
 	guard   *breaker
 	cache   *otter.Cache[schemas.Entity, *entry]
 	missing missing
-	meters  Meters
+	meters  ClientLimiter
 	looks   singleflight.Group
 	metrics *metrics
 	tallies *tallies
@@ -68,7 +68,7 @@ type stripe struct {
 	settles uint64
 }
 
-func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, meters Meters, t *tallies, log *slog.Logger) *memory {
+func newMemory(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, meters ClientLimiter, t *tallies, log *slog.Logger) *memory {
 	c := &memory{missing: newMissing(), meters: meters, limited: limited, tallies: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
 	c.lookups = &lookups{store: st, guard: c.guard}
 	c.cache = otter.Must(&otter.Options[schemas.Entity, *entry]{
@@ -98,13 +98,13 @@ func (m *memory) get(ctx context.Context, client string, e schemas.Entity, f sou
 		if m.misses(e, now) {
 			return nil, false, nil
 		}
-		if err := m.meters.Lookup(client); err != nil {
+		if err := m.meters.AllowLookup(client); err != nil {
 			return nil, false, err
 		}
 	}
 	found, older, err = m.lookOr(ctx, e, f, known)
 	if found == nil && err == nil {
-		m.meters.Missed(client, 1)
+		m.meters.RecordMisses(client, 1)
 	}
 	return found, older, err
 }

@@ -19,7 +19,7 @@ type seen struct {
 // getAll is get for many entities, which are all of one facet: one look for those
 // that are not believed.
 func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity, f source.Facet) []seen {
-	refused := m.meters.Lookup(client)
+	refused := m.meters.AllowLookup(client)
 	found := make([]seen, len(of))
 	var missing []int
 	patience := lookPatience
@@ -69,7 +69,7 @@ func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity,
 					nothing++
 				}
 			}
-			m.meters.Missed(client, nothing)
+			m.meters.RecordMisses(client, nothing)
 			return found
 		}
 		err = failed

@@ -49,23 +49,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "reads_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
 		}),
 		line: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "settles_heard", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
+			Name: "settle_subscription_connected", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
 		}),
 	}
 	m.held = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "reads_held_total", Help: "Reads answered 503 because nothing is stored and the upstream fails for this very entity.",
 	})
 	m.told = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "reads_told_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
+		Name: "reads_recorded_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
 	}, []string{"source"})
 	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "reads_untold_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
+		Name: "reads_unrecorded_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
 	}, []string{"reason"})
 	m.slow = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "responses_unread_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
 	})
 	m.untoldFull, m.untoldFailed = m.untold.WithLabelValues("full"), m.untold.WithLabelValues("failed")
-	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
+	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("fallback")
 	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held, m.told, m.untold, m.slow)
 	return m
 }

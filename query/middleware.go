@@ -21,7 +21,7 @@ import (
 // guarded lets a client in that may do this, and counts its requests.
 func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Client) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		who, err := s.guard.Identify(c.Request(), c.RealIP())
+		who, err := s.guard.Authenticate(c.Request(), c.RealIP())
 		if err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Cl
 			return access.Forbid(scope)
 		}
 		if scope != access.Admin { // whoever stops a source in need is not told to wait
-			if err := s.meters.Request(who.Name, 1); err != nil {
+			if err := s.meters.AllowRequests(who.Name, 1); err != nil {
 				return err
 			}
 		}

@@ -15,8 +15,8 @@ import (
 )
 
 // full is the answer to a client whose share is used up.
-func full(context.Context, Wish) Answer {
-	return Answer{
+func full(context.Context, UpdateRequest) EnqueueResult {
+	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
 	}
 }
@@ -56,9 +56,9 @@ func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
 	r := newRig(t)
 	r.stored("fresh", 0)
 	r.stored("stale", 2*time.Hour)
-	r.answer = func(ctx context.Context, w Wish) Answer {
+	r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 		if w.Entity.Key == "first" {
-			return Answer{Queued: true, Number: 100}
+			return EnqueueResult{Queued: true, Number: 100}
 		}
 		return full(ctx, w)
 	}
@@ -79,27 +79,27 @@ func TestAsk_JoinsNoTwoClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		busy := make(chan struct{}) // until then the first batches are in flight
-		r.answer = func(ctx context.Context, w Wish) Answer {
+		r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {
 				return full(ctx, w)
 			}
-			return Answer{Queued: true, Number: 100}
+			return EnqueueResult{Queued: true, Number: 100}
 		}
 		for i := range maxBatches {
-			go r.server.enqueuer.request(Wish{Entity: entity("other" + strconv.Itoa(i))}, true)
+			go r.server.enqueuer.request(UpdateRequest{Entity: entity("other" + strconv.Itoa(i))}, true)
 		}
 		synctest.Wait()
 		type result struct {
 			client string
-			Answer
+			EnqueueResult
 		}
 		results := make(chan result, 2)
 		for _, name := range []string{"flood", "reader"} {
 			go func() {
 				req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 				c := r.server.echo.NewContext(req, httptest.NewRecorder())
-				w := Wish{Entity: entity("a"), Reason: schemas.CacheMiss}
+				w := UpdateRequest{Entity: entity("a"), Reason: schemas.CacheMiss}
 				results <- result{name, r.server.ask(c, access.Client{Name: name}, w, acceptDeadline(0))}
 			}()
 			synctest.Wait()

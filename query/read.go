@@ -23,7 +23,7 @@ type view struct {
 	unseen    bool // nothing of it is for this client
 	freshness Freshness
 	reason    schemas.Reason // why a refresh is wanted; empty: none is
-	answer    Answer
+	answer    EnqueueResult
 	at        time.Time
 }
 
@@ -58,9 +58,9 @@ func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f sou
 	switch {
 	case err != nil || v.reason == "":
 	case v.older:
-		v.answer = Answer{Reason: ReasonDown}
+		v.answer = EnqueueResult{Reason: ReasonDown}
 	default:
-		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
+		v.answer = s.ask(c, who, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
 	return v, err
 }
@@ -201,7 +201,7 @@ func (s *Server) serve(c echo.Context, who access.Client, e schemas.Entity, v vi
 	var length []string
 	if !unchanged {
 		if n := v.cost(as); n > 0 {
-			if err := s.meters.Request(who.Name, n); err != nil {
+			if err := s.meters.AllowRequests(who.Name, n); err != nil {
 				return err
 			}
 		}

@@ -47,7 +47,7 @@ func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
 		t.Errorf("Cache-Control: %s", got)
 	}
-	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
+	want := UpdateRequest{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
 	if len(r.wishes) != 1 || r.wishes[0] != want {
 		t.Errorf("wishes %+v", r.wishes)
 	}
@@ -74,7 +74,7 @@ func TestTheFirstReadIsUpdatingAndToldWhenToComeBack(t *testing.T) {
 
 func TestWhatIsPendingIsNotPromised(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, Wish) Answer { return Answer{Pending: true} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	a := r.get("a")
 	if a.StatusCode != 202 || a.body.UpdateQueued || *a.body.NotQueuedReason != "PENDING" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -134,7 +134,7 @@ func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
 	r.stored("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
 	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
-		r.answer = func(context.Context, Wish) Answer { return Answer{Reason: reason, Until: until} }
+		r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
 		if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
 			(a.body.NotQueuedUntil == nil) != until.IsZero() {
@@ -145,7 +145,7 @@ func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
 			t.Errorf("%s: %d %s", reason, a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_ABSENT", Until: until} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_ABSENT", Until: until} }
 	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != NotFound {
 		t.Errorf("held absent: %d %s", a.StatusCode, a.text)
 	}
@@ -156,10 +156,10 @@ func TestARequestThatHangsCostsAReadLittleAndIsNotCutOff(t *testing.T) {
 	r.stored("a", 2*time.Hour)
 	release := make(chan struct{})
 	ended := make(chan error, 1)
-	r.answer = func(ctx context.Context, _ Wish) Answer {
+	r.answer = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		<-release
 		ended <- ctx.Err()
-		return Answer{Queued: true}
+		return EnqueueResult{Queued: true}
 	}
 	a := r.get("a") // returns although the request hangs
 	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {

@@ -32,7 +32,7 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 	if err := drain(c); err != nil {
 		return err
 	}
-	var asked Answer
+	var asked EnqueueResult
 	begun := false
 	v, inVain, err := s.await(c, who, patience, e, func(w *waiter) (view, bool, error) {
 		var err error
@@ -93,15 +93,15 @@ const surePatience = 5 * time.Second
 // insist enqueues a refresh of one entity and waits until Kafka has the request: a refresh of
 // a person must not be lost to a failed publish, or to the end of this process. The error is
 // the problem to answer with if it is not queued.
-func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
+func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
 	answers, errs := s.insistAll(c, who, []wanted{s.wanted(c.Request().Context(), who.Name, e, f)})
 	return answers[0], errs[0]
 }
 
 // insistAll is insist for several entities. Each has its own answer and its own error.
-func (s *Server) insistAll(c echo.Context, who access.Client, all []wanted) ([]Answer, []error) {
-	answers, errs := make([]Answer, len(all)), make([]error, len(all))
-	var wishes []Wish
+func (s *Server) insistAll(c echo.Context, who access.Client, all []wanted) ([]EnqueueResult, []error) {
+	answers, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
+	var wishes []UpdateRequest
 	var at []int // of each wish, its place in all
 	for i, w := range all {
 		if _, refused := errors.AsType[*problem.HTTPError](w.err); refused {
@@ -124,7 +124,7 @@ func (s *Server) insistAll(c echo.Context, who access.Client, all []wanted) ([]A
 }
 
 // notQueued returns the problem of a refresh that is not queued, nil of one that is.
-func (a Answer) notQueued() error {
+func (a EnqueueResult) notQueued() error {
 	switch {
 	case a.Queued:
 		return nil
@@ -142,7 +142,7 @@ func (a Answer) notQueued() error {
 // wanted is the wish for a refresh that begins after it, and the stored snapshot, or why
 // that can't be read: then the floor is unknown, and numbers rise all the same.
 type wanted struct {
-	wish  Wish
+	wish  UpdateRequest
 	known *entry
 	err   error
 }
@@ -166,7 +166,7 @@ func (s *Server) wantedOf(e schemas.Entity, f source.Facet, known *entry, err er
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
 	}
 	return wanted{
-		Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
+		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
 		known, err,
 	}
 }
@@ -174,7 +174,7 @@ func (s *Server) wantedOf(e schemas.Entity, f source.Facet, known *entry, err er
 // untilSure enqueues refreshes and waits until Kafka has them, surePatience at most.
 // Requests that wait for a slow Kafka have places of their own, so that they do not keep
 // reads from enqueueing.
-func (s *Server) untilSure(ctx context.Context, wishes []Wish) []Answer {
+func (s *Server) untilSure(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
 	select {
 	case s.waiting <- struct{}{}:
 		defer func() { <-s.waiting }()
@@ -183,7 +183,7 @@ func (s *Server) untilSure(ctx context.Context, wishes []Wish) []Answer {
 	}
 	limit, cancel := context.WithTimeout(ctx, surePatience)
 	defer cancel()
-	answers := s.refuse(s.requests.Insist(limit, wishes))
+	answers := s.refuse(s.requests.EnqueueAndWait(limit, wishes))
 	for i := range answers {
 		if answers[i].Pending {
 			answers[i].Reason = reasonPending

@@ -54,10 +54,10 @@ func (s *Server) refreshMany(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	if err := s.meters.Request(who.Name, len(keys)-1); err != nil {
+	if err := s.meters.AllowRequests(who.Name, len(keys)-1); err != nil {
 		return err
 	}
-	items, errs, answers := make([]refreshed, len(keys)), make([]error, len(keys)), make([]Answer, len(keys))
+	items, errs, answers := make([]refreshed, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var of []schemas.Entity
 	var at []int // of each entity, its place in keys
 	for i, key := range keys {
@@ -111,7 +111,7 @@ func refreshKeys(c echo.Context) ([]string, error) {
 }
 
 // refreshedOf returns the item of one key by its answer and its error.
-func (s *Server) refreshedOf(c echo.Context, key string, a Answer, err error) refreshed {
+func (s *Server) refreshedOf(c echo.Context, key string, a EnqueueResult, err error) refreshed {
 	if err == nil {
 		return refreshed{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
 	}

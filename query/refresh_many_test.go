@@ -78,12 +78,12 @@ func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	})
 	r.client = access.Client{Name: "key:1", Scopes: []access.Scope{access.Refresh}}
 	until := time.Now().Add(30 * time.Second).UTC().Truncate(time.Millisecond)
-	answers := map[string]Answer{
+	answers := map[string]EnqueueResult{
 		"good": {Queued: true, Number: 5}, "cooling": {Reason: ReasonCooldown, Until: until}, "down": {Reason: ReasonDown},
 		"pending": {Pending: true}, "mine": {Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 7, After: time.Second}},
 		"held": {Reason: "HELD_FAILED", Until: until},
 	}
-	r.insist = func(_ context.Context, w Wish) Answer { return answers[w.Entity.Key] }
+	r.insist = func(_ context.Context, w UpdateRequest) EnqueueResult { return answers[w.Entity.Key] }
 	a := r.refreshMany("hidden", "cooling", "bad-x", "good", "down", "", "pending", "mine", "held")
 	want := []string{
 		"hidden 404 NOT_FOUND", "cooling 429 COOLDOWN", "bad-x 400 BAD_KEY", "good 202", "down 503 UNAVAILABLE", "400 BAD_KEY",

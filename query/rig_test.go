@@ -35,7 +35,7 @@ const patience = 20 * time.Second
 type rig struct {
 	testing.TB
 	config  Config
-	reads   Reads
+	reads   ReadRecorder
 	limits  func(key string) string // what would be fetched now; nil: for every reader
 	store   Store                   // nil: the rig
 	console http.Handler            // nil: there is none
@@ -47,9 +47,9 @@ type rig struct {
 	storeErr  error
 	looks     int           // into the store
 	hold      chan struct{} // if there, looks wait until it is closed
-	wishes    []Wish
-	answer    func(ctx context.Context, w Wish) Answer
-	insist    func(ctx context.Context, w Wish) Answer // nil: as answer
+	wishes    []UpdateRequest
+	answer    func(ctx context.Context, w UpdateRequest) EnqueueResult
+	insist    func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: as answer
 	wait      time.Duration
 	client    access.Client
 	refused   error           // by the guard
@@ -89,35 +89,35 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 	return found, err
 }
 
-func (r *rig) Request(ctx context.Context, wishes []Wish) []Answer {
-	answers := make([]Answer, len(wishes))
+func (r *rig) Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+	answers := make([]EnqueueResult, len(wishes))
 	for i, w := range wishes {
 		r.mu.Lock()
 		r.wishes = append(r.wishes, w)
 		answer := r.answer
 		r.mu.Unlock()
-		if answers[i] = (Answer{Queued: true, Number: 100}); answer != nil {
+		if answers[i] = (EnqueueResult{Queued: true, Number: 100}); answer != nil {
 			answers[i] = answer(ctx, w)
 		}
 	}
 	return answers
 }
 
-func (r *rig) Insist(ctx context.Context, wishes []Wish) []Answer {
+func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
 	r.mu.Lock()
 	insist := r.insist
 	r.mu.Unlock()
 	if insist == nil {
-		return r.Request(ctx, wishes)
+		return r.Enqueue(ctx, wishes)
 	}
-	answers := make([]Answer, len(wishes))
+	answers := make([]EnqueueResult, len(wishes))
 	for i, w := range wishes {
 		answers[i] = insist(ctx, w)
 	}
 	return answers
 }
 
-func (r *rig) asked() []Wish {
+func (r *rig) asked() []UpdateRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.wishes)
@@ -129,17 +129,17 @@ func (r *rig) looked() int {
 	return r.looks
 }
 
-func (r *rig) Wait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return r.wait, measured, r.wait > 0
 }
 
-func (r *rig) Follow(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {
+func (r *rig) Subscribe(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {
 	line(true)
 	<-ctx.Done()
 	return nil
 }
 
-func (r *rig) Identify(*http.Request, string) (access.Client, error) {
+func (r *rig) Authenticate(*http.Request, string) (access.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.client, r.refused
@@ -160,16 +160,16 @@ func (r *rig) count(what string) error {
 // bounds are the rig's meters.
 type bounds struct{ *rig }
 
-func (r bounds) Request(client string, n int) error {
+func (r bounds) AllowRequests(client string, n int) error {
 	return r.count(fmt.Sprintf("requests %s %d", client, n))
 }
 
-func (r bounds) Refuse(why access.Refusal) error {
+func (r bounds) RecordRefusal(why access.Refusal) error {
 	_ = r.count("refuse " + why.Detail())
-	return (*access.Meters)(nil).Refuse(why)
+	return (*access.ClientLimiter)(nil).RecordRefusal(why)
 }
 
-func (r bounds) Lookup(string) error {
+func (r bounds) AllowLookup(string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.over["lookups"] {
@@ -180,13 +180,13 @@ func (r bounds) Lookup(string) error {
 	return p
 }
 
-func (r bounds) Missed(_ string, n int) {
+func (r bounds) RecordMisses(_ string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missed += n
 }
 
-func (r bounds) Wait(client string) (func(), error) {
+func (r bounds) AcquireWaitSlot(client string) (func(), error) {
 	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
 }
 
@@ -230,7 +230,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		r.store = r
 	}
 	r.server, err = New(r.config, Needs{
-		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
+		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: bounds{r}, ReadRecorder: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {

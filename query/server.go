@@ -46,11 +46,11 @@ type Server struct {
 	tallies   *tallies
 	bell      *bell
 	sources   map[string]Source
-	requests  Requester
-	settles   Settles
-	waits     Waits
-	guard     Guard
-	meters    Meters
+	requests  Enqueuer
+	settles   SettleSubscriber
+	waits     WaitEstimator
+	guard     Authenticator
+	meters    ClientLimiter
 	log       *slog.Logger
 	metrics   *metrics
 	tracer    observe.Tracer
@@ -67,18 +67,18 @@ type Server struct {
 // New returns the service.
 func New(config Config, needs Needs) (*Server, error) {
 	m := newMetrics(needs.Metrics)
-	t := newTallies(needs.Reads, m, needs.Log)
+	t := newTallies(needs.ReadRecorder, m, needs.Log)
 	for name := range needs.Sources {
 		m.told.WithLabelValues(name)
 	}
 	s := &Server{
 		responses: newResponseBudget(config.ResponseMemory, needs.Metrics), tallies: t, bell: newBell(),
-		sources: needs.Sources, requests: needs.Requests, settles: needs.Settles, waits: needs.Waits,
-		guard: needs.Guard, meters: needs.Meters, log: needs.Log, metrics: m, tracer: needs.Trace, traces: newTraceBudget(),
+		sources: needs.Sources, requests: needs.Enqueuer, settles: needs.SettleSubscriber, waits: needs.WaitEstimator,
+		guard: needs.Authenticator, meters: needs.ClientLimiter, log: needs.Log, metrics: m, tracer: needs.Trace, traces: newTraceBudget(),
 		echo: echo.New(), waiting: make(chan struct{}, maxInsisting), stopping: make(chan struct{}),
 	}
-	s.enqueuer = &enqueuer{requester: needs.Requests, log: needs.Log}
-	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, needs.Meters, t, needs.Log)
+	s.enqueuer = &enqueuer{requester: needs.Enqueuer, log: needs.Log}
+	s.memory = newMemory(needs.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, needs.ClientLimiter, t, needs.Log)
 	needs.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
 	}, func() float64 { return float64(s.waiters.Load()) }))
@@ -167,7 +167,7 @@ func (s *Server) Run(ctx context.Context) error {
 	telling.Go(func() { s.tallies.run(ctx) })
 	defer telling.Wait()
 	defer stop() // before that: a line that fails ends the telling too
-	return s.settles.Follow(ctx, s.heard, func(up bool) {
+	return s.settles.Subscribe(ctx, s.heard, func(up bool) {
 		if ctx.Err() == nil { // a line that ends with the process is no news
 			s.line(up)
 		}

@@ -59,7 +59,7 @@ func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
 
 func TestEveryErrorIsAProblem(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, Wish) Answer { panic("a bug") }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -88,7 +88,7 @@ func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
 			t.Errorf("%d %s", a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, Wish) Answer { panic("another") } // in a goroutine of its own
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in a goroutine of its own
 	if a := r.get("b"); a.StatusCode != 503 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}

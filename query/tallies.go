@@ -43,7 +43,7 @@ type tally struct {
 //     So each read is told once, or counted as lost, whatever happens meanwhile.
 //   - An entity is told of once at a time, although each look makes another tally.
 type tallies struct {
-	reads   Reads
+	reads   ReadRecorder
 	metrics *metrics
 	log     *slog.Logger
 
@@ -51,7 +51,7 @@ type tallies struct {
 	list []*tally
 }
 
-func newTallies(reads Reads, m *metrics, log *slog.Logger) *tallies {
+func newTallies(reads ReadRecorder, m *metrics, log *slog.Logger) *tallies {
 	if reads == nil {
 		return nil
 	}
@@ -100,7 +100,7 @@ func (t *tallies) forget(e schemas.Entity) {
 }
 
 // take returns what was read since it was called last.
-func (t *tallies) take() []Read {
+func (t *tallies) take() []ReadCount {
 	t.mu.Lock()
 	list, sums := t.list, map[schemas.Entity]int{}
 	t.list = make([]*tally, 0, len(list)) // about as many come again
@@ -108,9 +108,9 @@ func (t *tallies) take() []Read {
 	for _, of := range list {
 		sums[of.entity] += int(of.count.Swap(0))
 	}
-	reads := make([]Read, 0, len(sums))
+	reads := make([]ReadCount, 0, len(sums))
 	for e, n := range sums {
-		reads = append(reads, Read{e, n})
+		reads = append(reads, ReadCount{e, n})
 	}
 	return reads
 }
@@ -171,8 +171,8 @@ func (t *tallies) tell(ctx context.Context, now time.Time, failing bool) bool {
 	return failed != nil
 }
 
-func (t *tallies) observe(ctx context.Context, reads []Read, until time.Time) error {
+func (t *tallies) observe(ctx context.Context, reads []ReadCount, until time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	return t.reads.Observe(ctx, reads, until)
+	return t.reads.RecordReads(ctx, reads, until)
 }

@@ -29,7 +29,7 @@ import (
 
 // ledger is told who is read; reads of facet character count.
 type ledger struct {
-	observe func(context.Context, []Read) error // nil: nothing fails
+	observe func(context.Context, []ReadCount) error // nil: nothing fails
 
 	mu    sync.Mutex
 	reads map[string]int // by key
@@ -43,7 +43,7 @@ func (l *ledger) Counts(source, facet string) bool {
 	return source == "nexon" && facet == "character"
 }
 
-func (l *ledger) Observe(ctx context.Context, reads []Read, until time.Time) error {
+func (l *ledger) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func counting(l *ledger) func(*rig) { return func(r *rig) { r.reads = l } }
 func TestWhatCountsAsARead(t *testing.T) {
 	fresh := func(r *rig) { r.stored("a", time.Minute) }
 	absent := func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
-	answering := func(a Answer) func(*rig) {
-		return func(r *rig) { r.answer = func(context.Context, Wish) Answer { return a } }
+	answering := func(a EnqueueResult) func(*rig) {
+		return func(r *rig) { r.answer = func(context.Context, UpdateRequest) EnqueueResult { return a } }
 	}
 	get := func(status int, path string, headers ...string) func(*rig) {
 		return func(r *rig) {
@@ -98,9 +98,9 @@ func TestWhatCountsAsARead(t *testing.T) {
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {
-			r.answer = func(context.Context, Wish) Answer {
+			r.answer = func(context.Context, UpdateRequest) EnqueueResult {
 				r.stored("a", 0, change...)
-				return Answer{Queued: true, Number: 100}
+				return EnqueueResult{Queued: true, Number: 100}
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func TestWhatCountsAsARead(t *testing.T) {
 		"not modified":           {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
 		"stale":                  {[]func(*rig){func(r *rig) { r.stored("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
 		"on its way":             {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, nil},
-		"may be on its way":      {[]func(*rig){answering(Answer{Pending: true}), get(202, "character/a")}, nil},
+		"may be on its way":      {[]func(*rig){answering(EnqueueResult{Pending: true}), get(202, "character/a")}, nil},
 		"on its way, then there": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 1}},
 		"kept too long": {[]func(*rig){
 			func(r *rig) { r.stored("a", 200*time.Hour) }, get(202, "character/a"),
@@ -140,20 +140,20 @@ func TestWhatCountsAsARead(t *testing.T) {
 			fetched(func(s *store.Snapshot) { s.Absent = true }), with("POST", 404, "character/a/refresh?wait=20s"),
 		}, nil},
 		"refresh not queued": {[]func(*rig){
-			fresh, answering(Answer{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
-			answering(Answer{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
+			fresh, answering(EnqueueResult{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
+			answering(EnqueueResult{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
 		}, nil},
 		"absent":                 {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
-		"absent and held":        {[]func(*rig){answering(Answer{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued":             {[]func(*rig){answering(Answer{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued, for ever":   {[]func(*rig){answering(Answer{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
+		"absent and held":        {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued":             {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued, for ever":   {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
 		"the store is away":      {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
 		"a bad key":              {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
 		"a bad wait":             {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
 		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
 		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
 		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.over["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
-		"too many outstanding":   {[]func(*rig){answering(Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
+		"too many outstanding":   {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
 		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.over["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
 		"nobody who may":         {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
 		"what can't be read":     {[]func(*rig){func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
@@ -352,7 +352,7 @@ func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	down := errors.New("down")
 	var fails error
-	l := &ledger{observe: func(context.Context, []Read) error { return fails }}
+	l := &ledger{observe: func(context.Context, []ReadCount) error { return fails }}
 	ts := newTestTallies(l, slog.New(slog.NewTextHandler(&log, nil)))
 	of := ts.of(entity("a"))
 	failing := false
@@ -412,7 +412,7 @@ func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
 func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took []time.Duration
-		l := &ledger{observe: func(ctx context.Context, _ []Read) error {
+		l := &ledger{observe: func(ctx context.Context, _ []ReadCount) error {
 			began := time.Now()
 			<-ctx.Done()
 			took = append(took, time.Since(began))
@@ -463,4 +463,4 @@ func TestAnEndOfTheLineEndsTheTelling(t *testing.T) {
 
 type brokenLine struct{ with error }
 
-func (b brokenLine) Follow(context.Context, func(schemas.Settled), func(bool)) error { return b.with }
+func (b brokenLine) Subscribe(context.Context, func(schemas.Settled), func(bool)) error { return b.with }

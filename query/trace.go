@@ -101,7 +101,7 @@ func (s *Server) about(c echo.Context, e schemas.Entity) {
 
 // traced writes into a wish what follows it to the dead letter it may become. Where
 // nothing is traced here the client's own trace parent is passed on.
-func (s *Server) traced(c echo.Context, w Wish) Wish {
+func (s *Server) traced(c echo.Context, w UpdateRequest) UpdateRequest {
 	w.CorrelationID = correlationOf(c)
 	if s.tracer.On() {
 		w.TraceParent = observe.Parent(c.Request().Context())

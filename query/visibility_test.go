@@ -90,7 +90,7 @@ func limitedRig(t *testing.T, st realStore, limits func(string) string) *rig {
 type everyRead struct{}
 
 func (everyRead) Counts(string, string) bool                       { return true }
-func (everyRead) Observe(context.Context, []Read, time.Time) error { return nil }
+func (everyRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
 // write stores what a fetch so long ago found, within a visibility; absent: that it is not there.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {

@@ -110,7 +110,7 @@ func (s *Server) await(c echo.Context, who access.Client, patience time.Duration
 
 // enter takes a place among those who wait, of the process and of the client.
 func (s *Server) enter(who access.Client) (leave func(), err error) {
-	done, err := s.meters.Wait(who.Name)
+	done, err := s.meters.AcquireWaitSlot(who.Name)
 	if err != nil {
 		return nil, err
 	}

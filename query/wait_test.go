@@ -58,12 +58,12 @@ func (r *rig) nobodyWaits() {
 func TestWhatIsSettledBetweenListeningAndLookingIsNotMissed(t *testing.T) {
 	r := newRig(t)
 	first := true
-	r.answer = func(context.Context, Wish) Answer {
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
 		if first { // the refresh lands before the reader begins to wait
 			first = false
 			r.stored("a", 0)
 		}
-		return Answer{Queued: true}
+		return EnqueueResult{Queued: true}
 	}
 	if a := r.get("a?wait=20s"); a.StatusCode != 200 || a.body.Freshness != Fresh {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -75,7 +75,7 @@ func TestNobodyWaitsForWhatDoesNotCome(t *testing.T) {
 	r.stored("fresh", time.Minute)
 	r.stored("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
 	until := time.Now().Add(time.Hour)
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_FAILED", Until: until} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_FAILED", Until: until} }
 	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
 		if a := r.get(key + "?wait=30s"); a.StatusCode != status {
 			t.Errorf("%s: %d %s", key, a.StatusCode, a.text)
@@ -89,7 +89,7 @@ func TestAFailureThatIsSettledReleasesItsReadersToo(t *testing.T) {
 	go func() { answered <- r.get("a?wait=30s") }()
 	within(t, "a wish", func() bool { return len(r.asked()) > 0 })
 	r.mu.Lock()
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_RETRYING"} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
 	r.heard("a", 101)
 	if a := <-answered; a.StatusCode != 503 || *a.body.NotQueuedReason != "HELD_RETRYING" {
@@ -161,8 +161,8 @@ func TestARefreshThatIsWaitedForAnswersWithWhatItBrought(t *testing.T) {
 	if a := <-answered; a.StatusCode != 200 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
-	r.answer = func(context.Context, Wish) Answer {
-		return Answer{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
 	}
 	if a := r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s"); a.StatusCode != 429 {
 		t.Errorf("%d %s", a.StatusCode, a.text)

@@ -30,11 +30,11 @@ type Store interface {
 	NextDue(ctx context.Context, source string) (time.Time, error)
 }
 
-// Door is where requests are asked for.
-type Door interface {
-	// Ask asks for each, in the lane from which it came, with a fetch that begins
+// Enqueuer is where requests are asked for.
+type Enqueuer interface {
+	// Enqueue asks for each, in the lane from which it came, with a fetch that begins
 	// after it. It returns those that must be asked for once more.
-	Ask(ctx context.Context, due []store.Status) []store.Status
+	Enqueue(ctx context.Context, due []store.Status) []store.Status
 }
 
 const (
@@ -49,17 +49,17 @@ const (
 type Retries struct {
 	source string
 	store  Store
-	door   Door
+	enqueuer   Enqueuer
 	loop   *due.Loop
 	log    *slog.Logger
 	asked  prometheus.Counter
 }
 
 // New returns the retries of a source; Run asks for them.
-func New(source string, st Store, door Door, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
+func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
 	log = log.With("source", source)
 	r := &Retries{
-		source: source, store: st, door: door, log: log,
+		source: source, store: st, enqueuer: enqueuer, log: log,
 		loop: due.New("retries:"+source, rdb, log, due.Words{
 			Waits: "scheduled retries wait until the database answers", GoesOn: "scheduled retries go on",
 		}),
@@ -98,7 +98,7 @@ func (r *Retries) once(ctx context.Context, _ time.Time) (next time.Time, err er
 func (r *Retries) ask(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := due.UntilAsked(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {
-		left := r.door.Ask(ctx, some)
+		left := r.enqueuer.Enqueue(ctx, some)
 		r.asked.Add(float64(len(some) - len(left)))
 		return left
 	})

@@ -35,7 +35,7 @@ type Scheduler struct {
 	source  string
 	budget  *Budget
 	store   Store
-	door    Door
+	enqueuer    Enqueuer
 	look    Look
 	loop    Loop
 	live    func(context.Context) (*Schedule, bool)
@@ -52,7 +52,7 @@ type Scheduler struct {
 // Needs are what a Scheduler works with.
 type Needs struct {
 	Store Store
-	Door  Door
+	Enqueuer  Enqueuer
 	Look  Look
 	Loop  Loop
 	// Live returns the schedule in force, with the price of the one that NewScheduler was
@@ -72,7 +72,7 @@ func NewScheduler(source string, schedule *Schedule, needs Needs) (*Scheduler, e
 		return nil, err
 	}
 	return &Scheduler{
-		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: needs.Store, door: needs.Door, look: needs.Look, loop: needs.Loop, live: needs.Live,
+		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: needs.Store, enqueuer: needs.Enqueuer, look: needs.Look, loop: needs.Loop, live: needs.Live,
 		log: needs.Log.With("source", source), metrics: newMetrics(source, needs.Metrics),
 	}, nil
 }
@@ -196,7 +196,7 @@ func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		var left []store.Ask
+		var left []store.Request
 		for i, a := range c.Asks {
 			if states[i].CheckedAt.Before(c.At) {
 				a.Version = states[i].Version
@@ -228,13 +228,13 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 		}
 		return still
 	}
-	left := due.UntilAsked(ctx, c.Asks, held, func(ctx context.Context, some []store.Ask) []store.Ask {
+	left := due.UntilAsked(ctx, c.Asks, held, func(ctx context.Context, some []store.Request) []store.Request {
 		if !held() {
 			return some
 		}
 		ctx, cancel := context.WithTimeout(ctx, lease/3) // a door that hangs must not outlast the claim
 		defer cancel()
-		left := s.door.Prefetch(ctx, some)
+		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.asked.Add(float64(len(some) - len(left)))
 		return left
 	})
@@ -284,7 +284,7 @@ func (s *Scheduler) reprice(ctx context.Context, room Room, now time.Time) error
 	return nil
 }
 
-func entitiesOf(asks []store.Ask) []schemas.Entity {
+func entitiesOf(asks []store.Request) []schemas.Entity {
 	all := make([]schemas.Entity, len(asks))
 	for i, a := range asks {
 		all[i] = a.Entity

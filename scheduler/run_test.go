@@ -58,7 +58,7 @@ type killable struct {
 	kill context.CancelFunc
 }
 
-func (k killable) Prefetch(ctx context.Context, asks []store.Ask) []store.Ask {
+func (k killable) Prefetch(ctx context.Context, asks []store.Request) []store.Request {
 	for i, a := range asks {
 		if ctx.Err() != nil || k.dies() {
 			k.kill()
@@ -108,7 +108,7 @@ func (w *world) scheduler() *running {
 		w.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Needs{
-		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Store: w.store, Enqueuer: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 0.5}, nil },
 	})
 	if err != nil {
@@ -219,7 +219,7 @@ func (h *hung) ClaimEntities(_ context.Context, source string, now time.Time, _ 
 	h.until = time.Now().Add(lease)
 	<-time.After(h.while)
 	c := store.NewClaim(source, now)
-	c.Asks = []store.Ask{{Entity: entity(0)}}
+	c.Asks = []store.Request{{Entity: entity(0)}}
 	return c, nil
 }
 
@@ -245,7 +245,7 @@ func (h *hung) EntitiesDueAfter(context.Context, string, time.Time, int, func(st
 
 func (h *hung) BringForward(context.Context, []store.DueTime) error { return nil }
 
-func (h *hung) Prefetch(_ context.Context, asks []store.Ask) []store.Ask {
+func (h *hung) Prefetch(_ context.Context, asks []store.Request) []store.Request {
 	h.asked += len(asks)
 	return nil
 }
@@ -259,7 +259,7 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, err := NewScheduler("nexon", schedule, Needs{
-				Store: h, Door: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+				Store: h, Enqueuer: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 				Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 1}, nil },
 			})
 			if err != nil {

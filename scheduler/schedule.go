@@ -135,7 +135,7 @@ func (s *Schedule) next(c store.Candidate, now time.Time) (store.Move, string) {
 }
 
 // costOf returns how many calls it takes to refresh all of them.
-func (s *Schedule) costOf(asks []store.Ask) (sum float64) {
+func (s *Schedule) costOf(asks []store.Request) (sum float64) {
 	for _, a := range asks {
 		sum += max(1, s.cost[a.Entity.Facet])
 	}

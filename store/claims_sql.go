@@ -110,9 +110,9 @@ func (c *Claim) ScanClaim(scan func(...any) error) error {
 	if err := json.Unmarshal(text, &entries); err != nil {
 		return fmt.Errorf("the entries of claim %s: %w", c.ID, err)
 	}
-	c.At, c.Asks = fromMicros(at), make([]Ask, len(entries))
+	c.At, c.Asks = fromMicros(at), make([]Request, len(entries))
 	for i, e := range entries {
-		c.Asks[i] = Ask{Params: e.Params, Version: e.Version}
+		c.Asks[i] = Request{Params: e.Params, Version: e.Version}
 		c.Asks[i].Entity.Source, c.Asks[i].Entity.Facet, c.Asks[i].Entity.Key = c.Source, e.Facet, e.Key
 	}
 	return nil
@@ -139,7 +139,7 @@ func (c *Claim) Decide(candidates []Candidate, decide func(Candidate) Move) *Mov
 		to.Changes, to.Watcheds = append(to.Changes, h.Changes), append(to.Watcheds, h.Watched.Microseconds())
 		to.Reads, to.ReadAts = append(to.Reads, h.Reads), append(to.ReadAts, toMicros(h.ReadAt))
 		if m.Ask {
-			c.Asks = append(c.Asks, Ask{Entity: candidate.Entity, Params: candidate.Params, Version: candidate.State.Version})
+			c.Asks = append(c.Asks, Request{Entity: candidate.Entity, Params: candidate.Params, Version: candidate.State.Version})
 		}
 	}
 	return &to

@@ -74,11 +74,11 @@ type Claim struct {
 	ID     string
 	Source string
 	At     time.Time // when they were claimed
-	Asks   []Ask
+	Asks   []Request
 }
 
-// Ask is one entity of a Claim.
-type Ask struct {
+// Request is one entity of a Claim.
+type Request struct {
 	Entity schemas.Entity
 	Params map[string]string
 	// Version is that of its snapshot, 0 for none: the floor of its request.

@@ -26,14 +26,14 @@ func far(c store.Candidate) store.Move {
 	return store.Move{Due: at(1_000_000), Tier: c.Tier, History: c.History, Ask: true}
 }
 
-func askOf(r store.Registered, version int64) store.Ask {
-	return store.Ask{Entity: r.Entity, Params: r.Params, Version: version}
+func askOf(r store.Registered, version int64) store.Request {
+	return store.Request{Entity: r.Entity, Params: r.Params, Version: version}
 }
 
 // claimsAre claims, and fails the test unless these were due, in their order.
 func (b bench) claimsAre(now int64, most int, want ...store.Registered) {
 	b.Helper()
-	var asks []store.Ask
+	var asks []store.Request
 	for _, r := range want {
 		asks = append(asks, askOf(r, 0))
 	}
@@ -94,7 +94,7 @@ func testDecide(b bench) {
 	if !reflect.DeepEqual(told, want) {
 		b.Fatalf("told\n%+v, want\n%+v", told, want)
 	}
-	if asks := []store.Ask{askOf(x, 5), askOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Asks, asks) {
+	if asks := []store.Request{askOf(x, 5), askOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Asks, asks) {
 		b.Fatalf("%+v, want %+v", c, asks)
 	}
 	for _, r := range []*store.Registered{&x, &y, &z} {
