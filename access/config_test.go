@@ -127,7 +127,7 @@ func TestWhatWouldBeOpenByMistakeOrShutToEverybodyDoesNotStart(t *testing.T) {
 		config := DefaultConfig()
 		config.Require = c.require
 		c.means(&config)
-		asks, err := config.asks(c.listen, c.made)
+		asks, err := config.requiresAuth(c.listen, c.made)
 		if asks != c.asks || (err != nil) != (c.refused != "") {
 			t.Errorf("%+v: %v, %v", c, asks, err)
 			continue

@@ -40,7 +40,7 @@ func (m *ClientLimiter) AllowLookup(client string) error {
 		return nil
 	}
 	m.refused.WithLabelValues("misses").Inc()
-	return tooMany("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
+	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
 }
 
 // RecordMisses counts n keys that a client read and of which the database has nothing.

@@ -33,5 +33,5 @@ func (m *ClientLimiter) RecordRefusal(r Refusal) error {
 	if m != nil {
 		m.refused.WithLabelValues(limit).Inc()
 	}
-	return tooMany(code, limit, r.Detail(), r.Max, window, r.After)
+	return limitExceeded(code, limit, r.Detail(), r.Max, window, r.After)
 }

@@ -50,13 +50,13 @@ var Words = due.Words{Waits: "what follows from changes waits until this succeed
 
 // Relay carries out what follows from the changes of one source. Any number may run.
 type Relay struct {
-	source  string
-	store   Store
-	enqueuer    Enqueuer
-	kafka   *kgo.Client
-	loop    *due.Loop
-	log     *slog.Logger
-	metrics *metrics
+	source   string
+	store    Store
+	enqueuer Enqueuer
+	kafka    *kgo.Client
+	loop     *due.Loop
+	log      *slog.Logger
+	metrics  *metrics
 }
 
 // New returns the relay of a source; Run carries out. The client must have every

@@ -31,10 +31,10 @@ var start = time.Date(2026, 1, 27, 12, 0, 0, 123000, time.UTC)
 // rig is a database and a broker, and a door that notes what is asked for.
 type rig struct {
 	*testing.T
-	kafka *kfake.Cluster
-	db    *sqlite.Store
-	enqueuer  *fakeEnqueuer
-	log   bytes.Buffer // of the relay that is the rig's own
+	kafka    *kfake.Cluster
+	db       *sqlite.Store
+	enqueuer *fakeEnqueuer
+	log      bytes.Buffer // of the relay that is the rig's own
 	*Relay
 }
 

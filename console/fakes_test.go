@@ -31,7 +31,7 @@ type (
 func (f *fakeNow) Lanes(source string) []Lane                { return f.lanes[source] }
 func (f *fakeNow) Reads() []Reads                            { return f.reads }
 func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
-func (f *fakeGuard) AuthRequired() bool                          { return f.asks }
+func (f *fakeGuard) AuthRequired() bool                      { return f.asks }
 func (f *fakeWeather) Now() string                           { return f.weather }
 func (f *fakeKnown) CheckKey(e schemas.Entity) error {
 	return errors.Join(f.keyWrong, f.keyWrongs[e.Key])

@@ -133,8 +133,8 @@ type Entity struct {
 	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
 	FreshFor, AbsentFor, KeepFor time.Duration
 	// Status is what is known of its failures; its State is empty if there are none.
-	Status store.Status
-	Coalesce    CoalesceState
+	Status   store.Status
+	Coalesce CoalesceState
 	// Registered is nil if it is not prefetched.
 	Registered *store.Registered
 	// Letters are its newest dead letters.

@@ -14,10 +14,10 @@ import (
 
 // Needs are what letters are worked on with.
 type Needs struct {
-	Store Store
-	Mail  Mail
-	Enqueuer  Enqueuer
-	Bell  Bell
+	Store    Store
+	Mail     Mail
+	Enqueuer Enqueuer
+	Bell     Bell
 	// Sources are those whose letters there are, by name.
 	Sources map[string]Source
 	// Process names this one among those that work on jobs.

@@ -252,7 +252,9 @@ type cachedRefusal struct {
 	until time.Time
 }
 
-func newRefusalCache() *refusalCache { return &refusalCache{now: time.Now, all: map[refusalKey]cachedRefusal{}} }
+func newRefusalCache() *refusalCache {
+	return &refusalCache{now: time.Now, all: map[refusalKey]cachedRefusal{}}
+}
 
 func (r *refusalCache) add(a account, why Refusal) {
 	r.mu.Lock()

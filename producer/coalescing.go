@@ -112,7 +112,7 @@ type ack struct {
 	lane   schemas.Lane
 	number int64
 	client string       // whose count it is; empty: nobody's
-	acked   chan<- error // nil: nobody waits for it
+	acked  chan<- error // nil: nobody waits for it
 	err    error
 	// refused: it is beyond its client's bound, and was never published.
 	refused bool

@@ -159,7 +159,7 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 	reg prometheus.Registerer, tracer observe.Tracer,
 ) *Producer {
 	p := &Producer{
-		Coalescer:  NewCoalescer(rdb),
+		Coalescer:   NewCoalescer(rdb),
 		kafka:       kafka,
 		log:         log,
 		metrics:     newMetrics(reg),

@@ -15,7 +15,7 @@ const (
 	// still stands; after as long again without an answer it does not.
 	pingInterval = time.Second
 	// minBackoff doubles up to lineBackoffMost while Redis is away.
-	minBackoff     = 50 * time.Millisecond
+	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
 )
 

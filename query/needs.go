@@ -17,20 +17,20 @@ import (
 
 // Needs are what the query service works with.
 type Needs struct {
-	Store    Store
-	Sources  map[string]Source // by name
-	Enqueuer Enqueuer
-	SettleSubscriber  SettleSubscriber
+	Store            Store
+	Sources          map[string]Source // by name
+	Enqueuer         Enqueuer
+	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
-	ClientLimiter   ClientLimiter
-	ReadRecorder    ReadRecorder        // nil: nobody is told, and nothing is counted
-	Ops      http.Handler // answers for health and metrics
-	Admin    http.Handler // answers whatever lies below /admin/v1
-	Console  http.Handler // answers /console and whatever lies below it, and asks Guard itself; nil: there is none
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
-	Trace    observe.Tracer
+	ClientLimiter    ClientLimiter
+	ReadRecorder     ReadRecorder // nil: nobody is told, and nothing is counted
+	Ops              http.Handler // answers for health and metrics
+	Admin            http.Handler // answers whatever lies below /admin/v1
+	Console          http.Handler // answers /console and whatever lies below it, and asks Guard itself; nil: there is none
+	Log              *slog.Logger
+	Metrics          prometheus.Registerer
+	Trace            observe.Tracer
 }
 
 // Config is what can be configured of the query service.

@@ -14,7 +14,7 @@ import (
 
 func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	r.wait = time.Second
 	a := r.refresh("a")
 	if a.StatusCode != 202 || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1000 {
@@ -24,7 +24,9 @@ func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 		t.Errorf("wish %+v", w)
 	}
 	until := time.Now().Add(30 * time.Second)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: ReasonCooldown, Until: until} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: ReasonCooldown, Until: until}
+	}
 	if a := r.refresh("a"); a.StatusCode != 429 || a.body.Code != "cooldown" || a.Header.Get("Retry-After") != "30" {
 		t.Errorf("%d %s, Retry-After %s", a.StatusCode, a.text, a.Header.Get("Retry-After"))
 	}
@@ -43,7 +45,7 @@ func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 	insisted := 0
 	r.insist = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		insisted++
-		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > surePatience {
+		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > ackTimeout {
 			t.Errorf("a limit at %v", limit)
 		}
 		return EnqueueResult{Queued: true}
@@ -63,13 +65,17 @@ func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 // Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
 func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
 	r := newRig(t)
-	in, out := make(chan struct{}, maxInsisting), make(chan struct{})
-	r.insist = func(context.Context, UpdateRequest) EnqueueResult { in <- struct{}{}; <-out; return EnqueueResult{Queued: true} }
+	in, out := make(chan struct{}, maxAckWaits), make(chan struct{})
+	r.insist = func(context.Context, UpdateRequest) EnqueueResult {
+		in <- struct{}{}
+		<-out
+		return EnqueueResult{Queued: true}
+	}
 	var all sync.WaitGroup
-	for i := range maxInsisting {
+	for i := range maxAckWaits {
 		all.Go(func() { r.refresh(strconv.Itoa(i)) })
 	}
-	for range maxInsisting {
+	for range maxAckWaits {
 		<-in
 	}
 	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {

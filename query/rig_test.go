@@ -28,8 +28,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+// testTimeout bounds every wait for something that must happen.
+const testTimeout = 20 * time.Second
 
 // rig is the service with everything behind it under the test's hand.
 type rig struct {
@@ -117,13 +117,13 @@ func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []Enqu
 	return answers
 }
 
-func (r *rig) asked() []UpdateRequest {
+func (r *rig) enqueued() []UpdateRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.wishes)
 }
 
-func (r *rig) looked() int {
+func (r *rig) storeReads() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.looks
@@ -157,19 +157,19 @@ func (r *rig) count(what string) error {
 	return nil
 }
 
-// bounds are the rig's meters.
-type bounds struct{ *rig }
+// fakeLimiter are the rig's meters.
+type fakeLimiter struct{ *rig }
 
-func (r bounds) AllowRequests(client string, n int) error {
+func (r fakeLimiter) AllowRequests(client string, n int) error {
 	return r.count(fmt.Sprintf("requests %s %d", client, n))
 }
 
-func (r bounds) RecordRefusal(why access.Refusal) error {
+func (r fakeLimiter) RecordRefusal(why access.Refusal) error {
 	_ = r.count("refuse " + why.Detail())
 	return (*access.ClientLimiter)(nil).RecordRefusal(why)
 }
 
-func (r bounds) AllowLookup(string) error {
+func (r fakeLimiter) AllowLookup(string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.over["lookups"] {
@@ -180,19 +180,19 @@ func (r bounds) AllowLookup(string) error {
 	return p
 }
 
-func (r bounds) RecordMisses(_ string, n int) {
+func (r fakeLimiter) RecordMisses(_ string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missed += n
 }
 
-func (r bounds) AcquireWaitSlot(client string) (func(), error) {
+func (r fakeLimiter) AcquireWaitSlot(client string) (func(), error) {
 	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
 }
 
-// heard tells the service of a settle.
-func (r *rig) heard(key string, number int64) {
-	r.server.heard(schemas.Settled{Entity: entity(key), Number: number})
+// settle tells the service of a settle.
+func (r *rig) settle(key string, number int64) {
+	r.server.onSettled(schemas.Settled{Entity: entity(key), Number: number})
 }
 
 func newRig(t testing.TB, change ...func(*rig)) *rig {
@@ -230,23 +230,23 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		r.store = r
 	}
 	r.server, err = New(r.config, Needs{
-		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: bounds{r}, ReadRecorder: r.reads,
+		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.server.line(true)
+	r.server.onConnection(true)
 	return r
 }
 
-// limited is a source of which some is not for every reader.
-type limited struct {
+// limitedSource is a source of which some is not for every reader.
+type limitedSource struct {
 	*source.Source
 	visibility func(key string) string
 }
 
-func (l limited) Visibility(key string) string {
+func (l limitedSource) Visibility(key string) string {
 	if l.visibility == nil {
 		return ""
 	}
@@ -263,8 +263,8 @@ const content = `{"d":{"name":"유"}}`
 // within a bubble of synctest.
 var encoded = store.Encode([]byte(content))
 
-// stored puts a snapshot that was checked so long ago, and tells of it.
-func (r *rig) stored(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
+// putSnapshot puts a snapshot that was checked so long ago, and tells of it.
+func (r *rig) putSnapshot(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
 	p := encoded
 	at := time.Now().Add(-age).UTC().Truncate(time.Microsecond)
 	s := store.Snapshot{State: store.State{
@@ -277,7 +277,7 @@ func (r *rig) stored(key string, age time.Duration, change ...func(*store.Snapsh
 	r.mu.Lock()
 	r.snapshots[s.Entity] = s
 	r.mu.Unlock()
-	r.heard(key, s.Version)
+	r.settle(key, s.Version)
 	return s
 }
 
@@ -384,17 +384,17 @@ func (r *rig) facet() source.Facet {
 	return f
 }
 
-// within waits until something holds.
-func within(t testing.TB, what string, holds func() bool) {
+// waitFor waits until something holds.
+func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for !holds() {
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("%s did not happen within %v", what, patience)
+			t.Fatalf("%s did not happen within %v", what, testTimeout)
 		}
 	}
 }

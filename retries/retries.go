@@ -47,12 +47,12 @@ const (
 
 // Retries asks for the due retries of one source.
 type Retries struct {
-	source string
-	store  Store
-	enqueuer   Enqueuer
-	loop   *due.Loop
-	log    *slog.Logger
-	asked  prometheus.Counter
+	source   string
+	store    Store
+	enqueuer Enqueuer
+	loop     *due.Loop
+	log      *slog.Logger
+	asked    prometheus.Counter
 }
 
 // New returns the retries of a source; Run asks for them.

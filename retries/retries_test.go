@@ -45,11 +45,11 @@ func (d *fakeEnqueuer) Enqueue(_ context.Context, due []store.Status) (left []st
 
 type rig struct {
 	*testing.T
-	db    *sqlite.Store
-	enqueuer  *fakeEnqueuer
-	rdb   redis.UniversalClient
-	redis *miniredis.Miniredis
-	many  []*Retries
+	db       *sqlite.Store
+	enqueuer *fakeEnqueuer
+	rdb      redis.UniversalClient
+	redis    *miniredis.Miniredis
+	many     []*Retries
 }
 
 func newRig(t *testing.T) *rig {

@@ -32,15 +32,15 @@ const (
 // a source.
 type Scheduler struct {
 	*Schedule
-	source  string
-	budget  *Budget
-	store   Store
-	enqueuer    Enqueuer
-	look    Look
-	loop    Loop
-	live    func(context.Context) (*Schedule, bool)
-	log     *slog.Logger
-	metrics *metrics
+	source   string
+	budget   *Budget
+	store    Store
+	enqueuer Enqueuer
+	look     Look
+	loop     Loop
+	live     func(context.Context) (*Schedule, bool)
+	log      *slog.Logger
+	metrics  *metrics
 
 	mean   meanCost
 	priced time.Time // when the price was looked at last
@@ -51,10 +51,10 @@ type Scheduler struct {
 
 // Needs are what a Scheduler works with.
 type Needs struct {
-	Store Store
-	Enqueuer  Enqueuer
-	Look  Look
-	Loop  Loop
+	Store    Store
+	Enqueuer Enqueuer
+	Look     Look
+	Loop     Loop
 	// Live returns the schedule in force, with the price of the one that NewScheduler was
 	// given, and whether entities are prefetched at all; nil: nothing is changed.
 	Live    func(context.Context) (schedule *Schedule, enabled bool)

@@ -17,7 +17,7 @@ import (
 func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
 	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
-		if c, p := r.ask(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
+		if c, p := r.authenticate(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
 			t.Errorf("%q: %+v, %v", headers, c, p)
 		}
 	}
@@ -113,8 +113,8 @@ func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
 
 func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
 	r := newRig(t, nil)
-	_, key := r.makes("a page", time.Time{}, "read")
-	if err := r.look(t.Context()); err != nil {
+	_, key := r.createKey("a page", time.Time{}, "read")
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if status, code := r.calls("any.example", "Authorization", "Bearer "+key, "Origin", "https://other.example", "Sec-Fetch-Site", "cross-site"); status != 200 {
@@ -142,14 +142,14 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 	gone := map[string]func(*rig, string){
 		"expired": func(r *rig, _ string) { r.at = now.Add(2 * time.Hour) },
 		"revoked": func(r *rig, id string) {
-			if err := r.db.RevokeKey(r.Context(), id, "a test", now, entry(actionRevoke, "a test", now, nil, &store.APIKey{})); err != nil {
+			if err := r.db.RevokeKey(r.Context(), id, "a test", now, auditEntry(actionRevoke, "a test", now, nil, &store.APIKey{})); err != nil {
 				r.Fatal(err)
 			}
 		},
 	}
 	for what, end := range gone {
 		r := newRig(t, func(c *Config) { c.Require = Auto })
-		id, key := r.makes("on call", now.Add(time.Hour), "admin")
+		id, key := r.createKey("on call", now.Add(time.Hour), "admin")
 		end(r, id)
 		if err := r.Load(t.Context()); err != nil { // the next start
 			t.Fatal(err)
@@ -157,7 +157,7 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil || !r.AuthRequired() {
 			t.Errorf("%s: %v, and nobody is asked", what, err)
 		}
-		if _, p := r.ask("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
+		if _, p := r.authenticate("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
 			t.Errorf("%s: %v, %s", what, p, r.log.String())
 		}
 	}

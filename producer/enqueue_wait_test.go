@@ -13,9 +13,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// hold keeps Kafka from answering what is produced, until it is released, and tells of
+// blockProduce keeps Kafka from answering what is produced, until it is released, and tells of
 // the first that it holds.
-func (r *rig) hold() (held <-chan struct{}, release func()) {
+func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		select {
@@ -30,8 +30,8 @@ func (r *rig) hold() (held <-chan struct{}, release func()) {
 
 func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		held, release := r.hold()
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		held, release := r.blockProduce()
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		own, other := make(chan Result, 1), make(chan Result, 1)
 		go func() { own <- r.EnqueueAndWait(r.Context(), w) }()
@@ -67,7 +67,7 @@ func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		wishes := make([]Request, 700) // of 600 entities, in more than one pipeline
 		for i := range wishes {
-			wishes[i] = r.wish(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
+			wishes[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
 		}
 		outcomes := map[Outcome]int{}
 		for _, got := range r.EnqueueAllAndWait(r.Context(), wishes) {
@@ -84,8 +84,8 @@ func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
 
 func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		held, release := r.hold()
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		held, release := r.blockProduce()
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		ctx, leave := context.WithCancel(r.Context())
 		answered := make(chan Result, 1)
@@ -104,14 +104,14 @@ func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
 
 func TestWhatKafkaRefusesIsNotPromised(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.rejectAll(kerr.TopicAuthorizationFailed.Code)
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		r.failProduce(kerr.TopicAuthorizationFailed.Code)
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		for range 2 { // the failed one started no cool-down
 			if got := r.EnqueueAndWait(r.Context(), w); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
 				r.Errorf("%+v", got)
 			}
-			r.concluded()
+			r.waitUntilConfirmed()
 		}
 	})
 }

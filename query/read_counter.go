@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// tellEvery is how often it is told who was read.
-	tellEvery = 10 * time.Second
-	// tellMost are told of at once, and tellTimeout is how long that may take.
-	tellMost    = 5_000
-	tellTimeout = 5 * time.Second
-	// tellLast is how long a stop waits until the last are told.
-	tellLast = 5 * time.Second
-	// talliesMost bounds what waits to be told: 35 MB if all keys are as long as may be,
+	// flushInterval is how often it is told who was read.
+	flushInterval = 10 * time.Second
+	// maxFlushBatch are told of at once, and tellTimeout is how long that may take.
+	maxFlushBatch = 5_000
+	flushTimeout  = 5 * time.Second
+	// finalFlushTimeout is how long a stop waits until the last are told.
+	finalFlushTimeout = 5 * time.Second
+	// maxReadCounts bounds what waits to be told: 35 MB if all keys are as long as may be,
 	// and as much again that is being told.
-	talliesMost = 100_000
-	// tallyWeight is what a tally takes of memory; its entity's text is its entry's.
-	tallyWeight = 64
+	maxReadCounts = 100_000
+	// readCountWeight is what a tally takes of memory; its entity's text is its entry's.
+	readCountWeight = 64
 )
 
-// tally counts reads of one entity since they were told last. It stands apart from the
+// readCount counts reads of one entity since they were told last. It stands apart from the
 // entry that points to it: what waits to be told must not keep a snapshot in memory.
-type tally struct {
+type readCount struct {
 	entity schemas.Entity
 	count  atomic.Int64
 }
 
-// tallies are what was read and is not told yet. A nil one counts nothing. A read counts
+// readCounter are what was read and is not told yet. A nil one counts nothing. A read counts
 // that is answered with a snapshot: anybody may ask for any key, and what nobody has found
 // must not be prefetched for ever.
 //
@@ -42,55 +42,55 @@ type tally struct {
 //     tally on the list, and nobody else does; whoever takes the list makes its counts 0.
 //     So each read is told once, or counted as lost, whatever happens meanwhile.
 //   - An entity is told of once at a time, although each look makes another tally.
-type tallies struct {
-	reads   ReadRecorder
-	metrics *metrics
-	log     *slog.Logger
+type readCounter struct {
+	recorder ReadRecorder
+	metrics  *metrics
+	log      *slog.Logger
 
 	mu   sync.Mutex
-	list []*tally
+	list []*readCount
 }
 
-func newTallies(reads ReadRecorder, m *metrics, log *slog.Logger) *tallies {
+func newReadCounter(reads ReadRecorder, m *metrics, log *slog.Logger) *readCounter {
 	if reads == nil {
 		return nil
 	}
-	return &tallies{reads: reads, metrics: m, log: log}
+	return &readCounter{recorder: reads, metrics: m, log: log}
 }
 
-// of returns a tally for an entry to point to, nil if its reads do not count.
-func (t *tallies) of(e schemas.Entity) *tally {
-	if t == nil || !t.reads.Counts(e.Source, e.Facet) {
+// newCount returns a tally for an entry to point to, nil if its reads do not count.
+func (t *readCounter) newCount(e schemas.Entity) *readCount {
+	if t == nil || !t.recorder.Counts(e.Source, e.Facet) {
 		return nil
 	}
-	return &tally{entity: e}
+	return &readCount{entity: e}
 }
 
 // read counts a read of a snapshot.
-func (t *tallies) read(of *tally) {
+func (t *readCounter) read(of *readCount) {
 	if of != nil && of.count.Add(1) == 1 {
-		t.put(of)
+		t.enqueue(of)
 	}
 }
 
-func (t *tallies) put(of *tally) {
+func (t *readCounter) enqueue(of *readCount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.list) >= talliesMost {
-		t.metrics.untoldFull.Add(float64(of.count.Swap(0)))
+	if len(t.list) >= maxReadCounts {
+		t.metrics.unrecordedFull.Add(float64(of.count.Swap(0)))
 		return
 	}
 	t.list = append(t.list, of)
 }
 
 // forget drops reads of an entity that was deleted: they must not register it again.
-func (t *tallies) forget(e schemas.Entity) {
+func (t *readCounter) forget(e schemas.Entity) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.list = slices.DeleteFunc(t.list, func(of *tally) bool {
+	t.list = slices.DeleteFunc(t.list, func(of *readCount) bool {
 		if of.entity != e {
 			return false
 		}
@@ -100,10 +100,10 @@ func (t *tallies) forget(e schemas.Entity) {
 }
 
 // take returns what was read since it was called last.
-func (t *tallies) take() []ReadCount {
+func (t *readCounter) take() []ReadCount {
 	t.mu.Lock()
 	list, sums := t.list, map[schemas.Entity]int{}
-	t.list = make([]*tally, 0, len(list)) // about as many come again
+	t.list = make([]*readCount, 0, len(list)) // about as many come again
 	t.mu.Unlock()
 	for _, of := range list {
 		sums[of.entity] += int(of.count.Swap(0))
@@ -117,49 +117,49 @@ func (t *tallies) take() []ReadCount {
 
 // run tells who was read until ctx ends, and then once more: a stop waits for that, and
 // for what is being told, for tellLast.
-func (t *tallies) run(ctx context.Context) {
+func (t *readCounter) run(ctx context.Context) {
 	if t == nil {
 		return
 	}
 	hard, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(tellLast, cut) })()
-	ticker := time.NewTicker(tellEvery)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(finalFlushTimeout, cut) })()
+	ticker := time.NewTicker(flushInterval)
 	defer ticker.Stop()
 	for failing := false; ; {
 		select {
 		case <-ticker.C:
-			failing = t.tell(hard, time.Now(), failing)
+			failing = t.flush(hard, time.Now(), failing)
 		case <-ctx.Done():
-			t.tell(hard, time.Now(), failing)
+			t.flush(hard, time.Now(), failing)
 			return
 		}
 	}
 }
 
-// tell tells of what was read until now. What fails is lost, and logged when it begins
+// flush tells of what was read until now. What fails is lost, and logged when it begins
 // and when it is over; it returns whether telling fails.
-func (t *tallies) tell(ctx context.Context, now time.Time, failing bool) bool {
+func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bool {
 	reads := t.take()
 	if len(reads) == 0 {
 		return failing
 	}
 	var failed error
-	for some := range slices.Chunk(reads, tellMost) {
+	for some := range slices.Chunk(reads, maxFlushBatch) {
 		counts := map[string]int{} // by source
 		for _, r := range some {
 			counts[r.Entity.Source] += r.Count
 		}
-		err := t.observe(ctx, some, now)
+		err := t.record(ctx, some, now)
 		if err != nil {
 			failed = err
 		}
 		for source, n := range counts {
 			if err != nil {
-				t.metrics.untoldFailed.Add(float64(n))
+				t.metrics.unrecordedFailed.Add(float64(n))
 				continue
 			}
-			t.metrics.told.WithLabelValues(source).Add(float64(n))
+			t.metrics.recorded.WithLabelValues(source).Add(float64(n))
 		}
 	}
 	switch {
@@ -171,8 +171,8 @@ func (t *tallies) tell(ctx context.Context, now time.Time, failing bool) bool {
 	return failed != nil
 }
 
-func (t *tallies) observe(ctx context.Context, reads []ReadCount, until time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+func (t *readCounter) record(ctx context.Context, reads []ReadCount, until time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	return t.reads.RecordReads(ctx, reads, until)
+	return t.recorder.RecordReads(ctx, reads, until)
 }
