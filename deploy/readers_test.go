@@ -70,7 +70,7 @@ var readers = board{
 			{
 				title: "Breaker of reads", unit: number, wide: 8, kind: timeline, states: breaker,
 				about: "By process. Normal: closed. Open: nobody waits for the database; what is remembered is served with its age, all else is answered 503. It is tried every other second.",
-				asks:  one(highest("instance", `reads_breaker_state`), "{{instance}}"),
+				asks:  one(highest("instance", `reads_circuit_breaker_state`), "{{instance}}"),
 			},
 		}},
 		{"Access", []panel{

@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "snapshots_read_total", Help: "Where the snapshots of answers came from: store, memory, or older memory because the store did not answer.",
 		}, []string{"from"}),
 		breaker: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "reads_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
+			Name: "reads_circuit_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
 		}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "settle_subscription_connected", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "reads_unrecorded_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
 	}, []string{"reason"})
 	m.timedOut = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "responses_unread_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
+		Name: "responses_timed_out_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
 	})
 	m.unrecordedFull, m.unrecordedFailed = m.unrecorded.WithLabelValues("full"), m.unrecorded.WithLabelValues("failed")
 	m.fromStore, m.fromMemory, m.fromFallback = m.snapshots.WithLabelValues("store"), m.snapshots.WithLabelValues("memory"), m.snapshots.WithLabelValues("fallback")
