@@ -88,20 +88,20 @@ func WithClient(ctx context.Context, c Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// ClientOf returns who asks, if the context knows.
-func ClientOf(ctx context.Context) (Client, bool) {
+// ClientFromContext returns who asks, if the context knows.
+func ClientFromContext(ctx context.Context) (Client, bool) {
 	c, ok := ctx.Value(clientKey{}).(Client)
 	return c, ok
 }
 
-// nameMost is the greatest length of what a name takes from outside, in bytes.
-const nameMost = 128
+// maxNameSize is the greatest length of what a name takes from outside, in bytes.
+const maxNameSize = 128
 
-// named returns the text as it may stand in a name. What is too long or can't be
+// cleanName returns the text as it may stand in a name. What is too long or can't be
 // printed is cut and told apart by its hash: two clients must not share a bound.
-func named(text string) string {
+func cleanName(text string) string {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
-	if len(text) <= nameMost && !strings.ContainsFunc(text, unprintable) {
+	if len(text) <= maxNameSize && !strings.ContainsFunc(text, unprintable) {
 		return text
 	}
 	sum := sha256.Sum256([]byte(text))
@@ -110,6 +110,6 @@ func named(text string) string {
 			return -1
 		}
 		return r
-	}, text[:min(len(text), nameMost/2)])
+	}, text[:min(len(text), maxNameSize/2)])
 	return clean + "~" + hex.EncodeToString(sum[:16])
 }

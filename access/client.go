@@ -28,7 +28,7 @@ func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
 
 // BoundName returns the name under which every limit of one process counts the client. The
 // addresses of one IPv6 network (/64) share it.
-func (c Client) BoundName() string { return boundOf(c.Name) }
+func (c Client) BoundName() string { return limitKey(c.Name) }
 
 // delegated returns the client on whose behalf a request is sent: the one that the header
 // names, if c may name one, and else c. The value itself is neither kept nor logged: a

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func behalf(t *testing.T, values ...string) *http.Request {
+func delegatedRequest(t *testing.T, values ...string) *http.Request {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	r.Header["X-Client-Id"] = values
@@ -25,11 +25,11 @@ func TestDelegated_NamesEachUserOfATrustedKey(t *testing.T) {
 	names := map[string]bool{}
 	for _, from := range []Client{site, other} {
 		for _, value := range []string{"alice@example.org", "bob@example.org"} {
-			got, err := from.delegated("X-Client-Id", behalf(t, value))
+			got, err := from.delegated("X-Client-Id", delegatedRequest(t, value))
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, _ := from.delegated("X-Client-Id", behalf(t, value))
+			again, _ := from.delegated("X-Client-Id", delegatedRequest(t, value))
 			if got.Name != again.Name || !strings.HasPrefix(got.Name, from.Name+" for ") || strings.Contains(got.Name, "example.org") {
 				t.Errorf("got %q and %q of %s", got.Name, again.Name, value)
 			}
@@ -50,10 +50,10 @@ func TestDelegated_IgnoresTheHeaderOfOtherKeys(t *testing.T) {
 		header string
 		r      *http.Request
 	}{
-		"no scope":     {Client{Name: "key:a", Scopes: []Scope{Read, Refresh, Inspect}}, "X-Client-Id", behalf(t, "alice")},
-		"no setting":   {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "", behalf(t, "alice")},
-		"no header":    {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "X-Client-Id", behalf(t)},
-		"empty header": {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "X-Client-Id", behalf(t, "")},
+		"no scope":     {Client{Name: "key:a", Scopes: []Scope{Read, Refresh, Inspect}}, "X-Client-Id", delegatedRequest(t, "alice")},
+		"no setting":   {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "", delegatedRequest(t, "alice")},
+		"no header":    {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "X-Client-Id", delegatedRequest(t)},
+		"empty header": {Client{Name: "key:a", Scopes: []Scope{Delegate}}, "X-Client-Id", delegatedRequest(t, "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := test.from.delegated(test.header, test.r); err != nil || got.Name != "key:a" {
@@ -66,14 +66,14 @@ func TestDelegated_IgnoresTheHeaderOfOtherKeys(t *testing.T) {
 func TestDelegated_RefusesAnUnclearHeader(t *testing.T) {
 	site := Client{Name: "key:site", Scopes: []Scope{Delegate}}
 	for name, r := range map[string]*http.Request{
-		"twice": behalf(t, "a", "b"), "too long": behalf(t, strings.Repeat("x", maxClientHeaderSize+1)),
+		"twice": delegatedRequest(t, "a", "b"), "too long": delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize+1)),
 	} {
 		_, err := site.delegated("X-Client-Id", r)
 		if p, ok := errors.AsType[*problem.HTTPError](err); !ok || p.Status != http.StatusBadRequest || p.Code != codeClient {
 			t.Errorf("%s: got %v, want 400 %s", name, err, codeClient)
 		}
 	}
-	if _, err := site.delegated("X-Client-Id", behalf(t, strings.Repeat("x", maxClientHeaderSize))); err != nil {
+	if _, err := site.delegated("X-Client-Id", delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize))); err != nil {
 		t.Errorf("as long as allowed: %v", err)
 	}
 }
@@ -89,12 +89,12 @@ func TestID_IsSharedWhereTheBoundIs(t *testing.T) {
 }
 
 func TestRefuse_TellsItsLimit(t *testing.T) {
-	m, _ := metered(Limits{})
-	p, _ := errors.AsType[*problem.HTTPError](m.Refuse(Refusal{Max: 45, After: 1500 * time.Millisecond}))
+	m, _ := newTestLimiter(Limits{})
+	p, _ := errors.AsType[*problem.HTTPError](m.RecordRefusal(Refusal{Max: 45, After: 1500 * time.Millisecond}))
 	if p.Status != 429 || p.Code != "too-many-outstanding" || p.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
 		t.Errorf("got %+v", p)
 	}
-	p, _ = errors.AsType[*problem.HTTPError](m.Refuse(Refusal{NewKeys: true, Max: 100, Window: time.Minute, After: time.Minute}))
+	p, _ = errors.AsType[*problem.HTTPError](m.RecordRefusal(Refusal{NewKeys: true, Max: 100, Window: time.Minute, After: time.Minute}))
 	if p.Status != 429 || p.Code != "too-many-new-keys" || p.Header.Get("RateLimit-Policy") != `"new-keys";q=100;w=60` || p.After != time.Minute {
 		t.Errorf("got %+v", p)
 	}

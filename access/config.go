@@ -67,7 +67,7 @@ func (m MaxAge) check() error {
 	for _, one := range []struct {
 		name       string
 		value, min time.Duration
-	}{{"apiKeys", m.APIKeys, time.Minute}, {"adminKeys", m.AdminKeys, time.Minute}, {"signingKeys", m.SigningKeys, 2 * keysEvery}} {
+	}{{"apiKeys", m.APIKeys, time.Minute}, {"adminKeys", m.AdminKeys, time.Minute}, {"signingKeys", m.SigningKeys, 2 * fetchInterval}} {
 		if one.value < one.min {
 			errs = append(errs, fmt.Errorf("maxAge.%s: %v must be at least %v, or one failed read would reject every key", one.name, one.value, one.min))
 		}
@@ -285,11 +285,11 @@ func Loopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// asks says whether a service at the address asks who they are; made: keys were
+// requiresAuth says whether a service at the address asks who they are; made: keys were
 // made, though none of them may hold any more: that the last one expired must not
 // open the service to everybody. It refuses what would be open by mistake, or shut
 // to everybody.
-func (c Config) asks(listen string, made bool) (bool, error) {
+func (c Config) requiresAuth(listen string, made bool) (bool, error) {
 	shown := c.JWKSURL != "" || c.AdminTokenFile != "" || made
 	local := Loopback(listen)
 	switch {

@@ -127,7 +127,7 @@ func TestWhatWouldBeOpenByMistakeOrShutToEverybodyDoesNotStart(t *testing.T) {
 		config := DefaultConfig()
 		config.Require = c.require
 		c.means(&config)
-		asks, err := config.asks(c.listen, c.made)
+		asks, err := config.requiresAuth(c.listen, c.made)
 		if asks != c.asks || (err != nil) != (c.refused != "") {
 			t.Errorf("%+v: %v, %v", c, asks, err)
 			continue
@@ -159,7 +159,7 @@ func TestAnOpenServiceSaysSoInItsLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := g.Listen(c.listen); err != nil || g.Required() || !strings.Contains(log.String(), c.want) || strings.Count(log.String(), "\n") != 1 {
+		if err := g.SetListenAddress(c.listen); err != nil || g.AuthRequired() || !strings.Contains(log.String(), c.want) || strings.Count(log.String(), "\n") != 1 {
 			t.Errorf("%+v: %v, %s", c, err, log.String())
 		}
 	}

@@ -22,39 +22,39 @@ import (
 )
 
 const (
-	// lookEvery is within how long a key that was made or revoked elsewhere holds
+	// keyReadInterval is within how long a key that was made or revoked elsewhere holds
 	// or ceases to; lookPatience bounds one look.
-	lookEvery    = 5 * time.Second
-	lookPatience = 3 * time.Second
-	// adminTokenLeast is in characters: 32 of hex are 128 bits.
-	adminTokenLeast = 32
-	// tokenMost is the length of the longest token that is looked at, in bytes.
-	tokenMost = 8 << 10
+	keyReadInterval = 5 * time.Second
+	keyReadTimeout  = 3 * time.Second
+	// minAdminTokenSize is in characters: 32 of hex are 128 bits.
+	minAdminTokenSize = 32
+	// maxTokenSize is the length of the longest token that is looked at, in bytes.
+	maxTokenSize = 8 << 10
 )
 
 // Guard knows who a request is from.
 type Guard struct {
-	config  Config
-	store   KeyStore
-	log     *slog.Logger
-	metrics *metrics
-	now     func() time.Time
-	issuer  *issuer // nil: JWTs are not taken
+	config   Config
+	store    KeyStore
+	log      *slog.Logger
+	metrics  *metrics
+	now      func() time.Time
+	verifier *verifier // nil: JWTs are not taken
 
-	required atomic.Bool
-	admin    atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
-	looking  sync.Mutex                        // serialises what replaces the keys
-	keys     atomic.Pointer[heldKeys]
-	made     bool            // Load saw a key, be it revoked or expired
-	broken   map[string]bool // keys that were complained of; under looking
+	required    atomic.Bool
+	admin       atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
+	readMu      sync.Mutex                        // serialises what replaces the keys
+	keys        atomic.Pointer[cachedKeys]
+	keyCreated  bool            // Load saw a key, be it revoked or expired
+	invalidKeys map[string]bool // keys that were complained of; under looking
 }
 
 // New returns a guard that has not looked at the keys yet. It fails if the admin
 // token can't be read.
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
-	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, broken: map[string]bool{}}
+	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, invalidKeys: map[string]bool{}}
 	g.required.Store(config.Require != Never)
-	g.keys.Store(&heldKeys{})
+	g.keys.Store(&cachedKeys{})
 	if config.AdminTokenFile != "" {
 		sum, err := readAdminToken(config.AdminTokenFile)
 		if err != nil {
@@ -63,7 +63,7 @@ func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Register
 		g.admin.Store(&sum)
 	}
 	if config.JWKSURL != "" {
-		g.issuer = newIssuer(config, log, g.metrics.signing)
+		g.verifier = newVerifier(config, log, g.metrics.signingKeysReadAt)
 	}
 	return g, nil
 }
@@ -74,8 +74,8 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 		return sum, err
 	}
 	token := strings.TrimSpace(string(text))
-	if len(token) < adminTokenLeast || strings.ContainsAny(token, " \t\r\n") {
-		return sum, fmt.Errorf("%s must hold one word of at least %d characters; make one with `openssl rand -hex 32`", file, adminTokenLeast)
+	if len(token) < minAdminTokenSize || strings.ContainsAny(token, " \t\r\n") {
+		return sum, fmt.Errorf("%s must hold one word of at least %d characters; make one with `openssl rand -hex 32`", file, minAdminTokenSize)
 	}
 	return sha256.Sum256([]byte(token)), nil
 }
@@ -83,66 +83,66 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 // Load has the first look at the keys, and at those that sign JWTs; without the
 // latter the service starts all the same.
 func (g *Guard) Load(ctx context.Context) error {
-	all, err := g.lookAt(ctx, false)
+	all, err := g.readKeys(ctx, false)
 	if err != nil {
 		return fmt.Errorf("%w; if the release is new, run `freshet migrate up`", err)
 	}
-	g.made = len(all) > 0
-	if g.issuer != nil {
-		g.issuer.fetch(ctx)
+	g.keyCreated = len(all) > 0
+	if g.verifier != nil {
+		g.verifier.fetch(ctx)
 	}
 	return nil
 }
 
-func (g *Guard) look(ctx context.Context) error {
-	_, err := g.lookAt(ctx, true)
+func (g *Guard) readLiveKeys(ctx context.Context) error {
+	_, err := g.readKeys(ctx, true)
 	return err
 }
 
-// lookAt reads all keys, or those that are not revoked, and takes the latter for
+// readKeys reads all keys, or those that are not revoked, and takes the latter for
 // the ones that hold.
-func (g *Guard) lookAt(ctx context.Context, live bool) ([]store.APIKey, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error) {
+	ctx, cancel := context.WithTimeout(ctx, keyReadTimeout)
 	defer cancel()
-	g.looking.Lock()
-	defer g.looking.Unlock()
+	g.readMu.Lock()
+	defer g.readMu.Unlock()
 	began := g.now()
 	all, err := g.store.Keys(ctx, live)
 	if err != nil {
 		return nil, err
 	}
-	next := make(map[string]heldKey, len(all))
+	next := make(map[string]cachedKey, len(all))
 	for _, k := range all {
 		switch {
 		case !k.RevokedAt.IsZero():
 		case k.Hash != [32]byte{}:
-			next[k.ID] = held(k)
-		case !g.broken[k.ID]:
-			g.broken[k.ID] = true
+			next[k.ID] = newCachedKey(k)
+		case !g.invalidKeys[k.ID]:
+			g.invalidKeys[k.ID] = true
 			g.log.Error("an API key is stored without a hash of SHA-256 and holds for nobody; revoke it", "key", k.ID)
 		}
 	}
-	g.know(heldKeys{next, began})
-	g.metrics.lookedAt.SetToCurrentTime()
+	g.setKeys(cachedKeys{next, began})
+	g.metrics.keysReadAt.SetToCurrentTime()
 	return all, nil
 }
 
-// know takes these for the keys that are not revoked.
-func (g *Guard) know(keys heldKeys) {
+// setKeys takes these for the keys that are not revoked.
+func (g *Guard) setKeys(keys cachedKeys) {
 	g.keys.Store(&keys)
 	g.metrics.keys.Set(float64(len(keys.byID)))
 }
 
-// Listen tells the guard, after Load, at which address the service listens. It
+// SetListenAddress tells the guard, after Load, at which address the service listens. It
 // fails if that would be open to everybody by mistake, or shut to everybody.
-func (g *Guard) Listen(address string) error {
-	asks, err := g.config.asks(address, g.made)
+func (g *Guard) SetListenAddress(address string) error {
+	asks, err := g.config.requiresAuth(address, g.keyCreated)
 	if err != nil {
 		return err
 	}
 	g.required.Store(asks)
 	switch {
-	case asks && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.holding() == 0:
+	case asks && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.countUsableKeys() == 0:
 		g.log.Warn("nobody can call: every API key has expired or was revoked; set access.adminTokenFile to make another")
 	case asks:
 	case !Loopback(address):
@@ -155,9 +155,9 @@ func (g *Guard) Listen(address string) error {
 	return nil
 }
 
-// Required reports whether anybody is asked who they are; until Listen, unless
+// AuthRequired reports whether anybody is asked who they are; until Listen, unless
 // access.require is never, everybody is.
-func (g *Guard) Required() bool { return g.required.Load() }
+func (g *Guard) AuthRequired() bool { return g.required.Load() }
 
 // Run keeps up with the keys, the admin token's file and the keys that sign JWTs
 // until ctx ends. Keys that can't be read again stay valid until access.maxAge: reads go
@@ -165,10 +165,10 @@ func (g *Guard) Required() bool { return g.required.Load() }
 func (g *Guard) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if g.issuer != nil {
-		wg.Go(func() { g.issuer.run(ctx) })
+	if g.verifier != nil {
+		wg.Go(func() { g.verifier.run(ctx) })
 	}
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(keyReadInterval)
 	defer tick.Stop()
 	var looks, gone, reads failures
 	var tooOld bool
@@ -178,7 +178,7 @@ func (g *Guard) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := g.look(ctx); looks.second(err) {
+		if err := g.readLiveKeys(ctx); looks.isSecond(err) {
 			g.log.Warn("the API keys can't be read; those known stay in force", "err", err)
 		}
 		tooOld = g.reportAge(tooOld)
@@ -207,13 +207,13 @@ func (g *Guard) reportAge(before bool) bool {
 func (g *Guard) followAdminToken(gone, reads *failures) {
 	sum, err := readAdminToken(g.config.AdminTokenFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		if gone.second(err) && g.admin.Swap(nil) != nil {
+		if gone.isSecond(err) && g.admin.Swap(nil) != nil {
 			g.log.Warn("the admin token's file is gone; there is no admin token any more", "err", err)
 		}
 		return
 	}
 	*gone = 0
-	if reads.second(err) {
+	if reads.isSecond(err) {
 		g.log.Warn("the admin token's file can't be used; the token stays as it was", "err", err)
 	}
 	if err != nil {
@@ -227,28 +227,28 @@ func (g *Guard) followAdminToken(gone, reads *failures) {
 // failures counts those in a row.
 type failures int
 
-// second reports whether this is the second failure in a row: the first may be of
+// isSecond reports whether this is the second failure in a row: the first may be of
 // a file in the middle of being written, and the third is no news.
-func (f *failures) second(err error) bool {
+func (f *failures) isSecond(err error) bool {
 	if *f++; err == nil {
 		*f = 0
 	}
 	return *f == 2
 }
 
-var everything = []Scope{Admin}
+var adminScopes = []Scope{Admin}
 
-// Identify returns who a request is from; address is the one it came from. Its
+// Authenticate returns who a request is from; address is the one it came from. Its
 // errors are *problem.HTTPError. A token is taken from Authorization alone: one
 // in a URL would stand in logs, histories and referrers. A page's EventSource
 // can't send the header; one that streams by fetch can.
-func (g *Guard) Identify(r *http.Request, address string) (c Client, err error) {
-	if g.Required() {
-		if c, err = g.byToken(r.Context(), r.Header.Values("Authorization")); err == nil {
+func (g *Guard) Authenticate(r *http.Request, address string) (c Client, err error) {
+	if g.AuthRequired() {
+		if c, err = g.clientOfToken(r.Context(), r.Header.Values("Authorization")); err == nil {
 			c, err = c.delegated(g.config.ClientHeader, r)
 		}
-	} else if err = g.config.admit(r); err == nil {
-		c = Client{Name: unasked + address, Scopes: everything}
+	} else if err = g.config.checkOpenRequest(r); err == nil {
+		c = Client{Name: unauthenticatedPrefix + address, Scopes: adminScopes}
 	}
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		g.metrics.refused.WithLabelValues(p.Code).Inc()
@@ -256,17 +256,17 @@ func (g *Guard) Identify(r *http.Request, address string) (c Client, err error) 
 	return c, err
 }
 
-func (g *Guard) byToken(ctx context.Context, headers []string) (Client, error) {
+func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, error) {
 	if len(headers) == 0 {
-		return Client{}, missing()
+		return Client{}, missingToken()
 	}
 	scheme, token, _ := strings.Cut(headers[0], " ")
 	token = strings.Trim(token, " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return Client{}, missing()
+		return Client{}, missingToken()
 	}
-	if len(headers) > 1 || len(token) > tokenMost {
-		return Client{}, invalid() // of two it might be another that a proxy has looked at
+	if len(headers) > 1 || len(token) > maxTokenSize {
+		return Client{}, invalidToken() // of two it might be another that a proxy has looked at
 	}
 	if admin := g.admin.Load(); admin != nil {
 		sum := sha256.Sum256([]byte(token))
@@ -274,20 +274,20 @@ func (g *Guard) byToken(ctx context.Context, headers []string) (Client, error) {
 			return Client{Name: "admin-token", Scopes: []Scope{Admin}}, nil
 		}
 	}
-	if strings.HasPrefix(token, keyPrefix) || g.issuer == nil {
-		return g.byKey(token)
+	if strings.HasPrefix(token, keyPrefix) || g.verifier == nil {
+		return g.clientOfKey(token)
 	}
-	return g.issuer.client(ctx, token, g.now())
+	return g.verifier.client(ctx, token, g.now())
 }
 
 // Admin returns the handler for those alone who may administer. Where the request
 // has been identified already, that holds.
 func (g *Guard) Admin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, known := ClientOf(r.Context())
+		c, known := ClientFromContext(r.Context())
 		var err error
 		if !known {
-			c, err = g.Identify(r, hostOf(r.RemoteAddr))
+			c, err = g.Authenticate(r, hostOf(r.RemoteAddr))
 		}
 		if err == nil && !c.May(Admin) {
 			err = Forbid(Admin)

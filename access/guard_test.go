@@ -18,12 +18,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// makes makes a key of the store's own, past the guard.
-func (r *rig) makes(name string, expires time.Time, scopes ...string) (id, shown string) {
+// createKey makes a key of the store's own, past the guard.
+func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, shown string) {
 	r.Helper()
 	id, hash, shown := makeKey()
 	k := store.APIKey{ID: id, Hash: hash, Name: name, Scopes: scopes, CreatedAt: now, CreatedBy: "a test", ExpiresAt: expires}
-	if err := r.db.AddKey(context.Background(), k, entry(actionCreate, "a test", now, nil, &k)); err != nil {
+	if err := r.db.AddKey(context.Background(), k, auditEntry(actionCreate, "a test", now, nil, &k)); err != nil {
 		r.Fatal(err)
 	}
 	return id, shown
@@ -31,10 +31,10 @@ func (r *rig) makes(name string, expires time.Time, scopes ...string) (id, shown
 
 func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
 	r := newRig(t, nil)
-	id, key := r.makes("a dashboard", time.Time{}, "read", "refresh")
-	short, brief := r.makes("for a day", now.Add(24*time.Hour), "admin")
+	id, key := r.createKey("a dashboard", time.Time{}, "read", "refresh")
+	short, brief := r.createKey("for a day", now.Add(24*time.Hour), "admin")
 	r.refused("before the next look", 401, codeInvalid, "Bearer "+key)
-	if err := r.look(t.Context()); err != nil {
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.taken("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
@@ -44,10 +44,10 @@ func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
 	r.at = now.Add(24 * time.Hour)
 	r.refused("expired", 401, codeExpired, "Bearer "+brief)
 	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
-	if err := r.db.RevokeKey(t.Context(), id, "a test", now, entry(actionRevoke, "a test", now, nil, nil)); err != nil {
+	if err := r.db.RevokeKey(t.Context(), id, "a test", now, auditEntry(actionRevoke, "a test", now, nil, nil)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.look(t.Context()); err != nil {
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.refused("revoked", 401, codeInvalid, "Bearer "+key)
@@ -55,10 +55,10 @@ func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
 
 func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
 	r := newRig(t, nil)
-	_, expired := r.makes("expired", now.Add(-time.Hour), "admin")
-	id, key := r.makes("a dashboard", time.Time{}, "read")
-	_, other := r.makes("another", time.Time{}, "read")
-	if err := r.look(t.Context()); err != nil {
+	_, expired := r.createKey("expired", now.Add(-time.Hour), "admin")
+	id, key := r.createKey("a dashboard", time.Time{}, "read")
+	_, other := r.createKey("another", time.Time{}, "read")
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	secret := key[len(key)-keySecretLen:]
@@ -108,7 +108,7 @@ func TestTheAdminTokenFollowsItsFile(t *testing.T) {
 			if err := os.WriteFile(file, []byte(step.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(lookEvery)
+			time.Sleep(keyReadInterval)
 			synctest.Wait()
 			r.taken(step.text, "admin-token", "Bearer "+step.token, Admin)
 		}
@@ -125,7 +125,7 @@ func TestTheAdminTokenIsGoneWithItsFile(t *testing.T) {
 		file := write(t, one)
 		g, _ := fakeGuard(t, func(c *Config) { c.AdminTokenFile = file })
 		r := &rig{TB: t, Guard: g}
-		look := func() { time.Sleep(lookEvery); synctest.Wait() }
+		look := func() { time.Sleep(keyReadInterval); synctest.Wait() }
 		remove := func() {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
@@ -221,7 +221,7 @@ func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
 		id, hash, shown := makeKey()
 		look := func(err error, k ...store.APIKey) {
 			keys.set(err, k...)
-			time.Sleep(lookEvery)
+			time.Sleep(keyReadInterval)
 			synctest.Wait()
 		}
 		look(nil, store.APIKey{ID: id, Hash: hash, Name: "a", Scopes: []string{"read"}})
@@ -237,13 +237,13 @@ func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
 
 func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
 	r := newRig(t, nil)
-	id, key := r.makes("a dashboard", time.Time{}, "read")
+	id, key := r.createKey("a dashboard", time.Time{}, "read")
 	broken := store.APIKey{ID: "aaaaaaaaaaaa", Name: "broken", Scopes: []string{"admin"}, CreatedAt: now}
-	if err := r.db.AddKey(t.Context(), broken, entry(actionCreate, "a test", now, nil, &broken)); err != nil {
+	if err := r.db.AddKey(t.Context(), broken, auditEntry(actionCreate, "a test", now, nil, &broken)); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := r.look(t.Context()); err != nil {
+		if err := r.readLiveKeys(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -273,13 +273,13 @@ func TestAGuardWithoutItsFirstLookFailsWithWhatToDo(t *testing.T) {
 
 func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
 	r := newRig(t, nil)
-	_, reader := r.makes("reader", time.Time{}, "read", "refresh")
-	id, admin := r.makes("on call", time.Time{}, "admin")
-	if err := r.look(t.Context()); err != nil {
+	_, reader := r.createKey("reader", time.Time{}, "read", "refresh")
+	id, admin := r.createKey("on call", time.Time{}, "admin")
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	seen := ""
-	h := r.Admin(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c, _ := ClientOf(r.Context()); seen = c.Name }))
+	h := r.Admin(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c, _ := ClientFromContext(r.Context()); seen = c.Name }))
 	call := func(ctx context.Context, token string) int {
 		seen = ""
 		req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
@@ -312,8 +312,8 @@ func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
 
 func FuzzIdentify(f *testing.F) {
 	r := newRig(f, nil)
-	id, key := r.makes("a", time.Time{}, "read")
-	if err := r.look(f.Context()); err != nil {
+	id, key := r.createKey("a", time.Time{}, "read")
+	if err := r.readLiveKeys(f.Context()); err != nil {
 		f.Fatal(err)
 	}
 	for _, seed := range []string{"", "Bearer", "Bearer " + key, "bearer " + key, "Bearer fsk_", "Bearer a.b.c", "Basic eDp5", "Bearer \x00", "Bearer " + key + " x"} {
@@ -321,7 +321,7 @@ func FuzzIdentify(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header string) {
 		req := &http.Request{Header: http.Header{"Authorization": {header}}}
-		c, err := r.Identify(req, "192.0.2.7")
+		c, err := r.Authenticate(req, "192.0.2.7")
 		if held := strings.Contains(header, key); err == nil && (!held || c.Name != "key:"+id+" a") {
 			t.Errorf("%q is %+v", header, c)
 		}
@@ -340,7 +340,7 @@ func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
 		}
 		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 		keys.set(nil, all...)
-		wait(lookEvery)
+		wait(keyReadInterval)
 		keys.set(errors.New("away"))
 		wait(4 * time.Minute)
 		r.taken("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
@@ -348,14 +348,14 @@ func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
 		r.refused("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
 		r.refused("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
 		r.taken("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
-		g.without(adminID)
+		g.removeKey(adminID)
 		r.refused("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
 		wait(24*time.Hour - 6*time.Minute)
 		r.taken("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
 		wait(2 * time.Minute)
 		r.refused("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
 		keys.set(nil, all...)
-		wait(lookEvery)
+		wait(keyReadInterval)
 		r.taken("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)
 		r.taken("an admin key read again", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
 	})
@@ -375,7 +375,7 @@ func TestGuard_LogsWhenKeysBecomeTooOldAndAreReadAgain(t *testing.T) {
 	if !r.reportAge(true) || r.log.Len() > 0 {
 		t.Errorf("the second time: got %q, want nothing", r.log.String())
 	}
-	if err := r.look(t.Context()); err != nil {
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if r.reportAge(true) || !strings.Contains(r.log.String(), "read again") {

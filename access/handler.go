@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	keyNameMost = 64 // bytes
-	// lifeLeast and lifeMost bound how long a key that expires holds.
-	lifeLeast = time.Minute
-	lifeMost  = 10 * 365 * 24 * time.Hour
+	maxKeyNameSize = 64 // bytes
+	// minKeyTTL and lifeMost bound how long a key that expires holds.
+	minKeyTTL = time.Minute
+	maxKeyTTL = 10 * 365 * 24 * time.Hour
 
 	actionCreate = "key-create"
 	actionRevoke = "key-revoke"
@@ -57,8 +57,8 @@ func keyOf(k store.APIKey) Key {
 	return shown
 }
 
-// Made is the answer to a key's making, the only one that has the key itself.
-type Made struct {
+// CreatedKey is the answer to a key's making, the only one that has the key itself.
+type CreatedKey struct {
 	Key    Key    `json:"key"`
 	Secret string `json:"secret"`
 	// Required says whether this service asks for keys at present.
@@ -97,8 +97,8 @@ func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: map[string]any{"keys": shown}}, err
 }
 
-// Order is what a new key is to be. The json tags are its form in the admin API.
-type Order struct {
+// NewKey is what a new key is to be. The json tags are its form in the admin API.
+type NewKey struct {
 	Name   string  `json:"name"`
 	Scopes []Scope `json:"scopes"`
 	// ExpiresIn is how long it holds, as in 90d or 12h; empty: until it is revoked.
@@ -106,11 +106,11 @@ type Order struct {
 }
 
 func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
-	order, life, err := readOrder(r.Body)
+	order, life, err := readNewKey(r.Body)
 	if err != nil {
 		return admin.Answer{}, problem.Body(err)
 	}
-	maker, known := ClientOf(r.Context())
+	maker, known := ClientFromContext(r.Context())
 	if known {
 		for _, s := range order.Scopes {
 			if !maker.May(s) {
@@ -132,14 +132,14 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	}
 	var shown string
 	key.ID, key.Hash, shown = makeKey()
-	if err := a.guard.store.AddKey(r.Context(), key, entry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
+	if err := a.guard.store.AddKey(r.Context(), key, auditEntry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return admin.Answer{}, err
 	}
 	// Looked up rather than added: it may have been revoked since.
-	if err := a.guard.look(r.Context()); err != nil {
+	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
 	}
-	return admin.Answer{Status: http.StatusCreated, Body: Made{keyOf(key), shown, a.guard.Required()}}, nil
+	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), shown, a.guard.AuthRequired()}}, nil
 }
 
 func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
@@ -151,7 +151,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 	if key.RevokedAt.IsZero() {
 		before := key
 		key.RevokedAt, key.RevokedBy = a.guard.now().UTC().Truncate(time.Microsecond), a.actor(r)
-		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, entry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
+		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, auditEntry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
 		if errors.Is(err, store.ErrKeyNotFound) { // somebody else's revocation came between
 			key, err = a.find(r.Context(), id)
 		}
@@ -159,7 +159,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 			return admin.Answer{}, err
 		}
 	}
-	a.guard.without(id)
+	a.guard.removeKey(id)
 	return admin.Answer{Body: keyOf(key)}, nil
 }
 
@@ -175,8 +175,8 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	return all[i], nil
 }
 
-// entry is what the audit says of a key.
-func entry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
+// auditEntry is what the audit says of a key.
+func auditEntry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
 	text := func(k *store.APIKey) json.RawMessage {
 		if k == nil {
 			return json.RawMessage("{}")
@@ -190,7 +190,7 @@ func entry(action, actor string, at time.Time, before, after *store.APIKey) stor
 	return store.AuditEntry{At: at, Actor: actor, Action: action, Before: text(before), After: text(after)}
 }
 
-func readOrder(body io.Reader) (o Order, life time.Duration, err error) {
+func readNewKey(body io.Reader) (o NewKey, life time.Duration, err error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
 		return o, 0, err
@@ -207,9 +207,9 @@ func readOrder(body io.Reader) (o Order, life time.Duration, err error) {
 	return o, life, o.check(&life)
 }
 
-func (o *Order) check(life *time.Duration) (err error) {
-	if o.Name == "" || len(o.Name) > keyNameMost || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", keyNameMost)
+func (o *NewKey) check(life *time.Duration) (err error) {
+	if o.Name == "" || len(o.Name) > maxKeyNameSize || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", maxKeyNameSize)
 	}
 	if len(o.Scopes) == 0 {
 		return errors.New("name the scopes: read, refresh, inspect, delegate for a key that names its own clients, see:NAME for what is fetched within that visibility, or admin, which includes all others")
@@ -226,21 +226,21 @@ func (o *Order) check(life *time.Duration) (err error) {
 		return err
 	}
 	if o.ExpiresIn != "" {
-		*life, err = parseLife(o.ExpiresIn)
+		*life, err = parseTTL(o.ExpiresIn)
 	}
 	return err
 }
 
-// parseLife reads how long a key holds: days, or what time.ParseDuration takes.
-func parseLife(text string) (time.Duration, error) {
+// parseTTL reads how long a key holds: days, or what time.ParseDuration takes.
+func parseTTL(text string) (time.Duration, error) {
 	var life time.Duration
 	number, inDays := strings.CutSuffix(text, "d")
-	if days, err := strconv.Atoi(number); inDays && err == nil && days >= 0 && days <= int(lifeMost/(24*time.Hour)) {
+	if days, err := strconv.Atoi(number); inDays && err == nil && days >= 0 && days <= int(maxKeyTTL/(24*time.Hour)) {
 		life = time.Duration(days) * 24 * time.Hour
 	} else if life, err = time.ParseDuration(text); err != nil {
 		life = 0
 	}
-	if life < lifeLeast || life > lifeMost {
+	if life < minKeyTTL || life > maxKeyTTL {
 		return 0, fmt.Errorf("expiresIn is %.20q; it must be from a minute to ten years, as in 90d or 12h", text)
 	}
 	return life, nil

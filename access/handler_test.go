@@ -39,7 +39,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	a.ResponseRecorder = httptest.NewRecorder()
-	r.Handler(func(r *http.Request) string { c, _ := ClientOf(r.Context()); return c.Name }).ServeHTTP(a, req)
+	r.Handler(func(r *http.Request) string { c, _ := ClientFromContext(r.Context()); return c.Name }).ServeHTTP(a, req)
 	text := a.Body.String()
 	for _, into := range []any{&a.Made, &struct {
 		Keys         *[]Key
@@ -61,19 +61,19 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 
 const keysPath = "/admin/v1/keys"
 
-// administered is a guard with an admin's key.
-func administered(t *testing.T) (r *rig, id, admin string) {
+// newAdminRig is a guard with an admin's key.
+func newAdminRig(t *testing.T) (r *rig, id, admin string) {
 	t.Helper()
 	r = newRig(t, nil)
-	id, admin = r.makes("on call", time.Time{}, "admin")
-	if err := r.look(t.Context()); err != nil {
+	id, admin = r.createKey("on call", time.Time{}, "admin")
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return r, id, admin
 }
 
 func TestAKeyIsMadeShownOnceListedAndRevoked(t *testing.T) {
-	r, id, admin := administered(t)
+	r, id, admin := newAdminRig(t)
 	a := r.do(admin, "POST", keysPath, `{"name":"a dashboard","scopes":["read","refresh"],"expiresIn":"90d"}`)
 	made := a.Made.Key
 	if a.ResponseRecorder.Code != 201 || !a.Made.Required || made.Name != "a dashboard" || !slices.Equal(made.Scopes, []Scope{Read, Refresh}) ||
@@ -113,7 +113,7 @@ func TestAKeyIsMadeShownOnceListedAndRevoked(t *testing.T) {
 }
 
 func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
-	r, _, admin := administered(t)
+	r, _, admin := newAdminRig(t)
 	for body, words := range map[string]string{
 		``:   `{"name":"a-dashboard"`,
 		`[]`: `{"name":"a-dashboard"`,
@@ -150,7 +150,7 @@ func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
 }
 
 func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
-	r, _, admin := administered(t)
+	r, _, admin := newAdminRig(t)
 	reader := r.do(admin, "POST", keysPath, `{"name":"reader","scopes":["read","refresh"]}`).Made.Secret
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
 		if a := r.do("", method, path, ""); a.ResponseRecorder.Code != 401 || a.Code != codeMissing {
@@ -170,10 +170,10 @@ func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
 }
 
 func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
-	r, _, _ := administered(t)
+	r, _, _ := newAdminRig(t)
 	end := now.Add(time.Hour)
-	_, brief := r.makes("for an hour", end, "admin")
-	if err := r.look(t.Context()); err != nil {
+	_, brief := r.createKey("for an hour", end, "admin")
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for body, want := range map[string]time.Time{
@@ -192,19 +192,19 @@ func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
 	}
 }
 
-// revoking has every key revoked by another process the moment that it is written.
-type revoking struct{ KeyStore }
+// revokingStore has every key revoked by another process the moment that it is written.
+type revokingStore struct{ KeyStore }
 
-func (s revoking) AddKey(ctx context.Context, k store.APIKey, e store.AuditEntry) error {
+func (s revokingStore) AddKey(ctx context.Context, k store.APIKey, e store.AuditEntry) error {
 	if err := s.KeyStore.AddKey(ctx, k, e); err != nil {
 		return err
 	}
-	return s.RevokeKey(ctx, k.ID, "another", now, entry(actionRevoke, "another", now, nil, &k))
+	return s.RevokeKey(ctx, k.ID, "another", now, auditEntry(actionRevoke, "another", now, nil, &k))
 }
 
 func TestAKeyThatIsRevokedWhileItIsMadeDoesNotHold(t *testing.T) {
-	r, _, admin := administered(t)
-	r.store = revoking{r.db}
+	r, _, admin := newAdminRig(t)
+	r.store = revokingStore{r.db}
 	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["admin"]}`)
 	if a.ResponseRecorder.Code != 201 {
 		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
@@ -213,7 +213,7 @@ func TestAKeyThatIsRevokedWhileItIsMadeDoesNotHold(t *testing.T) {
 }
 
 func TestWithoutItsDatabaseTheAPISaysSoAndNoMore(t *testing.T) {
-	r, _, admin := administered(t)
+	r, _, admin := newAdminRig(t)
 	if err := r.db.Close(); err != nil {
 		t.Fatal(err)
 	}

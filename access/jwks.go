@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// keysAgain is how long after a failed fetch, before any succeeded, the next is
+	// fetchRetryDelay is how long after a failed fetch, before any succeeded, the next is
 	// made; keysEvery how often they are fetched when all is well.
-	keysAgain = 5 * time.Second
-	keysEvery = 10 * time.Minute
-	// unknownAgain bounds the fetches that tokens with an unknown kid cause: who
+	fetchRetryDelay = 5 * time.Second
+	fetchInterval   = 10 * time.Minute
+	// unknownKeyInterval bounds the fetches that tokens with an unknown kid cause: who
 	// makes kids up must not be able to flood the issuer.
-	unknownAgain  = 10 * time.Second
-	fetchPatience = 5 * time.Second
-	keySetMost    = 1 << 20 // bytes
-	rsaLeast      = 2048    // bits (NIST SP 800-131A)
+	unknownKeyInterval = 10 * time.Second
+	fetchTimeout       = 5 * time.Second
+	maxKeySetSize      = 1 << 20 // bytes
+	minRSABits         = 2048    // bits (NIST SP 800-131A)
 )
 
 // keySet holds the keys that sign JWTs. The library's own client is not used: it
@@ -40,16 +40,16 @@ type keySet struct {
 	maxAge time.Duration    // of the keys while they can't be fetched
 	readAt prometheus.Gauge // when they were fetched last, in Unix seconds
 
-	mu      sync.Mutex
-	under   chan struct{} // closed when the fetch under way has ended; nil: there is none
-	unknown time.Time     // when an unknown kid caused a fetch last
-	fetched time.Time     // when the last successful fetch began; zero: none was
-	failed  bool          // the last fetch was in vain
+	mu             sync.Mutex
+	inFlight       chan struct{} // closed when the fetch under way has ended; nil: there is none
+	unknownFetched time.Time     // when an unknown kid caused a fetch last
+	fetched        time.Time     // when the last successful fetch began; zero: none was
+	failed         bool          // the last fetch was in vain
 }
 
 var (
-	errKeysAway = errors.New("the key may be new, and the keys can't be fetched")
-	errNotOne   = errors.New("the token names no key, and there is not just one")
+	errKeysUnavailable = errors.New("the key may be new, and the keys can't be fetched")
+	errAmbiguousKey    = errors.New("the token names no key, and there is not just one")
 )
 
 // ready reports whether the keys were fetched within maxAge.
@@ -59,14 +59,14 @@ func (s *keySet) ready() bool {
 	return !s.fetched.IsZero() && s.now().Sub(s.fetched) <= s.maxAge
 }
 
-// only returns the one key, if there is one alone.
-func (s *keySet) only(ctx context.Context) (key jwkset.JWK, err error) {
+// readOnlyKey returns the one key, if there is one alone.
+func (s *keySet) readOnlyKey(ctx context.Context) (key jwkset.JWK, err error) {
 	all, err := s.KeyReadAll(ctx)
 	if err != nil {
 		return key, err
 	}
 	if len(all) != 1 {
-		return key, errNotOne
+		return key, errAmbiguousKey
 	}
 	return all[0], nil
 }
@@ -75,32 +75,32 @@ func (s *keySet) only(ctx context.Context) (key jwkset.JWK, err error) {
 // keys are fetched once, if that was not done a moment ago. Whether it is new is
 // unknown, errKeysAway, while they can't be.
 func (s *keySet) KeyRead(ctx context.Context, kid string) (jwkset.JWK, error) {
-	key, err := s.fresh(ctx, kid)
+	key, err := s.readOrFetch(ctx, kid)
 	if err == nil {
 		return key, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed || ctx.Err() != nil {
-		return key, errKeysAway
+		return key, errKeysUnavailable
 	}
 	return key, err
 }
 
-func (s *keySet) fresh(ctx context.Context, kid string) (jwkset.JWK, error) {
+func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error) {
 	key, err := s.MemoryJWKSet.KeyRead(ctx, kid)
 	if err == nil || !errors.Is(err, jwkset.ErrKeyNotFound) {
 		return key, err
 	}
 	s.mu.Lock()
-	under := s.under
+	under := s.inFlight
 	if under == nil {
-		if s.now().Sub(s.unknown) < unknownAgain {
+		if s.now().Sub(s.unknownFetched) < unknownKeyInterval {
 			s.mu.Unlock()
 			return key, err
 		}
-		s.unknown = s.now()
-		under = s.begin(context.WithoutCancel(ctx)) // for all who wait, not for one
+		s.unknownFetched = s.now()
+		under = s.startFetch(context.WithoutCancel(ctx)) // for all who wait, not for one
 	}
 	s.mu.Unlock()
 	select {
@@ -114,20 +114,20 @@ func (s *keySet) fresh(ctx context.Context, kid string) (jwkset.JWK, error) {
 // fetch fetches the keys, or waits for the fetch under way.
 func (s *keySet) fetch(ctx context.Context) {
 	s.mu.Lock()
-	under := s.under
+	under := s.inFlight
 	if under == nil {
-		under = s.begin(ctx)
+		under = s.startFetch(ctx)
 	}
 	s.mu.Unlock()
 	<-under
 }
 
-// begin starts a fetch, under the lock.
-func (s *keySet) begin(ctx context.Context) chan struct{} {
+// startFetch starts a fetch, under the lock.
+func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 	done := make(chan struct{})
-	s.under = done
+	s.inFlight = done
 	go func() {
-		ctx, cancel := context.WithTimeout(ctx, fetchPatience)
+		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
 		began := s.now()
 		keys, err := s.get(ctx)
@@ -141,7 +141,7 @@ func (s *keySet) begin(ctx context.Context) chan struct{} {
 		} else if err == nil && s.failed {
 			s.log.Info("the keys that sign tokens are fetched again", "url", s.url)
 		}
-		s.failed, s.under = err != nil, nil
+		s.failed, s.inFlight = err != nil, nil
 		if err == nil {
 			s.fetched = began
 			s.readAt.Set(float64(began.Unix()))
@@ -165,7 +165,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		return nil, fmt.Errorf("the answer is %s", resp.Status)
 	}
 	var set jwkset.JWKSMarshal
-	if err := json.NewDecoder(io.LimitReader(resp.Body, keySetMost)).Decode(&set); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxKeySetSize)).Decode(&set); err != nil {
 		return nil, fmt.Errorf("the answer is no key set: %w", err)
 	}
 	if set.Keys == nil {
@@ -182,7 +182,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		if err != nil {
 			continue
 		}
-		if public, ok := key.Key().(*rsa.PublicKey); ok && public.N.BitLen() < rsaLeast {
+		if public, ok := key.Key().(*rsa.PublicKey); ok && public.N.BitLen() < minRSABits {
 			continue
 		}
 		keys = append(keys, key)
@@ -196,13 +196,13 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 // run fetches the keys again and again until ctx ends.
 func (s *keySet) run(ctx context.Context) {
 	for {
-		wait := keysEvery
+		wait := fetchInterval
 		if !s.ready() {
-			wait = keysAgain
+			wait = fetchRetryDelay
 		}
 		select {
 		case <-ctx.Done():
-			s.end()
+			s.waitForFetch()
 			return
 		case <-time.After(wait):
 		}
@@ -210,10 +210,10 @@ func (s *keySet) run(ctx context.Context) {
 	}
 }
 
-// end waits for the fetch under way.
-func (s *keySet) end() {
+// waitForFetch waits for the fetch under way.
+func (s *keySet) waitForFetch() {
 	s.mu.Lock()
-	under := s.under
+	under := s.inFlight
 	s.mu.Unlock()
 	if under != nil {
 		<-under

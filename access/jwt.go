@@ -21,13 +21,13 @@ import (
 // differ where a token's beginning is judged.
 const clockLeeway = 30 * time.Second
 
-// issuer checks the JWTs of one issuer.
-type issuer struct {
+// verifier checks the JWTs of one issuer.
+type verifier struct {
 	*keySet
 	config Config
 }
 
-func newIssuer(config Config, log *slog.Logger, readAt prometheus.Gauge) *issuer {
+func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *verifier {
 	set := &keySet{
 		MemoryJWKSet: jwkset.NewMemoryStorage(), url: config.JWKSURL, log: log, now: time.Now,
 		maxAge: config.MaxAge.SigningKeys, readAt: readAt,
@@ -41,12 +41,12 @@ func newIssuer(config Config, log *slog.Logger, readAt prometheus.Gauge) *issuer
 			},
 		},
 	}
-	return &issuer{keySet: set, config: config}
+	return &verifier{keySet: set, config: config}
 }
 
 // key returns the public key that a token is to be signed by. One that names none is
 // judged by the only one there is: with several, whoever makes a token would choose.
-func (i *issuer) key(ctx context.Context) jwt.Keyfunc {
+func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
 		if _, critical := token.Header["crit"]; critical { // freshet knows no extension (RFC 7515 §4.1.11)
 			return nil, errors.New("the token has a crit header")
@@ -58,7 +58,7 @@ func (i *issuer) key(ctx context.Context) jwt.Keyfunc {
 		var err error
 		switch kid := token.Header["kid"].(type) {
 		case nil:
-			key, err = i.only(ctx)
+			key, err = i.readOnlyKey(ctx)
 		case string:
 			key, err = i.KeyRead(ctx, kid)
 		default:
@@ -102,8 +102,8 @@ type claims struct {
 	jwt.RegisteredClaims
 	scope string
 	scp   scopesList
-	// notAccess: the claims show an ID token, a refresh token or a logout token.
-	notAccess bool
+	// notAccessToken: the claims show an ID token, a refresh token or a logout token.
+	notAccessToken bool
 }
 
 // UnmarshalJSON reads members by their exact names. encoding/json would take SCOPE,
@@ -123,15 +123,15 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 			}
 		}
 	}
-	c.notAccess = ofAnotherKind(all)
+	c.notAccessToken = isNotAccessToken(all)
 	return nil
 }
 
-// ofAnotherKind reports whether the claims show that a token is no access token. It knows
+// isNotAccessToken reports whether the claims show that a token is no access token. It knows
 // the claims of ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11) and of security
 // events such as logout tokens (RFC 8417 §2.2), and the claims in which Keycloak (typ) and
 // Amazon Cognito (token_use) name the kind of a token.
-func ofAnotherKind(claims map[string]json.RawMessage) bool {
+func isNotAccessToken(claims map[string]json.RawMessage) bool {
 	for _, mark := range []string{"nonce", "at_hash", "c_hash", "events"} {
 		if _, there := claims[mark]; there {
 			return true
@@ -185,12 +185,12 @@ func (l *scopesList) UnmarshalJSON(text []byte) error {
 }
 
 // client returns who shows this token at this time.
-func (i *issuer) client(ctx context.Context, token string, now time.Time) (Client, error) {
+func (i *verifier) client(ctx context.Context, token string, now time.Time) (Client, error) {
 	if strings.Count(token, ".") != 2 {
-		return Client{}, invalid() // no JWT, whatever the keys are
+		return Client{}, invalidToken() // no JWT, whatever the keys are
 	}
 	if !i.ready() {
-		return Client{}, noKeys()
+		return Client{}, signingKeysUnavailable()
 	}
 	var c claims
 	parsed, err := jwt.NewParser(
@@ -198,18 +198,18 @@ func (i *issuer) client(ctx context.Context, token string, now time.Time) (Clien
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(clockLeeway), jwt.WithTimeFunc(func() time.Time { return now }),
 	).ParseWithClaims(token, &c, i.key(ctx))
 	switch {
-	case errors.Is(err, errKeysAway):
-		return Client{}, noKeys()
+	case errors.Is(err, errKeysUnavailable):
+		return Client{}, signingKeysUnavailable()
 	case onlyExpired(err):
-		return Client{}, expired()
+		return Client{}, expiredToken()
 	case err != nil:
-		return Client{}, invalid()
+		return Client{}, invalidToken()
 	case !now.Before(c.ExpiresAt.Time): // the leeway is for a token's beginning
-		return Client{}, expired()
-	case c.Subject == "" || c.notAccess && !ofType(parsed.Header, accessJWT):
-		return Client{}, invalid()
+		return Client{}, expiredToken()
+	case c.Subject == "" || c.notAccessToken && !ofType(parsed.Header, accessJWT):
+		return Client{}, invalidToken()
 	}
-	client := Client{Name: "jwt:" + named(c.Subject), Expires: c.ExpiresAt.Time}
+	client := Client{Name: "jwt:" + cleanName(c.Subject), Expires: c.ExpiresAt.Time}
 	for _, s := range append(strings.Fields(c.scope), c.scp...) {
 		scope, ours := strings.CutPrefix(s, i.config.ScopePrefix)
 		if ours && Scope(scope).known() && !slices.Contains(client.Scopes, Scope(scope)) {

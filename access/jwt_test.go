@@ -25,23 +25,23 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t
 
 func TestATokenOfTheIssuerTellsWhoAsksAndWhatFor(t *testing.T) {
 	r, _ := withIssuer(t, "one", "curve", "edwards")
-	c := r.taken("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()), Read, Refresh)
+	c := r.taken("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if !c.Expires.Equal(now.Add(time.Hour)) || !c.May(Read) || c.May(Admin) {
 		t.Errorf("%+v", c)
 	}
-	r.taken("PS256", "jwt:somebody", "bearer "+sign(t, jwt.SigningMethodPS256, "one", good()), Read, Refresh)
-	r.taken("ES256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodES256, "curve", good()), Read, Refresh)
-	r.taken("EdDSA", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodEdDSA, "edwards", good()), Read, Refresh)
-	r.taken("scp as a list", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil, "scp", []string{"admin", "x"})), Admin)
-	r.taken("scp as a text", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil, "scp", "read")), Read)
-	r.taken("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", nil)))
-	sees := r.taken("visibilities", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("scope", "read see:partner see: SEE:staff see:a/b see:partner")), Read, See("partner"))
+	r.taken("PS256", "jwt:somebody", "bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
+	r.taken("ES256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()), Read, Refresh)
+	r.taken("EdDSA", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodEdDSA, "edwards", validClaims()), Read, Refresh)
+	r.taken("scp as a list", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil, "scp", []string{"admin", "x"})), Admin)
+	r.taken("scp as a text", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil, "scp", "read")), Read)
+	r.taken("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil)))
+	sees := r.taken("visibilities", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", "read see:partner see: SEE:staff see:a/b see:partner")), Read, See("partner"))
 	if !sees.Sees("") || !sees.Sees("partner") || sees.Sees("staff") || sees.Sees("partne") || sees.May(Refresh) {
 		t.Errorf("%+v", sees)
 	}
-	r.taken("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("aud", []string{"other", "freshet"})), Read, Refresh)
-	r.taken("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
-	if c, p := r.ask("Bearer " + sign(t, jwt.SigningMethodRS256, "one", good("sub", "a\nb"+strings.Repeat("x", 5000)))); p != nil || len(c.Name) > 200 || strings.Contains(c.Name, "\n") {
+	r.taken("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("aud", []string{"other", "freshet"})), Read, Refresh)
+	r.taken("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
+	if c, p := r.authenticate("Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims("sub", "a\nb"+strings.Repeat("x", 5000)))); p != nil || len(c.Name) > 200 || strings.Contains(c.Name, "\n") {
 		t.Errorf("a hostile subject: %q, %v", c.Name, p)
 	}
 }
@@ -54,24 +54,24 @@ func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
 	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 	rs := func(c jwt.MapClaims) string { return sign(t, jwt.SigningMethodRS256, "one", c) }
-	unsigned := jwt.NewWithClaims(jwt.SigningMethodNone, good())
+	unsigned := jwt.NewWithClaims(jwt.SigningMethodNone, validClaims())
 	unsigned.Header["kid"] = "one"
-	withPublic := jwt.NewWithClaims(jwt.SigningMethodHS256, good())
+	withPublic := jwt.NewWithClaims(jwt.SigningMethodHS256, validClaims())
 	withPublic.Header["kid"] = "one"
-	symmetric := jwt.NewWithClaims(jwt.SigningMethodHS256, good())
+	symmetric := jwt.NewWithClaims(jwt.SigningMethodHS256, validClaims())
 	symmetric.Header["kid"] = "symmetric"
 	secret, err := base64.RawURLEncoding.DecodeString("c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA")
 	if err != nil {
 		t.Fatal(err)
 	}
-	otherKey := jwt.NewWithClaims(jwt.SigningMethodRS256, good())
+	otherKey := jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims())
 	otherKey.Header["kid"] = "one"
-	otherExpired := jwt.NewWithClaims(jwt.SigningMethodRS256, good("exp", now.Add(-time.Hour).Unix()))
+	otherExpired := jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims("exp", now.Add(-time.Hour).Unix()))
 	otherExpired.Header["kid"] = "one"
-	parts := strings.Split(rs(good()), ".")
-	otherKind := jwt.NewWithClaims(jwt.SigningMethodES256, good())
+	parts := strings.Split(rs(validClaims()), ".")
+	otherKind := jwt.NewWithClaims(jwt.SigningMethodES256, validClaims())
 	otherKind.Header["kid"] = "one"
-	strange := jwt.NewWithClaims(jwt.SigningMethodRS256, good())
+	strange := jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims())
 	strange.Header["kid"] = 7
 	past := now.Add(-time.Hour).Unix()
 	for what, token := range map[string]string{
@@ -79,38 +79,38 @@ func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
 		"HS256 with the public key":      signed(t, withPublic, public),
 		"HS256 with the public key, raw": signed(t, withPublic, der),
 		"HS256 with a key of the set":    signed(t, symmetric, secret),
-		"an algorithm not listed":        sign(t, jwt.SigningMethodRS512, "one", good()),
-		"another issuer":                 rs(good("iss", "https://issuer.example.evil")),
-		"no issuer":                      rs(good("iss", nil)),
-		"another audience":               rs(good("aud", "freshet2")),
-		"no audience":                    rs(good("aud", nil)),
-		"not yet valid":                  rs(good("nbf", now.Add(time.Minute).Unix())),
-		"made in the future":             rs(good("iat", now.Add(time.Minute).Unix())),
-		"no exp":                         rs(good("exp", nil)),
-		"an exp that is no number":       rs(good("exp", "tomorrow")),
-		"no sub":                         rs(good("sub", nil)),
-		"scopes of another type":         rs(good("scope", 7)),
-		"an unknown kid":                 sign(t, jwt.SigningMethodRS256, "two", good()),
+		"an algorithm not listed":        sign(t, jwt.SigningMethodRS512, "one", validClaims()),
+		"another issuer":                 rs(validClaims("iss", "https://issuer.example.evil")),
+		"no issuer":                      rs(validClaims("iss", nil)),
+		"another audience":               rs(validClaims("aud", "freshet2")),
+		"no audience":                    rs(validClaims("aud", nil)),
+		"not yet valid":                  rs(validClaims("nbf", now.Add(time.Minute).Unix())),
+		"made in the future":             rs(validClaims("iat", now.Add(time.Minute).Unix())),
+		"no exp":                         rs(validClaims("exp", nil)),
+		"an exp that is no number":       rs(validClaims("exp", "tomorrow")),
+		"no sub":                         rs(validClaims("sub", nil)),
+		"scopes of another type":         rs(validClaims("scope", 7)),
+		"an unknown kid":                 sign(t, jwt.SigningMethodRS256, "two", validClaims()),
 		"a kid of another type":          signed(t, strange, signers()["one"]),
 		"a forged signature":             signed(t, otherKey, signers()["two"]),
 		"forged and expired":             signed(t, otherExpired, signers()["two"]),
-		"expired, of another issuer":     rs(good("exp", past, "iss", "x")),
-		"expired, for another audience":  rs(good("exp", past, "aud", "x")),
-		"a broken header":                strings.Replace(rs(good()), ".", "x.", 1),
+		"expired, of another issuer":     rs(validClaims("exp", past, "iss", "x")),
+		"expired, for another audience":  rs(validClaims("exp", past, "aud", "x")),
+		"a broken header":                strings.Replace(rs(validClaims()), ".", "x.", 1),
 		"a key of another kind":          signed(t, otherKind, signers()["curve"]),
 		"no signature":                   parts[0] + "." + parts[1] + ".",
-		"claims of another":              parts[0] + "." + strings.Split(rs(good("sub", "x")), ".")[1] + "." + parts[2],
+		"claims of another":              parts[0] + "." + strings.Split(rs(validClaims("sub", "x")), ".")[1] + "." + parts[2],
 		"two parts":                      parts[0] + "." + parts[1],
 		"nothing in it":                  "..",
-		"far too long":                   rs(good("x", strings.Repeat("x", tokenMost))),
+		"far too long":                   rs(validClaims("x", strings.Repeat("x", maxTokenSize))),
 	} {
 		r.refused(what, 401, codeInvalid, "Bearer "+token)
-		if _, p := r.ask("Bearer " + token); p != nil && (p.Detail != invalid().Detail || p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="invalid_token"`) {
+		if _, p := r.authenticate("Bearer " + token); p != nil && (p.Detail != invalidToken().Detail || p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="invalid_token"`) {
 			t.Errorf("%s: %s %v", what, p.Detail, p.Header)
 		}
 	}
-	r.refused("expired", 401, codeExpired, "Bearer "+rs(good("exp", past)))
-	r.refused("expired this moment", 401, codeExpired, "Bearer "+rs(good("exp", now.Unix())))
+	r.refused("expired", 401, codeExpired, "Bearer "+rs(validClaims("exp", past)))
+	r.refused("expired this moment", 401, codeExpired, "Bearer "+rs(validClaims("exp", now.Unix())))
 	if strings.Contains(r.log.String(), parts[2]) {
 		t.Error("a token is in the log")
 	}
@@ -120,16 +120,16 @@ func TestClaimsAreReadByTheirExactNames(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	rs := func(c jwt.MapClaims) string { return "Bearer " + sign(t, jwt.SigningMethodRS256, "one", c) }
 	for _, name := range []string{"SCOPE", "scopE", "\u017fcope", "SCP", "\u017fcp"} {
-		r.taken(name, "jwt:somebody", rs(good("scope", "read", name, "admin")), Read)
-		r.taken(name+" alone", "jwt:somebody", rs(good("scope", nil, name, "admin")))
+		r.taken(name, "jwt:somebody", rs(validClaims("scope", "read", name, "admin")), Read)
+		r.taken(name+" alone", "jwt:somebody", rs(validClaims("scope", nil, name, "admin")))
 	}
 	for _, name := range []string{"\u017fub", "SUB"} {
-		r.taken(name, "jwt:somebody", rs(good(name, "boss")), Read, Refresh)
-		r.refused(name+" alone", 401, codeInvalid, rs(good("sub", nil, name, "boss")))
+		r.taken(name, "jwt:somebody", rs(validClaims(name, "boss")), Read, Refresh)
+		r.refused(name+" alone", 401, codeInvalid, rs(validClaims("sub", nil, name, "boss")))
 	}
-	r.refused("EXP alone", 401, codeInvalid, rs(good("exp", nil, "EXP", now.Add(time.Hour).Unix())))
-	r.refused("AUD alone", 401, codeInvalid, rs(good("aud", nil, "AUD", "freshet")))
-	r.refused("Iss alone", 401, codeInvalid, rs(good("iss", nil, "Iss", "https://issuer.example")))
+	r.refused("EXP alone", 401, codeInvalid, rs(validClaims("exp", nil, "EXP", now.Add(time.Hour).Unix())))
+	r.refused("AUD alone", 401, codeInvalid, rs(validClaims("aud", nil, "AUD", "freshet")))
+	r.refused("Iss alone", 401, codeInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
 }
 
 // raw signs claims as they are written.
@@ -157,14 +157,14 @@ func TestAClaimThatIsThereTwiceIsRefused(t *testing.T) {
 }
 
 func TestATokenThatNamesNoKeyIsJudgedByTheOnlyOneOrByNone(t *testing.T) {
-	token := "Bearer " + signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, good()), signers()["two"])
+	token := "Bearer " + signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["two"])
 	r, i := withIssuer(t, "two")
 	r.taken("the only key", "jwt:somebody", token, Read, Refresh)
 	i.serves("one", "two")
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.refused("one of two keys", 401, codeInvalid, token)
 	i.serves("one")
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.refused("another key", 401, codeInvalid, token)
 }
 
@@ -173,44 +173,44 @@ func TestAKeyIsForItsOwnAlgorithmAlone(t *testing.T) {
 	i.mu.Lock()
 	i.alg = "PS256"
 	i.mu.Unlock()
-	r.issuer.fetch(t.Context())
-	r.taken("its own", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodPS256, "one", good()), Read, Refresh)
-	r.refused("another", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()))
-	r.refused("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, good()), signers()["one"]))
+	r.verifier.fetch(t.Context())
+	r.taken("its own", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
+	r.refused("another", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
+	r.refused("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
 func TestATokenOfAKeyThatMayBeNewWaitsWhileTheIssuerIsAway(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	i.serves()
-	two := "Bearer " + sign(t, jwt.SigningMethodRS256, "two", good())
+	two := "Bearer " + sign(t, jwt.SigningMethodRS256, "two", validClaims())
 	for range 3 {
 		r.refused("an unknown kid", 503, codeNoKeys, two)
 	}
-	r.taken("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()), Read, Refresh)
+	r.taken("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if i.asked.Load() != 2 {
 		t.Errorf("%d fetches", i.asked.Load())
 	}
 	i.serves("two")
-	r.at = r.at.Add(unknownAgain)
+	r.at = r.at.Add(unknownKeyInterval)
 	r.taken("when it is back", "jwt:somebody", two, Read, Refresh)
 }
 
 func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
 	r, i := withIssuer(t, "one")
-	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good())
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
 	for _, text := range []string{`{}`, `{"keys":null}`, `[]`, `{"keys":[{"kty":"strange"}]}`, `no JSON`} {
 		i.servesText(text)
-		r.issuer.fetch(t.Context())
+		r.verifier.fetch(t.Context())
 		r.taken("what is no key set changes nothing: "+text, "jwt:somebody", token, Read, Refresh)
 	}
 	i.servesText(`{"keys":[]}`)
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.refused("withdrawn", 401, codeInvalid, token)
-	r.refused("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, good()), signers()["one"]))
+	r.refused("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
 func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
-	check := newIssuer(Config{}, nil, nil).keySet.client.CheckRedirect
+	check := newVerifier(Config{}, nil, nil).keySet.client.CheckRedirect
 	for _, c := range []struct {
 		from, to string
 		follows  bool
@@ -236,16 +236,16 @@ func TestAKidThatIsNewIsFetchedOnceInAWhile(t *testing.T) {
 		t.Fatalf("%d fetches at the start", i.asked.Load())
 	}
 	i.serves("two")
-	r.taken("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", good()), Read, Refresh)
-	r.refused("the key that is gone", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", good()))
+	r.taken("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", validClaims()), Read, Refresh)
+	r.refused("the key that is gone", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
 	for range 50 {
-		r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", good()))
+		r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	}
 	if i.asked.Load() != 2 {
 		t.Errorf("%d fetches", i.asked.Load())
 	}
-	r.at = r.at.Add(unknownAgain)
-	r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", good()))
+	r.at = r.at.Add(unknownKeyInterval)
+	r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	if i.asked.Load() != 3 {
 		t.Errorf("%d fetches after a while", i.asked.Load())
 	}
@@ -253,9 +253,9 @@ func TestAKidThatIsNewIsFetchedOnceInAWhile(t *testing.T) {
 
 func TestWithoutTheIssuersKeysTokensWaitAndKeysOfOursDoNot(t *testing.T) {
 	r, i := withIssuer(t)
-	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good())
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
 	r.refused("before there are keys", 503, codeNoKeys, token)
-	if _, p := r.ask(token); p.After != keysAgain {
+	if _, p := r.authenticate(token); p.After != fetchRetryDelay {
 		t.Errorf("Retry-After %v", p.After)
 	}
 	r.refused("what is no token", 401, codeInvalid, "Bearer x")
@@ -263,10 +263,10 @@ func TestWithoutTheIssuersKeysTokensWaitAndKeysOfOursDoNot(t *testing.T) {
 		t.Error(r.log.String())
 	}
 	i.serves("one")
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.taken("then", "jwt:somebody", token, Read, Refresh)
 	i.serves()
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.taken("in an outage", "jwt:somebody", token, Read, Refresh)
 }
 
@@ -280,7 +280,7 @@ func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
 		done := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { s.run(ctx); close(done) }()
-		time.Sleep(keysAgain * 3)
+		time.Sleep(fetchRetryDelay * 3)
 		synctest.Wait()
 		if asked != 3 {
 			t.Errorf("%d fetches", asked)
@@ -290,8 +290,8 @@ func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
 	})
 }
 
-// headed returns a token with these header parameters besides alg and kid; nil removes one.
-func headed(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
+// signWithHeader returns a token with these header parameters besides alg and kid; nil removes one.
+func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
 	t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
 	token.Header["kid"] = "one"
@@ -308,7 +308,7 @@ func headed(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
 func TestIssuer_RefusesCriticalHeaders(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	for _, crit := range []any{[]string{"urn:x"}, []string{"exp"}, []string{"b64"}, []string{}, "x", 7, false} {
-		r.refused(fmt.Sprintf("crit %v", crit), 401, codeInvalid, headed(t, good(), map[string]any{"crit": crit, "urn:x": 1}))
+		r.refused(fmt.Sprintf("crit %v", crit), 401, codeInvalid, signWithHeader(t, validClaims(), map[string]any{"crit": crit, "urn:x": 1}))
 	}
 }
 
@@ -336,12 +336,12 @@ func TestIssuer_AcceptsOnlyListedTypes(t *testing.T) {
 		{7, false, false},
 		{[]string{"at+jwt"}, false, false},
 	} {
-		token := headed(t, good(), map[string]any{"typ": c.typ})
+		token := signWithHeader(t, validClaims(), map[string]any{"typ": c.typ})
 		for name, one := range map[string]struct {
 			*rig
 			accepts bool
 		}{"by default": {defaults, c.defaults}, "at+jwt alone": {strict, c.strictly}} {
-			if _, p := one.ask(token); (p == nil) != one.accepts {
+			if _, p := one.authenticate(token); (p == nil) != one.accepts {
 				t.Errorf("%s, typ %v: got %v, want accepted: %v", name, c.typ, p, one.accepts)
 			}
 		}
@@ -362,12 +362,12 @@ func TestIssuer_RefusesIDAndLogoutTokens(t *testing.T) {
 		"Cognito, ID":       {"token_use", "id"},
 	} {
 		for _, typ := range []any{"JWT", nil} {
-			r.refused(name, 401, codeInvalid, headed(t, good(claim...), map[string]any{"typ": typ}))
+			r.refused(name, 401, codeInvalid, signWithHeader(t, validClaims(claim...), map[string]any{"typ": typ}))
 		}
 	}
-	r.taken("Keycloak, access", "jwt:somebody", headed(t, good("typ", "Bearer"), nil), Read, Refresh)
-	r.taken("Cognito, access", "jwt:somebody", headed(t, good("token_use", "access"), nil), Read, Refresh)
-	r.taken("RFC 9068 with the claims of a login", "jwt:somebody", headed(t, good("nonce", "x", "auth_time", 1), map[string]any{"typ": "at+jwt"}), Read, Refresh)
+	r.taken("Keycloak, access", "jwt:somebody", signWithHeader(t, validClaims("typ", "Bearer"), nil), Read, Refresh)
+	r.taken("Cognito, access", "jwt:somebody", signWithHeader(t, validClaims("token_use", "access"), nil), Read, Refresh)
+	r.taken("RFC 9068 with the claims of a login", "jwt:somebody", signWithHeader(t, validClaims("nonce", "x", "auth_time", 1), map[string]any{"typ": "at+jwt"}), Read, Refresh)
 }
 
 func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
@@ -375,24 +375,24 @@ func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.JWKSURL, c.Issuer, c.Audience, c.ScopePrefix = i.server.URL, "https://issuer.example", "freshet", "freshet:"
 	})
-	r.taken("bare", "jwt:somebody", headed(t, good("scope", "admin read see:hr"), nil))
-	r.taken("prefixed", "jwt:somebody", headed(t, good("scope", "admin freshet:read freshet:see:hr freshet:freshet:admin FRESHET:admin freshet:x"), nil), Read, See("hr"))
-	r.taken("prefixed, in scp", "jwt:somebody", headed(t, good("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
+	r.taken("bare", "jwt:somebody", signWithHeader(t, validClaims("scope", "admin read see:hr"), nil))
+	r.taken("prefixed", "jwt:somebody", signWithHeader(t, validClaims("scope", "admin freshet:read freshet:see:hr freshet:freshet:admin FRESHET:admin freshet:x"), nil), Read, See("hr"))
+	r.taken("prefixed, in scp", "jwt:somebody", signWithHeader(t, validClaims("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
 }
 
 func TestIssuer_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
 	r, i := withIssuer(t, "one")
-	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", good("exp", now.Add(72*time.Hour).Unix()))
+	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims("exp", now.Add(72*time.Hour).Unix()))
 	i.serves()
 	r.at = r.at.Add(24 * time.Hour)
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.taken("after 24 hours", "jwt:somebody", token, Read, Refresh)
 	r.at = r.at.Add(time.Second)
 	r.refused("after 24 hours and a second", 503, codeNoKeys, token)
-	if got, want := testutil.ToFloat64(r.metrics.signing), float64(now.Unix()); got != want {
+	if got, want := testutil.ToFloat64(r.metrics.signingKeysReadAt), float64(now.Unix()); got != want {
 		t.Errorf("access_signing_keys_read_timestamp_seconds: got %v, want %v", got, want)
 	}
 	i.serves("one")
-	r.issuer.fetch(t.Context())
+	r.verifier.fetch(t.Context())
 	r.taken("fetched again", "jwt:somebody", token, Read, Refresh)
 }

@@ -39,28 +39,28 @@ func splitKey(text string) (id, secret string, ok bool) {
 	return rest[:keyIDSize], rest[keyIDSize+1:], true
 }
 
-// byKey returns who shows this key. An unknown id takes the time of a known one.
-func (g *Guard) byKey(text string) (Client, error) {
+// clientOfKey returns who shows this key. An unknown id takes the time of a known one.
+func (g *Guard) clientOfKey(text string) (Client, error) {
 	id, secret, ok := splitKey(text)
 	keys := g.keys.Load()
 	key, known := keys.byID[id]
 	sum := sha256.Sum256([]byte(secret))
 	same := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
 	if !ok || !known || !same {
-		return Client{}, invalid()
+		return Client{}, invalidToken()
 	}
 	if !key.ExpiresAt.IsZero() && !g.now().Before(key.ExpiresAt) {
-		return Client{}, expired()
+		return Client{}, expiredToken()
 	}
 	if g.now().Sub(keys.readAt) > g.config.maxAgeOf(key.client) {
-		return Client{}, oldKeys()
+		return Client{}, apiKeysTooOld()
 	}
 	return key.client, nil
 }
 
-// heldKeys are the API keys that were not revoked when they were read.
-type heldKeys struct {
-	byID   map[string]heldKey
+// cachedKeys are the API keys that were not revoked when they were read.
+type cachedKeys struct {
+	byID   map[string]cachedKey
 	readAt time.Time // when the read began
 }
 
@@ -72,22 +72,22 @@ func (c Config) maxAgeOf(client Client) time.Duration {
 	return c.MaxAge.APIKeys
 }
 
-// heldKey is a key with the client that shows it, made once and not for each request.
-type heldKey struct {
+// cachedKey is a key with the client that shows it, made once and not for each request.
+type cachedKey struct {
 	store.APIKey
 	client Client
 }
 
-func held(k store.APIKey) heldKey {
-	c := Client{Name: "key:" + k.ID + " " + named(k.Name), Expires: k.ExpiresAt}
+func newCachedKey(k store.APIKey) cachedKey {
+	c := Client{Name: "key:" + k.ID + " " + cleanName(k.Name), Expires: k.ExpiresAt}
 	for _, s := range k.Scopes {
 		c.Scopes = append(c.Scopes, Scope(s))
 	}
-	return heldKey{k, c}
+	return cachedKey{k, c}
 }
 
-// holding counts the keys that may be used now.
-func (g *Guard) holding() (n int) {
+// countUsableKeys counts the keys that may be used now.
+func (g *Guard) countUsableKeys() (n int) {
 	for _, k := range g.keys.Load().byID {
 		if k.ExpiresAt.IsZero() || g.now().Before(k.ExpiresAt) {
 			n++
@@ -96,13 +96,13 @@ func (g *Guard) holding() (n int) {
 	return n
 }
 
-// without has a key hold no more in this process, at once. The lock keeps a look
+// removeKey has a key hold no more in this process, at once. The lock keeps a look
 // that began before from undoing it.
-func (g *Guard) without(id string) {
-	g.looking.Lock()
-	defer g.looking.Unlock()
+func (g *Guard) removeKey(id string) {
+	g.readMu.Lock()
+	defer g.readMu.Unlock()
 	keys := *g.keys.Load()
 	keys.byID = maps.Clone(keys.byID)
 	delete(keys.byID, id)
-	g.know(keys)
+	g.setKeys(keys)
 }

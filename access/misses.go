@@ -26,10 +26,10 @@ func missesOf(newKeys Rate) rate {
 	return rate{missesPerNewKey * calls, window}
 }
 
-// Lookup reports whether a client may have the database searched for a key that is not
+// AllowLookup reports whether a client may have the database searched for a key that is not
 // in memory: not while it has read so many keys of which nothing is stored. The error
 // is as that of Request.
-func (m *Meters) Lookup(client string) error {
+func (m *ClientLimiter) AllowLookup(client string) error {
 	if m == nil || m.misses.calls == 0 {
 		return nil
 	}
@@ -40,11 +40,11 @@ func (m *Meters) Lookup(client string) error {
 		return nil
 	}
 	m.refused.WithLabelValues("misses").Inc()
-	return tooMany("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
+	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
 }
 
-// Missed counts n keys that a client read and of which the database has nothing.
-func (m *Meters) Missed(client string, n int) {
+// RecordMisses counts n keys that a client read and of which the database has nothing.
+func (m *ClientLimiter) RecordMisses(client string, n int) {
 	if m == nil || m.misses.calls == 0 || n == 0 {
 		return
 	}

@@ -27,22 +27,22 @@ func challenge(p *problem.HTTPError, attributes string) *problem.HTTPError {
 	return p
 }
 
-func missing() *problem.HTTPError {
+func missingToken() *problem.HTTPError {
 	return challenge(problem.New(http.StatusUnauthorized, codeMissing, "Send an API key or a token, as in Authorization: Bearer fsk_…"), "")
 }
 
-func invalid() *problem.HTTPError {
+func invalidToken() *problem.HTTPError {
 	return challenge(problem.New(http.StatusUnauthorized, codeInvalid, "The API key or token does not hold. Get another one."), `, error="invalid_token"`)
 }
 
-func expired() *problem.HTTPError {
+func expiredToken() *problem.HTTPError {
 	return challenge(problem.New(http.StatusUnauthorized, codeExpired, "The API key or token has expired. Renew it."),
 		`, error="invalid_token", error_description="expired"`)
 }
 
-// misdirected is the problem of a name by which only a mistake, a proxy or a
+// unknownHost is the problem of a name by which only a mistake, a proxy or a
 // malicious page leads to a service that asks nobody who they are.
-func misdirected() *problem.HTTPError {
+func unknownHost() *problem.HTTPError {
 	return problem.New(http.StatusMisdirectedRequest, codeHost,
 		"This service asks nobody who they are, and so answers to localhost and 127.0.0.1 alone: set access.hosts to the names it is called by, or set up access control.")
 }
@@ -60,18 +60,18 @@ func forwarded() *problem.HTTPError {
 		"A proxy forwarded this request, and this service has no access control. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. If every client of the proxy may read and administer, set access.require: never.")
 }
 
-// noKeys is the problem of a token that nobody can check now.
-func noKeys() *problem.HTTPError {
+// signingKeysUnavailable is the problem of a token that nobody can check now.
+func signingKeysUnavailable() *problem.HTTPError {
 	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the key that signs this one could not be read.")
-	p.After = keysAgain
+	p.After = fetchRetryDelay
 	return p
 }
 
-// oldKeys is the problem of an API key that may have been revoked: the keys could not be
+// apiKeysTooOld is the problem of an API key that may have been revoked: the keys could not be
 // read for longer than access.maxAge.
-func oldKeys() *problem.HTTPError {
+func apiKeysTooOld() *problem.HTTPError {
 	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be checked at the moment: the database has not answered for longer than access.maxAge allows.")
-	p.After = lookEvery
+	p.After = keyReadInterval
 	return p
 }
 
@@ -81,9 +81,9 @@ func Forbid(s Scope) *problem.HTTPError {
 		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))
 }
 
-// tooMany is the problem of a limit that is used up: RateLimit as
+// limitExceeded is the problem of a limit that is used up: RateLimit as
 // draft-ietf-httpapi-ratelimit-headers has it. No window: it is not of time.
-func tooMany(code, policy, detail string, quota int, window, after time.Duration) *problem.HTTPError {
+func limitExceeded(code, policy, detail string, quota int, window, after time.Duration) *problem.HTTPError {
 	p := problem.New(http.StatusTooManyRequests, code, detail)
 	p.After = max(after, time.Second)
 	declared := fmt.Sprintf(`"%s";q=%d;qu="concurrent-requests"`, policy, quota)

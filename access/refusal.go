@@ -24,8 +24,8 @@ func (r Refusal) Detail() string {
 	return fmt.Sprintf("As many of your requests are outstanding as your share allows now: %d. Wait until some have ended.", r.Max)
 }
 
-// Refuse counts a refusal and returns its problem, a *problem.HTTPError.
-func (m *Meters) Refuse(r Refusal) error {
+// RecordRefusal counts a refusal and returns its problem, a *problem.HTTPError.
+func (m *ClientLimiter) RecordRefusal(r Refusal) error {
 	limit, code, window := "outstanding", "too-many-outstanding", time.Duration(0)
 	if r.NewKeys {
 		limit, code, window = "new-keys", "too-many-new-keys", max(r.Window, time.Second)
@@ -33,5 +33,5 @@ func (m *Meters) Refuse(r Refusal) error {
 	if m != nil {
 		m.refused.WithLabelValues(limit).Inc()
 	}
-	return tooMany(code, limit, r.Detail(), r.Max, window, r.After)
+	return limitExceeded(code, limit, r.Detail(), r.Max, window, r.After)
 }

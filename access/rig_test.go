@@ -41,8 +41,8 @@ var signers = sync.OnceValue(func() map[string]crypto.Signer {
 	return map[string]crypto.Signer{"one": one, "two": two, "curve": curve, "edwards": edwards}
 })
 
-// issuing is an issuer of tokens with its key set.
-type issuing struct {
+// fakeIssuer is an issuer of tokens with its key set.
+type fakeIssuer struct {
 	*testing.T
 	server *httptest.Server
 	asked  atomic.Int64
@@ -52,9 +52,9 @@ type issuing struct {
 	raw    string   // served instead, if there is any
 }
 
-func newIssuing(t *testing.T, serve ...string) *issuing {
+func newFakeIssuer(t *testing.T, serve ...string) *fakeIssuer {
 	t.Helper()
-	i := &issuing{T: t, serve: serve}
+	i := &fakeIssuer{T: t, serve: serve}
 	i.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		i.asked.Add(1)
 		i.mu.Lock()
@@ -86,13 +86,13 @@ func newIssuing(t *testing.T, serve ...string) *issuing {
 	return i
 }
 
-func (i *issuing) serves(names ...string) {
+func (i *fakeIssuer) serves(names ...string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.serve = names
 }
 
-func (i *issuing) servesText(text string) {
+func (i *fakeIssuer) servesText(text string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.raw = text
@@ -101,8 +101,8 @@ func (i *issuing) servesText(text string) {
 // now is what time it is in the tests.
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// good are the claims of a token that holds.
-func good(change ...any) jwt.MapClaims {
+// validClaims are the claims of a token that holds.
+func validClaims(change ...any) jwt.MapClaims {
 	c := jwt.MapClaims{
 		"iss": "https://issuer.example", "aud": "freshet", "sub": "somebody", "scope": "read refresh unheard-of",
 		"iat": now.Add(-time.Minute).Unix(), "nbf": now.Add(-time.Minute).Unix(), "exp": now.Add(time.Hour).Unix(),
@@ -163,8 +163,8 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	r.now = func() time.Time { return r.at }
-	if r.issuer != nil {
-		r.issuer.now = r.now
+	if r.verifier != nil {
+		r.verifier.now = r.now
 	}
 	if err := r.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -173,9 +173,9 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 }
 
 // withIssuer is a guard that takes the tokens of an issuer.
-func withIssuer(t *testing.T, serve ...string) (*rig, *issuing) {
+func withIssuer(t *testing.T, serve ...string) (*rig, *fakeIssuer) {
 	t.Helper()
-	i := newIssuing(t, serve...)
+	i := newFakeIssuer(t, serve...)
 	return newRig(t, func(c *Config) {
 		c.JWKSURL, c.Issuer, c.Audience = i.server.URL, "https://issuer.example", "freshet"
 	}), i
@@ -190,14 +190,14 @@ func write(t testing.TB, text string) string {
 	return name
 }
 
-// ask identifies a request with these Authorization headers.
-func (r *rig) ask(headers ...string) (Client, *problem.HTTPError) {
+// authenticate identifies a request with these Authorization headers.
+func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1:8080/", http.NoBody)
 	for _, h := range headers {
 		req.Header.Add("Authorization", h)
 	}
-	c, err := r.Identify(req, "192.0.2.7")
+	c, err := r.Authenticate(req, "192.0.2.7")
 	if err == nil {
 		return c, nil
 	}
@@ -211,7 +211,7 @@ func (r *rig) ask(headers ...string) (Client, *problem.HTTPError) {
 // refused expects a refusal.
 func (r *rig) refused(what string, status int, code string, headers ...string) {
 	r.Helper()
-	c, p := r.ask(headers...)
+	c, p := r.authenticate(headers...)
 	if p == nil {
 		r.Errorf("%s: taken for %+v", what, c)
 		return
@@ -223,7 +223,7 @@ func (r *rig) refused(what string, status int, code string, headers ...string) {
 
 func (r *rig) taken(what, name string, header string, scopes ...Scope) Client {
 	r.Helper()
-	c, p := r.ask(header)
+	c, p := r.authenticate(header)
 	if p != nil {
 		r.Errorf("%s: %v", what, p)
 		return c

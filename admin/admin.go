@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	bodyMost = 64 << 10 // bytes, where a path does not say otherwise
-	// patience bounds what the store may take for one request.
-	patience = 5 * time.Second
+	maxBodyBytes = 64 << 10 // bytes, where a path does not say otherwise
+	// requestTimeout bounds what the store may take for one request.
+	requestTimeout = 5 * time.Second
 )
 
 // Answer is what is answered, written as JSON.
@@ -54,7 +54,7 @@ type API struct {
 func (a API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, methods := range a.Paths {
-		most := max(a.Bodies[path], bodyMost)
+		most := max(a.Bodies[path], maxBodyBytes)
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, most)
 			a.serve(w, r, methods)
@@ -84,7 +84,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 		return
 	}
 	// What was ordered is done, also if who ordered it has hung up since.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 	defer cancel()
 	answer, err := h(r.WithContext(ctx))
 	if err != nil {

@@ -29,7 +29,7 @@ type Deps struct {
 	Audit Audit
 	Guard Guard
 	// Meters bounds what one client may ask of this process.
-	Meters Meters
+	Meters ClientLimiter
 	// Weather breaks the upstream of a demonstration; nil: there is none.
 	Weather Weather
 	// Process names this one among those that serve reads.
@@ -44,15 +44,15 @@ type Deps struct {
 // Guard knows who asks. A request has its token in Authorization, where the console puts it
 // from its cookie.
 type Guard interface {
-	Identify(r *http.Request, address string) (access.Client, error)
+	Authenticate(r *http.Request, address string) (access.Client, error)
 	// Required reports whether anybody is asked who they are.
-	Required() bool
+	AuthRequired() bool
 }
 
-// Meters counts what clients ask for.
-type Meters interface {
-	// Request counts n requests; an error, a *problem.HTTPError, says that they may not be.
-	Request(client string, n int) error
+// ClientLimiter counts what clients ask for.
+type ClientLimiter interface {
+	// AllowRequests counts n requests; an error, a *problem.HTTPError, says that they may not be.
+	AllowRequests(client string, n int) error
 }
 
 // Overview is what is going on.
@@ -133,16 +133,16 @@ type Entity struct {
 	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
 	FreshFor, AbsentFor, KeepFor time.Duration
 	// Status is what is known of its failures; its State is empty if there are none.
-	Status store.Status
-	Way    Way
+	Status   store.Status
+	Coalesce CoalesceState
 	// Registered is nil if it is not prefetched.
 	Registered *store.RegisteredEntity
 	// Letters are its newest dead letters.
 	Letters []store.DeadLetter
 }
 
-// Way is what Redis knows of the requests of an entity; the zero value: nothing is under way.
-type Way struct {
+// CoalesceState is what Redis knows of the requests of an entity; the zero value: nothing is under way.
+type CoalesceState struct {
 	Lane       schemas.Lane // of the request under way; empty: none
 	Number     int64
 	Confirmed  bool // Kafka has it

@@ -29,8 +29,8 @@ func whyStale(e Entity, a around, now time.Time) string {
 	add(holdSays(e, now))
 	asked := waySays(e, a, now)
 	add(asked)
-	if e.Way.CooledTill.After(now) {
-		add("A person asked for it a moment ago; it can be asked for again at " + clock(e.Way.CooledTill, now) + ".")
+	if e.Coalesce.CooledTill.After(now) {
+		add("A person asked for it a moment ago; it can be asked for again at " + clock(e.Coalesce.CooledTill, now) + ".")
 	}
 	for _, h := range waitsOf(e, a, now) {
 		switch h.Of {
@@ -50,8 +50,8 @@ func whyStale(e Entity, a around, now time.Time) string {
 
 // waitsOf is what an entity would wait for: in the lane of its request, or in either.
 func waitsOf(e Entity, a around, now time.Time) []hindrance {
-	if e.Way.Lane != "" {
-		return waitsFor(a.limits, e.Way.Lane, now)
+	if e.Coalesce.Lane != "" {
+		return waitsFor(a.limits, e.Coalesce.Lane, now)
 	}
 	return hindrances(a.limits, now)
 }
@@ -126,7 +126,7 @@ func held(e Entity, now time.Time) bool {
 	case store.Failed:
 		return e.Status.Until.After(now)
 	}
-	return e.Way.Hold != "" && e.Way.HoldUntil.After(now)
+	return e.Coalesce.Hold != "" && e.Coalesce.HoldUntil.After(now)
 }
 
 func holdSays(e Entity, now time.Time) string {
@@ -152,22 +152,22 @@ func holdSays(e Entity, now time.Time) string {
 		return fmt.Sprintf("It is suspended: it was given up %s in a row, last %s%s. Nothing asks for it until a person does, by refresh now or by a replay.",
 			several(s.Failures, "time", "times"), ago(s.UpdatedAt, now), reason)
 	}
-	if e.Way.Hold == "" || !e.Way.HoldUntil.After(now) {
+	if e.Coalesce.Hold == "" || !e.Coalesce.HoldUntil.After(now) {
 		return ""
 	}
-	until := clock(e.Way.HoldUntil, now)
-	switch e.Way.Hold {
+	until := clock(e.Coalesce.HoldUntil, now)
+	switch e.Coalesce.Hold {
 	case schemas.HoldAbsent:
 		return "It is held until " + until + ", because the upstream said that there is none."
 	case schemas.HoldRetrying:
 		return "It is held until " + until + ", because its last request failed and a retry is written down."
 	}
-	return "It is held until " + until + " (" + shown(e.Way.Hold, 40) + ")."
+	return "It is held until " + until + " (" + shown(e.Coalesce.Hold, 40) + ")."
 }
 
 // waySays is what is under way for it; empty if nothing is.
 func waySays(e Entity, a around, now time.Time) string {
-	w := e.Way
+	w := e.Coalesce
 	switch {
 	case w.Unknown:
 		return "Whether a request is under way is not known: Redis does not answer."
@@ -191,7 +191,7 @@ func waySays(e Entity, a around, now time.Time) string {
 // lostSays is what is told of a request that has not ended, and that covers no other any
 // more: it covers them for a minute at most, while LOW may be hours behind.
 func lostSays(e Entity, now time.Time) string {
-	w := e.Way
+	w := e.Coalesce
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}

@@ -67,7 +67,7 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 	as := func(s store.StatusState, until time.Duration) Entity {
 		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, then.Add(until) })
 	}
-	way := func(w Way) Entity { return with(func(e *Entity) { e.Way = w }) }
+	way := func(w CoalesceState) Entity { return with(func(e *Entity) { e.Coalesce = w }) }
 	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
 		return with(func(e *Entity) {
 			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: then.Add(due), Tier: tier}
@@ -91,22 +91,22 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		{as(store.Failed, 6*time.Hour), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter. It is held: nobody but a person asks for it before 18:00."},
 		{as(store.Failed, -time.Minute), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold is over, so that the next read asks for it again. Nothing"},
 		{as(store.Suspended, 0), old + "It is suspended: it was given up 3 times in a row, last 2 min ago (UPSTREAM_5XX). Nothing asks for it until a person does, by refresh now or by a replay."},
-		{way(Way{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
-		{way(Way{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
-		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
-		{way(Way{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
-		{way(Way{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
-		{way(Way{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
-		{with(func(e *Entity) { e.Way, e.Status = Way{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
-		{way(Way{Issued: 5}), old + "It was asked for, and that has not ended"},
-		{way(Way{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
-		{with(func(e *Entity) { e.Way.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{with(func(e *Entity) { e.Way.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{way(Way{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
-		{way(Way{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
-		{way(Way{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(Way{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
-		{way(Way{CooledTill: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
+		{way(CoalesceState{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
+		{way(CoalesceState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
+		{way(CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
+		{way(CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
+		{way(CoalesceState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
+		{way(CoalesceState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
+		{with(func(e *Entity) { e.Coalesce, e.Status = CoalesceState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
+		{way(CoalesceState{Issued: 5}), old + "It was asked for, and that has not ended"},
+		{way(CoalesceState{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
+		{with(func(e *Entity) { e.Coalesce.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
+		{with(func(e *Entity) { e.Coalesce.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
+		{way(CoalesceState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
+		{way(CoalesceState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
+		{way(CoalesceState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
+		{way(CoalesceState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
+		{way(CoalesceState{CooledTill: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
 		{registered(false, 0, store.Hot), old + "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."},
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},

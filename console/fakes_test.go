@@ -31,7 +31,7 @@ type (
 func (f *fakeNow) Lanes(source string) []Lane                { return f.lanes[source] }
 func (f *fakeNow) Reads() []Reads                            { return f.reads }
 func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
-func (f *fakeGuard) Required() bool                          { return f.asks }
+func (f *fakeGuard) AuthRequired() bool                      { return f.asks }
 func (f *fakeWeather) Now() string                           { return f.weather }
 func (f *fakeKnown) CheckKey(e schemas.Entity) error {
 	return errors.Join(f.keyWrong, f.keyWrongs[e.Key])
@@ -55,7 +55,7 @@ func (f *fakeLetters) Job(_ context.Context, id string) (store.DLQJob, error) {
 	return store.DLQJob{}, errors.Join(f.broken, store.ErrJobNotFound)
 }
 
-func (f *fakeMeters) Request(client string, n int) error {
+func (f *fakeMeters) AllowRequests(client string, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counted = append(f.counted, slices.Repeat([]string{client}, n)...)
@@ -205,8 +205,8 @@ func (f *fakeWeather) Set(_ context.Context, name string) error {
 	return f.broken
 }
 
-// Identify knows tokens by their scopes: "inspect,refresh" is a token with both.
-func (f *fakeGuard) Identify(r *http.Request, address string) (access.Client, error) {
+// Authenticate knows tokens by their scopes: "inspect,refresh" is a token with both.
+func (f *fakeGuard) Authenticate(r *http.Request, address string) (access.Client, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.identified++

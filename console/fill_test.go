@@ -74,7 +74,7 @@ func fillRig(r *rig) {
 		Status: store.Status{
 			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Version: 9, Until: then.Add(4 * time.Minute), Since: then.Add(-9 * time.Minute), UpdatedAt: then.Add(-2 * time.Minute),
 		},
-		Way:        Way{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
+		Coalesce:   CoalesceState{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
 		Registered: &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
 		Letters:    r.list[40:41],
 	}

@@ -50,7 +50,7 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 }
 
 func TestAnEntityWaitsBehindALaneThatStands(t *testing.T) {
-	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Way: Way{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
+	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Coalesce: CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for _, c := range []struct {
 		lane Lane
 		want string

@@ -183,8 +183,8 @@ func stepsOf(e Entity, now time.Time) []happened {
 	if e.Registered != nil && e.Registered.Enabled {
 		add(e.Registered.Due, "Prefetch is due", "", "")
 	}
-	if e.Way.HoldUntil.After(now) {
-		add(e.Way.HoldUntil, "The hold in Redis ends", "", "")
+	if e.Coalesce.HoldUntil.After(now) {
+		add(e.Coalesce.HoldUntil, "The hold in Redis ends", "", "")
 	}
 	slices.SortStableFunc(all, func(a, b happened) int { return b.At.Compare(a.At) })
 	return all

@@ -98,10 +98,10 @@ type stamp struct{ T, Now time.Time }
 
 // render answers with a page.
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
-	who, _ := access.ClientOf(r.Context())
+	who, _ := access.ClientFromContext(r.Context())
 	p := page{
 		Title: title, Name: name, Who: shown(who.Name, 60), Now: c.Clock(), Body: body,
-		Asked: c.Guard.Required() && who.Name != "", Locked: c.ReadOnly, Said: said[r.URL.Query().Get("said")],
+		Asked: c.Guard.AuthRequired() && who.Name != "", Locked: c.ReadOnly, Said: said[r.URL.Query().Get("said")],
 	}
 	p.Acts, _ = mayAct(c, who)
 	p.Fetch, _ = mayRefresh(c, who)

@@ -96,7 +96,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 		return
 	}
 	if !who.May(access.Admin) {
-		if err := c.Meters.Request(who.Name, len(keys)-1); err != nil {
+		if err := c.Meters.AllowRequests(who.Name, len(keys)-1); err != nil {
 			c.unknown(w, r, err)
 			return
 		}

@@ -87,9 +87,9 @@ func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T)
 		t.Errorf("%q\nwanted\n%q", got, want)
 	}
 
-	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Way: Way{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
+	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Coalesce: CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for lane, said := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
-		e.Way.Lane = lane
+		e.Coalesce.Lane = lane
 		why := whyStale(e, around{limits: v}, then)
 		if strings.Contains(why, "Of its lane: "+share+". Of its lane: the first in the LOW line has waited for 1 min for day.") != said || !strings.Contains(why, "It may need a part of nexon that waits: 1 part is halted alone: endpoint of read.") {
 			t.Errorf("%q: %s", lane, why)

@@ -61,7 +61,7 @@ const readOnlySays = "This console is read-only: it shows all and changes nothin
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)
-		if token == "" && c.Guard.Required() {
+		if token == "" && c.Guard.AuthRequired() {
 			return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Log in.")
 		}
 		r = r.Clone(r.Context())
@@ -73,7 +73,7 @@ func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
 	}
-	return c.Guard.Identify(r, address)
+	return c.Guard.Authenticate(r, address)
 }
 
 func isBearer(header string) bool {
@@ -117,7 +117,7 @@ func (c *Console) guarded(allowed may, h handle) http.Handler {
 		}
 		r = r.WithContext(access.WithClient(r.Context(), who))
 		if !who.May(access.Admin) { // whoever stops a source in need is not told to wait
-			if err := c.Meters.Request(who.Name, 1); err != nil {
+			if err := c.Meters.AllowRequests(who.Name, 1); err != nil {
 				c.unknown(w, r, err)
 				return
 			}
@@ -183,7 +183,7 @@ type loginForm struct {
 
 func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
 	to := own(r.FormValue("to"))
-	if !c.Guard.Required() {
+	if !c.Guard.AuthRequired() {
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of the console's own
 		return
 	}

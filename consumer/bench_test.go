@@ -177,11 +177,11 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	defer stop()
 	produced := make(chan error, 1)
 	go func() { produced <- prod.Run(ctx) }()
-	wishes := make([]producer.Wish, benchEvents)
+	wishes := make([]producer.Request, benchEvents)
 	for i := range wishes {
-		wishes[i] = producer.Wish{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
+		wishes[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
 	}
-	for _, r := range prod.RequestAll(ctx, wishes) {
+	for _, r := range prod.EnqueueAll(ctx, wishes) {
 		if !r.Queued() {
 			b.Fatalf("%+v", r)
 		}
@@ -202,7 +202,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	defer src.Close()
 	st := &counting{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Deps{
-		Store: st, Requests: producer.NewCoalescing(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
+		Store: st, Requests: producer.NewCoalescer(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
 		Kafka: func(string) []kgo.Opt {
 			return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}
 		},

@@ -178,18 +178,18 @@ func (s *storm) leave() (left <-chan struct{}) {
 // ask asks for new entities, and once more for some that were asked for before.
 func (s *storm) ask() {
 	s.Helper()
-	wishes := map[string]producer.Wish{}
+	wishes := map[string]producer.Request{}
 	for range 20 {
 		key := fmt.Sprint("k", len(s.numbers)+len(wishes))
-		wishes[key] = producer.Wish{Entity: entity(key), Lane: s.lane, Reason: schemas.CacheMiss}
+		wishes[key] = producer.Request{Entity: entity(key), Lane: s.lane, Reason: schemas.CacheMiss}
 	}
 	for key := range s.numbers {
 		if len(wishes) < 25 {
-			wishes[key] = producer.Wish{Entity: entity(key), Lane: s.lane, Reason: schemas.Trigger}
+			wishes[key] = producer.Request{Entity: entity(key), Lane: s.lane, Reason: schemas.Trigger}
 		}
 	}
 	for key, wish := range wishes {
-		switch result := s.producer.Request(s.Context(), wish); {
+		switch result := s.producer.Enqueue(s.Context(), wish); {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
 		case result.Outcome != producer.Pending: // on an earlier one's publish

@@ -95,7 +95,7 @@ func (w *Worker) dischargeLoop(ctx context.Context) {
 func (w *Worker) dischargeBatch(ctx context.Context, ended []schemas.Outstanding) error {
 	ctx, cancel := context.WithTimeout(ctx, dischargeTimeout)
 	defer cancel()
-	return w.requests.Discharge(ctx, ended)
+	return w.requests.ReleaseOutstanding(ctx, ended)
 }
 
 func (w *Worker) logDischarges(err error) {

@@ -67,15 +67,15 @@ func (r *rig) workNoted(slots int, changes ...func(*consumer.Deps)) *noted {
 // ask asks for keys on behalf of a client that may have 400 requests outstanding.
 func (r *rig) ask(client string, keys ...string) (published int) {
 	r.Helper()
-	wishes := make([]producer.Wish, len(keys))
+	wishes := make([]producer.Request, len(keys))
 	for i, key := range keys {
-		wishes[i] = producer.Wish{
+		wishes[i] = producer.Request{
 			Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss, Client: schemas.ClientID(client),
 			Bound: producer.Bound{Outstanding: 400, Window: 2 * time.Second, Lease: time.Hour},
 		}
 	}
 	before := r.produced(schemas.High)
-	for i, result := range r.producer.RequestAll(r.Context(), wishes) {
+	for i, result := range r.producer.EnqueueAll(r.Context(), wishes) {
 		switch {
 		case result.Outcome == producer.Published:
 			published++

@@ -24,8 +24,8 @@ type Requests interface {
 	Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error)
 	// Settle writes down how requests ended. It may be repeated.
 	Settle(ctx context.Context, ends []schemas.End) error
-	// Discharge ends the counts of clients' requests that have ended. It may be repeated.
-	Discharge(ctx context.Context, ended []schemas.Outstanding) error
+	// ReleaseOutstanding ends the counts of clients' requests that have ended. It may be repeated.
+	ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error
 }
 
 // Permits gives out the right to send an upstream call.

@@ -16,7 +16,7 @@ import (
 // visit asks as a read does that finds its snapshot stale.
 func (r *rig) visit(key string) producer.Result {
 	r.Helper()
-	return r.producer.Request(r.Context(), producer.Wish{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
+	return r.producer.Enqueue(r.Context(), producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
 }
 
 // fault has the upstream misbehave for the keys; "" mends it.
@@ -201,7 +201,7 @@ func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
 	r := newRig(t)
 	r.failedBefore("a", store.Failed)
 	r.wish("a", schemas.High, schemas.Stale)
-	got := r.producer.Request(t.Context(), producer.Wish{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
+	got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
 	if got.Outcome != producer.AlreadyProcessing {
 		t.Fatalf("%+v", got)
 	}
@@ -409,7 +409,7 @@ func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.work(schemas.High)
-	r.producer.Request(t.Context(), producer.Wish{Entity: gone, Lane: schemas.High, Reason: schemas.Retry})
+	r.producer.Enqueue(t.Context(), producer.Request{Entity: gone, Lane: schemas.High, Reason: schemas.Retry})
 	r.until("the letter", func() bool { return len(r.letters()) == 1 })
 	r.untilCommitted(schemas.High)
 	if next, err := r.db.NextRetryTime(t.Context(), "nexon"); err != nil || !next.IsZero() {

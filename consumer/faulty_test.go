@@ -91,9 +91,9 @@ func (f *faultyRequests) Settle(ctx context.Context, ends []schemas.End) error {
 	return f.Requests.Settle(ctx, ends)
 }
 
-func (f *faultyRequests) Discharge(ctx context.Context, ended []schemas.Outstanding) error {
+func (f *faultyRequests) ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error {
 	if f.fails(&f.noDischarge) {
 		return errInjected
 	}
-	return f.Requests.Discharge(ctx, ended)
+	return f.Requests.ReleaseOutstanding(ctx, ended)
 }

@@ -282,7 +282,7 @@ func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
 func TestAPublishThatABrokerNeverAnswersIsGivenUp(t *testing.T) {
 	r := newRig(t)
 	reached := r.stuck(schemas.RequestTopic("nexon", schemas.High))
-	if got := r.producer.Request(t.Context(), wishFor("a")); !got.Queued() {
+	if got := r.producer.Enqueue(t.Context(), wishFor("a")); !got.Queued() {
 		t.Fatalf("%+v", got)
 	}
 	<-reached

@@ -104,7 +104,7 @@ func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]st
 	before, _ := r.snapshot(key)
 	w := wishFor(key)
 	w.Reason, w.Params = reason, params
-	if result := r.producer.Request(r.Context(), w); !result.Queued() {
+	if result := r.producer.Enqueue(r.Context(), w); !result.Queued() {
 		r.Fatalf("%+v", result)
 	}
 	r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > before.Version })
@@ -297,7 +297,7 @@ func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
 	r.until("a refresh", func() bool {
 		w := wishFor("open")
 		w.Reason = schemas.UserRequest
-		return r.producer.Request(r.Context(), w).Queued()
+		return r.producer.Enqueue(r.Context(), w).Queued()
 	})
 	r.untilStored("open")
 }
@@ -314,7 +314,7 @@ func TestARetryGoesWithWhatIsRegisteredThen(t *testing.T) {
 	r.work(schemas.High)
 	w := wishFor("a")
 	w.Params = map[string]string{"wmonid": "own"}
-	if result := r.producer.Request(r.Context(), w); result.Outcome != producer.Published {
+	if result := r.producer.Enqueue(r.Context(), w); result.Outcome != producer.Published {
 		t.Fatalf("%+v", result)
 	}
 	r.until("a retry", func() bool { return r.status("a").State == store.Retrying })

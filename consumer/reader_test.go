@@ -263,7 +263,7 @@ func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
 	guilds := func(keys []string) {
 		for _, key := range keys {
 			e := schemas.Entity{Source: "nexon", Facet: "guild", Key: key}
-			r.producer.Request(t.Context(), producer.Wish{Entity: e, Lane: schemas.High, Reason: schemas.CacheMiss})
+			r.producer.Enqueue(t.Context(), producer.Request{Entity: e, Lane: schemas.High, Reason: schemas.CacheMiss})
 		}
 		r.untilCommitted(schemas.High)
 	}

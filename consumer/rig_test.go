@@ -82,7 +82,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	r.db = &faultyStore{Store: db}
-	r.requests = &faultyRequests{Requests: producer.NewCoalescing(rdb)}
+	r.requests = &faultyRequests{Requests: producer.NewCoalescer(rdb)}
 
 	r.upstream = simulator.New(simulator.Config{})
 	server := httptest.NewServer(r.upstream)
@@ -264,7 +264,7 @@ func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop f
 // wish asks for a refresh and expects it to be queued, and Kafka to have it.
 func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) producer.Result {
 	r.Helper()
-	result := r.producer.Request(r.Context(), producer.Wish{
+	result := r.producer.Enqueue(r.Context(), producer.Request{
 		Entity: entity(key), Lane: lane, Reason: reason, CorrelationID: "corr-" + key, TraceParent: "trace-" + key,
 	})
 	if !result.Queued() {
@@ -274,19 +274,19 @@ func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) produce
 	return result
 }
 
-func wishFor(key string) producer.Wish {
-	return producer.Wish{Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss}
+func wishFor(key string) producer.Request {
+	return producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss}
 }
 
 // wishAll asks for many refreshes at once, and expects Kafka to have them.
 func (r *rig) wishAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
 	r.Helper()
-	wishes := make([]producer.Wish, len(keys))
+	wishes := make([]producer.Request, len(keys))
 	for i, key := range keys {
-		wishes[i] = producer.Wish{Entity: entity(key), Lane: lane, Reason: reason}
+		wishes[i] = producer.Request{Entity: entity(key), Lane: lane, Reason: reason}
 	}
 	before := r.produced(lane)
-	for i, result := range r.producer.RequestAll(r.Context(), wishes) {
+	for i, result := range r.producer.EnqueueAll(r.Context(), wishes) {
 		if !result.Queued() {
 			r.Fatalf("wish for %s: %+v", keys[i], result)
 		}

@@ -201,7 +201,7 @@ func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testin
 			if lock := r.lock("a"); lock != "" {
 				t.Errorf("the lock is still %q", lock)
 			}
-			again := r.producer.Request(t.Context(), producer.Wish{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
+			again := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
 			if again.Outcome != producer.Held || again.HoldReason != schemas.HoldFailed {
 				t.Errorf("a visit to the failed entity gave %+v", again)
 			}
@@ -219,7 +219,7 @@ func TestAnAbsentEntityIsRecordedAndHeldAndNoDeadLetter(t *testing.T) {
 		t.Errorf("%+v", s.State)
 	}
 	for range 100 {
-		got := r.producer.Request(t.Context(), producer.Wish{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
+		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
 		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldAbsent {
 			t.Fatalf("a visit gave %+v", got)
 		}

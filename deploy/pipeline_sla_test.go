@@ -109,5 +109,5 @@ var circuits = row{"Circuit breaker status", []panel{
 var breakers = all(
 	one(highest("", `db_circuit_breaker_state{`+ofSource+`}`), "Database"),
 	one(highest("", `redis_circuit_breaker_state`), "Redis"),
-	one(highest("", `reads_breaker_state`), "Reads"),
+	one(highest("", `reads_circuit_breaker_state`), "Reads"),
 )

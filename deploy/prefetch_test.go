@@ -48,7 +48,7 @@ var prefetch = row{"Prefetch", []panel{
 	{
 		title: "Reads told to the schedule, and snapshots deleted", unit: perMin, wide: 8,
 		about: "Reads of prefetched facets as the schedule was told of them, those that it was not, and snapshots that were deleted at the end of keepFor. Normal: told goes with the reads, nothing is untold, few are deleted. Untold failed: the database does not take them; full: too many entities are read at once. A wave of deletions: much of one import was never read again.",
-		asks: all(one(minutely("", `reads_told_total`), "told"), one(minutely("reason", `reads_untold_total`), "untold: {{reason}}"),
+		asks: all(one(minutely("", `reads_recorded_total`), "told"), one(minutely("reason", `reads_unrecorded_total`), "untold: {{reason}}"),
 			one(minutely("source, facet", `retention_deleted_total{`+ofSource+`}`), "{{source}} {{facet}} deleted")),
 	},
 }}

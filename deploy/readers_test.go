@@ -65,12 +65,12 @@ var readers = board{
 			{
 				title: "Settles heard", unit: number, wide: 8, kind: timeline, states: []status{{0, "no", "red"}, {1, "yes", "green"}},
 				about: "By process. Normal: yes. No: the line to Redis is lost; what is remembered is believed for a second only, so the database has more to do, and who waits may wait in vain.",
-				asks:  one(lowest("instance", `settles_heard`), "{{instance}}"),
+				asks:  one(lowest("instance", `settle_subscription_connected`), "{{instance}}"),
 			},
 			{
 				title: "Breaker of reads", unit: number, wide: 8, kind: timeline, states: breaker,
 				about: "By process. Normal: closed. Open: nobody waits for the database; what is remembered is served with its age, all else is answered 503. It is tried every other second.",
-				asks:  one(highest("instance", `reads_breaker_state`), "{{instance}}"),
+				asks:  one(highest("instance", `reads_circuit_breaker_state`), "{{instance}}"),
 			},
 		}},
 		{"Access", []panel{

@@ -16,7 +16,7 @@ import (
 type Deps struct {
 	Store    Store
 	Topics   Topics
-	Door     Door
+	Enqueuer Enqueuer
 	Notifier Notifier
 	// Sources are those whose letters there are, by name.
 	Sources map[string]Source
@@ -89,11 +89,11 @@ type ReplayRequest struct {
 	Mark        schemas.ReplayMark
 }
 
-// Door is where requests are asked for.
-type Door interface {
-	// Ask asks for each, and returns, in their order, nil for those that Kafka has, or which
+// Enqueuer is where requests are asked for.
+type Enqueuer interface {
+	// Enqueue asks for each, and returns, in their order, nil for those that Kafka has, or which
 	// a request of somebody else covers, and otherwise why not.
-	Ask(ctx context.Context, all []ReplayRequest) []error
+	Enqueue(ctx context.Context, all []ReplayRequest) []error
 }
 
 // Notifier wakes who works on jobs.

@@ -210,7 +210,7 @@ func (l *Queue) enqueue(ctx context.Context, until time.Time, fates []*replayIte
 		for i, f := range some {
 			asks[i] = f.request
 		}
-		for i, err := range l.Door.Ask(ctx, asks) {
+		for i, err := range l.Enqueuer.Enqueue(ctx, asks) {
 			if some[i].enqueued = err == nil; err != nil {
 				trouble = err
 			}

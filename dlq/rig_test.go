@@ -226,7 +226,7 @@ func (w *rig) process() *process {
 	w.started++
 	w.processes = append(w.processes, p)
 	p.Queue = New(Deps{
-		Store: fakeStore{w.db, p}, Topics: fakeTopics{p}, Door: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
+		Store: fakeStore{w.db, p}, Topics: fakeTopics{p}, Enqueuer: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
 		Process: fmt.Sprint("process-", w.started), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(),
 	})
@@ -420,8 +420,8 @@ func (w *rig) put(a ReplayRequest, at time.Time) {
 	w.requests = append(w.requests, request{a, at})
 }
 
-// Ask is the door of the process.
-func (p *process) Ask(ctx context.Context, all []ReplayRequest) []error {
+// Enqueue is the door of the process.
+func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 	if p.enqueueFunc != nil {
 		if p.isDead() {
 			runtime.Goexit()

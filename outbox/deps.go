@@ -24,8 +24,8 @@ type Store interface {
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
-// Door is where requests are asked for.
-type Door interface {
+// Enqueuer is where requests are asked for.
+type Enqueuer interface {
 	// Trigger asks for each in the LOW lane with a fetch that begins after it, and
 	// returns those that must be asked for once more: whatever is neither certain to be
 	// worked on nor held.

@@ -50,19 +50,19 @@ var Messages = poll.Messages{Failing: "what follows from changes waits until thi
 
 // Relay carries out what follows from the changes of one source. Any number may run.
 type Relay struct {
-	source  string
-	store   Store
-	door    Door
-	kafka   *kgo.Client
-	poller  *poll.Poller
-	log     *slog.Logger
-	metrics *metrics
+	source   string
+	store    Store
+	enqueuer Enqueuer
+	kafka    *kgo.Client
+	poller   *poll.Poller
+	log      *slog.Logger
+	metrics  *metrics
 }
 
 // New returns the relay of a source; Run carries out. The client must have every
 // record acknowledged by all replicas.
-func New(source string, st Store, door Door, kafka *kgo.Client, loop *poll.Poller, log *slog.Logger, reg prometheus.Registerer) *Relay {
-	return &Relay{source, st, door, kafka, loop, log.With("source", source), newMetrics(source, reg)}
+func New(source string, st Store, enqueuer Enqueuer, kafka *kgo.Client, loop *poll.Poller, log *slog.Logger, reg prometheus.Registerer) *Relay {
+	return &Relay{source, st, enqueuer, kafka, loop, log.With("source", source), newMetrics(source, reg)}
 }
 
 // Notify tells that something was written down that is to follow.
@@ -254,7 +254,7 @@ func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[i
 			because[w.request.Entity] = w
 		}
 	}
-	undone := r.door.Trigger(ctx, asks)
+	undone := r.enqueuer.Trigger(ctx, asks)
 	for _, a := range undone {
 		keep(because[a.Entity])
 	}

@@ -67,8 +67,8 @@ func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
 		}
 	}
 	want := []store.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
-	if !reflect.DeepEqual(r.door.asks, want) {
-		t.Errorf("asked %+v, want %+v", r.door.asks, want)
+	if !reflect.DeepEqual(r.enqueuer.asks, want) {
+		t.Errorf("asked %+v, want %+v", r.enqueuer.asks, want)
 	}
 	if told, asked := testutil.ToFloat64(r.metrics.published), testutil.ToFloat64(r.metrics.requested); told != 2 || asked != 1 {
 		t.Errorf("%v told, %v asked", told, asked)
@@ -90,7 +90,7 @@ func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
 		t.Errorf("it says %s", log)
 	}
 	accept()
-	r.door.asked()
+	r.enqueuer.asked()
 	r.working(start.Add(lease - time.Microsecond))
 	r.told(0)
 	r.asked()
@@ -148,7 +148,7 @@ func TestABrokerThatHangsEndsNothing(t *testing.T) {
 
 func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 	r := newRig(t)
-	r.door.leaves = func(a store.ClaimedRequest) bool { return a.Entity.Key == "b" }
+	r.enqueuer.leaves = func(a store.ClaimedRequest) bool { return a.Entity.Key == "b" }
 	for _, key := range []string{"a", "b", "c"} {
 		both := to(0, nil)
 		both.PublishChange = true
@@ -156,7 +156,7 @@ func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 	}
 	r.working(start)
 	r.asked("general/a", "general/c")
-	r.door.leaves = nil
+	r.enqueuer.leaves = nil
 	r.working(start.Add(lease))
 	r.asked("general/b")
 	r.left(0)
@@ -171,7 +171,7 @@ func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 
 func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
 	r := newRig(t)
-	r.door.leaves = func(store.ClaimedRequest) bool { return true }
+	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	for n := range 5 {
 		at := start.Add(time.Duration(n) * time.Second)
@@ -180,11 +180,11 @@ func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
 	}
 	now := start.Add(time.Minute)
 	r.working(now)
-	if r.door.calls != 1 {
-		t.Errorf("%d calls of the door", r.door.calls)
+	if r.enqueuer.calls != 1 {
+		t.Errorf("%d calls of the door", r.enqueuer.calls)
 	}
 	r.asked()
-	r.door.leaves = nil
+	r.enqueuer.leaves = nil
 	r.working(now.Add(lease))
 	r.asked("general/a")
 	r.left(0)
@@ -200,8 +200,8 @@ func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *te
 	r.write(hearings, start.Add(time.Second), "x", to(time.Minute, map[string]string{"encCsNo": "older"}))
 	r.write(hearings, start.Add(2*time.Second), "y", to(time.Minute, map[string]string{"encCsNo": "new"}))
 	r.working(now)
-	if len(r.door.asks) != 1 || r.door.asks[0].Params["encCsNo"] != "new" {
-		t.Errorf("asked %+v", r.door.asks)
+	if len(r.enqueuer.asks) != 1 || r.enqueuer.asks[0].Params["encCsNo"] != "new" {
+		t.Errorf("asked %+v", r.enqueuer.asks)
 	}
 	r.left(0)
 }

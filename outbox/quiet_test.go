@@ -39,7 +39,7 @@ func TestQuiet_ChangesWithoutAPauseWaitNoLongerThanMaxDelay(t *testing.T) {
 		at := start.Add(time.Duration(second) * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(second), quietly())
 		r.working(at)
-		if len(r.door.asked()) > 0 {
+		if len(r.enqueuer.asked()) > 0 {
 			asked = append(asked, at.Sub(start))
 		}
 	}
@@ -63,14 +63,14 @@ func TestQuiet_SurvivesTheProcess(t *testing.T) {
 
 func TestQuiet_AFailedRequestComesRound(t *testing.T) {
 	r := newRig(t)
-	r.door.leaves = func(store.ClaimedRequest) bool { return true }
+	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	r.write(progress("a"), start, "x", quietly())
 	r.working(start)
 	at := start.Add(10 * time.Second)
 	if next := r.working(at); !next.Equal(at.Add(lease)) {
 		t.Errorf("next look after a refused request: got %v, want %v", next.Sub(at), lease)
 	}
-	r.door.leaves = nil
+	r.enqueuer.leaves = nil
 	r.working(at.Add(lease))
 	r.asked("general/a")
 	r.left(0)
@@ -85,7 +85,7 @@ func TestQuiet_IsNoWaitingChange(t *testing.T) {
 		t.Errorf("waiting during the quiet time: got %v, want 0", got)
 	}
 	during := time.Duration(-1)
-	r.door.leaves = func(store.ClaimedRequest) bool {
+	r.enqueuer.leaves = func(store.ClaimedRequest) bool {
 		during = r.metrics.lag.age(start.Add(16 * time.Second))
 		return true
 	}

@@ -31,16 +31,16 @@ var start = time.Date(2026, 1, 27, 12, 0, 0, 123000, time.UTC)
 // rig is a database and a broker, and a door that notes what is asked for.
 type rig struct {
 	*testing.T
-	kafka *kfake.Cluster
-	db    *sqlite.Store
-	door  *door
-	log   bytes.Buffer // of the relay that is the rig's own
+	kafka    *kfake.Cluster
+	db       *sqlite.Store
+	enqueuer *fakeEnqueuer
+	log      bytes.Buffer // of the relay that is the rig's own
 	*Relay
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{T: t, door: &door{}}
+	r := &rig{T: t, enqueuer: &fakeEnqueuer{}}
 	var err error
 	r.kafka, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, schemas.ChangeTopic("court")))
 	if err != nil {
@@ -59,7 +59,7 @@ func newRig(t *testing.T) *rig {
 // relay returns one more relay, with a client of its own that soon gives a record up.
 func (r *rig) relay(st Store, loop *poll.Poller) *Relay {
 	r.Helper()
-	return New("court", st, r.door, r.client(
+	return New("court", st, r.enqueuer, r.client(
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordDeliveryTimeout(time.Second), kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(time.Second), kgo.RequestTimeoutOverhead(time.Second),
 	), loop, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
@@ -75,15 +75,15 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-// door notes what it is asked for, and leaves what leaves says.
-type door struct {
+// fakeEnqueuer notes what it is asked for, and leaves what leaves says.
+type fakeEnqueuer struct {
 	mu     sync.Mutex
 	leaves func(store.ClaimedRequest) bool // nil: nothing
 	asks   []store.ClaimedRequest
 	calls  int
 }
 
-func (d *door) Trigger(_ context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (d *fakeEnqueuer) Trigger(_ context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
@@ -98,7 +98,7 @@ func (d *door) Trigger(_ context.Context, asks []store.ClaimedRequest) (left []s
 }
 
 // asked returns the keys that were asked for since the last call, sorted.
-func (d *door) asked() (keys []string) {
+func (d *fakeEnqueuer) asked() (keys []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range d.asks {
@@ -111,7 +111,7 @@ func (d *door) asked() (keys []string) {
 
 func (r *rig) asked(want ...string) {
 	r.Helper()
-	if got := r.door.asked(); !slices.Equal(got, want) {
+	if got := r.enqueuer.asked(); !slices.Equal(got, want) {
 		r.Errorf("asked for %q, want %q", got, want)
 	}
 }

@@ -25,7 +25,7 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 	for i := range ends {
 		ends[i] = schemas.End{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(i)}, Satisfied: true}
 	}
-	c := NewCoalescing(rdb)
+	c := NewCoalescer(rdb)
 	for number := int64(1); b.Loop(); number++ {
 		for i := range ends {
 			ends[i].Number = number
@@ -49,21 +49,21 @@ func benchmarkRequest(b *testing.B, addresses []string) {
 	rdb := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addresses, IsClusterMode: len(addresses) > 1, MaxRetries: -1})
 	b.Cleanup(func() { _ = rdb.Close() })
 	source := servicetest.Name("nexon")
-	c := NewCoalescing(rdb)
-	wish := func(n int) Wish {
-		return Wish{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(n)}, Lane: schemas.High, Reason: schemas.CacheMiss, New: true}
+	c := NewCoalescer(rdb)
+	wish := func(n int) Request {
+		return Request{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(n)}, Lane: schemas.High, Reason: schemas.CacheMiss, New: true}
 	}
-	bounded := func(n int) Wish {
+	bounded := func(n int) Request {
 		w := wish(n)
 		w.Client = schemas.ClientID("a")
 		w.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
 		return w
 	}
 	n := 0
-	request := func(b *testing.B, want Outcome, batch int, wish func(int) Wish) {
+	request := func(b *testing.B, want Outcome, batch int, wish func(int) Request) {
 		b.ReportAllocs()
 		for b.Loop() {
-			wishes := make([]Wish, batch)
+			wishes := make([]Request, batch)
 			for i := range wishes {
 				wishes[i] = wish(n)
 				n++
@@ -79,7 +79,7 @@ func benchmarkRequest(b *testing.B, addresses []string) {
 		b.Run(fmt.Sprintf("publishes-internal-%d", batch), func(b *testing.B) { request(b, Published, batch, wish) })
 		b.Run(fmt.Sprintf("publishes-client-%d", batch), func(b *testing.B) { request(b, Published, batch, bounded) })
 		b.Run(fmt.Sprintf("covered-%d", batch), func(b *testing.B) {
-			request(b, Pending, batch, func(int) Wish { return bounded(0) })
+			request(b, Pending, batch, func(int) Request { return bounded(0) })
 		})
 	}
 }

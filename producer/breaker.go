@@ -29,9 +29,9 @@ func newBreaker(show func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	})
 }
 
-// acquireGuarded is acquire by way of the breaker: while Redis is known to fail no
+// acquireWithBreaker is acquire by way of the breaker: while Redis is known to fail no
 // reader waits for it.
-func (p *Producer) acquireGuarded(ctx context.Context, wishes []Wish) []Result {
+func (p *Producer) acquireWithBreaker(ctx context.Context, wishes []Request) []Result {
 	var results []Result
 	_, err := p.breaker.Execute(func() ([]Result, error) {
 		results = p.acquire(ctx, wishes)

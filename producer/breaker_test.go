@@ -46,8 +46,8 @@ func (*failingRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
-// breakerRig runs a test in a bubble with a producer whose Redis can fail.
-func breakerRig(t *testing.T, test func(t *testing.T, f *failingRedis, p *Producer, request func() Result)) {
+// withFailingRedis runs a test in a bubble with a producer whose Redis can fail.
+func withFailingRedis(t *testing.T, test func(t *testing.T, f *failingRedis, p *Producer, request func() Result)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &failingRedis{}
@@ -57,7 +57,7 @@ func breakerRig(t *testing.T, test func(t *testing.T, f *failingRedis, p *Produc
 		p := New(rdb, nil, 100, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), observe.Tracer{})
 		e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 		test(t, f, p, func() Result {
-			return p.Request(t.Context(), Wish{Entity: e, Lane: schemas.High, Reason: schemas.Stale})
+			return p.Enqueue(t.Context(), Request{Entity: e, Lane: schemas.High, Reason: schemas.Stale})
 		})
 	})
 }
@@ -72,7 +72,7 @@ func (f *failingRedis) outage(length time.Duration, request func() Result) {
 }
 
 func TestRedisBreaker_RejectsAtOnceWhileOpen(t *testing.T) {
-	breakerRig(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
+	withFailingRedis(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
 		f.down = true
 		for range 10 {
 			request()
@@ -90,7 +90,7 @@ func TestRedisBreaker_RejectsAtOnceWhileOpen(t *testing.T) {
 }
 
 func TestRedisBreaker_CallsRedisTwiceASecondInAnOutage(t *testing.T) {
-	breakerRig(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
+	withFailingRedis(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
 		f.outage(20*time.Second, request)
 		if got, want := f.calls, 10+2*20; got > want {
 			t.Errorf("calls of Redis in an outage of 20 s: got %d, want at most %d", got, want)
@@ -108,7 +108,7 @@ func TestRedisBreaker_AcceptsWithinTwoSecondsOfTheEnd(t *testing.T) {
 		"stalled for 20s": {20 * time.Second, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			breakerRig(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
+			withFailingRedis(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
 				f.stall = outage.stall
 				f.outage(outage.length, request)
 				ended := time.Now()
@@ -124,7 +124,7 @@ func TestRedisBreaker_AcceptsWithinTwoSecondsOfTheEnd(t *testing.T) {
 }
 
 func TestRedisBreaker_ClosesAtTheFirstAnswer(t *testing.T) {
-	breakerRig(t, func(t *testing.T, f *failingRedis, p *Producer, request func() Result) {
+	withFailingRedis(t, func(t *testing.T, f *failingRedis, p *Producer, request func() Result) {
 		f.outage(6*time.Second, request)
 		time.Sleep(openTimeout)
 		if r := request(); r.Err != nil {
@@ -138,7 +138,7 @@ func TestRedisBreaker_ClosesAtTheFirstAnswer(t *testing.T) {
 
 // A few failures among many answers are no outage.
 func TestRedisBreaker_StaysClosedBelowHalfOfFailures(t *testing.T) {
-	breakerRig(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
+	withFailingRedis(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
 		for n := range 300 {
 			f.down = n%3 == 2
 			if r := request(); errors.Is(r.Err, ErrRedis) {

@@ -16,8 +16,8 @@ const (
 	// MinOutstanding is how many HIGH requests of a client may be outstanding, however
 	// many clients are active and however slow the source is.
 	MinOutstanding = 10
-	// clientActive is how long a client counts as active after its last request ended.
-	clientActive = 5 * time.Second
+	// activeTTL is how long a client counts as active after its last request ended.
+	activeTTL = 5 * time.Second
 	// refusalTTL is how long a process remembers that Redis has refused a client. A
 	// client that goes on asking costs one Redis call a request meanwhile, and no lock.
 	refusalTTL = 100 * time.Millisecond
@@ -43,14 +43,14 @@ type Bound struct {
 	NewKeyInterval time.Duration
 }
 
-// bounded reports whether the wish counts on its client's account.
-func (w Wish) bounded() bool {
+// isBounded reports whether the wish counts on its client's account.
+func (w Request) isBounded() bool {
 	return w.Client != "" && w.Lane == schemas.High && (w.Bound.Outstanding > 0 || (w.New && w.Bound.NewKeys > 0))
 }
 
-// counted returns the client for whom Redis counts the wish, if it is published.
-func (w Wish) counted() string {
-	if w.bounded() && w.Bound.Outstanding > 0 {
+// countedClient returns the client for whom Redis counts the wish, if it is published.
+func (w Request) countedClient() string {
+	if w.isBounded() && w.Bound.Outstanding > 0 {
 		return w.Client
 	}
 	return ""
@@ -67,7 +67,7 @@ type Refusal struct {
 // account is one client of one source.
 type account struct{ source, client string }
 
-func (w Wish) account() account { return account{w.Entity.Source, w.Client} }
+func (w Request) account() account { return account{w.Entity.Source, w.Client} }
 
 // clientsKey is the sorted set of a source's active clients. The keys of its clients
 // have the same hash tag: one script changes both.
@@ -75,8 +75,8 @@ func clientsKey(source string) string { return "clients:{" + source + "}" }
 
 func (a account) key() string { return clientsKey(a.source) + ":" + a.client }
 
-// member names one outstanding request of a client: each record has its own number.
-func member(e schemas.Entity, number int64) string {
+// outstandingMember names one outstanding request of a client: each record has its own number.
+func outstandingMember(e schemas.Entity, number int64) string {
 	return fmt.Sprintf("%d %s/%s", number, e.Facet, e.Key)
 }
 
@@ -84,11 +84,11 @@ func member(e schemas.Entity, number int64) string {
 // client's bound: their locks are rolled back. It costs one round trip for each client
 // of the wishes that publish, one more if any is refused, and none otherwise. Wishes of other
 // clients that a refused one covered are then decided again.
-func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result) {
+func (c *Coalescer) admit(ctx context.Context, wishes []Request, results []Result) {
 	var accounts []account
 	of := map[account][]int{}
 	for i, w := range wishes {
-		if results[i].publishes() && w.bounded() {
+		if results[i].isPublished() && w.isBounded() {
 			if of[w.account()] == nil {
 				accounts = append(accounts, w.account())
 			}
@@ -100,10 +100,10 @@ func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result)
 	}
 	calls := make([]eval.Call, len(accounts))
 	for n, a := range accounts {
-		calls[n] = admission(a, wishes, results, of[a])
+		calls[n] = admitCall(a, wishes, results, of[a])
 	}
 	var refused []ack
-	for n, cmd := range run(ctx, c.rdb, lua.ClientAdmit, calls) {
+	for n, cmd := range runScript(ctx, c.rdb, lua.ClientAdmit, calls) {
 		reply, err := cmd.Int64Slice()
 		if some := of[accounts[n]]; err == nil && len(reply) != 4+len(some) {
 			err = fmt.Errorf("client_admit returned %d values, not %d", len(reply), 4+len(some))
@@ -116,8 +116,8 @@ func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result)
 			case reply[4+k] == 0:
 				continue
 			default:
-				r := wishes[i].Bound.refusal(reply[4+k], reply[0], reply[1], time.Duration(reply[3])*time.Millisecond)
-				c.refusals.note(accounts[n], r)
+				r := wishes[i].Bound.newRefusal(reply[4+k], reply[0], reply[1], time.Duration(reply[3])*time.Millisecond)
+				c.refusals.add(accounts[n], r)
 				results[i] = r.result()
 			}
 			refused = append(refused, ack{entity: wishes[i].Entity, lane: wishes[i].Lane, number: number, err: results[i].Err, refused: true})
@@ -126,7 +126,7 @@ func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result)
 	if len(refused) == 0 {
 		return
 	}
-	if _, err := c.conclude(ctx, refused); err == nil { // after an error a lock may stay; it ends by itself
+	if _, err := c.confirmOrRollBack(ctx, refused); err == nil { // after an error a lock may stay; it ends by itself
 		c.reacquire(ctx, wishes, results, refused)
 	}
 }
@@ -134,13 +134,13 @@ func (c *Coalescing) admit(ctx context.Context, wishes []Wish, results []Result)
 // reacquire decides again about wishes that the locks of refused ones covered: nothing was
 // published for those locks. Another client may be refused in turn, so this repeats as
 // often as one batch has clients for one entity.
-func (c *Coalescing) reacquire(ctx context.Context, wishes []Wish, results []Result, refused []ack) {
+func (c *Coalescer) reacquire(ctx context.Context, wishes []Request, results []Result, refused []ack) {
 	gone := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
 	for _, a := range refused {
 		gone[a.entity] = a.number
 	}
 	var at []int
-	var some []Wish
+	var some []Request
 	for i, w := range wishes {
 		if number, rolledBack := gone[w.Entity]; rolledBack && results[i].Outcome == Pending && results[i].Number == number {
 			at, some = append(at, i), append(some, w)
@@ -156,12 +156,12 @@ func (c *Coalescing) reacquire(ctx context.Context, wishes []Wish, results []Res
 	}
 }
 
-// admission is the call of client_admit for some wishes of one account, which have one
+// admitCall is the call of client_admit for some wishes of one account, which have one
 // bound each facet; that of the first holds for all.
-func admission(a account, wishes []Wish, results []Result, some []int) eval.Call {
+func admitCall(a account, wishes []Request, results []Result, some []int) eval.Call {
 	b := wishes[some[0]].Bound
 	args := []any{
-		a.client, b.Outstanding, MinOutstanding, max(b.Lease, time.Second).Milliseconds(), clientActive.Milliseconds(),
+		a.client, b.Outstanding, MinOutstanding, max(b.Lease, time.Second).Milliseconds(), activeTTL.Milliseconds(),
 		b.NewKeyInterval.Microseconds(), b.NewKeys,
 	}
 	for _, i := range some {
@@ -169,14 +169,14 @@ func admission(a account, wishes []Wish, results []Result, some []int) eval.Call
 		if wishes[i].New && b.NewKeys > 0 {
 			kind = "N"
 		}
-		args = append(args, kind+member(wishes[i].Entity, results[i].Number))
+		args = append(args, kind+outstandingMember(wishes[i].Entity, results[i].Number))
 	}
 	return eval.Call{Key: clientsKey(a.source), More: []string{a.key(), a.key() + ":new"}, Args: args}
 }
 
-// refusal reads a verdict of client_admit: the client has so many outstanding of its
+// newRefusal reads a verdict of client_admit: the client has so many outstanding of its
 // share, and one new key is admitted after wait.
-func (b Bound) refusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
+func (b Bound) newRefusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
 	if verdict == 2 {
 		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
@@ -190,9 +190,9 @@ func (r Refusal) result() Result {
 	return Result{Outcome: r.Outcome, Until: time.Now().Add(r.After).UTC(), Refusal: &r}
 }
 
-// Discharge ends the counts of requests that have ended. It may be repeated; what it
+// ReleaseOutstanding ends the counts of requests that have ended. It may be repeated; what it
 // misses ends with its lease.
-func (c *Coalescing) Discharge(ctx context.Context, ended []schemas.Outstanding) error {
+func (c *Coalescer) ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error {
 	var calls []eval.Call
 	at := map[account]int{}
 	for _, o := range ended {
@@ -205,15 +205,15 @@ func (c *Coalescing) Discharge(ctx context.Context, ended []schemas.Outstanding)
 			n = len(calls)
 			at[a] = n
 			calls = append(calls, eval.Call{
-				Key: clientsKey(a.source), More: []string{a.key()}, Args: []any{a.client, clientActive.Milliseconds()},
+				Key: clientsKey(a.source), More: []string{a.key()}, Args: []any{a.client, activeTTL.Milliseconds()},
 			})
 		}
-		calls[n].Args = append(calls[n].Args, member(o.Entity, o.Number))
+		calls[n].Args = append(calls[n].Args, outstandingMember(o.Entity, o.Number))
 	}
 	if len(calls) == 0 {
 		return nil
 	}
-	for _, cmd := range run(ctx, c.rdb, lua.ClientRelease, calls) {
+	for _, cmd := range runScript(ctx, c.rdb, lua.ClientRelease, calls) {
 		if err := cmd.Err(); err != nil {
 			return fmt.Errorf("discharge the requests of clients: %w", err)
 		}
@@ -221,24 +221,24 @@ func (c *Coalescing) Discharge(ctx context.Context, ended []schemas.Outstanding)
 	return nil
 }
 
-// dischargeFailed ends the counts of records that Kafka has not acknowledged.
-func (p *Producer) dischargeFailed(ctx context.Context, acks []ack) {
+// releaseFailed ends the counts of records that Kafka has not acknowledged.
+func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 	var failed []schemas.Outstanding
 	for _, a := range acks {
 		if a.err != nil && a.client != "" {
 			failed = append(failed, schemas.Outstanding{Client: a.client, Entity: a.entity, Number: a.number})
 		}
 	}
-	if err := p.Discharge(ctx, failed); err != nil {
+	if err := p.ReleaseOutstanding(ctx, failed); err != nil {
 		p.log.Warn("failed publishes stay counted for their clients until the lease ends", "requests", len(failed), "err", err)
 	}
 }
 
-// refusals remembers for refusalTTL whom Redis has refused.
-type refusals struct {
+// refusalCache remembers for refusalTTL whom Redis has refused.
+type refusalCache struct {
 	mu    sync.Mutex
 	now   func() time.Time
-	all   map[refusalKey]refused
+	all   map[refusalKey]cachedRefusal
 	swept time.Time // when the ended ones were last deleted because the map was full
 }
 
@@ -247,14 +247,16 @@ type refusalKey struct {
 	outcome Outcome
 }
 
-type refused struct {
+type cachedRefusal struct {
 	Refusal
 	until time.Time
 }
 
-func newRefusals() *refusals { return &refusals{now: time.Now, all: map[refusalKey]refused{}} }
+func newRefusalCache() *refusalCache {
+	return &refusalCache{now: time.Now, all: map[refusalKey]cachedRefusal{}}
+}
 
-func (r *refusals) note(a account, why Refusal) {
+func (r *refusalCache) add(a account, why Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -267,13 +269,13 @@ func (r *refusals) note(a account, why Refusal) {
 		}
 	}
 	if len(r.all) < maxRefusals {
-		r.all[refusalKey{a, why.Outcome}] = refused{why, now.Add(refusalTTL)}
+		r.all[refusalKey{a, why.Outcome}] = cachedRefusal{why, now.Add(refusalTTL)}
 	}
 }
 
 // of returns why the wish's client was refused a moment ago, if that concerns the wish.
-func (r *refusals) of(w Wish) (why Refusal, known bool) {
-	if !w.bounded() {
+func (r *refusalCache) of(w Request) (why Refusal, known bool) {
+	if !w.isBounded() {
 		return Refusal{}, false
 	}
 	r.mu.Lock()

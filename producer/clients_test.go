@@ -15,17 +15,17 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// asked is a wish of a client, which is bounded to 20 outstanding requests.
-func (r *rig) asked(client, key string) Wish {
-	w := r.wish(key, schemas.High, schemas.CacheMiss)
+// clientRequest is a wish of a client, which is bounded to 20 outstanding requests.
+func (r *rig) clientRequest(client, key string) Request {
+	w := r.request(key, schemas.High, schemas.CacheMiss)
 	w.Client = schemas.ClientID(client)
 	w.Bound = Bound{Outstanding: 20, Window: 2 * time.Second, Lease: time.Minute}
 	return w
 }
 
-func (r *rig) askedAll(client string, n int) (all []Wish) {
+func (r *rig) clientRequests(client string, n int) (all []Request) {
 	for i := range n {
-		all = append(all, r.asked(client, fmt.Sprint(client, i)))
+		all = append(all, r.clientRequest(client, fmt.Sprint(client, i)))
 	}
 	return all
 }
@@ -50,7 +50,7 @@ func (r *rig) outstanding(client string) int {
 
 func TestRequestAll_RefusesBeyondAClientsBound(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		results := r.RequestAll(r.Context(), r.askedAll("a", 30))
+		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		if got, refused := count(results, Published), count(results, TooManyOutstanding); got != 20 || refused != 10 {
 			r.Fatalf("published %d and refused %d, want 20 and 10", got, refused)
 		}
@@ -61,23 +61,23 @@ func TestRequestAll_RefusesBeyondAClientsBound(t *testing.T) {
 		if got := len(r.records(schemas.High, 20)); got != 20 {
 			r.Errorf("got %d records, want 20", got)
 		}
-		if got := r.field(r.wish("a29", schemas.High, "").Entity, "lock"); got != "" {
+		if got := r.field(r.request("a29", schemas.High, "").Entity, "lock"); got != "" {
 			r.Errorf("a refused request left the lock %q", got)
 		}
-		r.mustBe(Published, r.asked("b", "b")) // another client is not concerned
-		r.mustBe(Published, r.asked("b", "a29"))
+		r.mustEnqueue(Published, r.clientRequest("b", "b")) // another client is not concerned
+		r.mustEnqueue(Published, r.clientRequest("b", "a29"))
 	})
 }
 
 func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.RequestAll(r.Context(), r.askedAll("a", 30))
-		r.mustBe(Published, r.asked("b", "b"))
-		r.concluded()
+		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
+		r.mustEnqueue(Published, r.clientRequest("b", "b"))
+		r.waitUntilConfirmed()
 		for range 2 { // also while this process remembers the refusal
-			r.mustBe(AlreadyProcessing, r.asked("a", "b"))
-			r.mustBe(AlreadyProcessing, r.asked("a", "a1"))
-			r.mustBe(TooManyOutstanding, r.asked("a", "a29"))
+			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
+			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
+			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
 		}
 		if got := r.outstanding("a"); got != 20 {
 			r.Errorf("a has %d outstanding, want 20: a covered request is not counted", got)
@@ -87,12 +87,12 @@ func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
 
 func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.mustBe(Published, r.asked("a", "x"))
+		r.mustEnqueue(Published, r.clientRequest("a", "x"))
 		for range 5 {
-			if got := r.Request(r.Context(), r.asked("a", "x")); !got.Queued() && got.Outcome != Pending {
+			if got := r.Enqueue(r.Context(), r.clientRequest("a", "x")); !got.Queued() && got.Outcome != Pending {
 				r.Fatalf("got %+v", got)
 			}
-			r.Request(r.Context(), r.asked("b", "x"))
+			r.Enqueue(r.Context(), r.clientRequest("b", "x"))
 		}
 		if a, b := r.outstanding("a"), r.outstanding("b"); a != 1 || b != 0 {
 			r.Errorf("a has %d and b %d outstanding, want 1 and 0", a, b)
@@ -105,12 +105,12 @@ func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
 func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, client := range []string{"a", "b"} {
-			r.RequestAll(r.Context(), r.askedAll(client, 20))
+			r.EnqueueAll(r.Context(), r.clientRequests(client, 20))
 		}
-		x, y := r.asked("a", "x"), r.asked("a", "y")
-		batch := []Wish{x, y, r.asked("b", "x"), r.asked("c", "x"), r.asked("d", "x"), r.asked("d", "y")}
+		x, y := r.clientRequest("a", "x"), r.clientRequest("a", "y")
+		batch := []Request{x, y, r.clientRequest("b", "x"), r.clientRequest("c", "x"), r.clientRequest("d", "x"), r.clientRequest("d", "y")}
 		want := []Outcome{TooManyOutstanding, TooManyOutstanding, TooManyOutstanding, Published, Pending, Published}
-		got := r.RequestAll(r.Context(), batch)
+		got := r.EnqueueAll(r.Context(), batch)
 		for i := range want {
 			if got[i].Outcome != want[i] {
 				r.Errorf("wish %d, for %s: got %s %v, want %s", i, batch[i].Entity.Key, got[i].Outcome, got[i].Err, want[i])
@@ -128,13 +128,13 @@ func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
 func TestDischarge_EndsCounts(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var ended []schemas.Outstanding
-		results := r.RequestAll(r.Context(), r.askedAll("a", 20))
+		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
 		for i, got := range results[:15] {
-			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.asked("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
+			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.clientRequest("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
 		}
 		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal one
 		for range 2 {
-			if err := r.Discharge(r.Context(), ended); err != nil {
+			if err := r.ReleaseOutstanding(r.Context(), ended); err != nil {
 				r.Fatal(err)
 			}
 			if got := r.outstanding("a"); got != 5 {
@@ -146,9 +146,9 @@ func TestDischarge_EndsCounts(t *testing.T) {
 
 func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.refuse(kerr.TopicAuthorizationFailed.Code)
-		r.RequestAll(r.Context(), r.askedAll("a", 5))
-		r.concluded()
+		r.failProduce(kerr.TopicAuthorizationFailed.Code)
+		r.EnqueueAll(r.Context(), r.clientRequests("a", 5))
+		r.waitUntilConfirmed()
 		if got := r.outstanding("a"); got != 0 {
 			r.Errorf("a has %d outstanding after its publishes failed, want 0", got)
 		}
@@ -157,14 +157,14 @@ func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
 
 func TestInsist_AnswersARefusedClientAtOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.RequestAll(r.Context(), r.askedAll("a", 20))
-		w := r.asked("a", "mine")
+		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
+		w := r.clientRequest("a", "mine")
 		w.Reason, w.Cooldown = schemas.UserRequest, time.Hour
-		if got := r.Insist(r.Context(), w); got.Outcome != TooManyOutstanding {
+		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != TooManyOutstanding {
 			r.Errorf("got %+v, want %s", got, TooManyOutstanding)
 		}
 		w.Client = schemas.ClientID("b")
-		if got := r.Insist(r.Context(), w); got.Outcome != Published {
+		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != Published {
 			r.Errorf("another client got %+v, want PUBLISHED: the refused one started no cool-down", got)
 		}
 	})
@@ -172,16 +172,16 @@ func TestInsist_AnswersARefusedClientAtOnce(t *testing.T) {
 
 func TestRequest_BoundsOnlyClients(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.RequestAll(r.Context(), r.askedAll("a", 20))
-		internal := r.asked("a", "internal")
+		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
+		internal := r.clientRequest("a", "internal")
 		internal.Client = ""
-		r.mustBe(Published, internal)
-		lowly := r.asked("a", "lowly")
+		r.mustEnqueue(Published, internal)
+		lowly := r.clientRequest("a", "lowly")
 		lowly.Lane = schemas.Low
-		r.mustBe(Published, lowly)
-		unbounded := r.asked("a", "unbounded")
+		r.mustEnqueue(Published, lowly)
+		unbounded := r.clientRequest("a", "unbounded")
 		unbounded.Bound = Bound{}
-		r.mustBe(Published, unbounded)
+		r.mustEnqueue(Published, unbounded)
 	})
 }
 
@@ -189,15 +189,15 @@ func TestRequestAll_BoundsNewKeysInAllProcesses(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		one, other := newRig(t, rdb, 1000), newRig(t, rdb, 1000)
 		other.name = one.name
-		wishes := func(from, to int) (all []Wish) {
+		wishes := func(from, to int) (all []Request) {
 			for i := from; i < to; i++ {
-				w := one.asked("a", fmt.Sprint(i))
+				w := one.clientRequest("a", fmt.Sprint(i))
 				w.New, w.Bound = true, Bound{NewKeys: 6, NewKeyInterval: time.Hour, Lease: time.Minute}
 				all = append(all, w)
 			}
 			return all
 		}
-		first, second := one.RequestAll(t.Context(), wishes(0, 4)), other.RequestAll(t.Context(), wishes(4, 10))
+		first, second := one.EnqueueAll(t.Context(), wishes(0, 4)), other.EnqueueAll(t.Context(), wishes(4, 10))
 		if count(first, Published) != 4 || count(second, Published) != 2 || count(second, TooManyNewKeys) != 4 {
 			t.Errorf("one process got %+v, the other %+v; want 4 and 2 published", first, second)
 		}
@@ -206,14 +206,14 @@ func TestRequestAll_BoundsNewKeysInAllProcesses(t *testing.T) {
 		}
 		known := wishes(20, 21)[0]
 		known.New = false
-		other.mustBe(Published, known)
+		other.mustEnqueue(Published, known)
 	})
 }
 
 func TestRecords_CarryTheClient(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.mustBe(Published, r.asked("a", "x"))
-		r.mustBe(Published, r.wish("y", schemas.High, schemas.Trigger))
+		r.mustEnqueue(Published, r.clientRequest("a", "x"))
+		r.mustEnqueue(Published, r.request("y", schemas.High, schemas.Trigger))
 		got := map[string]string{}
 		for _, record := range r.records(schemas.High, 2) {
 			var headers []schemas.Header
@@ -234,11 +234,11 @@ func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
 	r := newRig(t, rdb, 1000)
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
-	r.RequestAll(t.Context(), r.askedAll("a", 21))
-	r.concluded() // no confirmation comes between
-	trips := trips(rdb)
-	w := r.asked("a", "z")
-	r.mustBe(TooManyOutstanding, w)
+	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
+	r.waitUntilConfirmed() // no confirmation comes between
+	trips := countRoundTrips(rdb)
+	w := r.clientRequest("a", "z")
+	r.mustEnqueue(TooManyOutstanding, w)
 	if got := trips.Load(); got != 1 {
 		t.Errorf("a refused client cost %d round trips, want 1", got)
 	}
@@ -247,32 +247,32 @@ func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
 	}
 	var ended []schemas.Outstanding
 	for i := range 20 {
-		e := r.asked("a", fmt.Sprint("a", i)).Entity
-		way, err := r.Look(t.Context(), e)
+		e := r.clientRequest("a", fmt.Sprint("a", i)).Entity
+		way, err := r.ReadState(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ended = append(ended, schemas.Outstanding{Client: w.Client, Entity: e, Number: way.Number})
 	}
-	if err := r.Discharge(t.Context(), ended); err != nil {
+	if err := r.ReleaseOutstanding(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	at = at.Add(refusalTTL)
-	r.mustBe(Published, w)
+	r.mustEnqueue(Published, w)
 }
 
 func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
 	at := time.Now()
-	r := newRefusals()
+	r := newRefusalCache()
 	r.now = func() time.Time { return at }
 	for i := range 2 * maxRefusals {
-		r.note(account{"s", fmt.Sprint(i)}, Refusal{Outcome: TooManyOutstanding})
+		r.add(account{"s", fmt.Sprint(i)}, Refusal{Outcome: TooManyOutstanding})
 	}
 	if len(r.all) != maxRefusals {
 		t.Errorf("remembers %d, want %d", len(r.all), maxRefusals)
 	}
 	at = at.Add(refusalTTL)
-	r.note(account{"s", "new"}, Refusal{Outcome: TooManyOutstanding})
+	r.add(account{"s", "new"}, Refusal{Outcome: TooManyOutstanding})
 	if len(r.all) != 1 {
 		t.Errorf("remembers %d after they ended, want the new one", len(r.all))
 	}
@@ -281,23 +281,23 @@ func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
 func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
-	r.mustBe(Published, r.asked("a", "warm")) // loads the scripts
-	r.concluded()
+	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the scripts
+	r.waitUntilConfirmed()
 	for name, test := range map[string]struct {
-		w    Wish
+		w    Request
 		want int64
 	}{
-		"publishes, internal": {r.wish("i", schemas.High, schemas.Stale), 1},
-		"publishes, client":   {r.asked("a", "c"), 2},
-		"covered":             {r.asked("a", "warm"), 1},
+		"publishes, internal": {r.request("i", schemas.High, schemas.Stale), 1},
+		"publishes, client":   {r.clientRequest("a", "c"), 2},
+		"covered":             {r.clientRequest("a", "warm"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, release := r.hold() // no confirmation comes between
-			trips := trips(rdb)
-			r.Request(t.Context(), test.w)
+			_, release := r.blockProduce() // no confirmation comes between
+			trips := countRoundTrips(rdb)
+			r.Enqueue(t.Context(), test.w)
 			got := trips.Load()
 			release()
-			r.concluded()
+			r.waitUntilConfirmed()
 			if got != test.want {
 				t.Errorf("got %d round trips, want %d", got, test.want)
 			}
@@ -305,8 +305,8 @@ func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
 	}
 }
 
-// trips counts the round trips from now on.
-func trips(rdb redis.UniversalClient) *atomic.Int64 {
+// countRoundTrips counts the round trips from now on.
+func countRoundTrips(rdb redis.UniversalClient) *atomic.Int64 {
 	var n atomic.Int64
 	rdb.AddHook(tripHook{&n})
 	return &n

@@ -15,30 +15,30 @@ import (
 const (
 	// deliveryTimeout bounds how long a record may wait for its acknowledgement.
 	deliveryTimeout = 10 * time.Second
-	// pendingLife is a little above it: so long others only report the request.
-	pendingLife = deliveryTimeout + 2*time.Second
+	// pendingTTL is a little above it: so long others only report the request.
+	pendingTTL = deliveryTimeout + 2*time.Second
 	// Once acknowledged, a request covers others for so long (adr-013 §2).
-	highLockLife = 30 * time.Second
-	lowLockLife  = 60 * time.Second
-	// keep is how long an entity's hash outlives its last use.
-	keep = time.Hour
+	highLockTTL = 30 * time.Second
+	lowLockTTL  = 60 * time.Second
+	// hashTTL is how long an entity's hash outlives its last use.
+	hashTTL = time.Hour
 )
 
-// Coalescing is the state of the requests under way, one Redis hash an entity.
+// Coalescer is the state of the requests under way, one Redis hash an entity.
 // Each method is one script; what they do together is in ARCHITECTURE.md.
-type Coalescing struct {
+type Coalescer struct {
 	rdb      redis.UniversalClient
-	refusals *refusals
+	refusals *refusalCache
 }
 
-// NewCoalescing returns the coalescing state kept in rdb.
-func NewCoalescing(rdb redis.UniversalClient) *Coalescing { return &Coalescing{rdb, newRefusals()} }
+// NewCoalescer returns the coalescing state kept in rdb.
+func NewCoalescer(rdb redis.UniversalClient) *Coalescer { return &Coalescer{rdb, newRefusalCache()} }
 
 // key puts the entity into a hash tag, so that everything about it lies in one
 // slot of a cluster.
 func key(e schemas.Entity) string { return "upd:{" + e.String() + "}" }
 
-func flag(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -46,7 +46,7 @@ func flag(b bool) int {
 }
 
 // acquire decides for each wish whether it needs a record of its own.
-func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
+func (c *Coalescer) acquire(ctx context.Context, wishes []Request) []Result {
 	calls := make([]eval.Call, len(wishes))
 	over := make([]Refusal, len(wishes)) // of wishes whose client Redis refused a moment ago
 	for i, w := range wishes {
@@ -57,13 +57,13 @@ func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
 			cooldown = w.Cooldown
 		}
 		calls[i] = eval.Call{Key: key(w.Entity), Args: []any{
-			string(w.Lane), flag(!w.Reason.Relaxed()), w.Floor,
-			flag(w.Reason.PassesHolds()),
-			cooldown.Milliseconds(), pendingLife.Milliseconds(), keep.Milliseconds(), flag(refuse),
+			string(w.Lane), boolToInt(!w.Reason.Relaxed()), w.Floor,
+			boolToInt(w.Reason.PassesHolds()),
+			cooldown.Milliseconds(), pendingTTL.Milliseconds(), hashTTL.Milliseconds(), boolToInt(refuse),
 		}}
 	}
 	results := make([]Result, len(wishes))
-	for i, cmd := range run(ctx, c.rdb, lua.CoalesceAcquire, calls) {
+	for i, cmd := range runScript(ctx, c.rdb, lua.CoalesceAcquire, calls) {
 		reply, err := cmd.Slice()
 		if err == nil {
 			results[i], err = decodeAcquire(reply)
@@ -78,8 +78,8 @@ func (c *Coalescing) acquire(ctx context.Context, wishes []Wish) []Result {
 	return results
 }
 
-// run runs a script for one call alone or for several in pipelines.
-func run(ctx context.Context, rdb redis.UniversalClient, s lua.Script, calls []eval.Call) []*redis.Cmd {
+// runScript runs a script for one call alone or for several in pipelines.
+func runScript(ctx context.Context, rdb redis.UniversalClient, s lua.Script, calls []eval.Call) []*redis.Cmd {
 	if len(calls) == 1 {
 		return []*redis.Cmd{eval.Once(ctx, rdb, s, calls[0])}
 	}
@@ -112,25 +112,25 @@ type ack struct {
 	lane   schemas.Lane
 	number int64
 	client string       // whose count it is; empty: nobody's
-	sent   chan<- error // nil: nobody waits for it
+	acked  chan<- error // nil: nobody waits for it
 	err    error
 	// refused: it is beyond its client's bound, and was never published.
 	refused bool
 }
 
-// conclude confirms the locks of records that Kafka has acknowledged and rolls
+// confirmOrRollBack confirms the locks of records that Kafka has acknowledged and rolls
 // back those of the others. It returns how many were no longer their record's, and
 // the first error; an unfinished lock ends by itself within pendingLife.
-func (c *Coalescing) conclude(ctx context.Context, acks []ack) (conflicts int, err error) {
+func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
 	for _, a := range acks {
 		switch {
 		case a.err != nil || a.refused:
 			failed = append(failed, eval.Call{Key: key(a.entity), Args: []any{a.number}})
 		case a.lane == schemas.High:
-			confirmed = append(confirmed, eval.Call{Key: key(a.entity), Args: []any{a.number, highLockLife.Milliseconds()}})
+			confirmed = append(confirmed, eval.Call{Key: key(a.entity), Args: []any{a.number, highLockTTL.Milliseconds()}})
 		default:
-			confirmed = append(confirmed, eval.Call{Key: key(a.entity), Args: []any{a.number, lowLockLife.Milliseconds()}})
+			confirmed = append(confirmed, eval.Call{Key: key(a.entity), Args: []any{a.number, lowLockTTL.Milliseconds()}})
 		}
 	}
 	for _, batch := range []struct {
@@ -140,7 +140,7 @@ func (c *Coalescing) conclude(ctx context.Context, acks []ack) (conflicts int, e
 		if len(batch.calls) == 0 {
 			continue
 		}
-		for _, cmd := range run(ctx, c.rdb, batch.script, batch.calls) {
+		for _, cmd := range runScript(ctx, c.rdb, batch.script, batch.calls) {
 			its, failed := cmd.Int()
 			switch {
 			case failed == nil && its == 0:
@@ -156,7 +156,7 @@ func (c *Coalescing) conclude(ctx context.Context, acks []ack) (conflicts int, e
 // Peek says of each request, in one round trip a cluster node, whether it is
 // worth queueing for a permit. stored are the versions of the entities'
 // snapshots, 0 for none. An error concerns all requests.
-func (c *Coalescing) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
+func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
 	if len(requests) == 0 {
 		return nil, nil
 	}
@@ -165,7 +165,7 @@ func (c *Coalescing) Peek(ctx context.Context, requests []schemas.UpdateRequest,
 		calls[i] = eval.Call{Key: key(r.Entity), Args: []any{r.Version, string(r.Lane), stored[i]}}
 	}
 	verdicts := make([]schemas.Verdict, len(requests))
-	for i, cmd := range run(ctx, c.rdb, lua.RequestPeek, calls) {
+	for i, cmd := range runScript(ctx, c.rdb, lua.RequestPeek, calls) {
 		text, err := cmd.Text()
 		if err != nil {
 			return nil, fmt.Errorf("peek at %s: %w", requests[i].Entity, err)
@@ -177,9 +177,9 @@ func (c *Coalescing) Peek(ctx context.Context, requests []schemas.UpdateRequest,
 
 // Begin asks once more, directly before a fetch is sent, and gives the fetch its
 // own number. Called again before anything was sent, it gives a later one.
-func (c *Coalescing) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
+func (c *Coalescer) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
 	reply, err := eval.Once(ctx, c.rdb, lua.RequestBegin, eval.Call{
-		Key: key(r.Entity), Args: []any{r.Version, string(r.Lane), stored, keep.Milliseconds()},
+		Key: key(r.Entity), Args: []any{r.Version, string(r.Lane), stored, hashTTL.Milliseconds()},
 	}).Slice()
 	if err != nil {
 		return "", 0, fmt.Errorf("begin the fetch of %s: %w", r.Entity, err)
@@ -196,18 +196,18 @@ func (c *Coalescing) Begin(ctx context.Context, r schemas.UpdateRequest, stored 
 // follow (see FollowSettled). It is harmless
 // to repeat; an error means that some may not be released, and that the offsets
 // of all must not be committed yet.
-func (c *Coalescing) Settle(ctx context.Context, ends []schemas.End) error {
+func (c *Coalescer) Settle(ctx context.Context, ends []schemas.End) error {
 	if len(ends) == 0 {
 		return nil
 	}
 	calls := make([]eval.Call, len(ends))
 	for i, e := range ends {
 		calls[i] = eval.Call{Key: key(e.Entity), Args: []any{
-			e.Number, flag(e.Satisfied), e.Hold, e.HoldFor.Milliseconds(), keep.Milliseconds(),
+			e.Number, boolToInt(e.Satisfied), e.Hold, e.HoldFor.Milliseconds(), hashTTL.Milliseconds(),
 			schemas.SettledChannel(e.Entity.Source), schemas.Settled{Entity: e.Entity, Number: e.Number}.Encode(),
 		}}
 	}
-	for i, cmd := range run(ctx, c.rdb, lua.RequestSettle, calls) {
+	for i, cmd := range runScript(ctx, c.rdb, lua.RequestSettle, calls) {
 		if err := cmd.Err(); err != nil {
 			return fmt.Errorf("settle %s: %w", ends[i].Entity, err)
 		}
@@ -215,8 +215,8 @@ func (c *Coalescing) Settle(ctx context.Context, ends []schemas.End) error {
 	return nil
 }
 
-// Release ends an entity's hold and cool-down, if there are any: nothing of it is stored
+// ClearHold ends an entity's hold and cool-down, if there are any: nothing of it is stored
 // any more that they could follow from.
-func (c *Coalescing) Release(ctx context.Context, e schemas.Entity) error {
+func (c *Coalescer) ClearHold(ctx context.Context, e schemas.Entity) error {
 	return c.rdb.HDel(ctx, key(e), "hold", "cooldown").Err()
 }

@@ -37,7 +37,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) observe(w Wish, r Result) {
+func (m *metrics) observe(w Request, r Result) {
 	outcome := string(r.Outcome)
 	switch r.Outcome {
 	case AlreadyProcessing, Pending:

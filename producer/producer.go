@@ -24,8 +24,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Wish asks for a refresh of one entity.
-type Wish struct {
+// Request asks for a refresh of one entity.
+type Request struct {
 	Entity schemas.Entity
 	Params map[string]string
 	Lane   schemas.Lane
@@ -43,7 +43,7 @@ type Wish struct {
 	Bound  Bound
 	New    bool
 
-	sent chan<- error // is told whether Kafka has the record, if there is to be one; has room for that
+	acked chan<- error // is told whether Kafka has the record, if there is to be one; has room for that
 }
 
 // Outcome is what coalescing decided about a wish.
@@ -88,7 +88,7 @@ func (r Result) Queued() bool {
 	return r.Outcome == Published || r.Outcome == Upgraded || r.Outcome == AlreadyProcessing
 }
 
-func (r Result) publishes() bool {
+func (r Result) isPublished() bool {
 	return r.Err == nil && (r.Outcome == Published || r.Outcome == Upgraded)
 }
 
@@ -104,12 +104,12 @@ var (
 )
 
 const (
-	// wishesAtOnce bounds one pipeline of scripts.
-	wishesAtOnce = 512
+	// maxBatchSize bounds one pipeline of scripts.
+	maxBatchSize = 512
 	// acquireTimeout bounds its round trip.
 	acquireTimeout = 5 * time.Second
-	// insistEvery is how often Insist looks whether somebody else's record has arrived.
-	insistEvery = 50 * time.Millisecond
+	// confirmInterval is how often Insist looks whether somebody else's record has arrived.
+	confirmInterval = 50 * time.Millisecond
 )
 
 // DefaultMaxBuffered is how many records may wait for Kafka at once.
@@ -137,7 +137,7 @@ func ClientOptions(maxBuffered int) []kgo.Opt {
 
 // Producer publishes UpdateRequests. Its methods may be called concurrently.
 type Producer struct {
-	*Coalescing
+	*Coalescer
 	kafka       *kgo.Client
 	log         *slog.Logger
 	metrics     *metrics
@@ -159,7 +159,7 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 	reg prometheus.Registerer, tracer observe.Tracer,
 ) *Producer {
 	p := &Producer{
-		Coalescing:  NewCoalescing(rdb),
+		Coalescer:   NewCoalescer(rdb),
 		kafka:       kafka,
 		log:         log,
 		metrics:     newMetrics(reg),
@@ -171,40 +171,40 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 	return p
 }
 
-// Request coalesces one wish, in one round trip to Redis, and hands a record to
+// Enqueue coalesces one wish, in one round trip to Redis, and hands a record to
 // the client if the wish needs one; it never waits for Kafka. It runs to its end
 // whatever becomes of its caller: a lock without a record would cover others.
-func (p *Producer) Request(ctx context.Context, w Wish) Result {
-	return p.RequestAll(ctx, []Wish{w})[0]
+func (p *Producer) Enqueue(ctx context.Context, w Request) Result {
+	return p.EnqueueAll(ctx, []Request{w})[0]
 }
 
-// RequestAll is Request for many wishes, in one round trip a cluster node.
-func (p *Producer) RequestAll(ctx context.Context, wishes []Wish) []Result {
+// EnqueueAll is Request for many wishes, in one round trip a cluster node.
+func (p *Producer) EnqueueAll(ctx context.Context, wishes []Request) []Result {
 	results := make([]Result, 0, len(wishes))
-	for some := range slices.Chunk(wishes, min(wishesAtOnce, int(p.maxBuffered))) {
-		results = append(results, p.requestSome(ctx, some)...)
+	for some := range slices.Chunk(wishes, min(maxBatchSize, int(p.maxBuffered))) {
+		results = append(results, p.enqueueBatch(ctx, some)...)
 	}
 	return results
 }
 
-// Insist requests a refresh that must not be lost, and returns when a record that
+// EnqueueAndWait requests a refresh that must not be lost, and returns when a record that
 // covers it is in Kafka, or why none is. Outcome is Pending if that was not known
 // when ctx ended: the record may yet arrive, and asking again will tell.
-func (p *Producer) Insist(ctx context.Context, w Wish) Result {
-	return p.InsistAll(ctx, []Wish{w})[0]
+func (p *Producer) EnqueueAndWait(ctx context.Context, w Request) Result {
+	return p.EnqueueAllAndWait(ctx, []Request{w})[0]
 }
 
-// InsistAll is Insist for many wishes, and returns when all are answered.
-func (p *Producer) InsistAll(ctx context.Context, wishes []Wish) []Result {
+// EnqueueAllAndWait is Insist for many wishes, and returns when all are answered.
+func (p *Producer) EnqueueAllAndWait(ctx context.Context, wishes []Request) []Result {
 	results := make([]Result, len(wishes))
 	left := make([]int, len(wishes)) // of the wishes, those of which nothing is certain
 	for i := range wishes {
 		left[i] = i
 	}
-	again := time.NewTicker(insistEvery)
+	again := time.NewTicker(confirmInterval)
 	defer again.Stop()
 	for {
-		p.insistOnce(ctx, wishes, left, results)
+		p.enqueueOnceAndWait(ctx, wishes, left, results)
 		left = slices.DeleteFunc(left, func(i int) bool { return results[i].Outcome != Pending })
 		if len(left) == 0 {
 			return results
@@ -217,16 +217,16 @@ func (p *Producer) InsistAll(ctx context.Context, wishes []Wish) []Result {
 	}
 }
 
-// insistOnce asks for some of the wishes, and waits for Kafka to have their own records.
-func (p *Producer) insistOnce(ctx context.Context, wishes []Wish, some []int, results []Result) {
-	asked := make([]Wish, len(some))
+// enqueueOnceAndWait asks for some of the wishes, and waits for Kafka to have their own records.
+func (p *Producer) enqueueOnceAndWait(ctx context.Context, wishes []Request, some []int, results []Result) {
+	asked := make([]Request, len(some))
 	sent := make([]chan error, len(some))
 	for n, i := range some {
 		sent[n] = make(chan error, 1)
 		asked[n] = wishes[i]
-		asked[n].sent = sent[n]
+		asked[n].acked = sent[n]
 	}
-	for n, r := range p.RequestAll(ctx, asked) {
+	for n, r := range p.EnqueueAll(ctx, asked) {
 		if r.Outcome == Published || r.Outcome == Upgraded {
 			select {
 			case err := <-sent[n]:
@@ -241,17 +241,17 @@ func (p *Producer) insistOnce(ctx context.Context, wishes []Wish, some []int, re
 	}
 }
 
-func (p *Producer) requestSome(ctx context.Context, wishes []Wish) []Result {
+func (p *Producer) enqueueBatch(ctx context.Context, wishes []Request) []Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acquireTimeout)
 	defer cancel()
 	p.closing.RLock()
 	defer p.closing.RUnlock()
 	n := int64(len(wishes))
 	if err := p.reserve(n); err != nil {
-		return p.refuse(wishes, err)
+		return p.rejectAll(wishes, err)
 	}
-	spans := p.follow(wishes)
-	results := p.acquireGuarded(ctx, wishes)
+	spans := p.startSpans(wishes)
+	results := p.acquireWithBreaker(ctx, wishes)
 	for i, r := range results {
 		if r.Outcome != Published && r.Outcome != Upgraded {
 			p.buffered.Add(-1)
@@ -277,7 +277,7 @@ func (p *Producer) reserve(n int64) error {
 	return nil
 }
 
-func (p *Producer) refuse(wishes []Wish, err error) []Result {
+func (p *Producer) rejectAll(wishes []Request, err error) []Result {
 	results := make([]Result, len(wishes))
 	for i := range results {
 		results[i].Err = err
@@ -288,30 +288,30 @@ func (p *Producer) refuse(wishes []Wish, err error) []Result {
 
 // publish hands the record to the client. Its place is freed and its lock
 // confirmed or rolled back when the promise is kept or broken.
-func (p *Producer) publish(traced context.Context, w Wish, number int64) error {
-	a := ack{entity: w.Entity, lane: w.Lane, number: number, client: w.counted(), sent: w.sent}
+func (p *Producer) publish(traced context.Context, w Request, number int64) error {
+	a := ack{entity: w.Entity, lane: w.Lane, number: number, client: w.countedClient(), acked: w.acked}
 	record, err := newRecord(w, number)
 	if err != nil {
-		p.done(a, err)
+		p.acknowledged(a, err)
 		return err
 	}
 	// The reader may leave; the record it was promised still goes out.
-	p.kafka.TryProduce(traced, record, func(_ *kgo.Record, err error) { p.done(a, err) })
+	p.kafka.TryProduce(traced, record, func(_ *kgo.Record, err error) { p.acknowledged(a, err) })
 	return nil
 }
 
-func (p *Producer) done(a ack, err error) {
+func (p *Producer) acknowledged(a ack, err error) {
 	a.err = err
 	if err != nil {
 		p.metrics.sendFailed.Inc()
 	}
-	if a.sent != nil {
-		a.sent <- err
+	if a.acked != nil {
+		a.acked <- err
 	}
 	p.acks <- a
 }
 
-func newRecord(w Wish, number int64) (*kgo.Record, error) {
+func newRecord(w Request, number int64) (*kgo.Record, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("make an event id: %w", err)
@@ -341,9 +341,9 @@ func newRecord(w Wish, number int64) (*kgo.Record, error) {
 	return record, nil
 }
 
-// concludeTimeout bounds one batch of confirmations; a lock that is missed ends
+// confirmTimeout bounds one batch of confirmations; a lock that is missed ends
 // by itself.
-const concludeTimeout = time.Second
+const confirmTimeout = time.Second
 
 // Run confirms and rolls back locks until ctx ends. Then it refuses further
 // wishes, waits for the records in the buffer, up to the delivery timeout, and
@@ -362,10 +362,10 @@ func (p *Producer) Run(ctx context.Context) error {
 	for {
 		select {
 		case a := <-p.acks:
-			p.concludeBatch(ctx, a)
+			p.confirmBatch(ctx, a)
 		case err := <-flushed:
 			for len(p.acks) > 0 {
-				p.concludeBatch(ctx, <-p.acks)
+				p.confirmBatch(ctx, <-p.acks)
 			}
 			if err != nil {
 				return fmt.Errorf("flush %d records: %w", p.buffered.Load(), err)
@@ -375,8 +375,8 @@ func (p *Producer) Run(ctx context.Context) error {
 	}
 }
 
-// concludeBatch takes what else has been acknowledged meanwhile along.
-func (p *Producer) concludeBatch(ctx context.Context, first ack) {
+// confirmBatch takes what else has been acknowledged meanwhile along.
+func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	batch := []ack{first}
 	for len(p.acks) > 0 && len(batch) < 512 {
 		batch = append(batch, <-p.acks)
@@ -388,12 +388,12 @@ func (p *Producer) concludeBatch(ctx context.Context, first ack) {
 			p.log.Warn("publish failed, its lock is rolled back", "entity", a.entity.String(), "number", a.number, "err", a.err)
 		}
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), concludeTimeout)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
-	conflicts, err := p.conclude(limit, batch)
-	p.dischargeFailed(limit, batch)
+	conflicts, err := p.confirmOrRollBack(limit, batch)
+	p.releaseFailed(limit, batch)
 	p.metrics.conflicts.Add(float64(conflicts))
 	if err != nil {
-		p.log.Warn("locks were not concluded; each ends by itself", "locks", len(batch), "within", pendingLife, "err", err)
+		p.log.Warn("locks were not concluded; each ends by itself", "locks", len(batch), "within", pendingTTL, "err", err)
 	}
 }

@@ -64,14 +64,14 @@ func eachRedis(t *testing.T, test func(r *rig)) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) { test(newRig(t, rdb, 1000)) })
 }
 
-func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) Wish {
-	return Wish{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
+func (r *rig) request(key string, lane schemas.Lane, reason schemas.Reason) Request {
+	return Request{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
 }
 
-// mustBe requests and expects the outcome.
-func (r *rig) mustBe(want Outcome, w Wish) Result {
+// mustEnqueue requests and expects the outcome.
+func (r *rig) mustEnqueue(want Outcome, w Request) Result {
 	r.Helper()
-	got := r.Request(r.Context(), w)
+	got := r.Enqueue(r.Context(), w)
 	if got.Outcome != want || got.Err != nil {
 		r.Fatalf("%+v gave %+v, want %s", w, got, want)
 	}
@@ -106,8 +106,8 @@ func (r *rig) field(e schemas.Entity, name string) string {
 	return s
 }
 
-// concluded waits until no publish is in the air.
-func (r *rig) concluded() {
+// waitUntilConfirmed waits until no publish is in the air.
+func (r *rig) waitUntilConfirmed() {
 	r.Helper()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
@@ -124,10 +124,10 @@ func (r *rig) concluded() {
 func TestAWishIsPublishedOnItsLaneAndItsLockConfirmed(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
-			w := r.wish("가/a "+string(lane), lane, schemas.Stale)
+			w := r.request("가/a "+string(lane), lane, schemas.Stale)
 			w.Params = map[string]string{"ocid": "1"}
 			w.CorrelationID, w.TraceParent = "corr", "00-trace"
-			result := r.mustBe(Published, w)
+			result := r.mustEnqueue(Published, w)
 			record := r.records(lane, 1)[0]
 			request, err := schemas.DecodeUpdateRequest(record.Value)
 			if err != nil {
@@ -140,7 +140,7 @@ func TestAWishIsPublishedOnItsLaneAndItsLockConfirmed(t *testing.T) {
 			if string(record.Key) != "character/"+w.Entity.Key || len(record.Headers) != 1 || string(record.Headers[0].Value) != "00-trace" {
 				r.Errorf("record key %q, headers %v", record.Key, record.Headers)
 			}
-			r.concluded()
+			r.waitUntilConfirmed()
 			if lock := r.field(w.Entity, "lock"); !strings.HasPrefix(lock, string(lane)+" "+fmt.Sprint(result.Number)) || !strings.HasSuffix(lock, "CONFIRMED") {
 				r.Errorf("lock %q", lock)
 			}
@@ -153,11 +153,11 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				wishes := make([]Wish, 100)
+				wishes := make([]Request, 100)
 				for i := range wishes {
-					wishes[i] = r.wish("a", schemas.High, schemas.CacheMiss)
+					wishes[i] = r.request("a", schemas.High, schemas.CacheMiss)
 				}
-				for _, got := range r.RequestAll(r.Context(), wishes) {
+				for _, got := range r.EnqueueAll(r.Context(), wishes) {
 					if got.Err != nil {
 						r.Error(got.Err)
 					}
@@ -165,8 +165,8 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		r.mustBe(Published, r.wish("the last", schemas.High, schemas.CacheMiss))
-		r.concluded()
+		r.mustEnqueue(Published, r.request("the last", schemas.High, schemas.CacheMiss))
+		r.waitUntilConfirmed()
 		if n := len(r.records(schemas.High, 2)); n != 2 {
 			r.Errorf("%d records for two entities", n)
 		}
@@ -178,12 +178,12 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 
 func TestABatchGoesThroughTogether(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		wishes := make([]Wish, 500)
+		wishes := make([]Request, 500)
 		for i := range wishes {
-			wishes[i] = r.wish(fmt.Sprint(i%400), schemas.Low, schemas.Prefetch)
+			wishes[i] = r.request(fmt.Sprint(i%400), schemas.Low, schemas.Prefetch)
 		}
 		count := map[Outcome]int{}
-		for _, got := range r.RequestAll(r.Context(), wishes) {
+		for _, got := range r.EnqueueAll(r.Context(), wishes) {
 			count[got.Outcome]++
 		}
 		if count[Published] != 400 || count[Pending] != 100 {
@@ -195,9 +195,9 @@ func TestABatchGoesThroughTogether(t *testing.T) {
 	})
 }
 
-// refuse makes the broker refuse every record, or, with hold, answer none until
+// rejectAll makes the broker refuse every record, or, with hold, answer none until
 // the returned function is called.
-func (r *rig) refuse(code int16) {
+func (r *rig) failProduce(code int16) {
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
 		p := req.(*kmsg.ProduceRequest)
@@ -218,12 +218,12 @@ func (r *rig) refuse(code int16) {
 
 func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.refuse(kerr.TopicAuthorizationFailed.Code)
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		r.failProduce(kerr.TopicAuthorizationFailed.Code)
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		for range 2 { // the failed one started no cool-down
-			r.mustBe(Published, w)
-			r.concluded()
+			r.mustEnqueue(Published, w)
+			r.waitUntilConfirmed()
 			if lock := r.field(w.Entity, "lock"); lock != "" {
 				r.Errorf("the lock %q outlived its publish", lock)
 			}
@@ -236,27 +236,27 @@ func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
 
 func TestAnExplicitRefreshHasACoolDownAndPassesAHoldOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		settle := func(number int64) {
 			if err := r.Settle(r.Context(), []schemas.End{{Entity: w.Entity, Number: number, Hold: schemas.HoldFailed, HoldFor: time.Hour}}); err != nil {
 				r.Fatal(err)
 			}
 		}
-		first := r.mustBe(Published, r.wish("a", schemas.High, schemas.CacheMiss))
-		r.concluded()
+		first := r.mustEnqueue(Published, r.request("a", schemas.High, schemas.CacheMiss))
+		r.waitUntilConfirmed()
 		settle(first.Number)
-		if got := r.mustBe(Held, r.wish("a", schemas.High, schemas.CacheMiss)); got.HoldReason != schemas.HoldFailed || time.Until(got.Until) < time.Minute {
+		if got := r.mustEnqueue(Held, r.request("a", schemas.High, schemas.CacheMiss)); got.HoldReason != schemas.HoldFailed || time.Until(got.Until) < time.Minute {
 			r.Errorf("held %+v", got)
 		}
-		refresh := r.mustBe(Published, w)
-		r.concluded()
+		refresh := r.mustEnqueue(Published, w)
+		r.waitUntilConfirmed()
 		settle(refresh.Number)
-		if got := r.mustBe(Cooling, w); time.Until(got.Until) < time.Minute || got.Queued() {
+		if got := r.mustEnqueue(Cooling, w); time.Until(got.Until) < time.Minute || got.Queued() {
 			r.Errorf("cooling %+v", got)
 		}
 		w.Reason = schemas.Replay
-		r.mustBe(Published, w)
+		r.mustEnqueue(Published, w)
 	})
 }
 
@@ -269,25 +269,25 @@ func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
 		return nil, nil, false
 	})
 	for i := range 5 { // none of them waits for Kafka
-		r.mustBe(Published, r.wish(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
+		r.mustEnqueue(Published, r.request(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
 	}
-	w := r.wish("one more", schemas.High, schemas.CacheMiss)
-	if got := r.Request(t.Context(), w); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
+	w := r.request("one more", schemas.High, schemas.CacheMiss)
+	if got := r.Enqueue(t.Context(), w); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
 		t.Errorf("a full buffer gave %+v", got)
 	}
 	if lock := r.field(w.Entity, "lock"); lock != "" {
 		t.Errorf("a refused wish left the lock %q", lock)
 	}
 	close(release)
-	r.concluded()
-	r.mustBe(Published, w)
+	r.waitUntilConfirmed()
+	r.mustEnqueue(Published, w)
 }
 
 func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	for i := range 100 {
-		r.mustBe(Published, r.wish(fmt.Sprint(i), schemas.Low, schemas.Prefetch))
+		r.mustEnqueue(Published, r.request(fmt.Sprint(i), schemas.Low, schemas.Prefetch))
 	}
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
@@ -296,11 +296,11 @@ func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
 		t.Errorf("%d records", n)
 	}
 	for i := range 100 {
-		if lock := r.field(r.wish(fmt.Sprint(i), "", "").Entity, "lock"); !strings.HasSuffix(lock, "CONFIRMED") {
+		if lock := r.field(r.request(fmt.Sprint(i), "", "").Entity, "lock"); !strings.HasSuffix(lock, "CONFIRMED") {
 			t.Errorf("lock %q", lock)
 		}
 	}
-	if got := r.Request(t.Context(), r.wish("late", schemas.High, schemas.CacheMiss)); !errors.Is(got.Err, ErrStopped) {
+	if got := r.Enqueue(t.Context(), r.request("late", schemas.High, schemas.CacheMiss)); !errors.Is(got.Err, ErrStopped) {
 		t.Errorf("a stopped producer gave %+v", got)
 	}
 }
@@ -309,17 +309,17 @@ func TestWithoutRedisNothingIsPublished(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	m.SetError("LOADING Redis is loading")
-	for _, got := range r.RequestAll(t.Context(), []Wish{r.wish("a", schemas.High, schemas.CacheMiss), r.wish("b", schemas.High, schemas.CacheMiss)}) {
+	for _, got := range r.EnqueueAll(t.Context(), []Request{r.request("a", schemas.High, schemas.CacheMiss), r.request("b", schemas.High, schemas.CacheMiss)}) {
 		if got.Err == nil || got.Queued() {
 			t.Errorf("without Redis: %+v", got)
 		}
 	}
 	m.SetError("")
-	r.mustBe(Published, r.wish("a", schemas.High, schemas.CacheMiss))
+	r.mustEnqueue(Published, r.request("a", schemas.High, schemas.CacheMiss))
 	if n := len(r.records(schemas.High, 1)); n != 1 {
 		t.Errorf("%d records", n)
 	}
-	if r.concluded(); r.buffered.Load() != 0 {
+	if r.waitUntilConfirmed(); r.buffered.Load() != 0 {
 		t.Errorf("%d places are lost", r.buffered.Load())
 	}
 }
@@ -327,11 +327,11 @@ func TestWithoutRedisNothingIsPublished(t *testing.T) {
 func TestAWishThatMakesNoRecordIsRefusedAndRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
-	w := r.wish("a\nb", schemas.High, schemas.CacheMiss)
-	if got := r.Request(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
+	w := r.request("a\nb", schemas.High, schemas.CacheMiss)
+	if got := r.Enqueue(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
 		t.Errorf("%+v", got)
 	}
-	r.concluded()
+	r.waitUntilConfirmed()
 	if lock := r.field(w.Entity, "lock"); lock != "" {
 		t.Errorf("it left the lock %q", lock)
 	}
@@ -349,11 +349,11 @@ func TestAWishOutlivesItsCaller(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.Context())
 		cancel() // the reader has left before Redis answers
-		w := r.wish("a", schemas.High, schemas.CacheMiss)
-		if got := r.Request(ctx, w); got.Outcome != Published {
+		w := r.request("a", schemas.High, schemas.CacheMiss)
+		if got := r.Enqueue(ctx, w); got.Outcome != Published {
 			r.Fatalf("%+v", got)
 		}
-		r.concluded()
+		r.waitUntilConfirmed()
 		if n := len(r.records(schemas.High, 1)); n != 1 || !strings.HasSuffix(r.field(w.Entity, "lock"), "CONFIRMED") {
 			r.Errorf("%d records, lock %q", n, r.field(w.Entity, "lock"))
 		}
@@ -363,12 +363,12 @@ func TestAWishOutlivesItsCaller(t *testing.T) {
 func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
-	wishes := make([]Wish, 95)
+	wishes := make([]Request, 95)
 	for i := range wishes {
-		wishes[i] = r.wish(fmt.Sprint(i), schemas.Low, schemas.Prefetch)
+		wishes[i] = r.request(fmt.Sprint(i), schemas.Low, schemas.Prefetch)
 	}
 	published := 0
-	for _, got := range r.RequestAll(t.Context(), wishes) {
+	for _, got := range r.EnqueueAll(t.Context(), wishes) {
 		if got.Outcome == Published {
 			published++
 		} else if !errors.Is(got.Err, ErrBufferFull) {
@@ -383,12 +383,12 @@ func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
 func TestARequestTooLargeForAnyWorkerIsRefusedAndRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
-	w := r.wish("a", schemas.High, schemas.CacheMiss)
+	w := r.request("a", schemas.High, schemas.CacheMiss)
 	w.Params = map[string]string{"p": strings.Repeat("x", schemas.MaxRequestBytes)}
-	if got := r.Request(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
+	if got := r.Enqueue(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
 		t.Errorf("%+v", got)
 	}
-	r.concluded()
+	r.waitUntilConfirmed()
 	if lock := r.field(w.Entity, "lock"); lock != "" {
 		t.Errorf("it left the lock %q", lock)
 	}

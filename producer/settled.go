@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// quiet is how long nothing may be heard on a line before it is asked whether it
+	// pingInterval is how long nothing may be heard on a line before it is asked whether it
 	// still stands; after as long again without an answer it does not.
-	quiet = time.Second
-	// lineBackoff doubles up to lineBackoffMost while Redis is away.
-	lineBackoff     = 50 * time.Millisecond
-	lineBackoffMost = time.Second
+	pingInterval = time.Second
+	// minBackoff doubles up to lineBackoffMost while Redis is away.
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
 )
 
-// FollowSettled calls heard for each settled request of the sources, at least one,
+// SubscribeSettled calls heard for each settled request of the sources, at least one,
 // from any process. It returns nil when ctx has ended.
 //
 // line(true) is called when the subscription is in force, before anything is heard
@@ -28,16 +28,16 @@ const (
 // caller must look again at all it remembers. All calls come from one goroutine, and
 // while one lasts nothing else is noticed. The ends of one entity are heard in their
 // order; those of two may change places where they lie on two nodes of a cluster.
-func FollowSettled(ctx context.Context, rdb redis.UniversalClient, sources []string, heard func(schemas.Settled), line func(up bool)) error {
+func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []string, heard func(schemas.Settled), line func(up bool)) error {
 	channels := make([]string, len(sources))
 	for i, source := range sources {
 		channels[i] = schemas.SettledChannel(source)
 	}
 	slices.Sort(channels)
 	channels = slices.Compact(channels) // Redis counts each once
-	for backoff := lineBackoff; ; backoff = min(2*backoff, lineBackoffMost) {
-		if followOnce(ctx, rdb, channels, heard, line) {
-			backoff = lineBackoff
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		if subscribeOnce(ctx, rdb, channels, heard, line) {
+			backoff = minBackoff
 		}
 		again := time.NewTimer(backoff)
 		select {
@@ -49,14 +49,14 @@ func FollowSettled(ctx context.Context, rdb redis.UniversalClient, sources []str
 	}
 }
 
-// followOnce follows until the line is lost or ctx ends, and reports whether it
+// subscribeOnce follows until the line is lost or ctx ends, and reports whether it
 // stood at all. It takes one connection: the one that the client library would put
 // in its place unasked may have missed something.
-func followOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, heard func(schemas.Settled), line func(up bool)) (up bool) {
+func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, heard func(schemas.Settled), line func(up bool)) (up bool) {
 	sub := rdb.Subscribe(ctx)
 	defer func() { _ = sub.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // a read takes no notice of ctx
-	dialling, cancel := context.WithTimeout(ctx, 2*quiet)
+	dialling, cancel := context.WithTimeout(ctx, 2*pingInterval)
 	defer cancel()
 	if sub.Subscribe(dialling, channels...) != nil {
 		return false
@@ -66,9 +66,9 @@ func followOnce(ctx context.Context, rdb redis.UniversalClient, channels []strin
 	cancel()
 	// The read itself has no deadline: one in the midst of a message would garble
 	// what follows.
-	ask := time.AfterFunc(quiet, func() { _ = sub.Ping(once) })
+	ask := time.AfterFunc(pingInterval, func() { _ = sub.Ping(once) })
 	defer ask.Stop()
-	lost := time.AfterFunc(2*quiet, func() { _ = sub.Close() })
+	lost := time.AfterFunc(2*pingInterval, func() { _ = sub.Close() })
 	defer lost.Stop()
 	defer func() {
 		if up {
@@ -76,8 +76,8 @@ func followOnce(ctx context.Context, rdb redis.UniversalClient, channels []strin
 		}
 	}()
 	for {
-		ask.Reset(quiet)
-		lost.Reset(2 * quiet)
+		ask.Reset(pingInterval)
+		lost.Reset(2 * pingInterval)
 		m, err := sub.Receive(once)
 		ask.Stop()
 		lost.Stop()

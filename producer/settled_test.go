@@ -15,9 +15,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// follower writes down what FollowSettled calls, in order: a bool for the line, a
+// subscriber writes down what FollowSettled calls, in order: a bool for the line, a
 // schemas.Settled for what was heard.
-type follower struct {
+type subscriber struct {
 	*testing.T
 	rdb    redis.UniversalClient // settles
 	source string
@@ -25,14 +25,14 @@ type follower struct {
 	stop   func()
 }
 
-// follow follows a new source, and others, until the test ends.
-func follow(t *testing.T, rdb redis.UniversalClient, others ...string) *follower {
+// subscribe follows a new source, and others, until the test ends.
+func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subscriber {
 	t.Helper()
-	f := &follower{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
+	f := &subscriber{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- FollowSettled(ctx, rdb, append(others, f.source), func(s schemas.Settled) { f.calls <- s }, func(up bool) { f.calls <- up })
+		done <- SubscribeSettled(ctx, rdb, append(others, f.source), func(s schemas.Settled) { f.calls <- s }, func(up bool) { f.calls <- up })
 	}()
 	f.stop = func() {
 		t.Helper()
@@ -51,8 +51,8 @@ func follow(t *testing.T, rdb redis.UniversalClient, others ...string) *follower
 	return f
 }
 
-// hears expects the next calls.
-func (f *follower) hears(want ...any) {
+// expect expects the next calls.
+func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
 		select {
@@ -66,34 +66,34 @@ func (f *follower) hears(want ...any) {
 	}
 }
 
-func (f *follower) end(key string, number int64) schemas.Settled {
+func (f *subscriber) end(key string, number int64) schemas.Settled {
 	return schemas.Settled{Entity: schemas.Entity{Source: f.source, Facet: "character", Key: key}, Number: number}
 }
 
-func (f *follower) settle(ends ...schemas.Settled) {
+func (f *subscriber) settle(ends ...schemas.Settled) {
 	f.Helper()
 	var all []schemas.End
 	for _, s := range ends {
 		all = append(all, schemas.End{Entity: s.Entity, Number: s.Number, Satisfied: s.Number%2 == 0})
 	}
-	if err := NewCoalescing(f.rdb).Settle(f.Context(), all); err != nil {
+	if err := NewCoalescer(f.rdb).Settle(f.Context(), all); err != nil {
 		f.Fatal(err)
 	}
 }
 
-func (f *follower) goesOn() {
+func (f *subscriber) expectOpen() {
 	f.Helper()
 	s := f.end("가/a {b}", time.Now().UnixNano())
 	f.settle(s)
-	f.hears(s)
+	f.expect(s)
 }
 
 func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		other := servicetest.Name("nexon")
-		f := follow(t, rdb, other, servicetest.Name("nexon"), other)
-		f.hears(true)
-		f.goesOn()
+		f := subscribe(t, rdb, other, servicetest.Name("nexon"), other)
+		f.expect(true)
+		f.expectOpen()
 		for batch := range int64(5) {
 			var ends []schemas.Settled
 			for n := range int64(200) {
@@ -102,45 +102,45 @@ func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
 			f.settle(ends...)
 		}
 		for n := range int64(1000) {
-			f.hears(f.end("a", n))
+			f.expect(f.end("a", n))
 		}
 		s := schemas.Settled{Entity: schemas.Entity{Source: other, Facet: "item", Key: "1 2/3"}, Number: 7}
 		f.settle(s)
-		f.hears(s)
+		f.expect(s)
 		f.stop()
-		f.hears(false)
+		f.expect(false)
 	})
 }
 
 func TestAMessageThatCanNotBeReadIsPassedOver(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
-	f := follow(t, rdb)
-	f.hears(true)
+	f := subscribe(t, rdb)
+	f.expect(true)
 	for _, message := range []string{"", "1", "x character/a", "1 character/", "1 character/a\n"} {
 		if err := rdb.Publish(t.Context(), schemas.SettledChannel(f.source), message).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.goesOn()
+	f.expectOpen()
 }
 
 func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	kept := goleak.IgnoreCurrent()
-	f := follow(t, rdb)
-	f.hears(true)
-	f.goesOn()
+	f := subscribe(t, rdb)
+	f.expect(true)
+	f.expectOpen()
 	for range 3 {
 		m.Close()
-		f.hears(false)
+		f.expect(false)
 		if err := m.Restart(); err != nil {
 			t.Fatal(err)
 		}
-		f.hears(true)
-		f.goesOn()
+		f.expect(true)
+		f.expectOpen()
 	}
 	m.Close()
-	f.hears(false)
+	f.expect(false)
 	f.stop() // while Redis is away
 	if err := goleak.Find(kept); err != nil {
 		t.Error(err)
@@ -149,48 +149,48 @@ func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
 
 func TestALineThatIsCutIsSaidToBe(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
-	f := follow(t, server.Client)
-	f.hears(true)
+	f := subscribe(t, server.Client)
+	f.expect(true)
 	for range 5 {
 		if n, err := server.Client.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Result(); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
-		f.hears(false, true)
-		f.goesOn()
+		f.expect(false, true)
+		f.expectOpen()
 	}
 	cut := time.Now()
 	server.Kill()
-	f.hears(false)
+	f.expect(false)
 	t.Log("a killed Redis is noticed after", time.Since(cut))
 	server.Start()
-	f.hears(true)
-	f.goesOn()
+	f.expect(true)
+	f.expectOpen()
 }
 
 func TestARedisThatHangsIsNoticed(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
-	f := follow(t, server.Client)
-	f.hears(true)
-	f.goesOn()
+	f := subscribe(t, server.Client)
+	f.expect(true)
+	f.expectOpen()
 	hung := time.Now()
 	server.Freeze()
-	f.hears(false)
+	f.expect(false)
 	if took := time.Since(hung); took > 4*time.Second { // 2 s, on a machine with time
 		t.Errorf("it took %v", took)
 	}
 	server.Continue()
-	f.hears(true)
-	f.goesOn()
+	f.expect(true)
+	f.expectOpen()
 	server.Freeze()
 	f.stop() // without waiting for it
-	f.hears(false)
+	f.expect(false)
 	server.Continue()
 }
 
 func TestAQuietLineStands(t *testing.T) {
 	stands := func(t *testing.T, rdb redis.UniversalClient, commands func() int) {
-		f := follow(t, rdb)
-		f.hears(true)
+		f := subscribe(t, rdb)
+		f.expect(true)
 		first := commands()
 		look := time.NewTicker(20 * time.Millisecond)
 		defer look.Stop()
@@ -201,7 +201,7 @@ func TestAQuietLineStands(t *testing.T) {
 				t.Fatal("nobody asks whether the line stands")
 			}
 		}
-		f.goesOn()
+		f.expectOpen()
 	}
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
@@ -232,7 +232,7 @@ func TestFollowingEndsBeforeItHasBegun(t *testing.T) {
 	cancel()
 	rdb, _ := servicetest.MiniRedis(t)
 	never := func(what any) { t.Error(fmt.Sprint("called with ", what)) }
-	if err := FollowSettled(ctx, rdb, []string{"nexon"}, func(s schemas.Settled) { never(s) }, func(up bool) { never(up) }); err != nil {
+	if err := SubscribeSettled(ctx, rdb, []string{"nexon"}, func(s schemas.Settled) { never(s) }, func(up bool) { never(up) }); err != nil {
 		t.Error(err)
 	}
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// asked is a wish's span and the context that its record is published in.
-type asked struct {
+// requestSpan is a wish's span and the context that its record is published in.
+type requestSpan struct {
 	ctx  context.Context //nolint:containedctx // it is the span's, of a batch of them
 	span trace.Span
 }
 
-// follows are those of a batch; none, if nothing is traced.
-type follows []asked
+// batchSpans are those of a batch; none, if nothing is traced.
+type batchSpans []requestSpan
 
-// follow begins the wishes' spans, each in the trace that its own trace parent is of.
+// startSpans begins the wishes' spans, each in the trace that its own trace parent is of.
 // What is asked again much later, a retry or a replay, begins a trace of its own that
 // links back: a trace of days is none that anybody can look at.
-func (p *Producer) follow(wishes []Wish) follows {
+func (p *Producer) startSpans(wishes []Request) batchSpans {
 	if !p.tracer.Enabled() {
 		return nil
 	}
-	spans := make(follows, len(wishes))
+	spans := make(batchSpans, len(wishes))
 	for i, w := range wishes {
 		under := context.Background()
 		options := []trace.SpanStartOption{trace.WithAttributes(
@@ -40,13 +40,13 @@ func (p *Producer) follow(wishes []Wish) follows {
 			under = observe.WithTraceParent(under, w.TraceParent)
 		}
 		own, span := p.tracer.Start(under, "ask for a refresh", options...)
-		spans[i] = asked{own, span}
+		spans[i] = requestSpan{own, span}
 	}
 	return spans
 }
 
 // of returns the context of a wish's record.
-func (f follows) of(i int) context.Context {
+func (f batchSpans) of(i int) context.Context {
 	if f == nil {
 		return context.Background()
 	}
@@ -54,7 +54,7 @@ func (f follows) of(i int) context.Context {
 }
 
 // end ends the spans with what became of their wishes.
-func (f follows) end(results []Result) {
+func (f batchSpans) end(results []Result) {
 	for i, a := range f {
 		r := results[i]
 		if r.Err != nil {

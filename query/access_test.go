@@ -58,25 +58,25 @@ func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
 			}
 		}
 	}
-	if n := len(r.asked()); n > 0 || r.looked() > 0 {
-		t.Errorf("%d wishes and %d looks for strangers", n, r.looked())
+	if n := len(r.enqueued()); n > 0 || r.storeReads() > 0 {
+		t.Errorf("%d wishes and %d looks for strangers", n, r.storeReads())
 	}
 }
 
 func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(_ context.Context, w Wish) Answer {
+	r.answer = func(_ context.Context, w UpdateRequest) EnqueueResult {
 		if !w.New {
-			return Answer{Queued: true, Number: 100}
+			return EnqueueResult{Queued: true, Number: 100}
 		}
-		return Answer{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
+		return EnqueueResult{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
 	}
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
 		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
 		t.Errorf("new: got %d %s %v", a.StatusCode, a.text, a.Header)
 	}
-	r.stored("stale", 2*time.Hour)
+	r.putSnapshot("stale", 2*time.Hour)
 	if a = r.get("stale"); a.StatusCode != 200 || !a.body.UpdateQueued {
 		t.Errorf("stale: got %d %s, want 200 and a queued refresh", a.StatusCode, a.text)
 	}
@@ -117,20 +117,20 @@ func TestAClientThatWaitsTooOftenIsToldSo(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
 		}
 	}
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
 func TestWhatIsNoTraceContextTravelsNoFurther(t *testing.T) {
 	r := newRig(t)
 	r.get("a", "traceparent", strings.Repeat("x", 60_000))
-	if w := r.asked()[0]; w.TraceParent != "" {
+	if w := r.enqueued()[0]; w.TraceParent != "" {
 		t.Errorf("%d bytes", len(w.TraceParent))
 	}
 }
 
 func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Origins = []string{"https://site.example"} })
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	for origin, allowed := range map[string]string{"https://site.example": "https://site.example", "https://evil.example": "", "https://site.example.evil.example": "", "": ""} {
 		a := r.get("a", "Origin", origin)
 		vary := strings.Join(a.Header.Values("Vary"), ", ")
@@ -165,7 +165,7 @@ func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
 		{[]string{"10.0.0.0/8"}, "127.0.0.1:1", "203.0.113.9", "127.0.0.1"},
 		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "", "10.0.0.1"},
 	} {
-		address, err := addressOf(c.proxies)
+		address, err := ipExtractor(c.proxies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,14 +178,14 @@ func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
-	if _, err := addressOf([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "access.trustedProxies") {
+	if _, err := ipExtractor([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "access.trustedProxies") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestAPathThatIsTooLongIsRefused(t *testing.T) {
 	r := newRig(t)
-	if a := r.do(http.MethodGet, "/v1/nexon/character?key="+strings.Repeat("k", pathMost)); a.StatusCode != 414 || a.body.Code != "path-too-long" {
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key="+strings.Repeat("k", maxPathBytes)); a.StatusCode != 414 || a.body.Code != "path-too-long" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 }

@@ -20,7 +20,7 @@ func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T)
 	r := newRig(t)
 	r.wait = time.Second
 	for name, age := range map[string]time.Duration{"fresh": time.Minute, "stale": 2 * time.Hour} {
-		s := r.stored(name, age)
+		s := r.putSnapshot(name, age)
 		plain := r.get(name)
 		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
 			t.Errorf("%s: %v", name, plain.Header)
@@ -47,7 +47,7 @@ func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T)
 
 func TestAPayloadOfAnotherReleaseIsAProblemAndNotGarbage(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
+	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
 	for _, as := range []string{"zstd", "gzip", ""} {
 		if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 500 || a.body.Code != "internal" {
 			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
@@ -58,7 +58,7 @@ func TestAPayloadOfAnotherReleaseIsAProblemAndNotGarbage(t *testing.T) {
 func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
 	r := newRig(t)
 	for facet, want := range map[string]string{"character": "private, max-age=3600,", "shared": "public, max-age=3600,"} {
-		r.stored("a", 0, func(s *store.Snapshot) { s.Entity.Facet = facet })
+		r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Entity.Facet = facet })
 		a := r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
 		if got := a.Header.Get("Cache-Control"); a.StatusCode != 200 || !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %d %s", facet, a.StatusCode, got)
@@ -68,7 +68,7 @@ func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
 
 func TestTheAgeFollowsTheClock(t *testing.T) {
 	r := newRig(t)
-	s := r.stored("a", time.Minute)
+	s := r.putSnapshot("a", time.Minute)
 	e := newEntry(s, r.facet(), 1, nil, func(*entry) {})
 	for _, c := range []struct {
 		after            time.Duration
@@ -79,7 +79,7 @@ func TestTheAgeFollowsTheClock(t *testing.T) {
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
 		{-time.Second, "0", "freshet; hit; ttl=3601"}, // clocks differ
 	} {
-		st := e.stamp(Fresh, s.CheckedAt.Add(c.after))
+		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
 			t.Errorf("after %v: %v %v", c.after, st.age, st.cacheStatus)
 		}
@@ -88,10 +88,10 @@ func TestTheAgeFollowsTheClock(t *testing.T) {
 
 func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
 	r := newRig(t)
-	r.stored("fresh", time.Minute)
-	r.stored("stale", 2*time.Hour)
-	r.stored("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
-	before := r.looked()
+	r.putSnapshot("fresh", time.Minute)
+	r.putSnapshot("stale", 2*time.Hour)
+	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	before := r.storeReads()
 	for _, as := range []string{"", "gzip", "zstd"} {
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=new&key=absent&key=stale&key=fresh&key=%EA%B0%80", "Accept-Encoding", as)
 		want := []struct {
@@ -113,7 +113,7 @@ func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
 			t.Errorf("key %q", a.body.Items[5].Key)
 		}
 	}
-	if n := r.looked() - before; n != 1 { // that nothing is stored of some is remembered too
+	if n := r.storeReads() - before; n != 1 { // that nothing is stored of some is remembered too
 		t.Errorf("%d looks for three batches", n)
 	}
 	for query, code := range map[string]string{
@@ -126,20 +126,20 @@ func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
 	}
 }
 
-// sink is a connection that forgets what it is sent.
-type sink struct{ h http.Header }
+// discardWriter is a connection that forgets what it is sent.
+type discardWriter struct{ h http.Header }
 
-func (s *sink) Header() http.Header         { return s.h }
-func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
-func (s *sink) WriteHeader(int)             {}
+func (s *discardWriter) Header() http.Header         { return s.h }
+func (s *discardWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (s *discardWriter) WriteHeader(int)             {}
 
 func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
 	r := newRig(tb, change...)
 	r.server.tracer = tracer
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character/a", nil)
 	req.Header.Set("Accept-Encoding", as)
-	w := &sink{http.Header{}}
+	w := &discardWriter{http.Header{}}
 	serve := func() {
 		clear(w.h)
 		r.server.ServeHTTP(w, req)
@@ -169,7 +169,7 @@ func BenchmarkAHotHitCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
 		hotHit(b, "zstd", observe.Tracer{}),
-		hotHit(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &ledger{} }),
+		hotHit(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &fakeRecorder{} }),
 	}
 	var took [2]time.Duration
 	turns := 0

@@ -27,10 +27,10 @@ func TestCombineCRC_IsTheCRCOfBothTexts(t *testing.T) {
 
 func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.stored("large", time.Minute, holding(largeStored))
-	r.stored("dense", 2*time.Hour, holding(denseStored))
-	r.stored("small", time.Minute)
-	r.stored("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
+	r.putSnapshot("large", time.Minute, holding(largeStored))
+	r.putSnapshot("dense", 2*time.Hour, holding(denseStored))
+	r.putSnapshot("small", time.Minute)
+	r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
 	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
 	for range 2 { // at first nothing is made
 		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
@@ -53,10 +53,10 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 // serveBatch returns a function that serves a batch of one key, n times.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.stored("a", time.Minute, holding(p))
+	r.putSnapshot("a", time.Minute, holding(p))
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character?"+strings.TrimSuffix(strings.Repeat("key=a&", n), "&"), nil)
 	req.Header.Set("Accept-Encoding", as)
-	w := &sink{http.Header{}}
+	w := &discardWriter{http.Header{}}
 	return func() {
 		clear(w.h)
 		r.server.ServeHTTP(w, req)
@@ -84,7 +84,7 @@ func BenchmarkABatch(b *testing.B) {
 // memory has it in the encoding.
 func TestRequests_CountWhatAResponseCosts(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.stored("a", time.Minute, holding(largeStored)) // 1 MB
+	r.putSnapshot("a", time.Minute, holding(largeStored)) // 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
 	for i, c := range []struct{ path, as, want string }{
 		{one, "zstd", "1"},

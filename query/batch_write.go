@@ -38,39 +38,39 @@ func (it *item) marshal() {
 	it.rest = text
 }
 
-// answerMany writes {"items":[…]}, one item after the other: the document of an item
+// writeBatch writes {"items":[…]}, one item after the other: the document of an item
 // is unpacked when it is that item's turn, and not kept once it is written.
-func (s *Server) answerMany(c echo.Context, who access.Client, all []schemas.Entity, views []view) error {
+func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Entity, views []view) error {
 	as := accepted(c.Request().Header["Accept-Encoding"])
 	items := make([]item, len(views))
 	var stored, largest int64
 	cost := 0
 	for i, v := range views {
-		if !v.unseen {
-			s.metrics.read(all[i], v)
+		if !v.notVisible {
+			s.metrics.observeRead(all[i], v)
 		}
 		it := &items[i]
-		*it = item{Key: all[i].Key, readBody: s.body(v, all[i].Source), view: v}
+		*it = item{Key: all[i].Key, readBody: s.bodyOf(v, all[i].Source), view: v}
 		it.Status, it.Freshness = v.status()
 		it.marshal()
 		if it.Status == http.StatusOK {
-			stored += v.held(zstandard)
+			stored += v.responseSize(zstandard)
 			cost += v.cost(as)
 			if as != zstandard {
-				largest = max(largest, v.held(as))
+				largest = max(largest, v.responseSize(as))
 			}
 		}
 	}
 	if cost > 0 {
-		if err := s.meters.Request(who.Name, cost); err != nil {
+		if err := s.limiter.AllowRequests(who.Name, cost); err != nil {
 			return err
 		}
 	}
-	held, err := s.responses.take(who.BoundName(), stored+largest)
+	held, err := s.responses.reserve(who.BoundName(), stored+largest)
 	if err != nil {
 		return err
 	}
-	defer held.end()
+	defer held.releaseAll()
 	h := c.Response().Header()
 	h.Set("Cache-Control", "no-store")
 	h.Add("Vary", "Accept-Encoding")
@@ -91,8 +91,8 @@ func (s *Server) answerMany(c echo.Context, who access.Client, all []schemas.Ent
 	}
 	_ = b.write(items, func(it *item) { // an error means that the client has left
 		if it.Status == http.StatusOK {
-			s.tallies.read(it.view.tally)
-			held.release(it.view.held(zstandard))
+			s.readCounter.read(it.view.count)
+			held.release(it.view.responseSize(zstandard))
 		}
 		it.view = view{} // a snapshot that was evicted meanwhile is freed
 	})
@@ -149,7 +149,7 @@ func (b *batch) item(it *item) error {
 		}
 	}
 	if part == nil {
-		b.text = append(b.text, opening+"null"...)
+		b.text = append(b.text, bodyPrefix+"null"...)
 	} else {
 		if err := b.flush(); err != nil {
 			return err
@@ -167,7 +167,7 @@ func (b *batch) item(it *item) error {
 // its snapshot; for gzip without a header.
 func (b *batch) snapshot(e *entry) ([]byte, gzipOpen, error) {
 	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
-		text, err := e.appendText(append(b.buf[:0], opening...))
+		text, err := e.appendText(append(b.buf[:0], bodyPrefix...))
 		b.buf = text
 		return text, gzipOpen{}, err
 	}

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	slowLook = time.Second     // a look that took longer counts as failed
-	restLook = 2 * time.Second // how long nobody looks once the breaker is open
+	slowRead    = time.Second     // a look that took longer counts as failed
+	openTimeout = 2 * time.Second // how long nobody looks once the breaker is open
 )
 
 // breaker keeps readers from waiting for a database that fails or hangs: what is
 // remembered is served meanwhile, and everything else is refused at once.
 type breaker struct {
-	gate *gobreaker.TwoStepCircuitBreaker[any]
+	circuit *gobreaker.TwoStepCircuitBreaker[any]
 }
 
-var errSlow = errors.New("the look took too long")
+var errSlowRead = errors.New("the look took too long")
 
 func newBreaker(show func(float64), log *slog.Logger) *breaker {
 	return &breaker{gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
-		Name: "store", MaxRequests: 3, Timeout: restLook, Interval: 10 * time.Second, BucketPeriod: time.Second,
+		Name: "store", MaxRequests: 3, Timeout: openTimeout, Interval: 10 * time.Second, BucketPeriod: time.Second,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.ConsecutiveFailures >= 5 || (c.Requests >= 10 && 2*c.TotalFailures >= c.Requests)
 		},
@@ -41,20 +41,20 @@ func newBreaker(show func(float64), log *slog.Logger) *breaker {
 	})}
 }
 
-// guarded looks, unless the breaker is open.
-func guarded[T any](b *breaker, look func() (T, error)) (found T, err error) {
-	done, err := b.gate.Allow()
+// withBreaker looks, unless the breaker is open.
+func withBreaker[T any](b *breaker, look func() (T, error)) (found T, err error) {
+	done, err := b.circuit.Allow()
 	if err != nil {
 		return found, err
 	}
 	began := time.Now()
-	verdict := errSlow // also for a look that panics
+	verdict := errSlowRead // also for a look that panics
 	defer func() { done(verdict) }()
 	found, err = look()
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		verdict = err
-	case time.Since(began) < slowLook:
+	case time.Since(began) < slowRead:
 		verdict = nil
 	}
 	return found, err

@@ -12,7 +12,7 @@ import (
 
 func BenchmarkAColdRead(b *testing.B) {
 	r := newRig(b)
-	one := r.stored("a", time.Minute, func(s *store.Snapshot) {
+	one := r.putSnapshot("a", time.Minute, func(s *store.Snapshot) {
 		s.Payload = store.Encode(make([]byte, 0)).Bytes
 		s.Payload = append(s.Payload, make([]byte, 8000)...)
 	})
@@ -24,7 +24,7 @@ func BenchmarkAColdRead(b *testing.B) {
 		reqs[i] = httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/v1/nexon/character/"+strconv.Itoa(i), nil)
 		reqs[i].Header.Set("Accept-Encoding", "zstd")
 	}
-	w := &sink{http.Header{}}
+	w := &discardWriter{http.Header{}}
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {

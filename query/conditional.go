@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// has reports whether a reader says that it has what an entry holds, by its tag or,
+// notModified reports whether a reader says that it has what an entry holds, by its tag or,
 // if it knows of none, by the time of its last change (RFC 9110 §13.2.2).
-func has(r *http.Request, e *entry) bool {
+func notModified(r *http.Request, e *entry) bool {
 	if none := r.Header["If-None-Match"]; len(none) > 0 {
-		return matches(none, e.etag[0])
+		return matchesETag(none, e.etag[0])
 	}
 	since := r.Header["If-Modified-Since"]
 	if len(since) != 1 {
@@ -20,9 +20,9 @@ func has(r *http.Request, e *entry) bool {
 	return err == nil && !e.UpdatedAt.Truncate(time.Second).After(at)
 }
 
-// matches reports whether one of the If-None-Match values names the tag, by the
+// matchesETag reports whether one of the If-None-Match values names the tag, by the
 // weak comparison (RFC 9110 §8.8.3.2), or is *.
-func matches(values []string, etag string) bool {
+func matchesETag(values []string, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
 	for _, list := range values {
 		for list != "" {

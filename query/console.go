@@ -12,11 +12,11 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// operator is the client of whom nothing is counted when a page asks for a refresh.
-const operator = "console"
+// consoleClient is the client of whom nothing is counted when a page asks for a refresh.
+const consoleClient = "console"
 
-// consoleStreams is the path at and below which the console streams, whatever is accepted.
-const consoleStreams = "/console/live"
+// consoleStreamPath is the path at and below which the console streams, whatever is accepted.
+const consoleStreamPath = "/console/live"
 
 // console serves the pages for operators as they are asked for. It lets everybody in: who
 // opens a page shows a cookie, which the pages know and the guard does not. RemoteAddr is the
@@ -24,10 +24,10 @@ const consoleStreams = "/console/live"
 func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		ctx, leave := context.WithCancel(context.WithValue(r.Context(), correlated{}, correlationOf(c)))
+		ctx, leave := context.WithCancel(context.WithValue(r.Context(), correlationIDKey{}, correlationOf(c)))
 		defer leave()
-		if r.URL.Path == consoleStreams || strings.HasPrefix(r.URL.Path, consoleStreams+"/") {
-			c.Set(waitedKey, true)
+		if r.URL.Path == consoleStreamPath || strings.HasPrefix(r.URL.Path, consoleStreamPath+"/") {
+			c.Set(waitsKey, true)
 			go func() { // a page that is left open must not hold up a stop
 				select {
 				case <-s.stopping:
@@ -45,19 +45,19 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 	}
 }
 
-// correlated is where the context of a page's request has its correlation id.
-type correlated struct{}
+// correlationIDKey is where the context of a page's request has its correlation id.
+type correlationIDKey struct{}
 
 // Refresh enqueues refreshes that begin after the call, as POST …/refresh does, of entities of
 // one facet that the client may refresh. client is a schemas.ClientID, whose outstanding
 // requests they are; "" is nobody's. It waits for Kafka for 5 s at most: an answer that is not
 // certain by then is Pending.
-func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []Answer {
-	wishes := make([]Wish, len(all))
-	for i, w := range s.wantedAll(ctx, operator, all, f) { // also without a read of the store
-		wishes[i] = w.wish
+func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
+	wishes := make([]UpdateRequest, len(all))
+	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // also without a read of the store
+		wishes[i] = w.request
 		wishes[i].Client = client
-		wishes[i].CorrelationID, _ = ctx.Value(correlated{}).(string)
+		wishes[i].CorrelationID, _ = ctx.Value(correlationIDKey{}).(string)
 	}
-	return s.untilSure(ctx, wishes)
+	return s.waitForAck(ctx, wishes)
 }

@@ -89,7 +89,7 @@ func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
 		if a.text != "left" {
 			t.Errorf("the stream: %s", a.text)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the stream holds up the stop")
 	}
 	close(finish)
@@ -109,17 +109,17 @@ func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
 
 func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) {
 	var server *Server
-	var got Answer
+	var got EnqueueResult
 	f := source.Facet{Cooldown: 17 * time.Second}
 	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) {
 		got = server.Refresh(req.Context(), "someone", []schemas.Entity{entity("a")}, f)[0]
 	}))
 	server = r.server
 	r.client = access.Client{}
-	r.stored("a", 0)
+	r.putSnapshot("a", 0)
 	r.do(http.MethodPost, "/console/refresh", "X-Correlation-Id", "abc")
-	want := Wish{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc", Client: "someone"}
-	if all := r.asked(); len(all) != 1 || all[0] != want || !got.Queued {
+	want := UpdateRequest{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc", Client: "someone"}
+	if all := r.enqueued(); len(all) != 1 || all[0] != want || !got.Queued {
 		t.Errorf("%+v, answered %+v; want %+v", all, got, want)
 	}
 	for _, what := range r.counted {
@@ -129,10 +129,12 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	}
 
 	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
-	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.asked()[1].Floor != 0 {
+	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.enqueued()[1].Floor != 0 {
 		t.Errorf("without the database: %+v", a)
 	}
-	r.set(func() { r.insist = func(context.Context, Wish) Answer { return Answer{Pending: true} } })
+	r.set(func() {
+		r.insist = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
+	})
 	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Pending || a.Queued {
 		t.Errorf("not certain: %+v", a)
 	}

@@ -17,20 +17,20 @@ import (
 
 // Deps are what the query service works with.
 type Deps struct {
-	Store    Store
-	Sources  map[string]Source // by name
-	Requests Requester
-	Settles  Settles
-	Waits    Waits
-	Guard    Guard
-	Meters   Meters
-	Reads    Reads        // nil: nobody is told, and nothing is counted
-	Ops      http.Handler // answers for health and metrics
-	Admin    http.Handler // answers whatever lies below /admin/v1
-	Console  http.Handler // answers /console and whatever lies below it, and asks Guard itself; nil: there is none
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
-	Trace    observe.Tracer
+	Store            Store
+	Sources          map[string]Source // by name
+	Enqueuer         Enqueuer
+	SettleSubscriber SettleSubscriber
+	WaitEstimator    WaitEstimator
+	Authenticator    Authenticator
+	ClientLimiter    ClientLimiter
+	ReadRecorder     ReadRecorder // nil: nobody is told, and nothing is counted
+	Ops              http.Handler // answers for health and metrics
+	Admin            http.Handler // answers whatever lies below /admin/v1
+	Console          http.Handler // answers /console and whatever lies below it, and asks Guard itself; nil: there is none
+	Log              *slog.Logger
+	Metrics          prometheus.Registerer
+	Trace            observe.Tracer
 }
 
 // Config is what can be configured of the query service.
@@ -64,8 +64,8 @@ type Source interface {
 	Visibility(key string) string
 }
 
-// Wish asks for a refresh of one entity.
-type Wish struct {
+// UpdateRequest asks for a refresh of one entity.
+type UpdateRequest struct {
 	Entity        schemas.Entity
 	Reason        schemas.Reason
 	Floor         int64 // version of the snapshot that was read
@@ -78,8 +78,8 @@ type Wish struct {
 	New    bool
 }
 
-// Answer is what became of a Wish.
-type Answer struct {
+// EnqueueResult is what became of a Wish.
+type EnqueueResult struct {
 	// Queued: a record that covers the wish is in the producer's buffer or in
 	// Kafka; in Kafka, if it was insisted on.
 	Queued bool
@@ -113,63 +113,63 @@ const (
 	ReasonOutstanding = "TOO_MANY_OUTSTANDING"
 )
 
-// Requester queues refreshes in the HIGH lane.
-type Requester interface {
-	// Request answers each wish, in their order. It does not wait for Kafka, and
+// Enqueuer queues refreshes in the HIGH lane.
+type Enqueuer interface {
+	// Enqueue answers each wish, in their order. It does not wait for Kafka, and
 	// for nothing else for long.
-	Request(ctx context.Context, wishes []Wish) []Answer
-	// Insist answers wishes that must not be lost, in their order. Each is answered when
+	Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResult
+	// EnqueueAndWait answers wishes that must not be lost, in their order. Each is answered when
 	// Kafka has a record that covers it, or none is to come, or with Pending when ctx has
 	// ended.
-	Insist(ctx context.Context, wishes []Wish) []Answer
+	EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult
 }
 
-// Settles tells of requests that were settled by any process.
-type Settles interface {
-	// Follow calls heard for each until ctx ends, and line(true) before the first
+// SettleSubscriber tells of requests that were settled by any process.
+type SettleSubscriber interface {
+	// Subscribe calls heard for each until ctx ends, and line(true) before the first
 	// and line(false) when nothing is heard any more, in order and from one
 	// goroutine. What is settled while the line is down is not told.
-	Follow(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error
+	Subscribe(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error
 }
 
-// Waits tells how long a request will wait in a lane, when that was measured, and
+// WaitEstimator tells how long a request will wait in a lane, when that was measured, and
 // whether it is known, without asking anybody.
-type Waits interface {
-	Wait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
+type WaitEstimator interface {
+	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
 }
 
-// Guard knows who sends a request. Its errors are problems.
-type Guard interface {
-	Identify(r *http.Request, address string) (access.Client, error)
+// Authenticator knows who sends a request. Its errors are problems.
+type Authenticator interface {
+	Authenticate(r *http.Request, address string) (access.Client, error)
 }
 
-// Meters bound what one client may ask for. Their errors are problems.
-type Meters interface {
-	// Request counts n requests.
-	Request(client string, n int) error
-	// Lookup reports whether a client may have the store searched for a key that is not
+// ClientLimiter bound what one client may ask for. Their errors are problems.
+type ClientLimiter interface {
+	// AllowRequests counts n requests.
+	AllowRequests(client string, n int) error
+	// AllowLookup reports whether a client may have the store searched for a key that is not
 	// in memory, and Missed counts n keys of which the store then had nothing.
-	Lookup(client string) error
-	Missed(client string, n int)
-	// Refuse counts what the counts of all processes refuse, and returns its problem.
-	Refuse(r access.Refusal) error
-	// Wait counts a client that waits, until it leaves.
-	Wait(client string) (leave func(), err error)
+	AllowLookup(client string) error
+	RecordMisses(client string, n int)
+	// RecordRefusal counts what the counts of all processes refuse, and returns its problem.
+	RecordRefusal(r access.Refusal) error
+	// AcquireWaitSlot counts a client that waits, until it leaves.
+	AcquireWaitSlot(client string) (leave func(), err error)
 }
 
-// Read is how often an entity was read since it was told last.
-type Read struct {
+// ReadCount is how often an entity was read since it was told last.
+type ReadCount struct {
 	Entity schemas.Entity
 	Count  int
 }
 
-// Reads is told who is read: whoever is answered with a snapshot, or that a copy is on
+// ReadRecorder is told who is read: whoever is answered with a snapshot, or that a copy is on
 // its way. Who asks for a refresh counts as well, who follows an entity does not.
-type Reads interface {
+type ReadRecorder interface {
 	// Counts reports whether reads of the facet are to be counted. It is asked on the
 	// path of reads and must be quick.
 	Counts(source, facet string) bool
-	// Observe is told of reads up to a time, each entity once; what fails is lost, and
+	// RecordReads is told of reads up to a time, each entity once; what fails is lost, and
 	// nobody waits for it.
-	Observe(ctx context.Context, reads []Read, until time.Time) error
+	RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error
 }

@@ -1,147 +1,137 @@
 package query
 
 import (
-	"context"
-	"log/slog"
-	"sync"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
 )
+
+// readBody is a read's answer but for the snapshot, which is spliced in as it is
+// stored.
+type readBody struct {
+	Freshness     Freshness  `json:"freshness"`
+	LastUpdatedAt *time.Time `json:"lastUpdatedAt"`
+	LastCheckedAt *time.Time `json:"lastCheckedAt"`
+	UpdateQueued  bool       `json:"updateQueued"`
+	waitEstimate
+	// Why a refresh that is due is not queued, and when asking again may help.
+	NotQueuedReason *string    `json:"notQueuedReason"`
+	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
+}
+
+// waitEstimate is how long a queued refresh will wait, and when that was measured.
+type waitEstimate struct {
+	EstimatedWaitMs *int64     `json:"estimatedWaitMs"`
+	EstimatedAt     *time.Time `json:"estimatedAt"`
+}
+
+func optionalTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// estimateWait returns what is known of how long a request will wait.
+func (s *Server) estimateWait(source string) waitEstimate {
+	wait, measured, known := s.estimator.EstimateWait(source, schemas.High)
+	if !known {
+		return waitEstimate{}
+	}
+	ms := wait.Milliseconds()
+	return waitEstimate{&ms, optionalTime(measured.UTC().Truncate(time.Millisecond))}
+}
+
+// setResult writes into the answer what became of the wish.
+func (b *readBody) setResult(a EnqueueResult, wait func() waitEstimate) {
+	b.UpdateQueued = a.Queued
+	switch {
+	case a.Queued:
+		b.waitEstimate = wait()
+		return
+	case a.Pending:
+		a.Reason = reasonPending
+	}
+	b.NotQueuedReason, b.NotQueuedUntil = &a.Reason, optionalTime(a.Until)
+}
+
+// refreshExpected reports whether a refresh is on its way, as far as is known.
+func (a EnqueueResult) refreshExpected() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
+
+// enqueueRead enqueues the update request of a read. A read of a stale snapshot waits
+// staleTimeout for the answer; a read for which nothing is stored has nothing else to
+// return, and waits until its deadline. The request goes on after that, and is only
+// not promised. All reads of the entity by one client at this moment share one request.
+func (s *Server) enqueueRead(c echo.Context, who access.Client, w UpdateRequest, deadline time.Time) EnqueueResult {
+	urgent := w.Reason == schemas.CacheMiss
+	w = s.withTrace(c, w.forClient(who))
+	answered := s.enqueues.DoChan(w.flightKey(), func() (any, error) { return s.recordRefusal(s.batcher.enqueue(w, urgent)), nil })
+	began := time.Now()
+	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
+	defer limit.Stop()
+	var stopping, left <-chan struct{}
+	if urgent {
+		stopping, left = s.stopping, c.Request().Context().Done()
+	}
+	for waiting := true; waiting; {
+		select {
+		case r := <-answered:
+			a, _ := r.Val.(EnqueueResult)
+			return a
+		case <-stopping: // no client need wait for long, and none is refused for it
+			stopping = nil
+			limit.Reset(min(acceptTimeout, time.Until(deadline)))
+		case <-limit.C:
+			waiting = false
+		case <-left:
+			waiting = false
+		}
+	}
+	return EnqueueResult{Reason: reasonSlow, waited: time.Since(began)}
+}
 
 const (
-	// maxBatchSize is how many update requests go to Redis in one pipeline. Its
-	// scripts must end within the client's read timeout of 1 s, on a busy machine too.
-	maxBatchSize = 32
-	// maxBatches is how many pipelines of a process are in flight. Fewer make larger
-	// batches, more keep one slow node of a cluster from delaying the others.
-	maxBatches = 8
-	// maxEnqueued bounds the update requests of a process that wait for a pipeline. It
-	// is a bound on memory, of about 20 MB: reads of stale snapshots do not wait for
-	// their requests, so that a Redis that hangs leaves them here.
-	maxEnqueued = 20_000
+	// staleTimeout is how long a read of a stale snapshot waits for its update request
+	// to be accepted, and acceptTimeout a read for which nothing is stored.
+	staleTimeout  = 50 * time.Millisecond
+	acceptTimeout = 5 * time.Second
 )
 
-// enqueuer passes update requests to the Requester. A request that comes while no
-// batch is in flight is passed on at once. Requests that come meanwhile make the next
-// batches, those with a waiting client first: under load a pipeline carries many
-// requests, and not each its own round trip.
-type enqueuer struct {
-	requester Requester
-	log       *slog.Logger
+// acceptDeadline returns until when a read waits for its update request to be
+// accepted if nothing is stored: for acceptTimeout, or as long as its client waits.
+func acceptDeadline(wait time.Duration) time.Time { return time.Now().Add(max(acceptTimeout, wait)) }
 
-	mu      sync.Mutex
-	urgent  []enqueued // somebody waits for the answer, having nothing else
-	other   []enqueued
-	batches int // in flight
-}
-
-// enqueued is an update request and where its answer goes.
-type enqueued struct {
-	wish     Wish
-	answered chan<- Answer // has room for it
-}
-
-// request returns the answer to one update request when there is one. urgent: a
-// client waits for it, for which nothing is stored.
-func (q *enqueuer) request(w Wish, urgent bool) Answer {
-	return q.requestAll([]Wish{w}, urgent)[0]
-}
-
-// requestAll is request for several; the answers are in the order of the requests.
-func (q *enqueuer) requestAll(wishes []Wish, urgent bool) []Answer {
-	answered := make([]chan Answer, len(wishes))
-	all := make([]enqueued, len(wishes))
-	for i, w := range wishes {
-		answered[i] = make(chan Answer, 1)
-		all[i] = enqueued{w, answered[i]}
-	}
-	if !q.add(all, urgent) {
-		return sameAnswer(wishes, ReasonBusy)
-	}
-	answers := make([]Answer, len(wishes))
-	for i := range answers {
-		answers[i] = <-answered[i]
-	}
-	return answers
-}
-
-// add enqueues all or none, and starts as many batches as they fill and may be in
-// flight.
-func (q *enqueuer) add(all []enqueued, urgent bool) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.urgent)+len(q.other)+len(all) > maxEnqueued {
-		return false
-	}
+func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 	if urgent {
-		q.urgent = append(q.urgent, all...)
-	} else {
-		q.other = append(q.other, all...)
+		return time.Until(deadline)
 	}
-	for range (len(all) + maxBatchSize - 1) / maxBatchSize {
-		if q.batches < maxBatches {
-			q.batches++
-			go q.run()
-		}
-	}
-	return true
+	return staleTimeout
 }
 
-// run passes batches on until nothing is enqueued.
-func (q *enqueuer) run() {
-	for {
-		batch := q.next()
-		if len(batch) == 0 {
-			return
-		}
-		for i, a := range q.pass(batch) {
-			batch[i].answered <- a
-		}
+// refusedResult is the answer to a wish that its client may not make now.
+func refusedResult(err error) EnqueueResult {
+	a := EnqueueResult{Reason: ReasonTooMany, refused: err}
+	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
+		a.Until = time.Now().Add(p.After)
 	}
+	return a
 }
 
-// next returns the next batch; none, if nothing is enqueued: then run ends.
-func (q *enqueuer) next() []enqueued {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	batch := make([]enqueued, 0, min(maxBatchSize, len(q.urgent)+len(q.other)))
-	batch, q.urgent = move(batch, q.urgent)
-	batch, q.other = move(batch, q.other)
-	if len(batch) == 0 {
-		q.batches--
+// failureDetail says for a client what was tried for an update request, and why there is none.
+func (a EnqueueResult) failureDetail() string {
+	switch a.Reason {
+	case reasonSlow:
+		return fmt.Sprintf("Redis did not accept the update request within %v; it may be accepted yet", a.waited.Round(time.Millisecond))
+	case ReasonBusy:
+		return "the update request was refused: Kafka or Redis accepts requests more slowly than they come"
+	case ReasonDown:
+		return "the update request was refused: Redis or Kafka does not answer"
 	}
-	return batch
-}
-
-// move moves the first requests of a queue into a batch, as many as it has room for.
-func move(batch, from []enqueued) (filled, left []enqueued) {
-	n := min(cap(batch)-len(batch), len(from))
-	batch = append(batch, from[:n]...)
-	clear(from[:n]) // what was answered is not kept
-	if n == len(from) {
-		return batch, nil
-	}
-	return batch, from[n:]
-}
-
-// pass asks for a batch. A panic answers all of it.
-func (q *enqueuer) pass(batch []enqueued) []Answer {
-	wishes := make([]Wish, len(batch))
-	for i := range batch {
-		wishes[i] = batch[i].wish
-	}
-	v, err := surviving(func() (any, error) { return q.requester.Request(context.Background(), wishes), nil })()
-	answers, ok := v.([]Answer)
-	if !ok {
-		q.log.Error("update requests failed", "requests", len(wishes), "err", err)
-		return sameAnswer(wishes, ReasonDown)
-	}
-	return answers
-}
-
-// sameAnswer returns one answer for each update request, all with this reason.
-func sameAnswer(wishes []Wish, reason string) []Answer {
-	answers := make([]Answer, len(wishes))
-	for i := range answers {
-		answers[i].Reason = reason
-	}
-	return answers
+	return "the update request was refused"
 }

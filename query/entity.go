@@ -21,23 +21,23 @@ func (s *Server) entityOf(c echo.Context, who access.Client) (schemas.Entity, so
 	if err != nil {
 		return e, f, err
 	}
-	if e.Key, err = part(c, "key"); err != nil {
+	if e.Key, err = pathParam(c, "key"); err != nil {
 		return e, f, err
 	}
 	if err := checkKey(e, src); err != nil {
 		return e, f, err
 	}
-	s.about(c, e)
+	s.traceEntity(c, e)
 	if !who.Sees(src.Visibility(e.Key)) {
-		return e, f, errUnseen
+		return e, f, errNotVisible
 	}
 	return e, f, nil
 }
 
-// targetOf returns what entityOf does, and how long the client wants to wait for it.
-func (s *Server) targetOf(c echo.Context, who access.Client) (e schemas.Entity, f source.Facet, patience time.Duration, err error) {
+// entityAndWait returns what entityOf does, and how long the client wants to wait for it.
+func (s *Server) entityAndWait(c echo.Context, who access.Client) (e schemas.Entity, f source.Facet, patience time.Duration, err error) {
 	// First, since it writes a header: whoever may not see the entity is told no more by it.
-	if patience, err = s.patience(c); err == nil {
+	if patience, err = s.parseWait(c); err == nil {
 		e, f, err = s.entityOf(c, who)
 	}
 	return e, f, patience, err
@@ -45,10 +45,10 @@ func (s *Server) targetOf(c echo.Context, who access.Client) (e schemas.Entity, 
 
 // facetOf returns an entity without its key, its facet and its source.
 func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src Source, err error) {
-	if e.Source, err = part(c, "source"); err != nil {
+	if e.Source, err = pathParam(c, "source"); err != nil {
 		return e, f, nil, err
 	}
-	if e.Facet, err = part(c, "facet"); err != nil {
+	if e.Facet, err = pathParam(c, "facet"); err != nil {
 		return e, f, nil, err
 	}
 	src, known := s.sources[e.Source]
@@ -61,9 +61,9 @@ func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src 
 	return e, f, src, nil
 }
 
-// part returns a segment of the path. The router works on the path as it was
+// pathParam returns a segment of the path. The router works on the path as it was
 // sent, so this is the one place where it is unescaped.
-func part(c echo.Context, name string) (string, error) {
+func pathParam(c echo.Context, name string) (string, error) {
 	text, err := url.PathUnescape(c.Param(name))
 	if err != nil {
 		return "", problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s is not percent-encoded properly.", name))

@@ -16,7 +16,7 @@ import (
 
 // An answer is {"snapshot": …, …}: opening, the snapshot's bytes as they are
 // stored, and a tail with everything else.
-const opening = `{"snapshot":`
+const bodyPrefix = `{"snapshot":`
 
 // entry is a snapshot ready to be answered with. Everything that two answers
 // share is made once: the bodies in each encoding, which end in the tail of a FRESH
@@ -32,10 +32,10 @@ type entry struct {
 	etag, lastModified []string
 	freshTail          string
 	bodies             [encodings]body
-	stamps             [2]atomic.Pointer[stamp] // FRESH, STALE
-	grown              func(*entry)             // told when a body was made
-	extra              atomic.Int64             // bytes of the other bodies
-	tally              *tally                   // of reads; nil: they do not count
+	headerCache        [2]atomic.Pointer[timeHeaders] // FRESH, STALE
+	onGrow             func(*entry)                   // told when a body was made
+	extraBytes         atomic.Int64                   // bytes of the other bodies
+	count              *readCount                     // of reads; nil: they do not count
 }
 
 // body is a whole FRESH answer in one encoding, made when it is first wanted.
@@ -49,28 +49,28 @@ type body struct {
 	length []string
 }
 
-var errUnmade = errors.New("the answer could not be made")
+var errNotEncoded = errors.New("the answer could not be made")
 
-func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *tally, grown func(*entry)) *entry {
-	e := &entry{State: s.State, payload: s.Payload, facet: f, tally: of, grown: grown}
+func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, grown func(*entry)) *entry {
+	e := &entry{State: s.State, payload: s.Payload, facet: f, count: of, onGrow: grown}
 	e.readAt.Store(readAt)
 	if s.HasContent() {
 		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // a part is enough
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
-		e.freshTail = tailOf(readBody{Freshness: Fresh, LastUpdatedAt: whenSet(s.UpdatedAt), LastCheckedAt: whenSet(s.CheckedAt)})
-		e.bodies[zstandard].once.Do(func() { e.splice(&e.bodies[zstandard]) })
+		e.freshTail = marshalTail(readBody{Freshness: Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
+		e.bodies[zstandard].once.Do(func() { e.spliceFrames(&e.bodies[zstandard]) })
 		e.bodies[zstandard].made.Store(true)
 	}
 	return e
 }
 
-// splice makes the answer in zstd: the stored frame, untouched, between two others.
-func (e *entry) splice(b *body) {
+// spliceFrames makes the answer in zstd: the stored frame, untouched, between two others.
+func (e *entry) spliceFrames(b *body) {
 	if e.Encoding != store.Zstd {
 		b.err = fmt.Errorf("payload of %s has encoding %q; this release serves %q", e.Entity, e.Encoding, store.Zstd)
 		return
 	}
-	b.bytes = appendFrame(make([]byte, 0, len(opening)+len(e.payload)+len(e.freshTail)+32), opening)
+	b.bytes = appendFrame(make([]byte, 0, len(bodyPrefix)+len(e.payload)+len(e.freshTail)+32), bodyPrefix)
 	start := len(b.bytes)
 	b.bytes = append(b.bytes, e.payload...)
 	b.tail = len(b.bytes)
@@ -82,15 +82,15 @@ func (e *entry) splice(b *body) {
 // weight is what the entry takes of memory, in bytes.
 func (e *entry) weight() int64 {
 	const fixed = 2 << 10
-	weight := fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extra.Load()
-	if e.tally != nil {
-		weight += tallyWeight
+	weight := fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extraBytes.Load()
+	if e.count != nil {
+		weight += readCountWeight
 	}
 	return weight
 }
 
-// tailOf is what stands behind the snapshot.
-func tailOf(b readBody) string {
+// marshalTail is what stands behind the snapshot.
+func marshalTail(b readBody) string {
 	text, err := json.Marshal(b)
 	if err != nil {
 		panic(err) // a struct of plain members
@@ -103,29 +103,29 @@ func tailOf(b readBody) string {
 func (e *entry) body(as encoding) (*body, error) {
 	b := &e.bodies[as]
 	b.once.Do(func() {
-		b.err = errUnmade // stands if making it panics
-		b.err = e.make(as, b)
+		b.err = errNotEncoded // stands if making it panics
+		b.err = e.encode(as, b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
-		e.extra.Add(int64(cap(b.bytes)))
+		e.extraBytes.Add(int64(cap(b.bytes)))
 		b.made.Store(true)
-		e.grown(e)
+		e.onGrow(e)
 	})
 	return b, b.err
 }
 
-// make makes the answer in another encoding.
-func (e *entry) make(as encoding, b *body) error {
+// encode makes the answer in another encoding.
+func (e *entry) encode(as encoding, b *body) error {
 	text, err := e.appendText(make([]byte, 0, e.Size))
 	if err != nil {
 		return err
 	}
 	if as == gzipped {
-		b.bytes, b.open = appendGzip(make([]byte, 0, len(text)/6+512), []byte(opening), text)
+		b.bytes, b.open = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text)
 		b.tail = len(b.bytes)
 		b.bytes = b.open.close(b.bytes, e.freshTail)
 		return nil
 	}
-	b.bytes = append(make([]byte, 0, len(opening)+len(text)+len(e.freshTail)), opening...)
+	b.bytes = append(make([]byte, 0, len(bodyPrefix)+len(text)+len(e.freshTail)), bodyPrefix...)
 	b.bytes = append(b.bytes, text...)
 	b.tail = len(b.bytes)
 	b.bytes = append(b.bytes, e.freshTail...)
@@ -157,9 +157,9 @@ func (e *entry) parts(as encoding, tail string) (first, second []byte, err error
 	}
 }
 
-// held returns how many bytes of memory a response in an encoding holds until its
+// responseSize returns how many bytes of memory a response in an encoding holds until its
 // client has read it.
-func (e *entry) held(as encoding) int64 {
+func (e *entry) responseSize(as encoding) int64 {
 	if b := &e.bodies[as]; b.made.Load() {
 		return int64(len(b.bytes))
 	}
@@ -186,17 +186,17 @@ func (e *entry) cost(as encoding) int {
 	return e.Size / unpackedPerRequest
 }
 
-// stamp is the headers of an answer that depend on the time.
-type stamp struct {
+// timeHeaders is the headers of an answer that depend on the time.
+type timeHeaders struct {
 	second                         int64
 	age, cacheControl, cacheStatus []string
 }
 
-// stamp returns the headers for now.
-func (e *entry) stamp(f Freshness, now time.Time) *stamp {
-	slot := &e.stamps[0]
+// timeHeaders returns the headers for now.
+func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
+	slot := &e.headerCache[0]
 	if f == Stale {
-		slot = &e.stamps[1]
+		slot = &e.headerCache[1]
 	}
 	// Seconds are counted from the check, so that an age and its end change together.
 	age := now.Sub(e.CheckedAt)
@@ -213,7 +213,7 @@ func (e *entry) stamp(f Freshness, now time.Time) *stamp {
 	if e.facet.Public {
 		who = "public"
 	}
-	s := &stamp{
+	s := &timeHeaders{
 		second:       second,
 		age:          []string{strconv.Itoa(int(max(0, second)))},
 		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", who, life, int(e.facet.FreshFor/time.Second))},

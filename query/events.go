@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// heartbeat keeps a quiet stream from being taken for dead on its way.
-	heartbeat = 15 * time.Second
-	// reconnect is how long a client whose stream was cut waits at least, and twice
+	// heartbeatInterval keeps a quiet stream from being taken for dead on its way.
+	heartbeatInterval = 15 * time.Second
+	// minReconnectDelay is how long a client whose stream was cut waits at least, and twice
 	// that at most: after a restart not all shall come at once.
-	reconnect = time.Second
+	minReconnectDelay = time.Second
 )
 
 // The events of a stream.
@@ -32,8 +32,8 @@ const (
 	eventState   = "state"   // nothing new is stored, but how fresh it is or what becomes of its refresh is
 )
 
-// told is what a stream has told last.
-type told struct {
+// streamState is what a stream has told last.
+type streamState struct {
 	version   int64
 	etag      string
 	absent    bool
@@ -48,7 +48,7 @@ type stream struct {
 	who    access.Client
 	entity schemas.Entity
 	facet  source.Facet
-	last   told
+	last   streamState
 }
 
 // events streams what happens to an entity (server-sent events), until the client
@@ -61,14 +61,14 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	leave, err := s.enter(who)
+	leave, err := s.acquireWaitSlot(who)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	w := s.bell.listen(e)
-	defer s.bell.leave(w)
-	v, err := s.look(c, who, e, f, acceptDeadline(0))
+	w := s.waiterSet.add(e)
+	defer s.waiterSet.remove(w)
+	v, err := s.readAndEnqueue(c, who, e, f, acceptDeadline(0))
 	if err != nil {
 		return err // an answer as a read's, for there is no stream yet
 	}
@@ -80,16 +80,16 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 	if c.Request().Method == http.MethodHead {
 		return nil
 	}
-	st := &stream{s: s, c: c, who: who, entity: e, facet: f, last: resumed(c.Request().Header.Get("Last-Event-Id"))}
-	if st.write(fmt.Sprintf("retry: %d\n\n", (reconnect + rand.N(reconnect)).Milliseconds())) { //nolint:gosec // spreads, and hides nothing
-		st.follow(v, w)
+	st := &stream{s: s, c: c, who: who, entity: e, facet: f, last: parseEventID(c.Request().Header.Get("Last-Event-Id"))}
+	if st.write(fmt.Sprintf("retry: %d\n\n", (minReconnectDelay + rand.N(minReconnectDelay)).Milliseconds())) { //nolint:gosec // spreads, and hides nothing
+		st.run(v, w)
 	}
 	return nil
 }
 
-// follow tells what is seen, beginning with v.
-func (st *stream) follow(v view, w *waiter) {
-	beat := time.NewTicker(heartbeat)
+// run tells what is seen, beginning with v.
+func (st *stream) run(v view, w *waiter) {
+	beat := time.NewTicker(heartbeatInterval)
 	defer beat.Stop()
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -101,17 +101,17 @@ func (st *stream) follow(v view, w *waiter) {
 	}
 	for {
 		if !v.at.IsZero() {
-			if !st.tell(v) {
+			if !st.send(v) {
 				return
 			}
-			due.Reset(st.nextLook(v))
+			due.Reset(st.nextReadDelay(v))
 			v = view{} // told: a stream keeps nothing that memory has given up
 		}
 		select {
-		case <-w.rung:
+		case <-w.notified:
 		case <-due.C:
 		case <-beat.C:
-			if !st.permitted() || !st.write(": alive\n\n") {
+			if !st.stillAuthorized() || !st.write(": alive\n\n") {
 				return
 			}
 			continue
@@ -122,46 +122,46 @@ func (st *stream) follow(v view, w *waiter) {
 		case <-st.c.Request().Context().Done():
 			return
 		}
-		seen, err := st.s.look(st.c, st.who, st.entity, st.facet, acceptDeadline(0))
-		if seen.unseen {
+		seen, err := st.s.readAndEnqueue(st.c, st.who, st.entity, st.facet, acceptDeadline(0))
+		if seen.notVisible {
 			return // it has been fetched within another visibility
 		}
-		if err != nil || seen.older {
+		if err != nil || seen.fallback {
 			// What was told last stands, and who rang does not ring again.
-			due.Reset(lookAgainMost)
+			due.Reset(maxRetryDelay)
 			continue
 		}
 		v = seen
 	}
 }
 
-// permitted reports whether the client may still read: a key can be revoked.
-func (st *stream) permitted() bool {
-	who, err := st.s.guard.Identify(st.c.Request(), st.c.RealIP())
+// stillAuthorized reports whether the client may still read: a key can be revoked.
+func (st *stream) stillAuthorized() bool {
+	who, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
 	return err == nil && who.May(access.Read)
 }
 
-// nextLook returns when something may have become different without a settle: what
+// nextReadDelay returns when something may have become different without a settle: what
 // is FRESH grows stale, and a refresh that was refused or never came is asked for
 // again.
-func (st *stream) nextLook(v view) time.Duration {
-	wait := heartbeat
+func (st *stream) nextReadDelay(v view) time.Duration {
+	wait := heartbeatInterval
 	switch {
-	case st.s.memory.deaf():
+	case st.s.cache.disconnected():
 	case v.freshness == Fresh:
 		wait = time.Until(v.CheckedAt.Add(st.facet.FreshFor))
 	case v.freshness == NotFound && v.reason == "":
 		wait = time.Until(v.CheckedAt.Add(st.facet.NotFoundFor))
-	case v.answer.Until.After(time.Now()):
-		wait = time.Until(v.answer.Until)
+	case v.result.Until.After(time.Now()):
+		wait = time.Until(v.result.Until)
 	}
 	return max(time.Second, wait)
 }
 
-// tell sends an event if there is something new; it reports false if the client
+// send sends an event if there is something new; it reports false if the client
 // has left.
-func (st *stream) tell(v view) bool {
-	now := told{version: v.version(), reason: v.answer.Reason}
+func (st *stream) send(v view) bool {
+	now := streamState{version: v.version(), reason: v.result.Reason}
 	_, now.freshness = v.status()
 	if v.entry != nil {
 		now.absent = v.Absent
@@ -183,12 +183,12 @@ func (st *stream) tell(v view) bool {
 		return true
 	}
 	st.last = now
-	body := st.s.body(v, st.entity.Source)
+	body := st.s.bodyOf(v, st.entity.Source)
 	body.Freshness = now.freshness
 	data, err := json.Marshal(struct {
 		readBody
 		ETag *string `json:"etag"`
-	}{body, textSet(now.etag)})
+	}{body, optionalString(now.etag)})
 	if err != nil {
 		panic(err) // a struct of plain members
 	}
@@ -199,7 +199,7 @@ func (st *stream) tell(v view) bool {
 	return st.write(id + "event: " + name + "\ndata: " + string(data) + "\n\n")
 }
 
-func textSet(s string) *string {
+func optionalString(s string) *string {
 	if s == "" {
 		return nil
 	}
@@ -208,7 +208,7 @@ func textSet(s string) *string {
 
 // write sends a piece at once; it reports false if the client has left.
 func (st *stream) write(text string) bool {
-	st.s.extend(st.c, 0)
+	st.s.extendWriteDeadline(st.c, 0)
 	if _, err := st.c.Response().Write([]byte(text)); err != nil {
 		return false
 	}
@@ -216,7 +216,7 @@ func (st *stream) write(text string) bool {
 }
 
 // id names what was told, for a client that comes back.
-func (t told) id() string {
+func (t streamState) id() string {
 	absent := ""
 	if t.absent {
 		absent = ".absent"
@@ -224,14 +224,14 @@ func (t told) id() string {
 	return strconv.FormatInt(t.version, 10) + "." + strings.Trim(t.etag, `W/"`) + absent
 }
 
-// resumed returns what was told before, by its id; nothing if it can't be read.
-func resumed(id string) told {
+// parseEventID returns what was told before, by its id; nothing if it can't be read.
+func parseEventID(id string) streamState {
 	version, rest, _ := strings.Cut(id, ".")
 	n, err := strconv.ParseInt(version, 10, 64)
 	if err != nil || n <= 0 {
-		return told{}
+		return streamState{}
 	}
-	t := told{version: n, freshness: Fresh}
+	t := streamState{version: n, freshness: Fresh}
 	rest, t.absent = strings.CutSuffix(rest, ".absent")
 	if t.absent {
 		t.freshness = NotFound

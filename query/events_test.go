@@ -79,7 +79,7 @@ func (r *rig) follow(key, lastID string) *follower {
 	return f
 }
 
-func (f *follower) sees(name string, freshness Freshness) event {
+func (f *follower) expect(name string, freshness Freshness) event {
 	f.Helper()
 	select {
 	case e, open := <-f.events:
@@ -87,8 +87,8 @@ func (f *follower) sees(name string, freshness Freshness) event {
 			f.Fatalf("event %+v, open %v; want %s %s", e, open, name, freshness)
 		}
 		return e
-	case <-time.After(patience):
-		f.Fatalf("no event %s within %v", name, patience)
+	case <-time.After(testTimeout):
+		f.Fatalf("no event %s within %v", name, testTimeout)
 	}
 	return event{}
 }
@@ -99,40 +99,40 @@ func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
 		return func(s *store.Snapshot) { s.Version, s.Hash[0] = version, b }
 	}
 	f := r.follow("a", "")
-	if e := f.sees("state", Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
+	if e := f.expect("state", Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
 		t.Errorf("%+v", e)
 	}
-	r.stored("a", 0, hash(7, 1))
-	first := f.sees("changed", Fresh)
+	r.putSnapshot("a", 0, hash(7, 1))
+	first := f.expect("changed", Fresh)
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
 		t.Errorf("tag %s, and %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
-	r.heard("a", 8) // nothing came of it: no event
-	r.stored("a", 0, hash(9, 1))
-	checked := f.sees("checked", Fresh)
-	r.stored("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
-	gone := f.sees("absent", NotFound)
-	r.stored("a", 0, hash(11, 2))
-	f.sees("changed", Fresh)
-	r.stored("a", 2*time.Hour, hash(12, 2))
-	f.sees("checked", Stale)
+	r.settle("a", 8) // nothing came of it: no event
+	r.putSnapshot("a", 0, hash(9, 1))
+	checked := f.expect("checked", Fresh)
+	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
+	gone := f.expect("absent", NotFound)
+	r.putSnapshot("a", 0, hash(11, 2))
+	f.expect("changed", Fresh)
+	r.putSnapshot("a", 2*time.Hour, hash(12, 2))
+	f.expect("checked", Stale)
 	f.leave()
 
-	r.stored("a", 0, hash(13, 2))
+	r.putSnapshot("a", 0, hash(13, 2))
 	for id, want := range map[string]string{first.id: "changed", checked.id: "changed", gone.id: "changed", "": "changed", "garbage": "changed", "0.x": "changed"} {
 		f := r.follow("a", id)
-		if e := f.sees(want, Fresh); e.id == id {
+		if e := f.expect(want, Fresh); e.id == id {
 			t.Errorf("after %s: %+v", id, e)
 		}
 		f.leave()
 	}
 	// Whoever has it all hears the next event first.
-	f = r.follow("a", told{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
-	within(t, "the stream", func() bool { return r.server.waiters.Load() == 1 })
-	r.stored("a", 0, hash(14, 2))
-	f.sees("checked", Fresh)
+	f = r.follow("a", streamState{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
+	waitFor(t, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
+	r.putSnapshot("a", 0, hash(14, 2))
+	f.expect("checked", Fresh)
 	f.leave()
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
 func TestAStreamOfNothingIsAProblemAndNoStream(t *testing.T) {
@@ -145,7 +145,7 @@ func TestAStreamOfNothingIsAProblemAndNoStream(t *testing.T) {
 	if a := r.do(http.MethodHead, "/v1/nexon/character/a/events"); a.StatusCode != 200 || a.Header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: %d %v", a.StatusCode, a.Header)
 	}
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
 // streamed runs a stream in a bubble for so long and returns what it sent.
@@ -159,20 +159,20 @@ func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text stri
 		began := time.Now()
 		rec := httptest.NewRecorder()
 		r.server.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/nexon/character/a/events", nil))
-		text, wishes, took = rec.Body.String(), len(r.asked()), time.Since(began)
+		text, wishes, took = rec.Body.String(), len(r.enqueued()), time.Since(began)
 	})
 	return text, wishes, took
 }
 
 func TestAQuietStreamBeats(t *testing.T) {
-	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.stored("a", 0) })
+	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
 	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || wishes != 0 {
 		t.Errorf("%d wishes, %s", wishes, text)
 	}
 }
 
 func TestWhoFollowsHasWhatGrowsStaleRefreshed(t *testing.T) {
-	text, wishes, _ := streamed(t, 10*time.Minute, func(r *rig) { r.stored("a", 55*time.Minute) })
+	text, wishes, _ := streamed(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
 	if wishes < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
 		t.Errorf("%d wishes, %s", wishes, text)
 	}
@@ -180,7 +180,7 @@ func TestWhoFollowsHasWhatGrowsStaleRefreshed(t *testing.T) {
 
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	_, _, took := streamed(t, time.Hour, func(r *rig) {
-		r.stored("a", 0)
+		r.putSnapshot("a", 0)
 		r.client = access.Client{Name: "jwt:x", Scopes: everything.Scopes, Expires: time.Now().Add(90 * time.Second)}
 	})
 	if took != 90*time.Second {
@@ -190,7 +190,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 
 func TestAStreamEndsWhenItsKeyIsRevoked(t *testing.T) {
 	text, _, took := streamed(t, time.Hour, func(r *rig) {
-		r.stored("a", 0)
+		r.putSnapshot("a", 0)
 		time.AfterFunc(50*time.Second, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()

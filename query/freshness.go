@@ -20,9 +20,9 @@ const (
 	NotFound Freshness = "NOT_FOUND"
 )
 
-// judge says how fresh what is stored is, nil for nothing, and for which reason a
+// freshnessOf says how fresh what is stored is, nil for nothing, and for which reason a
 // refresh is wanted; empty: none is.
-func judge(e *entry, f source.Facet, now time.Time) (Freshness, schemas.Reason) {
+func freshnessOf(e *entry, f source.Facet, now time.Time) (Freshness, schemas.Reason) {
 	if e == nil {
 		return Updating, schemas.CacheMiss
 	}

@@ -32,20 +32,20 @@ type lookups struct {
 type lookup struct {
 	ctx    context.Context //nolint:containedctx // of the reader, which may leave
 	entity schemas.Entity
-	found  chan<- lookedUp // has room for it
+	found  chan<- lookupResult // has room for it
 }
 
-type lookedUp struct {
+type lookupResult struct {
 	snapshot store.Snapshot
 	err      error
 }
 
 // get returns an entity's snapshot, or store.ErrNotFound.
 func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
-	found := make(chan lookedUp, 1)
+	found := make(chan lookupResult, 1)
 	if l.enter(lookup{ctx, e, found}) {
 		defer l.leave() // also after a panic
-		return guarded(l.guard, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
+		return withBreaker(l.guard, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
 	}
 	select {
 	case f := <-found:
@@ -101,14 +101,14 @@ func (l *lookups) run(batch []lookup) {
 		for i, k := range batch {
 			of[i] = k.entity
 		}
-		v, err := surviving(func() (any, error) {
+		v, err := withRecover(func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), storeTimeout)
 			defer cancel()
-			return guarded(l.guard, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, of) })
+			return withBreaker(l.guard, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, of) })
 		})()
 		all, _ := v.([]store.Snapshot)
 		for i, k := range batch {
-			f := lookedUp{err: err}
+			f := lookupResult{err: err}
 			if err == nil {
 				if f.snapshot = all[i]; f.snapshot.Version == 0 {
 					f.err = store.ErrNotFound

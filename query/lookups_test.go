@@ -64,7 +64,7 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			_, errs[i] = surviving(func() (any, error) {
+			_, errs[i] = withRecover(func() (any, error) {
 				s, err := l.get(t.Context(), entity(key(i)))
 				if err == nil && s.Entity != entity(key(i)) {
 					err = fmt.Errorf("got %s, want %s", s.Entity, entity(key(i)))
@@ -92,7 +92,7 @@ func withLookups(t *testing.T, s *slowStore, test func(t *testing.T, l *lookups)
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		test(t, &lookups{store: s, guard: r.server.memory.guard})
+		test(t, &lookups{store: s, guard: r.server.cache.guard})
 		if l := s.inReads.Load(); l != 0 {
 			t.Errorf("reads that go on: got %d, want 0", l)
 		}

@@ -15,22 +15,22 @@ import (
 )
 
 type metrics struct {
-	requests *prometheus.HistogramVec
-	reads    *prometheus.CounterVec
-	age      *prometheus.HistogramVec
-	looks    *prometheus.CounterVec
-	breaker  prometheus.Gauge
-	line     prometheus.Gauge
-	held     prometheus.Counter
-	told     *prometheus.CounterVec
-	untold   *prometheus.CounterVec
-	slow     prometheus.Counter
+	requests   *prometheus.HistogramVec
+	reads      *prometheus.CounterVec
+	age        *prometheus.HistogramVec
+	snapshots  *prometheus.CounterVec
+	breaker    prometheus.Gauge
+	connected  prometheus.Gauge
+	heldReads  prometheus.Counter
+	recorded   *prometheus.CounterVec
+	unrecorded *prometheus.CounterVec
+	timedOut   prometheus.Counter
 
-	byRoute memo[route, prometheus.Observer]
-	byRead  memo[readTo, readMetrics]
+	byRoute memo[routeLabels, prometheus.Observer]
+	byRead  memo[readLabels, readMetrics]
 
-	fromStore, fromMemory, fromOlder prometheus.Counter
-	untoldFull, untoldFailed         prometheus.Counter
+	fromStore, fromMemory, fromFallback prometheus.Counter
+	unrecordedFull, unrecordedFailed    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -42,41 +42,41 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"source", "facet", "freshness"}),
 		age: prometheus.NewHistogramVec(observe.Histogram("snapshot_age_at_read_seconds", "How long ago the snapshot that a reader got was checked.",
 			1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800), []string{"source", "facet"}),
-		looks: prometheus.NewCounterVec(prometheus.CounterOpts{
+		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "snapshots_read_total", Help: "Where the snapshots of answers came from: store, memory, or older memory because the store did not answer.",
 		}, []string{"from"}),
 		breaker: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "reads_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
+			Name: "reads_circuit_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
 		}),
-		line: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "settles_heard", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "settle_subscription_connected", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
 		}),
 	}
-	m.held = prometheus.NewCounter(prometheus.CounterOpts{
+	m.heldReads = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "reads_held_total", Help: "Reads answered 503 because nothing is stored and the upstream fails for this very entity.",
 	})
-	m.told = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "reads_told_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
+	m.recorded = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "reads_recorded_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
 	}, []string{"source"})
-	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "reads_untold_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
+	m.unrecorded = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "reads_unrecorded_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
 	}, []string{"reason"})
-	m.slow = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "responses_unread_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
+	m.timedOut = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "responses_timed_out_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
 	})
-	m.untoldFull, m.untoldFailed = m.untold.WithLabelValues("full"), m.untold.WithLabelValues("failed")
-	m.fromStore, m.fromMemory, m.fromOlder = m.looks.WithLabelValues("store"), m.looks.WithLabelValues("memory"), m.looks.WithLabelValues("older")
-	reg.MustRegister(m.requests, m.reads, m.age, m.looks, m.breaker, m.line, m.held, m.told, m.untold, m.slow)
+	m.unrecordedFull, m.unrecordedFailed = m.unrecorded.WithLabelValues("full"), m.unrecorded.WithLabelValues("failed")
+	m.fromStore, m.fromMemory, m.fromFallback = m.snapshots.WithLabelValues("store"), m.snapshots.WithLabelValues("memory"), m.snapshots.WithLabelValues("fallback")
+	reg.MustRegister(m.requests, m.reads, m.age, m.snapshots, m.breaker, m.connected, m.heldReads, m.recorded, m.unrecorded, m.timedOut)
 	return m
 }
 
 // route names a kind of answer, and readTo a kind of read.
 type (
-	route struct {
+	routeLabels struct {
 		path, method string
 		status       int
 	}
-	readTo struct {
+	readLabels struct {
 		source, facet string
 		freshness     Freshness
 	}
@@ -86,19 +86,19 @@ type (
 	}
 )
 
-func (m *metrics) answered(path, method string, status int, took time.Duration) {
+func (m *metrics) observeResponse(path, method string, status int, took time.Duration) {
 	// What a client makes up must not become a label.
 	method = knownMethod(method)
 	if path == "" {
 		path, method = "none", "none"
 	}
-	m.byRoute.get(route{path, method, status}, func() prometheus.Observer {
+	m.byRoute.get(routeLabels{path, method, status}, func() prometheus.Observer {
 		return m.requests.WithLabelValues(path, method, strconv.Itoa(status))
 	}).Observe(took.Seconds())
 }
 
-func (m *metrics) read(e schemas.Entity, v view) {
-	of := m.byRead.get(readTo{e.Source, e.Facet, v.freshness}, func() readMetrics {
+func (m *metrics) observeRead(e schemas.Entity, v view) {
+	of := m.byRead.get(readLabels{e.Source, e.Facet, v.freshness}, func() readMetrics {
 		return readMetrics{m.reads.WithLabelValues(e.Source, e.Facet, string(v.freshness)), m.age.WithLabelValues(e.Source, e.Facet)}
 	})
 	of.count.Inc()

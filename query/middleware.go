@@ -18,10 +18,10 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// guarded lets a client in that may do this, and counts its requests.
-func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Client) error) echo.HandlerFunc {
+// authorized lets a client in that may do this, and counts its requests.
+func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access.Client) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		who, err := s.guard.Identify(c.Request(), c.RealIP())
+		who, err := s.authenticator.Authenticate(c.Request(), c.RealIP())
 		if err != nil {
 			return err
 		}
@@ -29,21 +29,21 @@ func (s *Server) guarded(scope access.Scope, handle func(echo.Context, access.Cl
 			return access.Forbid(scope)
 		}
 		if scope != access.Admin { // whoever stops a source in need is not told to wait
-			if err := s.meters.Request(who.Name, 1); err != nil {
+			if err := s.limiter.AllowRequests(who.Name, 1); err != nil {
 				return err
 			}
 		}
 		s.limitTrace(c.Request(), who)
 		if s.tracer.Enabled() {
-			s.follow(c)
+			s.startSpan(c)
 		}
 		return handle(c, who)
 	}
 }
 
-// addressOf returns how a client's address is found: no header is believed but
+// ipExtractor returns how a client's address is found: no header is believed but
 // from a proxy that is known.
-func addressOf(proxies []string) (echo.IPExtractor, error) {
+func ipExtractor(proxies []string) (echo.IPExtractor, error) {
 	if len(proxies) == 0 {
 		return echo.ExtractIPDirect(), nil
 	}
@@ -58,10 +58,10 @@ func addressOf(proxies []string) (echo.IPExtractor, error) {
 	return echo.ExtractIPFromXFFHeader(options...), nil
 }
 
-// crossOrigin lets pages of these origins, and of none that only looks like one of
+// corsConfig lets pages of these origins, and of none that only looks like one of
 // them, read snapshots. Tokens travel in a header that a page must set itself; no
 // cookie is ever asked for.
-func crossOrigin(origins []string) middleware.CORSConfig {
+func corsConfig(origins []string) middleware.CORSConfig {
 	return middleware.CORSConfig{
 		Skipper:         func(c echo.Context) bool { return !strings.HasPrefix(c.Request().URL.Path, "/v1/") },
 		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
@@ -74,19 +74,19 @@ func crossOrigin(origins []string) middleware.CORSConfig {
 	}
 }
 
-// escape has the router work on the path as it was sent: what is encoded in a key
+// keepEscapedPath has the router work on the path as it was sent: what is encoded in a key
 // must not become a separator before it is matched. The parts are unescaped once,
 // by whoever reads them.
-func escape(r *http.Request) {
+func keepEscapedPath(r *http.Request) {
 	if r.URL.RawPath == "" {
 		r.URL.RawPath = r.URL.EscapedPath()
 	}
 }
 
-// around stands around every handler; one function, since each costs an allocation
+// instrument stands around every handler; one function, since each costs an allocation
 // a request. It bounds the path, keeps the caller's id, turns an error or a panic
 // into an answer, and counts by route and status, never by key.
-func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
+func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		started := time.Now()
 		r := c.Request()
@@ -94,10 +94,10 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 			setCorrelation(c, id)
 		}
 		var err error
-		if n := len(r.RequestURI); n > pathMost {
-			err = problem.New(http.StatusRequestURITooLong, "path-too-long", fmt.Sprintf("The path and query have %d bytes; they may have %d.", n, pathMost))
+		if n := len(r.RequestURI); n > maxPathBytes {
+			err = problem.New(http.StatusRequestURITooLong, "path-too-long", fmt.Sprintf("The path and query have %d bytes; they may have %d.", n, maxPathBytes))
 		} else {
-			err = survive(next, c)
+			err = recoverPanic(next, c)
 		}
 		_, panicked := errors.AsType[*panicError](err)
 		begun := panicked && c.Response().Committed
@@ -105,10 +105,10 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(err) // writes the answer, so that its status is known
 		}
 		path := c.Path()
-		if c.Get(waitedKey) != nil { // as long as it wanted to
+		if c.Get(waitsKey) != nil { // as long as it wanted to
 			path += "?wait"
 		}
-		s.metrics.answered(path, r.Method, c.Response().Status, time.Since(started))
+		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))
 		if s.tracer.Enabled() {
 			s.endSpan(c)
 		}
@@ -119,8 +119,8 @@ func (s *Server) around(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// survive turns a panic into an error: one bad request must not take others along.
-func survive(next echo.HandlerFunc, c echo.Context) (err error) {
+// recoverPanic turns a panic into an error: one bad request must not take others along.
+func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = newPanic(p)
@@ -139,9 +139,9 @@ func newPanic(what any) error { return &panicError{what, debug.Stack()} }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", p.what, p.stack) }
 
-// surviving does the same for what several requests wait for: a panic in a goroutine
+// withRecover does the same for what several requests wait for: a panic in a goroutine
 // of its own would end the process.
-func surviving(do func() (any, error)) func() (any, error) {
+func withRecover(do func() (any, error)) func() (any, error) {
 	return func() (v any, err error) {
 		defer func() {
 			if p := recover(); p != nil {
@@ -156,7 +156,7 @@ const (
 	correlationHeader  = "X-Correlation-Id"
 	correlationMaxSize = 128
 	correlationKey     = "correlation_id"
-	waitedKey          = "waited"
+	waitsKey           = "waited"
 )
 
 // correlationOf returns the id that follows a request to the dead letter it may

@@ -15,8 +15,8 @@ import (
 )
 
 // full is the answer to a client whose share is used up.
-func full(context.Context, Wish) Answer {
-	return Answer{
+func full(context.Context, UpdateRequest) EnqueueResult {
+	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
 	}
 }
@@ -34,7 +34,7 @@ func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 	r := newRig(t)
 	r.answer = full
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	a := r.get("a")
 	if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
 		t.Errorf("got %d %s", a.StatusCode, a.text)
@@ -44,7 +44,7 @@ func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
 	r := newRig(t)
 	r.answer = full
-	r.stored("a", 0)
+	r.putSnapshot("a", 0)
 	for _, path := range []string{"a", "new"} {
 		if a := r.refresh(path); a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || a.Header.Get("Retry-After") != "3" {
 			t.Errorf("%s: got %d %s", path, a.StatusCode, a.text)
@@ -54,11 +54,11 @@ func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
 
 func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
 	r := newRig(t)
-	r.stored("fresh", 0)
-	r.stored("stale", 2*time.Hour)
-	r.answer = func(ctx context.Context, w Wish) Answer {
+	r.putSnapshot("fresh", 0)
+	r.putSnapshot("stale", 2*time.Hour)
+	r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 		if w.Entity.Key == "first" {
-			return Answer{Queued: true, Number: 100}
+			return EnqueueResult{Queued: true, Number: 100}
 		}
 		return full(ctx, w)
 	}
@@ -79,28 +79,28 @@ func TestAsk_JoinsNoTwoClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		busy := make(chan struct{}) // until then the first batches are in flight
-		r.answer = func(ctx context.Context, w Wish) Answer {
+		r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {
 				return full(ctx, w)
 			}
-			return Answer{Queued: true, Number: 100}
+			return EnqueueResult{Queued: true, Number: 100}
 		}
 		for i := range maxBatches {
-			go r.server.enqueuer.request(Wish{Entity: entity("other" + strconv.Itoa(i))}, true)
+			go r.server.batcher.enqueue(UpdateRequest{Entity: entity("other" + strconv.Itoa(i))}, true)
 		}
 		synctest.Wait()
 		type result struct {
 			client string
-			Answer
+			EnqueueResult
 		}
 		results := make(chan result, 2)
 		for _, name := range []string{"flood", "reader"} {
 			go func() {
 				req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 				c := r.server.echo.NewContext(req, httptest.NewRecorder())
-				w := Wish{Entity: entity("a"), Reason: schemas.CacheMiss}
-				results <- result{name, r.server.ask(c, access.Client{Name: name}, w, acceptDeadline(0))}
+				w := UpdateRequest{Entity: entity("a"), Reason: schemas.CacheMiss}
+				results <- result{name, r.server.enqueueRead(c, access.Client{Name: name}, w, acceptDeadline(0))}
 			}()
 			synctest.Wait()
 		}
@@ -115,14 +115,14 @@ func TestAsk_JoinsNoTwoClients(t *testing.T) {
 
 func TestWishes_SayWhetherTheKeyIsNew(t *testing.T) {
 	r := newRig(t)
-	r.stored("stale", 2*time.Hour)
+	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
 	r.get("new")
 	r.refresh("stale")
 	r.refresh("other")
 	r.do(http.MethodGet, "/v1/nexon/character?key=third&key=stale")
 	want := map[string]bool{"stale": false, "new": true, "other": true, "third": true}
-	for i, w := range r.asked() {
+	for i, w := range r.enqueued() {
 		if w.New != want[w.Entity.Key] || w.Client != r.client.ID() {
 			t.Errorf("wish %s: got %+v", strconv.Itoa(i), w)
 		}

@@ -18,69 +18,69 @@ import (
 
 // view is what one look at an entity found, and what became of the wish it led to.
 type view struct {
-	*entry         // nil: nothing is stored
-	older     bool // it may be overtaken: the store did not answer
-	unseen    bool // nothing of it is for this client
-	freshness Freshness
-	reason    schemas.Reason // why a refresh is wanted; empty: none is
-	answer    Answer
-	at        time.Time
+	*entry          // nil: nothing is stored
+	fallback   bool // it may be overtaken: the store did not answer
+	notVisible bool // nothing of it is for this client
+	freshness  Freshness
+	reason     schemas.Reason // why a refresh is wanted; empty: none is
+	result     EnqueueResult
+	at         time.Time
 }
 
-// see finds an entity and judges it, if what is stored is for the client to see: that
+// readVisible finds an entity and judges it, if what is stored is for the client to see: that
 // may have been fetched within another visibility than what would be fetched now.
-func (s *Server) see(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	found, older, err := s.memory.get(c.Request().Context(), who.Name, e, f)
+func (s *Server) readVisible(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
+	found, older, err := s.cache.get(c.Request().Context(), who.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
 		return view{}, withBody(err, &readBody{Freshness: Updating})
 	}
 	if err != nil {
-		return view{}, s.unreadable(c, e, err)
+		return view{}, s.storeUnavailable(c, e, err)
 	}
 	if found != nil && !who.Sees(found.Visibility) {
-		return unseen, errUnseen
+		return notVisible, errNotVisible
 	}
-	return judged(found, older, f), nil
+	return newView(found, older, f), nil
 }
 
-func judged(found *entry, older bool, f source.Facet) view {
-	v := view{entry: found, older: older, at: time.Now()}
-	v.freshness, v.reason = judge(found, f, v.at)
+func newView(found *entry, older bool, f source.Facet) view {
+	v := view{entry: found, fallback: older, at: time.Now()}
+	v.freshness, v.reason = freshnessOf(found, f, v.at)
 	return v
 }
 
-// look sees an entity and asks for a refresh if one is due; if nothing is stored, it
+// readAndEnqueue sees an entity and asks for a refresh if one is due; if nothing is stored, it
 // waits until the deadline for that to be accepted. Nothing is asked for on
 // behalf of what may be overtaken: while the store can't be read every settle would
 // lead to another fetch.
-func (s *Server) look(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
-	v, err := s.see(c, who, e, f)
+func (s *Server) readAndEnqueue(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
+	v, err := s.readVisible(c, who, e, f)
 	switch {
 	case err != nil || v.reason == "":
-	case v.older:
-		v.answer = Answer{Reason: ReasonDown}
+	case v.fallback:
+		v.result = EnqueueResult{Reason: ReasonDown}
 	default:
-		v.answer = s.ask(c, who, Wish{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
+		v.result = s.enqueueRead(c, who, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
 	return v, err
 }
 
-// lookLast sees an entity once more for one who has waited in vain: what was
+// readAgain sees an entity once more for one who has waited in vain: what was
 // settled may not have been told.
-func (s *Server) lookLast(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, waited view) view {
-	v, err := s.see(c, who, e, f)
+func (s *Server) readAgain(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, waited view) view {
+	v, err := s.readVisible(c, who, e, f)
 	if err != nil {
 		return waited
 	}
-	v.answer = waited.answer
+	v.result = waited.result
 	return v
 }
 
-// unreadable is the problem of a store that can't be read, where nothing is
+// storeUnavailable is the problem of a store that can't be read, where nothing is
 // remembered either.
-func (s *Server) unreadable(c echo.Context, e schemas.Entity, err error) error {
+func (s *Server) storeUnavailable(c echo.Context, e schemas.Entity, err error) error {
 	level := slog.LevelDebug // once a second is enough: in an outage every reader comes here
-	if now, last := time.Now().UnixNano(), s.unreadAt.Load(); now-last >= int64(time.Second) && s.unreadAt.CompareAndSwap(last, now) {
+	if now, last := time.Now().UnixNano(), s.lastStoreWarning.Load(); now-last >= int64(time.Second) && s.lastStoreWarning.CompareAndSwap(last, now) {
 		level = slog.LevelWarn
 	}
 	s.log.Log(c.Request().Context(), level, "the store can't be read", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
@@ -96,59 +96,59 @@ func (v view) version() int64 {
 	return v.Version
 }
 
-// body returns the answer's members but for the snapshot.
-func (s *Server) body(v view, source string) readBody {
+// bodyOf returns the answer's members but for the snapshot.
+func (s *Server) bodyOf(v view, source string) readBody {
 	b := readBody{Freshness: v.freshness}
 	if v.entry != nil {
-		b.LastUpdatedAt, b.LastCheckedAt = whenSet(v.UpdatedAt), whenSet(v.CheckedAt)
+		b.LastUpdatedAt, b.LastCheckedAt = optionalTime(v.UpdatedAt), optionalTime(v.CheckedAt)
 	}
 	if v.reason != "" {
-		b.tell(v.answer, func() queued { return s.wait(source) })
+		b.setResult(v.result, func() waitEstimate { return s.estimateWait(source) })
 	}
 	return b
 }
 
 func (s *Server) read(c echo.Context, who access.Client) error {
-	e, f, patience, err := s.targetOf(c, who)
+	e, f, patience, err := s.entityAndWait(c, who)
 	if err != nil {
 		return err
 	}
 	if patience == 0 {
-		v, err := s.look(c, who, e, f, acceptDeadline(0))
+		v, err := s.readAndEnqueue(c, who, e, f, acceptDeadline(0))
 		if err != nil {
 			return err
 		}
-		return s.answer(c, who, e, v)
+		return s.respond(c, who, e, v)
 	}
 	deadline := acceptDeadline(patience)
-	v, inVain, err := s.await(c, who, patience, e, func(*waiter) (view, bool, error) {
-		v, err := s.look(c, who, e, f, deadline)
-		return v, v.reason != "" && (v.older || v.answer.coming()), err
+	v, inVain, err := s.waitUntil(c, who, patience, e, func(*waiter) (view, bool, error) {
+		v, err := s.readAndEnqueue(c, who, e, f, deadline)
+		return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
 	})
 	if err != nil {
 		return err
 	}
 	if inVain {
-		v = s.lookLast(c, who, e, f, v)
+		v = s.readAgain(c, who, e, f, v)
 	}
-	return s.answer(c, who, e, v)
+	return s.respond(c, who, e, v)
 }
 
-// answer answers with what was found.
-func (s *Server) answer(c echo.Context, who access.Client, e schemas.Entity, v view) error {
-	s.metrics.read(e, v)
+// respond answers with what was found.
+func (s *Server) respond(c echo.Context, who access.Client, e schemas.Entity, v view) error {
+	s.metrics.observeRead(e, v)
 	switch v.freshness {
 	case Fresh, Stale:
-		err := s.serve(c, who, e, v)
+		err := s.respondSnapshot(c, who, e, v)
 		if err == nil {
-			s.tallies.read(v.tally)
+			s.readCounter.read(v.count)
 		}
 		return err
 	case NotFound:
-		return notFound(s.body(v, e.Source))
+		return notFound(s.bodyOf(v, e.Source))
 	case Updating:
 	}
-	return s.updating(c, e, v)
+	return s.respondUpdating(c, e, v)
 }
 
 func notFound(body readBody) error {
@@ -156,13 +156,13 @@ func notFound(body readBody) error {
 	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity."), &body}
 }
 
-// updating answers a read of which nothing can be served: 202 if a copy is known to
+// respondUpdating answers a read of which nothing can be served: 202 if a copy is known to
 // be on its way, 404 if the upstream denies the entity, 429 if the client asks for too much,
 // 503 if nobody can fetch it now.
-func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
-	body, a := s.body(v, e.Source), v.answer
+func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
+	body, a := s.bodyOf(v, e.Source), v.result
 	switch {
-	case a.coming() && a.Reason != reasonSlow:
+	case a.refreshExpected() && a.Reason != reasonSlow:
 		after := time.Second
 		if body.EstimatedWaitMs != nil {
 			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
@@ -171,16 +171,16 @@ func (s *Server) updating(c echo.Context, e schemas.Entity, v view) error {
 		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cache-Status", "freshet; fwd=miss")
-		return c.Blob(http.StatusAccepted, "application/json", []byte(opening+"null"+tailOf(body)))
+		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
 		return notFound(body)
 	case a.refused != nil:
 		return withBody(a.refused, &body)
 	}
 	if strings.HasPrefix(a.Reason, "HELD_") {
-		s.metrics.held.Inc() // no fault of ours, to those who watch
+		s.metrics.heldReads.Inc() // no fault of ours, to those who watch
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now ("+a.Reason+"): "+a.tried()+".")
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now ("+a.Reason+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }
@@ -191,25 +191,25 @@ var (
 	varyByEncoding = []string{"Accept-Encoding"}
 )
 
-// serve answers with the snapshot, or with 304 if the reader has it. It is the hot
+// respondSnapshot answers with the snapshot, or with 304 if the reader has it. It is the hot
 // path: what two answers share is made once, in the entry.
-func (s *Server) serve(c echo.Context, who access.Client, e schemas.Entity, v view) error {
+func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := accepted(r.Header["Accept-Encoding"])
-	unchanged := has(r, v.entry)
+	unchanged := notModified(r, v.entry)
 	var first, second []byte
 	var length []string
 	if !unchanged {
 		if n := v.cost(as); n > 0 {
-			if err := s.meters.Request(who.Name, n); err != nil {
+			if err := s.limiter.AllowRequests(who.Name, n); err != nil {
 				return err
 			}
 		}
-		held, err := s.responses.take(who.BoundName(), v.held(as))
+		held, err := s.responses.reserve(who.BoundName(), v.responseSize(as))
 		if err != nil {
 			return err
 		}
-		defer held.end()
+		defer held.releaseAll()
 	}
 	switch {
 	case unchanged:
@@ -221,12 +221,12 @@ func (s *Server) serve(c echo.Context, who access.Client, e schemas.Entity, v vi
 		first, length = b.bytes, b.length
 	default:
 		var err error
-		if first, second, err = v.parts(as, tailOf(s.body(v, e.Source))); err != nil {
+		if first, second, err = v.parts(as, marshalTail(s.bodyOf(v, e.Source))); err != nil {
 			return err
 		}
 		length = []string{strconv.Itoa(len(first) + len(second))}
 	}
-	stamp := v.stamp(v.freshness, v.at)
+	stamp := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
 	h["Age"], h["Cache-Control"], h["Cache-Status"] = stamp.age, stamp.cacheControl, stamp.cacheStatus
 	if vary := h["Vary"]; len(vary) > 0 { // by origin, where pages of others may read

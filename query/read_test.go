@@ -14,7 +14,7 @@ import (
 
 func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
 	r := newRig(t)
-	s := r.stored("a", 10*time.Minute)
+	s := r.putSnapshot("a", 10*time.Minute)
 	a := r.get("a")
 	if a.StatusCode != 200 || a.body.Freshness != Fresh || string(a.body.Snapshot) != content || a.body.UpdateQueued || a.body.NotQueuedReason != nil {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -38,7 +38,7 @@ func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
 func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	r := newRig(t)
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	r.wait = 1500 * time.Millisecond
 	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", trace)
 	if a.StatusCode != 200 || a.body.Freshness != Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
@@ -47,7 +47,7 @@ func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
 		t.Errorf("Cache-Control: %s", got)
 	}
-	want := Wish{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
+	want := UpdateRequest{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
 	if len(r.wishes) != 1 || r.wishes[0] != want {
 		t.Errorf("wishes %+v", r.wishes)
 	}
@@ -74,7 +74,7 @@ func TestTheFirstReadIsUpdatingAndToldWhenToComeBack(t *testing.T) {
 
 func TestWhatIsPendingIsNotPromised(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, Wish) Answer { return Answer{Pending: true} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	a := r.get("a")
 	if a.StatusCode != 202 || a.body.UpdateQueued || *a.body.NotQueuedReason != "PENDING" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -84,13 +84,13 @@ func TestWhatIsPendingIsNotPromised(t *testing.T) {
 func TestAnAbsenceIsNotFoundAndBelievedForAWhile(t *testing.T) {
 	r := newRig(t)
 	absent := func(s *store.Snapshot) { s.Absent = true }
-	r.stored("a", 10*time.Minute, absent)
+	r.putSnapshot("a", 10*time.Minute, absent)
 	a := r.get("a")
 	if a.StatusCode != 404 || a.body.Freshness != NotFound || a.body.Code != "not-found" || len(r.wishes) != 0 ||
 		a.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %s, %d wishes", a.StatusCode, a.text, len(r.wishes))
 	}
-	r.stored("a", 2*time.Hour, absent)
+	r.putSnapshot("a", 2*time.Hour, absent)
 	if a := r.get("a"); a.StatusCode != 404 || !a.body.UpdateQueued || len(r.wishes) != 1 {
 		t.Errorf("%d %s, %d wishes", a.StatusCode, a.text, len(r.wishes))
 	}
@@ -98,7 +98,7 @@ func TestAnAbsenceIsNotFoundAndBelievedForAWhile(t *testing.T) {
 
 func TestASnapshotThatMayNotBeKeptIsNotServed(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute, func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-101 * time.Hour) })
+	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-101 * time.Hour) })
 	if a := r.get("a"); a.StatusCode != 202 || strings.Contains(a.text, "유") {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -106,7 +106,7 @@ func TestASnapshotThatMayNotBeKeptIsNotServed(t *testing.T) {
 
 func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	etag := r.get("a").Header.Get("ETag")
 	if !strings.HasPrefix(etag, `W/"`) {
 		t.Fatalf("tag %s", etag)
@@ -120,7 +120,7 @@ func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
 			t.Errorf("If-None-Match: %s gave %d", header, a.StatusCode)
 		}
 	}
-	r.stored("a", 2*time.Hour) // stale: the reader has it all the same, and a refresh is queued
+	r.putSnapshot("a", 2*time.Hour) // stale: the reader has it all the same, and a refresh is queued
 	if a := r.get("a", "If-None-Match", etag); a.StatusCode != 304 || len(r.wishes) != 1 {
 		t.Errorf("stale: %d, %d wishes", a.StatusCode, len(r.wishes))
 	}
@@ -131,10 +131,10 @@ func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
 
 func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
 	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
-		r.answer = func(context.Context, Wish) Answer { return Answer{Reason: reason, Until: until} }
+		r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
 		if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
 			(a.body.NotQueuedUntil == nil) != until.IsZero() {
@@ -145,7 +145,9 @@ func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
 			t.Errorf("%s: %d %s", reason, a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_ABSENT", Until: until} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: "HELD_ABSENT", Until: until}
+	}
 	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != NotFound {
 		t.Errorf("held absent: %d %s", a.StatusCode, a.text)
 	}
@@ -153,13 +155,13 @@ func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
 
 func TestARequestThatHangsCostsAReadLittleAndIsNotCutOff(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	release := make(chan struct{})
 	ended := make(chan error, 1)
-	r.answer = func(ctx context.Context, _ Wish) Answer {
+	r.answer = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		<-release
 		ended <- ctx.Err()
-		return Answer{Queued: true}
+		return EnqueueResult{Queued: true}
 	}
 	a := r.get("a") // returns although the request hangs
 	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {

@@ -19,30 +19,30 @@ import (
 // the client wants to. A client without the scope read is answered 202, or 204 once the
 // refresh has landed, and nothing about the snapshot.
 func (s *Server) refresh(c echo.Context, who access.Client) error {
-	e, f, patience, err := s.targetOf(c, who)
+	e, f, patience, err := s.entityAndWait(c, who)
 	if err != nil {
 		return err
 	}
 	if patience == 0 {
-		if _, err := s.insist(c, who, e, f); err != nil {
+		if _, err := s.enqueueAndWait(c, who, e, f); err != nil {
 			return err
 		}
-		return s.queued(c, e)
+		return s.respondQueued(c, e)
 	}
-	if err := drain(c); err != nil {
+	if err := discardBody(c); err != nil {
 		return err
 	}
-	var asked Answer
+	var asked EnqueueResult
 	begun := false
-	v, inVain, err := s.await(c, who, patience, e, func(w *waiter) (view, bool, error) {
+	v, inVain, err := s.waitUntil(c, who, patience, e, func(w *waiter) (view, bool, error) {
 		var err error
 		if !begun {
 			begun = true
-			asked, err = s.insist(c, who, e, f)
+			asked, err = s.enqueueAndWait(c, who, e, f)
 			return view{}, err == nil, err
 		}
-		v, err := s.see(c, who, e, f)
-		if err != nil || v.version() >= asked.Number || (!v.older && w.settled.Load() >= asked.Number) {
+		v, err := s.readVisible(c, who, e, f)
+		if err != nil || v.version() >= asked.Number || (!v.fallback && w.settled.Load() >= asked.Number) {
 			return v, false, err
 		}
 		return v, true, nil // what was settled is something from before, or is not seen yet
@@ -51,72 +51,72 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 		return err
 	}
 	if inVain {
-		v = s.lookLast(c, who, e, f, v)
+		v = s.readAgain(c, who, e, f, v)
 	}
 	landed := v.version() >= asked.Number
 	switch {
 	case inVain && !landed, !who.May(access.Read) && !landed:
-		return s.queued(c, e)
+		return s.respondQueued(c, e)
 	case !who.May(access.Read):
 		c.Response().Header().Set("Cache-Control", "no-store")
 		return c.NoContent(http.StatusNoContent)
 	}
 	// It has ended: in a snapshot, or in a failure of which a read tells.
-	if v, err = s.look(c, who, e, f, acceptDeadline(0)); err != nil {
+	if v, err = s.readAndEnqueue(c, who, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
-	return s.answer(c, who, e, v)
+	return s.respond(c, who, e, v)
 }
 
-// drain reads a body that nobody asked for: that its client has left is noticed
+// discardBody reads a body that nobody asked for: that its client has left is noticed
 // only behind it.
-func drain(c echo.Context) error {
-	if _, err := io.Copy(io.Discard, http.MaxBytesReader(c.Response(), c.Request().Body, bodyMost)); err != nil {
+func discardBody(c echo.Context) error {
+	if _, err := io.Copy(io.Discard, http.MaxBytesReader(c.Response(), c.Request().Body, maxBodyBytes)); err != nil {
 		return problem.Body(err)
 	}
 	return nil
 }
 
-// queued answers that Kafka has the request.
-func (s *Server) queued(c echo.Context, e schemas.Entity) error {
+// respondQueued answers that Kafka has the request.
+func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
 		UpdateQueued bool `json:"updateQueued"`
-		queued
-	}{true, s.wait(e.Source)})
+		waitEstimate
+	}{true, s.estimateWait(e.Source)})
 }
 
-// surePatience is how long a refresh may wait for Kafka before it is answered that
+// ackTimeout is how long a refresh may wait for Kafka before it is answered that
 // it is not certain.
-const surePatience = 5 * time.Second
+const ackTimeout = 5 * time.Second
 
-// insist enqueues a refresh of one entity and waits until Kafka has the request: a refresh of
+// enqueueAndWait enqueues a refresh of one entity and waits until Kafka has the request: a refresh of
 // a person must not be lost to a failed publish, or to the end of this process. The error is
 // the problem to answer with if it is not queued.
-func (s *Server) insist(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (Answer, error) {
-	answers, errs := s.insistAll(c, who, []wanted{s.wanted(c.Request().Context(), who.Name, e, f)})
+func (s *Server) enqueueAndWait(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
+	answers, errs := s.enqueueAllAndWait(c, who, []refreshRequest{s.newRefreshRequest(c.Request().Context(), who.Name, e, f)})
 	return answers[0], errs[0]
 }
 
-// insistAll is insist for several entities. Each has its own answer and its own error.
-func (s *Server) insistAll(c echo.Context, who access.Client, all []wanted) ([]Answer, []error) {
-	answers, errs := make([]Answer, len(all)), make([]error, len(all))
-	var wishes []Wish
+// enqueueAllAndWait is insist for several entities. Each has its own answer and its own error.
+func (s *Server) enqueueAllAndWait(c echo.Context, who access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
+	answers, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
+	var wishes []UpdateRequest
 	var at []int // of each wish, its place in all
 	for i, w := range all {
 		if _, refused := errors.AsType[*problem.HTTPError](w.err); refused {
 			errs[i] = w.err
 		} else if w.known != nil && !who.Sees(w.known.Visibility) {
-			errs[i] = errUnseen
+			errs[i] = errNotVisible
 		} else {
-			w.wish.Client = who.ID()
-			wishes, at = append(wishes, s.traced(c, w.wish)), append(at, i)
+			w.request.Client = who.ID()
+			wishes, at = append(wishes, s.withTrace(c, w.request)), append(at, i)
 		}
 	}
 	if len(wishes) == 0 {
 		return answers, errs
 	}
-	for j, a := range s.untilSure(c.Request().Context(), wishes) {
+	for j, a := range s.waitForAck(c.Request().Context(), wishes) {
 		i := at[j]
 		answers[i], errs[i] = a, a.notQueued()
 	}
@@ -124,7 +124,7 @@ func (s *Server) insistAll(c echo.Context, who access.Client, all []wanted) ([]A
 }
 
 // notQueued returns the problem of a refresh that is not queued, nil of one that is.
-func (a Answer) notQueued() error {
+func (a EnqueueResult) notQueued() error {
 	switch {
 	case a.Queued:
 		return nil
@@ -139,51 +139,51 @@ func (a Answer) notQueued() error {
 	return p
 }
 
-// wanted is the wish for a refresh that begins after it, and the stored snapshot, or why
+// refreshRequest is the wish for a refresh that begins after it, and the stored snapshot, or why
 // that can't be read: then the floor is unknown, and numbers rise all the same.
-type wanted struct {
-	wish  Wish
-	known *entry
-	err   error
+type refreshRequest struct {
+	request UpdateRequest
+	known   *entry
+	err     error
 }
 
-func (s *Server) wanted(ctx context.Context, client string, e schemas.Entity, f source.Facet) wanted {
-	known, _, err := s.memory.get(ctx, client, e, f)
-	return s.wantedOf(e, f, known, err)
+func (s *Server) newRefreshRequest(ctx context.Context, client string, e schemas.Entity, f source.Facet) refreshRequest {
+	known, _, err := s.cache.get(ctx, client, e, f)
+	return s.refreshRequestOf(e, f, known, err)
 }
 
-// wantedAll is wanted for several entities of one facet, with one read of the store.
-func (s *Server) wantedAll(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []wanted {
-	each := make([]wanted, len(all))
-	for i, found := range s.memory.getAll(ctx, client, all, f) {
-		each[i] = s.wantedOf(all[i], f, found.entry, found.err)
+// newRefreshRequests is wanted for several entities of one facet, with one read of the store.
+func (s *Server) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
+	each := make([]refreshRequest, len(all))
+	for i, found := range s.cache.getAll(ctx, client, all, f) {
+		each[i] = s.refreshRequestOf(all[i], f, found.entry, found.err)
 	}
 	return each
 }
 
-func (s *Server) wantedOf(e schemas.Entity, f source.Facet, known *entry, err error) wanted {
+func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, known *entry, err error) refreshRequest {
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
 		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
 	}
-	return wanted{
-		Wish{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
+	return refreshRequest{
+		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
 		known, err,
 	}
 }
 
-// untilSure enqueues refreshes and waits until Kafka has them, surePatience at most.
+// waitForAck enqueues refreshes and waits until Kafka has them, surePatience at most.
 // Requests that wait for a slow Kafka have places of their own, so that they do not keep
 // reads from enqueueing.
-func (s *Server) untilSure(ctx context.Context, wishes []Wish) []Answer {
+func (s *Server) waitForAck(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
 	select {
-	case s.waiting <- struct{}{}:
-		defer func() { <-s.waiting }()
+	case s.enqueueSlots <- struct{}{}:
+		defer func() { <-s.enqueueSlots }()
 	default:
-		return sameAnswer(wishes, ReasonBusy)
+		return repeatResult(wishes, ReasonBusy)
 	}
-	limit, cancel := context.WithTimeout(ctx, surePatience)
+	limit, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
-	answers := s.refuse(s.requests.Insist(limit, wishes))
+	answers := s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, wishes))
 	for i := range answers {
 		if answers[i].Pending {
 			answers[i].Reason = reasonPending

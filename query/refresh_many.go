@@ -28,9 +28,9 @@ const (
 	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it
 )
 
-// refreshed is what became of the refresh of one key. Status is the status of a refresh of
+// refreshItem is what became of the refresh of one key. Status is the status of a refresh of
 // the key alone.
-type refreshed struct {
+type refreshItem struct {
 	Key             string     `json:"key"`
 	Status          int        `json:"status"`
 	UpdateQueued    bool       `json:"updateQueued"`
@@ -54,10 +54,10 @@ func (s *Server) refreshMany(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	if err := s.meters.Request(who.Name, len(keys)-1); err != nil {
+	if err := s.limiter.AllowRequests(who.Name, len(keys)-1); err != nil {
 		return err
 	}
-	items, errs, answers := make([]refreshed, len(keys)), make([]error, len(keys)), make([]Answer, len(keys))
+	items, errs, answers := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var of []schemas.Entity
 	var at []int // of each entity, its place in keys
 	for i, key := range keys {
@@ -65,26 +65,26 @@ func (s *Server) refreshMany(c echo.Context, who access.Client) error {
 		if errs[i] = checkKey(e, src); errs[i] != nil {
 			answers[i].Reason = reasonBadKey
 		} else if !who.Sees(src.Visibility(key)) {
-			errs[i] = errUnseen
+			errs[i] = errNotVisible
 		} else {
 			of, at = append(of, e), append(at, i)
 		}
 	}
-	insisted, failed := s.insistAll(c, who, s.wantedAll(c.Request().Context(), who.Name, of, f))
+	insisted, failed := s.enqueueAllAndWait(c, who, s.newRefreshRequests(c.Request().Context(), who.Name, of, f))
 	for j, i := range at {
 		answers[i], errs[i] = insisted[j], failed[j]
 	}
 	status := http.StatusAccepted
 	for i, key := range keys {
-		if items[i] = s.refreshedOf(c, key, answers[i], errs[i]); !items[i].UpdateQueued {
+		if items[i] = s.newRefreshItem(c, key, answers[i], errs[i]); !items[i].UpdateQueued {
 			status = http.StatusMultiStatus
 		}
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(status, struct {
-		Items []refreshed `json:"items"`
-		queued
-	}{items, s.wait(e.Source)})
+		Items []refreshItem `json:"items"`
+		waitEstimate
+	}{items, s.estimateWait(e.Source)})
 }
 
 // refreshKeys reads the keys of the body.
@@ -98,9 +98,9 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&body); err != nil || d.More() || !utf8.Valid(text) || len(body.Keys) == 0 || len(body.Keys) > keysMost {
+	if err := d.Decode(&body); err != nil || d.More() || !utf8.Valid(text) || len(body.Keys) == 0 || len(body.Keys) > maxKeys {
 		return nil, problem.New(http.StatusBadRequest, "bad-keys",
-			fmt.Sprintf(`The body must be a JSON object with 1 to %d keys, as in {"keys":["a","b"]}.`, keysMost))
+			fmt.Sprintf(`The body must be a JSON object with 1 to %d keys, as in {"keys":["a","b"]}.`, maxKeys))
 	}
 	for i, key := range body.Keys {
 		if slices.Contains(body.Keys[:i], key) {
@@ -110,16 +110,16 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	return body.Keys, nil
 }
 
-// refreshedOf returns the item of one key by its answer and its error.
-func (s *Server) refreshedOf(c echo.Context, key string, a Answer, err error) refreshed {
+// newRefreshItem returns the item of one key by its answer and its error.
+func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err error) refreshItem {
 	if err == nil {
-		return refreshed{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
+		return refreshItem{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
 	}
 	p := s.problemOf(err, c)
-	reason, until := a.Reason, whenSet(a.Until)
+	reason, until := a.Reason, optionalTime(a.Until)
 	switch {
 	case reason != "":
-	case errors.Is(err, errUnseen):
+	case errors.Is(err, errNotVisible):
 		reason = reasonNotFound
 	default:
 		reason = ReasonTooMany
@@ -128,5 +128,5 @@ func (s *Server) refreshedOf(c echo.Context, key string, a Answer, err error) re
 		at := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
 		until = &at
 	}
-	return refreshed{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
+	return refreshItem{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
 }

@@ -50,12 +50,12 @@ func (a answer) items() (all []string) {
 
 func TestRefreshMany_QueuesEachKeyAsAPersonsRequest(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	a := r.refreshMany("b/ c", "a")
 	if want := []string{"b/ c 202", "a 202"}; a.StatusCode != http.StatusAccepted || !slices.Equal(a.items(), want) {
 		t.Errorf("got %d %q, want 202 %q", a.StatusCode, a.items(), want)
 	}
-	all := r.asked()
+	all := r.enqueued()
 	if len(all) != 2 || all[0].Entity != entity("b/ c") || all[0].Floor != 0 || !all[0].New || all[1].Floor != 7 || all[1].New {
 		t.Fatalf("requests: got %+v, want one of the new key and one above version 7", all)
 	}
@@ -78,12 +78,12 @@ func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	})
 	r.client = access.Client{Name: "key:1", Scopes: []access.Scope{access.Refresh}}
 	until := time.Now().Add(30 * time.Second).UTC().Truncate(time.Millisecond)
-	answers := map[string]Answer{
+	answers := map[string]EnqueueResult{
 		"good": {Queued: true, Number: 5}, "cooling": {Reason: ReasonCooldown, Until: until}, "down": {Reason: ReasonDown},
 		"pending": {Pending: true}, "mine": {Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 7, After: time.Second}},
 		"held": {Reason: "HELD_FAILED", Until: until},
 	}
-	r.insist = func(_ context.Context, w Wish) Answer { return answers[w.Entity.Key] }
+	r.insist = func(_ context.Context, w UpdateRequest) EnqueueResult { return answers[w.Entity.Key] }
 	a := r.refreshMany("hidden", "cooling", "bad-x", "good", "down", "", "pending", "mine", "held")
 	want := []string{
 		"hidden 404 NOT_FOUND", "cooling 429 COOLDOWN", "bad-x 400 BAD_KEY", "good 202", "down 503 UNAVAILABLE", "400 BAD_KEY",
@@ -106,23 +106,23 @@ func TestRefreshMany_BoundsTheClientByEachKey(t *testing.T) {
 		}
 	}
 	r.over["requests"] = true
-	if a := r.refreshMany("f"); a.StatusCode != http.StatusTooManyRequests || len(r.asked()) != 3 {
-		t.Errorf("too many requests: got %d, %d queued, want 429 and the 3 from before", a.StatusCode, len(r.asked()))
+	if a := r.refreshMany("f"); a.StatusCode != http.StatusTooManyRequests || len(r.enqueued()) != 3 {
+		t.Errorf("too many requests: got %d, %d queued, want 429 and the 3 from before", a.StatusCode, len(r.enqueued()))
 	}
 }
 
 func TestRefreshMany_NeedsTheScopeRefresh(t *testing.T) {
 	r := newRig(t)
 	r.client = access.Client{Name: "key:1", Scopes: []access.Scope{access.Read}}
-	if a := r.refreshMany("a"); a.StatusCode != http.StatusForbidden || len(r.asked()) != 0 {
-		t.Errorf("got %d, %d queued, want 403 and none", a.StatusCode, len(r.asked()))
+	if a := r.refreshMany("a"); a.StatusCode != http.StatusForbidden || len(r.enqueued()) != 0 {
+		t.Errorf("got %d, %d queued, want 403 and none", a.StatusCode, len(r.enqueued()))
 	}
 }
 
 func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 	r := newRig(t)
 	many := `"k"`
-	for i := range keysMost {
+	for i := range maxKeys {
 		many += fmt.Sprintf(`,"k%d"`, i)
 	}
 	for body, want := range map[string]int{
@@ -141,7 +141,7 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", target, a.StatusCode, want)
 		}
 	}
-	if n := len(r.asked()); n != 0 {
+	if n := len(r.enqueued()); n != 0 {
 		t.Errorf("queued: got %d, want 0", n)
 	}
 }
@@ -149,7 +149,7 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 // The key refresh is a key as any other.
 func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	r := newRig(t)
-	r.stored("refresh", 0)
+	r.putSnapshot("refresh", 0)
 	if a := r.get("refresh"); a.StatusCode != http.StatusOK || a.body.Freshness != Fresh {
 		t.Errorf("a read of the key refresh: got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
@@ -162,7 +162,7 @@ func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 func TestRefreshMany_QueuesWithoutTheDatabase(t *testing.T) {
 	r := newRig(t)
 	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
-	if a := r.refreshMany("a", "b"); a.StatusCode != http.StatusAccepted || len(r.asked()) != 2 {
-		t.Errorf("got %d %s, %d queued, want 202 and 2", a.StatusCode, a.text, len(r.asked()))
+	if a := r.refreshMany("a", "b"); a.StatusCode != http.StatusAccepted || len(r.enqueued()) != 2 {
+		t.Errorf("got %d %s, %d queued, want 202 and 2", a.StatusCode, a.text, len(r.enqueued()))
 	}
 }

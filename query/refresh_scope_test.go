@@ -22,7 +22,7 @@ func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) an
 	go func() {
 		answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s", headers...)
 	}()
-	within(r.TB, "a request", func() bool { return len(r.asked()) > 0 })
+	waitFor(r.TB, "a request", func() bool { return len(r.enqueued()) > 0 })
 	end()
 	return <-answered
 }
@@ -45,24 +45,24 @@ func (r *rig) showsNothing(what string, a answer) {
 func TestRefresh_WithoutReadAnswersNoContent(t *testing.T) {
 	r := newRig(t)
 	only := []access.Scope{access.Refresh}
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	landed := func(s *store.Snapshot) { s.Version = 101 }
 	for _, headers := range [][]string{nil, {"Accept-Encoding", "zstd"}, {"Prefer", "wait=20"}, {"If-None-Match", "*"}} {
-		a := r.refreshed(only, func() { r.stored("a", 0, landed) }, headers...)
+		a := r.refreshed(only, func() { r.putSnapshot("a", 0, landed) }, headers...)
 		if a.StatusCode != http.StatusNoContent || a.text != "" {
 			t.Errorf("%v, a snapshot landed: got %d %q, want 204 without a body", headers, a.StatusCode, a.text)
 		}
 		r.showsNothing("a snapshot landed", a)
-		r.stored("a", time.Minute)
+		r.putSnapshot("a", time.Minute)
 	}
-	a := r.refreshed(only, func() { r.stored("a", 0, landed, func(s *store.Snapshot) { s.Absent = true }) })
+	a := r.refreshed(only, func() { r.putSnapshot("a", 0, landed, func(s *store.Snapshot) { s.Absent = true }) })
 	if a.StatusCode != http.StatusNoContent {
 		t.Errorf("an absence landed: got %d %q, want 204", a.StatusCode, a.text)
 	}
 	r.showsNothing("an absence landed", a)
 
-	r.stored("a", time.Minute)
-	a = r.refreshed(only, func() { r.heard("a", 102) })
+	r.putSnapshot("a", time.Minute)
+	a = r.refreshed(only, func() { r.settle("a", 102) })
 	if a.StatusCode != http.StatusAccepted {
 		t.Errorf("the fetch failed: got %d %q, want 202", a.StatusCode, a.text)
 	}
@@ -81,7 +81,7 @@ func TestRefresh_WithoutReadAnswersNoContent(t *testing.T) {
 func TestRefresh_WithReadAnswersContent(t *testing.T) {
 	for _, scopes := range [][]access.Scope{{access.Refresh, access.Read}, {access.Admin}} {
 		r := newRig(t)
-		a := r.refreshed(scopes, func() { r.stored("a", 0, func(s *store.Snapshot) { s.Version = 101 }) })
+		a := r.refreshed(scopes, func() { r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version = 101 }) })
 		if a.StatusCode != http.StatusOK || !strings.Contains(a.text, "snapshot") {
 			t.Errorf("%v: got %d %q, want 200 with a snapshot", scopes, a.StatusCode, a.text)
 		}

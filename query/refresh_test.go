@@ -14,7 +14,7 @@ import (
 
 func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	r.wait = time.Second
 	a := r.refresh("a")
 	if a.StatusCode != 202 || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1000 {
@@ -24,11 +24,13 @@ func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 		t.Errorf("wish %+v", w)
 	}
 	until := time.Now().Add(30 * time.Second)
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: ReasonCooldown, Until: until} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: ReasonCooldown, Until: until}
+	}
 	if a := r.refresh("a"); a.StatusCode != 429 || a.body.Code != "cooldown" || a.Header.Get("Retry-After") != "30" {
 		t.Errorf("%d %s, Retry-After %s", a.StatusCode, a.text, a.Header.Get("Retry-After"))
 	}
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: ReasonDown} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: ReasonDown} }
 	if a := r.refresh("a"); a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -41,12 +43,12 @@ func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 	r := newRig(t)
 	insisted := 0
-	r.insist = func(ctx context.Context, _ Wish) Answer {
+	r.insist = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		insisted++
-		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > surePatience {
+		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > ackTimeout {
 			t.Errorf("a limit at %v", limit)
 		}
-		return Answer{Queued: true}
+		return EnqueueResult{Queued: true}
 	}
 	if a := r.refresh("a"); a.StatusCode != 202 || insisted != 1 {
 		t.Errorf("%d %s, insisted %d times", a.StatusCode, a.text, insisted)
@@ -54,7 +56,7 @@ func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 	if a := r.get("b"); !a.body.UpdateQueued || insisted != 1 {
 		t.Errorf("%d %s, insisted %d times", a.StatusCode, a.text, insisted)
 	}
-	r.insist = func(context.Context, Wish) Answer { return Answer{Pending: true} }
+	r.insist = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	if a := r.refresh("a"); a.StatusCode != 503 || !strings.Contains(a.text, "PENDING") || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("never certain: %d %s", a.StatusCode, a.text)
 	}
@@ -63,13 +65,17 @@ func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 // Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
 func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
 	r := newRig(t)
-	in, out := make(chan struct{}, maxInsisting), make(chan struct{})
-	r.insist = func(context.Context, Wish) Answer { in <- struct{}{}; <-out; return Answer{Queued: true} }
+	in, out := make(chan struct{}, maxAckWaits), make(chan struct{})
+	r.insist = func(context.Context, UpdateRequest) EnqueueResult {
+		in <- struct{}{}
+		<-out
+		return EnqueueResult{Queued: true}
+	}
 	var all sync.WaitGroup
-	for i := range maxInsisting {
+	for i := range maxAckWaits {
 		all.Go(func() { r.refresh(strconv.Itoa(i)) })
 	}
-	for range maxInsisting {
+	for range maxAckWaits {
 		<-in
 	}
 	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {

@@ -32,9 +32,9 @@ type responseBudget struct {
 	max, maxClient int64
 	refused        *prometheus.CounterVec
 
-	mu      sync.Mutex
-	held    int64
-	clients map[string]int64
+	mu       sync.Mutex
+	reserved int64
+	clients  map[string]int64
 }
 
 func newResponseBudget(limit int64, reg prometheus.Registerer) *responseBudget {
@@ -55,23 +55,23 @@ func newResponseBudget(limit int64, reg prometheus.Registerer) *responseBudget {
 	}, func() float64 {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return float64(b.held)
+		return float64(b.reserved)
 	}))
 	return b
 }
 
-// hold is the part of the budget that one response holds.
-type hold struct {
+// reservation is the part of the budget that one response holds.
+type reservation struct {
 	budget *responseBudget
 	client string
 	bytes  int64
 }
 
-// take reserves n bytes for a response to the client. The error is a problem: 503
+// reserve reserves n bytes for a response to the client. The error is a problem: 503
 // with Retry-After.
-func (b *responseBudget) take(client string, n int64) (hold, error) {
+func (b *responseBudget) reserve(client string, n int64) (reservation, error) {
 	if n <= maxUncounted {
-		return hold{}, nil
+		return reservation{}, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,14 +79,14 @@ func (b *responseBudget) take(client string, n int64) (hold, error) {
 	switch {
 	case of > 0 && of+n > b.maxClient:
 		b.refused.WithLabelValues("client").Inc()
-		return hold{}, overBudget(fmt.Sprintf("Responses that this client has not read yet hold %d bytes of memory; one client may hold %d. Read them first, or ask for fewer keys at once.", of, b.maxClient))
-	case b.held > 0 && b.held+n > b.max:
+		return reservation{}, overBudget(fmt.Sprintf("Responses that this client has not read yet hold %d bytes of memory; one client may hold %d. Read them first, or ask for fewer keys at once.", of, b.maxClient))
+	case b.reserved > 0 && b.reserved+n > b.max:
 		b.refused.WithLabelValues("process").Inc()
-		return hold{}, overBudget(fmt.Sprintf("Responses that are being written hold %d bytes of memory; query.responseMemory allows %d. Retry later, or ask for fewer keys at once.", b.held, b.max))
+		return reservation{}, overBudget(fmt.Sprintf("Responses that are being written hold %d bytes of memory; query.responseMemory allows %d. Retry later, or ask for fewer keys at once.", b.reserved, b.max))
 	}
-	b.held += n
+	b.reserved += n
 	b.clients[client] = of + n
-	return hold{b, client, n}, nil
+	return reservation{b, client, n}, nil
 }
 
 func overBudget(detail string) error {
@@ -96,7 +96,7 @@ func overBudget(detail string) error {
 }
 
 // release returns n bytes to the budget, at most the bytes still held.
-func (h *hold) release(n int64) {
+func (h *reservation) release(n int64) {
 	n = min(n, h.bytes)
 	if n <= 0 {
 		return
@@ -105,11 +105,11 @@ func (h *hold) release(n int64) {
 	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held -= n
+	b.reserved -= n
 	if b.clients[h.client] -= n; b.clients[h.client] == 0 {
 		delete(b.clients, h.client)
 	}
 }
 
-// end returns everything that is still held.
-func (h *hold) end() { h.release(h.bytes) }
+// releaseAll returns everything that is still held.
+func (h *reservation) releaseAll() { h.release(h.bytes) }

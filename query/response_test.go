@@ -23,17 +23,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pipes is a listener whose connections buffer nothing: bytes that a client does not
+// pipeListener is a listener whose connections buffer nothing: bytes that a client does not
 // read stay with the server.
-type pipes struct {
+type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -42,11 +44,11 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
+func (p *pipeListener) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
+func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
 
 // open sends a request and reads nothing.
-func (p *pipes) open(t *testing.T, path, encoding string) net.Conn {
+func (p *pipeListener) open(t *testing.T, path, encoding string) net.Conn {
 	t.Helper()
 	mine, theirs := net.Pipe()
 	p.conns <- theirs
@@ -57,9 +59,9 @@ func (p *pipes) open(t *testing.T, path, encoding string) net.Conn {
 }
 
 // listen serves the rig on pipes until the test ends.
-func (r *rig) listen(t *testing.T) *pipes {
+func (r *rig) listen(t *testing.T) *pipeListener {
 	t.Helper()
-	p := newPipes()
+	p := newPipeListener()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.server.serveUntil(ctx, p, time.Second) }()
@@ -91,14 +93,14 @@ func holding(p store.Payload) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size }
 }
 
-// hundred stores 100 snapshots and returns the path that reads them.
-func (r *rig) hundred(prefix string, p store.Payload) string {
+// storeHundred stores 100 snapshots and returns the path that reads them.
+func (r *rig) storeHundred(prefix string, p store.Payload) string {
 	r.Helper()
 	var path strings.Builder
 	path.WriteString("/v1/nexon/character?")
 	for i := range 100 {
 		key := prefix + strconv.Itoa(i)
-		r.stored(key, time.Minute, holding(p))
+		r.putSnapshot(key, time.Minute, holding(p))
 		fmt.Fprintf(&path, "key=%s&", key)
 	}
 	return strings.TrimSuffix(path.String(), "&")
@@ -107,7 +109,7 @@ func (r *rig) hundred(prefix string, p store.Payload) string {
 func (b *responseBudget) now() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.held
+	return b.reserved
 }
 
 func heap() int64 {
@@ -123,16 +125,16 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 		t.Run(as, func(t *testing.T) {
 			r := newRig(t, func(r *rig) { r.config.Memory = 16 << 20 })
 			p := r.listen(t)
-			path := r.hundred("", largeStored)
+			path := r.storeHundred("", largeStored)
 			before := heap()
 			for range 8 {
 				defer func(c net.Conn) { _ = c.Close() }(p.open(t, path, as))
 			}
-			each := 100 * (r.server.entryOf("0").held(zstandard) + 8) // times differ in their digits
+			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // times differ in their digits
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
-			within(t, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
+			waitFor(t, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
 			if got := r.server.responses.now(); got > 8*each {
 				t.Errorf("%d bytes are held of the budget, want at most %d", got, 8*each)
 			}
@@ -156,7 +158,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 // entryOf returns what memory has of a key, which must be there soon.
 func (s *Server) entryOf(key string) *entry {
 	for {
-		if e, ok := s.memory.cache.GetIfPresent(entity(key)); ok && e != nil {
+		if e, ok := s.cache.entries.GetIfPresent(entity(key)); ok && e != nil {
 			return e
 		}
 		runtime.Gosched()
@@ -166,11 +168,11 @@ func (s *Server) entryOf(key string) *entry {
 func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 7*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
-	r.stored("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, holding(denseStored))
 	open := func(client string, want int64) net.Conn {
 		r.set(func() { r.client.Name = client })
 		c := p.open(t, "/v1/nexon/character/a", "zstd")
-		within(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
+		waitFor(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
 	for i := range int64(3) { // half of the budget
@@ -191,7 +193,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=a", "Accept-Encoding", "gzip"); a.StatusCode != 503 || a.body.Code != "response-memory" {
 		t.Errorf("a batch: %d %.300s", a.StatusCode, a.text)
 	}
-	r.stored("small", time.Minute)
+	r.putSnapshot("small", time.Minute)
 	for _, key := range []string{"small", "small?wait=1s"} {
 		if a := r.get(key); a.StatusCode != 200 {
 			t.Errorf("%s, which is not counted: %d", key, a.StatusCode)
@@ -203,10 +205,10 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 2*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
-	r.stored("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, holding(denseStored))
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
 	defer func(c net.Conn) { _ = c.Close() }(p.open(t, "/v1/nexon/character/a", "zstd"))
-	within(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
+	waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if got := r.do(http.MethodGet, path, "Accept-Encoding", "zstd"); got.StatusCode != 503 || !strings.Contains(got.text, "this client") {
@@ -217,7 +219,7 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 
 func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 1<<10, 64<<20 })
-	r.stored("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, holding(denseStored))
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		for range 2 {
 			if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 200 || len(a.body.Snapshot) != denseStored.Size {
@@ -234,12 +236,12 @@ func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
 func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	p := r.listen(t)
-	path := r.hundred("", largeStored)
+	path := r.storeHundred("", largeStored)
 	for _, target := range []string{path, "/v1/nexon/character/0"} {
 		c := p.open(t, target, "identity")
-		within(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
+		waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 		_ = c.Close()
-		within(t, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
+		waitFor(t, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	func() {
@@ -248,7 +250,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 				t.Errorf("panicked with %v", p)
 			}
 		}()
-		r.server.ServeHTTP(&panicky{httptest.NewRecorder()}, req)
+		r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, req)
 	}()
 	if got := r.server.responses.now(); got != 0 {
 		t.Errorf("%d bytes are held after a panic, want 0", got)
@@ -259,9 +261,9 @@ func TestResponse_UnreadIsBrokenOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)
-		r.stored("a", time.Minute, holding(denseStored))
+		r.putSnapshot("a", time.Minute, holding(denseStored))
 		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
-			before := testutil.ToFloat64(r.server.metrics.slow)
+			before := testutil.ToFloat64(r.server.metrics.timedOut)
 			began := time.Now()
 			c := p.open(t, path, "zstd")
 			synctest.Wait()
@@ -273,7 +275,7 @@ func TestResponse_UnreadIsBrokenOff(t *testing.T) {
 			if got := r.server.responses.now(); got != 0 {
 				t.Errorf("%s: %d bytes are held after %v, want 0", path, got, time.Since(began))
 			}
-			if got := testutil.ToFloat64(r.server.metrics.slow) - before; got != 1 {
+			if got := testutil.ToFloat64(r.server.metrics.timedOut) - before; got != 1 {
 				t.Errorf("%s: %v responses counted, want 1", path, got)
 			}
 			_ = c.Close()
@@ -286,7 +288,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)
-		r.stored("a", time.Minute, holding(denseStored))
+		r.putSnapshot("a", time.Minute, holding(denseStored))
 		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
 			began := time.Now()
 			c := p.open(t, path, "zstd")

@@ -32,7 +32,7 @@ func (s *Server) write(c echo.Context, part []byte) error {
 		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // a test's writer has none
 		if _, err := w.Write(part[:n]); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				s.metrics.slow.Inc()
+				s.metrics.timedOut.Inc()
 			}
 			s.log.Debug("response not read by its client", "err", err)
 			return err

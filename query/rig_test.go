@@ -28,14 +28,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+// testTimeout bounds every wait for something that must happen.
+const testTimeout = 20 * time.Second
 
 // rig is the service with everything behind it under the test's hand.
 type rig struct {
 	testing.TB
 	config  Config
-	reads   Reads
+	reads   ReadRecorder
 	limits  func(key string) string // what would be fetched now; nil: for every reader
 	store   Store                   // nil: the rig
 	console http.Handler            // nil: there is none
@@ -47,9 +47,9 @@ type rig struct {
 	storeErr  error
 	looks     int           // into the store
 	hold      chan struct{} // if there, looks wait until it is closed
-	wishes    []Wish
-	answer    func(ctx context.Context, w Wish) Answer
-	insist    func(ctx context.Context, w Wish) Answer // nil: as answer
+	wishes    []UpdateRequest
+	answer    func(ctx context.Context, w UpdateRequest) EnqueueResult
+	insist    func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: as answer
 	wait      time.Duration
 	client    access.Client
 	refused   error           // by the guard
@@ -89,57 +89,57 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 	return found, err
 }
 
-func (r *rig) Request(ctx context.Context, wishes []Wish) []Answer {
-	answers := make([]Answer, len(wishes))
+func (r *rig) Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+	answers := make([]EnqueueResult, len(wishes))
 	for i, w := range wishes {
 		r.mu.Lock()
 		r.wishes = append(r.wishes, w)
 		answer := r.answer
 		r.mu.Unlock()
-		if answers[i] = (Answer{Queued: true, Number: 100}); answer != nil {
+		if answers[i] = (EnqueueResult{Queued: true, Number: 100}); answer != nil {
 			answers[i] = answer(ctx, w)
 		}
 	}
 	return answers
 }
 
-func (r *rig) Insist(ctx context.Context, wishes []Wish) []Answer {
+func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
 	r.mu.Lock()
 	insist := r.insist
 	r.mu.Unlock()
 	if insist == nil {
-		return r.Request(ctx, wishes)
+		return r.Enqueue(ctx, wishes)
 	}
-	answers := make([]Answer, len(wishes))
+	answers := make([]EnqueueResult, len(wishes))
 	for i, w := range wishes {
 		answers[i] = insist(ctx, w)
 	}
 	return answers
 }
 
-func (r *rig) asked() []Wish {
+func (r *rig) enqueued() []UpdateRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.wishes)
 }
 
-func (r *rig) looked() int {
+func (r *rig) storeReads() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.looks
 }
 
-func (r *rig) Wait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return r.wait, measured, r.wait > 0
 }
 
-func (r *rig) Follow(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {
+func (r *rig) Subscribe(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {
 	line(true)
 	<-ctx.Done()
 	return nil
 }
 
-func (r *rig) Identify(*http.Request, string) (access.Client, error) {
+func (r *rig) Authenticate(*http.Request, string) (access.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.client, r.refused
@@ -157,19 +157,19 @@ func (r *rig) count(what string) error {
 	return nil
 }
 
-// bounds are the rig's meters.
-type bounds struct{ *rig }
+// fakeLimiter are the rig's meters.
+type fakeLimiter struct{ *rig }
 
-func (r bounds) Request(client string, n int) error {
+func (r fakeLimiter) AllowRequests(client string, n int) error {
 	return r.count(fmt.Sprintf("requests %s %d", client, n))
 }
 
-func (r bounds) Refuse(why access.Refusal) error {
+func (r fakeLimiter) RecordRefusal(why access.Refusal) error {
 	_ = r.count("refuse " + why.Detail())
-	return (*access.Meters)(nil).Refuse(why)
+	return (*access.ClientLimiter)(nil).RecordRefusal(why)
 }
 
-func (r bounds) Lookup(string) error {
+func (r fakeLimiter) AllowLookup(string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.over["lookups"] {
@@ -180,19 +180,19 @@ func (r bounds) Lookup(string) error {
 	return p
 }
 
-func (r bounds) Missed(_ string, n int) {
+func (r fakeLimiter) RecordMisses(_ string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missed += n
 }
 
-func (r bounds) Wait(client string) (func(), error) {
+func (r fakeLimiter) AcquireWaitSlot(client string) (func(), error) {
 	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
 }
 
-// heard tells the service of a settle.
-func (r *rig) heard(key string, number int64) {
-	r.server.heard(schemas.Settled{Entity: entity(key), Number: number})
+// settle tells the service of a settle.
+func (r *rig) settle(key string, number int64) {
+	r.server.onSettled(schemas.Settled{Entity: entity(key), Number: number})
 }
 
 func newRig(t testing.TB, change ...func(*rig)) *rig {
@@ -230,23 +230,23 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		r.store = r
 	}
 	r.server, err = New(r.config, Deps{
-		Store: r.store, Sources: map[string]Source{"nexon": limited{src, r.limits}}, Requests: r, Settles: r, Waits: r, Guard: r, Meters: bounds{r}, Reads: r.reads,
+		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.server.line(true)
+	r.server.onConnection(true)
 	return r
 }
 
-// limited is a source of which some is not for every reader.
-type limited struct {
+// limitedSource is a source of which some is not for every reader.
+type limitedSource struct {
 	*source.Source
 	visibility func(key string) string
 }
 
-func (l limited) Visibility(key string) string {
+func (l limitedSource) Visibility(key string) string {
 	if l.visibility == nil {
 		return ""
 	}
@@ -263,8 +263,8 @@ const content = `{"d":{"name":"유"}}`
 // within a bubble of synctest.
 var encoded = store.Encode([]byte(content))
 
-// stored puts a snapshot that was checked so long ago, and tells of it.
-func (r *rig) stored(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
+// putSnapshot puts a snapshot that was checked so long ago, and tells of it.
+func (r *rig) putSnapshot(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
 	p := encoded
 	at := time.Now().Add(-age).UTC().Truncate(time.Microsecond)
 	s := store.Snapshot{State: store.State{
@@ -277,7 +277,7 @@ func (r *rig) stored(key string, age time.Duration, change ...func(*store.Snapsh
 	r.mu.Lock()
 	r.snapshots[s.Entity] = s
 	r.mu.Unlock()
-	r.heard(key, s.Version)
+	r.settle(key, s.Version)
 	return s
 }
 
@@ -384,17 +384,17 @@ func (r *rig) facet() source.Facet {
 	return f
 }
 
-// within waits until something holds.
-func within(t testing.TB, what string, holds func() bool) {
+// waitFor waits until something holds.
+func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for !holds() {
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("%s did not happen within %v", what, patience)
+			t.Fatalf("%s did not happen within %v", what, testTimeout)
 		}
 	}
 }

@@ -28,61 +28,61 @@ import (
 const (
 	// storeTimeout bounds a look into the store.
 	storeTimeout = 2 * time.Second
-	// maxInsisting is how many refreshes of a process may wait for Kafka.
-	maxInsisting = 1000
-	// shutdownPatience is how long a stop waits for answers under way.
-	shutdownPatience = 10 * time.Second
-	// headersMost and pathMost bound a request's head, and its path and query;
+	// maxAckWaits is how many refreshes of a process may wait for Kafka.
+	maxAckWaits = 1000
+	// shutdownTimeout is how long a stop waits for answers under way.
+	shutdownTimeout = 10 * time.Second
+	// maxHeaderBytes and pathMost bound a request's head, and its path and query;
 	// bodyMost a body that nobody asked for.
-	headersMost = 64 << 10
-	pathMost    = 32 << 10
-	bodyMost    = 64 << 10
+	maxHeaderBytes = 64 << 10
+	maxPathBytes   = 32 << 10
+	maxBodyBytes   = 64 << 10
 )
 
 // Server is the query service.
 type Server struct {
-	memory    *memory
-	responses *responseBudget
-	tallies   *tallies
-	bell      *bell
-	sources   map[string]Source
-	requests  Requester
-	settles   Settles
-	waits     Waits
-	guard     Guard
-	meters    Meters
-	log       *slog.Logger
-	metrics   *metrics
-	tracer    observe.Tracer
-	traces    *traceBudget
-	echo      *echo.Echo
-	asks      singleflight.Group
-	enqueuer  *enqueuer
-	waiting   chan struct{} // a place for each refresh that waits for Kafka
-	waiters   atomic.Int64
-	unreadAt  atomic.Int64  // when it was last logged that the store can't be read
-	stopping  chan struct{} // closed when waiters are to be answered
+	cache            *snapshotCache
+	responses        *responseBudget
+	readCounter      *readCounter
+	waiterSet        *waiterSet
+	sources          map[string]Source
+	enqueuer         Enqueuer
+	subscriber       SettleSubscriber
+	estimator        WaitEstimator
+	authenticator    Authenticator
+	limiter          ClientLimiter
+	log              *slog.Logger
+	metrics          *metrics
+	tracer           observe.Tracer
+	traces           *traceBudget
+	echo             *echo.Echo
+	enqueues         singleflight.Group
+	batcher          *batcher
+	enqueueSlots     chan struct{} // a place for each refresh that waits for Kafka
+	waiterCount      atomic.Int64
+	lastStoreWarning atomic.Int64  // when it was last logged that the store can't be read
+	stopping         chan struct{} // closed when waiters are to be answered
 }
 
 // New returns the service.
 func New(config Config, deps Deps) (*Server, error) {
 	m := newMetrics(deps.Metrics)
-	t := newTallies(deps.Reads, m, deps.Log)
+	t := newReadCounter(deps.ReadRecorder, m, deps.Log)
 	for name := range deps.Sources {
-		m.told.WithLabelValues(name)
+		m.recorded.WithLabelValues(name)
 	}
 	s := &Server{
-		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), tallies: t, bell: newBell(),
-		sources: deps.Sources, requests: deps.Requests, settles: deps.Settles, waits: deps.Waits,
-		guard: deps.Guard, meters: deps.Meters, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
-		echo: echo.New(), waiting: make(chan struct{}, maxInsisting), stopping: make(chan struct{}),
+		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: t, waiterSet: newWaiterSet(),
+		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
+		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
+		echo: echo.New(), enqueueSlots: make(chan struct{}, maxAckWaits), stopping: make(chan struct{}),
 	}
-	s.enqueuer = &enqueuer{requester: deps.Requests, log: deps.Log}
-	s.memory = newMemory(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.Meters, t, deps.Log)
+	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
+	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, t, deps.Log)
 	deps.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
-	}, func() float64 { return float64(s.waiters.Load()) }))
-	address, err := addressOf(config.Proxies)
+	}, func() float64 { return float64(s.waiterCount.Load()) }))
+	address, err := ipExtractor(config.Proxies)
 	if err != nil {
 		return nil, err
 	}
@@ -90,23 +90,23 @@ func New(config Config, deps Deps) (*Server, error) {
 	e.HideBanner, e.HidePort = true, true
 	e.IPExtractor = address
 	e.HTTPErrorHandler = s.handleError
-	e.Use(s.around)
+	e.Use(s.instrument)
 	if len(config.Origins) > 0 {
-		e.Use(middleware.CORSWithConfig(crossOrigin(config.Origins)))
+		e.Use(middleware.CORSWithConfig(corsConfig(config.Origins)))
 	}
 	read := []string{http.MethodGet, http.MethodHead}
 	const entity = "/v1/:source/:facet/:key"
-	e.Match(read, "/v1/:source/:facet", s.guarded(access.Read, s.readMany))
-	e.Match(read, entity, s.guarded(access.Read, s.read))
-	e.Match(read, entity+"/events", s.guarded(access.Read, s.events))
-	e.POST("/v1/:source/:facet/refresh", s.guarded(access.Refresh, s.refreshMany))
-	e.POST(entity+"/refresh", s.guarded(access.Refresh, s.refresh))
-	s.document(read)
+	e.Match(read, "/v1/:source/:facet", s.authorized(access.Read, s.readMany))
+	e.Match(read, entity, s.authorized(access.Read, s.read))
+	e.Match(read, entity+"/events", s.authorized(access.Read, s.events))
+	e.POST("/v1/:source/:facet/refresh", s.authorized(access.Refresh, s.refreshMany))
+	e.POST(entity+"/refresh", s.authorized(access.Refresh, s.refresh))
+	s.serveDocs(read)
 	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)
 	e.Match(read, "/readyz", ops)
 	// Which dependency fails for which reason, and how much is read, is not for everybody.
-	inside := s.guarded(access.Admin, func(c echo.Context, _ access.Client) error { return ops(c) })
+	inside := s.authorized(access.Admin, func(c echo.Context, _ access.Client) error { return ops(c) })
 	e.Match(read, "/healthz", func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
 			return ops(c)
@@ -114,7 +114,7 @@ func New(config Config, deps Deps) (*Server, error) {
 		return inside(c)
 	})
 	e.Match(read, "/metrics", inside)
-	e.Any("/admin/v1/*", s.guarded(access.Admin, func(c echo.Context, who access.Client) error {
+	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, who access.Client) error {
 		correlationOf(c)
 		r := c.Request()
 		deps.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
@@ -127,8 +127,8 @@ func New(config Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// document serves the contract, for programs and for people.
-func (s *Server) document(methods []string) {
+// serveDocs serves the contract, for programs and for people.
+func (s *Server) serveDocs(methods []string) {
 	s.echo.Match(methods, "/openapi.yaml", func(c echo.Context) error {
 		return c.Blob(http.StatusOK, "application/yaml", schemas.OpenAPI)
 	})
@@ -141,7 +141,7 @@ func (s *Server) document(methods []string) {
 // Ready returns nil while reads can be answered: from what is remembered, or else
 // from the database, if it answers the ping.
 func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) error {
-	if !s.memory.empty() {
+	if !s.cache.isEmpty() {
 		return nil
 	}
 	return ping(ctx)
@@ -155,7 +155,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		w.Header().Set("Strict-Transport-Security", strictTransport)
 	}
-	escape(r)
+	keepEscapedPath(r)
 	s.echo.ServeHTTP(w, r)
 }
 
@@ -164,41 +164,41 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var telling sync.WaitGroup
-	telling.Go(func() { s.tallies.run(ctx) })
+	telling.Go(func() { s.readCounter.run(ctx) })
 	defer telling.Wait()
 	defer stop() // before that: a line that fails ends the telling too
-	return s.settles.Follow(ctx, s.heard, func(up bool) {
+	return s.subscriber.Subscribe(ctx, s.onSettled, func(up bool) {
 		if ctx.Err() == nil { // a line that ends with the process is no news
-			s.line(up)
+			s.onConnection(up)
 		}
 	})
 }
 
-// heard notes a settle: first what is remembered, then who waits looks again.
-func (s *Server) heard(settled schemas.Settled) {
-	s.memory.heard(settled.Entity)
+// onSettled notes a settle: first what is remembered, then who waits looks again.
+func (s *Server) onSettled(settled schemas.Settled) {
+	s.cache.invalidate(settled.Entity)
 	if settled.Number == 0 { // it was deleted
-		s.tallies.forget(settled.Entity)
+		s.readCounter.forget(settled.Entity)
 	}
-	s.bell.ring(settled)
+	s.waiterSet.notify(settled)
 }
 
-func (s *Server) line(up bool) {
-	s.memory.line(up)
+func (s *Server) onConnection(up bool) {
+	s.cache.setConnected(up)
 	if !up {
-		s.metrics.line.Set(0)
+		s.metrics.connected.Set(0)
 		s.log.Warn("Redis is not heard: what is remembered is believed for a second only, and who waits may wait in vain")
 		return
 	}
-	s.metrics.line.Set(1)
+	s.metrics.connected.Set(1)
 	s.log.Info("Redis is heard: what is remembered is believed until it is settled")
-	s.bell.ringAll() // what was missed meanwhile is seen by looking
+	s.waiterSet.notifyAll() // what was missed meanwhile is seen by looking
 }
 
 // Serve answers requests on the listener until ctx ends, and then finishes those
 // under way; who waits is answered with what there is.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return s.serveUntil(ctx, l, shutdownPatience)
+	return s.serveUntil(ctx, l, shutdownTimeout)
 }
 
 func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.Duration) error {
@@ -210,9 +210,9 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.D
 		},
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      writePatience,
+		WriteTimeout:      responseTimeout,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    headersMost,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	stopped := make(chan error, 1)

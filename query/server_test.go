@@ -59,7 +59,7 @@ func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
 
 func TestEveryErrorIsAProblem(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, Wish) Answer { panic("a bug") }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -82,13 +82,13 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 
 func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // makes the handler panic
-	for range 2 {                                                       // what was begun when it panicked is not taken for made
+	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // makes the handler panic
+	for range 2 {                                                            // what was begun when it panicked is not taken for made
 		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
 			t.Errorf("%d %s", a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, Wish) Answer { panic("another") } // in a goroutine of its own
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in a goroutine of its own
 	if a := r.get("b"); a.StatusCode != 503 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -161,9 +161,9 @@ func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
 	f.Add("POST", "/v1/nexon/character/fresh/refresh?wait=1ns", "", "", "", "")
 	f.Add("DELETE", "/v1/nexon/%2e%2e/fresh", "\"", ";;", "wait=", "")
 	r := newRig(f)
-	r.stored("fresh", time.Minute)
-	r.stored("stale", 2*time.Hour)
-	r.stored("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	r.putSnapshot("fresh", time.Minute)
+	r.putSnapshot("stale", 2*time.Hour)
+	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
 	waits := regexp.MustCompile(`[0-9a-zA-Z.%+]*[1-9]`)
 	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
 		u, err := url.Parse("http://host" + target)

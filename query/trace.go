@@ -57,9 +57,9 @@ func (s *Server) limitTrace(r *http.Request, who access.Client) {
 	r.Header.Set(schemas.TraceParent, parent[:observe.TraceParentSize-2]+"00")
 }
 
-// follow begins a request's span, in the trace of its client if it has one. It is
+// startSpan begins a request's span, in the trace of its client if it has one. It is
 // begun when it is known that the client may ask: nobody else decides what is kept.
-func (s *Server) follow(c echo.Context) {
+func (s *Server) startSpan(c echo.Context) {
 	r := c.Request()
 	method, route := knownMethod(r.Method), c.Path()
 	ctx, span := s.tracer.Start(observe.WithTraceParent(r.Context(), r.Header.Get(schemas.TraceParent)), method+" "+route,
@@ -91,17 +91,17 @@ func (s *Server) endSpan(c echo.Context) {
 	}
 }
 
-// about writes into a request's span which entity it is about, once that is known to
+// traceEntity writes into a request's span which entity it is about, once that is known to
 // be one.
-func (s *Server) about(c echo.Context, e schemas.Entity) {
+func (s *Server) traceEntity(c echo.Context, e schemas.Entity) {
 	if s.tracer.Enabled() {
 		trace.SpanFromContext(c.Request().Context()).SetAttributes(attribute.String("freshet.entity", e.String()))
 	}
 }
 
-// traced writes into a wish what follows it to the dead letter it may become. Where
+// withTrace writes into a wish what follows it to the dead letter it may become. Where
 // nothing is traced here the client's own trace parent is passed on.
-func (s *Server) traced(c echo.Context, w Wish) Wish {
+func (s *Server) withTrace(c echo.Context, w UpdateRequest) UpdateRequest {
 	w.CorrelationID = correlationOf(c)
 	if s.tracer.Enabled() {
 		w.TraceParent = observe.TraceParent(c.Request().Context())

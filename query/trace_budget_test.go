@@ -42,7 +42,7 @@ func TestTraces_OfClientsAreLimited(t *testing.T) {
 		r := newRig(t)
 		spans := tracetest.NewInMemoryExporter()
 		r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))))
-		r.stored("a", time.Minute)
+		r.putSnapshot("a", time.Minute)
 		r.client.Scopes = c.scopes
 		r.tracedRequests(3*maxClientTraces, c.parent)
 		if got := len(spans.GetSpans()); got != c.want {

@@ -31,9 +31,9 @@ func TestNothingThatAClientMakesUpIsALabelOrTheNameOfASpan(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
 	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	before := testutil.CollectAndCount(r.server.metrics.requests)
-	long := "/v1/nexon/character/" + strings.Repeat("k", pathMost)
+	long := "/v1/nexon/character/" + strings.Repeat("k", maxPathBytes)
 	for _, method := range []string{"MADEUP1", "MADEUP2", "MADEUP3", "get"} {
 		r.raw(method, "/v1/nexon/character/a") // 405
 		r.raw(method, long)                    // 414, before the router's answer counts
@@ -68,7 +68,7 @@ func TestWhoMayNotAskDecidesNothingOfWhatIsKept(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
 	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	r.client.Scopes = nil
 	r.raw(http.MethodGet, "/v1/nexon/character/a")
 	r.raw(http.MethodGet, "/nowhere")

@@ -50,23 +50,23 @@ var realStores = map[string]func(t *testing.T) realStore{
 	},
 }
 
-// looking counts looks into a store on the rig's account.
-type looking struct {
+// blockingStore counts looks into a store on the rig's account.
+type blockingStore struct {
 	Store
 	*rig
 }
 
-func (l looking) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
-	l.look()
+func (l blockingStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+	l.readStore()
 	return l.Store.Get(ctx, e)
 }
 
-func (l looking) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
-	l.look()
+func (l blockingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+	l.readStore()
 	return l.Store.GetAll(ctx, of)
 }
 
-func (r *rig) look() {
+func (r *rig) readStore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.looks++
@@ -83,14 +83,14 @@ func byPrefix(key string) string {
 
 // limitedRig is a service in front of a store, with the visibilities of a configuration.
 func limitedRig(t *testing.T, st realStore, limits func(string) string) *rig {
-	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = looking{st, r}, limits, everyRead{} })
+	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = blockingStore{st, r}, limits, recordEveryRead{} })
 }
 
-// everyRead counts the reads of all facets.
-type everyRead struct{}
+// recordEveryRead counts the reads of all facets.
+type recordEveryRead struct{}
 
-func (everyRead) Counts(string, string) bool                       { return true }
-func (everyRead) Observe(context.Context, []Read, time.Time) error { return nil }
+func (recordEveryRead) Counts(string, string) bool                                { return true }
+func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
 // write stores what a fetch so long ago found, within a visibility; absent: that it is not there.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
@@ -135,8 +135,8 @@ var attempts = []struct {
 	{"HEAD", "/v1/nexon/shared?key=%s", nil},
 }
 
-// try returns all of an answer that could tell something of the key.
-func (r *rig) try(i int, key string) string {
+// attempt returns all of an answer that could tell something of the key.
+func (r *rig) attempt(i int, key string) string {
 	r.Helper()
 	a := attempts[i]
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // a stream that is served has no other end
@@ -191,37 +191,37 @@ func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
 					var answers []string
 					for i := range attempts {
 						r.client = c
-						answers = append(answers, r.try(i, key))
+						answers = append(answers, r.attempt(i, key))
 					}
-					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.looked() > 0 {
-						t.Errorf("%s and %s: %d looks at what would not be served whatever is there", who, key, r.looked())
+					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.storeReads() > 0 {
+						t.Errorf("%s and %s: %d looks at what would not be served whatever is there", who, key, r.storeReads())
 					}
 					r.client = clients["admin"] // it is remembered now, and must not be served for that
 					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 					r.mu.Lock()
 					r.wishes, r.counted = nil, nil
 					r.mu.Unlock()
-					r.server.tallies.take()
+					r.server.readCounter.take()
 					r.client = c
 					began := time.Now()
 					for i := range attempts {
-						none := r.try(i, "third.none")
-						if again := r.try(i, key); answers[i] != none || again != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
+						none := r.attempt(i, "third.none")
+						if again := r.attempt(i, key); answers[i] != none || again != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
 							t.Errorf("%s and %s, %v:\n%safter another's read\n%sand of what is not there\n%s", who, key, attempts[i], answers[i], again, none)
 						}
 					}
 					if took := time.Since(began); took > 15*time.Second {
 						t.Errorf("%s waited for %s for %v", who, key, took)
 					}
-					if told := r.server.tallies.take(); len(r.asked()) > 0 || len(told) > 0 {
-						t.Errorf("%s had %s asked for %v, and read %v", who, key, r.asked(), told)
+					if told := r.server.readCounter.take(); len(r.enqueued()) > 0 || len(told) > 0 {
+						t.Errorf("%s had %s asked for %v, and read %v", who, key, r.enqueued(), told)
 					}
 					for _, what := range r.counted {
 						if kind, _, _ := strings.Cut(what, " "); kind == "begin" || kind == "keys" {
 							t.Errorf("%s and %s counted %q", who, key, r.counted)
 						}
 					}
-					r.nobodyWaits()
+					r.waitUntilNoWaiters()
 				}
 			}
 		})
@@ -261,8 +261,8 @@ func TestOfSeveralKeysEachIsServedToThoseWhoMaySeeIt(t *testing.T) {
 				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
 					t.Errorf("%q: %v reads of what is not there", who, n)
 				}
-				if fmt.Sprint(got) != want || len(r.asked()) != wishes || strings.Contains(a.Header.Get("Cache-Control"), "public") {
-					t.Errorf("%q: %v, %d wishes; want %s", who, got, len(r.asked()), want)
+				if fmt.Sprint(got) != want || len(r.enqueued()) != wishes || strings.Contains(a.Header.Get("Cache-Control"), "public") {
+					t.Errorf("%q: %v, %d wishes; want %s", who, got, len(r.enqueued()), want)
 				}
 			}
 		})
@@ -294,7 +294,7 @@ func TestAConfigurationLimitsAtOnceAndOpensNothingThatIsStored(t *testing.T) {
 				}
 			}
 			write(t, st, entity("a"), "", 7, 0, false)
-			nowOpen.heard("a", 7)
+			nowOpen.settle("a", 7)
 			nowOpen.client = client()
 			if a := nowOpen.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
 				t.Errorf("fetched anew: %d %s", a.StatusCode, a.text)
@@ -307,41 +307,41 @@ func TestWhoFollowsOrWaitsLearnsNothingOfWhatIsLimitedMeanwhile(t *testing.T) {
 	partner := func(s *store.Snapshot) { s.Visibility, s.Version = "partner", 9 }
 	r := newRig(t)
 	r.client = client()
-	r.stored("followed", time.Minute)
+	r.putSnapshot("followed", time.Minute)
 	f := r.follow("followed", "")
 	if e := <-f.events; e.name != eventChanged {
 		t.Fatalf("%+v", e)
 	}
-	r.stored("followed", 0, partner)
+	r.putSnapshot("followed", 0, partner)
 	select {
 	case e, more := <-f.events:
 		if more {
 			t.Errorf("told of what is limited: %+v", e)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("the stream goes on")
 	}
 	for _, door := range []string{"GET /v1/nexon/character/waited?wait=20s", "POST /v1/nexon/character/waited/refresh?wait=20s"} {
-		r.stored("waited", 2*time.Hour)
-		before := len(r.asked())
+		r.putSnapshot("waited", 2*time.Hour)
+		before := len(r.enqueued())
 		method, path, _ := strings.Cut(door, " ")
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, path) }()
-		within(t, "a wish", func() bool { return len(r.asked()) > before })
-		r.stored("waited", 0, partner)
+		waitFor(t, "a wish", func() bool { return len(r.enqueued()) > before })
+		r.putSnapshot("waited", 0, partner)
 		if a := <-answered; a.StatusCode != 404 || a.body.LastCheckedAt != nil {
 			t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
 		}
 	}
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
 func TestWhatIsRememberedForSomeIsNotServedToOthersWhileTheStoreIsAway(t *testing.T) {
 	r := newRig(t)
-	s := r.stored("a", 2*time.Hour, func(s *store.Snapshot) { s.Entity.Facet, s.Visibility = "shared", "partner" })
+	s := r.putSnapshot("a", 2*time.Hour, func(s *store.Snapshot) { s.Entity.Facet, s.Visibility = "shared", "partner" })
 	r.client = client("see:partner")
 	r.do(http.MethodGet, "/v1/nexon/shared/a")
-	r.server.heard(schemas.Settled{Entity: s.Entity, Number: 8})
+	r.server.onSettled(schemas.Settled{Entity: s.Entity, Number: 8})
 	r.mu.Lock()
 	r.storeErr = context.DeadlineExceeded
 	r.wishes = nil
@@ -351,11 +351,11 @@ func TestWhatIsRememberedForSomeIsNotServedToOthersWhileTheStoreIsAway(t *testin
 	}
 	r.client = client()
 	for i, a := range attempts {
-		if got := r.try(i, "a"); !strings.Contains(got, "404") && a.method != http.MethodHead {
+		if got := r.attempt(i, "a"); !strings.Contains(got, "404") && a.method != http.MethodHead {
 			t.Errorf("%v: %s", a, got)
 		}
 	}
-	if len(r.asked()) > 0 {
-		t.Errorf("asked for %v", r.asked())
+	if len(r.enqueued()) > 0 {
+		t.Errorf("asked for %v", r.enqueued())
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 func TestAReaderThatWaitsIsReleasedByTheSettleOfAnyProcess(t *testing.T) {
 	r := newRig(t)
-	r.stored("stale", 2*time.Hour)
+	r.putSnapshot("stale", 2*time.Hour)
 	for _, key := range []string{"new", "stale"} {
 		for _, how := range [][]string{{"?wait=20s"}, {"?wait=20"}, {"", "Prefer", "respond-async, wait=20"}} {
 			r.mu.Lock()
@@ -22,13 +22,13 @@ func TestAReaderThatWaitsIsReleasedByTheSettleOfAnyProcess(t *testing.T) {
 			r.mu.Unlock()
 			answered := make(chan answer, 1)
 			go func() { answered <- r.get(key+how[0], how[1:]...) }()
-			within(t, "a wish", func() bool { return len(r.asked()) > 0 })
+			waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 			select {
 			case a := <-answered:
 				t.Fatalf("%s %v: did not wait: %d %s", key, how, a.StatusCode, a.text)
 			default:
 			}
-			r.stored(key, 0)
+			r.putSnapshot(key, 0)
 			a := <-answered
 			if a.StatusCode != 200 || a.body.Freshness != Fresh {
 				t.Errorf("%s %v: %d %s", key, how, a.StatusCode, a.text)
@@ -36,34 +36,34 @@ func TestAReaderThatWaitsIsReleasedByTheSettleOfAnyProcess(t *testing.T) {
 			if applied := a.Header.Get("Preference-Applied"); (applied == "wait=20") != (how[0] == "") {
 				t.Errorf("%v: Preference-Applied %q", how, applied)
 			}
-			r.stored("stale", 2*time.Hour)
+			r.putSnapshot("stale", 2*time.Hour)
 			delete(r.snapshots, entity("new"))
-			r.heard("new", 9)
+			r.settle("new", 9)
 		}
 	}
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
-func (r *rig) nobodyWaits() {
+func (r *rig) waitUntilNoWaiters() {
 	r.Helper()
 	n := 0
-	for i := range r.server.bell.shards {
-		n += len(r.server.bell.shards[i].waiting)
+	for i := range r.server.waiterSet.shards {
+		n += len(r.server.waiterSet.shards[i].waiting)
 	}
-	if n != 0 || r.server.waiters.Load() != 0 {
-		r.Errorf("%d entities are still waited for, by %d", n, r.server.waiters.Load())
+	if n != 0 || r.server.waiterCount.Load() != 0 {
+		r.Errorf("%d entities are still waited for, by %d", n, r.server.waiterCount.Load())
 	}
 }
 
 func TestWhatIsSettledBetweenListeningAndLookingIsNotMissed(t *testing.T) {
 	r := newRig(t)
 	first := true
-	r.answer = func(context.Context, Wish) Answer {
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
 		if first { // the refresh lands before the reader begins to wait
 			first = false
-			r.stored("a", 0)
+			r.putSnapshot("a", 0)
 		}
-		return Answer{Queued: true}
+		return EnqueueResult{Queued: true}
 	}
 	if a := r.get("a?wait=20s"); a.StatusCode != 200 || a.body.Freshness != Fresh {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -72,10 +72,12 @@ func TestWhatIsSettledBetweenListeningAndLookingIsNotMissed(t *testing.T) {
 
 func TestNobodyWaitsForWhatDoesNotCome(t *testing.T) {
 	r := newRig(t)
-	r.stored("fresh", time.Minute)
-	r.stored("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	r.putSnapshot("fresh", time.Minute)
+	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
 	until := time.Now().Add(time.Hour)
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_FAILED", Until: until} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: "HELD_FAILED", Until: until}
+	}
 	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
 		if a := r.get(key + "?wait=30s"); a.StatusCode != status {
 			t.Errorf("%s: %d %s", key, a.StatusCode, a.text)
@@ -87,11 +89,11 @@ func TestAFailureThatIsSettledReleasesItsReadersToo(t *testing.T) {
 	r := newRig(t)
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=30s") }()
-	within(t, "a wish", func() bool { return len(r.asked()) > 0 })
+	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 	r.mu.Lock()
-	r.answer = func(context.Context, Wish) Answer { return Answer{Reason: "HELD_RETRYING"} }
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
-	r.heard("a", 101)
+	r.settle("a", 101)
 	if a := <-answered; a.StatusCode != 503 || *a.body.NotQueuedReason != "HELD_RETRYING" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -99,20 +101,20 @@ func TestAFailureThatIsSettledReleasesItsReadersToo(t *testing.T) {
 
 func TestWaitingEndsWithItsTimeAndIsCut(t *testing.T) {
 	r := newRig(t)
-	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": waitMost, "?wait=99999": waitMost, "?wait=18446744074": waitMost} {
+	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": maxWait, "?wait=99999": maxWait, "?wait=18446744074": maxWait} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t) // within the bubble, where time passes when all wait
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
-			patience, err := r.server.patience(c)
+			patience, err := r.server.parseWait(c)
 			if err != nil || patience != want {
 				t.Errorf("%s: %v, %v", how, patience, err)
 			}
 			if patience == 0 {
 				return
 			}
-			v, inVain, err := r.server.await(c, everything, patience, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
+			v, inVain, err := r.server.waitUntil(c, everything, patience, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
 			if took := time.Since(began); err != nil || !inVain || v.freshness != Updating || took != want {
 				t.Errorf("%s: waited %v, %v", how, took, err)
 			}
@@ -128,41 +130,41 @@ func TestWaitingEndsWithItsTimeAndIsCut(t *testing.T) {
 			t.Errorf("%s: %d", prefer, a.StatusCode)
 		}
 	}
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
 func TestARefreshThatIsWaitedForAnswersWithWhatItBrought(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	refresh := func() chan answer {
 		r.mu.Lock()
 		r.wishes = nil
 		r.mu.Unlock()
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s") }()
-		within(t, "a wish", func() bool { return len(r.asked()) > 0 })
+		waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 		return answered
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }
 	answered := refresh()
-	r.stored("a", 0, version(99)) // the end of something that began before the request, whose number is 100
+	r.putSnapshot("a", 0, version(99)) // the end of something that began before the request, whose number is 100
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)
 	case <-time.After(50 * time.Millisecond): // only to give a mistake its chance
 	}
-	s := r.stored("a", 0, version(101))
+	s := r.putSnapshot("a", 0, version(101))
 	if a := <-answered; a.StatusCode != 200 || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 	answered = refresh()
-	r.heard("a", 102) // it failed: nothing new is stored, and a read says how things are
-	r.stored("a", 2*time.Hour, version(98))
+	r.settle("a", 102) // it failed: nothing new is stored, and a read says how things are
+	r.putSnapshot("a", 2*time.Hour, version(98))
 	if a := <-answered; a.StatusCode != 200 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
-	r.answer = func(context.Context, Wish) Answer {
-		return Answer{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
 	}
 	if a := r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s"); a.StatusCode != 429 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -182,8 +184,8 @@ func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
 			statuses[i] = rec.Code
 		})
 	}
-	within(t, "all wait", func() bool { return r.server.waiters.Load() == many })
-	if n := len(r.asked()); n > many/10 { // they ask as one as long as an answer is under way
+	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
+	if n := len(r.enqueued()); n > many/10 { // they ask as one as long as an answer is under way
 		t.Logf("%d wishes", n)
 	}
 	close(r.server.stopping)
@@ -193,12 +195,12 @@ func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
 			t.Fatalf("reader %d got %d", i, status)
 		}
 	}
-	r.nobodyWaits()
+	r.waitUntilNoWaiters()
 }
 
 func TestMoreWaitersThanThereArePlacesAreToldSo(t *testing.T) {
 	r := newRig(t)
-	r.server.waiters.Store(waitersMost)
+	r.server.waiterCount.Store(maxWaiters)
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 503 || a.body.Code != "too-many-waiters" || a.Header.Get("Retry-After") != "1" {
 			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)

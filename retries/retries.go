@@ -30,11 +30,11 @@ type Store interface {
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 }
 
-// Door is where requests are asked for.
-type Door interface {
-	// Ask asks for each, in the lane from which it came, with a fetch that begins
+// Enqueuer is where requests are asked for.
+type Enqueuer interface {
+	// Enqueue asks for each, in the lane from which it came, with a fetch that begins
 	// after it. It returns those that must be asked for once more.
-	Ask(ctx context.Context, due []store.Status) []store.Status
+	Enqueue(ctx context.Context, due []store.Status) []store.Status
 }
 
 const (
@@ -49,17 +49,17 @@ const (
 type Retries struct {
 	source    string
 	store     Store
-	door      Door
+	enqueuer  Enqueuer
 	poller    *poll.Poller
 	log       *slog.Logger
 	requested prometheus.Counter
 }
 
 // New returns the retries of a source; Run asks for them.
-func New(source string, st Store, door Door, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
+func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
 	log = log.With("source", source)
 	r := &Retries{
-		source: source, store: st, door: door, log: log,
+		source: source, store: st, enqueuer: enqueuer, log: log,
 		poller: poll.New("retries:"+source, rdb, log, poll.Messages{
 			Failing: "scheduled retries wait until the database answers", Recovered: "scheduled retries go on",
 		}),
@@ -98,7 +98,7 @@ func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, 
 func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {
-		left := r.door.Ask(ctx, some)
+		left := r.enqueuer.Enqueue(ctx, some)
 		r.requested.Add(float64(len(some) - len(left)))
 		return left
 	})

@@ -20,15 +20,15 @@ import (
 
 const patience = time.Minute
 
-// door notes what is asked for; it refuses the first few.
-type door struct {
+// fakeEnqueuer notes what is asked for; it refuses the first few.
+type fakeEnqueuer struct {
 	mu     sync.Mutex
 	refuse int
 	asked  []string
 	seen   chan string
 }
 
-func (d *door) Ask(_ context.Context, due []store.Status) (left []store.Status) {
+func (d *fakeEnqueuer) Enqueue(_ context.Context, due []store.Status) (left []store.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, s := range due {
@@ -45,11 +45,11 @@ func (d *door) Ask(_ context.Context, due []store.Status) (left []store.Status) 
 
 type rig struct {
 	*testing.T
-	db    *sqlite.Store
-	door  *door
-	rdb   redis.UniversalClient
-	redis *miniredis.Miniredis
-	many  []*Retries
+	db       *sqlite.Store
+	enqueuer *fakeEnqueuer
+	rdb      redis.UniversalClient
+	redis    *miniredis.Miniredis
+	many     []*Retries
 }
 
 func newRig(t *testing.T) *rig {
@@ -60,7 +60,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	r := &rig{T: t, db: db, door: &door{seen: make(chan string, 10_000)}}
+	r := &rig{T: t, db: db, enqueuer: &fakeEnqueuer{seen: make(chan string, 10_000)}}
 	r.rdb, r.redis = servicetest.MiniRedis(t)
 	return r
 }
@@ -71,7 +71,7 @@ func (r *rig) start(instances int) {
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range instances {
-		one := New("nexon", r.db, r.door, r.rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		one := New("nexon", r.db, r.enqueuer, r.rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		r.many = append(r.many, one)
 		wg.Go(func() {
 			if err := one.Run(ctx); err != nil {
@@ -100,7 +100,7 @@ func (r *rig) schedule(key string, at time.Time, tell bool) {
 func (r *rig) sees(want string) {
 	r.Helper()
 	select {
-	case got := <-r.door.seen:
+	case got := <-r.enqueuer.seen:
 		if want != "" && got != want {
 			r.Errorf("asked for %s, want %s", got, want)
 		}
@@ -136,14 +136,14 @@ func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
 	for range n {
 		r.sees("")
 	}
-	r.door.mu.Lock()
-	defer r.door.mu.Unlock()
+	r.enqueuer.mu.Lock()
+	defer r.enqueuer.mu.Unlock()
 	times := map[string]int{}
-	for _, key := range r.door.asked {
+	for _, key := range r.enqueuer.asked {
 		times[key]++
 	}
-	if len(times) != n || len(r.door.asked) != n {
-		t.Errorf("%d of %d asked for, %d times", len(times), n, len(r.door.asked))
+	if len(times) != n || len(r.enqueuer.asked) != n {
+		t.Errorf("%d of %d asked for, %d times", len(times), n, len(r.enqueuer.asked))
 	}
 }
 
@@ -166,9 +166,9 @@ func TestWhatThisProcessScheduledIsHeardWithoutRedis(t *testing.T) {
 func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
 	r := newRig(t)
 	r.start(1)
-	r.door.mu.Lock()
-	r.door.refuse = 3
-	r.door.mu.Unlock()
+	r.enqueuer.mu.Lock()
+	r.enqueuer.refuse = 3
+	r.enqueuer.mu.Unlock()
 	r.schedule("a", time.Now(), true)
 	r.sees("a")
 }

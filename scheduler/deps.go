@@ -37,8 +37,8 @@ type Store interface {
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
-// Door is where requests are asked for.
-type Door interface {
+// Enqueuer is where requests are asked for.
+type Enqueuer interface {
 	// Prefetch asks for each in the LOW lane, and returns those that must be asked for
 	// once more: whatever is not certain to be worked on.
 	Prefetch(ctx context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest)

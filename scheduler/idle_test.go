@@ -37,7 +37,7 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 		t.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Deps{
-		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Store: w.store, Enqueuer: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: perSecond, Share: 1}, nil },
 	})
 	if err != nil {

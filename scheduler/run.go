@@ -32,15 +32,15 @@ const (
 // a source.
 type Scheduler struct {
 	*Schedule
-	source  string
-	budget  *Budget
-	store   Store
-	door    Door
-	look    Look
-	loop    Loop
-	live    func(context.Context) (*Schedule, bool)
-	log     *slog.Logger
-	metrics *metrics
+	source   string
+	budget   *Budget
+	store    Store
+	enqueuer Enqueuer
+	look     Look
+	loop     Loop
+	live     func(context.Context) (*Schedule, bool)
+	log      *slog.Logger
+	metrics  *metrics
 
 	mean   meanCost
 	priced time.Time // when the price was looked at last
@@ -51,10 +51,10 @@ type Scheduler struct {
 
 // Deps are what a Scheduler works with.
 type Deps struct {
-	Store Store
-	Door  Door
-	Look  Look
-	Loop  Loop
+	Store    Store
+	Enqueuer Enqueuer
+	Look     Look
+	Loop     Loop
 	// Live returns the schedule in force, with the price of the one that NewScheduler was
 	// given, and whether entities are prefetched at all; nil: nothing is changed.
 	Live    func(context.Context) (schedule *Schedule, enabled bool)
@@ -72,7 +72,7 @@ func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, err
 		return nil, err
 	}
 	return &Scheduler{
-		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: deps.Store, door: deps.Door, look: deps.Look, loop: deps.Loop, live: deps.Live,
+		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: deps.Store, enqueuer: deps.Enqueuer, look: deps.Look, loop: deps.Loop, live: deps.Live,
 		log: deps.Log.With("source", source), metrics: newMetrics(source, deps.Metrics),
 	}, nil
 }
@@ -234,7 +234,7 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 		}
 		ctx, cancel := context.WithTimeout(ctx, lease/3) // a door that hangs must not outlast the claim
 		defer cancel()
-		left := s.door.Prefetch(ctx, some)
+		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.asked.Add(float64(len(some) - len(left)))
 		return left
 	})

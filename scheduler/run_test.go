@@ -108,7 +108,7 @@ func (w *world) scheduler() *running {
 		w.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Deps{
-		Store: w.store, Door: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Store: w.store, Enqueuer: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 0.5}, nil },
 	})
 	if err != nil {
@@ -259,7 +259,7 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, err := NewScheduler("nexon", schedule, Deps{
-				Store: h, Door: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+				Store: h, Enqueuer: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 				Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 1}, nil },
 			})
 			if err != nil {

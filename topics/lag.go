@@ -243,11 +243,11 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	return all[len(all)-1].records, true
 }
 
-// Wait returns how long a record that is published now will wait behind others,
+// EstimateWait returns how long a record that is published now will wait behind others,
 // from the lag and the throughput of the last minute, when that was measured, and
 // whether it is known: not without a backlog, not before anything was worked, and
 // not when the last sample is old.
-func (s *Sampler) Wait(source string, l schemas.Lane) (wait time.Duration, measured time.Time, known bool) {
+func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duration, measured time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.samples[lane{source, l}]

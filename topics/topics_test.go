@@ -192,7 +192,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		wait := func() (time.Duration, bool) {
 			synctest.Wait()
-			w, measured, known := s.Wait("nexon", schemas.High)
+			w, measured, known := s.EstimateWait("nexon", schemas.High)
 			if since := time.Since(measured); known != (since <= sampleTTL) {
 				t.Errorf("known %v, measured %v ago", known, since)
 			}
@@ -234,7 +234,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 			t.Errorf("%v from an old sample", w)
 		}
 		told(0, 1) // nobody takes an old lag for the one of now
-		if _, _, known := s.Wait("github", schemas.High); known {
+		if _, _, known := s.EstimateWait("github", schemas.High); known {
 			t.Error("a wait for a source that is not sampled")
 		}
 		stop()

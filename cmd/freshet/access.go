@@ -13,7 +13,7 @@ import (
 // service that listens at the address. It fails if that would be open to everybody
 // by mistake. Where only this machine asks, and nobody is asked who they are,
 // nobody is bounded: the meters are nil.
-func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access.Meters, error) {
+func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
 	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
 	if err != nil {
 		return nil, nil, err
@@ -21,13 +21,13 @@ func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access
 	if err := guard.Load(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := guard.Listen(listen); err != nil {
+	if err := guard.SetListenAddress(listen); err != nil {
 		return nil, nil, err
 	}
-	if !guard.Required() && access.Loopback(listen) {
+	if !guard.AuthRequired() && access.Loopback(listen) {
 		return guard, nil, nil
 	}
-	return guard, access.NewMeters(p.config.Access.Limits, p.reg), nil
+	return guard, access.NewClientLimiter(p.config.Access.Limits, p.reg), nil
 }
 
 // warnPlainHTTP logs that tokens can be read on their way to an address, unless
@@ -59,6 +59,6 @@ func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *d
 
 // actor names who asks, for the audit.
 func actor(r *http.Request) string {
-	c, _ := access.ClientOf(r.Context())
+	c, _ := access.ClientFromContext(r.Context())
 	return c.Name
 }

@@ -90,19 +90,19 @@ func TestConfigCheck_PrintsTheBoundsOfAClient(t *testing.T) {
 }
 
 func TestWishes_CarryTheClientAndItsBound(t *testing.T) {
-	wish := query.Wish{Entity: schemas.Entity{Source: "api", Facet: "one", Key: "k"}, Reason: schemas.CacheMiss, Client: "c", New: true}
+	wish := query.UpdateRequest{Entity: schemas.Entity{Source: "api", Facet: "one", Key: "k"}, Reason: schemas.CacheMiss, Client: "c", New: true}
 	bound := producer.Bound{Outstanding: 7}
-	got := wishes{bounds: &liveBounds{current: map[string]map[string]producer.Bound{"api": {"one": bound}}}}.wanted(wish)
+	got := highEnqueuer{bounds: &liveBounds{current: map[string]map[string]producer.Bound{"api": {"one": bound}}}}.wanted(wish)
 	if got.Client != "c" || !got.New || got.Bound != bound || got.Lane != schemas.High {
 		t.Errorf("got %+v, want the client, a new key and its bound", got)
 	}
-	if got := (wishes{}).wanted(wish); got.Client != "" || got.Bound != (producer.Bound{}) {
+	if got := (highEnqueuer{}).wanted(wish); got.Client != "" || got.Bound != (producer.Bound{}) {
 		t.Errorf("got %+v where no client is bounded, want none", got)
 	}
 }
 
 func TestTold_SaysWhichBoundIsReached(t *testing.T) {
-	for outcome, want := range map[producer.Outcome]query.Answer{
+	for outcome, want := range map[producer.Outcome]query.EnqueueResult{
 		producer.TooManyOutstanding: {Reason: "TOO_MANY_OUTSTANDING", Refused: &access.Refusal{Max: 45, After: 3 * time.Second}},
 		producer.TooManyNewKeys:     {Reason: "TOO_MANY", Refused: &access.Refusal{NewKeys: true, Max: 45, Window: time.Minute, After: 3 * time.Second}},
 	} {

@@ -27,7 +27,7 @@ in FRESHET_TOKEN. What is changed holds within five seconds in every query servi
 
 func (p *program) keysCreate() *cobra.Command {
 	var addr string
-	var order access.Order
+	var order access.NewKey
 	var scopes []string
 	c := &cobra.Command{
 		Use:   "create",
@@ -50,7 +50,7 @@ scope see:VISIBILITY besides.`,
 			if err != nil {
 				return err
 			}
-			var made access.Made
+			var made access.CreatedKey
 			if err := api.call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
 				return err
 			}

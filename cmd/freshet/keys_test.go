@@ -201,7 +201,7 @@ func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
 		config.Access.Require = c.require
 		p := parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: prometheus.NewPedanticRegistry()}
 		guard, meters, err := p.guard(t.Context(), c.listen)
-		if err != nil || guard.Required() != c.required || (meters != nil) != c.meters {
+		if err != nil || guard.AuthRequired() != c.required || (meters != nil) != c.meters {
 			t.Errorf("%+v: %v, %v", c, meters, err)
 		}
 	}

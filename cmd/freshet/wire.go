@@ -171,7 +171,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	p.warnPlainHTTP(guard.Required(), l.Addr().String())
+	p.warnPlainHTTP(guard.AuthRequired(), l.Addr().String())
 	if err := p.migrated(ctx); err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		"kafka":    {ask: p.client.Ping},
 	}}
 	ops := p.ops(h)
-	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.Answer {
+	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
@@ -198,13 +198,13 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.Memory), ResponseMemory: p.config.Query.responseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Deps{
-		Store: p.store, Sources: known, Requests: wishes{p.producer, bounds}, Settles: settles{p}, Waits: waiting, Guard: guard, Meters: meters, Reads: readers{prefetched},
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waiting, Authenticator: guard, ClientLimiter: meters, ReadRecorder: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err
 	}
-	p.log.Info("query service is up", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.Required())
+	p.log.Info("query service is up", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(guard.Run)
 	behind.run(server.Run)
@@ -250,41 +250,41 @@ func (p parts) opsAddress() string {
 // settles lets the query service hear of settled requests.
 type settles struct{ parts }
 
-// Follow tells of them until ctx ends.
-func (s settles) Follow(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error {
-	return producer.FollowSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
+// Subscribe tells of them until ctx ends.
+func (s settles) Subscribe(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error {
+	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
 }
 
-// wishes lets the query service ask the producer. Without bounds no client is told apart.
-type wishes struct {
+// highEnqueuer lets the query service ask the producer. Without bounds no client is told apart.
+type highEnqueuer struct {
 	*producer.Producer
 	bounds *liveBounds
 }
 
-// Request asks for refreshes in the HIGH lane: a person waits.
-func (w wishes) Request(ctx context.Context, all []query.Wish) []query.Answer {
-	return w.answers(all, func(asked []producer.Wish) []producer.Result { return w.RequestAll(ctx, asked) })
+// Enqueue asks for refreshes in the HIGH lane: a person waits.
+func (w highEnqueuer) Enqueue(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return w.answers(all, func(asked []producer.Request) []producer.Result { return w.EnqueueAll(ctx, asked) })
 }
 
-// Insist enqueues refreshes that must not be lost in the HIGH lane.
-func (w wishes) Insist(ctx context.Context, all []query.Wish) []query.Answer {
-	return w.answers(all, func(asked []producer.Wish) []producer.Result { return w.InsistAll(ctx, asked) })
+// EnqueueAndWait enqueues refreshes that must not be lost in the HIGH lane.
+func (w highEnqueuer) EnqueueAndWait(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return w.answers(all, func(asked []producer.Request) []producer.Result { return w.EnqueueAllAndWait(ctx, asked) })
 }
 
-func (w wishes) answers(all []query.Wish, request func([]producer.Wish) []producer.Result) []query.Answer {
-	asked := make([]producer.Wish, len(all))
+func (w highEnqueuer) answers(all []query.UpdateRequest, request func([]producer.Request) []producer.Result) []query.EnqueueResult {
+	asked := make([]producer.Request, len(all))
 	for i, wish := range all {
 		asked[i] = w.wanted(wish)
 	}
-	answers := make([]query.Answer, len(all))
+	answers := make([]query.EnqueueResult, len(all))
 	for i, r := range request(asked) {
 		answers[i] = told(r)
 	}
 	return answers
 }
 
-func (w wishes) wanted(wish query.Wish) producer.Wish {
-	out := producer.Wish{
+func (w highEnqueuer) wanted(wish query.UpdateRequest) producer.Request {
+	out := producer.Request{
 		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
 		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent, New: wish.New,
 	}
@@ -294,8 +294,8 @@ func (w wishes) wanted(wish query.Wish) producer.Wish {
 	return out
 }
 
-func told(r producer.Result) query.Answer {
-	a := query.Answer{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
+func told(r producer.Result) query.EnqueueResult {
+	a := query.EnqueueResult{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
 	switch {
 	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
 		a.Reason = query.ReasonBusy

@@ -27,7 +27,7 @@ const (
 
 // console returns the pages for operators, nil if there are to be none, and what is to run
 // beside them.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, h *health, dead *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.ClientLimiter, h *health, dead *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
@@ -37,7 +37,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, m
 
 // consoleDeps are what they show and act by, over what the query service has. ask asks for
 // a refresh as that does.
-func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, meters *access.Meters, seen *overview, dead *dlq.Queue, ask refreshing) console.Deps {
+func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, meters *access.ClientLimiter, seen *overview, dead *dlq.Queue, ask refreshing) console.Deps {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
@@ -51,7 +51,7 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 
 // refreshing enqueues refreshes of entities of one facet that a person wants, on the account
 // of the client with this ID; "": on no account.
-type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.Answer
+type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult
 
 // overview tells the console what is going on.
 type overview struct {
@@ -66,7 +66,7 @@ func (o *overview) Lanes(source string) []console.Lane {
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		l := console.Lane{Lane: lane}
 		l.Records, l.Known = o.lag.Records(source, lane)
-		l.Wait, _, l.WaitKnown = o.lag.Wait(source, lane)
+		l.Wait, _, l.WaitKnown = o.lag.EstimateWait(source, lane)
 		l.Unworked = o.lag.StalledFor(source, lane)
 		lanes = append(lanes, l)
 	}

@@ -76,7 +76,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 			return err
 		},
 		func() error {
-			found.Way = k.way(ctx, e)
+			found.Coalesce = k.way(ctx, e)
 			return nil
 		},
 	}
@@ -93,11 +93,11 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 		return console.Entity{}, err
 	}
 	if !k.Sees(c, e, found.State.Visibility) {
-		empty.Status, empty.Way.Unknown = store.Status{Entity: e}, found.Way.Unknown
+		empty.Status, empty.Coalesce.Unknown = store.Status{Entity: e}, found.Coalesce.Unknown
 		return empty, nil
 	}
 	found.Letters = slices.DeleteFunc(found.Letters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
-	if w := &found.Way; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
+	if w := &found.Coalesce; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
@@ -151,15 +151,15 @@ func (k known) registered(ctx context.Context, e schemas.Entity) (*store.Registe
 }
 
 // way looks at what Redis knows.
-func (k known) way(ctx context.Context, e schemas.Entity) console.Way {
-	w, err := producer.NewCoalescing(k.parts.rdb).Look(ctx, e)
+func (k known) way(ctx context.Context, e schemas.Entity) console.CoalesceState {
+	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
 			k.parts.log.Warn("an entity is shown without what is under way for it", "err", err)
 		}
-		return console.Way{Unknown: true}
+		return console.CoalesceState{Unknown: true}
 	}
-	return console.Way{
+	return console.CoalesceState{
 		Lane: w.Lane, Number: w.Number, Confirmed: w.Confirmed, Until: w.Until, Issued: w.Issued, Done: w.Done,
 		Hold: w.Hold, HoldUntil: w.HoldUntil, CooledTill: w.CooledUntil,
 	}
@@ -202,7 +202,7 @@ func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Clien
 }
 
 // inWords says what became of a wish.
-func inWords(a query.Answer) string {
+func inWords(a query.EnqueueResult) string {
 	switch {
 	case a.Queued:
 		return "A refresh is queued."

@@ -173,7 +173,7 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 			if got := f.look(key, anybody); !reflect.DeepEqual(got, want) {
 				f.Errorf("%s without see:partner: got %+v, want %+v", key, got, want)
 			}
-			if got := f.look(key, partner); !got.Stored || len(got.Letters) != 1 || got.Registered == nil || got.Way.Hold == "" {
+			if got := f.look(key, partner); !got.Stored || len(got.Letters) != 1 || got.Registered == nil || got.Coalesce.Hold == "" {
 				f.Errorf("%s with see:partner: got %+v, want all of it", key, got)
 			}
 		}
@@ -199,18 +199,18 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		fields []string
-		want   console.Way
+		want   console.CoalesceState
 	}{
-		{"nothing", nil, console.Way{}},
-		{"in the air", []string{"lock", "HIGH 100 " + ms + " PENDING", "ver", "100"}, console.Way{Lane: schemas.High, Number: 100, Until: far, Issued: 100}},
-		{"in Kafka", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "100"}, console.Way{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 100}},
-		{"being fetched", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "101"}, console.Way{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 101}},
-		{"held", []string{"hold", "FAILED " + ms + " 100", "ver", "100"}, console.Way{Hold: "FAILED", HoldUntil: far, Issued: 100}},
-		{"cooling", []string{"cooldown", ms + " 100 " + ms, "ver", "100"}, console.Way{CooledTill: far, Issued: 100}},
-		{"over", []string{"lock", "LOW 100 1000 CONFIRMED", "hold", "FAILED 1000 100", "cooldown", "1000 100 1000"}, console.Way{}},
-		{"of another server", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "server", "0123456789abcdef"}, console.Way{}},
-		{"satisfied", []string{"ver", "100", "done", "99"}, console.Way{Issued: 100, Done: 99}},
-		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.Way{Issued: 9}},
+		{"nothing", nil, console.CoalesceState{}},
+		{"in the air", []string{"lock", "HIGH 100 " + ms + " PENDING", "ver", "100"}, console.CoalesceState{Lane: schemas.High, Number: 100, Until: far, Issued: 100}},
+		{"in Kafka", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "100"}, console.CoalesceState{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 100}},
+		{"being fetched", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "101"}, console.CoalesceState{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 101}},
+		{"held", []string{"hold", "FAILED " + ms + " 100", "ver", "100"}, console.CoalesceState{Hold: "FAILED", HoldUntil: far, Issued: 100}},
+		{"cooling", []string{"cooldown", ms + " 100 " + ms, "ver", "100"}, console.CoalesceState{CooledTill: far, Issued: 100}},
+		{"over", []string{"lock", "LOW 100 1000 CONFIRMED", "hold", "FAILED 1000 100", "cooldown", "1000 100 1000"}, console.CoalesceState{}},
+		{"of another server", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "server", "0123456789abcdef"}, console.CoalesceState{}},
+		{"satisfied", []string{"ver", "100", "done", "99"}, console.CoalesceState{Issued: 100, Done: 99}},
+		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.CoalesceState{Issued: 9}},
 	} {
 		hash := "upd:{" + one("a").String() + "}"
 		if err := f.rdb.Del(t.Context(), hash).Err(); err != nil {
@@ -224,12 +224,12 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 		if strings.HasPrefix(c.what, "overtaken") {
 			f.write("a", 7, time.Minute, "")
 		}
-		if got := f.look("a", anybody).Way; got != c.want {
+		if got := f.look("a", anybody).Coalesce; got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
 	}
 	f.stopRedis()
-	if got := f.look("a", anybody); got.Way != (console.Way{Unknown: true}) || !got.Stored || string(got.Payload) == "" {
+	if got := f.look("a", anybody); got.Coalesce != (console.CoalesceState{Unknown: true}) || !got.Stored || string(got.Payload) == "" {
 		t.Errorf("without Redis: %+v", got)
 	}
 }
@@ -288,23 +288,23 @@ func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	if told, err := refreshOne(t, f.deps.Known, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
 		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
 	}
-	way := f.look("a", anybody).Way
+	way := f.look("a", anybody).Coalesce
 	if way.Lane != schemas.High || way.Number == 0 || way.CooledTill.IsZero() {
 		t.Errorf("%+v", way)
 	}
 	ask("A refresh is queued.") // it is covered by the first
-	coalescing := producer.NewCoalescing(f.rdb)
-	within(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Way.CooledTill) > 20*time.Second })
+	coalescing := producer.NewCoalescer(f.rdb)
+	within(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Coalesce.CooledTill) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: one("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
-	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Way.CooledTill.Format("15:04:05") + " UTC.")
+	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Coalesce.CooledTill.Format("15:04:05") + " UTC.")
 	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
 		t.Errorf("by the API: %d %s", w.Code, w.Body)
 	}
 	f.stopRedis()
 	ask("No refresh is queued: Redis or Kafka does not answer.")
-	for want, a := range map[string]query.Answer{
+	for want, a := range map[string]query.EnqueueResult{
 		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka takes": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
 		if got := inWords(a); !strings.HasPrefix(got, want) {
@@ -320,11 +320,11 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 		t.Fatal(err)
 	}
 	f.write("stored", 7, time.Hour, "")
-	answer := query.Answer{Queued: true}
+	answer := query.EnqueueResult{Queued: true}
 	var clients []string
-	k := known{f.parts, sources, func(_ context.Context, client string, all []schemas.Entity, _ source.Facet) []query.Answer {
+	k := known{f.parts, sources, func(_ context.Context, client string, all []schemas.Entity, _ source.Facet) []query.EnqueueResult {
 		clients = append(clients, client)
-		return slices.Repeat([]query.Answer{answer}, len(all))
+		return slices.Repeat([]query.EnqueueResult{answer}, len(all))
 	}}
 	person := access.Client{Name: "key:3", Scopes: []access.Scope{access.Inspect, access.Refresh}}
 	ask := func(c access.Client, key, want string) {
@@ -335,11 +335,11 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 		}
 	}
 	ask(person, "new", "A refresh is queued.")
-	answer = query.Answer{Reason: query.ReasonOutstanding, Refused: &access.Refusal{Max: 7}}
+	answer = query.EnqueueResult{Reason: query.ReasonOutstanding, Refused: &access.Refusal{Max: 7}}
 	ask(person, "other", "No refresh is queued. As many of your requests are outstanding as your share allows now: 7.")
-	answer = query.Answer{Reason: query.ReasonDown}
+	answer = query.EnqueueResult{Reason: query.ReasonDown}
 	ask(person, "stored", "No refresh is queued: Redis or Kafka")
-	answer = query.Answer{Queued: true}
+	answer = query.EnqueueResult{Queued: true}
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "other", "A refresh is queued.")
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
 	if first, last := clients[0], clients[len(clients)-1]; first != person.ID() || last != "" {

@@ -105,13 +105,13 @@ func (f *facts) wire() {
 		"kafka":    {ask: f.client.Ping},
 	}}
 	dead := f.letters(sources)
-	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.Answer {
+	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
-		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Requests: wishes{Producer: f.producer}, Settles: settles{f.parts},
-		Waits: f.lag, Guard: guard, Meters: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
+		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Enqueuer: highEnqueuer{Producer: f.producer}, SettleSubscriber: settles{f.parts},
+		WaitEstimator: f.lag, Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {
@@ -273,7 +273,7 @@ func TestTheOverviewNamesTheDependencyThatIsDown(t *testing.T) {
 func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
 	f := newFacts(t, nil)
 	for _, key := range characters("k", 7) {
-		if r := f.producer.Insist(t.Context(), producer.Wish{Entity: one(key), Lane: schemas.High, Reason: schemas.CacheMiss}); r.Err != nil {
+		if r := f.producer.EnqueueAndWait(t.Context(), producer.Request{Entity: one(key), Lane: schemas.High, Reason: schemas.CacheMiss}); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 	}
@@ -365,7 +365,7 @@ func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
 		if f.deps.ReadOnly != (word == consoleReadOnly) {
 			t.Errorf("%s: read-only is %v", word, f.deps.ReadOnly)
 		}
-		if !slices.Equal(f.deps.Sources, []string{builtIn}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtIn: {"character"}}) || f.deps.Guard.Required() {
+		if !slices.Equal(f.deps.Sources, []string{builtIn}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtIn: {"character"}}) || f.deps.Guard.AuthRequired() {
 			t.Errorf("%+v", f.deps)
 		}
 	}

@@ -48,7 +48,7 @@ func (o others) Due(ctx context.Context, source string, at time.Time) {
 func (o others) Forget(ctx context.Context, e schemas.Entity) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellPatience)
 	defer cancel()
-	err := o.producer.Release(ctx, e)
+	err := o.producer.ClearHold(ctx, e)
 	err = errors.Join(err, o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err())
 	if err != nil {
 		o.log.Warn("what was deleted may be served for half a minute yet, and held back for longer: Redis could not be told", "entity", e.String(), "err", err)
@@ -58,8 +58,8 @@ func (o others) Forget(ctx context.Context, e schemas.Entity) {
 // readers lets the query service tell who is read.
 type readers struct{ *entities.Entities }
 
-// Observe counts reads that were made until a time.
-func (r readers) Observe(ctx context.Context, reads []query.Read, until time.Time) error {
+// RecordReads counts reads that were made until a time.
+func (r readers) RecordReads(ctx context.Context, reads []query.ReadCount, until time.Time) error {
 	all := make([]entities.Read, len(reads))
 	for i, read := range reads {
 		all[i] = entities.Read(read)

@@ -24,7 +24,7 @@ func (p parts) letters(sources map[string]*source.Source) *dlq.Queue {
 		known[name] = s
 	}
 	return dlq.New(dlq.Deps{
-		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-letters"))), Door: letterDoor{p.producer},
+		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-letters"))), Enqueuer: replayEnqueuer{p.producer},
 		Notifier: poll.New(dlqChannel, p.rdb, p.log, poll.Messages{
 			Failing: "jobs on dead letters wait until the database answers", Recovered: "jobs on dead letters go on",
 		}),
@@ -32,20 +32,20 @@ func (p parts) letters(sources map[string]*source.Source) *dlq.Queue {
 	})
 }
 
-// letterDoor lets replays ask the producer.
-type letterDoor struct{ *producer.Producer }
+// replayEnqueuer lets replays ask the producer.
+type replayEnqueuer struct{ *producer.Producer }
 
 // Ask asks for each, and waits until Kafka has it.
-func (d letterDoor) Ask(ctx context.Context, all []dlq.ReplayRequest) []error {
-	wishes := make([]producer.Wish, len(all))
+func (d replayEnqueuer) Enqueue(ctx context.Context, all []dlq.ReplayRequest) []error {
+	wishes := make([]producer.Request, len(all))
 	for i, a := range all {
-		wishes[i] = producer.Wish{
+		wishes[i] = producer.Request{
 			Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
 			CorrelationID: a.Request.CorrelationID, TraceParent: a.TraceParent, Replay: a.Mark,
 		}
 	}
 	errs := make([]error, len(all))
-	for i, r := range d.InsistAll(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
 		switch {
 		case r.Err != nil:
 			errs[i] = r.Err

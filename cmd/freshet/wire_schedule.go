@@ -47,7 +47,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
-			Store: p.store, Door: lowDoor{p.producer}, Look: p.look(name, c),
+			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Look: p.look(name, c),
 			Loop: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
@@ -125,7 +125,7 @@ func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.R
 		return room, nil
 	}
 	room.Waiting = cost * float64(records)
-	wait, _, known := p.lag.Wait(name, schemas.Low)
+	wait, _, known := p.lag.EstimateWait(name, schemas.Low)
 	switch {
 	case known:
 		room.Lag = wait
@@ -200,27 +200,27 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	return view, err
 }
 
-// lowDoor lets what nobody waits for ask the producer, in the LOW lane.
-type lowDoor struct{ *producer.Producer }
+// lowEnqueuer lets what nobody waits for ask the producer, in the LOW lane.
+type lowEnqueuer struct{ *producer.Producer }
 
 // Prefetch asks for entities that are due.
-func (d lowDoor) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	return d.ask(ctx, schemas.Prefetch, asks)
+func (d lowEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
+	return d.enqueue(ctx, schemas.Prefetch, asks)
 }
 
 // Trigger asks for facets that a change concerns.
-func (d lowDoor) Trigger(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	return d.ask(ctx, schemas.Trigger, asks)
+func (d lowEnqueuer) Trigger(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
+	return d.enqueue(ctx, schemas.Trigger, asks)
 }
 
-// ask waits until Kafka has each, and returns those of which that is not certain. What is
+// enqueue waits until Kafka has each, and returns those of which that is not certain. What is
 // held is left out: its failure has a retry, or an end, of its own.
-func (d lowDoor) ask(ctx context.Context, reason schemas.Reason, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
-	wishes := make([]producer.Wish, len(asks))
+func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
+	wishes := make([]producer.Request, len(asks))
 	for i, a := range asks {
-		wishes[i] = producer.Wish{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+		wishes[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
 	}
-	for i, r := range d.InsistAll(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
 		if !r.Queued() && r.Outcome != producer.Held {
 			left = append(left, asks[i])
 		}
@@ -231,7 +231,7 @@ func (d lowDoor) ask(ctx context.Context, reason schemas.Reason, asks []store.Cl
 // relay returns what carries out what follows from the changes of a source.
 func (p parts) relay(name string) *outbox.Relay {
 	loop := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
-	return outbox.New(name, p.store, lowDoor{p.producer}, p.client, loop, p.log, p.reg)
+	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, loop, p.log, p.reg)
 }
 
 // triggers returns which facets a change of each refreshes.

@@ -19,7 +19,7 @@ const (
 
 // lagWaits is the waiting time by the lag and the throughput of the last minute.
 type lagWaits interface {
-	Wait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
+	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
@@ -45,10 +45,10 @@ func newWaits(lag lagWaits, sources []string, open func(context.Context, string)
 	return &waits{lag: lag, sources: sources, open: open, log: log, openings: map[string]readOpening{}}
 }
 
-// Wait returns how long a request that is published now will wait, when that was measured and
+// EstimateWait returns how long a request that is published now will wait, when that was measured and
 // whether it is known. It is not known while calls are stopped. It asks nobody.
-func (w *waits) Wait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
-	wait, measured, known := w.lag.Wait(source, lane)
+func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
+	wait, measured, known := w.lag.EstimateWait(source, lane)
 	w.mu.Lock()
 	opening, read := w.openings[source]
 	w.mu.Unlock()

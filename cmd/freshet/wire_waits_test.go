@@ -15,7 +15,7 @@ import (
 // measured is a lag of 380 records, worked off at 20 a second.
 type measured struct{ known bool }
 
-func (m measured) Wait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+func (m measured) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return 19 * time.Second, time.Now(), m.known
 }
 func (m measured) Records(string, schemas.Lane) (int64, bool) { return 380, true }
@@ -43,7 +43,7 @@ func TestWaits_UseTheLimiter(t *testing.T) {
 				w := newWaits(measured{c.lag}, []string{"api"}, open, slog.New(slog.DiscardHandler))
 				go func() { _ = w.Run(t.Context()) }()
 				synctest.Wait()
-				got, _, known := w.Wait("api", schemas.High)
+				got, _, known := w.EstimateWait("api", schemas.High)
 				if known != c.known || known && got != c.want {
 					t.Errorf("got %v, known %v; want %v, known %v", got, known, c.want, c.known)
 				}

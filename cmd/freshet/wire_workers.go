@@ -88,12 +88,12 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		for _, at := range places(c.Config) {
 			behind.run(func(ctx context.Context) error { return followSecret(ctx, at, s, renewed, p.log) })
 		}
-		again := retries.New(name, p.store, retryDoor{p.producer}, p.rdb, p.log, p.reg)
+		again := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
 		front.run(again.Run)
 		relay := p.relay(name)
 		front.run(relay.Run)
 		deps := consumer.Deps{
-			Store: p.store, Requests: p.producer.Coalescing, Permits: permits{l}, Retries: again, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
+			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: again, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
 			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
 		for _, lane := range lanes {
@@ -165,21 +165,21 @@ type admission struct{ *limiter.Permit }
 // Ended tells the limiter how the call ended.
 func (a admission) Ended(e source.CallResult) { a.Permit.Ended(e.Status, e.Notices) }
 
-// retryDoor lets scheduled retries ask the producer.
-type retryDoor struct{ *producer.Producer }
+// retryEnqueuer lets scheduled retries ask the producer.
+type retryEnqueuer struct{ *producer.Producer }
 
 // Ask asks for each retry, and waits until Kafka has it. What could not be asked for
 // is to be asked for once more.
-func (d retryDoor) Ask(ctx context.Context, due []store.Status) []store.Status {
-	wishes := make([]producer.Wish, len(due))
+func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.Status {
+	wishes := make([]producer.Request, len(due))
 	for i, s := range due {
-		wishes[i] = producer.Wish{
+		wishes[i] = producer.Request{
 			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
 			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay,
 		}
 	}
 	var left []store.Status
-	for i, r := range d.InsistAll(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
 		if !r.Queued() {
 			left = append(left, due[i])
 		}

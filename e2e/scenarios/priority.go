@@ -149,13 +149,13 @@ func (s *site) prefetch(ctx context.Context, keys []string) error {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- p.Run(running) }()
-	var wishes []producer.Wish
+	var wishes []producer.Request
 	for _, key := range keys {
-		wishes = append(wishes, producer.Wish{
+		wishes = append(wishes, producer.Request{
 			Entity: schemas.Entity{Source: s.Source, Facet: small, Key: key}, Lane: schemas.Low, Reason: schemas.Prefetch,
 		})
 	}
-	for i, r := range p.RequestAll(ctx, wishes) {
+	for i, r := range p.EnqueueAll(ctx, wishes) {
 		if r.Outcome != producer.Published {
 			err = fmt.Errorf("%s is not published: %s, %w", keys[i], r.Outcome, r.Err)
 		}

@@ -9,29 +9,29 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// seen is what get finds of one of many.
-type seen struct {
-	*entry // nil: nothing is stored, or there was an error
-	older  bool
-	err    error
+// cacheResult is what get finds of one of many.
+type cacheResult struct {
+	*entry   // nil: nothing is stored, or there was an error
+	fallback bool
+	err      error
 }
 
 // getAll is get for many entities, which are all of one facet: one look for those
 // that are not believed.
-func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity, f source.Facet) []seen {
-	refused := m.meters.Lookup(client)
-	found := make([]seen, len(of))
+func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.Entity, f source.Facet) []cacheResult {
+	refused := m.limiter.AllowLookup(client)
+	found := make([]cacheResult, len(of))
 	var missing []int
-	patience := lookPatience
+	patience := fallbackTimeout
 	now := m.now()
 	for i, e := range of {
-		found[i].entry, _ = m.cache.GetIfPresent(e)
-		if found[i].entry != nil && m.believes(found[i].entry, now) {
+		found[i].entry, _ = m.entries.GetIfPresent(e)
+		if found[i].entry != nil && m.isValid(found[i].entry, now) {
 			m.metrics.fromMemory.Inc()
 			continue
 		}
 		if found[i].entry == nil {
-			if m.misses(e, now) {
+			if m.isMissing(e, now) {
 				continue
 			}
 			if found[i].err = refused; refused != nil {
@@ -46,13 +46,13 @@ func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity,
 	}
 	asked := make([]schemas.Entity, len(missing))
 	for j, i := range missing {
-		asked[j] = cloned(of[i])
+		asked[j] = clone(of[i])
 	}
 	looked := make(chan []*entry, 1)
 	var failed error
 	go func() {
 		defer close(looked)
-		all, err := surviving(func() (any, error) { return m.lookAll(ctx, asked, f) })()
+		all, err := withRecover(func() (any, error) { return m.loadAll(ctx, asked, f) })()
 		if failed = err; err == nil {
 			looked <- all.([]*entry) //nolint:forcetypeassert // what lookAll returns
 		}
@@ -69,15 +69,15 @@ func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity,
 					nothing++
 				}
 			}
-			m.meters.Missed(client, nothing)
+			m.limiter.RecordMisses(client, nothing)
 			return found
 		}
 		err = failed
 	case <-limit.C:
 	}
 	for _, i := range missing {
-		if found[i].older = found[i].entry != nil; found[i].older {
-			m.metrics.fromOlder.Inc()
+		if found[i].fallback = found[i].entry != nil; found[i].fallback {
+			m.metrics.fromFallback.Inc()
 		} else {
 			found[i].err = err
 		}
@@ -85,28 +85,28 @@ func (m *memory) getAll(ctx context.Context, client string, of []schemas.Entity,
 	return found
 }
 
-// lookAll is look for many.
-func (m *memory) lookAll(ctx context.Context, of []schemas.Entity, f source.Facet) ([]*entry, error) {
+// loadAll is look for many.
+func (m *snapshotCache) loadAll(ctx context.Context, of []schemas.Entity, f source.Facet) ([]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	began := m.now()
 	settles := make([]uint64, len(of))
 	for i, e := range of {
-		settles[i] = m.settles(e)
+		settles[i] = m.settleCount(e)
 	}
-	snapshots, err := guarded(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
+	snapshots, err := withBreaker(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
 	if err != nil {
 		return nil, err
 	}
 	found := make([]*entry, len(of))
 	for i, s := range snapshots {
 		if s.Version == 0 {
-			m.forget(of[i], settles[i], began)
+			m.putMissing(of[i], settles[i], began)
 			continue
 		}
 		m.metrics.fromStore.Inc()
-		found[i] = m.entry(s, f, began)
-		m.keep(found[i], settles[i])
+		found[i] = m.newEntry(s, f, began)
+		m.put(found[i], settles[i])
 	}
 	return found, nil
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// metered is meters with a clock of the test's own.
-func metered(l Limits) (m *Meters, pass func(time.Duration)) {
+// newTestLimiter is meters with a clock of the test's own.
+func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 	at := now
-	m = NewMeters(l, prometheus.NewPedanticRegistry())
+	m = NewClientLimiter(l, prometheus.NewPedanticRegistry())
 	m.now = func() time.Time { return at }
 	return m, func(d time.Duration) { at = at.Add(d) }
 }
 
-// is expects nil, or a problem of this code after this wait.
-func is(t *testing.T, what string, err error, code string, after time.Duration) {
+// checkProblem expects nil, or a problem of this code after this wait.
+func checkProblem(t *testing.T, what string, err error, code string, after time.Duration) {
 	t.Helper()
 	p, refused := errors.AsType[*problem.HTTPError](err)
 	switch {
@@ -33,65 +33,65 @@ func is(t *testing.T, what string, err error, code string, after time.Duration) 
 }
 
 func TestABurstIsTakenAndThenTheRate(t *testing.T) {
-	m, pass := metered(Limits{Requests: "120/m"})
+	m, pass := newTestLimiter(Limits{Requests: "120/m"})
 	for range 120 {
-		is(t, "the burst", m.Request("a", 1), "", 0)
+		checkProblem(t, "the burst", m.AllowRequests("a", 1), "", 0)
 	}
-	is(t, "one more", m.Request("a", 1), "too-many-requests", time.Second)
-	is(t, "ten more", m.Request("a", 10), "too-many-requests", 5*time.Second)
-	is(t, "of another client", m.Request("b", 120), "", 0)
+	checkProblem(t, "one more", m.AllowRequests("a", 1), "too-many-requests", time.Second)
+	checkProblem(t, "ten more", m.AllowRequests("a", 10), "too-many-requests", 5*time.Second)
+	checkProblem(t, "of another client", m.AllowRequests("b", 120), "", 0)
 	pass(time.Second)
-	is(t, "a second later", m.Request("a", 2), "", 0)
-	is(t, "and one more", m.Request("a", 1), "too-many-requests", time.Second)
+	checkProblem(t, "a second later", m.AllowRequests("a", 2), "", 0)
+	checkProblem(t, "and one more", m.AllowRequests("a", 1), "too-many-requests", time.Second)
 	pass(time.Hour)
-	is(t, "an hour later", m.Request("a", 120), "", 0)
-	is(t, "it held no more than a minute's", m.Request("a", 1), "too-many-requests", time.Second)
+	checkProblem(t, "an hour later", m.AllowRequests("a", 120), "", 0)
+	checkProblem(t, "it held no more than a minute's", m.AllowRequests("a", 1), "too-many-requests", time.Second)
 }
 
 func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T) {
-	m, pass := metered(Limits{Requests: "60/m"})
-	is(t, "five minutes' worth", m.Request("a", 300), "", 0)
-	is(t, "one more", m.Request("a", 1), "too-many-requests", 241*time.Second)
+	m, pass := newTestLimiter(Limits{Requests: "60/m"})
+	checkProblem(t, "five minutes' worth", m.AllowRequests("a", 300), "", 0)
+	checkProblem(t, "one more", m.AllowRequests("a", 1), "too-many-requests", 241*time.Second)
 	pass(241 * time.Second)
-	is(t, "when the debt is paid", m.Request("a", 1), "", 0)
+	checkProblem(t, "when the debt is paid", m.AllowRequests("a", 1), "", 0)
 }
 
 func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
-	m, _ := metered(Limits{Requests: "100/s"})
-	is(t, "all", m.Request("a", 100), "", 0)
-	p, _ := errors.AsType[*problem.HTTPError](m.Request("a", 100))
+	m, _ := newTestLimiter(Limits{Requests: "100/s"})
+	checkProblem(t, "all", m.AllowRequests("a", 100), "", 0)
+	p, _ := errors.AsType[*problem.HTTPError](m.AllowRequests("a", 100))
 	if p.Header.Get("RateLimit-Policy") != `"requests";q=100;w=1` || p.Header.Get("RateLimit") != `"requests";r=0;t=1` {
 		t.Errorf("%v", p.Header)
 	}
 }
 
 func TestWhatIsRememberedIsBounded(t *testing.T) {
-	m, _ := metered(Limits{Requests: "1/h"})
+	m, _ := newTestLimiter(Limits{Requests: "1/h"})
 	name := func(i int) string { return fmt.Sprint("ip:", i) }
-	for i := range clientsMost + 10 {
-		is(t, "a new client", m.Request(name(i), 1), "", 0)
+	for i := range maxClients + 10 {
+		checkProblem(t, "a new client", m.AllowRequests(name(i), 1), "", 0)
 	}
-	if len(m.clients) != clientsMost || m.recent.Len() != clientsMost {
+	if len(m.clients) != maxClients || m.recent.Len() != maxClients {
 		t.Errorf("%d clients", len(m.clients))
 	}
-	is(t, "the newest is known", m.Request(name(clientsMost+9), 1), "too-many-requests", time.Hour)
-	is(t, "the oldest is forgotten", m.Request(name(0), 1), "", 0)
+	checkProblem(t, "the newest is known", m.AllowRequests(name(maxClients+9), 1), "too-many-requests", time.Hour)
+	checkProblem(t, "the oldest is forgotten", m.AllowRequests(name(0), 1), "", 0)
 }
 
 func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
-	none, _ := metered(Limits{})
-	for _, m := range []*Meters{nil, none} {
+	none, _ := newTestLimiter(Limits{})
+	for _, m := range []*ClientLimiter{nil, none} {
 		for range 3000 {
-			_, waits := m.Wait("a")
-			is(t, "unbounded", errors.Join(waits, m.Request("a", 1000)), "", 0)
+			_, waits := m.AcquireWaitSlot("a")
+			checkProblem(t, "unbounded", errors.Join(waits, m.AllowRequests("a", 1000)), "", 0)
 		}
 	}
 }
 
 func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
-	m, _ := metered(Limits{Waiting: 2})
+	m, _ := newTestLimiter(Limits{Waiting: 2})
 	wait := func(client string) (func(), error) {
-		leave, err := m.Wait(client)
+		leave, err := m.AcquireWaitSlot(client)
 		if leave == nil {
 			t.Fatal("no leave")
 		}
@@ -99,22 +99,22 @@ func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
 	}
 	one, err1 := wait("a")
 	two, err2 := wait("a")
-	is(t, "two", errors.Join(err1, err2), "", 0)
+	checkProblem(t, "two", errors.Join(err1, err2), "", 0)
 	none, err := wait("a")
-	is(t, "a third", err, "too-many-waiting", time.Second)
+	checkProblem(t, "a third", err, "too-many-waiting", time.Second)
 	p, _ := errors.AsType[*problem.HTTPError](err)
 	if p.Header.Get("RateLimit-Policy") != `"waiting";q=2;qu="concurrent-requests"` || testutil.ToFloat64(m.refused.WithLabelValues("waiting")) != 1 {
 		t.Errorf("%v", p.Header)
 	}
 	other, err := wait("b")
-	is(t, "of another client", err, "", 0)
+	checkProblem(t, "of another client", err, "", 0)
 	none()
 	one()
 	one() // leaves no other's place
 	three, err := wait("a")
-	is(t, "after one has left", err, "", 0)
+	checkProblem(t, "after one has left", err, "", 0)
 	_, err = wait("a")
-	is(t, "and one more", err, "too-many-waiting", time.Second)
+	checkProblem(t, "and one more", err, "too-many-waiting", time.Second)
 	for _, leave := range []func(){two, three, other} {
 		leave()
 	}
@@ -124,7 +124,7 @@ func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
 }
 
 func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) {
-	m, _ := metered(Limits{Requests: "1/h", Waiting: 1})
+	m, _ := newTestLimiter(Limits{Requests: "1/h", Waiting: 1})
 	for _, c := range []struct {
 		client string
 		shares bool
@@ -143,8 +143,8 @@ func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) 
 		{"jwt:2001:db8::1", false},
 		{"jwt:2001:db8::2", false},
 	} {
-		_, waits := m.Wait(c.client)
-		for _, err := range []error{m.Request(c.client, 1), waits} {
+		_, waits := m.AcquireWaitSlot(c.client)
+		for _, err := range []error{m.AllowRequests(c.client, 1), waits} {
 			if (err != nil) != c.shares {
 				t.Errorf("%s: %v", c.client, err)
 			}

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// clientsMost bounds the clients that are remembered; the oldest is forgotten first,
+	// maxClients bounds the clients that are remembered; the oldest is forgotten first,
 	// so that addresses made up can't fill the memory.
-	clientsMost = 100_000
+	maxClients = 100_000
 )
 
-// Meters bound what each client may ask of this process. A nil one bounds nobody.
-type Meters struct {
+// ClientLimiter bound what each client may ask of this process. A nil one bounds nobody.
+type ClientLimiter struct {
 	requests rate
 	misses   rate // of keys that are looked for in the database; see missesOf
 	waiting  int
@@ -44,9 +44,9 @@ type meter struct {
 	misses   bucket
 }
 
-// NewMeters returns the meters of limits that have been checked.
-func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
-	m := &Meters{
+// NewClientLimiter returns the meters of limits that have been checked.
+func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
+	m := &ClientLimiter{
 		waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(), waits: map[string]int{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "access_limited_total", Help: "Requests that were refused since their client asked for too much, by limit.",
@@ -61,9 +61,9 @@ func NewMeters(l Limits, reg prometheus.Registerer) *Meters {
 	return m
 }
 
-// Request counts n requests of a client; an error, a *problem.HTTPError, says
+// AllowRequests counts n requests of a client; an error, a *problem.HTTPError, says
 // that none of them may be served.
-func (m *Meters) Request(client string, n int) error {
+func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	if m == nil || m.requests.calls == 0 {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (m *Meters) Request(client string, n int) error {
 	defer m.mu.Unlock()
 	if wait := m.meter(client).requests.take(m.requests, n, m.now()); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
-		return tooMany("too-many-requests", "requests", fmt.Sprintf("This is more than %s. Wait, and ask for less.", m.requests), m.requests.calls, m.requests.window, wait)
+		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("This is more than %s. Wait, and ask for less.", m.requests), m.requests.calls, m.requests.window, wait)
 	}
 	return nil
 }
@@ -80,10 +80,10 @@ func (r rate) String() string {
 	return fmt.Sprintf("%d in %v", r.calls, r.window)
 }
 
-// boundOf returns the name under which a client is bounded. Whoever has one address
+// limitKey returns the name under which a client is bounded. Whoever has one address
 // of IPv6 has 2^64 of them, so that those of a /64 who are not asked share a bound.
-func boundOf(client string) string {
-	text, nameless := strings.CutPrefix(client, unasked)
+func limitKey(client string) string {
+	text, nameless := strings.CutPrefix(client, unauthenticatedPrefix)
 	if !nameless {
 		return client
 	}
@@ -91,17 +91,17 @@ func boundOf(client string) string {
 	if err != nil || !ip.Is6() || ip.Is4In6() {
 		return client
 	}
-	return unasked + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
+	return unauthenticatedPrefix + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
 // meter returns the client's meter, a new one if it was forgotten.
-func (m *Meters) meter(client string) *meter {
-	client = boundOf(client)
+func (m *ClientLimiter) meter(client string) *meter {
+	client = limitKey(client)
 	if e, known := m.clients[client]; known {
 		m.recent.MoveToFront(e)
 		return e.Value.(*meter)
 	}
-	if m.recent.Len() >= clientsMost {
+	if m.recent.Len() >= maxClients {
 		delete(m.clients, m.recent.Remove(m.recent.Back()).(*meter).client)
 	}
 	c := &meter{client: client}
@@ -133,18 +133,18 @@ func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Wait counts a request of a client that waits or streams, until leave is called,
+// AcquireWaitSlot counts a request of a client that waits or streams, until leave is called,
 // which may be done again. The error is as that of Request.
-func (m *Meters) Wait(client string) (leave func(), err error) {
+func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error) {
 	if m == nil || m.waiting == 0 {
 		return func() {}, nil
 	}
-	client = boundOf(client)
+	client = limitKey(client)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.waits[client] >= m.waiting {
 		m.refused.WithLabelValues("waiting").Inc()
-		return func() {}, tooMany("too-many-waiting", "waiting", fmt.Sprintf("%d requests of yours wait or stream. Wait until some have ended, or read without waiting.", m.waiting), m.waiting, 0, time.Second)
+		return func() {}, limitExceeded("too-many-waiting", "waiting", fmt.Sprintf("%d requests of yours wait or stream. Wait until some have ended, or read without waiting.", m.waiting), m.waiting, 0, time.Second)
 	}
 	m.waits[client]++
 	return sync.OnceFunc(func() {

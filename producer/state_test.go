@@ -8,14 +8,14 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// looked is what a look finds, while the hash stays as it is.
-func (r *rig) looked(e schemas.Entity) Way {
+// mustReadState is what a look finds, while the hash stays as it is.
+func (r *rig) mustReadState(e schemas.Entity) CoalesceState {
 	r.Helper()
 	before, err := r.rdb.HGetAll(r.Context(), key(e)).Result()
 	if err != nil {
 		r.Fatal(err)
 	}
-	w, err := r.Look(r.Context(), e)
+	w, err := r.ReadState(r.Context(), e)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -29,31 +29,31 @@ func (r *rig) looked(e schemas.Entity) Way {
 	return w
 }
 
-// soon reports whether a time lies ahead, and not more than so far.
-func soon(at time.Time, most time.Duration) bool {
+// isWithin reports whether a time lies ahead, and not more than so far.
+func isWithin(at time.Time, most time.Duration) bool {
 	left := time.Until(at)
 	return left > 0 && left <= most+time.Second // the clocks of two hosts
 }
 
 func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		held, release := r.hold()
-		w := r.wish("가/a {b}", schemas.High, schemas.UserRequest)
-		if got := r.looked(w.Entity); got != (Way{}) {
+		held, release := r.blockProduce()
+		w := r.request("가/a {b}", schemas.High, schemas.UserRequest)
+		if got := r.mustReadState(w.Entity); got != (CoalesceState{}) {
 			r.Errorf("nobody has asked: %+v", got)
 		}
 		w.Cooldown = time.Hour
-		asked := r.mustBe(Published, w)
+		asked := r.mustEnqueue(Published, w)
 		<-held
-		got := r.looked(w.Entity)
-		if got.Lane != schemas.High || got.Number != asked.Number || got.Confirmed || got.Issued != asked.Number || !soon(got.Until, pendingLife) ||
-			!soon(got.CooledUntil, pendingLife) || got.Hold != "" {
+		got := r.mustReadState(w.Entity)
+		if got.Lane != schemas.High || got.Number != asked.Number || got.Confirmed || got.Issued != asked.Number || !isWithin(got.Until, pendingTTL) ||
+			!isWithin(got.CooledUntil, pendingTTL) || got.Hold != "" {
 			r.Errorf("in the air: %+v", got)
 		}
 		release()
-		r.concluded()
-		got = r.looked(w.Entity)
-		if !got.Confirmed || got.Number != asked.Number || !soon(got.Until, highLockLife) || !soon(got.CooledUntil, time.Hour) || soon(got.CooledUntil, 50*time.Minute) {
+		r.waitUntilConfirmed()
+		got = r.mustReadState(w.Entity)
+		if !got.Confirmed || got.Number != asked.Number || !isWithin(got.Until, highLockTTL) || !isWithin(got.CooledUntil, time.Hour) || isWithin(got.CooledUntil, 50*time.Minute) {
 			r.Errorf("in Kafka: %+v", got)
 		}
 
@@ -61,7 +61,7 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 		if err != nil || verdict != schemas.Proceed {
 			r.Fatal(verdict, err)
 		}
-		if got = r.looked(w.Entity); got.Number != asked.Number || got.Issued != fetch || fetch <= asked.Number {
+		if got = r.mustReadState(w.Entity); got.Number != asked.Number || got.Issued != fetch || fetch <= asked.Number {
 			r.Errorf("while fetch %d is under way: %+v", fetch, got)
 		}
 
@@ -69,21 +69,21 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 		if err := r.Settle(r.Context(), []schemas.End{end}); err != nil {
 			r.Fatal(err)
 		}
-		got = r.looked(w.Entity)
-		if got.Lane != "" || got.Number != 0 || !got.Until.IsZero() || got.Hold != "FAILED" || !soon(got.HoldUntil, time.Hour) || got.Issued != fetch {
+		got = r.mustReadState(w.Entity)
+		if got.Lane != "" || got.Number != 0 || !got.Until.IsZero() || got.Hold != "FAILED" || !isWithin(got.HoldUntil, time.Hour) || got.Issued != fetch {
 			r.Errorf("after its failure: %+v", got)
 		}
-		if err := r.Release(r.Context(), w.Entity); err != nil {
+		if err := r.ClearHold(r.Context(), w.Entity); err != nil {
 			r.Fatal(err)
 		}
-		if got = r.looked(w.Entity); got != (Way{Issued: fetch}) {
+		if got = r.mustReadState(w.Entity); got != (CoalesceState{Issued: fetch}) {
 			r.Errorf("released: %+v", got)
 		}
 		end = schemas.End{Entity: w.Entity, Number: fetch, Satisfied: true}
 		if err := r.Settle(r.Context(), []schemas.End{end}); err != nil {
 			r.Fatal(err)
 		}
-		if got = r.looked(w.Entity); got != (Way{Issued: fetch, Done: fetch}) {
+		if got = r.mustReadState(w.Entity); got != (CoalesceState{Issued: fetch, Done: fetch}) {
 			r.Errorf("satisfied: %+v", got)
 		}
 	})
@@ -91,9 +91,9 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 
 func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		w := r.wish("a", schemas.Low, schemas.Prefetch)
-		n := r.mustBe(Published, w).Number
-		r.concluded()
+		w := r.request("a", schemas.Low, schemas.Prefetch)
+		n := r.mustEnqueue(Published, w).Number
+		r.waitUntilConfirmed()
 		set := func(fields ...string) {
 			r.Helper()
 			if err := r.rdb.HSet(r.Context(), key(w.Entity), fields).Err(); err != nil {
@@ -101,19 +101,19 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 			}
 		}
 		own := r.field(w.Entity, "server")
-		if got := r.looked(w.Entity); got.Lane != schemas.Low || got.Number != n {
+		if got := r.mustReadState(w.Entity); got.Lane != schemas.Low || got.Number != n {
 			r.Fatalf("%+v", got)
 		}
 		set("server", "0123456789abcdef")
-		if got := r.looked(w.Entity); got != (Way{Issued: n}) {
+		if got := r.mustReadState(w.Entity); got != (CoalesceState{Issued: n}) {
 			r.Errorf("the lock of another server: %+v", got)
 		}
 		set("server", own, "lock", "LOW 5 1000 CONFIRMED", "hold", "FAILED 1000 5", "cooldown", "1000 5 1000")
-		if got := r.looked(w.Entity); got != (Way{Issued: n}) {
+		if got := r.mustReadState(w.Entity); got != (CoalesceState{Issued: n}) {
 			r.Errorf("all of it is over: %+v", got)
 		}
 		set("lock", "x", "hold", "y", "cooldown", "z", "ver", "", "done", "?")
-		if got := r.looked(w.Entity); got != (Way{}) {
+		if got := r.mustReadState(w.Entity); got != (CoalesceState{}) {
 			r.Errorf("garbled: %+v", got)
 		}
 		if err := r.rdb.Del(r.Context(), key(w.Entity)).Err(); err != nil {
@@ -122,7 +122,7 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 		if err := r.rdb.Set(r.Context(), key(w.Entity), "no hash", time.Minute).Err(); err != nil {
 			r.Fatal(err)
 		}
-		if got, err := r.Look(r.Context(), w.Entity); err != nil || got != (Way{}) {
+		if got, err := r.ReadState(r.Context(), w.Entity); err != nil || got != (CoalesceState{}) {
 			r.Errorf("where something else lies: %+v, %v", got, err)
 		}
 	})
@@ -131,13 +131,13 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 // As an older release wrote it, without a server.
 func TestALockOfAnOlderReleaseIsSeen(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		w := r.wish("a", schemas.Low, schemas.Prefetch)
-		n := r.mustBe(Published, w).Number
-		r.concluded()
+		w := r.request("a", schemas.Low, schemas.Prefetch)
+		n := r.mustEnqueue(Published, w).Number
+		r.waitUntilConfirmed()
 		if err := r.rdb.HDel(r.Context(), key(w.Entity), "server").Err(); err != nil {
 			r.Fatal(err)
 		}
-		if got := r.looked(w.Entity); got.Number != n || !got.Confirmed {
+		if got := r.mustReadState(w.Entity); got.Number != n || !got.Confirmed {
 			r.Errorf("%+v", got)
 		}
 	})
@@ -146,7 +146,7 @@ func TestALockOfAnOlderReleaseIsSeen(t *testing.T) {
 func TestALookWithoutRedisSaysSo(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	m.Close()
-	if _, err := NewCoalescing(rdb).Look(t.Context(), schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}); err == nil {
+	if _, err := NewCoalescer(rdb).ReadState(t.Context(), schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}); err == nil {
 		t.Error("it found something")
 	}
 }

@@ -22,7 +22,7 @@ type slowRedis struct {
 	order           []string
 }
 
-func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
+func (s *slowRedis) Enqueue(_ context.Context, wishes []UpdateRequest) []EnqueueResult {
 	s.mu.Lock()
 	s.batches++
 	s.inFlight++
@@ -38,15 +38,15 @@ func (s *slowRedis) Request(_ context.Context, wishes []Wish) []Answer {
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
-	answers := make([]Answer, len(wishes))
+	answers := make([]EnqueueResult, len(wishes))
 	for i := range answers {
-		answers[i] = Answer{Queued: true, Number: 1}
+		answers[i] = EnqueueResult{Queued: true, Number: 1}
 	}
 	return answers
 }
 
-func (s *slowRedis) Insist(ctx context.Context, wishes []Wish) []Answer {
-	return s.Request(ctx, wishes)
+func (s *slowRedis) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+	return s.Enqueue(ctx, wishes)
 }
 
 // withSlowRedis runs a test in a bubble, in which time passes when all wait.
@@ -56,7 +56,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		t.Helper()
 		r := newRig(t)
 		redis := &slowRedis{took: took}
-		r.server.enqueuer.requester = redis
+		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
 		time.Sleep(2 * took) // what goes on behind a reader ends within the bubble
@@ -79,7 +79,7 @@ func TestColdRead_WaitsForASlowRedis(t *testing.T) {
 
 func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 	withSlowRedis(t, 900*time.Millisecond, func(r *rig, _ *slowRedis) {
-		r.stored("stale", 2*time.Hour)
+		r.putSnapshot("stale", 2*time.Hour)
 		for _, path := range []string{"/v1/nexon/character/stale", "/v1/nexon/character?key=stale"} {
 			began := time.Now()
 			a := r.do(http.MethodGet, path)
@@ -148,7 +148,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {
-			go r.server.enqueuer.request(Wish{Entity: entity("stale" + strconv.Itoa(i))}, false)
+			go r.server.batcher.enqueue(UpdateRequest{Entity: entity("stale" + strconv.Itoa(i))}, false)
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -165,12 +165,12 @@ func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 
 func TestEnqueuer_IsBounded(t *testing.T) {
 	withSlowRedis(t, time.Second, func(r *rig, _ *slowRedis) {
-		q := r.server.enqueuer
-		answered := make(chan Answer, 2*maxEnqueued)
+		q := r.server.batcher
+		answered := make(chan EnqueueResult, 2*maxEnqueued)
 		fill := func(n int) bool {
-			all := make([]enqueued, n)
+			all := make([]queuedRequest, n)
 			for i := range all {
-				all[i] = enqueued{Wish{Entity: entity(strconv.Itoa(i))}, answered}
+				all[i] = queuedRequest{UpdateRequest{Entity: entity(strconv.Itoa(i))}, answered}
 			}
 			return q.add(all, false)
 		}
@@ -181,7 +181,7 @@ func TestEnqueuer_IsBounded(t *testing.T) {
 		enqueued := func() int {
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			return len(q.other)
+			return len(q.background)
 		}
 		if left := maxEnqueued - enqueued(); !fill(left) || fill(1) {
 			r.Errorf("%d requests more were refused, or one beyond them was not", left)

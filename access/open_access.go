@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// unasked stands before the address of a client whom nobody asked who it is: in an
+// unauthenticatedPrefix stands before the address of a client whom nobody asked who it is: in an
 // audit it must not look as if it had shown it.
-const unasked = "unauthenticated@"
+const unauthenticatedPrefix = "unauthenticated@"
 
-// admit returns the problem of a request that a service which asks nobody does not
+// checkOpenRequest returns the problem of a request that a service which asks nobody does not
 // answer. Whoever reaches it may do all, and the browsers of those who do reach
 // it call what any page tells them to:
 //   - a page whose name was made to lead here (DNS rebinding) is of one origin
@@ -24,12 +24,12 @@ const unasked = "unauthenticated@"
 //
 // Under access.require: auto the service is open only because this machine alone reaches
 // it. A forwarded request comes from elsewhere, so it is refused.
-func (c Config) admit(r *http.Request) error {
+func (c Config) checkOpenRequest(r *http.Request) error {
 	if c.Require == Auto && Forwarded(r.Header) {
 		return forwarded()
 	}
-	if !c.called(r.Host) {
-		return misdirected()
+	if !c.isOwnHost(r.Host) {
+		return unknownHost()
 	}
 	listed := false
 	for _, origin := range r.Header.Values("Origin") {
@@ -66,8 +66,8 @@ func Forwarded(h http.Header) bool {
 	return false
 }
 
-// called reports whether the service is called by that name.
-func (c Config) called(host string) bool {
+// isOwnHost reports whether the service is called by that name.
+func (c Config) isOwnHost(host string) bool {
 	if host == "" || Loopback(host) {
 		return true
 	}

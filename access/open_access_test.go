@@ -17,7 +17,7 @@ import (
 func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
 	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
-		if c, p := r.ask(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
+		if c, p := r.authenticate(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
 			t.Errorf("%q: %+v, %v", headers, c, p)
 		}
 	}
@@ -31,7 +31,7 @@ func (r *rig) calls(host string, headers ...string) (status int, code string) {
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
-	c, err := r.Identify(req, "127.0.0.1")
+	c, err := r.Authenticate(req, "127.0.0.1")
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		if c.Name != "" || len(c.Scopes) > 0 {
 			r.Errorf("%s, %q: refused, and %+v", host, headers, c)
@@ -49,7 +49,7 @@ func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
 				continue
 			}
 			r := newRig(t, func(c *Config) { c.Require, c.Hosts = require, names })
-			if err := r.Listen(listen); err != nil {
+			if err := r.SetListenAddress(listen); err != nil {
 				t.Fatal(err)
 			}
 			for host, among := range map[string]int{
@@ -70,7 +70,7 @@ func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
 func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
 	for _, require := range []Require{Auto, Never} {
 		r := newRig(t, func(c *Config) { c.Require, c.AllowedOrigins = require, []string{"https://app.example"} })
-		if err := r.Listen("127.0.0.1:8080"); err != nil {
+		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
 			t.Fatal(err)
 		}
 		refused := 0.
@@ -113,8 +113,8 @@ func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
 
 func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
 	r := newRig(t, nil)
-	_, key := r.makes("a page", time.Time{}, "read")
-	if err := r.look(t.Context()); err != nil {
+	_, key := r.createKey("a page", time.Time{}, "read")
+	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if status, code := r.calls("any.example", "Authorization", "Bearer "+key, "Origin", "https://other.example", "Sec-Fetch-Site", "cross-site"); status != 200 {
@@ -124,14 +124,14 @@ func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
 
 func TestTheAdminAPIOfAServiceThatAsksNobodyTakesNoOtherNameEither(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
-	if err := r.Listen("[::]:8080"); err != nil {
+	if err := r.SetListenAddress("[::]:8080"); err != nil {
 		t.Fatal(err)
 	}
 	for host, status := range map[string]int{"attacker.example": 421, "127.0.0.1:8080": 201} {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+host+keysPath, strings.NewReader(`{"name":"a","scopes":["admin"]}`))
 		req.Header.Set("Origin", "http://"+host)
 		w := httptest.NewRecorder()
-		r.Handler(func(r *http.Request) string { c, _ := ClientOf(r.Context()); return c.Name }).ServeHTTP(w, req)
+		r.Handler(func(r *http.Request) string { c, _ := ClientFromContext(r.Context()); return c.Name }).ServeHTTP(w, req)
 		if w.Code != status {
 			t.Errorf("%s: %d %s", host, w.Code, w.Body)
 		}
@@ -142,22 +142,22 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 	gone := map[string]func(*rig, string){
 		"expired": func(r *rig, _ string) { r.at = now.Add(2 * time.Hour) },
 		"revoked": func(r *rig, id string) {
-			if err := r.db.RevokeKey(r.Context(), id, "a test", now, entry(actionRevoke, "a test", now, nil, &store.APIKey{})); err != nil {
+			if err := r.db.RevokeKey(r.Context(), id, "a test", now, auditEntry(actionRevoke, "a test", now, nil, &store.APIKey{})); err != nil {
 				r.Fatal(err)
 			}
 		},
 	}
 	for what, end := range gone {
 		r := newRig(t, func(c *Config) { c.Require = Auto })
-		id, key := r.makes("on call", now.Add(time.Hour), "admin")
+		id, key := r.createKey("on call", now.Add(time.Hour), "admin")
 		end(r, id)
 		if err := r.Load(t.Context()); err != nil { // the next start
 			t.Fatal(err)
 		}
-		if err := r.Listen("127.0.0.1:8080"); err != nil || !r.Required() {
+		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil || !r.AuthRequired() {
 			t.Errorf("%s: %v, and nobody is asked", what, err)
 		}
-		if _, p := r.ask("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
+		if _, p := r.authenticate("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
 			t.Errorf("%s: %v, %s", what, p, r.log.String())
 		}
 	}
@@ -165,7 +165,7 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 
 func TestGuard_RefusesForwardedRequestsWithoutAccessControl(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Auto })
-	if err := r.Listen("127.0.0.1:8080"); err != nil {
+	if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
 		t.Fatal(err)
 	}
 	for _, header := range []string{
@@ -186,7 +186,7 @@ func TestGuard_RefusesForwardedRequestsWithoutAccessControl(t *testing.T) {
 
 func TestGuard_AdmitsForwardedRequestsWithRequireNever(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
-	if err := r.Listen("127.0.0.1:8080"); err != nil {
+	if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
 		t.Fatal(err)
 	}
 	if status, code := r.calls("127.0.0.1:8080", "X-Forwarded-For", "203.0.113.9"); status != 200 {

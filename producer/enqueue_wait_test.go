@@ -13,9 +13,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// hold keeps Kafka from answering what is produced, until it is released, and tells of
+// blockProduce keeps Kafka from answering what is produced, until it is released, and tells of
 // the first that it holds.
-func (r *rig) hold() (held <-chan struct{}, release func()) {
+func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		select {
@@ -30,17 +30,17 @@ func (r *rig) hold() (held <-chan struct{}, release func()) {
 
 func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		held, release := r.hold()
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		held, release := r.blockProduce()
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		own, other := make(chan Result, 1), make(chan Result, 1)
-		go func() { own <- r.Insist(r.Context(), w) }()
+		go func() { own <- r.EnqueueAndWait(r.Context(), w) }()
 		<-held
-		go func() { other <- r.Insist(r.Context(), w) }() // covered by that of the first
+		go func() { other <- r.EnqueueAndWait(r.Context(), w) }() // covered by that of the first
 
 		gone, leave := context.WithCancel(r.Context())
 		leave()
-		if got := r.Insist(gone, w); got.Outcome != Pending || got.Queued() || got.Err != nil {
+		if got := r.EnqueueAndWait(gone, w); got.Outcome != Pending || got.Queued() || got.Err != nil {
 			r.Errorf("one who did not wait was told %+v", got)
 		}
 		select {
@@ -65,12 +65,12 @@ func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
 
 func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		wishes := make([]Wish, 700) // of 600 entities, in more than one pipeline
+		wishes := make([]Request, 700) // of 600 entities, in more than one pipeline
 		for i := range wishes {
-			wishes[i] = r.wish(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
+			wishes[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
 		}
 		outcomes := map[Outcome]int{}
-		for _, got := range r.InsistAll(r.Context(), wishes) {
+		for _, got := range r.EnqueueAllAndWait(r.Context(), wishes) {
 			if got.Err != nil {
 				r.Fatal(got.Err)
 			}
@@ -84,19 +84,19 @@ func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
 
 func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		held, release := r.hold()
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		held, release := r.blockProduce()
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		ctx, leave := context.WithCancel(r.Context())
 		answered := make(chan Result, 1)
-		go func() { answered <- r.Insist(ctx, w) }()
+		go func() { answered <- r.EnqueueAndWait(ctx, w) }()
 		<-held
 		leave()
 		if got := <-answered; got.Outcome != Pending || got.Queued() {
 			r.Errorf("%+v", got)
 		}
 		release() // it arrives all the same
-		if got := r.Insist(r.Context(), w); got.Outcome != AlreadyProcessing {
+		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != AlreadyProcessing {
 			r.Errorf("asked again: %+v", got)
 		}
 	})
@@ -104,14 +104,14 @@ func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
 
 func TestWhatKafkaRefusesIsNotPromised(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		r.refuse(kerr.TopicAuthorizationFailed.Code)
-		w := r.wish("a", schemas.High, schemas.UserRequest)
+		r.failProduce(kerr.TopicAuthorizationFailed.Code)
+		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
 		for range 2 { // the failed one started no cool-down
-			if got := r.Insist(r.Context(), w); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
+			if got := r.EnqueueAndWait(r.Context(), w); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
 				r.Errorf("%+v", got)
 			}
-			r.concluded()
+			r.waitUntilConfirmed()
 		}
 	})
 }

@@ -27,9 +27,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// ledger is told who is read; reads of facet character count.
-type ledger struct {
-	observe func(context.Context, []Read) error // nil: nothing fails
+// fakeRecorder is told who is read; reads of facet character count.
+type fakeRecorder struct {
+	observe func(context.Context, []ReadCount) error // nil: nothing fails
 
 	mu    sync.Mutex
 	reads map[string]int // by key
@@ -38,12 +38,12 @@ type ledger struct {
 	asked atomic.Int64
 }
 
-func (l *ledger) Counts(source, facet string) bool {
+func (l *fakeRecorder) Counts(source, facet string) bool {
 	l.asked.Add(1)
 	return source == "nexon" && facet == "character"
 }
 
-func (l *ledger) Observe(ctx context.Context, reads []Read, until time.Time) error {
+func (l *fakeRecorder) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -64,19 +64,19 @@ func (l *ledger) Observe(ctx context.Context, reads []Read, until time.Time) err
 	return nil
 }
 
-func (l *ledger) told() map[string]int {
+func (l *fakeRecorder) recorded() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.reads)
 }
 
-func counting(l *ledger) func(*rig) { return func(r *rig) { r.reads = l } }
+func withRecorder(l *fakeRecorder) func(*rig) { return func(r *rig) { r.reads = l } }
 
 func TestWhatCountsAsARead(t *testing.T) {
-	fresh := func(r *rig) { r.stored("a", time.Minute) }
-	absent := func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
-	answering := func(a Answer) func(*rig) {
-		return func(r *rig) { r.answer = func(context.Context, Wish) Answer { return a } }
+	fresh := func(r *rig) { r.putSnapshot("a", time.Minute) }
+	absent := func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
+	answering := func(a EnqueueResult) func(*rig) {
+		return func(r *rig) { r.answer = func(context.Context, UpdateRequest) EnqueueResult { return a } }
 	}
 	get := func(status int, path string, headers ...string) func(*rig) {
 		return func(r *rig) {
@@ -98,9 +98,9 @@ func TestWhatCountsAsARead(t *testing.T) {
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {
-			r.answer = func(context.Context, Wish) Answer {
-				r.stored("a", 0, change...)
-				return Answer{Queued: true, Number: 100}
+			r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+				r.putSnapshot("a", 0, change...)
+				return EnqueueResult{Queued: true, Number: 100}
 			}
 		}
 	}
@@ -110,25 +110,27 @@ func TestWhatCountsAsARead(t *testing.T) {
 	}{
 		"fresh":                  {[]func(*rig){fresh, get(200, "character/a"), get(200, "character/a"), with("HEAD", 200, "character/a")}, map[string]int{"a": 3}},
 		"not modified":           {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
-		"stale":                  {[]func(*rig){func(r *rig) { r.stored("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
+		"stale":                  {[]func(*rig){func(r *rig) { r.putSnapshot("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
 		"on its way":             {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, nil},
-		"may be on its way":      {[]func(*rig){answering(Answer{Pending: true}), get(202, "character/a")}, nil},
+		"may be on its way":      {[]func(*rig){answering(EnqueueResult{Pending: true}), get(202, "character/a")}, nil},
 		"on its way, then there": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 1}},
 		"kept too long": {[]func(*rig){
-			func(r *rig) { r.stored("a", 200*time.Hour) }, get(202, "character/a"),
+			func(r *rig) { r.putSnapshot("a", 200*time.Hour) }, get(202, "character/a"),
 		}, nil},
 		"settled between": {[]func(*rig){fresh, get(200, "character/a"), fresh, get(200, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 3}},
 		"the store is away, older served": {[]func(*rig){
-			fresh, get(200, "character/a"), func(r *rig) { r.storeErr = errors.New("down"); r.heard("a", 8) }, get(200, "character/a"),
+			fresh, get(200, "character/a"), func(r *rig) { r.storeErr = errors.New("down"); r.settle("a", 8) }, get(200, "character/a"),
 		}, map[string]int{"a": 2}},
 		"several": {[]func(*rig){
-			fresh, func(r *rig) { r.stored("broken", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) },
-			func(r *rig) { r.stored("gone", time.Minute, func(s *store.Snapshot) { s.Absent = true }) },
+			fresh, func(r *rig) {
+				r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") })
+			},
+			func(r *rig) { r.putSnapshot("gone", time.Minute, func(s *store.Snapshot) { s.Absent = true }) },
 			get(200, "character?key=a&key=new&key=gone&key=broken&key=a"), with("HEAD", 200, "character?key=a"),
 		}, map[string]int{"a": 3}},
-		"deleted": {[]func(*rig){fresh, get(200, "character/a"), func(r *rig) { r.heard("a", 0) }}, nil},
+		"deleted": {[]func(*rig){fresh, get(200, "character/a"), func(r *rig) { r.settle("a", 0) }}, nil},
 		"deleted, and there again": {[]func(*rig){
-			fresh, get(200, "character/a"), get(200, "character/a"), func(r *rig) { r.heard("a", 0) }, get(200, "character/a"),
+			fresh, get(200, "character/a"), get(200, "character/a"), func(r *rig) { r.settle("a", 0) }, get(200, "character/a"),
 		}, map[string]int{"a": 1}},
 		"waited for":           {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
 		"waited for in vain":   {[]func(*rig){get(202, "character/a?wait=10ms")}, nil},
@@ -140,47 +142,47 @@ func TestWhatCountsAsARead(t *testing.T) {
 			fetched(func(s *store.Snapshot) { s.Absent = true }), with("POST", 404, "character/a/refresh?wait=20s"),
 		}, nil},
 		"refresh not queued": {[]func(*rig){
-			fresh, answering(Answer{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
-			answering(Answer{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
+			fresh, answering(EnqueueResult{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
+			answering(EnqueueResult{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
 		}, nil},
 		"absent":                 {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
-		"absent and held":        {[]func(*rig){answering(Answer{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued":             {[]func(*rig){answering(Answer{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued, for ever":   {[]func(*rig){answering(Answer{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
+		"absent and held":        {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued":             {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued, for ever":   {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
 		"the store is away":      {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
 		"a bad key":              {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
 		"a bad wait":             {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
 		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
 		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
 		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.over["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
-		"too many outstanding":   {[]func(*rig){answering(Answer{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
+		"too many outstanding":   {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
 		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.over["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
 		"nobody who may":         {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
-		"what can't be read":     {[]func(*rig){func(r *rig) { r.stored("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
+		"what can't be read":     {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
 		"followed":               {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
 		"a facet of no interest": {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := &ledger{}
-			r := newRig(t, counting(l))
+			l := &fakeRecorder{}
+			r := newRig(t, withRecorder(l))
 			for _, step := range c.steps {
 				step(r)
 			}
 			now := time.Now()
-			r.server.tallies.tell(t.Context(), now, false)
-			if got := l.told(); !maps.Equal(got, c.want) {
+			r.server.readCounter.flush(t.Context(), now, false)
+			if got := l.recorded(); !maps.Equal(got, c.want) {
 				t.Errorf("counted %v, want %v", got, c.want)
 			}
 			sum := 0
 			for _, n := range c.want {
 				sum += n
 			}
-			if got := testutil.ToFloat64(r.server.metrics.told.WithLabelValues("nexon")); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
+			if got := testutil.ToFloat64(r.server.metrics.recorded.WithLabelValues("nexon")); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
 				t.Errorf("%v were told until %v", got, l.until)
 			}
 			n := len(l.calls)
-			if r.server.tallies.tell(t.Context(), now, false); len(l.calls) != n {
-				t.Errorf("told again: %v", l.told())
+			if r.server.readCounter.flush(t.Context(), now, false); len(l.calls) != n {
+				t.Errorf("told again: %v", l.recorded())
 			}
 		})
 	}
@@ -188,39 +190,39 @@ func TestWhatCountsAsARead(t *testing.T) {
 
 func TestWithoutAnybodyToTellNothingIsCounted(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	r.get("a")
 	r.get("b")
 	r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b")
 	r.refresh("a")
-	r.server.tallies.run(t.Context()) // has nothing to do, and ends
-	if known, _ := r.server.memory.cache.GetIfPresent(entity("a")); known == nil || known.tally != nil {
+	r.server.readCounter.run(t.Context()) // has nothing to do, and ends
+	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
 		t.Errorf("remembered: %+v", known)
 	}
 }
 
 func TestAFacetThatDoesNotCountCostsNothing(t *testing.T) {
-	l := &ledger{}
-	r := newRig(t, counting(l))
+	l := &fakeRecorder{}
+	r := newRig(t, withRecorder(l))
 	for _, facet := range []string{"shared", "character"} {
-		r.stored("a", time.Minute, func(s *store.Snapshot) { s.Entity.Facet = facet })
+		r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Entity.Facet = facet })
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
 		asked := l.asked.Load()
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
 		if n := l.asked.Load(); n != asked {
 			t.Errorf("%s: a read from memory asked %d times", facet, n-asked)
 		}
-		known, _ := r.server.memory.cache.GetIfPresent(schemas.Entity{Source: "nexon", Facet: facet, Key: "a"})
-		if (known.tally != nil) != (facet == "character") {
-			t.Errorf("%s: tally %v", facet, known.tally)
+		known, _ := r.server.cache.entries.GetIfPresent(schemas.Entity{Source: "nexon", Facet: facet, Key: "a"})
+		if (known.count != nil) != (facet == "character") {
+			t.Errorf("%s: tally %v", facet, known.count)
 		}
 	}
 	s := r.snapshots[entity("a")]
-	without, with := newEntry(s, r.facet(), 1, nil, nil), newEntry(s, r.facet(), 1, r.server.tallies.of(s.Entity), nil)
-	if with.weight() != without.weight()+tallyWeight {
+	without, with := newEntry(s, r.facet(), 1, nil, nil), newEntry(s, r.facet(), 1, r.server.readCounter.newCount(s.Entity), nil)
+	if with.weight() != without.weight()+readCountWeight {
 		t.Errorf("weight %d with a tally, %d without", with.weight(), without.weight())
 	}
-	if n := len(r.server.tallies.list); n != 1 {
+	if n := len(r.server.readCounter.list); n != 1 {
 		t.Errorf("%d are to be told", n)
 	}
 }
@@ -230,10 +232,10 @@ func TestEveryReadIsToldOnce(t *testing.T) {
 	const readers, keys, reads = 4, 5, 500
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	l := &ledger{}
-	r := newRig(t, counting(l))
+	l := &fakeRecorder{}
+	r := newRig(t, withRecorder(l))
 	for i := range keys {
-		r.stored(fmt.Sprint(i), time.Minute)
+		r.putSnapshot(fmt.Sprint(i), time.Minute)
 	}
 	var want [keys]atomic.Int64
 	var all, beside sync.WaitGroup
@@ -257,8 +259,8 @@ func TestEveryReadIsToldOnce(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	for _, do := range []func(){
-		func() { r.server.tallies.tell(t.Context(), time.Now(), false) },
-		func() { r.heard(fmt.Sprint(rand.IntN(keys)), 8) },
+		func() { r.server.readCounter.flush(t.Context(), time.Now(), false) },
+		func() { r.settle(fmt.Sprint(rand.IntN(keys)), 8) },
 	} {
 		beside.Go(func() {
 			for {
@@ -274,8 +276,8 @@ func TestEveryReadIsToldOnce(t *testing.T) {
 	all.Wait()
 	close(stop)
 	beside.Wait()
-	r.server.tallies.tell(t.Context(), time.Now(), false)
-	told := l.told()
+	r.server.readCounter.flush(t.Context(), time.Now(), false)
+	told := l.recorded()
 	for i := range keys {
 		if got := told[fmt.Sprint(i)]; int64(got) != want[i].Load() {
 			t.Errorf("key %d: %d reads were told of %d", i, got, want[i].Load())
@@ -286,18 +288,18 @@ func TestEveryReadIsToldOnce(t *testing.T) {
 	}
 }
 
-func newTestTallies(l *ledger, log *slog.Logger) *tallies {
-	return newTallies(l, newMetrics(prometheus.NewRegistry()), log)
+func newTestReadCounter(l *fakeRecorder, log *slog.Logger) *readCounter {
+	return newReadCounter(l, newMetrics(prometheus.NewRegistry()), log)
 }
 
 // The same without HTTP between, which leaves readers and who takes the list little time
 // to meet.
 func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
 	const readers, reads = 4, 100_000
-	ts := newTestTallies(&ledger{}, slog.New(slog.DiscardHandler))
-	var of [64]*tally
+	ts := newTestReadCounter(&fakeRecorder{}, slog.New(slog.DiscardHandler))
+	var of [64]*readCount
 	for i := range of {
-		of[i] = ts.of(entity(fmt.Sprint(i)))
+		of[i] = ts.newCount(entity(fmt.Sprint(i)))
 	}
 	var all sync.WaitGroup
 	for range readers {
@@ -326,24 +328,24 @@ func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
 }
 
 func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
-	l := &ledger{}
-	ts := newTestTallies(l, slog.New(slog.DiscardHandler))
-	var dropped *tally
-	for i := range talliesMost + 1 {
-		dropped = ts.of(entity(strconv.Itoa(i)))
+	l := &fakeRecorder{}
+	ts := newTestReadCounter(l, slog.New(slog.DiscardHandler))
+	var dropped *readCount
+	for i := range maxReadCounts + 1 {
+		dropped = ts.newCount(entity(strconv.Itoa(i)))
 		ts.read(dropped)
 	}
 	ts.read(dropped) // of the last, whose first read found no room either
-	if n := testutil.ToFloat64(ts.metrics.untoldFull); n != 2 {
+	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
 		t.Errorf("%v reads found no room", n)
 	}
-	ts.tell(t.Context(), time.Now(), false)
-	if n := len(l.calls); n != talliesMost/tellMost || l.calls[0] != tellMost || len(l.told()) != talliesMost {
-		t.Errorf("told %v, of %d entities", l.calls, len(l.told()))
+	ts.flush(t.Context(), time.Now(), false)
+	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
+		t.Errorf("told %v, of %d entities", l.calls, len(l.recorded()))
 	}
 	ts.read(dropped) // there is room again, also for whom there was none
-	ts.tell(t.Context(), time.Now(), false)
-	if n := l.told()[dropped.entity.Key]; n != 1 {
+	ts.flush(t.Context(), time.Now(), false)
+	if n := l.recorded()[dropped.entity.Key]; n != 1 {
 		t.Errorf("told %d", n)
 	}
 }
@@ -352,17 +354,17 @@ func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	down := errors.New("down")
 	var fails error
-	l := &ledger{observe: func(context.Context, []Read) error { return fails }}
-	ts := newTestTallies(l, slog.New(slog.NewTextHandler(&log, nil)))
-	of := ts.of(entity("a"))
+	l := &fakeRecorder{observe: func(context.Context, []ReadCount) error { return fails }}
+	ts := newTestReadCounter(l, slog.New(slog.NewTextHandler(&log, nil)))
+	of := ts.newCount(entity("a"))
 	failing := false
 	for _, fails = range []error{nil, down, down, nil, nil, down} {
 		ts.read(of)
 		ts.read(of)
-		failing = ts.tell(t.Context(), time.Now(), failing)
-		failing = ts.tell(t.Context(), time.Now(), failing) // with nothing to tell nothing is known
+		failing = ts.flush(t.Context(), time.Now(), failing)
+		failing = ts.flush(t.Context(), time.Now(), failing) // with nothing to tell nothing is known
 	}
-	if told, lost := l.told()["a"], testutil.ToFloat64(ts.metrics.untoldFailed); told != 6 || lost != 6 {
+	if told, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); told != 6 || lost != 6 {
 		t.Errorf("%d told, %v lost", told, lost)
 	}
 	if warned, over := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || over != 1 {
@@ -370,8 +372,8 @@ func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
 	}
 }
 
-// knows reads what its reader has already: nothing is decoded, as in a bubble nothing may be.
-func (r *rig) knows(key string) {
+// waitUntilCached reads what its reader has already: nothing is decoded, as in a bubble nothing may be.
+func (r *rig) waitUntilCached(key string) {
 	r.Helper()
 	if a := r.get(key, "If-None-Match", "*"); a.StatusCode != http.StatusNotModified {
 		r.Errorf("%d %s", a.StatusCode, a.text)
@@ -380,29 +382,29 @@ func (r *rig) knows(key string) {
 
 func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &ledger{}
-		r := newRig(t, counting(l))
-		r.stored("a", time.Minute)
+		l := &fakeRecorder{}
+		r := newRig(t, withRecorder(l))
+		r.putSnapshot("a", time.Minute)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.server.Run(ctx) }()
 		for n := range 3 {
-			r.knows("a")
-			r.knows("a")
-			<-time.After(tellEvery - time.Second)
-			if got := l.told()["a"]; got != 2*n {
+			r.waitUntilCached("a")
+			r.waitUntilCached("a")
+			<-time.After(flushInterval - time.Second)
+			if got := l.recorded()["a"]; got != 2*n {
 				t.Errorf("told of %d reads before it was time, want %d", got, 2*n)
 			}
 			<-time.After(time.Second)
 			synctest.Wait()
-			if got := l.told()["a"]; got != 2*n+2 {
+			if got := l.recorded()["a"]; got != 2*n+2 {
 				t.Errorf("told of %d reads, want %d", got, 2*n+2)
 			}
 		}
-		r.knows("a")
+		r.waitUntilCached("a")
 		stop()
-		if err := <-ended; err != nil || l.told()["a"] != 7 {
-			t.Errorf("%v, told of %d reads", err, l.told()["a"])
+		if err := <-ended; err != nil || l.recorded()["a"] != 7 {
+			t.Errorf("%v, told of %d reads", err, l.recorded()["a"])
 		}
 	})
 }
@@ -412,34 +414,34 @@ func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
 func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took []time.Duration
-		l := &ledger{observe: func(ctx context.Context, _ []Read) error {
+		l := &fakeRecorder{observe: func(ctx context.Context, _ []ReadCount) error {
 			began := time.Now()
 			<-ctx.Done()
 			took = append(took, time.Since(began))
 			return ctx.Err()
 		}}
-		r := newRig(t, counting(l))
-		r.stored("a", time.Minute)
+		r := newRig(t, withRecorder(l))
+		r.putSnapshot("a", time.Minute)
 		var log bytes.Buffer
-		r.server.tallies.log = slog.New(slog.NewTextHandler(&log, nil))
+		r.server.readCounter.log = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.server.Run(ctx) }()
-		r.knows("a")
-		<-time.After(tellEvery + tellTimeout + time.Second)
+		r.waitUntilCached("a")
+		<-time.After(flushInterval + flushTimeout + time.Second)
 		synctest.Wait()
-		if len(took) != 1 || took[0] != tellTimeout {
+		if len(took) != 1 || took[0] != flushTimeout {
 			t.Errorf("told for %v", took)
 		}
-		r.knows("a")
-		<-time.After(tellEvery - tellTimeout) // it is being told again
-		r.knows("a")
+		r.waitUntilCached("a")
+		<-time.After(flushInterval - flushTimeout) // it is being told again
+		r.waitUntilCached("a")
 		stop()
 		began := time.Now()
-		if err := <-ended; err != nil || time.Since(began) > tellLast {
+		if err := <-ended; err != nil || time.Since(began) > finalFlushTimeout {
 			t.Errorf("the end came after %v: %v", time.Since(began), err)
 		}
-		if lost := testutil.ToFloat64(r.server.metrics.untoldFailed); lost != 3 {
+		if lost := testutil.ToFloat64(r.server.metrics.unrecordedFailed); lost != 3 {
 			t.Errorf("%v reads are lost, of 3", lost)
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
@@ -450,17 +452,19 @@ func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 
 // A line that fails ends the telling too: nothing of Run is left behind.
 func TestAnEndOfTheLineEndsTheTelling(t *testing.T) {
-	l := &ledger{}
-	r := newRig(t, counting(l))
-	r.stored("a", time.Minute)
+	l := &fakeRecorder{}
+	r := newRig(t, withRecorder(l))
+	r.putSnapshot("a", time.Minute)
 	broken := errors.New("broken")
-	r.server.settles = brokenLine{broken}
+	r.server.subscriber = failingSubscriber{broken}
 	r.get("a")
-	if err := r.server.Run(t.Context()); !errors.Is(err, broken) || l.told()["a"] != 1 {
-		t.Errorf("%v, told %v", err, l.told())
+	if err := r.server.Run(t.Context()); !errors.Is(err, broken) || l.recorded()["a"] != 1 {
+		t.Errorf("%v, told %v", err, l.recorded())
 	}
 }
 
-type brokenLine struct{ with error }
+type failingSubscriber struct{ with error }
 
-func (b brokenLine) Follow(context.Context, func(schemas.Settled), func(bool)) error { return b.with }
+func (b failingSubscriber) Subscribe(context.Context, func(schemas.Settled), func(bool)) error {
+	return b.with
+}

@@ -8,12 +8,12 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// bell wakes those who wait for an entity. A waiter costs a place in a map: no
+// waiterSet wakes those who wait for an entity. A waiter costs a place in a map: no
 // connection, no timer, no goroutine of its own.
 //
 // Whoever waits listens first and looks afterwards; what is settled between the
 // two rings, and is seen.
-type bell struct {
+type waiterSet struct {
 	seed   maphash.Seed
 	shards [64]shard
 }
@@ -25,27 +25,27 @@ type shard struct {
 
 // waiter is one who listens.
 type waiter struct {
-	entity schemas.Entity
-	rung   chan struct{} // has room for one ring
+	entity   schemas.Entity
+	notified chan struct{} // has room for one ring
 	// settled is the highest number of a settle that was heard.
 	settled atomic.Int64
 }
 
-func newBell() *bell {
-	b := &bell{seed: maphash.MakeSeed()}
+func newWaiterSet() *waiterSet {
+	b := &waiterSet{seed: maphash.MakeSeed()}
 	for i := range b.shards {
 		b.shards[i].waiting = map[schemas.Entity]map[*waiter]struct{}{}
 	}
 	return b
 }
 
-func (b *bell) shard(e schemas.Entity) *shard {
+func (b *waiterSet) shard(e schemas.Entity) *shard {
 	return &b.shards[maphash.Comparable(b.seed, e)%uint64(len(b.shards))]
 }
 
-// listen returns a waiter that is rung from now on, until it leaves.
-func (b *bell) listen(e schemas.Entity) *waiter {
-	w := &waiter{entity: cloned(e), rung: make(chan struct{}, 1)}
+// add returns a waiter that is rung from now on, until it leaves.
+func (b *waiterSet) add(e schemas.Entity) *waiter {
+	w := &waiter{entity: clone(e), notified: make(chan struct{}, 1)}
 	s := b.shard(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (b *bell) listen(e schemas.Entity) *waiter {
 	return w
 }
 
-func (b *bell) leave(w *waiter) {
+func (b *waiterSet) remove(w *waiter) {
 	s := b.shard(w.entity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,34 +69,34 @@ func (b *bell) leave(w *waiter) {
 	}
 }
 
-// ring wakes all who wait for an entity.
-func (b *bell) ring(settled schemas.Settled) {
+// notify wakes all who wait for an entity.
+func (b *waiterSet) notify(settled schemas.Settled) {
 	s := b.shard(settled.Entity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.waiting[settled.Entity] {
 		w.settled.Store(max(w.settled.Load(), settled.Number)) // written under the lock only
-		w.wake()
+		w.notify()
 	}
 }
 
-// ringAll wakes everybody: something may have been missed.
-func (b *bell) ringAll() {
+// notifyAll wakes everybody: something may have been missed.
+func (b *waiterSet) notifyAll() {
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
 		for _, all := range s.waiting {
 			for w := range all {
-				w.wake()
+				w.notify()
 			}
 		}
 		s.mu.Unlock()
 	}
 }
 
-func (w *waiter) wake() {
+func (w *waiter) notify() {
 	select {
-	case w.rung <- struct{}{}:
+	case w.notified <- struct{}{}:
 	default: // it is rung already, and has not looked yet
 	}
 }

@@ -17,24 +17,24 @@ import (
 
 func TestAReadThatIsRememberedDoesNotAskTheStore(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	for range 5 {
 		if a := r.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
 			t.Errorf("%d %s", a.StatusCode, a.text)
 		}
 	}
-	if r.looked() != 1 {
-		t.Errorf("%d looks", r.looked())
+	if r.storeReads() != 1 {
+		t.Errorf("%d looks", r.storeReads())
 	}
 }
 
 func TestASettleOfAnyProcessIsSeenByTheNextRead(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	if a := r.get("a"); a.body.Freshness != Stale {
 		t.Fatalf("%s", a.text)
 	}
-	r.stored("a", 0)
+	r.putSnapshot("a", 0)
 	if a := r.get("a"); a.body.Freshness != Fresh {
 		t.Errorf("%s", a.text)
 	}
@@ -42,7 +42,7 @@ func TestASettleOfAnyProcessIsSeenByTheNextRead(t *testing.T) {
 
 func TestReadersOfOneEntityShareOneLook(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	hold := make(chan struct{})
 	r.hold = hold
 	var wg sync.WaitGroup
@@ -53,10 +53,10 @@ func TestReadersOfOneEntityShareOneLook(t *testing.T) {
 			}
 		})
 	}
-	within(t, "the look", func() bool { return r.looked() == 1 })
+	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
 	close(hold)
 	wg.Wait()
-	if n := r.looked(); n > 3 { // some may have come when the first look was over
+	if n := r.storeReads(); n > 3 { // some may have come when the first look was over
 		t.Errorf("%d looks", n)
 	}
 }
@@ -64,18 +64,18 @@ func TestReadersOfOneEntityShareOneLook(t *testing.T) {
 // A look that began before a settle may bring what was stored before it.
 func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	hold := make(chan struct{})
 	r.mu.Lock()
 	r.hold = hold
 	r.mu.Unlock()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	within(t, "the early look", func() bool { return r.looked() == 1 })
+	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
 	r.mu.Lock()
 	r.hold = nil
 	r.mu.Unlock()
-	r.stored("a", 0)
+	r.putSnapshot("a", 0)
 	if a := r.get("a"); a.body.Freshness != Fresh {
 		t.Errorf("after the settle: %s", a.text)
 	}
@@ -90,12 +90,12 @@ func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
 
 func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 10*time.Minute)
+	r.putSnapshot("a", 10*time.Minute)
 	r.get("a")
 	r.mu.Lock()
 	r.storeErr = errors.New("down")
 	r.mu.Unlock()
-	r.heard("a", 8) // it may be overtaken, but there is nothing better
+	r.settle("a", 8) // it may be overtaken, but there is nothing better
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {
@@ -114,7 +114,7 @@ func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
 	if a := r.get("b"); a.StatusCode != 503 || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("never seen: %d", a.StatusCode)
 	}
-	if n := r.looked(); n > 30 { // the breaker is open, nobody waits
+	if n := r.storeReads(); n > 30 { // the breaker is open, nobody waits
 		t.Errorf("%d looks", n)
 	}
 	if got := testutil.ToFloat64(r.server.metrics.breaker); got == 0 {
@@ -123,41 +123,41 @@ func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
 	r.mu.Lock()
 	r.storeErr = nil
 	r.mu.Unlock()
-	within(t, "the breaker's next try", func() bool { return r.get("b").StatusCode == 202 })
+	waitFor(t, "the breaker's next try", func() bool { return r.get("b").StatusCode == 202 })
 }
 
 func TestWhileSettlesAreNotHeardTheStoreIsAskedAgainEverySecond(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour)
+	r.putSnapshot("a", 2*time.Hour)
 	r.get("a")
-	r.server.line(false)
-	m := r.server.memory
-	known, _ := m.cache.GetIfPresent(entity("a"))
+	r.server.onConnection(false)
+	m := r.server.cache
+	known, _ := m.entries.GetIfPresent(entity("a"))
 	now := m.now()
-	if !m.believes(known, now) || m.believes(known, now+int64(trustDeaf)) {
+	if !m.isValid(known, now) || m.isValid(known, now+int64(disconnectedTTL)) {
 		t.Error("without a line an entry must be believed for a second")
 	}
-	r.server.line(true)
-	if m.believes(known, now) {
+	r.server.onConnection(true)
+	if m.isValid(known, now) {
 		t.Error("what was read before the line was whole may be overtaken")
 	}
 	r.get("a")
-	known, _ = m.cache.GetIfPresent(entity("a"))
-	if now = m.now(); !m.believes(known, now) || m.believes(known, now+int64(trust)) {
+	known, _ = m.entries.GetIfPresent(entity("a"))
+	if now = m.now(); !m.isValid(known, now) || m.isValid(known, now+int64(cacheTTL)) {
 		t.Error("with a line an entry must be believed for half a minute")
 	}
 }
 
 func TestADatabaseThatHangsCostsAReaderLittleWhereSomethingIsRemembered(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute)
+	r.putSnapshot("a", time.Minute)
 	r.get("a")
 	hold := make(chan struct{})
 	defer close(hold)
 	r.mu.Lock()
 	r.hold = hold
 	r.mu.Unlock()
-	r.heard("a", 8)
+	r.settle("a", 8)
 	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // would hang for ever
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -167,15 +167,15 @@ func TestMemoryIsBounded(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 10 })
 	for i := range 500 {
 		key := fmt.Sprint(i)
-		r.stored(key, time.Minute)
+		r.putSnapshot(key, time.Minute)
 		r.get(key, "Accept-Encoding", "gzip") // and the answers that are made of it
 	}
-	r.server.memory.cache.CleanUp()
-	if n := r.server.memory.cache.WeightedSize(); n > 64<<10 || n == 0 {
+	r.server.cache.entries.CleanUp()
+	if n := r.server.cache.entries.WeightedSize(); n > 64<<10 || n == 0 {
 		t.Errorf("%d bytes are remembered", n)
 	}
-	big := r.server.memory
-	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.weigh)
+	big := r.server.cache
+	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.reweigh)
 	before := entry.weight()
 	if _, err := entry.body(identity); err != nil || entry.weight() <= before {
 		t.Errorf("weight %d after %d, %v", entry.weight(), before, err)
@@ -194,11 +194,11 @@ func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
 		wg.Go(func() {
 			key := fmt.Sprint(i)
 			for n := range int64(writes) {
-				r.stored(key, time.Minute, func(s *store.Snapshot) { s.Version = n + 1 })
+				r.putSnapshot(key, time.Minute, func(s *store.Snapshot) { s.Version = n + 1 })
 				floors[i].Store(n + 1)
 				if n%50 == 0 && i == 0 {
-					r.server.line(false)
-					r.server.line(true)
+					r.server.onConnection(false)
+					r.server.onConnection(true)
 				}
 			}
 			done.Store(true)
@@ -213,13 +213,13 @@ func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
 				if floor == 0 {
 					continue
 				}
-				e, older, err := r.server.memory.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
+				e, older, err := r.server.cache.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
 				if err != nil || (e.Version < floor && !older) {
 					t.Errorf("version %d after the settle of %d, %v", e.Version, floor, err)
 					return
 				}
-				one := r.server.memory.getAll(t.Context(), everything.Name, []schemas.Entity{entity(fmt.Sprint(i))}, r.facet())[0]
-				if one.err != nil || (one.Version < floor && !one.older) {
+				one := r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity(fmt.Sprint(i))}, r.facet())[0]
+				if one.err != nil || (one.Version < floor && !one.fallback) {
 					t.Errorf("version %d after the settle of %d, %v", one.Version, floor, one.err)
 					return
 				}

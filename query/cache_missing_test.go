@@ -23,18 +23,18 @@ func TestMissing_IsNotLookedForAgain(t *testing.T) {
 			t.Errorf("a batch: got %d, want 202", a.body.Items[1].Status)
 		}
 	}
-	if got := r.looked(); got != 1 {
+	if got := r.storeReads(); got != 1 {
 		t.Errorf("the store was asked %d times, want once", got)
 	}
 	if r.missed != 1 {
 		t.Errorf("%d keys were counted as missed, want 1", r.missed)
 	}
-	r.stored("new", 0)
+	r.putSnapshot("new", 0)
 	if a := r.get("new"); a.StatusCode != 200 || a.body.Freshness != Fresh {
 		t.Errorf("after its settle: got %d %s, want 200 FRESH", a.StatusCode, a.body.Freshness)
 	}
 	r.set(func() { delete(r.snapshots, entity("new")) })
-	r.heard("new", 0)
+	r.settle("new", 0)
 	if a := r.get("new"); a.StatusCode != 202 {
 		t.Errorf("after its deletion: got %d, want 202", a.StatusCode)
 	}
@@ -45,9 +45,9 @@ func TestMissing_IsBelievedForItsTTL(t *testing.T) {
 		r := newRig(t)
 		looks := func(want int, when string) {
 			t.Helper()
-			before := r.looked()
+			before := r.storeReads()
 			r.get("new")
-			if got := r.looked() - before; got != want {
+			if got := r.storeReads() - before; got != want {
 				t.Errorf("%s the store was asked %d times, want %d", when, got, want)
 			}
 		}
@@ -56,12 +56,12 @@ func TestMissing_IsBelievedForItsTTL(t *testing.T) {
 		looks(0, "within its life")
 		time.Sleep(time.Millisecond)
 		looks(1, "after its life")
-		r.server.line(false)
+		r.server.onConnection(false)
 		looks(0, "while settles are not heard, at once,")
-		time.Sleep(trustDeaf)
+		time.Sleep(disconnectedTTL)
 		looks(1, "while settles are not heard, a second later,")
 		time.Sleep(time.Millisecond)
-		r.server.line(true)
+		r.server.onConnection(true)
 		looks(1, "when settles are heard again")
 	})
 }
@@ -71,9 +71,9 @@ func TestMissing_IsNotRememberedOfALookThatASettleOvertook(t *testing.T) {
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	within(t, "the early look", func() bool { return r.looked() == 1 })
+	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.stored("a", 0)
+	r.putSnapshot("a", 0)
 	pass()
 	<-early
 	if a := r.get("a"); a.StatusCode != 200 {
@@ -83,9 +83,9 @@ func TestMissing_IsNotRememberedOfALookThatASettleOvertook(t *testing.T) {
 
 func TestMissing_IsBounded(t *testing.T) {
 	r := newRig(t)
-	m := r.server.memory
+	m := r.server.cache
 	for i := range maxMissing + 10_000 {
-		m.forget(entity(strconv.Itoa(i)), 0, m.now())
+		m.putMissing(entity(strconv.Itoa(i)), 0, m.now())
 	}
 	m.missing.readAt.CleanUp()
 	if got := m.missing.readAt.EstimatedSize(); got > maxMissing || got == 0 {
@@ -97,12 +97,12 @@ func TestMissing_IsBounded(t *testing.T) {
 // served to it all the same.
 func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	r := newRig(t)
-	r.stored("stale", 2*time.Hour)
+	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
-	r.heard("stale", 8) // memory has it, and the store must be asked whether there is a newer one
+	r.settle("stale", 8) // memory has it, and the store must be asked whether there is a newer one
 	r.get("known-missing")
 	r.set(func() { r.over["lookups"] = true })
-	before := r.looked()
+	before := r.storeReads()
 	for method, path := range map[string]string{http.MethodGet: "made-up", http.MethodPost: "made-up/refresh"} {
 		a := r.do(method, "/v1/nexon/character/"+path)
 		if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.Header.Get("Retry-After") != "7" {
@@ -115,11 +115,11 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 			t.Errorf("item %d: got %d, want %d", i, got, want)
 		}
 	}
-	if got := r.looked() - before; got != 0 {
+	if got := r.storeReads() - before; got != 0 {
 		t.Errorf("the store was asked %d times, want 0", got)
 	}
-	if a := r.get("stale"); a.StatusCode != 200 || r.looked() == before {
-		t.Errorf("what memory has: got %d after %d looks, want 200 after one", a.StatusCode, r.looked()-before)
+	if a := r.get("stale"); a.StatusCode != 200 || r.storeReads() == before {
+		t.Errorf("what memory has: got %d after %d looks, want 200 after one", a.StatusCode, r.storeReads()-before)
 	}
 }
 
@@ -135,15 +135,15 @@ func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
 		all.Go(func() {
 			key := strconv.Itoa(i)
 			for n := range int64(writes) {
-				r.stored(key, time.Minute, func(s *store.Snapshot) { s.Version = n + 1 })
+				r.putSnapshot(key, time.Minute, func(s *store.Snapshot) { s.Version = n + 1 })
 				stored[i].Store(n + 1)
 				if n%50 == 0 && i == 0 {
-					r.server.line(false)
-					r.server.line(true)
+					r.server.onConnection(false)
+					r.server.onConnection(true)
 				}
 				stored[i].Store(0)
 				r.set(func() { delete(r.snapshots, entity(key)) })
-				r.heard(key, 0)
+				r.settle(key, 0)
 			}
 			done.Store(true)
 		})
@@ -154,7 +154,7 @@ func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
 			for !done.Load() {
 				i := dice.IntN(keys)
 				before := stored[i].Load()
-				e, _, err := r.server.memory.get(t.Context(), everything.Name, entity(strconv.Itoa(i)), r.facet())
+				e, _, err := r.server.cache.get(t.Context(), everything.Name, entity(strconv.Itoa(i)), r.facet())
 				if err != nil || e == nil && before > 0 && stored[i].Load() == before {
 					t.Errorf("nothing was found of key %d, of which version %d was settled; %v", i, before, err)
 					return

@@ -37,8 +37,8 @@ func (r *rig) set(change func()) {
 	change()
 }
 
-// written puts a snapshot into the store of which nobody is told.
-func (r *rig) written(key string, change func(*store.Snapshot)) {
+// overwrite puts a snapshot into the store of which nobody is told.
+func (r *rig) overwrite(key string, change func(*store.Snapshot)) {
 	r.set(func() {
 		s := r.snapshots[entity(key)]
 		s.CheckedAt, s.FetchedAt = time.Now().UTC(), time.Now().UTC()
@@ -49,40 +49,40 @@ func (r *rig) written(key string, change func(*store.Snapshot)) {
 
 func TestAStreamTellsAChangeThatCouldNotBeReadAtOnce(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 0, version(7, 1))
+	r.putSnapshot("a", 0, version(7, 1))
 	f := r.follow("a", "")
-	f.sees("changed", Fresh)
+	f.expect("changed", Fresh)
 	pass := r.slow()
-	n := r.looked()
-	r.stored("a", 0, version(9, 2))
-	within(t, "a look that takes longer than a reader's patience", func() bool { return r.looked() > n })
-	time.AfterFunc(3*lookPatience, pass)
-	f.sees("changed", Fresh)
+	n := r.storeReads()
+	r.putSnapshot("a", 0, version(9, 2))
+	waitFor(t, "a look that takes longer than a reader's patience", func() bool { return r.storeReads() > n })
+	time.AfterFunc(3*fallbackTimeout, pass)
+	f.expect("changed", Fresh)
 
 	r.set(func() { r.storeErr = errors.New("a hiccup") })
-	n = r.looked()
-	r.stored("a", 0, version(11, 3))
-	within(t, "a look that fails", func() bool { return r.looked() > n })
+	n = r.storeReads()
+	r.putSnapshot("a", 0, version(11, 3))
+	waitFor(t, "a look that fails", func() bool { return r.storeReads() > n })
 	r.set(func() { r.storeErr = nil })
-	f.sees("changed", Fresh)
+	f.expect("changed", Fresh)
 }
 
 func TestWhoWaitsIsNotAnsweredWithWhatASettleOvertook(t *testing.T) {
 	for method, path := range map[string]string{http.MethodGet: "", http.MethodPost: "/refresh"} {
 		r := newRig(t)
-		r.stored("a", 2*time.Hour, version(7, 1))
+		r.putSnapshot("a", 2*time.Hour, version(7, 1))
 		r.get("a")
-		n := len(r.asked())
+		n := len(r.enqueued())
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, "/v1/nexon/character/a"+path+"?wait=20s") }()
-		within(t, "a wish", func() bool { return len(r.asked()) == n+1 })
+		waitFor(t, "a wish", func() bool { return len(r.enqueued()) == n+1 })
 		pass := r.slow()
-		s := r.stored("a", 0, version(101, 2))
-		time.AfterFunc(3*lookPatience, pass)
+		s := r.putSnapshot("a", 0, version(101, 2))
+		time.AfterFunc(3*fallbackTimeout, pass)
 		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
 			t.Errorf("%s: %d %s", method, a.StatusCode, a.text)
 		}
-		if got := len(r.asked()); got != n+1 {
+		if got := len(r.enqueued()); got != n+1 {
 			t.Errorf("%s: %d wishes for one refresh", method, got-n)
 		}
 	}
@@ -90,12 +90,12 @@ func TestWhoWaitsIsNotAnsweredWithWhatASettleOvertook(t *testing.T) {
 
 func TestAWaitInVainEndsWithALastLook(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
-	within(t, "a wish", func() bool { return len(r.asked()) > 0 })
-	r.written("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker died before it settled
-	r.server.memory.heard(entity("a"))                          // as when it is not believed any more
+	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker died before it settled
+	r.server.cache.invalidate(entity("a"))                        // as when it is not believed any more
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("%s", a.text)
 	}
@@ -103,12 +103,12 @@ func TestAWaitInVainEndsWithALastLook(t *testing.T) {
 
 func TestADeafProcessLooksForThoseWhoWait(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	answered := make(chan answer, 1)
-	r.server.line(false)
+	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
-	within(t, "a wish", func() bool { return len(r.asked()) > 0 })
-	r.written("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, and not heard
+	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, and not heard
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("%s", a.text)
 	}
@@ -116,31 +116,31 @@ func TestADeafProcessLooksForThoseWhoWait(t *testing.T) {
 
 func TestWhileReadsFailSettlesMakeNoFurtherRequests(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
 	for i := range int64(20) { // each refresh would be fetched, stored and settled
-		r.heard("a", 200+i)
+		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
 			t.Errorf("%d %s", a.StatusCode, a.text)
 		}
 	}
-	if n := len(r.asked()); n != 1 {
+	if n := len(r.enqueued()); n != 1 {
 		t.Errorf("%d wishes", n)
 	}
 }
 
 func TestALookFromBeforeTheLineStoodIsNotSharedAfterwards(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 2*time.Hour, version(7, 1))
-	r.server.line(false)
+	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.server.onConnection(false)
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	within(t, "the early look", func() bool { return r.looked() == 1 })
+	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.written("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while nobody heard
-	r.server.line(true)
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while nobody heard
+	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
 		t.Errorf("after the line stood: %s", a.text)
 	}
@@ -153,25 +153,25 @@ func TestALookFromBeforeTheLineStoodIsNotSharedAfterwards(t *testing.T) {
 
 func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", time.Minute, version(7, 1))
+	r.putSnapshot("a", time.Minute, version(7, 1))
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	within(t, "the early look", func() bool { return r.looked() == 1 })
+	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.written("a", func(s *store.Snapshot) { s.Version = 9 }) // written, not settled yet
-	r.server.memory.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // written, not settled yet
+	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
 	pass()
 	<-early
-	if e, _, err := r.server.memory.get(t.Context(), everything.Name, entity("a"), r.facet()); err != nil || e.Version != 9 {
+	if e, _, err := r.server.cache.get(t.Context(), everything.Name, entity("a"), r.facet()); err != nil || e.Version != 9 {
 		t.Errorf("version %d, %v", e.Version, err)
 	}
 }
 
 func TestABatchIsAsGoodAsItsItems(t *testing.T) {
 	r := newRig(t)
-	r.stored("good", time.Minute)
-	r.stored("bad", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
+	r.putSnapshot("good", time.Minute)
+	r.putSnapshot("bad", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
 	for _, as := range []string{"", "gzip", "zstd"} {
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=bad&key=good", "Accept-Encoding", as)
 		if a.StatusCode != 200 || len(a.body.Items) != 3 || a.body.Items[1].Status != 500 || string(a.body.Items[2].Snapshot) != content {
@@ -183,7 +183,7 @@ func TestABatchIsAsGoodAsItsItems(t *testing.T) {
 	}
 	pass := r.slow()
 	defer pass()
-	r.heard("good", 9)
+	r.settle("good", 9)
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // would hang
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -193,23 +193,23 @@ func TestAnAnswerThatBreaksOffLeavesATraceAndNoDoubt(t *testing.T) {
 	r := newRig(t)
 	var log strings.Builder
 	r.server.log = slog.New(slog.NewTextHandler(&log, nil))
-	r.stored("a", 0)
+	r.putSnapshot("a", 0)
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // as net/http compares it
 			t.Errorf("%v, log %s", p, log.String())
 		}
 	}()
-	r.server.ServeHTTP(&panicky{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a", nil))
+	r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a", nil))
 }
 
-type panicky struct{ *httptest.ResponseRecorder }
+type panickingWriter struct{ *httptest.ResponseRecorder }
 
-func (p *panicky) Write([]byte) (int, error) { panic("boom") }
+func (p *panickingWriter) Write([]byte) (int, error) { panic("boom") }
 
 func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
 	r := newRig(t)
 	p := store.Encode([]byte(`{"d":"` + strings.Repeat("0123456789abcdef", 1<<21) + `"}`))
-	r.stored("a", 0, func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size })
+	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size })
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
 	if _, err := c.Write([]byte("GET /v1/nexon/character/a HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the look", func() bool { return r.looked() == 1 })
+	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("a client that never reads fails the stop: %v", err)
@@ -248,22 +248,22 @@ func TestAClientThatLeavesIsNotWaitedForThoughItSentABody(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 	}()
-	within(t, "it waits", func() bool { return r.server.waiters.Load() == 1 })
+	waitFor(t, "it waits", func() bool { return r.server.waiterCount.Load() == 1 })
 	leave()
 	<-done
-	within(t, "it has left", func() bool { return r.server.waiters.Load() == 0 })
+	waitFor(t, "it has left", func() bool { return r.server.waiterCount.Load() == 0 })
 }
 
 func TestAStreamTellsOfADeletionAndOfWhatIsKeptTooLong(t *testing.T) {
 	r := newRig(t)
-	r.stored("a", 0, version(7, 1))
+	r.putSnapshot("a", 0, version(7, 1))
 	f := r.follow("a", "")
-	f.sees("changed", Fresh)
+	f.expect("changed", Fresh)
 	r.set(func() { delete(r.snapshots, entity("a")) })
-	r.heard("a", 8)
-	f.sees("state", Updating)
-	r.stored("k", 0, version(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
-	if e := r.follow("k", "").sees("state", Updating); e.data.ETag != nil {
+	r.settle("a", 8)
+	f.expect("state", Updating)
+	r.putSnapshot("k", 0, version(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
+	if e := r.follow("k", "").expect("state", Updating); e.data.ETag != nil {
 		t.Errorf("a tag that no read answers: %s", *e.data.ETag)
 	}
 }

@@ -17,26 +17,26 @@ const (
 	maxMissing = 50_000
 )
 
-// missing remembers of which entities nothing is stored, and when that was read. The
+// missingCache remembers of which entities nothing is stored, and when that was read. The
 // rules of memory apply: it is written under the lock of the entity's stripe.
-type missing struct {
+type missingCache struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }
 
-func newMissing() missing {
-	return missing{otter.Must(&otter.Options[schemas.Entity, int64]{MaximumSize: maxMissing})}
+func newMissingCache() missingCache {
+	return missingCache{otter.Must(&otter.Options[schemas.Entity, int64]{MaximumSize: maxMissing})}
 }
 
-// misses reports whether it is known that nothing is stored of an entity: the database
+// isMissing reports whether it is known that nothing is stored of an entity: the database
 // said so a moment ago, and no settle has been received since.
-func (m *memory) misses(e schemas.Entity, now int64) bool {
+func (m *snapshotCache) isMissing(e schemas.Entity, now int64) bool {
 	readAt, ok := m.missing.readAt.GetIfPresent(e)
 	if !ok {
 		return false
 	}
-	since := m.heardAll.Load()
+	since := m.connectedSince.Load()
 	if since == 0 {
-		return now-readAt < int64(trustDeaf)
+		return now-readAt < int64(disconnectedTTL)
 	}
 	return readAt >= since && now-readAt < int64(missingTTL)
 }

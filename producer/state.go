@@ -10,9 +10,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Way is what Redis knows of an entity's requests at one moment, by its own clock. The zero
+// CoalesceState is what Redis knows of an entity's requests at one moment, by its own clock. The zero
 // value: nothing is under way, and nothing keeps a request back.
-type Way struct {
+type CoalesceState struct {
 	// Lane, Number and Until are those of the request that covers others; no lane: there is
 	// none. Confirmed: Kafka has acknowledged it; otherwise its publish is in the air.
 	Lane      schemas.Lane
@@ -31,14 +31,14 @@ type Way struct {
 	CooledUntil time.Time
 }
 
-// Look returns what is under way for an entity, and changes nothing.
-func (c *Coalescing) Look(ctx context.Context, e schemas.Entity) (Way, error) {
+// ReadState returns what is under way for an entity, and changes nothing.
+func (c *Coalescer) ReadState(ctx context.Context, e schemas.Entity) (CoalesceState, error) {
 	reply, err := eval.Once(ctx, c.rdb, lua.CoalesceLook, eval.Call{Key: key(e)}).Slice()
 	if err != nil {
-		return Way{}, fmt.Errorf("look at what is under way for %s: %w", e, err)
+		return CoalesceState{}, fmt.Errorf("look at what is under way for %s: %w", e, err)
 	}
 	if len(reply) != 9 {
-		return Way{}, fmt.Errorf("coalesce_look returned %d values, not 9", len(reply))
+		return CoalesceState{}, fmt.Errorf("coalesce_look returned %d values, not 9", len(reply))
 	}
 	text := func(i int) string { s, _ := reply[i].(string); return s }
 	number := func(i int) int64 { n, _ := reply[i].(int64); return n }
@@ -48,7 +48,7 @@ func (c *Coalescing) Look(ctx context.Context, e schemas.Entity) (Way, error) {
 		}
 		return time.Time{}
 	}
-	return Way{
+	return CoalesceState{
 		Lane: schemas.Lane(text(0)), Number: number(1), Until: when(2), Confirmed: text(3) == "CONFIRMED", Issued: number(4),
 		Hold: text(5), HoldUntil: when(6), CooledUntil: when(7), Done: number(8),
 	}, nil
