@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestAReplayUnderWayDoesNotHoldUpItsProcess when that ends: it stops between two groups of
+// TestRun_StopsDuringAReplay when that ends: it stops between two groups of
 // requests, nothing of it is in doubt, and another process goes on at once.
-func TestAReplayUnderWayDoesNotHoldUpItsProcess(t *testing.T) {
+func TestRun_StopsDuringAReplay(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(maxChunk)
 		p := w.process()
@@ -44,9 +44,9 @@ func TestAReplayUnderWayDoesNotHoldUpItsProcess(t *testing.T) {
 	})
 }
 
-// TestADoorThatHangsDoesNotHoldUpAProcess for longer than is documented, and what was being
+// TestRun_StopsWhileEnqueueHangs for longer than is documented, and what was being
 // asked for is looked for by whoever goes on.
-func TestADoorThatHangsDoesNotHoldUpAProcess(t *testing.T) {
+func TestRun_StopsWhileEnqueueHangs(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(maxChunk)
 		p := w.process()

@@ -80,7 +80,7 @@ func (c *client) fill() {
 	}
 }
 
-func TestEachAnswerFitsTheDocument(t *testing.T) {
+func TestHandler_MatchesOpenAPI(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	c.do(http.MethodGet, dlqPath, "", 200, nil)
@@ -130,7 +130,7 @@ func TestEachAnswerFitsTheDocument(t *testing.T) {
 	c.do(http.MethodGet, dlqPath+"/9/9", "", 404, nil)
 }
 
-func TestOrdersAreTakenStoppedAndResumed(t *testing.T) {
+func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	c.fill()
@@ -184,8 +184,8 @@ func TestOrdersAreTakenStoppedAndResumed(t *testing.T) {
 	}
 }
 
-// TestBadInputIsAnsweredWithWhatToDo: each is the caller's mistake, and no trouble here.
-func TestBadInputIsAnsweredWithWhatToDo(t *testing.T) {
+// TestHandler_ExplainsBadInput: each is the caller's mistake, and no trouble here.
+func TestHandler_ExplainsBadInput(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	for query, says := range map[string]string{
@@ -243,7 +243,7 @@ func (slowCount) DeadLetterGroups(ctx context.Context, _ store.DeadLetterFilter,
 	return nil, ctx.Err()
 }
 
-func TestWhoOrdersTooManyToBeCountedIsToldToChooseFewer(t *testing.T) {
+func TestPlan_ExplainsACountTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t)
 		c.of.Store = slowCount{c.of.Store}

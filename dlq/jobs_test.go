@@ -23,9 +23,9 @@ func faultOnce(what string, n int, befalls fault) func(string) fault {
 	}
 }
 
-// TestAKilledProcessLeavesNothingAskedForTwice kills one wherever it does something, and has
+// TestReplay_EnqueuesOnceAcrossKills kills one wherever it does something, and has
 // another go on.
-func TestAKilledProcessLeavesNothingAskedForTwice(t *testing.T) {
+func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	for _, what := range []string{"hold", "walk", "read", "advance", "ask"} {
 		for n := range 2 {
 			for _, f := range []fault{killed, killedAfter} {
@@ -48,9 +48,9 @@ func TestAKilledProcessLeavesNothingAskedForTwice(t *testing.T) {
 	}
 }
 
-// TestEntriesThatCameLateHideNothingThatWasAskedFor: who buried letters among those of a
+// TestReconcile_FindsLateEntries: who buried letters among those of a
 // chunk may write their entries while nobody knows what its process asked for.
-func TestEntriesThatCameLateHideNothingThatWasAskedFor(t *testing.T) {
+func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		died := time.Now()
 		for n := range int64(520) {
@@ -70,9 +70,9 @@ func TestEntriesThatCameLateHideNothingThatWasAskedFor(t *testing.T) {
 	})
 }
 
-// TestAnAnswerOfTheDatabaseThatIsLostChangesNoCount: what was written is not known to who
+// TestReplay_CountsOnceIfACommitIsUnknown: what was written is not known to who
 // wrote it.
-func TestAnAnswerOfTheDatabaseThatIsLostChangesNoCount(t *testing.T) {
+func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	for _, kind := range []store.JobKind{store.ReplayJob, store.PurgeJob} {
 		for n := range 6 {
 			inBubble(t, func(w *rig) {
@@ -92,9 +92,9 @@ func TestAnAnswerOfTheDatabaseThatIsLostChangesNoCount(t *testing.T) {
 	}
 }
 
-// TestAProcessThatGetsItsJobAgainHasItOnce keeps the database away until the lease is over,
+// TestRun_ProcessLeasesItsOwnJobAgain keeps the database away until the lease is over,
 // so that the process takes on the job that it is at.
-func TestAProcessThatGetsItsJobAgainHasItOnce(t *testing.T) {
+func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	for away := 40 * time.Second; away < 2*time.Minute; away += 14 * time.Second {
 		inBubble(t, func(w *rig) {
 			w.deadLetterMany(1600)
@@ -122,9 +122,9 @@ func TestAProcessThatGetsItsJobAgainHasItOnce(t *testing.T) {
 	}
 }
 
-// TestWhoIsFrozenAsksForNothingWhenAnotherGoesOn freezes a process in the middle of a chunk
+// TestReplay_FrozenHolderEnqueuesNothing freezes a process in the middle of a chunk
 // for longer than its lease.
-func TestWhoIsFrozenAsksForNothingWhenAnotherGoesOn(t *testing.T) {
+func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(400)
 		p := w.process()
@@ -149,9 +149,9 @@ func TestWhoIsFrozenAsksForNothingWhenAnotherGoesOn(t *testing.T) {
 	})
 }
 
-// TestWhoStopsBehindTroubleLeavesTimeForWhatIsOnItsWay stops a process whose requests have
+// TestRelease_WaitsForDeliveryAfterAFailure stops a process whose requests have
 // not arrived yet: they do when another could have asked for them once more.
-func TestWhoStopsBehindTroubleLeavesTimeForWhatIsOnItsWay(t *testing.T) {
+func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		inBubble(t, func(w *rig) {
 			w.deadLetterMany(10)
@@ -187,9 +187,9 @@ func TestWhoStopsBehindTroubleLeavesTimeForWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-// TestOfAReplayThatWasStoppedInAChunkNoOtherAsksAgain kills a process in the middle of a
+// TestStop_InAChunkBlocksOtherReplays kills a process in the middle of a
 // chunk, and stops its job before another goes on with it.
-func TestOfAReplayThatWasStoppedInAChunkNoOtherAsksAgain(t *testing.T) {
+func TestStop_InAChunkBlocksOtherReplays(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(400)
 		p := w.process()
@@ -212,7 +212,7 @@ func TestOfAReplayThatWasStoppedInAChunkNoOtherAsksAgain(t *testing.T) {
 	})
 }
 
-func TestAJobThatIsStoppedGoesOnAtOnceWhenItIsResumed(t *testing.T) {
+func TestResume_ContinuesAtOnce(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(1000)
 		p := w.process().run()
@@ -252,9 +252,9 @@ func TestAJobThatIsStoppedGoesOnAtOnceWhenItIsResumed(t *testing.T) {
 	})
 }
 
-// TestAJobThatIsResumedWhileItsHolderLetsItGoRuns resumes one after its holder has seen that
+// TestResume_DuringLeaseRelease resumes one after its holder has seen that
 // it was stopped, and before that says so.
-func TestAJobThatIsResumedWhileItsHolderLetsItGoRuns(t *testing.T) {
+func TestResume_DuringLeaseRelease(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(100)
 		p := w.process()
@@ -284,8 +284,8 @@ func TestAJobThatIsResumedWhileItsHolderLetsItGoRuns(t *testing.T) {
 	})
 }
 
-// TestAJobIsLeftToWhoKnowsItsSource: another would refuse all of its letters.
-func TestAJobIsLeftToWhoKnowsItsSource(t *testing.T) {
+// TestRun_LeavesJobsOfUnknownSources: another would refuse all of its letters.
+func TestRun_LeavesJobsOfUnknownSources(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(10)
 		old := w.process()
@@ -297,7 +297,7 @@ func TestAJobIsLeftToWhoKnowsItsSource(t *testing.T) {
 	})
 }
 
-func TestAJobThatWaitsKeepsNoOtherWaiting(t *testing.T) {
+func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(100)
 		p := w.process().run()
@@ -314,8 +314,8 @@ func TestAJobThatWaitsKeepsNoOtherWaiting(t *testing.T) {
 	})
 }
 
-// TestWhoOrdersIsInTheAudit with what they ordered, and how it ended.
-func TestWhoOrdersIsInTheAudit(t *testing.T) {
+// TestStartJob_WritesTheAudit with what they ordered, and how it ended.
+func TestStartJob_WritesTheAudit(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(3)
 		p := w.process().run()

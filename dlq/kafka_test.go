@@ -125,7 +125,7 @@ func (b *broker) read(ids ...store.DeadLetterID) map[string]string {
 	return found
 }
 
-func TestLettersAreReadWhereTheyLie(t *testing.T) {
+func TestReadDeadLetters_FindsEachByOffset(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
 		if got := b.read(idOf(0, 0), idOf(2, 7), idOf(9, 1)); len(got) != 0 {
@@ -153,7 +153,7 @@ func TestLettersAreReadWhereTheyLie(t *testing.T) {
 	})
 }
 
-func TestManyAndLargeLettersAreReadInBoundedMemory(t *testing.T) { // alone: it looks at the heap
+func TestReadDeadLetters_BoundsMemory(t *testing.T) { // alone: it looks at the heap
 	var alone sync.Mutex
 	eachKafka(t, func(b *broker) {
 		alone.Lock()
@@ -195,9 +195,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestWhatAJobAskedForIsFoundAmongOtherRecords, also behind some whose producer's clock is
+// TestEnqueuedByJob_FindsItsRecords, also behind some whose producer's clock is
 // ahead, and when its own was set back; nothing of before or of another job is.
-func TestWhatAJobAskedForIsFoundAmongOtherRecords(t *testing.T) {
+func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
 		from := time.Now().Truncate(time.Millisecond)
@@ -238,7 +238,7 @@ func TestWhatAJobAskedForIsFoundAmongOtherRecords(t *testing.T) {
 	})
 }
 
-func TestCutSaysWhereATopicThenBegins(t *testing.T) {
+func TestDeleteBefore_ReturnsStartOffsets(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
 		cut := func(before, want map[int32]int64) {
@@ -262,7 +262,7 @@ func TestCutSaysWhereATopicThenBegins(t *testing.T) {
 	})
 }
 
-func TestATopicThatIsMissingIsToBeMade(t *testing.T) {
+func TestKafka_ReportsAMissingTopic(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
 		_, asked := b.mail.EnqueuedByJob(b.Context(), b.topic+"-none", "j", time.Now(), time.Now())

@@ -2,7 +2,7 @@ package dlq
 
 import "testing"
 
-func TestFacetAndKey_TakesTheListedForm(t *testing.T) {
+func TestSplitFacetKey_AcceptsTheListedForm(t *testing.T) {
 	hasFacet := func(name string) bool { return name == "t" || name == "other" }
 	for _, c := range []struct{ facet, text, wantFacet, wantKey string }{
 		{"", "bad0", "", "bad0"},

@@ -9,8 +9,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestAllAreCountedAlsoOfMoreKindsThanAreShown: who confirms a number means all of them.
-func TestAllAreCountedAlsoOfMoreKindsThanAreShown(t *testing.T) {
+// TestPlan_CountsGroupsBeyondTheLimit: who confirms a number means all of them.
+func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	c := newClient(t)
 	const kinds = MaxGroups + 20
 	for n := range int64(kinds) {

@@ -10,9 +10,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestNothingOpenIsDeletedAndAllThatCanBeIs purges at random among letters that are open,
+// TestPurge_DeletesExactlyTheHandledPrefix purges at random among letters that are open,
 // handled or young.
-func TestNothingOpenIsDeletedAndAllThatCanBeIs(t *testing.T) {
+func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inBubble(t, func(w *rig) { w.purgeSome(rand.New(rand.NewPCG(seed, 9))) })
@@ -95,8 +95,8 @@ func (w *rig) purgeSome(r *rand.Rand) {
 	}
 }
 
-// TestAPurgeForgetsWhatIsGoneForItsAge, open or not: nobody can do anything about it.
-func TestAPurgeForgetsWhatIsGoneForItsAge(t *testing.T) {
+// TestPurge_DeletesEntriesOfExpiredRecords, open or not: nobody can do anything about it.
+func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(2500)
 		w.starts[0] = 2400
@@ -119,9 +119,9 @@ func (w *rig) purgeOf() int64 {
 	return w.starts[0]
 }
 
-// TestALetterThatWaitsForItsEntryIsNotDeleted: the process that buried it can't reach the
+// TestPurge_KeepsRecordsWithoutIndexEntry: the process that buried it can't reach the
 // database, and those that came later have theirs.
-func TestALetterThatWaitsForItsEntryIsNotDeleted(t *testing.T) {
+func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	for _, waits := range []int64{0, 7} {
 		inBubble(t, func(w *rig) {
 			for offset := range int64(20) {
@@ -143,8 +143,8 @@ func TestALetterThatWaitsForItsEntryIsNotDeleted(t *testing.T) {
 	}
 }
 
-// TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries, which name letters that have none.
-func TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries(t *testing.T) {
+// TestPurge_KeepsRecordsOfRecreatedTopics, which name letters that have none.
+func TestPurge_KeepsRecordsOfRecreatedTopics(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(20)
 		p := w.process().run()
@@ -161,8 +161,8 @@ func TestOfATopicThatWasMadeAnewNothingIsDeletedByOldEntries(t *testing.T) {
 	})
 }
 
-// TestAPurgeOfNothingDeletesWhatIsHandled: after a replay of all, nothing else does.
-func TestAPurgeOfNothingDeletesWhatIsHandled(t *testing.T) {
+// TestPurge_OfNothingDeletesHandledRecords: after a replay of all, nothing else does.
+func TestPurge_OfNothingDeletesHandledRecords(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(30)
 		p := w.process().run()

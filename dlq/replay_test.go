@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestEachLetterIsAskedForOnceOrStaysOpenForAReason(t *testing.T) {
+func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		replayed := func(n int) func(*store.DeadLetter, *ReadResult) {
 			return func(_ *store.DeadLetter, r *ReadResult) {
@@ -68,7 +68,7 @@ func TestEachLetterIsAskedForOnceOrStaysOpenForAReason(t *testing.T) {
 	})
 }
 
-func TestNoMoreAreAskedForThanWasOrdered(t *testing.T) {
+func TestReplay_HonoursMax(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetter(idOf(0, 5000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
 		w.deadLetterMany(1200)
@@ -85,7 +85,7 @@ func TestNoMoreAreAskedForThanWasOrdered(t *testing.T) {
 	})
 }
 
-func TestRequestsAreAskedForAtTheRateThatWasOrdered(t *testing.T) {
+func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate    float64
 		letters int64
@@ -120,9 +120,9 @@ func TestRequestsAreAskedForAtTheRateThatWasOrdered(t *testing.T) {
 	}
 }
 
-// TestWhatDiesAgainByAReplayIsNotItsOwn: what it has asked for fails once more, at once; also
+// TestReplay_SkipsItsOwnDeadLetters: what it has asked for fails once more, at once; also
 // at a worker whose clock is behind.
-func TestWhatDiesAgainByAReplayIsNotItsOwn(t *testing.T) {
+func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(3)
 		p := w.process()
@@ -145,9 +145,9 @@ func TestWhatDiesAgainByAReplayIsNotItsOwn(t *testing.T) {
 	})
 }
 
-// TestTroubleInTheMiddleOfAChunkPassesOverNothing has the door refuse some once, between
+// TestReplay_SkipsNothingAfterAFailedChunk has the door refuse some once, between
 // letters that stay open.
-func TestTroubleInTheMiddleOfAChunkPassesOverNothing(t *testing.T) {
+func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		for offset := range int64(120) {
 			w.deadLetter(idOf(0, offset), func(_ *store.DeadLetter, r *ReadResult) {
@@ -177,8 +177,8 @@ func TestTroubleInTheMiddleOfAChunkPassesOverNothing(t *testing.T) {
 	})
 }
 
-// TestLettersThatTakeLongToReadAreReplayedFewAtATime: as those that lie far apart.
-func TestLettersThatTakeLongToReadAreReplayedFewAtATime(t *testing.T) {
+// TestReplay_SplitsSlowChunks: as those that lie far apart.
+func TestReplay_SplitsSlowChunks(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(500)
 		for offset := range int64(500) {
@@ -192,8 +192,8 @@ func TestLettersThatTakeLongToReadAreReplayedFewAtATime(t *testing.T) {
 	})
 }
 
-// TestWhyAJobWaitsIsToldUntilItGoesOn keeps letters from being read for a minute.
-func TestWhyAJobWaitsIsToldUntilItGoesOn(t *testing.T) {
+// TestJob_ErrorIsSetWhileBlocked keeps letters from being read for a minute.
+func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(10)
 		p := w.process()

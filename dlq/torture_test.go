@@ -120,10 +120,10 @@ func (w *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
 	return other.SetJobState(w.Context(), id, to, "me")
 }
 
-// TestWhateverBefallsItEachLetterIsAskedForOnceOrRefused plays two processes that work on
+// TestReplay_EnqueuesOnceUnderRandomFaults plays two processes that work on
 // the same jobs while they are killed, stopped and frozen, and while what they need fails,
 // or does what it says that it did not.
-func TestWhateverBefallsItEachLetterIsAskedForOnceOrRefused(t *testing.T) {
+func TestReplay_EnqueuesOnceUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inBubble(t, func(w *rig) { w.runTorture(seed) })

@@ -84,7 +84,7 @@ func at(t *testing.T, looks []storeCall, want ...time.Duration) {
 	}
 }
 
-func TestAWalkKeepsItsPaceAndRestsAtTheEnd(t *testing.T) {
+func TestWalk_KeepsItsIntervals(t *testing.T) {
 	looks, said, deleted := runWalk(t, walkInterval+5*stepInterval,
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
 	at(t, looks, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
@@ -96,7 +96,7 @@ func TestAWalkKeepsItsPaceAndRestsAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestTroubleIsSaidOnceAndItsEndOnceAndTheWalkGoesOn(t *testing.T) {
+func TestWalk_LogsFailureAndRecoveryOnce(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
 	looks, said, deleted := runWalk(t, 5*retryInterval, answer{deleted: 2}, bad, bad, bad, answer{deleted: 1}, answer{done: true})
 	first := 2 * stepInterval
@@ -111,7 +111,7 @@ func TestTroubleIsSaidOnceAndItsEndOnceAndTheWalkGoesOn(t *testing.T) {
 	}
 }
 
-func TestTroubleThatComesBackIsSaidAgain(t *testing.T) {
+func TestWalk_LogsARepeatedFailure(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
 	_, said, _ := runWalk(t, 3*retryInterval, bad, answer{}, bad, answer{done: true})
 	if strings.Count(said, "level=WARN") != 2 || strings.Count(said, "deleted again") != 2 {
@@ -119,7 +119,7 @@ func TestTroubleThatComesBackIsSaidAgain(t *testing.T) {
 	}
 }
 
-func TestAStopIsNoTrouble(t *testing.T) {
+func TestWalk_DoesNotLogItsStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		ctx, stop := context.WithCancel(t.Context())
@@ -141,7 +141,7 @@ func (h blockingStore) DeleteOldStatuses(ctx context.Context, _, _ string, _ tim
 	return 0, false, h(ctx)
 }
 
-func TestStatuses_AreWalkedLikeSnapshots(t *testing.T) {
+func TestWalk_DeletesStatuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeStore{T: t, start: time.Now(), answers: []answer{{deleted: 5, done: true}}}
 		w := New("court", "progress", Periods{0, keepFor, keepFor}, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry())[1]
@@ -157,7 +157,7 @@ func TestStatuses_AreWalkedLikeSnapshots(t *testing.T) {
 	})
 }
 
-func TestTimesOf_BoundsRowsWithoutContent(t *testing.T) {
+func TestPeriodsOf_BoundsRowsWithoutContent(t *testing.T) {
 	const week = 7 * 24 * time.Hour
 	for _, c := range []struct {
 		facet source.Facet

@@ -6,7 +6,7 @@ import (
 )
 
 // Tests share the encoder and the decoder, in and outside of synctest bubbles.
-func TestEncode_WorksBeforeAndAfterABubble(t *testing.T) {
+func TestEncode_WorksInsideAndOutsideSynctest(t *testing.T) {
 	check := func(t *testing.T, want string) {
 		t.Helper()
 		got, err := Snapshot{State: State{Encoding: Zstd}, Payload: Encode([]byte(want)).Bytes}.Decode(nil)

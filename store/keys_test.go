@@ -2,7 +2,7 @@ package store
 
 import "testing"
 
-func TestAKeyWithoutAHashIsReadAllTheSame(t *testing.T) {
+func TestScanKey_AcceptsMissingHash(t *testing.T) {
 	for _, hash := range [][]byte{nil, []byte("short"), make([]byte, 33)} {
 		k := APIKey{Hash: [32]byte{1}}
 		err := k.ScanKey(func(into ...any) error {

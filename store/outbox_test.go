@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestATriggerLeavesAloneWhatWasRefreshedWithinItsBackoff(t *testing.T) {
+func TestTrigger_SkipsRecentlyRefreshed(t *testing.T) {
 	now := time.Unix(1.8e9, 0)
 	trigger := Trigger{Backoff: 24 * time.Hour}
 	for age, want := range map[time.Duration]bool{time.Hour: false, 24*time.Hour - 1: false, 24 * time.Hour: true} {

@@ -108,7 +108,7 @@ func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
 	}}
 	for output, want := range map[string]string{"table": "letter    3:3", "json": `"UPSTREAM_4XX"`} {
 		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
-		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "letter 3:1: no-such-letter\nletter 3:2: unreadable-letter\n") || !strings.Contains(errs, "2 of 3 letters") {
+		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "letter 3:1: no-such-dead-letter\nletter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 letters") {
 			t.Errorf("%s: exit %d, %q, %q", output, code, out, errs)
 		}
 	}

@@ -103,10 +103,10 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	return pages
 }
 
-// TestATickCostsTheSameHoweverManyEntitiesThereAre compares the pages that a tick touches,
+// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches,
 // also after many ticks, whose dead rows lie where the next one begins: how many of them
 // are left by then depends on what else the server does.
-func TestATickCostsTheSameHoweverManyEntitiesThereAre(t *testing.T) {
+func TestTick_CostIsIndependentOfTableSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills large tables")
 	}

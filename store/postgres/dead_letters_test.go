@@ -30,9 +30,9 @@ func fillLetters(t testing.TB, s *Store, n, sources int) {
 	}
 }
 
-// TestNothingAboutLettersReadsAWholeTable looks at how each statement is carried out that
+// TestPlans_DeadLettersUseIndexes looks at how each statement is carried out that
 // is asked for pages, or regularly.
-func TestNothingAboutLettersReadsAWholeTable(t *testing.T) {
+func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 	s := open(t)
 	fillLetters(t, s, 40_000, 40)
 	f := store.DeadLetterFilter{Source: "s7", Handled: store.OpenDeadLetters}
@@ -79,8 +79,8 @@ func TestNothingAboutLettersReadsAWholeTable(t *testing.T) {
 
 var long = flag.Bool("long", false, "run the tests that take minutes")
 
-// TestAMillionLetters measures queries over a million dead letters of one source.
-func TestAMillionLetters(t *testing.T) {
+// TestAMillionDeadLetters measures queries over a million dead letters of one source.
+func TestAMillionDeadLetters(t *testing.T) {
 	if !*long {
 		t.Skip("a million rows take a minute to write: make e2e-long")
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestManyEntitiesAreCountedByEstimate(t *testing.T) {
+func TestCountEntities_EstimatesLargeCounts(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 20_000)
 	for filter, want := range map[store.EntityFilter]int64{{}: 20_000, {Source: "s", Facet: "f"}: 20_000, {Source: "other"}: 0} {
@@ -23,9 +23,9 @@ func TestManyEntitiesAreCountedByEstimate(t *testing.T) {
 	}
 }
 
-// TestASchedulerWhoseSessionEndsLosesNothing ends the database session of a claim in the
+// TestClaimEntities_SurvivesALostSession ends the database session of a claim in the
 // middle of it.
-func TestASchedulerWhoseSessionEndsLosesNothing(t *testing.T) {
+func TestClaimEntities_SurvivesALostSession(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 100)
 	before, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 200)

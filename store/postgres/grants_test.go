@@ -171,7 +171,7 @@ func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 }
 
 // What several roles read.
-func TestGrants_LetEachRoleReadWhatAllRead(t *testing.T) {
+func TestGrants_AllowCommonReads(t *testing.T) {
 	all := openByRole(t)
 	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}
 	for role, s := range map[string]*Store{"query": all.Store, "worker": all.worker, "scheduler": all.scheduler} {

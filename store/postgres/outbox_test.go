@@ -52,7 +52,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 	return &Store{pool}, log
 }
 
-func TestAWriteWithoutEffectsSendsNothingForThem(t *testing.T) {
+func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	s, log := traced(t, open(t))
 	told := func(writes []store.Write) []store.Write {
 		for i := range writes {
@@ -84,9 +84,9 @@ func TestAWriteWithoutEffectsSendsNothingForThem(t *testing.T) {
 	}
 }
 
-// TestWhatAChangeReplacedIsWhatAnotherCommittedAMomentBefore has another transaction store
+// TestOutbox_BeforeIsTheCommittedHash has another transaction store
 // content while the write waits for it, of an entity that was there and of one that was not.
-func TestWhatAChangeReplacedIsWhatAnotherCommittedAMomentBefore(t *testing.T) {
+func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 	for name, known := range map[string]bool{"known": true, "new": false} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
@@ -132,9 +132,9 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 	}
 }
 
-// TestEffectsGoWithTheirTransaction has a write fail at the end, on a key that PostgreSQL
+// TestOutbox_RollsBackWithItsTransaction has a write fail at the end, on a key that PostgreSQL
 // can't hold, when effects are written already.
-func TestEffectsGoWithTheirTransaction(t *testing.T) {
+func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 1, 1)
 	for i := range writes {

@@ -74,9 +74,9 @@ func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Decisions)
 	return of, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
 }
 
-// TestNothingThatRunsRegularlyReadsAWholeTable looks at how each statement of scheduling
+// TestPlans_RegularStatementsUseIndexes looks at how each statement of scheduling
 // is carried out, with statistics and, as after an import, without.
-func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
+func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 20_000)
 	for _, sql := range []string{
@@ -175,8 +175,8 @@ func TestNothingThatRunsRegularlyReadsAWholeTable(t *testing.T) {
 	}
 }
 
-// TestReadsAndRegisteringAgainStayOnTheirPage: neither writes a column of an index.
-func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
+// TestEntities_ReadsAndUpdatesAreHOT: neither writes a column of an index.
+func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
 		t.Fatal(err)
@@ -228,10 +228,10 @@ func TestReadsAndRegisteringAgainStayOnTheirPage(t *testing.T) {
 	t.Logf("%d updated, %d of them on their page", updated, hot)
 }
 
-// TestNoBatchReadsAWholeTable runs what runs regularly and asks PostgreSQL whether it has
+// TestPlans_BatchesUseIndexes runs what runs regularly and asks PostgreSQL whether it has
 // read a table whole: a touch of 500 among 200,000 snapshots once did, and took 15 times
 // as long.
-func TestNoBatchReadsAWholeTable(t *testing.T) {
+func TestPlans_BatchesUseIndexes(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
 		t.Fatal(err)

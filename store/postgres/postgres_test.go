@@ -33,11 +33,11 @@ func open(t testing.TB) *Store {
 
 // Each method is called as the database role of the process that calls it, with the grants
 // of docs/deploying.md alone.
-func TestGrants_LetEachRoleDoItsWork(t *testing.T) {
+func TestGrants_PassTheSuite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return openByRole(t) })
 }
 
-func TestMigrationsAreAppliedOnceHoweverManyTry(t *testing.T) {
+func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 	url := servicetest.Postgres(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -95,7 +95,7 @@ func alone(t *testing.T) *Store {
 	return s
 }
 
-func TestAnUnchangedCheckWritesNoPayloadAndStaysOnItsPage(t *testing.T) {
+func TestTouch_WritesNoPayloadAndIsHOT(t *testing.T) {
 	s := alone(t)
 	batch := func(version int64) []store.Write {
 		var writes []store.Write
@@ -146,7 +146,7 @@ func TestAnUnchangedCheckWritesNoPayloadAndStaysOnItsPage(t *testing.T) {
 	}
 }
 
-func TestAPayloadIsStoredOutOfLineAndNotCompressedAgain(t *testing.T) {
+func TestPayload_IsStoredUncompressedOutOfLine(t *testing.T) {
 	s := open(t)
 	var storage string
 	err := s.pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute
@@ -156,7 +156,7 @@ WHERE attname = 'payload' AND attrelid IN (SELECT inhrelid FROM pg_inherits WHER
 	}
 }
 
-func TestADatabaseThatIsNotThereIsNamed(t *testing.T) {
+func TestOpen_NamesTheUnreachableDatabase(t *testing.T) {
 	for url, mention := range map[string]string{
 		"postgres://127.0.0.1:1/x?connect_timeout=1": "connect to the database",
 		"postgres://127.0.0.1:port/x":                "database.url",
@@ -167,7 +167,7 @@ func TestADatabaseThatIsNotThereIsNamed(t *testing.T) {
 	}
 }
 
-func TestAChangeThatCannotBeAuditedIsNotMade(t *testing.T) {
+func TestChangeSetting_RollsBackWithoutAudit(t *testing.T) {
 	s := open(t)
 	setting := store.Setting{Source: "nexon", Value: []byte("{}"), Revision: 1}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
@@ -179,7 +179,7 @@ func TestAChangeThatCannotBeAuditedIsNotMade(t *testing.T) {
 	}
 }
 
-func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
+func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 	s := open(t)
 	w := benchWrites(1, 1, 1)
 	if _, err := s.Write(t.Context(), w); err != nil {
@@ -197,9 +197,9 @@ func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
 	}
 }
 
-// TestWhatIsStoredInTheMidstOfADeletionIsWhole has a first snapshot be committed between
+// TestDelete_KeepsConcurrentWritesWhole has a first snapshot be committed between
 // the statements of a deletion, which found no state to delete.
-func TestWhatIsStoredInTheMidstOfADeletionIsWhole(t *testing.T) {
+func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 	for name, remove := range map[string]func(s *Store, w store.Write) error{
 		"by a person": func(s *Store, w store.Write) error {
 			_, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{Before: []byte("{}"), After: []byte("{}")})
@@ -227,7 +227,7 @@ func TestWhatIsStoredInTheMidstOfADeletionIsWhole(t *testing.T) {
 	}
 }
 
-func TestARetryIsFoundByItsIndexHoweverManyThereAre(t *testing.T) {
+func TestClaimRetries_UsesItsIndex(t *testing.T) {
 	s := open(t)
 	_, err := s.pool.Exec(t.Context(), `INSERT INTO update_status
 SELECT 's', 'f', n::text, CASE WHEN n % 3 = 0 THEN 'FAILED' ELSE 'RETRYING' END, '', '', 1, 0, n, n, 'LOW', '{}', '', '', n, n FROM generate_series(1, 20000) n`)
@@ -250,7 +250,7 @@ SELECT 's', 'f', n::text, CASE WHEN n % 3 = 0 THEN 'FAILED' ELSE 'RETRYING' END,
 	}
 }
 
-func TestOfManyEachIsLookedUpByItsKey(t *testing.T) {
+func TestPlans_ManyEntitiesUseTheKey(t *testing.T) {
 	s := open(t)
 	if _, err := s.Write(t.Context(), benchWrites(2000, 5, 1)); err != nil {
 		t.Fatal(err)

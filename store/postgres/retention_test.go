@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// TestWhatIsFetchedWhileItIsBeingDeletedIsKept has a fetch of an expired entity commit
+// TestDeleteExpired_KeepsConcurrentWrites has a fetch of an expired entity commit
 // between the look that found it expired and the delete.
-func TestWhatIsFetchedWhileItIsBeingDeletedIsKept(t *testing.T) {
+func TestDeleteExpired_KeepsConcurrentWrites(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 5, 1)
 	if _, err := s.Write(t.Context(), writes); err != nil {

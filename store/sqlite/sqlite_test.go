@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store/storetest"
 )
 
-func TestSQLitePassesTheSuite(t *testing.T) {
+func TestSQLite_PassesTheSuite(t *testing.T) {
 	for name, path := range map[string]func(*testing.T) string{
 		"in memory": func(*testing.T) string { return "" },
 		"in a file": func(t *testing.T) string { return filepath.Join(t.TempDir(), "a #1?.db") },
@@ -37,7 +37,7 @@ func TestSQLitePassesTheSuite(t *testing.T) {
 	}
 }
 
-func TestAFileKeepsItsSnapshotsAndADatabaseInMemoryIsItsOwn(t *testing.T) {
+func TestOpen_FileKeepsSnapshotsMemoryDoesNot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f.db")
 	for _, path := range []string{file, ""} {
 		for round := range 2 {
@@ -63,7 +63,7 @@ func TestAFileKeepsItsSnapshotsAndADatabaseInMemoryIsItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhatIsDueIsFoundByItsIndex(t *testing.T) {
+func TestPlans_DueRowsUseTheirIndex(t *testing.T) {
 	s, err := Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestWhatIsDueIsFoundByItsIndex(t *testing.T) {
 	}
 }
 
-func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
+func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 	s, err := Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestADeletionThatCannotBeAuditedIsNotMade(t *testing.T) {
 }
 
 // Two processes may have a file open, as `freshet dev` and a look at what it keeps.
-func TestTwoWhoWriteAFileWaitForEachOther(t *testing.T) {
+func TestFile_SerializesTwoWriters(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f.db")
 	var wg sync.WaitGroup
 	for range 2 {
@@ -135,7 +135,7 @@ func TestTwoWhoWriteAFileWaitForEachOther(t *testing.T) {
 }
 
 // database/sql gives up a connection on which a call was cancelled just as it ended.
-func TestADatabaseInMemoryOutlivesItsConnection(t *testing.T) {
+func TestMemoryDatabase_OutlivesItsConnection(t *testing.T) {
 	s, err := Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
