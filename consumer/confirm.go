@@ -360,7 +360,7 @@ func (w *Worker) fetchKnown(ctx, hard context.Context, k *knownGood, credential 
 	if what != good {
 		w.health.missed(k)
 	}
-	w.breakerOpened(w.health.record(ended{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.Probed), k.entity.Facet, o.Err)
+	w.breakerOpened(w.health.record(ended{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if what != good {
 		if probe {
 			w.halt(a, o, decide(o, tried{calls: f.calls, named: a.named(o)}, nothing, shared))

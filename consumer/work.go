@@ -170,7 +170,7 @@ func (w *Worker) judge(ctx, hard context.Context, a *attempt, f fetched) decisio
 		w.health.noteKnown(t, true)
 	}
 	end := ended{entity: t.request.Entity, credential: a.credentialUsed(), first: t.first, began: a.began}
-	what := w.health.record(end, evidenceOf(o), known, w.permits.Probed)
+	what := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
 	t.ailing = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
 	did := tried{f.calls, t.failures, time.Since(t.first), a.named(o), t.doubted}
 	v := unknown
@@ -206,7 +206,7 @@ func (w *Worker) whose(ctx, hard context.Context, a *attempt, o source.Outcome, 
 	q := question{entity: a.t.request.Entity, after: time.Now()}
 	if evidenceOf(o) == ofSomeScope {
 		c, sent := o.Permit.(*call)
-		if what.open() || (sent && c.permit.Probes()) {
+		if what.open() || (sent && c.permit.IsProbe()) {
 			return shared // as is known
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeOf(o.Block, c)
@@ -219,18 +219,18 @@ func (w *Worker) whose(ctx, hard context.Context, a *attempt, o source.Outcome, 
 func (w *Worker) halt(a *attempt, o source.Outcome, d decision) {
 	switch d.halt {
 	case braked:
-		w.permits.Brake(d.first, a.began)
+		w.permits.BackOff(d.first, a.began)
 	case probed:
-		w.permits.Probe(d.first, d.most, a.began)
+		w.permits.OpenBreaker(d.first, d.most, a.began)
 	case parted:
-		o.Permit.(*call).permit.Halt(d.block, d.first, d.most)
+		o.Permit.(*call).permit.OpenScopeBreaker(d.block, d.first, d.most)
 	case goOn:
 	}
 }
 
 // flowed tells that the attempt's calls were answered well.
 func (w *Worker) flowed(a *attempt) {
-	w.permits.Lift(a.began)
+	w.permits.CloseBreaker(a.began)
 	a.well()
 	w.health.accepted(a.scopes())
 }
@@ -239,7 +239,7 @@ func (w *Worker) flowed(a *attempt) {
 func (w *Worker) breakerOpened(d diagnosis, facet string, err error) {
 	switch d {
 	case sourceOpened:
-		w.permits.Probe(outageFirst, outageMost, time.Now())
+		w.permits.OpenBreaker(outageFirst, outageMost, time.Now())
 		w.trouble.Shout(w.log, troubleOutage, err)
 	case endpointOpen:
 		w.trouble.Shout(w.log, troubleEndpoint(facet), err)
