@@ -18,7 +18,7 @@ import (
 // quotaForm is the form of the rig's quota as it is in force, with what is changed.
 func quotaForm(changes ...string) url.Values {
 	form := url.Values{
-		"revision": {"7"}, "note": {"tonight"}, "ceilings": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
+		"revision": {"7"}, "note": {"tonight"}, "rateCaps": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
 		"limit.day": {"20000000"}, "target.day": {"0"}, "high.day": {"25/s"}, "low.day": {"0"},
 	}
 	for i := 0; i < len(changes); i += 2 {
@@ -40,10 +40,10 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 		{quotaForm("target.second", ""), 303, `{"policies":{"second":{"target":null}}}`, "said=changed"},
 		{quotaForm("limit.second", " 480 ", "low.second", "5", "high.day", "90/m"), 303, `{"policies":{"day":{"highReserve":"1.5/s"},"second":{"limit":480,"lowReserve":5}}}`, "said=changed"},
 		{quotaForm("high.day", "25", "high.second", ""), 303, `{"policies":{"day":{"highReserve":25},"second":{"highReserve":null}}}`, "said=changed"},
-		{quotaForm("ceilings", "19-23 100/s, 0-6 400/s"), 303, `{"lowCeilings":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "said=changed"},
-		{quotaForm("ceilings", "19-23:100/s,250/s"), 303, `{"lowCeilings":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "said=changed"},
-		{quotaForm("ceilings", ""), 303, `{"lowCeilings":[]}`, "said=changed"},
-		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowCeilings":null,"prefetch":null}`, "said=changed"},
+		{quotaForm("rateCaps", "19-23 100/s, 0-6 400/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "said=changed"},
+		{quotaForm("rateCaps", "19-23:100/s,250/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "said=changed"},
+		{quotaForm("rateCaps", ""), 303, `{"lowRateCaps":[]}`, "said=changed"},
+		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowRateCaps":null,"prefetch":null}`, "said=changed"},
 		{quotaForm("prefetch", "off"), 303, `{"prefetch":{"enabled":false}}`, "said=changed"},
 		{quotaForm("prefetch", "on", "prefetch.character.hot", "1h"), 303, "", "said=unchanged"},
 		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.most", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","most":"72h"}}}}`, "said=changed"},
@@ -55,7 +55,7 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 		{quotaForm("target.second", "many"), 400, "", `Target: "many" must be a whole number.`},
 		{quotaForm("limit.second", "-5"), 400, "", "whole number"},
 		{quotaForm("high.second", "x"), 400, "", "Kept for HIGH:"},
-		{quotaForm("ceilings", "evening 5/s"), 400, "", "as in 19-23 150/s"},
+		{quotaForm("rateCaps", "evening 5/s"), 400, "", "as in 19-23 150/s"},
 		{quotaForm("revision", "6", "target.second", "300"), 412, "", "somebody changed it meanwhile"},
 		{quotaForm("revision", ""), 400, "", "The revision is missing"},
 		{quotaForm("revision", "x"), 400, "", "The revision is no number"},
@@ -291,7 +291,7 @@ func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
 			last = at
 		}
 	}
-	for state, tone := range map[string]string{"flowing": "ok", "unused": "ok", "stopped": "bad", "probing": "bad", "braked": "warn", "ramping": "warn"} {
+	for state, tone := range map[string]string{"flowing": "ok", "unused": "ok", "stopped": "bad", "breaker-open": "bad", "backing-off": "warn", "ramping": "warn"} {
 		if got := stateOf(&limiter.View{State: state}); got.Tone != tone {
 			t.Errorf("%s is %s", state, got.Tone)
 		}

@@ -23,9 +23,9 @@ type Scheduled struct {
 	// Due is what is due.
 	Due Due
 	// Feed is how many calls a second the schedulers may feed into the LOW lane now, all
-	// together; Ceiling is what they may at this hour, nil: as many as LOW may call.
+	// together; Rate cap is what they may at this hour, nil: as many as LOW may call.
 	Feed    Read[float64]
-	Ceiling *float64
+	RateCap *float64
 	// Schedulers are those that live, who has looked last first.
 	Schedulers Read[[]SchedulerLook]
 	// Asked is how many entities the scheduler of this process has asked for since it

@@ -37,7 +37,7 @@ func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
 			used = true
 			parts = append([]string{source + laneUse(p, r, window)}, parts...)
 		case p.Used != nil:
-			parts = append(parts, fmt.Sprintf("%s of %s calls of %s are left", count(p.Left), count(p.Limit), lastOf(window)))
+			parts = append(parts, fmt.Sprintf("%s of %s calls of %s are left", count(p.Remaining), count(p.Limit), lastOf(window)))
 		}
 	}
 	if !used {
@@ -74,7 +74,7 @@ func dayLeft(p limiter.PolicyView, now time.Time) string {
 	if p.ResetsAt == nil {
 		return "what is left of the day is not known yet"
 	}
-	return fmt.Sprintf("%s of %s calls of the day are left for %s", count(p.Left), count(p.Limit), span(p.ResetsAt.Sub(now)))
+	return fmt.Sprintf("%s of %s calls of the day are left for %s", count(p.Remaining), count(p.Limit), span(p.ResetsAt.Sub(now)))
 }
 
 // windows are those that have a name.
@@ -101,14 +101,14 @@ func lastOf(window time.Duration) string {
 
 // The states of limiter.View that are told apart here.
 const (
-	stateBraked  = "braked"
-	stateProbing = "probing"
+	stateBraked  = "backing-off"
+	stateProbing = "breaker-open"
 	stateRamping = "ramping"
 	stateStopped = "stopped"
 	stateFlowing = "flowing"
 	stateUnused  = "unused"
-	stateQuiet   = "starting quiet"
-	stateUncount = "uncounted"
+	stateQuiet   = "quiet-period"
+	stateUncount = "restoring-count"
 )
 
 // StateStopping is the state of a source that the settings say is stopped, while Redis, which
@@ -136,7 +136,7 @@ func brakeSays(v *limiter.View, now time.Time) string {
 		}
 		return "it is stopped because the upstream is sick, and probed by a single call at " + until
 	case stateRamping:
-		return fmt.Sprintf("it comes back after a brake, at %.0f %% of its rate", v.Rate*100)
+		return fmt.Sprintf("it comes back after a brake, at %.0f %% of its rate", v.RampRatio*100)
 	case stateStopped:
 		return "it is stopped by hand, until somebody resumes it"
 	case StateStopping:
@@ -157,7 +157,7 @@ func brakeSays(v *limiter.View, now time.Time) string {
 func halted(all []limiter.ScopeView) int {
 	n := 0
 	for _, s := range all {
-		if s.Halted {
+		if s.BreakerOpen {
 			n++
 		}
 	}

@@ -175,12 +175,12 @@ func (v *verdict) spends(r replay, now time.Time) {
 		return
 	}
 	for _, p := range r.limits.Policies {
-		if p.ResetsAt == nil || p.Left == 0 {
+		if p.ResetsAt == nil || p.Remaining == 0 {
 			continue
 		}
-		left, needs := p.Left, r.count
+		left, needs := p.Remaining, r.count
 		if r.lane == schemas.Low {
-			left = p.LeftForLow
+			left = p.RemainingForLow
 		}
 		if r.rate > 0 {
 			needs = min(needs, int64(r.rate*max(0, p.ResetsAt.Sub(now).Seconds())))

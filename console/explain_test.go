@@ -14,9 +14,9 @@ import (
 
 func TestTheBudgetIsSaidInASentence(t *testing.T) {
 	known := rates{12, 300, true}
-	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Left: 3_100_000, ResetsAt: new(then.Add(9 * time.Hour))}
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Remaining: 3_100_000, ResetsAt: new(then.Add(9 * time.Hour))}
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
-	minute := limiter.PolicyView{Name: "minute", Window: "1m0s", Limit: 40, Used: new(int64(34)), Left: 6}
+	minute := limiter.PolicyView{Name: "minute", Window: "1m0s", Limit: 40, Used: new(int64(34)), Remaining: 6}
 	until := new(then.Add(40 * time.Second))
 	for _, c := range []struct {
 		want  string
@@ -33,16 +33,16 @@ func TestTheBudgetIsSaidInASentence(t *testing.T) {
 		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing brakes it.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
 		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
 		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
-		{"it is braked until 12:01:10, because the upstream refused calls.", known, &limiter.View{State: "braked", Until: until}},
-		{"it is stopped because the upstream is sick, and probed by a single call at 12:01:10.", known, &limiter.View{State: "probing", Until: until}},
-		{"it is stopped because the upstream is sick, and probed now by a single call.", known, &limiter.View{State: "probing"}},
-		{"it comes back after a brake, at 55 % of its rate.", known, &limiter.View{State: "ramping", Rate: 0.55}},
+		{"it is braked until 12:01:10, because the upstream refused calls.", known, &limiter.View{State: "backing-off", Until: until}},
+		{"it is stopped because the upstream is sick, and probed by a single call at 12:01:10.", known, &limiter.View{State: "breaker-open", Until: until}},
+		{"it is stopped because the upstream is sick, and probed now by a single call.", known, &limiter.View{State: "breaker-open"}},
+		{"it comes back after a brake, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
 		{"it is stopped by hand, until somebody resumes it.", known, &limiter.View{State: "stopped"}},
-		{"it waits until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "starting quiet", Until: until}},
-		{"what is left of the day is not known yet; it waits until the count of the day is restored.", known, &limiter.View{State: "uncounted", Policies: []limiter.PolicyView{{Window: "day"}}}},
+		{"it waits until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
+		{"what is left of the day is not known yet; it waits until the count of the day is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
 		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
-		{"nothing brakes it; 1 part of it is halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{Halted: true}, {}}}},
-		{"nothing brakes it; 2 parts of it are halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{Halted: true}, {Halted: true}}}},
+		{"nothing brakes it; 1 part of it is halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
+		{"nothing brakes it; 2 parts of it are halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
 		{"nothing brakes it; limits that were changed a moment ago are still to come into force.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
 	} {
 		got := budgetSays("nexon", c.view, c.rates, then)

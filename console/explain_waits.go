@@ -78,10 +78,10 @@ func usedUp(p limiter.PolicyView, lane schemas.Lane, now time.Time) (hindrance, 
 		of = lastOf(window)
 	}
 	switch {
-	case p.Left == 0:
+	case p.Remaining == 0:
 		return hindrance{fmt.Sprintf("all %s calls of %s are used up%s", count(p.Limit), of, until), toneBad, ofAll}, true
-	case lane == schemas.Low && p.LeftForLow == 0:
-		return hindrance{fmt.Sprintf("LOW has used up its share of %s, and the %s calls that are left are kept for HIGH%s", of, count(p.Left), until), toneWarn, ofLane}, true
+	case lane == schemas.Low && p.RemainingForLow == 0:
+		return hindrance{fmt.Sprintf("LOW has used up its share of %s, and the %s calls that are left are kept for HIGH%s", of, count(p.Remaining), until), toneWarn, ofLane}, true
 	}
 	return hindrance{}, false
 }
@@ -94,16 +94,16 @@ func firstInLine(v *limiter.View, lane schemas.Lane) (hindrance, bool) {
 		if lane == schemas.High {
 			l = p.High
 		}
-		if oldest := time.Duration(l.OldestMS * float64(time.Millisecond)); l.Waiting > 0 && l.Why != "" && oldest > longest {
-			longest, why = oldest, l.Why
+		if oldest := time.Duration(l.OldestMS * float64(time.Millisecond)); l.Waiting > 0 && l.Reason != "" && oldest > longest {
+			longest, why = oldest, l.Reason
 		}
 	}
 	if longest < firstWaits {
 		return hindrance{}, false
 	}
 	what := "for " + shown(why, reasonShown)
-	if why == "ceiling" {
-		what = "for the ceiling of this hour"
+	if why == "rate cap" {
+		what = "for the rate cap of this hour"
 	}
 	return hindrance{fmt.Sprintf("the first in the %s line has waited for %s %s", lane, span(longest), what), toneWarn, ofFirst}, true
 }
@@ -134,9 +134,9 @@ func partsWait(scopes []limiter.ScopeView, now time.Time) (all []hindrance) {
 			all = append(all, hindrance{several(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, ofPart})
 		}
 	}
-	say("part is halted alone", "parts are halted alone", func(s limiter.ScopeView) bool { return s.Halted })
+	say("part is halted alone", "parts are halted alone", func(s limiter.ScopeView) bool { return s.BreakerOpen })
 	say("part is used up", "parts are used up", func(s limiter.ScopeView) bool {
-		return !s.Halted && s.Left != nil && *s.Left == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
+		return !s.BreakerOpen && s.Remaining != nil && *s.Remaining == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
 	})
 	return all
 }
@@ -176,5 +176,5 @@ func allowed(v *limiter.View, now time.Time) float64 {
 	if slices.ContainsFunc(waitsFor(v, schemas.High, now), func(h hindrance) bool { return h.Of == ofAll }) {
 		return 0
 	}
-	return v.Rate
+	return v.RampRatio
 }

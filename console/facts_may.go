@@ -8,7 +8,7 @@ import (
 )
 
 // mayOf is how many calls a second a lane may make now: by its share, what is kept for the
-// other lane, the hour's ceiling and the day.
+// other lane, the hour's rate cap and the day.
 func mayOf(v *limiter.View, lane schemas.Lane) fact {
 	if v == nil {
 		return fact{Text: "not known"}

@@ -66,11 +66,11 @@ func policiesOf(of *seen, now time.Time) [][]fact {
 			}
 			bar = fact{Part: &part, Text: share(int64(used+0.5), int64(target))}
 		}
-		kept := "HIGH alone may use " + exact(p.Left-p.LeftForLow)
+		kept := "HIGH alone may use " + exact(p.Remaining-p.RemainingForLow)
 		if p.ResetsAt != nil {
 			kept += "; it is new in " + span(p.ResetsAt.Sub(now))
 		}
-		rows = append(rows, []fact{{Text: shown(p.Name, 60)}, use, bar, {Text: exact(p.Left)}, {Text: exact(p.LeftForLow)}, {Text: kept}})
+		rows = append(rows, []fact{{Text: shown(p.Name, 60)}, use, bar, {Text: exact(p.Remaining)}, {Text: exact(p.RemainingForLow)}, {Text: kept}})
 	}
 	return rows
 }
@@ -84,7 +84,7 @@ func processesOf(v *limiter.View) [][]fact {
 		}{{schemas.High, p.High}, {schemas.Low, p.Low}} {
 			longest, why := "", "nobody waits"
 			if lane.view.Waiting > 0 {
-				longest, why = span(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), shown(lane.view.Why, errorShown)
+				longest, why = span(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), shown(lane.view.Reason, errorShown)
 			}
 			rows = append(rows, []fact{
 				{Text: shown(p.Process, 60)}, {Text: string(lane.name)}, {Text: exact(lane.view.Waiting)}, {Text: longest}, {Text: exact(lane.view.Granted)}, {Text: why},
@@ -98,19 +98,19 @@ func scopesOf(v *limiter.View, now time.Time) [][]fact {
 	rows := [][]fact{}
 	for _, s := range v.Scopes {
 		left, state := "not told yet", fact{Text: "goes", Tone: toneOK}
-		if s.Left != nil {
-			left = exact(*s.Left)
-			if *s.Left == 0 {
+		if s.Remaining != nil {
+			left = exact(*s.Remaining)
+			if *s.Remaining == 0 {
 				state = fact{Text: "used up", Tone: toneWarn}
 			}
 		}
-		if s.Halted {
+		if s.BreakerOpen {
 			left, state = "", fact{Text: "halted alone", Tone: toneBad}
 		}
 		if s.Until != nil && s.Until.After(now) {
 			state.Text += ", until " + clock(*s.Until, now)
 		}
-		rows = append(rows, []fact{{Text: shown(s.Policy, 60)}, {Text: shown(s.Scope, 80)}, {Text: left}, {Text: exact(s.UnderWay)}, state})
+		rows = append(rows, []fact{{Text: shown(s.Policy, 60)}, {Text: shown(s.Scope, 80)}, {Text: left}, {Text: exact(s.InFlight)}, state})
 	}
 	return rows
 }

@@ -105,16 +105,16 @@ func boundsOf(of *seen) [][]fact {
 		policy := shown(b.Policy, 60)
 		switch b.Kind {
 		case limiter.ByWindow:
-			add("its share of "+policy, rated(b.PerSecond), rated(b.Kept))
-		case limiter.ByHour:
-			add("its ceiling at this hour", rated(b.PerSecond), "")
+			add("its share of "+policy, rated(b.PerSecond), rated(b.Reserved))
+		case limiter.ByRateCap:
+			add("its rate cap at this hour", rated(b.PerSecond), "")
 		case limiter.ByDay:
-			add("the rest of the "+policy, rated(b.PerSecond), rated(b.Kept))
+			add("the rest of the "+policy, rated(b.PerSecond), rated(b.Reserved))
 		}
 	}
 	add("LOW may now", perSecond(of.Limits.Low.PerSecond), "")
-	if of.Sched.Ceiling != nil {
-		add("prefetching, this hour", rated(*of.Sched.Ceiling), "")
+	if of.Sched.RateCap != nil {
+		add("prefetching, this hour", rated(*of.Sched.RateCap), "")
 	}
 	feed := perSecond(of.Sched.Feed.Value)
 	if of.Sched.Feed.Trouble != "" {

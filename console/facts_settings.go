@@ -30,7 +30,7 @@ func setState(s *settings.State) fact {
 	return fact{Text: "not stopped", Tone: toneOK}
 }
 
-// forceSays is which revision is set, which is in force, and LOW's ceiling.
+// forceSays is which revision is set, which is in force, and LOW's rate cap.
 func forceSays(of *seen, now time.Time) string {
 	s, v := of.Set, of.Limits
 	if s == nil {
@@ -58,7 +58,7 @@ func forceSays(of *seen, now time.Time) string {
 		return text
 	}
 	for _, b := range v.Low.Bounds {
-		if b.Kind == limiter.ByHour {
+		if b.Kind == limiter.ByRateCap {
 			return text + " At this hour LOW may make " + rated(b.PerSecond) + " calls a second at most."
 		}
 	}
@@ -83,9 +83,9 @@ func setOf(s *settings.State) [][]fact {
 			besides(p.HighReserve.String(), was.HighReserve.String()), besides(exact(p.LowReserve), exact(was.LowReserve)),
 		})
 	}
-	ceilings, before := ceilingsText(now.LowCeilings), ceilingsText(s.Configured.LowCeilings)
-	if ceilings != before {
-		rows = append(rows, []fact{{Text: "LOW's ceilings"}, besides(orNone(ceilings), orNone(before)), {Text: ""}, {Text: ""}, {Text: ""}})
+	rateCaps, before := rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
+	if rateCaps != before {
+		rows = append(rows, []fact{{Text: "LOW's rate caps"}, besides(orNone(rateCaps), orNone(before)), {Text: ""}, {Text: ""}, {Text: ""}})
 	}
 	return rows
 }

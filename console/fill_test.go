@@ -25,7 +25,7 @@ func wavyView(since time.Duration) limiter.View {
 	other.Process, other.High.Granted, other.Low.Granted = "worker-2", p.High.Granted/3, p.Low.Granted/9
 	v.Processes = append(v.Processes, other)
 	v.Revision, v.NewestRevision = 7, 7
-	v.Low.PerSecond, v.Low.Bounds[0].PerSecond, v.Low.Bounds[0].Kept, v.Low.Bounds[1].PerSecond, v.Low.Bounds[2].PerSecond = 390, 418, 30, 390, 402
+	v.Low.PerSecond, v.Low.Bounds[0].PerSecond, v.Low.Bounds[0].Reserved, v.Low.Bounds[1].PerSecond, v.Low.Bounds[2].PerSecond = 390, 418, 30, 390, 402
 	return v
 }
 
@@ -34,16 +34,16 @@ func brakedView(since time.Duration) limiter.View {
 	at := then.Add(since)
 	left, none := int64(4_811), int64(0)
 	return limiter.View{
-		Source: "github", State: "braked", At: at, Until: new(at.Add(42 * time.Second)), Rate: 0.5, Revision: 3, NewestRevision: 3, Low: limiter.Share{Bounds: []limiter.Bound{{Policy: "minute", PerSecond: 6.6, Kept: 0.8}}},
-		Policies: []limiter.PolicyView{{Name: "minute", Window: "1m0s", Limit: 900, Target: 880, Used: new(int64(871)), Left: 9, LeftForLow: 0}},
+		Source: "github", State: "backing-off", At: at, Until: new(at.Add(42 * time.Second)), RampRatio: 0.5, Revision: 3, NewestRevision: 3, Low: limiter.Share{Bounds: []limiter.Bound{{Policy: "minute", PerSecond: 6.6, Reserved: 0.8}}},
+		Policies: []limiter.PolicyView{{Name: "minute", Window: "1m0s", Limit: 900, Target: 880, Used: new(int64(871)), Remaining: 9, RemainingForLow: 0}},
 		Scopes: []limiter.ScopeView{
-			{Policy: "core", Scope: "token-a", Left: &left, UnderWay: 3, Until: new(at.Add(31 * time.Minute)), At: at},
-			{Policy: "core", Scope: "token-b", Left: &none, Until: new(at.Add(12 * time.Minute)), At: at},
-			{Policy: "credential", Scope: "token-c", Halted: true, Until: new(at.Add(90 * time.Second)), At: at},
+			{Policy: "core", Scope: "token-a", Remaining: &left, InFlight: 3, Until: new(at.Add(31 * time.Minute)), At: at},
+			{Policy: "core", Scope: "token-b", Remaining: &none, Until: new(at.Add(12 * time.Minute)), At: at},
+			{Policy: "credential", Scope: "token-c", BreakerOpen: true, Until: new(at.Add(90 * time.Second)), At: at},
 		},
 		Processes: []limiter.ProcessView{{
-			Process: "worker-1", At: at, High: limiter.LaneView{Waiting: 3, OldestMS: 8_200, Why: "braked: the upstream refused calls", Granted: 1_204},
-			Low: limiter.LaneView{Waiting: 512, OldestMS: 41_000, Why: "braked: the upstream refused calls", Granted: 80_113},
+			Process: "worker-1", At: at, High: limiter.LaneView{Waiting: 3, OldestMS: 8_200, Reason: "braked: the upstream refused calls", Granted: 1_204},
+			Low: limiter.LaneView{Waiting: 512, OldestMS: 41_000, Reason: "braked: the upstream refused calls", Granted: 80_113},
 		}},
 	}
 }

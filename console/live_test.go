@@ -102,7 +102,7 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	}
 	first, _ := one.next()
 	second, _ := one.next()
-	if !strings.Contains(first.Facts["says.nexon"].Text, " of 450 calls a second") || first.Facts["state.github"].Text != "braked" || len(first.Rows["policies.nexon"]) != 2 {
+	if !strings.Contains(first.Facts["says.nexon"].Text, " of 450 calls a second") || first.Facts["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
 		t.Errorf("%+v", first)
 	}
 	// At first all there is, and then what is new.

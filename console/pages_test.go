@@ -167,7 +167,7 @@ func TestHostileContentStaysContent(t *testing.T) {
 	r.depends = []Dependency{{text, text}}
 	r.planned.Routes[0].Facet, r.planned.Routes[1].Refused = text, text
 	view := r.views["nexon"]
-	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Why = text, text, text
+	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Reason = text, text, text
 	r.views["nexon"] = view
 	r.sched["nexon"].Schedulers.Value[0].Process = text
 	all := append(slices.Clone(paths), "/look?facet=nexon/character&key="+url.QueryEscape(evil), "/letters?key="+url.QueryEscape(text), "/letters?since="+url.QueryEscape(text), "/letters?after="+url.QueryEscape(text), "/letters?source="+url.QueryEscape(text), "/letters/plan?source=nexon&kind="+url.QueryEscape(text))

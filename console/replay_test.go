@@ -32,10 +32,10 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		{group(passing, none), nil, well, "No: what the limiter of nexon does is not known, because it could not be read."},
 		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: it is stopped by hand, until somebody resumes it."},
 		{group(passing, none), &limiter.View{State: StateResuming}, well, "Not yet: nexon is not called now: it is told to go on, and all processes follow within two seconds."},
-		{group(passing, none), &limiter.View{State: "braked", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: it is braked until 12:01:00, because the upstream refused calls."},
-		{group(passing, none), &limiter.View{State: "probing"}, well, "No: nexon is not called now: it is stopped because the upstream is sick, and probed now by a single call."},
-		{group(passing, none), &limiter.View{State: "uncounted"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},
-		{group(passing, none), &limiter.View{State: "starting quiet", Until: new(then.Add(time.Second))}, well, "Not yet: nexon is not called now: it waits until 12:00:31, because the limiter's state was lost."},
+		{group(passing, none), &limiter.View{State: "backing-off", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: it is braked until 12:01:00, because the upstream refused calls."},
+		{group(passing, none), &limiter.View{State: "breaker-open"}, well, "No: nexon is not called now: it is stopped because the upstream is sick, and probed now by a single call."},
+		{group(passing, none), &limiter.View{State: "restoring-count"}, well, "No: nexon is not called now: it waits until the count of the day is restored."},
+		{group(passing, none), &limiter.View{State: "quiet-period", Until: new(then.Add(time.Second))}, well, "Not yet: nexon is not called now: it waits until 12:00:31, because the limiter's state was lost."},
 		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
 		{group(passing, func(g *store.DeadLetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the last of these died 9 min ago; wait until none has for 10 min."},
 		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would come back unless this is done first: mend how the answer is read."},
@@ -65,20 +65,20 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 }
 
 func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
-	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Left: 5_000, LeftForLow: 300, ResetsAt: new(then.Add(9 * time.Hour))}
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Remaining: 5_000, RemainingForLow: 300, ResetsAt: new(then.Add(9 * time.Hour))}
 	running := store.DLQJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
-	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", Halted: true}
+	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true}
 	for _, c := range []struct {
 		change func(r *replay, v *limiter.View)
 		want   string
 	}{
 		{func(*replay, *limiter.View) {}, "Yes: nexon is flowing"},
-		{func(_ *replay, v *limiter.View) { v.Policies[0].LeftForLow = 99 }, "Not yet: it takes 100 calls of the day at least, and LOW has 99 of them until 21:00; choose fewer, or a rate."},
-		{func(r *replay, v *limiter.View) { v.Policies[0].LeftForLow, r.rate = 99, 0.003 }, "Yes: "}, // 97 until then
-		{func(r *replay, v *limiter.View) { v.Policies[0].LeftForLow, r.count = 99, 98 }, "Yes: "},
-		{func(r *replay, v *limiter.View) { v.Policies[0].LeftForLow, r.lane = 99, schemas.High }, "Yes: "},
-		{func(_ *replay, v *limiter.View) { v.Policies[0].LeftForLow = 0 }, "Not yet: its requests would wait: LOW has used up its share of the day"},
-		{func(_ *replay, v *limiter.View) { v.Policies[0].Left, v.Policies[0].LeftForLow = 0, 0 }, "No: nexon is not called now: all 20,000 calls of the day are used up; it is new at 21:00."},
+		{func(_ *replay, v *limiter.View) { v.Policies[0].RemainingForLow = 99 }, "Not yet: it takes 100 calls of the day at least, and LOW has 99 of them until 21:00; choose fewer, or a rate."},
+		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.rate = 99, 0.003 }, "Yes: "}, // 97 until then
+		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.count = 99, 98 }, "Yes: "},
+		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.lane = 99, schemas.High }, "Yes: "},
+		{func(_ *replay, v *limiter.View) { v.Policies[0].RemainingForLow = 0 }, "Not yet: its requests would wait: LOW has used up its share of the day"},
+		{func(_ *replay, v *limiter.View) { v.Policies[0].Remaining, v.Policies[0].RemainingForLow = 0, 0 }, "No: nexon is not called now: all 20,000 calls of the day are used up; it is new at 21:00."},
 		{func(_ *replay, v *limiter.View) { v.Scopes = []limiter.ScopeView{halt} }, "Not yet: those that need a part of nexon that waits would wait as well: 1 part is halted alone: endpoint of read."},
 		{func(r *replay, _ *limiter.View) { r.count = 0 }, "No: none of them would be asked for: all stay open."},
 		{func(r *replay, _ *limiter.View) { r.jobs = []store.DLQJob{running} }, "No: a replay of nexon is under way, with 400 of 1,000 done; no other begins before it ends or is stopped."},

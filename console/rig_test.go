@@ -116,7 +116,7 @@ func theQuota() settings.Quota {
 	return settings.Quota{Policies: []settings.Policy{
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
 		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
-	}, LowCeilings: []limiter.Ceiling{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
+	}, LowRateCaps: []limiter.RateCap{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
 		"character": {Mode: "tiers", Hot: hours(1), Warm: hours(6), Cold: hours(24), Least: hours(1) / 2, Most: hours(168)},
 	}}}
 }
@@ -127,14 +127,14 @@ func hours(n int) settings.Duration { return settings.Duration(time.Duration(n) 
 func theView(source string, since time.Duration) limiter.View {
 	at := then.Add(since)
 	return limiter.View{
-		Source: source, State: "flowing", At: at, Rate: 1, High: limiter.Share{PerSecond: 448}, Low: lowShare(),
+		Source: source, State: "flowing", At: at, RampRatio: 1, High: limiter.Share{PerSecond: 448}, Low: lowShare(),
 		Policies: []limiter.PolicyView{
-			{Name: "second", Window: "1s", Limit: 500, Target: 450, Left: 138, LeftForLow: 50},
-			{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(16_900_000)), Left: 3_100_000, LeftForLow: 2_290_000, ResetsAt: new(then.Add(9*time.Hour - 30*time.Second))},
+			{Name: "second", Window: "1s", Limit: 500, Target: 450, Remaining: 138, RemainingForLow: 50},
+			{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(16_900_000)), Remaining: 3_100_000, RemainingForLow: 2_290_000, ResetsAt: new(then.Add(9*time.Hour - 30*time.Second))},
 		},
 		Processes: []limiter.ProcessView{{
 			Process: "worker-1", At: at, High: limiter.LaneView{Granted: int64(12 * since.Seconds())},
-			Low: limiter.LaneView{Waiting: 212, OldestMS: 640, Why: "the policy second has no room before", Granted: int64(300 * since.Seconds())},
+			Low: limiter.LaneView{Waiting: 212, OldestMS: 640, Reason: "the policy second has no room before", Granted: int64(300 * since.Seconds())},
 		}},
 	}
 }

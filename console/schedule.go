@@ -160,8 +160,8 @@ func feedsNothing(of *seen) string {
 		return brakeSays(v, v.At)
 	case v.Low.PerSecond == 0:
 		return "LOW may make no call now; the bounds below say why"
-	case of.Sched.Ceiling != nil && *of.Sched.Ceiling == 0:
-		return "its own ceiling is 0 at this hour"
+	case of.Sched.RateCap != nil && *of.Sched.RateCap == 0:
+		return "its own rate cap is 0 at this hour"
 	case !low.Known:
 		return "how much waits in the LOW lane is not known"
 	case low.Wait >= behindBad:

@@ -20,9 +20,9 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) Scheduled { re
 // lowShare is what LOW may do in theView: at noon of a day that was used up fast.
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
-		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Kept: 100},
-		{Kind: limiter.ByHour, PerSecond: 150},
-		{Kind: limiter.ByDay, Policy: "day", PerSecond: 70.7, Kept: 25},
+		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},
+		{Kind: limiter.ByRateCap, PerSecond: 150},
+		{Kind: limiter.ByDay, Policy: "day", PerSecond: 70.7, Reserved: 25},
 	}}
 }
 
@@ -31,7 +31,7 @@ func theSchedule() Scheduled {
 	tier := func(every time.Duration, n int64) TierSchedule {
 		return TierSchedule{Every: every, Entities: Read[int64]{Value: n}, Exact: n < 100_000}
 	}
-	ceiling := 250.0
+	rateCap := 250.0
 	return Scheduled{
 		Facets: []FacetSchedule{
 			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{Facet: "guild", Backoff: 10 * time.Minute, Quiet: time.Minute, MaxDelay: 10 * time.Minute}, {Facet: "ranking"}}},
@@ -48,7 +48,7 @@ func theSchedule() Scheduled {
 			Retries: store.Backlog{Count: 7, Oldest: then.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: then.Add(-11 * time.Minute)},
 			Effects: store.Backlog{Count: 2, Oldest: then.Add(-300 * time.Millisecond)},
 		},
-		Feed: Read[float64]{Value: 70.7}, Ceiling: &ceiling,
+		Feed: Read[float64]{Value: 70.7}, RateCap: &rateCap,
 		Schedulers: Read[[]SchedulerLook]{Value: []SchedulerLook{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},
 		Asked:      new(int64(48_113)),
 	}
@@ -120,7 +120,7 @@ func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
 		"guild | cold | 3 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
 		"ranking | all | 45 | not by itself | | off")
 	d.rowsAre(t, "bounds.nexon",
-		"its share of second | 350 | 100", "its ceiling at this hour | 150 |", "the rest of the day | 71 | 25",
+		"its share of second | 350 | 100", "its rate cap at this hour | 150 |", "the rest of the day | 71 | 25",
 		"LOW may now | 71 |", "prefetching, this hour | 250 |", "prefetching may now | 71 |")
 	d.rowsAre(t, "rounds.nexon", retriesAre+" | 7 | 11 min | 1,000 or more | due", effectsAre+" | 2 | 300 ms | |")
 	d.rowsAre(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
@@ -211,7 +211,7 @@ func TestThePageSaysWhyPrefetchingFeedsNothing(t *testing.T) {
 		"the limiter can't be asked":                         {},
 		"it is stopped by hand, until somebody resumes it":   {Limits: &limiter.View{State: stateStopped}},
 		"LOW may make no call now; the bounds below say why": {Limits: flowing(0)},
-		"its own ceiling is 0 at this hour":                  {Limits: flowing(9), Sched: Scheduled{Ceiling: new(0.0)}},
+		"its own rate cap is 0 at this hour":                 {Limits: flowing(9), Sched: Scheduled{RateCap: new(0.0)}},
 		"how much waits in the LOW lane is not known":        {Limits: flowing(9), Lanes: lane(Lane{})},
 		"the LOW lane is 20 min behind":                      {Limits: flowing(9), Lanes: lane(Lane{Known: true, Records: 5, Wait: 20 * time.Minute})},
 		"nobody has worked on the LOW lane lately":           {Limits: flowing(9), Lanes: lane(Lane{Known: true, Records: 5})},

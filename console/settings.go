@@ -24,9 +24,9 @@ type settingsOf struct {
 	Problem  string // with what was ordered, or why it can't be read
 	Unread   bool
 	Policies []policyForm
-	Ceilings string
-	// CeilingsBefore is what is configured.
-	CeilingsBefore string
+	RateCaps string
+	// RateCapsBefore is what is configured.
+	RateCapsBefore string
 	Prefetch       prefetchForm
 	Note           string
 }
@@ -97,13 +97,13 @@ func (s *settingsOf) fill() {
 			{"low." + p.Name, "Kept for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
 		}})
 	}
-	s.Ceilings, s.CeilingsBefore = ceilingsText(now.LowCeilings), ceilingsText(s.Configured.LowCeilings)
+	s.RateCaps, s.RateCapsBefore = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
 	s.Prefetch = prefetchOf(now.Prefetch, s.Configured.Prefetch)
 }
 
 // keep has the form show again what was typed.
 func (s *settingsOf) keep(r *http.Request) {
-	if _, typed := r.PostForm["ceilings"]; !typed {
+	if _, typed := r.PostForm["rateCaps"]; !typed {
 		return
 	}
 	for i := range s.Policies {
@@ -113,12 +113,12 @@ func (s *settingsOf) keep(r *http.Request) {
 		}
 	}
 	s.Prefetch.keep(r)
-	s.Ceilings, s.Note = shown(r.PostFormValue("ceilings"), errorShown), shown(r.PostFormValue("note"), noteMost)
+	s.RateCaps, s.Note = shown(r.PostFormValue("rateCaps"), errorShown), shown(r.PostFormValue("note"), noteMost)
 }
 
-// ceilingsText is a list of ceilings as people write it: 19-23 150/s, 400/s. One without
+// rateCapsText is a list of rate caps as people write it: 19-23 150/s, 400/s. One without
 // hours holds at all of them.
-func ceilingsText(all []limiter.Ceiling) string {
+func rateCapsText(all []limiter.RateCap) string {
 	var parts []string
 	for _, c := range all {
 		if c.From == 0 && c.To == 0 {
@@ -130,9 +130,9 @@ func ceilingsText(all []limiter.Ceiling) string {
 	return strings.Join(parts, ", ")
 }
 
-// readCeilings reads them, also as the command takes them: 19-23:150/s.
-func readCeilings(text string) (settings.Ceilings, error) {
-	all := settings.Ceilings{}
+// readRateCaps reads them, also as the command takes them: 19-23:150/s.
+func readRateCaps(text string) (settings.RateCaps, error) {
+	all := settings.RateCaps{}
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)
 		if part == "" {
@@ -147,9 +147,9 @@ func readCeilings(text string) (settings.Ceilings, error) {
 		last, e2 := strconv.Atoi(to)
 		r, err := limiter.ParseRate(strings.TrimSpace(rate))
 		if !both || e1 != nil || e2 != nil || err != nil {
-			return nil, fmt.Errorf("LOW's ceilings: %q must be hours and a rate, as in 19-23 150/s, or a rate for all hours", shown(part, 40))
+			return nil, fmt.Errorf("LOW's rate caps: %q must be hours and a rate, as in 19-23 150/s, or a rate for all hours", shown(part, 40))
 		}
-		all = append(all, limiter.Ceiling{From: first, To: last, Rate: r})
+		all = append(all, limiter.RateCap{From: first, To: last, Rate: r})
 	}
 	return all, nil
 }
@@ -159,7 +159,7 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{
 			Policies:    settings.Configured[map[string]settings.Member[settings.PolicyPatch]](),
-			LowCeilings: settings.Configured[settings.Ceilings](),
+			LowRateCaps: settings.Configured[settings.RateCaps](),
 			Prefetch:    settings.Configured[settings.PrefetchPatch](),
 		}, true, nil
 	}
@@ -185,12 +185,12 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 	if len(policies) > 0 {
 		patch.Policies, changed = settings.Set(policies), true
 	}
-	if text := strings.TrimSpace(r.PostFormValue("ceilings")); text != form.Ceilings && r.PostForm["ceilings"] != nil {
-		ceilings, err := readCeilings(text)
+	if text := strings.TrimSpace(r.PostFormValue("rateCaps")); text != form.RateCaps && r.PostForm["rateCaps"] != nil {
+		rateCaps, err := readRateCaps(text)
 		errs = append(errs, err)
-		patch.LowCeilings, changed = settings.Set(ceilings), true
-		if text == form.CeilingsBefore {
-			patch.LowCeilings = settings.Configured[settings.Ceilings]()
+		patch.LowRateCaps, changed = settings.Set(rateCaps), true
+		if text == form.RateCapsBefore {
+			patch.LowRateCaps = settings.Configured[settings.RateCaps]()
 		}
 	}
 	prefetch, also, err := form.Prefetch.change(r)

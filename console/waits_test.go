@@ -13,21 +13,21 @@ import (
 func TestWhatALaneWaitsForIsNamed(t *testing.T) {
 	day := func(left, low int64) *limiter.View {
 		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{
-			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Left: left, LeftForLow: low, ResetsAt: new(then.Add(9 * time.Hour)),
+			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(then.Add(9 * time.Hour)),
 		}}}
 	}
 	ring := func(window string, left, low int64) *limiter.View {
-		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Left: left, LeftForLow: low}}}
+		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Remaining: left, RemainingForLow: low}}}
 	}
 	waiting := func(state, why string, waits time.Duration) *limiter.View {
-		l := limiter.LaneView{Waiting: 3, OldestMS: float64(waits.Milliseconds()), Why: why}
-		return &limiter.View{State: state, Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{OldestMS: 99_000, Why: "over"}}, {Process: "b", Low: l}}}
+		l := limiter.LaneView{Waiting: 3, OldestMS: float64(waits.Milliseconds()), Reason: why}
+		return &limiter.View{State: state, Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{OldestMS: 99_000, Reason: "over"}}, {Process: "b", Low: l}}}
 	}
 	parts := func(all ...limiter.ScopeView) *limiter.View { return &limiter.View{State: "flowing", Scopes: all} }
 	soon, later := new(then.Add(5*time.Second)), new(then.Add(40*time.Minute))
-	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", Halted: true, Until: later}
+	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
 	told := func(scope string, left int64, until *time.Time) limiter.ScopeView {
-		return limiter.ScopeView{Policy: "core", Scope: scope, Left: &left, Until: until}
+		return limiter.ScopeView{Policy: "core", Scope: scope, Remaining: &left, Until: until}
 	}
 	for _, c := range []struct {
 		view      *limiter.View
@@ -39,11 +39,11 @@ func TestWhatALaneWaitsForIsNamed(t *testing.T) {
 		{day(100, 10), "", ""},
 		{day(0, 0), "all 20 M calls of the day are used up; it is new at 21:00", "same"},
 		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 calls that are left are kept for HIGH; it is new at 21:00"},
-		{&limiter.View{State: "uncounted", Policies: []limiter.PolicyView{{Window: "day"}}}, "it waits until the count of the day is restored", "same"},
+		{&limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}, "it waits until the count of the day is restored", "same"},
 		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
 		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 calls that are left are kept for HIGH"},
 		{ring("1m0s", 0, 0), "", ""}, // new before anybody has read of it
-		{waiting("flowing", "ceiling", 40*time.Second), "", "the first in the LOW line has waited for 40 s for the ceiling of this hour"},
+		{waiting("flowing", "rate cap", 40*time.Second), "", "the first in the LOW line has waited for 40 s for the rate cap of this hour"},
 		{waiting("flowing", "second", time.Minute), "", "the first in the LOW line has waited for 1 min for second"},
 		{waiting("flowing", "second", 2*time.Second), "", ""},
 		{waiting("stopped", "stopped", time.Minute), "it is stopped by hand, until somebody resumes it", "same"},
@@ -67,10 +67,10 @@ func TestWhatALaneWaitsForIsNamed(t *testing.T) {
 }
 
 func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T) {
-	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Left: 100, ResetsAt: new(then.Add(9 * time.Hour))}
+	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Remaining: 100, ResetsAt: new(then.Add(9 * time.Hour))}
 	v := &limiter.View{
-		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", Halted: true}},
-		Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{Waiting: 1, OldestMS: 60_000, Why: "day"}}},
+		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", BreakerOpen: true}},
+		Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{Waiting: 1, OldestMS: 60_000, Reason: "day"}}},
 	}
 	f := facts{Facts: map[string]fact{}, Rows: map[string][][]fact{}}
 	f.wrong(&sample{At: then, Sources: map[string]*seen{"nexon": {Limits: v, Lanes: []Lane{laneOf(schemas.High, 0, 0), standing(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
@@ -101,9 +101,9 @@ func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
 	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(then.Add(time.Hour))}
 	for want, v := range map[float64]limiter.View{
-		450: {State: "flowing", Rate: 1},
-		225: {State: "ramping", Rate: 0.5},
-		0:   {State: "stopped", Rate: 1},
+		450: {State: "flowing", RampRatio: 1},
+		225: {State: "ramping", RampRatio: 0.5},
+		0:   {State: "stopped", RampRatio: 1},
 	} {
 		v.Policies = []limiter.PolicyView{second}
 		if p := pointOf(then, &seen{Limits: &v}); p.Most == nil || *p.Most != want {
@@ -114,7 +114,7 @@ func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
 			t.Errorf("%s, and the day is used up: %v", v.State, *p.Most)
 		}
 	}
-	if p := pointOf(then, &seen{Limits: &limiter.View{State: "flowing", Rate: 1}}); p.Most != nil {
+	if p := pointOf(then, &seen{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Most != nil {
 		t.Errorf("without a policy: %v", *p.Most)
 	}
 }

@@ -79,7 +79,7 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	acquire := a.w.permits.Acquire
 	switch {
 	case a.probe || a.goesFirst:
-		acquire = a.w.permits.AcquireAgain
+		acquire = a.w.permits.Reacquire
 	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
@@ -102,7 +102,7 @@ func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(co
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(a.w.permits.Healthy(), func() { cancel(errBreakerOpen) })()
+	defer context.AfterFunc(a.w.permits.UntilBreakerOpens(), func() { cancel(errBreakerOpen) })()
 	if a.preemptible() {
 		defer a.watchWait(cancel)()
 	}
@@ -175,7 +175,7 @@ func scopeKey(block string, c *call) string {
 // recordSuccess tells of each call that it was answered well. The fetch is over.
 func (a *attempt) recordSuccess() {
 	for _, c := range a.calls {
-		c.permit.Well()
+		c.permit.ReportSuccess()
 	}
 }
 
@@ -213,7 +213,7 @@ func (c *call) Credential() string { return c.permit.Credential() }
 
 // Finished notes how the call went.
 func (c *call) Finished(e source.CallResult) {
-	c.permit.Ended(e)
+	c.permit.ReportEnd(e)
 	c.a.mu.Lock()
 	c.a.durations = append(c.a.durations, time.Since(c.sent))
 	c.a.mu.Unlock()
@@ -232,7 +232,7 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		p, err := c.a.acquire(ctx, c.what, c.a.w.permits.AcquireAgain)
+		p, err := c.a.acquire(ctx, c.what, c.a.w.permits.Reacquire)
 		if err != nil {
 			return err
 		}

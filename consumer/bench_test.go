@@ -42,26 +42,26 @@ func (free) AcquireRetry(context.Context, schemas.Lane, source.Call) (consumer.P
 	return free{}, nil
 }
 
-func (free) AcquireAgain(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+func (free) Reacquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
 	return free{}, nil
 }
-func (free) Brake(time.Duration, time.Time)                {}
-func (free) Probe(time.Duration, time.Duration, time.Time) {}
-func (free) Lift(time.Time)                                {}
-func (free) HighPerSecond() float64                        { return math.Inf(1) }
-func (free) LowReserve() float64                           { return 0 }
-func (free) Probed(time.Time) bool                         { return false }
-func (free) Healthy() context.Context                      { return context.Background() }
-func (free) Closed() <-chan struct{}                       { return always }
-func (free) Probes() bool                                  { return false }
-func (free) Spend() bool                                   { return true }
-func (free) Written()                                      {}
-func (free) Answered()                                     {}
-func (free) Credential() string                            { return "" }
-func (free) Ended(source.CallResult)                       {}
-func (free) Halt(string, time.Duration, time.Duration)     {}
-func (free) Well()                                         {}
-func (free) Release()                                      {}
+func (free) BackOff(time.Duration, time.Time)                      {}
+func (free) OpenBreaker(time.Duration, time.Duration, time.Time)   {}
+func (free) CloseBreaker(time.Time)                                {}
+func (free) HighPerSecond() float64                                { return math.Inf(1) }
+func (free) LowReserve() float64                                   { return 0 }
+func (free) BreakerOpenSince(time.Time) bool                       { return false }
+func (free) UntilBreakerOpens() context.Context                    { return context.Background() }
+func (free) BreakerClosed() <-chan struct{}                        { return always }
+func (free) IsProbe() bool                                         { return false }
+func (free) Spend() bool                                           { return true }
+func (free) Written()                                              {}
+func (free) Answered()                                             {}
+func (free) Credential() string                                    { return "" }
+func (free) ReportEnd(source.CallResult)                           {}
+func (free) OpenScopeBreaker(string, time.Duration, time.Duration) {}
+func (free) ReportSuccess()                                        {}
+func (free) Release()                                              {}
 
 // counting counts what is written.
 type counting struct {

@@ -360,7 +360,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	if what != goodAnswer {
 		w.health.recordCandidateFailure(k)
 	}
-	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.Probed), k.entity.Facet, o.Err)
+	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if what != goodAnswer {
 		if probe {
 			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))

@@ -35,27 +35,27 @@ type Permits interface {
 	// AcquireRetry is Acquire for a record whose last call failed: those wait longer while
 	// others wait too, most of all to probe.
 	AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// AcquireAgain is Acquire for a caller whose permit lapsed: it goes first.
-	AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// Brake stops all calls to the source, everywhere, because one that was sent
+	// Reacquire is Acquire for a caller whose permit lapsed: it goes first.
+	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
+	// BackOff stops all calls to the source, everywhere, because one that was sent
 	// then was refused: for d, or as long as seems right if the upstream did not
 	// say (0).
-	Brake(d time.Duration, sent time.Time)
-	// Probe stops all calls to the source, everywhere, because one that was sent
+	BackOff(d time.Duration, sent time.Time)
+	// OpenBreaker stops all calls to the source, everywhere, because one that was sent
 	// then showed that the upstream is sick, but for one call after first, and then
 	// after pauses that double up to most, until Lift. A call sent before the stop
 	// changes nothing.
-	Probe(first, most time.Duration, sent time.Time)
-	// Lift ends what Probe began before then, because a call sent then was answered
+	OpenBreaker(first, most time.Duration, sent time.Time)
+	// CloseBreaker ends what Probe began before then, because a call sent then was answered
 	// well. It is told of every such call.
-	Lift(sent time.Time)
-	// Probed reports whether such a stop, whichever process began it, is or was known
+	CloseBreaker(sent time.Time)
+	// BreakerOpenSince reports whether such a stop, whichever process began it, is or was known
 	// to be in force at any time since then.
-	Probed(since time.Time) bool
-	// Healthy returns a context that ends when such a stop is known, and has ended while
+	BreakerOpenSince(since time.Time) bool
+	// UntilBreakerOpens returns a context that ends when such a stop is known, and has ended while
 	// one is. Closed returns a channel that is closed while none is known, or when it ends.
-	Healthy() context.Context
-	Closed() <-chan struct{}
+	UntilBreakerOpens() context.Context
+	BreakerClosed() <-chan struct{}
 	// HighPerSecond returns how many calls HIGH may make in a second by the quota's windows,
 	// infinite where none bounds it, and LowReserve how many are kept for LOW, 0 for none.
 	HighPerSecond() float64
@@ -75,19 +75,19 @@ type Permit interface {
 	// Credential returns the name of the credential that the call is to be made with,
 	// one of its Call's.
 	Credential() string
-	// Probes reports whether the call probes something that Halt has stopped.
-	Probes() bool
-	// Ended is told how the call ended, once for each permit that was spent, as soon as
+	// IsProbe reports whether the call probes something that Halt has stopped.
+	IsProbe() bool
+	// ReportEnd is told how the call ended, once for each permit that was spent, as soon as
 	// its answer is there.
-	Ended(e source.CallResult)
-	// Halt stops the calls that have the call's what in common ("endpoint", "resource"
+	ReportEnd(e source.CallResult)
+	// OpenBreaker stops the calls that have the call's what in common ("endpoint", "resource"
 	// or "credential"), everywhere, because it was refused: for first, or as long as
 	// seems right if the upstream did not say (0), and longer with each refusal that
 	// follows, up to most.
-	Halt(what string, first, most time.Duration)
-	// Well ends such stops, because the call was answered well. It is told of every
+	OpenScopeBreaker(what string, first, most time.Duration)
+	// ReportSuccess ends such stops, because the call was answered well. It is told of every
 	// such call.
-	Well()
+	ReportSuccess()
 }
 
 // Store keeps snapshots, and what is wrong with entities.

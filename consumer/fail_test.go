@@ -220,7 +220,7 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 			r.untilStored(keys[:30]...)
 			r.fault(kind, "")
 			r.wishAll(keys[30:], schemas.High, schemas.CacheMiss)
-			r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
+			r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 			r.fault("", "")
 			r.untilCommitted(schemas.High)
 			r.untilRefreshed(keys)
@@ -320,7 +320,7 @@ func TestProbe_ThatFailsIsNoFailureOfItsEntity(t *testing.T) {
 			r.fault(kind, "")
 			r.work(schemas.High)
 			// Another process has opened the breaker; this one has one entity to ask for.
-			r.limiter.Probe(time.Second, time.Second, time.Now())
+			r.limiter.OpenBreaker(time.Second, time.Second, time.Now())
 			r.wish("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
 			if n, s := len(r.letters()), r.status("a"); n != 0 || s.State != store.Retrying || s.Rounds != 0 {

@@ -324,37 +324,37 @@ func (l *lapsing) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.
 	return l.Acquire(ctx, lane, c)
 }
 
-func (l *lapsing) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (l *lapsing) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return l.Acquire(ctx, lane, c)
 }
-func (l *lapsing) Brake(time.Duration, time.Time) {}
+func (l *lapsing) BackOff(time.Duration, time.Time) {}
 
-func (l *lapsing) Probe(time.Duration, time.Duration, time.Time) {}
+func (l *lapsing) OpenBreaker(time.Duration, time.Duration, time.Time) {}
 
-func (l *lapsing) Lift(time.Time) {}
+func (l *lapsing) CloseBreaker(time.Time) {}
 
-func (l *lapsing) Probed(time.Time) bool { return false }
+func (l *lapsing) BreakerOpenSince(time.Time) bool { return false }
 
-func (l *lapsing) HighPerSecond() float64   { return math.Inf(1) }
-func (l *lapsing) LowReserve() float64      { return 0 }
-func (l *lapsing) Healthy() context.Context { return context.Background() }
+func (l *lapsing) HighPerSecond() float64             { return math.Inf(1) }
+func (l *lapsing) LowReserve() float64                { return 0 }
+func (l *lapsing) UntilBreakerOpens() context.Context { return context.Background() }
 
-func (l *lapsing) Closed() <-chan struct{} { return always }
+func (l *lapsing) BreakerClosed() <-chan struct{} { return always }
 
 // always is closed.
 var always = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 type lapsed struct{}
 
-func (lapsed) Spend() bool                               { return false }
-func (lapsed) Release()                                  {}
-func (lapsed) Written()                                  {}
-func (lapsed) Answered()                                 {}
-func (lapsed) Credential() string                        { return "" }
-func (lapsed) Probes() bool                              { return false }
-func (lapsed) Ended(source.CallResult)                   {}
-func (lapsed) Halt(string, time.Duration, time.Duration) {}
-func (lapsed) Well()                                     {}
+func (lapsed) Spend() bool                                           { return false }
+func (lapsed) Release()                                              {}
+func (lapsed) Written()                                              {}
+func (lapsed) Answered()                                             {}
+func (lapsed) Credential() string                                    { return "" }
+func (lapsed) IsProbe() bool                                         { return false }
+func (lapsed) ReportEnd(source.CallResult)                           {}
+func (lapsed) OpenScopeBreaker(string, time.Duration, time.Duration) {}
+func (lapsed) ReportSuccess()                                        {}
 
 func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
 	r := newRig(t)

@@ -120,14 +120,14 @@ func (o *outage) over() bool {
 	}
 }
 
-func (o *outage) Healthy() context.Context {
+func (o *outage) UntilBreakerOpens() context.Context {
 	if o.over() {
 		return context.Background()
 	}
 	return o.healthy
 }
 
-func (o *outage) Closed() <-chan struct{} { return o.closed }
+func (o *outage) BreakerClosed() <-chan struct{} { return o.closed }
 
 func (o *outage) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	if !o.over() {
@@ -138,11 +138,11 @@ func (o *outage) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) 
 	return o.Permits.Acquire(ctx, lane, c)
 }
 
-// AcquireAgain is of probes, of which none is called.
-func (o *outage) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+// Reacquire is of probes, of which none is called.
+func (o *outage) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	select {
 	case <-o.closed:
-		return o.Permits.AcquireAgain(ctx, lane, c)
+		return o.Permits.Reacquire(ctx, lane, c)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -70,7 +70,7 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	w.releaseSlot(t)
 	one := w.breakerQueue.add()
 	select {
-	case <-w.permits.Closed():
+	case <-w.permits.BreakerClosed():
 	case <-one.chosen:
 	case <-ctx.Done():
 	}
@@ -94,7 +94,7 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 func (w *Worker) probeLoop(ctx, hard context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		select {
-		case <-w.permits.Healthy().Done():
+		case <-w.permits.UntilBreakerOpens().Done():
 			w.probe(ctx, hard, n)
 		case <-ctx.Done():
 		}
@@ -119,7 +119,7 @@ func (w *Worker) probe(ctx, hard context.Context, n int) {
 	}
 	select {
 	case <-w.breakerQueue.added:
-	case <-w.permits.Closed():
+	case <-w.permits.BreakerClosed():
 	case <-ctx.Done():
 	}
 }

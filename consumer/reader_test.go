@@ -70,14 +70,14 @@ type breaking struct {
 	stops *atomic.Int64
 }
 
-func (b breaking) Brake(d time.Duration, sent time.Time) {
+func (b breaking) BackOff(d time.Duration, sent time.Time) {
 	b.stops.Add(1)
-	b.permits.Brake(d, sent)
+	b.permits.BackOff(d, sent)
 }
 
-func (b breaking) Probe(first, most time.Duration, sent time.Time) {
+func (b breaking) OpenBreaker(first, most time.Duration, sent time.Time) {
 	b.stops.Add(1)
-	b.permits.Probe(first, most, sent)
+	b.permits.OpenBreaker(first, most, sent)
 }
 
 func kinds(n int, kinds ...string) []string {
@@ -128,7 +128,7 @@ func TestHostileReader_StopsNothing(t *testing.T) {
 					t.Fatalf("%s is neither stored nor written down as failed", key)
 				}
 			}
-			if n := p.stops.Load(); n != 0 || r.limiter.Probed(time.Now().Add(-time.Hour)) {
+			if n := p.stops.Load(); n != 0 || r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
 				t.Errorf("stops: got %d, want 0", n)
 			}
 		})
@@ -149,7 +149,7 @@ func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
 			r.untilCommitted(schemas.High)
 			a.all.Store("500") // the source is unhealthy in between, which counts no failure
 			r.wish("x", schemas.High, schemas.CacheMiss)
-			r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
+			r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 			r.wish(key, schemas.High, schemas.Retry)
 			a.all.Store("")
 			r.untilCommitted(schemas.High)
@@ -189,12 +189,12 @@ func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
 			a.all.Store(c.kind)
 			before := a.calls.Load()
 			var keys []string
-			for n := 0; !r.limiter.Probed(time.Now()) && n < 40; n++ { // little is called
+			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // little is called
 				keys = append(keys, fmt.Sprint("k", n))
 				r.wish(keys[n], schemas.High, schemas.CacheMiss)
-				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.Probed(time.Now()) })
+				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })
 			}
-			if n := a.calls.Load() - before; !r.limiter.Probed(time.Now()) || n > c.want {
+			if n := a.calls.Load() - before; !r.limiter.BreakerOpenSince(time.Now()) || n > c.want {
 				t.Fatalf("calls until the breaker opened: got %d, want at most %d", n, c.want)
 			}
 			t.Logf("found after %d calls", a.calls.Load()-before)
@@ -232,12 +232,12 @@ func TestOutage_OfMostCallsIsFound(t *testing.T) {
 	r.untilStored(known...)
 	a.share.Store(60)
 	a.all.Store("500")
-	for n := 0; !r.limiter.Probed(time.Now()); n++ {
+	for n := 0; !r.limiter.BreakerOpenSince(time.Now()); n++ {
 		if n == 50 {
 			t.Fatalf("not found in %d calls", a.calls.Load())
 		}
 		r.wishAll(numbered(fmt.Sprint("k", n, "-"), 10), schemas.High, schemas.CacheMiss)
-		r.until("their end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.Probed(time.Now()) })
+		r.until("their end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })
 	}
 	t.Logf("found after %d calls", a.calls.Load())
 	if n := len(r.letters()); n != 0 {
@@ -277,7 +277,7 @@ func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
 		r.wishAll(honest, schemas.High, schemas.CacheMiss)
 		r.untilStored(honest...)
 	}
-	if r.limiter.Probed(time.Now().Add(-time.Hour)) {
+	if r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
 		t.Error("the breaker of the source opened")
 	}
 	if n := len(r.letters()); n != 0 {
@@ -294,7 +294,7 @@ func TestOutage_LosesNothingWhenItsWorkerIsReplaced(t *testing.T) {
 	r.untilStored(known...)
 	a.all.Store("500")
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
-	r.until("an open breaker", func() bool { return r.limiter.Probed(time.Now()) })
+	r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 	stop()
 	r.health = consumer.NewHealth()
 	r.work(schemas.High)

@@ -175,8 +175,8 @@ func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.C
 	return admitted(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
-func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.AcquireAgain(ctx, lane, limiter.Call{Client: c.Client}))
+func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return admitted(c)(p.Limiter.Reacquire(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
 func admitted(c source.Call) func(*limiter.Permit, error) (consumer.Permit, error) {
@@ -194,10 +194,10 @@ type admission struct {
 	credential string
 }
 
-func (a admission) Credential() string                      { return a.credential }
-func (admission) Ended(source.CallResult)                   {}
-func (admission) Halt(string, time.Duration, time.Duration) {}
-func (admission) Well()                                     {}
+func (a admission) Credential() string                                  { return a.credential }
+func (admission) ReportEnd(source.CallResult)                           {}
+func (admission) OpenScopeBreaker(string, time.Duration, time.Duration) {}
+func (admission) ReportSuccess()                                        {}
 
 // facet changes the facet's settings, before a worker starts.
 func (r *rig) facet(change func(*source.Facet)) {

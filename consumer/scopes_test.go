@@ -45,12 +45,12 @@ func (p *parts) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (
 	return part{permit, p, c.Document, p.credentials[0]}, nil
 }
 
-func (p *parts) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (p *parts) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return p.Acquire(ctx, lane, c)
 }
 
-func (p *parts) Brake(time.Duration, time.Time)                { p.note("brake") }
-func (p *parts) Probe(time.Duration, time.Duration, time.Time) { p.note("probe") }
+func (p *parts) BackOff(time.Duration, time.Time)                    { p.note("brake") }
+func (p *parts) OpenBreaker(time.Duration, time.Duration, time.Time) { p.note("probe") }
 
 type part struct {
 	consumer.Permit
@@ -58,11 +58,11 @@ type part struct {
 	name, credential string
 }
 
-func (q part) Credential() string        { return q.credential }
-func (q part) Ended(e source.CallResult) { q.p.note("%s %s %d", q.name, q.credential, e.Status) }
-func (q part) Well()                     { q.p.note("%s %s well", q.name, q.credential) }
+func (q part) Credential() string            { return q.credential }
+func (q part) ReportEnd(e source.CallResult) { q.p.note("%s %s %d", q.name, q.credential, e.Status) }
+func (q part) ReportSuccess()                { q.p.note("%s %s well", q.name, q.credential) }
 
-func (q part) Halt(what string, first, most time.Duration) {
+func (q part) OpenScopeBreaker(what string, first, most time.Duration) {
 	q.p.note("%s %s halts its %s for %v to %v", q.name, q.credential, what, first, most)
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()

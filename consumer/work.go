@@ -170,7 +170,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 		w.health.recordKnownGood(t, true)
 	}
 	end := callEnd{entity: t.request.Entity, credential: a.credentialUsed(), first: t.firstCall, began: a.began}
-	what := w.health.record(end, evidenceOf(o), known, w.permits.Probed)
+	what := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
 	t.lastFailed = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
 	did := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed}
 	v := faultUnknown
@@ -206,7 +206,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 	q := faultQuery{entity: a.t.request.Entity, after: time.Now()}
 	if evidenceOf(o) == scopeEvidence {
 		c, sent := o.Permit.(*call)
-		if what.open() || (sent && c.permit.Probes()) {
+		if what.open() || (sent && c.permit.IsProbe()) {
 			return sharedFault // as is known
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
@@ -219,18 +219,18 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 func (w *Worker) applyAction(a *attempt, o source.Outcome, d decision) {
 	switch d.action {
 	case actionBackOff:
-		w.permits.Brake(d.pause, a.began)
+		w.permits.BackOff(d.pause, a.began)
 	case actionOpenSource:
-		w.permits.Probe(d.pause, d.maxPause, a.began)
+		w.permits.OpenBreaker(d.pause, d.maxPause, a.began)
 	case actionOpenScope:
-		o.Permit.(*call).permit.Halt(d.block, d.pause, d.maxPause)
+		o.Permit.(*call).permit.OpenScopeBreaker(d.block, d.pause, d.maxPause)
 	case actionNone:
 	}
 }
 
 // recordSuccess tells that the attempt's calls were answered well.
 func (w *Worker) recordSuccess(a *attempt) {
-	w.permits.Lift(a.began)
+	w.permits.CloseBreaker(a.began)
 	a.recordSuccess()
 	w.health.clearRefusals(a.scopeKeys())
 }
@@ -239,7 +239,7 @@ func (w *Worker) recordSuccess(a *attempt) {
 func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	switch d {
 	case sourceOpened:
-		w.permits.Probe(outagePause, outageMaxPause, time.Now())
+		w.permits.OpenBreaker(outagePause, outageMaxPause, time.Now())
 		w.conditions.Error(w.log, conditionOutage, err)
 	case endpointOpen:
 		w.conditions.Error(w.log, conditionEndpoint(facet), err)

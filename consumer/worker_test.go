@@ -247,7 +247,7 @@ func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
 	r.control(simulator.Control{APIKey: new("another")})
 	r.work(schemas.High)
 	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
-	r.until("a stop", func() bool { return r.limiter.Probed(time.Now()) })
+	r.until("a stop", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High, limiter.Call{})
 	if err == nil {
 		permit.Release()

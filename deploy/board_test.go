@@ -61,7 +61,7 @@ var breaker = []status{{0, "closed", "green"}, {1, "half open", "yellow"}, {2, "
 var limiterStates = []colour{
 	{"/(flowing|unused)$/", "green"},
 	{"/(ramping|starting quiet|uncounted)$/", "yellow"},
-	{"/(braked|probing)$/", "orange"},
+	{"/(backing-off|breaker-open)$/", "orange"},
 	{"/stopped$/", "red"},
 }
 

@@ -19,13 +19,13 @@ var rateLimit = row{"Rate limit overview", []panel{
 	{
 		title: "Stopped alone, and used up", unit: number, wide: 4, kind: stat,
 		about: "Credentials, endpoints and budgets that are stopped alone, and values of policies' scopes of which nothing is left. Normal: none stopped; used up at the end of a window, or all the time while the rate of each is in use. Stopped: the upstream refuses that one, and what needs it waits; freshet limiter says which. All of them: the source stands still though it flows.",
-		asks: all(one(highest("source", `rate_limiter_scopes_halted{`+ofSource+`}`), "{{source}} stopped alone"),
-			one(highest("source", `rate_limiter_scopes_empty{`+ofSource+`}`), "{{source}} used up")),
+		asks: all(one(highest("source", `rate_limiter_scope_breakers_open{`+ofSource+`}`), "{{source}} stopped alone"),
+			one(highest("source", `rate_limiter_scopes_exhausted{`+ofSource+`}`), "{{source}} used up")),
 	},
 	{
 		title: "Calls left this instant", unit: number, wide: 4, kind: stat,
 		about: "What each policy lets out now: for HIGH (the global budget) and for LOW. Normal: a few of a window that is kept by lanes, as a second, since that is only what may go at once; 0 means that the whole rate is in use. A day at 0 for LOW is spent down to HIGH's reserve; at 0 for HIGH nothing goes until midnight of the policy's zone.",
-		asks:  one(highest("policy, priority", `rate_limiter_left{`+ofSource+`}`), "{{policy}} {{priority}}"),
+		asks:  one(highest("policy, priority", `rate_limiter_remaining{`+ofSource+`}`), "{{policy}} {{priority}}"),
 	},
 	{
 		title: "Calls a second, and the limit", unit: perSec, wide: 12,
@@ -39,7 +39,7 @@ var rateLimit = row{"Rate limit overview", []panel{
 	{
 		title: "Budget left", unit: share, wide: 8, share: true,
 		about: "What is left of the windows that are counted, as of a day, for HIGH and for LOW. Normal: it falls evenly and reaches a little above 0 when the window ends. LOW at 0 early: background work waits until the window ends. HIGH at 0: nobody's refresh is made. A window kept by lanes has no line here.",
-		asks: one(highest("source, policy, priority", `rate_limiter_left{`+ofSource+`}`)+" / on (source, policy) group_left () ("+
+		asks: one(highest("source, policy, priority", `rate_limiter_remaining{`+ofSource+`}`)+" / on (source, policy) group_left () ("+
 			highest("source, policy", `rate_limiter_limit{`+ofSource+`}`)+" > 0) and on (source, policy) "+
 			highest("source, policy", `rate_limiter_used{`+ofSource+`}`), "{{source}} {{policy}} {{priority}}"),
 	},
@@ -72,7 +72,7 @@ var rateLimit = row{"Rate limit overview", []panel{
 	{
 		title: "Brakes and lapsed permits", unit: perMin, wide: 8,
 		about: "Normal: no brakes. A brake that comes back: somebody else spends the same quota, or it is less than was configured; lower it. Lapsed permits: a few at a stop; many mean that processes are short of CPU.",
-		asks: all(one(minutely("source", `rate_limiter_brakes_total{`+ofSource+`}`), "{{source}} brakes"),
+		asks: all(one(minutely("source", `rate_limiter_backoffs_total{`+ofSource+`}`), "{{source}} brakes"),
 			one(minutely("source", `rate_limiter_lapsed_total{`+ofSource+`}`), "{{source}} lapsed")),
 	},
 	{

@@ -31,7 +31,7 @@ func upstreamsDayIsUsedUp(c *testSource) {
 		equal(c.T, "state of "+key, c.status(key).State, "")
 	}
 	// The ten hours are over: the limiter's state is gone.
-	c.must(c.redis.Del(c.T.Context(), "quota:{"+c.source+"}:lanes").Err())
+	c.must(c.redis.Del(c.T.Context(), "quota:{"+c.source+"}:state").Err())
 	took := c.untilChecked(withBusy(recovery), time.Now())
 	c.T.Logf("all fresh %v after the backoff", took.Round(10*time.Millisecond))
 	c.expectEnd(0)

@@ -33,7 +33,7 @@ func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ..
 	t.Helper()
 	tt := &timetable{fleet: newSite(t), harmed: map[int64]bool{}, harmedKeys: map[string]bool{}}
 	tt.Edits = []string{
-		`ceilings: [{from: 19, to: 24, rate: 150/s}, {rate: 250/s}]`, fmt.Sprintf("ceilings: [{rate: %d/s}]", perSecond),
+		`rateCaps: [{from: 19, to: 24, rate: 150/s}, {rate: 250/s}]`, fmt.Sprintf("rateCaps: [{rate: %d/s}]", perSecond),
 		`{mode: adaptive, notBefore: "02:00", timeZone: Asia/Seoul}`, "{mode: tiers}",
 	}
 	for _, f := range setUp {

@@ -36,7 +36,7 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.put(q, 0, false) // one of its own, which no configuration gives
+	l.setQuota(q, 0, false) // one of its own, which no configuration gives
 	return measured{l, reg}
 }
 
@@ -143,7 +143,7 @@ func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (w
 func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
 	p, err := m.Acquire(ctx, lane, Call{})
 	for err == nil && !f.spend(p, lane) {
-		p, err = m.AcquireAgain(ctx, lane, Call{})
+		p, err = m.Reacquire(ctx, lane, Call{})
 	}
 	return err
 }
@@ -239,7 +239,7 @@ func mostInASecond(at []time.Time) int {
 
 // inOrder returns the waits that a lane shared by all would give, first come
 // first served and at no cost, to those who came.
-func inOrder(l lane, came []time.Duration) (waits []time.Duration) {
+func inOrder(l gcra, came []time.Duration) (waits []time.Duration) {
 	tat := time.Duration(0)
 	for _, at := range slices.SortedFunc(slices.Values(came), cmp.Compare[time.Duration]) {
 		waits = append(waits, max(0, tat-time.Duration(l.burst-1)*l.interval-at))

@@ -150,7 +150,7 @@ func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
 	b.least("HIGH when LOW floods", "/s", both.all-both.low, 100)
 	b.judgeWindows(t, rdb, loads)
 
-	high, shared := quota.lanes[0].lanes[0], quota.lanes[0].lanes[1]
+	high, shared := quota.partitioned[0].partitions[0], quota.partitioned[0].partitions[1]
 	b.most("HIGH's p99 wait at 60/s, Poisson, LOW saturating", " ms", p99(at60.waited), 5)
 	b.most("HIGH's p99 wait at 90/s, evenly, LOW saturating", " ms", p99(at90.waited), 20)
 	b.beside("at 90/s, Poisson", " ms", p99(random90.waited))

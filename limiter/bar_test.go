@@ -74,7 +74,7 @@ func referenceQuota(t *testing.T) Quota {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(q.lanes) != 1 || q.day == nil {
+	if len(q.partitioned) != 1 || q.day == nil {
 		t.Fatalf("the bar is for a second and a day, not for %+v", source.Quota.Policies)
 	}
 	return q
@@ -83,16 +83,16 @@ func referenceQuota(t *testing.T) Quota {
 // refusingNobody returns the quota with the same policies, which refuse nobody: what
 // remains is the cost of asking.
 func refusingNobody(q Quota) Quota {
-	l := q.lanes[0]
+	l := q.partitioned[0]
 	l.window, l.reach = time.Millisecond, time.Millisecond // for a short quiet start
-	for i := range l.lanes {
-		if l.lanes[i].interval > 0 {
-			l.lanes[i] = lane{time.Microsecond, 1_000_000}
+	for i := range l.partitions {
+		if l.partitions[i].interval > 0 {
+			l.partitions[i] = gcra{time.Microsecond, 1_000_000}
 		}
 	}
 	d := *q.day
 	d.policy.Limit = 1_000_000_000_000
-	q.lanes, q.day = []lanes{l}, &d
+	q.partitioned, q.day = []partitionedWindow{l}, &d
 	return q
 }
 

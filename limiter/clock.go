@@ -66,14 +66,14 @@ func (q Quota) dayEnd(now time.Time) time.Time {
 	return time.Date(year, month, day+1, 0, 0, 0, 0, q.zone)
 }
 
-// ceiling returns LOW's interval before and from the full hour next to now.
-func (q Quota) ceiling(now time.Time) string {
-	if len(q.config.LowCeilings) == 0 {
+// encodeRateCap returns LOW's interval before and from the full hour next to now.
+func (q Quota) encodeRateCap(now time.Time) string {
+	if len(q.config.LowRateCaps) == 0 {
 		return ""
 	}
 	hour := now.In(q.zone).Add(30 * time.Minute)
 	hour = hour.Add(-time.Duration(hour.Minute())*time.Minute - time.Duration(hour.Second())*time.Second - time.Duration(hour.Nanosecond()))
-	before, from := q.ceilingAt(hour.Add(-time.Minute)), q.ceilingAt(hour)
+	before, from := q.rateCapInterval(hour.Add(-time.Minute)), q.rateCapInterval(hour)
 	if before == 0 && from == 0 {
 		return ""
 	}
@@ -82,14 +82,14 @@ func (q Quota) ceiling(now time.Time) string {
 	return out.String()
 }
 
-// never is the interval of a ceiling of 0: longer than any state lasts.
-const never = 100 * 365 * 24 * time.Hour
+// neverInterval is the interval of a rate cap of 0: longer than any state lasts.
+const neverInterval = 100 * 365 * 24 * time.Hour
 
-func (q Quota) ceilingAt(t time.Time) time.Duration {
-	for _, c := range q.config.LowCeilings {
-		if c.Holds(t.In(q.zone).Hour()) {
+func (q Quota) rateCapInterval(t time.Time) time.Duration {
+	for _, c := range q.config.LowRateCaps {
+		if c.Applies(t.In(q.zone).Hour()) {
 			if c.Rate == 0 {
-				return never
+				return neverInterval
 			}
 			return time.Duration(float64(time.Second) / float64(c.Rate)).Round(time.Microsecond)
 		}

@@ -123,7 +123,7 @@ func TestAGrantOfAClockThatWasSetForwardIsDroppedAndTheStepToldOnce(t *testing.T
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
 		// What the clock showed then: a state born later knows of the step.
-		told := r.told()
+		told := r.sentEvents()
 		_, step, _ := strings.Cut(told, "step ")
 		var shown int64
 		_, err := fmt.Sscanf(step, "%d;", &shown)
@@ -138,7 +138,7 @@ func zones(t *testing.T) (all []Quota) {
 	for _, name := range []string{"Asia/Seoul", "UTC", "America/New_York", "Asia/Kolkata", "Pacific/Auckland"} {
 		c := withDay()
 		c.Policies[1].TimeZone = name
-		c.LowCeilings = []Ceiling{{From: 19, To: 23, Rate: 150}, {From: 23, To: 2, Rate: 0}, {From: 2, To: 3, Rate: 10}}
+		c.LowRateCaps = []RateCap{{From: 19, To: 23, Rate: 150}, {From: 23, To: 2, Rate: 0}, {From: 2, To: 3, Rate: 10}}
 		q, err := NewQuota(c)
 		if err != nil {
 			t.Fatal(err)
@@ -197,12 +197,12 @@ func TestTheMidnightsContainTheDayThatIsCounted(t *testing.T) {
 		})
 	}
 	none, err := NewQuota(second(500, 450, 100, 0))
-	if err != nil || none.midnights(time.Now()) != "" || none.ceiling(time.Now()) != "" {
-		t.Errorf("midnights or a ceiling of a quota without; %v", err)
+	if err != nil || none.midnights(time.Now()) != "" || none.encodeRateCap(time.Now()) != "" {
+		t.Errorf("midnights or a rate cap of a quota without; %v", err)
 	}
 }
 
-func TestTheCeilingOfEveryHourIsInForceInItAtItsPlace(t *testing.T) {
+func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 	for _, q := range zones(t) {
 		instants(2, func(now time.Time) {
 			var want int64
@@ -210,13 +210,13 @@ func TestTheCeilingOfEveryHourIsInForceInItAtItsPlace(t *testing.T) {
 			case hour >= 19 && hour < 23:
 				want = 6667
 			case hour == 23 || hour < 2:
-				want = never.Microseconds()
+				want = neverInterval.Microseconds()
 			case hour == 2:
 				want = 100_000
 			}
 			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is renewed every 10 s
 				got := int64(0)
-				if n := numbers(t, q.ceiling(now.Add(apart))); len(n) == 3 {
+				if n := numbers(t, q.encodeRateCap(now.Add(apart))); len(n) == 3 {
 					got = n[1]
 					if now.UnixMicro() < n[2] {
 						got = n[0]
@@ -237,19 +237,19 @@ func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
 		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil
 	}
 	config := second(500, 450, 100, 0)
-	config.Brake = 7 * time.Second
+	config.Backoff = 7 * time.Second
 	simulatedWith(t, r, config, Deps{}, func(t *testing.T, l *Limiter) {
 		mustAcquire(t, l, schemas.High)
 		elapse(30 * ms)
 		sent := time.Now()
 		want := r.now() - 2000 // a little less than Redis shows is told: never a later call's
 		elapse(time.Second)
-		l.Brake(1500*ms, sent)
+		l.BackOff(1500*ms, sent)
 		synctest.Wait()
-		l.Brake(0, sent)
+		l.BackOff(0, sent)
 		elapse(time.Second)
-		told := r.told()
-		for _, event := range []string{fmt.Sprintf("brake 1500000 7000000 %d;", want), fmt.Sprintf("brake 0 7000000 %d;", want)} {
+		told := r.sentEvents()
+		for _, event := range []string{fmt.Sprintf("backoff 1500000 7000000 %d;", want), fmt.Sprintf("backoff 0 7000000 %d;", want)} {
 			if strings.Count(told, event) != 1 {
 				t.Errorf("told %q; want %q", told, event)
 			}

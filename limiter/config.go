@@ -18,25 +18,25 @@ type Config struct {
 	// Jitter is J: by how much the network may spread two calls.
 	Jitter   time.Duration `yaml:"jitter"`
 	Policies []Policy      `yaml:"policies"`
-	// LowCeilings bound LOW by the hour of the day, in the time zone of the day
+	// LowRateCaps bound LOW by the hour of the day, in the time zone of the day
 	// policy, or UTC. The first that holds the hour counts.
-	LowCeilings []Ceiling `yaml:"lowCeilings,omitempty"`
-	// Brake is the first pause after the upstream refused a call without saying
+	LowRateCaps []RateCap `yaml:"lowRateCaps,omitempty"`
+	// Backoff is the first pause after the upstream refused a call without saying
 	// for how long; it doubles with each repeat up to a minute. 0: the shortest
 	// window.
-	Brake time.Duration `yaml:"brake,omitempty"`
+	Backoff time.Duration `yaml:"backoff,omitempty"`
 
 	// What follows is not the quota's to say. Halts are what may be halted alone, by
 	// name, with the scope of what the halt covers.
-	Halts map[string]string `yaml:"-"`
+	Breakers map[string]string `yaml:"-"`
 	// Lease is how long a call may be under way, from its permit on.
 	Lease time.Duration `yaml:"-"`
 	// Credentials and Endpoints are how many there are: what LOW may call is reckoned by them.
 	Credentials, Endpoints int `yaml:"-"`
 	// Costs are the estimated costs of the documents, by unit.
 	Costs map[string]CostRange `yaml:"-"`
-	// Settled are the names of the policies for which answers announce what a call has cost.
-	Settled []string `yaml:"-"`
+	// CostReported are the names of the policies for which answers announce what a call has cost.
+	CostReported []string `yaml:"-"`
 }
 
 // CostRange is the units of the cheapest and of the dearest document.
@@ -68,19 +68,19 @@ type Policy struct {
 	Costs map[string]int `yaml:"costs,omitempty"`
 	// Answers of the statuses in Free cost nothing; if there is Only, those of others
 	// cost nothing (an error budget).
-	Free []int `yaml:"free,omitempty"`
-	Only []int `yaml:"only,omitempty"`
+	FreeStatuses    []int `yaml:"freeStatuses,omitempty"`
+	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
 	// Restore makes a bucket of it, that holds Limit and is filled at that rate.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Learned: what is left is what the answers tell (Source.Announced); Limit and Window
+	// Reported: what is left is what the answers tell (Source.Announced); Limit and Window
 	// hold where they tell nothing. Paced: LOW spreads what is left over the window.
-	Learned bool `yaml:"learned,omitempty"`
-	Pace    bool `yaml:"pace,omitempty"`
+	Reported bool `yaml:"reported,omitempty"`
+	Pace     bool `yaml:"pace,omitempty"`
 	// Lease is for how long a place in flight is kept for a call of which nothing is heard;
 	// 0: as long as a call may take.
 	Lease time.Duration `yaml:"lease,omitempty"`
-	// Gap has calls be apart, instead of a limit.
-	Gap *Gap `yaml:"gap,omitempty"`
+	// MinInterval has calls be apart, instead of a limit.
+	MinInterval *MinInterval `yaml:"minInterval,omitempty"`
 }
 
 // Window is the length of a window, or Day, or InFlight.
@@ -219,31 +219,31 @@ func (r *Reserve) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// Ceiling is the most that LOW may use from one full hour of the day to another;
+// RateCap is the most that LOW may use from one full hour of the day to another;
 // From and To both 0: at any hour.
-type Ceiling struct {
+type RateCap struct {
 	From int  `json:"from,omitempty" yaml:"from,omitempty"`
 	To   int  `json:"to,omitempty"   yaml:"to,omitempty"`
 	Rate Rate `json:"rate"           yaml:"rate"`
 }
 
-// UnmarshalYAML reads a ceiling. One without a rate gets none that there is, for
-// CheckCeilings to name: 0 would keep LOW from calling at all.
-func (c *Ceiling) UnmarshalYAML(unmarshal func(any) error) error {
+// UnmarshalYAML reads a rate cap. One without a rate gets none that there is, for
+// CheckRate caps to name: 0 would keep LOW from calling at all.
+func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
 	var given struct {
 		From int   `yaml:"from"`
 		To   int   `yaml:"to"`
 		Rate *Rate `yaml:"rate"`
 	}
 	err := unmarshal(&given)
-	*c = Ceiling{From: given.From, To: given.To, Rate: Rate(math.NaN())}
+	*c = RateCap{From: given.From, To: given.To, Rate: Rate(math.NaN())}
 	set(&c.Rate, given.Rate)
 	return err
 }
 
-// Holds reports whether the ceiling counts at that hour; 22 to 3 goes over
+// Applies reports whether the rate cap counts at that hour; 22 to 3 goes over
 // midnight.
-func (c Ceiling) Holds(hour int) bool {
+func (c RateCap) Applies(hour int) bool {
 	switch {
 	case c.From == c.To:
 		return true
@@ -253,17 +253,17 @@ func (c Ceiling) Holds(hour int) bool {
 	return hour >= c.From || hour < c.To
 }
 
-// CheckCeilings returns the first mistake in a list that somebody writes, without the
+// CheckRateCaps returns the first mistake in a list that somebody writes, without the
 // name of the list.
-func CheckCeilings(all []Ceiling) error {
-	if err := checkEach(all); err != nil {
+func CheckRateCaps(all []RateCap) error {
+	if err := checkEachRateCap(all); err != nil {
 		return err
 	}
 	var held [24]bool
 	for i, c := range all {
 		holds := false
 		for hour := range held {
-			if !held[hour] && c.Holds(hour) {
+			if !held[hour] && c.Applies(hour) {
 				held[hour], holds = true, true
 			}
 		}
@@ -274,8 +274,8 @@ func CheckCeilings(all []Ceiling) error {
 	return nil
 }
 
-// checkEach leaves out what does no harm: an override that was stored must hold later too.
-func checkEach(all []Ceiling) error {
+// checkEachRateCap leaves out what does no harm: an override that was stored must hold later too.
+func checkEachRateCap(all []RateCap) error {
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
 			return fmt.Errorf("[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
@@ -300,7 +300,7 @@ type Override struct {
 	// Stopped: no call is made until it is resumed, and nothing is lost meanwhile.
 	Stopped     bool                      `json:"stopped,omitempty"`
 	Policies    map[string]PolicyOverride `json:"policies,omitempty"`
-	LowCeilings *[]Ceiling                `json:"lowCeilings,omitempty"`
+	LowRateCaps *[]RateCap                `json:"lowRateCaps,omitempty"`
 }
 
 // PolicyOverride changes one policy.
@@ -315,8 +315,8 @@ type PolicyOverride struct {
 // that there is none of. Whether it holds is for NewQuota to say.
 func (c Config) With(o Override) (Config, error) {
 	c.Policies = slices.Clone(c.Policies)
-	if o.LowCeilings != nil {
-		c.LowCeilings = *o.LowCeilings
+	if o.LowRateCaps != nil {
+		c.LowRateCaps = *o.LowRateCaps
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(o.Policies)) {

@@ -17,10 +17,10 @@ policies:
   - {name: second, limit: 500, window: 1s, target: 450, highReserve: 100, lowReserve: 20}
   - {name: minute, limit: 90, window: 1m0s, highReserve: 1.5/s}
   - {name: day, limit: 20000000, window: day, timeZone: Asia/Seoul, highReserve: 25/s}
-lowCeilings:
+lowRateCaps:
   - {from: 19, to: 23, rate: 150/s}
   - {rate: 250/s}
-brake: 1m0s
+backoff: 1m0s
 `
 	var c, again Config
 	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
@@ -33,8 +33,8 @@ brake: 1m0s
 			{Name: "minute", Limit: 90, Window: Window(time.Minute), HighReserve: Reserve{Rate: 1.5}},
 			{Name: "day", Limit: 20_000_000, Window: Day, TimeZone: "Asia/Seoul", HighReserve: Reserve{Rate: 25}},
 		},
-		LowCeilings: []Ceiling{{From: 19, To: 23, Rate: 150}, {Rate: 250}},
-		Brake:       time.Minute,
+		LowRateCaps: []RateCap{{From: 19, To: 23, Rate: 150}, {Rate: 250}},
+		Backoff:     time.Minute,
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v; want %+v", c, want)
@@ -46,16 +46,16 @@ brake: 1m0s
 	if err := yaml.Unmarshal(written, &again); err != nil || !reflect.DeepEqual(c, again) {
 		t.Errorf("%v: %s", err, written)
 	}
-	if err := yaml.Unmarshal([]byte("lowCeilings: [{rate: 0/s}]"), &again); err != nil || !reflect.DeepEqual(again.LowCeilings, []Ceiling{{}}) {
-		t.Errorf("%v: %+v", err, again.LowCeilings)
+	if err := yaml.Unmarshal([]byte("lowRateCaps: [{rate: 0/s}]"), &again); err != nil || !reflect.DeepEqual(again.LowRateCaps, []RateCap{{}}) {
+		t.Errorf("%v: %+v", err, again.LowRateCaps)
 	}
 	for bad, mention := range map[string]string{
 		"policies: [{window: week}]":           "must be day, in-flight, or a duration",
 		"policies: [{window: -1s}]":            "must be day, in-flight, or a duration",
 		"policies: [{highReserve: many}]":      "a number of calls a window, or a rate",
 		"policies: [{highReserve: -1}]":        "a number of calls a window, or a rate",
-		"lowCeilings: [{rate: 5}]":             "must be a rate",
-		"lowCeilings: [{rate: 5/d}]":           "must be a rate",
+		"lowRateCaps: [{rate: 5}]":             "must be a rate",
+		"lowRateCaps: [{rate: 5/d}]":           "must be a rate",
 		"policies: [{highReserve: 2000000/s}]": "a number of calls a window, or a rate",
 	} {
 		if err := yaml.Unmarshal([]byte(bad), new(Config)); err == nil || !strings.Contains(err.Error(), mention) {
@@ -64,7 +64,7 @@ brake: 1m0s
 	}
 }
 
-func TestACeilingHasARateAndHoldsAtSomeHour(t *testing.T) {
+func TestRateCap_NeedsARateAndAnHour(t *testing.T) {
 	for text, want := range map[string]string{
 		"[]":            "",
 		"[{rate: 0/s}]": "",
@@ -77,29 +77,29 @@ func TestACeilingHasARateAndHoldsAtSomeHour(t *testing.T) {
 		"[{rate: 1/h}]":                                                               "",
 		"[{rate: 0.1/h}]":                                                             "[0]: rate: ",
 	} {
-		var all []Ceiling
+		var all []RateCap
 		err := yaml.UnmarshalWithOptions([]byte(text), &all, yaml.Strict())
 		if err == nil {
-			err = CheckCeilings(all)
+			err = CheckRateCaps(all)
 		}
 		if (err == nil) != (want == "") || (err != nil && !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 	stored := withDay()
-	stored.LowCeilings = []Ceiling{{Rate: 1}, {Rate: 2}}
+	stored.LowRateCaps = []RateCap{{Rate: 1}, {Rate: 2}}
 	if _, err := NewQuota(stored); err != nil {
 		t.Errorf("what was stored holds no longer: %v", err)
 	}
-	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]Ceiling), yaml.Strict()) == nil {
+	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]RateCap), yaml.Strict()) == nil {
 		t.Error("a name that nobody knows is read")
 	}
 }
 
 func TestAnOverrideIsWrittenAsItIsRead(t *testing.T) {
 	for _, text := range []string{
-		`{}`, `{"stopped":true}`, `{"lowCeilings":[]}`,
-		`{"policies":{"day":{"limit":0,"highReserve":"1.5/s"},"second":{"target":0,"highReserve":0,"lowReserve":7}},"lowCeilings":[{"from":22,"to":3,"rate":"0/s"},{"rate":"0.025/s"}]}`,
+		`{}`, `{"stopped":true}`, `{"lowRateCaps":[]}`,
+		`{"policies":{"day":{"limit":0,"highReserve":"1.5/s"},"second":{"target":0,"highReserve":0,"lowReserve":7}},"lowRateCaps":[{"from":22,"to":3,"rate":"0/s"},{"rate":"0.025/s"}]}`,
 	} {
 		var o Override
 		if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -114,12 +114,12 @@ func TestAnOverrideIsWrittenAsItIsRead(t *testing.T) {
 func TestAChangeLeavesTheConfigurationAloneAndNamesWhatThereIsNot(t *testing.T) {
 	c := withDay()
 	limit, target, low, reserve := 400, 300, 10, Reserve{Rate: 5}
-	ceilings := []Ceiling{{Rate: 9}}
-	changed, err := c.With(Override{LowCeilings: &ceilings, Policies: map[string]PolicyOverride{
+	rateCaps := []RateCap{{Rate: 9}}
+	changed, err := c.With(Override{LowRateCaps: &rateCaps, Policies: map[string]PolicyOverride{
 		"second": {Limit: &limit, Target: &target, LowReserve: &low, HighReserve: &reserve},
 	}})
 	want := Policy{Name: "second", Limit: 400, Window: Window(time.Second), Target: 300, HighReserve: reserve, LowReserve: 10}
-	if err != nil || !reflect.DeepEqual(changed.Policies[0], want) || !reflect.DeepEqual(changed.Policies[1], c.Policies[1]) || len(changed.LowCeilings) != 1 {
+	if err != nil || !reflect.DeepEqual(changed.Policies[0], want) || !reflect.DeepEqual(changed.Policies[1], c.Policies[1]) || len(changed.LowRateCaps) != 1 {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	if !reflect.DeepEqual(c, withDay()) {

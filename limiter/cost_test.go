@@ -59,7 +59,7 @@ func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 			config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: limit, Window: Window(window)})
 			config.Costs = map[string]CostRange{"points": {c.estimate, c.estimate}}
 			if c.estimate != c.actual {
-				config.Settled = []string{"points"}
+				config.CostReported = []string{"points"}
 			}
 			inCallers(t, 1, 2, config, spent.use(c.actual, c.actual != c.estimate), func(f *callers) {
 				call := Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": c.estimate}}
@@ -220,7 +220,7 @@ func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 			l.mu.Lock()
 			views := l.scopeViews(time.Now())
 			l.mu.Unlock()
-			if len(views) != 1 || views[0].Left == nil {
+			if len(views) != 1 || views[0].Remaining == nil {
 				t.Fatalf("got %+v, want the units that are left", views)
 			}
 		}
@@ -265,7 +265,7 @@ func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 		if got := quota.Bounds()[0].PerWindow; got > c.units || got < 0.97*c.units {
 			t.Errorf("cost %d: got %.1f units a window, want up to %.0f", c.cost, got, c.units)
 		}
-		if got := quota.May(schemas.Low, time.Minute); got != c.minute {
+		if got := quota.MaxCalls(schemas.Low, time.Minute); got != c.minute {
 			t.Errorf("cost %d: got %.0f calls a minute, want %.0f", c.cost, got, c.minute)
 		}
 	}

@@ -17,7 +17,7 @@ type fair struct {
 const maxFairClients = 4096
 
 // place gives p its turn and returns whom it goes before; nil: it is the last.
-func (l *line) place(p *Permit) (after *Permit) {
+func (l *waitList) place(p *Permit) (after *Permit) {
 	if l.last == nil {
 		clear(l.fair.last)
 	}
@@ -36,7 +36,7 @@ func (l *line) place(p *Permit) (after *Permit) {
 }
 
 // placeFirst gives p the turn of the first.
-func (l *line) placeFirst(p *Permit) (after *Permit) {
+func (l *waitList) placeFirst(p *Permit) (after *Permit) {
 	p.turn = l.fair.served
 	return l.first
 }

@@ -12,28 +12,28 @@ import (
 // answers of a tenth of a second differ from those of another. The spread of all
 // answers would say nothing: it is the upstream's own work.
 type jitter struct {
-	mu     sync.Mutex
-	writes []time.Duration // of the last window
-	bucket time.Time       // of the answers that are being looked at
-	least  time.Duration
-	n      int
-	floors []time.Duration
+	mu      sync.Mutex
+	writes  []time.Duration // of the last window
+	bucket  time.Time       // of the answers that are being looked at
+	fastest time.Duration
+	n       int
+	floors  []time.Duration
 }
 
 const (
-	jitterStep     = 5 * time.Millisecond
-	jitterBucket   = 100 * time.Millisecond
-	bucketLeast    = 8     // answers, for their fastest to mean something
-	floorsLeast    = 50    // buckets, for their spread to mean something
-	jitterWrites   = 20000 // kept at most
-	jitterFloors   = 600
-	jitterQuantile = 0.95
+	jitterStep       = 5 * time.Millisecond
+	jitterBucket     = 100 * time.Millisecond
+	minBucketAnswers = 8     // answers, for their fastest to mean something
+	minFloors        = 50    // buckets, for their spread to mean something
+	maxJitterWrites  = 20000 // kept at most
+	maxJitterFloors  = 600
+	jitterQuantile   = 0.95
 )
 
 func (j *jitter) wrote(d time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.writes) < jitterWrites {
+	if len(j.writes) < maxJitterWrites {
 		j.writes = append(j.writes, d)
 	}
 }
@@ -45,13 +45,13 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 		if bucket.Before(j.bucket) {
 			return // the answer of a slow call
 		}
-		if j.n >= bucketLeast && len(j.floors) < jitterFloors {
-			j.floors = append(j.floors, j.least)
+		if j.n >= minBucketAnswers && len(j.floors) < maxJitterFloors {
+			j.floors = append(j.floors, j.fastest)
 		}
-		j.bucket, j.n, j.least = bucket, 0, d
+		j.bucket, j.n, j.fastest = bucket, 0, d
 	}
 	j.n++
-	j.least = min(j.least, d)
+	j.fastest = min(j.fastest, d)
 }
 
 // measure returns the jitter since it was measured last, or false while too
@@ -59,7 +59,7 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 func (j *jitter) measure() (time.Duration, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.floors) < floorsLeast || len(j.writes) == 0 {
+	if len(j.floors) < minFloors || len(j.writes) == 0 {
 		return 0, false
 	}
 	slices.Sort(j.writes)

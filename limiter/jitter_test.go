@@ -19,7 +19,7 @@ func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time
 			// In its order: an answer that comes after those of later calls is no floor.
 			l.jitter.answered(*p.written.Load(), takes())
 		}
-		pass(100 * ms)
+		sleep(100 * ms)
 	}
 }
 
@@ -44,7 +44,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			r, s := &redisDouble{answer: plenty}, &settingsDouble{}
+			r, s := &redisDouble{answer: grantAll}, &settingsDouble{}
 			simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
 				quota := func() Quota {
 					l.mu.Lock()
@@ -59,7 +59,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 				}
 				disturb(l)
 				q := quota()
-				if b := q.Bounds()[0]; q.config.Jitter < 50*ms || q.config.Jitter > 100*ms || b.Most > 500 || b.PerWindow > reference.PerWindow-10 || b.PerWindow < 380 {
+				if b := q.Bounds()[0]; q.config.Jitter < 50*ms || q.config.Jitter > 100*ms || b.Max > 500 || b.PerWindow > reference.PerWindow-10 || b.PerWindow < 380 {
 					t.Errorf("a spread of 60 to 80 ms made it %v, %+v", q.config.Jitter, b)
 				}
 				if n := strings.Count(log.String(), "more spread than the quota allows"); n < 1 || n > 3 {
@@ -67,10 +67,10 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 				}
 				// What is changed meanwhile is made to fit, and what can't hold changes nothing.
 				s.set(target(440))
-				pass(2 * time.Second)
+				sleep(2 * time.Second)
 				s.set(target(500))
-				pass(2 * time.Second)
-				if b, with := quota().Bounds()[0], quota().config; b.Most > 500 || with.Jitter < 50*ms || b.PerWindow > 440 {
+				sleep(2 * time.Second)
+				if b, with := quota().Bounds()[0], quota().config; b.Max > 500 || with.Jitter < 50*ms || b.PerWindow > 440 {
 					t.Errorf("after a change it is %v, %+v", with.Jitter, b)
 				}
 				traffic(l, 122*time.Second, 450, none, steady)
@@ -85,7 +85,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 func TestTooFewCallsTellNothingOfTheJitter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 5))
 	wide := func() time.Duration { return time.Duration(rng.Int64N(int64(time.Second))) }
-	r := &redisDouble{answer: plenty}
+	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		traffic(l, 5*time.Minute, 70, wide, wide)
 		if jitter := l.quota.config.Jitter; jitter != 10*ms {
@@ -120,7 +120,7 @@ func TestAnyQuotaThatHoldsCanBeMadeToFitAnyJitterAndNeverGainsByIt(t *testing.T)
 			freed++
 		}
 		b, a := before.Bounds()[0], after.Bounds()[0]
-		if a.Most > limit || a.PerWindow > b.PerWindow*1.001 || (fit.Jitter < jitter && fit.Jitter != config.Jitter) {
+		if a.Max > limit || a.PerWindow > b.PerWindow*1.001 || (fit.Jitter < jitter && fit.Jitter != config.Jitter) {
 			t.Fatalf("%+v for %v: %+v became %+v", config, jitter, b, a)
 		}
 	}

@@ -26,7 +26,7 @@ func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
 			}
 			return g, nil
 		}
-		l, err := newLimiter("nexon", second(500, 450, 100, 0), r.ask, quietly(Deps{}))
+		l, err := newLimiter("nexon", second(500, 450, 100, 0), r.acquireSlots, withoutLogs(Deps{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func (s *stock) count(at int64) {
 func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 	s := newStock()
 	s.roundup = 100 * time.Microsecond
-	l, err := newLimiter("nexon", withDay(), s.ask, quietly(Deps{}))
+	l, err := newLimiter("nexon", withDay(), s.acquireSlots, withoutLogs(Deps{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 				}
 				acquire := l.Acquire
 				if n%7 == 0 {
-					acquire = l.AcquireAgain
+					acquire = l.Reacquire
 				}
 				if p, err := acquire(ctx, lane, Call{}); err == nil {
 					s.use(t, p, rng.IntN(6))
@@ -252,7 +252,7 @@ func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
 		t.Errorf("%d calls at once; %d slots, %d spent, %d lapsed", s.most, len(s.granted), len(s.spent), lapsed)
 	}
-	if n := strings.Count(s.told(), "refund ") + len(l.refunds); n > lapsed {
+	if n := strings.Count(s.sentEvents(), "refund ") + len(l.refunds); n > lapsed {
 		t.Errorf("%d lapsed and %d were given back", lapsed, n)
 	}
 	if l.high.length+l.low.length > 0 || l.high.next() != nil || l.low.next() != nil {

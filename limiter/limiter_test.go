@@ -30,7 +30,7 @@ type redisDouble struct {
 	most    int
 }
 
-func (r *redisDouble) ask(_ context.Context, d demand) (grant, error) {
+func (r *redisDouble) acquireSlots(_ context.Context, d demand) (grant, error) {
 	r.mu.Lock()
 	n := len(r.demands)
 	r.texts = append(r.texts, d.terms.text)
@@ -48,12 +48,12 @@ func (r *redisDouble) ask(_ context.Context, d demand) (grant, error) {
 	return r.answer(n, d)
 }
 
-// told returns the events of all calls.
-func (r *redisDouble) told() (words string) {
+// sentEvents returns the events of all calls.
+func (r *redisDouble) sentEvents() (words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range r.demands {
-		words += d.happened + ";"
+		words += d.events + ";"
 	}
 	return words
 }
@@ -61,8 +61,8 @@ func (r *redisDouble) told() (words string) {
 // now is what its clock shows.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
-// quietly completes what a limiter needs.
-func quietly(n Deps) Deps {
+// withoutLogs completes what a limiter needs.
+func withoutLogs(n Deps) Deps {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)
 	}
@@ -70,17 +70,17 @@ func quietly(n Deps) Deps {
 	return n
 }
 
-// pass lets the bubble's own time pass.
-func pass(d time.Duration) { <-time.After(d) }
+// sleep lets the bubble's own time pass.
+func sleep(d time.Duration) { <-time.After(d) }
 
 // elapse is pass, and returns when all have done what that let them do.
 func elapse(d time.Duration) {
-	pass(d)
+	sleep(d)
 	synctest.Wait()
 }
 
-// plenty grants everything at once.
-func plenty(_ int, d demand) (grant, error) {
+// grantAll grants everything at once.
+func grantAll(_ int, d demand) (grant, error) {
 	return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low)}, nil
 }
 
@@ -95,7 +95,7 @@ func simulatedWith(t *testing.T, r *redisDouble, config Config, deps Deps, test 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r.start = time.Now()
-		l, err := newLimiter("nexon", config, r.ask, quietly(deps))
+		l, err := newLimiter("nexon", config, r.acquireSlots, withoutLogs(deps))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,15 +147,15 @@ func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
 }
 
 func TestAPermitLapses(t *testing.T) {
-	r := &redisDouble{roundup: 3 * ms, answer: func(n int, d demand) (grant, error) { return plenty(n, d) }}
+	r := &redisDouble{roundup: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		p := mustAcquire(t, l, schemas.Low)
-		pass(permitLife - 3*ms) // measured from before the call to Redis
+		sleep(permitLife - 3*ms) // measured from before the call to Redis
 		if !p.Spend() {
 			t.Error("lapsed too early")
 		}
 		p = mustAcquire(t, l, schemas.Low)
-		pass(permitLife - 3*ms + 1)
+		sleep(permitLife - 3*ms + 1)
 		if p.Spend() {
 			t.Error("spent after its life")
 		}
@@ -163,7 +163,7 @@ func TestAPermitLapses(t *testing.T) {
 }
 
 func TestWaitersRideTheNextCallTogetherAndInOrder(t *testing.T) {
-	r := &redisDouble{roundup: 10 * ms, answer: plenty}
+	r := &redisDouble{roundup: 10 * ms, answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		var mu sync.Mutex
 		var order []int
@@ -270,7 +270,7 @@ func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
 		if p.Spend() {
 			t.Error("a released permit was spent")
 		}
-		pass(permitLife + 1)
+		sleep(permitLife + 1)
 		second.Release()
 		go func() { next <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait()
@@ -280,7 +280,7 @@ func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
 		default:
 		}
 		r.mu.Lock()
-		r.answer = plenty
+		r.answer = grantAll
 		r.mu.Unlock()
 		<-next
 	})
@@ -299,7 +299,7 @@ func TestWhosePermitLapsedComesFirst(t *testing.T) {
 		wg.Go(func() { mustAcquire(t, l, schemas.Low); order <- "ordinary" })
 		synctest.Wait()
 		wg.Go(func() {
-			if _, err := l.AcquireAgain(t.Context(), schemas.Low, Call{}); err != nil {
+			if _, err := l.Reacquire(t.Context(), schemas.Low, Call{}); err != nil {
 				t.Error(err)
 			}
 			order <- "again"

@@ -37,7 +37,7 @@ func sentIn(f *callers, from time.Time) (high, low []time.Time, most int) {
 // LOW has its share of a limit of few calls while HIGH saturates it, and HIGH has all others.
 func TestLowReserve_HoldsForSmallLimits(t *testing.T) {
 	const seconds = 20
-	inCallers(t, 1, 2, smallLimit(), wellIn(5*ms), func(f *callers) {
+	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()
 		for _, m := range f.members {
 			f.wait(m, 20, schemas.High, Call{Endpoint: "f/d", Key: "k"})
@@ -61,7 +61,7 @@ func TestLowReserve_HoldsForSmallLimits(t *testing.T) {
 
 // HIGH's reserve is free at once while LOW saturates a limit that keeps a share for LOW too.
 func TestLowReserve_LeavesHighItsReserve(t *testing.T) {
-	inCallers(t, 1, 2, smallLimit(), wellIn(5*ms), func(f *callers) {
+	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()
 		f.wait(f.members[0], 20, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		f.passed(5 * time.Second)
@@ -81,7 +81,7 @@ func TestLowReserve_LeavesHighItsReserve(t *testing.T) {
 
 // A reserve for LOW that comes while a source runs makes no room for a second burst.
 func TestLowReserve_ChangesWithoutABurst(t *testing.T) {
-	inCallers(t, 1, 2, smallLimit(), wellIn(5*ms), func(f *callers) {
+	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()
 		for _, m := range f.members {
 			f.wait(m, 20, schemas.High, Call{Endpoint: "f/d", Key: "k"})
@@ -110,10 +110,10 @@ func TestLowReserve_IsOnePolicyInTheView(t *testing.T) {
 	if err := v.policies([]int64{2, 1_050_001, 20, 20, 9, 2, 1_050_002, 16, 0, 2, 2, 1_050_003, 0, 15, 7}, quota); err != nil {
 		t.Fatal(err)
 	}
-	if len(v.Policies) != 1 || v.Policies[0].Left != 11 || v.Policies[0].LeftForLow != 8 {
+	if len(v.Policies) != 1 || v.Policies[0].Remaining != 11 || v.Policies[0].RemainingForLow != 8 {
 		t.Errorf("got %+v, want one policy with 11 calls left, 8 of them for LOW", v.Policies)
 	}
-	if got := quota.May(schemas.High, time.Second); got != 16 {
+	if got := quota.MaxCalls(schemas.High, time.Second); got != 16 {
 		t.Errorf("got %.0f calls of HIGH at most, want 16", got)
 	}
 }

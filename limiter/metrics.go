@@ -12,35 +12,35 @@ import (
 
 // metrics are the limiter's, by the names of adr-013 §12.
 type metrics struct {
-	acquired map[schemas.Lane]prometheus.Counter
-	rejected map[schemas.Lane]prometheus.Counter
-	waited   map[schemas.Lane]prometheus.Observer
-	lapsed   prometheus.Counter
-	calls    prometheus.Counter
-	failures prometheus.Counter
-	brakes   prometheus.Counter
-	waiting  map[schemas.Lane]prometheus.Gauge
-	jitter   prometheus.Gauge
-	left     *prometheus.GaugeVec
-	limit    *prometheus.GaugeVec
-	rate     *prometheus.GaugeVec
-	used     *prometheus.GaugeVec
-	window   *prometheus.GaugeVec
-	state    *prometheus.GaugeVec
-	probing  prometheus.Gauge
-	halted   prometheus.Gauge
-	empty    prometheus.Gauge
-	second   perSecond
-	allowed  prometheus.Gauge
-	quiet    prometheus.Counter
+	acquired          map[schemas.Lane]prometheus.Counter
+	rejected          map[schemas.Lane]prometheus.Counter
+	waited            map[schemas.Lane]prometheus.Observer
+	lapsed            prometheus.Counter
+	calls             prometheus.Counter
+	failures          prometheus.Counter
+	backoffs          prometheus.Counter
+	waiting           map[schemas.Lane]prometheus.Gauge
+	jitter            prometheus.Gauge
+	remaining         *prometheus.GaugeVec
+	limit             *prometheus.GaugeVec
+	rampRatio         *prometheus.GaugeVec
+	used              *prometheus.GaugeVec
+	window            *prometheus.GaugeVec
+	state             *prometheus.GaugeVec
+	breakerOpen       prometheus.Gauge
+	scopeBreakersOpen prometheus.Gauge
+	scopesExhausted   prometheus.Gauge
+	second            perSecond
+	allowed           prometheus.Gauge
+	stateLosses       prometheus.Counter
 
 	mu    sync.Mutex // of what follows
 	birth int64      // of the state that was shown last
 	shown time.Time  // when; zero while nothing is shown
 }
 
-// states are those that a View may show.
-var states = []string{"flowing", "ramping", "braked", probing, "stopped", startingQuiet, uncounted, unused}
+// viewStates are those that a View may show.
+var viewStates = []string{"flowing", "ramping", "backing-off", stateBreakerOpen, "stopped", stateQuietPeriod, stateRestoringCount, stateUnused}
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	reg = prometheus.WrapRegistererWith(prometheus.Labels{"source": source}, reg)
@@ -60,13 +60,13 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		jitter: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_jitter_seconds", Help: "By how much calls were spread on their way to the upstream, as measured last.",
 		}),
-		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_left", Help: "Calls that a policy has left now, for HIGH and for LOW.",
+		remaining: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rate_limiter_remaining", Help: "Calls that a policy has left now, for HIGH and for LOW.",
 		}, []string{"policy", "priority"}),
 		limit: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_limit", Help: "Calls that a policy allows in its window.",
 		}, []string{"policy"}),
-		rate: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		rampRatio: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_ramp_ratio", Help: "The part of the rate that is used: 1, or less after a brake.",
 		}, nil),
 		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -81,17 +81,17 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		allowed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rate_limiter_jitter_allowed_seconds", Help: "By how much calls may be spread, as configured; above it the rate is lowered to fit.",
 		}),
-		quiet: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rate_limiter_quiet_starts_total", Help: "How often the limiter's state was lost and begun anew, as this process has seen.",
+		stateLosses: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rate_limiter_state_losses_total", Help: "How often the limiter's state was lost and begun anew, as this process has seen.",
 		}),
-		probing: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_probing", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
+		breakerOpen: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_breaker_open", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
 		}),
-		halted: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_scopes_halted", Help: "Credentials, endpoints and budgets that are stopped alone, as this process knows.",
+		scopeBreakersOpen: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_scope_breakers_open", Help: "Credentials, endpoints and budgets that are stopped alone, as this process knows.",
 		}),
-		empty: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_scopes_empty", Help: "Values of policies' scopes of which nothing is left, as this process knows.",
+		scopesExhausted: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rate_limiter_scopes_exhausted", Help: "Values of policies' scopes of which nothing is left, as this process knows.",
 		}),
 		acquired: map[schemas.Lane]prometheus.Counter{},
 		rejected: map[schemas.Lane]prometheus.Counter{},
@@ -105,8 +105,8 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rate_limiter_redis_failures_total", Help: "Calls to Redis for permits that failed.",
 		}),
-		brakes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rate_limiter_brakes_total", Help: "Brakes that this process applied.",
+		backoffs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rate_limiter_backoffs_total", Help: "Brakes that this process applied.",
 		}),
 	}
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
@@ -115,8 +115,8 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		m.waiting[lane] = waiting.WithLabelValues(string(lane))
 		m.waited[lane] = waited.WithLabelValues(string(lane))
 	}
-	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.brakes,
-		waiting, m.jitter, m.left, m.limit, m.used, m.window, m.rate, m.state, m.probing, m.halted, m.empty, m.allowed, m.quiet,
+	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.backoffs,
+		waiting, m.jitter, m.remaining, m.limit, m.used, m.window, m.rampRatio, m.state, m.breakerOpen, m.scopeBreakersOpen, m.scopesExhausted, m.allowed, m.stateLosses,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rate_limiter_rps", Help: "Calls sent in the last whole second of the clock; the sum over all processes is the source's.",
 		}, func() float64 { return float64(m.second.last(time.Now())) }))
@@ -128,14 +128,14 @@ func (m *metrics) scopes(all []ScopeView) {
 	halted, empty := 0.0, 0.0
 	for _, s := range all {
 		switch {
-		case s.Halted:
+		case s.BreakerOpen:
 			halted++
-		case s.Left != nil && *s.Left <= 0:
+		case s.Remaining != nil && *s.Remaining <= 0:
 			empty++
 		}
 	}
-	m.halted.Set(halted)
-	m.empty.Set(empty)
+	m.scopeBreakersOpen.Set(halted)
+	m.scopesExhausted.Set(empty)
 }
 
 // spent counts a permit that was spent.
@@ -191,11 +191,11 @@ func (m *metrics) show(v View) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.birth != 0 && v.birth != m.birth {
-		m.quiet.Inc()
+		m.stateLosses.Inc()
 	}
 	m.birth, m.shown = v.birth, time.Now()
-	m.rate.WithLabelValues().Set(v.Rate)
-	for _, name := range states {
+	m.rampRatio.WithLabelValues().Set(v.RampRatio)
+	for _, name := range viewStates {
 		is := 0.0
 		if name == v.State {
 			is = 1
@@ -210,25 +210,25 @@ func (m *metrics) show(v View) {
 			m.used.DeleteLabelValues(p.Name) // it is not known
 		}
 		m.limit.WithLabelValues(p.Name).Set(float64(p.Limit))
-		m.left.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Left))
-		m.left.WithLabelValues(p.Name, string(schemas.Low)).Set(float64(p.LeftForLow))
+		m.remaining.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Remaining))
+		m.remaining.WithLabelValues(p.Name, string(schemas.Low)).Set(float64(p.RemainingForLow))
 	}
 }
 
-// shownLife is how long what was shown is told without a new look: three times as
+// viewMetricsTTL is how long what was shown is told without a new look: three times as
 // long as an idle process takes from one to the next.
-const shownLife = 3 * idleReport
+const viewMetricsTTL = 3 * idleReportInterval
 
 // fade takes back what was shown, once that is too old to go by: other processes know
 // better.
 func (m *metrics) fade(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.shown.IsZero() || now.Sub(m.shown) <= shownLife {
+	if m.shown.IsZero() || now.Sub(m.shown) <= viewMetricsTTL {
 		return
 	}
 	m.shown = time.Time{}
-	for _, g := range []*prometheus.GaugeVec{m.rate, m.state, m.window, m.used, m.limit, m.left} {
+	for _, g := range []*prometheus.GaugeVec{m.rampRatio, m.state, m.window, m.used, m.limit, m.remaining} {
 		g.Reset()
 	}
 }

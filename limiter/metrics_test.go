@@ -50,9 +50,9 @@ func TestWhatIsShownIsTakenBackWhenItIsOld(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics("nexon", reg)
 	used := int64(3)
-	m.show(View{State: probing, Rate: 0.5, birth: 1, Policies: []PolicyView{{Name: "day", Limit: 10, Used: &used, Left: 7, length: 24 * time.Hour}}})
+	m.show(View{State: stateBreakerOpen, RampRatio: 0.5, birth: 1, Policies: []PolicyView{{Name: "day", Limit: 10, Used: &used, Remaining: 7, length: 24 * time.Hour}}})
 	count := func() (n int) {
-		for _, name := range []string{"state", "ramp_ratio", "limit", "left", "used", "window_seconds"} {
+		for _, name := range []string{"state", "ramp_ratio", "limit", "remaining", "used", "window_seconds"} {
 			one, err := testutil.GatherAndCount(reg, "rate_limiter_"+name)
 			if err != nil {
 				t.Fatal(err)
@@ -61,14 +61,14 @@ func TestWhatIsShownIsTakenBackWhenItIsOld(t *testing.T) {
 		}
 		return n
 	}
-	all := len(states) + 6
-	if m.fade(time.Now().Add(shownLife - time.Second)); count() != all {
+	all := len(viewStates) + 6
+	if m.fade(time.Now().Add(viewMetricsTTL - time.Second)); count() != all {
 		t.Errorf("%d series, want %d", count(), all)
 	}
-	if m.fade(time.Now().Add(shownLife + time.Second)); count() != 0 {
+	if m.fade(time.Now().Add(viewMetricsTTL + time.Second)); count() != 0 {
 		t.Errorf("%d series of long ago are told", count())
 	}
-	if m.show(View{State: "flowing", birth: 2}); testutil.ToFloat64(m.quiet) != 1 || testutil.ToFloat64(m.state.WithLabelValues("flowing")) != 1 {
+	if m.show(View{State: "flowing", birth: 2}); testutil.ToFloat64(m.stateLosses) != 1 || testutil.ToFloat64(m.state.WithLabelValues("flowing")) != 1 {
 		t.Error("a state that was lost meanwhile is not counted, or the new one not told")
 	}
 }

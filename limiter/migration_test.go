@@ -165,7 +165,7 @@ func TestPermitsFlowWhileTheirSlotMigratesInARedisCluster(t *testing.T) {
 		nodes = append(nodes, n)
 	}
 	source := servicetest.Name("nexon")
-	slot, err := nodes[0].ClusterKeySlot(t.Context(), "quota:{"+source+"}:lanes").Result()
+	slot, err := nodes[0].ClusterKeySlot(t.Context(), "quota:{"+source+"}:state").Result()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,19 +7,19 @@ import (
 
 // Permit is the right to send one call. It lapses within permitLife.
 type Permit struct {
-	limiter *Limiter
-	queue   *queue
-	since   time.Time // it was waited for
-	retry   bool      // of a call like one that failed
-	client  string    // of the call
-	turn    int64     // in its line; guarded by limiter.mu
-	slot    slot
-	given   bool          // guarded by limiter.mu
-	over    bool          // it is known how its call ended; guarded by limiter.mu
-	ready   chan struct{} // has room for one; nil while its waiter does not sleep
-	ended   atomic.Bool   // spent, lapsed or released
-	spent   time.Time
-	written atomic.Pointer[time.Time]
+	limiter     *Limiter
+	queue       *queue
+	since       time.Time // it was waited for
+	retry       bool      // of a call like one that failed
+	client      string    // of the call
+	turn        int64     // in its line; guarded by limiter.mu
+	slot        slot
+	given       bool          // guarded by limiter.mu
+	endReported bool          // it is known how its call ended; guarded by limiter.mu
+	ready       chan struct{} // has room for one; nil while its waiter does not sleep
+	ended       atomic.Bool   // spent, lapsed or released
+	spent       time.Time
+	written     atomic.Pointer[time.Time]
 
 	before, after *Permit // in the queue; guarded by limiter.mu
 }
@@ -31,9 +31,9 @@ type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
 
-	way    *way   // of a class: what it is charged to
-	ticket string // names the call in the buckets that know who is under way
-	probes bool   // something that is halted
+	candidate *candidate // of a class: what it is charged to
+	ticket    string     // names the call in the buckets that know who is under way
+	probe     bool       // something that is halted
 }
 
 // Spend reports whether the call may be sent now, and if so uses the permit up.
@@ -49,7 +49,7 @@ func (p *Permit) Spend() bool {
 		l.mu.Lock()
 		l.refund(p.slot)
 		l.mu.Unlock()
-		if p.slot.way != nil { // somebody may wait for its place
+		if p.slot.candidate != nil { // somebody may wait for its place
 			l.wake()
 		}
 		return false
@@ -67,7 +67,7 @@ func (p *Permit) Release() {
 	}
 	l := p.limiter
 	l.mu.Lock()
-	q := l.standing(p.queue)
+	q := l.liveQueue(p.queue)
 	q.slots = append([]slot{p.slot}, q.slots...)
 	l.mu.Unlock()
 	l.wake()

@@ -114,8 +114,8 @@ func (f *fleet) flow(within time.Duration, calls int) {
 	})
 }
 
-// pass waits until a time has passed: what is waited for is that nothing happens.
-func pass(d time.Duration) { <-time.After(d) }
+// sleep waits until a time has passed: what is waited for is that nothing happens.
+func sleep(d time.Duration) { <-time.After(d) }
 
 // keeps asks the judge whether the contract held, so far.
 func (f *fleet) keeps(what string) {
@@ -149,7 +149,7 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	away()
 	gone := time.Now()
 	before := f.counters()
-	pass(d)
+	sleep(d)
 	after := f.counters()
 	down := time.Since(gone)
 	_, late := f.since(gone.Add(lapse))
@@ -207,7 +207,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	for _, w := range workers {
 		w.signal(syscall.SIGSTOP)
 	}
-	pass(d)
+	sleep(d)
 	for _, w := range workers {
 		w.signal(syscall.SIGCONT)
 	}
@@ -223,7 +223,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 func (f *fleet) saturate(d time.Duration) {
 	f.Helper()
 	from := time.Now()
-	pass(d)
+	sleep(d)
 	byLane, all := f.since(from)
 	took := time.Since(from).Seconds()
 	used, high := float64(len(all))/took/450, float64(byLane["HIGH"])/took
@@ -265,7 +265,7 @@ func (f *fleet) replace(i int) {
 // primary granted.
 func (f *fleet) failover() {
 	f.Helper()
-	key := "quota:{" + f.job.Source + "}:lanes"
+	key := "quota:{" + f.job.Source + "}:state"
 	replica := f.redis.Replica()
 	state := func(s *servicetest.RedisServer) string {
 		text, err := s.Client.Get(f.Context(), key).Result()
@@ -302,7 +302,7 @@ func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
 	if err := acquire(); err != nil {
 		t.Fatal(err)
 	}
-	pass(lapse) // what is in hand would be given without Redis
+	sleep(lapse) // what is in hand would be given without Redis
 
 	server.Freeze()
 	asked := time.Now()

@@ -12,9 +12,9 @@ import (
 // record is what the judge goes by. It knows nothing of how the limiter decides.
 type record struct {
 	calls   []call
-	grants  map[place]grants
-	refunds map[place]int
-	brakes  []brake
+	grants  map[inFlightCall]grants
+	refunds map[inFlightCall]int
+	brakes  []backoffRecord
 	// brakedAt is when Redis was told of the last one, by its own clock in us.
 	brakedAt int64
 	stop     probes
@@ -30,8 +30,8 @@ type call struct {
 	high           bool
 }
 
-// place names a slot by its process and its time by Redis' clock, in us.
-type place struct {
+// inFlightCall names a slot by its process and its time by Redis' clock, in us.
+type inFlightCall struct {
 	process int
 	at      int64
 }
@@ -43,8 +43,8 @@ type grants struct {
 	last     time.Time
 }
 
-// brake is one that Redis was told of.
-type brake struct {
+// backoffRecord is one that Redis was told of.
+type backoffRecord struct {
 	told, until time.Time
 	probing     bool // it is the pause before a first probe
 }
@@ -52,13 +52,13 @@ type brake struct {
 const (
 	// learnt is how long a change may take: a second to be read, another until it
 	// is looked for, and the permits that were reserved by then.
-	learnt = 2*time.Second + askTimeout + horizon + permitLife
+	learnt = 2*time.Second + redisTimeout + horizon + permitLife
 	// standstill is by how much the script lets its time stand still when Redis'
 	// clock was set back a little.
 	standstill = 10 * ms
 )
 
-func (w *world) tell(format string, args ...any) {
+func (w *world) logStory(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf("%12v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
 
@@ -73,8 +73,8 @@ func (w *world) note(format string, args ...any) {
 	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
 
-// story is what happened.
-func (w *world) story() string {
+// storyText is what happened.
+func (w *world) storyText() string {
 	head := fmt.Sprintf("seed %d: %s %v, %d of 1000 calls to Redis fail, %d of 1000 permits are dealt with badly, demand %+v, %d calls, usage kept %v, busy for %v",
 		w.seed, w.trial.name, w.trial.config.Policies, w.fails, w.manners, w.demand, len(w.calls), w.usage, w.trial.busy)
 	return head + "\n" + strings.Join(w.said, "\n")
@@ -86,7 +86,7 @@ func (w *world) granted(p *process, g grant, at time.Time) {
 	defer w.mu.Unlock()
 	p.answered = true
 	for _, wait := range append(slices.Clone(g.high), g.low...) {
-		slot := place{p.name, g.now + wait.Microseconds()}
+		slot := inFlightCall{p.name, g.now + wait.Microseconds()}
 		of := w.grants[slot]
 		if of.n == 0 {
 			of.first = at.Add(wait)
@@ -99,7 +99,7 @@ func (w *world) granted(p *process, g grant, at time.Time) {
 // spent notes a call, and judges its permit.
 func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration) {
 	now := time.Now()
-	slot := place{p.name, permit.slot.at}
+	slot := inFlightCall{p.name, permit.slot.at}
 	w.mu.Lock()
 	w.calls = append(w.calls, call{now, now.Add(delay), high})
 	if now.Add(delay).Before(w.midnight) {
@@ -195,14 +195,14 @@ func lowShare(c Config, i int) int {
 	if err != nil {
 		return 0
 	}
-	for _, r := range q.rings {
+	for _, r := range q.windowLogs {
 		if r.policy.Name == c.Policies[i].Name {
 			return r.low
 		}
 	}
-	for _, l := range q.lanes {
+	for _, l := range q.partitioned {
 		if l.policy.Name == c.Policies[i].Name {
-			return l.lanes[1].slots(l.reach) + l.lanes[2].slots(l.reach)
+			return l.partitions[1].slots(l.reach) + l.partitions[2].slots(l.reach)
 		}
 	}
 	return 0
@@ -303,7 +303,7 @@ func (w *world) flow() {
 	// A ring may come in bursts, a reach apart: judge whole ones, and spare the one
 	// at the edge.
 	judged, spare := w.trial.judged, 0
-	for i, r := range q.rings {
+	for i, r := range q.windowLogs {
 		window := time.Duration(r.policy.Window)
 		whole := int(judged / window)
 		judged = max(judged, time.Duration(whole)*r.reach)

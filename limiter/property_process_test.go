@@ -45,24 +45,24 @@ func (o *outside) do(f func()) {
 	<-o.done
 }
 
-// patient lets a command outlive its context: real time must decide nothing.
-type patient struct{}
+// slowRedis lets a command outlive its context: real time must decide nothing.
+type slowRedis struct{}
 
-func (patient) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (slowRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (patient) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (slowRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error { return next(context.WithoutCancel(ctx), cmd) }
 }
 
-func (patient) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (slowRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-// patiently returns a client for which no real time is too long: a machine that is
+// slowClient returns a client for which no real time is too long: a machine that is
 // busy with something else must fail no run.
-func patiently(t *testing.T, addr string) *redis.Client {
+func slowClient(t *testing.T, addr string) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: time.Hour, ReadTimeout: -1})
-	rdb.AddHook(patient{})
+	rdb.AddHook(slowRedis{})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
@@ -74,7 +74,7 @@ type world struct {
 	trial   trial
 	source  string
 	redis   *miniredis.Miniredis
-	script  asker
+	script  acquireFunc
 	outside *outside
 	usage   bool // the day's count outlives Redis
 	fails   int  // of a thousand calls to Redis, and of a hundred to the counts
@@ -116,7 +116,7 @@ type setting struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	_, m := servicetest.MiniRedis(t)
-	rdb := patiently(t, m.Addr())
+	rdb := slowClient(t, m.Addr())
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), source: "nexon", redis: m, outside: newOutside(t)}
 	w.script = script(w.source, rdb)
 	r := w.rng
@@ -128,7 +128,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.demand.low = []int{w.trial.low, w.trial.low, w.trial.low, 2, 0}[r.IntN(5)]
 	w.demand.high = []int{0, 2, 4, 30, 60}[r.IntN(5)]
 	w.demand.think = []time.Duration{2 * ms, 30 * ms, 300 * ms, time.Second}[r.IntN(4)]
-	w.grants, w.refunds, w.lost = map[place]grants{}, map[place]int{}, true
+	w.grants, w.refunds, w.lost = map[inFlightCall]grants{}, map[inFlightCall]int{}, true
 	return w
 }
 
@@ -178,21 +178,21 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 		}
 		fate = r.IntN(1000)
 	}
-	pass(there)
+	sleep(there)
 	w.mu.Lock()
 	down := time.Now().Before(w.unreachable)
 	w.mu.Unlock()
 	switch {
 	case down || fate < w.fails/3:
-		pass(back)
+		sleep(back)
 		return grant{}, errLost
 	case fate < w.fails/2: // it arrives when nobody waits for it any more
 		late := span(r, 0, 2*time.Second)
 		w.wg.Go(func() {
-			pass(late)
+			sleep(late)
 			_, _, _ = w.run(p, d)
 		})
-		pass(askTimeout)
+		sleep(redisTimeout)
 		return grant{}, errLost
 	}
 	g, at, err := w.run(p, d)
@@ -200,7 +200,7 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 		w.wrong("the script failed: %v", err)
 		return grant{}, err
 	}
-	pass(back)
+	sleep(back)
 	if fate < w.fails {
 		return grant{}, errLost
 	}
@@ -233,11 +233,11 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	for at.Sub(w.states[0].at) > 2*time.Second {
 		w.states = w.states[1:]
 	}
-	words := strings.Fields(d.happened)
+	words := strings.Fields(d.events)
 	for i, word := range words {
 		var a, b, sent int64
 		switch word {
-		case "brake":
+		case "backoff":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
 			if a == 0 && sent < w.brakedAt {
 				continue // refused before the last brake: it is about that one
@@ -246,16 +246,16 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 				a = b
 			}
 			w.brakedAt = max(w.brakedAt, redisNow.UnixMicro())
-			w.brakes = append(w.brakes, brake{told: at, until: at.Add(micros(a))})
-		case "probe":
+			w.brakes = append(w.brakes, backoffRecord{told: at, until: at.Add(micros(a))})
+		case "open":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
-			w.probeTold(at, redisNow.UnixMicro(), micros(a), micros(b), sent)
-		case "lift":
+			w.applyOpen(at, redisNow.UnixMicro(), micros(a), micros(b), sent)
+		case "close":
 			_, _ = fmt.Sscan(words[i+1], &sent)
-			w.liftTold(at, redisNow.UnixMicro(), sent)
+			w.applyClose(at, redisNow.UnixMicro(), sent)
 		case "refund":
 			_, _ = fmt.Sscan(words[i+1], &a)
-			w.refunds[place{p.name, a}]++
+			w.refunds[inFlightCall{p.name, a}]++
 		}
 	}
 	if wrong := w.probed(g, at); wrong != "" && err == nil {
@@ -267,14 +267,14 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 // Quota is what the process knows of the settings: each change up to a second late.
 func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	w := p.world
-	pass(span(p.book, 0, 5*ms))
+	sleep(span(p.book, 0, 5*ms))
 	n := p.learn()
 	if n != p.learned {
 		for range 300 { // what is reserved by a call under way must be given up too: wait for one
 			if p.asking.Load() {
 				break
 			}
-			pass(ms / 5)
+			sleep(ms / 5)
 		}
 		p.learned = n
 		p.wg.Go(p.tells)
@@ -311,9 +311,9 @@ func (p *process) learn() (n int) {
 // tells has the limiter tell Redis of what it has learned just now, as it does where
 // there is a live view.
 func (p *process) tells() {
-	pass(ms)
+	sleep(ms)
 	p.limiter.mu.Lock()
-	p.limiter.tells = true
+	p.limiter.reportForcesCall = true
 	p.limiter.mu.Unlock()
 	p.limiter.wake()
 }
@@ -321,7 +321,7 @@ func (p *process) tells() {
 // Used and SetUsed keep the day's count as the database does.
 func (p *process) Used(context.Context, string, string) (Count, error) {
 	w := p.world
-	pass(span(p.book, 0, 5*ms))
+	sleep(span(p.book, 0, 5*ms))
 	if !w.quiet() && p.book.IntN(100) < w.fails {
 		return Count{}, errLost
 	}
@@ -332,7 +332,7 @@ func (p *process) Used(context.Context, string, string) (Count, error) {
 
 func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
 	w := p.world
-	pass(span(p.book, 0, 5*ms))
+	sleep(span(p.book, 0, 5*ms))
 	fate := 100
 	if !w.quiet() {
 		fate = p.book.IntN(100)
@@ -380,21 +380,21 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		}
 		switch {
 		case bad < w.manners/3: // it turns out that no call is needed
-			pass(span(r, 0, 60*ms))
+			sleep(span(r, 0, 60*ms))
 			permit.Release()
 			if permit.Spend() {
 				w.wrong("a released permit was spent")
 			}
 			continue
 		case bad < w.manners/3*2: // connecting takes about as long as a permit lives
-			pass(span(r, 0, 60*ms))
+			sleep(span(r, 0, 60*ms))
 		case bad < w.manners: // the process was stopped
-			pass(span(r, 0, 3*time.Second))
+			sleep(span(r, 0, 3*time.Second))
 		}
 		if permit.Spend() {
 			w.spent(p, permit, high, span(r, 0, w.trial.config.Jitter)*time.Duration(r.IntN(3))/2)
 		} else if chance(r, 2) {
-			acquire = p.limiter.AcquireAgain
+			acquire = p.limiter.Reacquire
 		}
 		if permit.Spend() {
 			w.wrong("a permit was spent twice")

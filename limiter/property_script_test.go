@@ -35,7 +35,7 @@ func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 // granted before can't fall into a window with it.
 func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	now, lost := redisNow.UnixMicro(), w.lost || redisNow.Add(standstill).UnixMicro() < w.last
-	words := strings.Fields(d.happened)
+	words := strings.Fields(d.events)
 	for i, word := range words {
 		if word == "step" {
 			seen, _ := strconv.ParseInt(words[i+1], 10, 64)
@@ -61,7 +61,7 @@ func (w *world) quietStart() time.Duration {
 		switch {
 		case p.Window == Day:
 			continue
-		case p.Limit > ringMost:
+		case p.Limit > maxWindowLogCalls:
 			window = min(window, time.Second)
 		}
 		quiet = max(quiet, window+permitLife+w.trial.config.Jitter+horizon)
@@ -71,7 +71,7 @@ func (w *world) quietStart() time.Duration {
 
 // counted judges that Redis' count of a day misses no call that was sent.
 func (w *world) counted(d demand, g grant, redisNow time.Time) {
-	uncounted := g.whyHigh == whyUncounted || g.whyLow == whyUncounted
+	uncounted := g.refusalHigh == refusedByDayCount || g.refusalLow == refusedByDayCount
 	if d.high+d.low == 0 || uncounted || !w.counts() {
 		return
 	}

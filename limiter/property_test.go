@@ -51,7 +51,7 @@ func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
 			t.Error(wrong)
 		}
 		if t.Failed() || *oneSeed > 0 {
-			t.Log(w.story())
+			t.Log(w.storyText())
 		}
 	})
 }
@@ -125,9 +125,9 @@ func draw(r *rand.Rand) trial {
 	}
 	tr := contract
 	hour := 3 + r.IntN(12)
-	tr.name, tr.before = "ceilings", time.Duration(24-9-hour)*time.Hour+span(r, 0, tr.busy)
+	tr.name, tr.before = "rateCaps", time.Duration(24-9-hour)*time.Hour+span(r, 0, tr.busy)
 	tr.before = max(0, tr.before)
-	tr.config.LowCeilings = []Ceiling{{From: 0, To: hour, Rate: Rate(10 + r.IntN(200))}, {Rate: Rate(10 + r.IntN(200))}}
+	tr.config.LowRateCaps = []RateCap{{From: 0, To: hour, Rate: Rate(10 + r.IntN(200))}, {Rate: Rate(10 + r.IntN(200))}}
 	tr.loose = true
 	return tr
 }
@@ -175,7 +175,7 @@ func (w *world) plan() []event {
 		func(t time.Duration) {
 			for range 1 + r.IntN(2) {
 				d := span(r, 200*ms, 3*time.Second).Truncate(time.Microsecond) * time.Duration(r.IntN(2))
-				at(t, fmt.Sprintf("brake for %v", d), func() { w.brake(d) })
+				at(t, fmt.Sprintf("brake for %v", d), func() { w.backOff(d) })
 				t += span(r, 0, 2*time.Second)
 			}
 		},
@@ -183,10 +183,10 @@ func (w *world) plan() []event {
 			first := span(r, time.Second, 2*time.Second).Truncate(time.Microsecond)
 			most := span(r, 0, 4*time.Second).Truncate(time.Microsecond)
 			for range 1 + r.IntN(3) {
-				at(t, fmt.Sprintf("probing, first after %v, then up to %v", first, most), func() { w.probe(first, most) })
+				at(t, fmt.Sprintf("probing, first after %v, then up to %v", first, most), func() { w.openBreaker(first, most) })
 				t += span(r, 0, 3*time.Second)
 				ago := span(r, 0, 4*time.Second)
-				at(t, fmt.Sprintf("the answers to what was sent %v ago are healthy", ago), func() { w.lift(ago) })
+				at(t, fmt.Sprintf("the answers to what was sent %v ago are healthy", ago), func() { w.closeBreaker(ago) })
 			}
 		},
 		func(t time.Duration) { at(t, "settings change", w.change) },
@@ -230,21 +230,21 @@ func (w *world) play(t *testing.T) {
 	// A bubble begins in 2000, when microseconds had one digit less than the script
 	// takes the times of a ring to have.
 	w.midnight = time.Date(2027, 1, 2, 0, 0, 0, 0, seoul)
-	pass(time.Until(w.midnight.Add(-w.trial.before)))
+	sleep(time.Until(w.midnight.Add(-w.trial.before)))
 	w.start = time.Now()
 	w.settings = []setting{{at: w.start.Add(-time.Hour), config: w.trial.config}}
 	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // of a source that was counted before
 	w.calm = w.start.Add(w.trial.busy)
 	for range 1 + w.rng.IntN(3) {
 		w.begin()
-		pass(span(w.rng, 0, 100*ms))
+		sleep(span(w.rng, 0, 100*ms))
 	}
 	for _, e := range w.plan() {
-		pass(time.Until(w.start.Add(e.at)))
-		w.tell("%s", e.name)
+		sleep(time.Until(w.start.Add(e.at)))
+		w.logStory("%s", e.name)
 		e.act()
 	}
-	pass(time.Until(w.calm.Add(w.trial.calm)))
+	sleep(time.Until(w.calm.Add(w.trial.calm)))
 	w.over = time.Now()
 	for len(w.processes) > 0 {
 		w.end()
@@ -287,13 +287,13 @@ func (w *world) setClock(by time.Duration) {
 	defer w.mu.Unlock()
 	skew := w.skew + by
 	if w.trial.before < time.Hour && (skew < -dayMargin+time.Second || skew > dayMargin-time.Second) {
-		w.tell("not so: the clocks would be too far apart")
+		w.logStory("not so: the clocks would be too far apart")
 		return
 	}
 	if by > 0 {
 		for _, p := range w.processes {
 			if !p.answered {
-				w.tell("not so: process %d has had no answer yet", p.name)
+				w.logStory("not so: process %d has had no answer yet", p.name)
 				return
 			}
 		}
@@ -304,11 +304,11 @@ func (w *world) setClock(by time.Duration) {
 	w.skew, w.stop.blind = skew, true
 }
 
-// brake is what a process tells that the upstream refused.
-func (w *world) brake(d time.Duration) {
+// backOff is what a process tells that the upstream refused.
+func (w *world) backOff(d time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
 	w.braked = true
-	p.limiter.Brake(d, time.Now().Add(-span(w.rng, 0, 300*ms)))
+	p.limiter.BackOff(d, time.Now().Add(-span(w.rng, 0, 300*ms)))
 }
 
 // change changes limit, target and reserve of a policy.
@@ -333,7 +333,7 @@ func (w *world) change() {
 			continue
 		}
 		if _, err := NewQuota(config); err == nil {
-			w.tell("limit %d, target %d, reserve %v of %s", limit, deref(c.Target), c.HighReserve, p.Name)
+			w.logStory("limit %d, target %d, reserve %v of %s", limit, deref(c.Target), c.HighReserve, p.Name)
 			w.set(o, w.settings[len(w.settings)-1].override.Stopped)
 			return
 		}
@@ -364,12 +364,12 @@ func (w *world) set(o Override, stopped bool) {
 // begin starts a process.
 func (w *world) begin() {
 	if len(w.processes) >= 4 || time.Now().Before(w.noBegin) {
-		w.tell("not so")
+		w.logStory("not so")
 		return
 	}
 	w.begun++
 	p := &process{world: w, name: w.begun, rng: w.stream(), book: w.stream()}
-	deps := quietly(Deps{Settings: p})
+	deps := withoutLogs(Deps{Settings: p})
 	if w.usage {
 		deps.Usage = p
 	}

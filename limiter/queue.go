@@ -6,28 +6,28 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// retryEvery is which permit of a line goes to a retry while others wait, at most. The
+// retryShare is which permit of a line goes to a retry while others wait, at most. The
 // entities for which an upstream is taken to be sick are not those that probe it then, nor
 // are they, when they go on, most of the calls by which that is judged; and none of them
 // waits for ever.
-const retryEvery = 4
+const retryShare = 4
 
 // queue is one lane's side of this process: who waits, and what Redis has granted and
 // nobody has yet.
 type queue struct {
-	lane    schemas.Lane
-	class   *class // nil: all of a source without buckets
-	id      string // of the class
-	asked   int    // for it in the call to Redis of this number
-	fresh   line
-	retries line // of those whose last call failed
-	passed  int  // how many of fresh were served since one of retries, while some of those waited
-	length  int
-	slots   []slot    // the earliest first
-	back    time.Time // Redis asked to come back then for more
-	why     why       // it was refused by
-	used    int64     // granted, and refused
-	refused int64
+	lane     schemas.Lane
+	key      *queueKey // nil: all of a source without buckets
+	keyText  string    // of the class
+	lastCall int       // for it in the call to Redis of this number
+	fresh    waitList
+	retries  waitList // of those whose last call failed
+	passed   int      // how many of fresh were served since one of retries, while some of those waited
+	length   int
+	slots    []slot    // the earliest first
+	back     time.Time // Redis asked to come back then for more
+	refusal  refusal   // it was refused by
+	used     int64     // granted, and refused
+	refused  int64
 }
 
 // push puts p in the line of its kind, where its client's turn is.
@@ -51,7 +51,7 @@ func (q *queue) remove(p *Permit) {
 
 // next returns who is served next; nil: nobody waits.
 func (q *queue) next() *Permit {
-	if q.fresh.first == nil || (q.retries.first != nil && q.passed >= retryEvery-1) {
+	if q.fresh.first == nil || (q.retries.first != nil && q.passed >= retryShare-1) {
 		return q.retries.first
 	}
 	return q.fresh.first
@@ -69,21 +69,21 @@ func (q *queue) serve() *Permit {
 	return p
 }
 
-func (q *queue) of(p *Permit) *line {
+func (q *queue) of(p *Permit) *waitList {
 	if p.retry {
 		return &q.retries
 	}
 	return &q.fresh
 }
 
-// line is who waits, the first one first.
-type line struct {
+// waitList is who waits, the first one first.
+type waitList struct {
 	first, last *Permit
 	fair        fair
 }
 
 // insert puts p in front of after; nil: behind all.
-func (l *line) insert(p, after *Permit) {
+func (l *waitList) insert(p, after *Permit) {
 	before := l.last
 	if after != nil {
 		before = after.before
@@ -99,7 +99,7 @@ func (l *line) insert(p, after *Permit) {
 	p.before, p.after = before, after
 }
 
-func (l *line) remove(p *Permit) {
+func (l *waitList) remove(p *Permit) {
 	if p.before != nil {
 		p.before.after = p.after
 	} else {

@@ -15,11 +15,11 @@ import (
 // Who has failed is not the next to probe, whenever the others come, nor served in a block
 // when the stop is over; and a stream of others keeps nobody out.
 func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
-	for _, why := range []why{whyProbing, whyNothing} {
+	for _, why := range []refusal{refusedByBreaker, notRefused} {
 		var slots atomic.Int64
 		r := &redisDouble{}
 		r.answer = func(_ int, d demand) (grant, error) {
-			g := grant{now: r.now(), whyLow: why, backLow: 100 * ms}
+			g := grant{now: r.now(), refusalLow: why, backLow: 100 * ms}
 			if d.low > 0 && slots.Load() > 0 {
 				slots.Add(-1)
 				g.low = []time.Duration{0}
@@ -56,7 +56,7 @@ func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 			wait("the third that failed", l.AcquireRetry)
 			elapse(time.Second)
 			wait("b", l.Acquire)
-			wait("a, whose permit lapsed", l.AcquireAgain)
+			wait("a, whose permit lapsed", l.Reacquire)
 			for _, name := range []string{"c", "d", "e"} {
 				wait(name, l.Acquire)
 			}
@@ -79,16 +79,16 @@ func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 // not failed, three times of four.
 func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
 	l := &Limiter{}
-	l.probing.Store(true)
-	var all []classDemand
+	l.breakerOpen.Store(true)
+	var all []queueDemand
 	for i := range 12 {
 		q := &queue{}
 		q.push(&Permit{retry: i != 7})
-		all = append(all, classDemand{q: q, n: 1})
+		all = append(all, queueDemand{q: q, n: 1})
 	}
 	fresh, others := 0, map[*queue]bool{}
 	for range 1000 {
-		picked := l.turns(all)
+		picked := l.selectQueues(all)
 		if len(picked) != 1 {
 			t.Fatalf("%d lines probe at once", len(picked))
 		}
@@ -144,7 +144,7 @@ func TestAQueueIsInOrder(t *testing.T) {
 					t.Fatalf("seed %d, step %d: another was served, a retry: %v, want %v", seed, step, got.retry, retry)
 				}
 			}
-			for retry, l := range map[bool]line{false: q.fresh, true: q.retries} {
+			for retry, l := range map[bool]waitList{false: q.fresh, true: q.retries} {
 				var forth, back []*Permit
 				for p := l.first; p != nil; p = p.after {
 					forth = append(forth, p)

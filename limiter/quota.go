@@ -14,29 +14,29 @@ const (
 	permitLife = 40 * time.Millisecond
 	// horizon is how far ahead of now a slot may be reserved.
 	horizon = 150 * time.Millisecond
-	// ringMost is the greatest limit that is kept as an exact ring of slots.
-	ringMost = 99
-	// quietMost bounds the part of a window that lanes stay quiet for after their
+	// maxWindowLogCalls is the greatest limit that is kept as an exact ring of slots.
+	maxWindowLogCalls = 99
+	// maxPartitionQuiet bounds the part of a window that lanes stay quiet for after their
 	// state was lost: they start empty, so that the rest of it needs no silence.
-	quietMost = time.Second
-	// brakeMost is what a brake of unknown length doubles up to.
-	brakeMost = time.Minute
+	maxPartitionQuiet = time.Second
+	// maxBackoff is what a brake of unknown length doubles up to.
+	maxBackoff = time.Minute
 )
 
 // Quota is a Config that was found to hold, as the script takes it.
 type Quota struct {
-	config Config
-	lanes  []lanes
-	rings  []ring
-	day    *day
-	zone   *time.Location // of the ceilings
-	scoped []section      // in the order of their sections, the halts last
+	config      Config
+	partitioned []partitionedWindow
+	windowLogs  []windowLog
+	day         *day
+	zone        *time.Location // of the rate caps
+	scoped      []scopedPolicy // in the order of their sections, the halts last
 }
 
-// ring keeps a window of few calls exactly: the last calls slots are remembered,
+// windowLog keeps a window of few calls exactly: the last calls slots are remembered,
 // and the next one lies a reach behind the first of them. HIGH may use high of them, and LOW
 // low of them.
-type ring struct {
+type windowLog struct {
 	policy           Policy
 	reach            time.Duration // a little more than W + V + J
 	calls, high, low int
@@ -46,7 +46,7 @@ type ring struct {
 // and slots that LOW may use. A single ring leaves HIGH's reserve free whoever has used the
 // others. With a reserve for LOW too there is a ring of all slots and one for each lane, whose
 // reaches differ, since the script knows a ring by its reach.
-func (r ring) sections() [][3]int64 {
+func (r windowLog) sections() [][3]int64 {
 	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
 	if high == calls {
 		return [][3]int64{{reach, calls, low}}
@@ -67,11 +67,11 @@ func NewQuota(config Config) (Quota, error) {
 	if config.Jitter < 0 || config.Jitter > time.Second {
 		return Quota{}, fmt.Errorf("jitter: %v must lie between 0 and 1s", config.Jitter)
 	}
-	if config.Brake < 0 || config.Brake > brakeMost {
-		return Quota{}, fmt.Errorf("brake: %v must lie between 0 and %v", config.Brake, brakeMost)
+	if config.Backoff < 0 || config.Backoff > maxBackoff {
+		return Quota{}, fmt.Errorf("backoff: %v must lie between 0 and %v", config.Backoff, maxBackoff)
 	}
-	if err := checkEach(config.LowCeilings); err != nil {
-		return Quota{}, fmt.Errorf("lowCeilings%w", err)
+	if err := checkEachRateCap(config.LowRateCaps); err != nil {
+		return Quota{}, fmt.Errorf("lowRateCaps%w", err)
 	}
 	var errs []error
 	for i, p := range config.Policies {
@@ -79,16 +79,16 @@ func NewQuota(config Config) (Quota, error) {
 			errs = append(errs, fmt.Errorf("policies[%d] %q: %w", i, p.Name, err))
 		}
 	}
-	whole := len(q.lanes) + len(q.rings)
+	whole := len(q.partitioned) + len(q.windowLogs)
 	if whole == 0 && (q.day != nil || len(q.scoped) == 0) && len(errs) == 0 {
 		errs = append(errs, errors.New("policies: there must be at least one with a window such as 1s; a day alone could be used up at once"))
 	}
-	for _, name := range slices.Sorted(maps.Keys(config.Halts)) {
-		scope, err := parseScope(config.Halts[name])
+	for _, name := range slices.Sorted(maps.Keys(config.Breakers)) {
+		scope, err := parseScope(config.Breakers[name])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("halts.%s: %w", name, err))
+			errs = append(errs, fmt.Errorf("breakers.%s: %w", name, err))
 		}
-		q.scoped = append(q.scoped, section{policy: Policy{Name: name + " halted", Scope: config.Halts[name]}, kind: haltKind, scope: scope, cheapest: 1})
+		q.scoped = append(q.scoped, scopedPolicy{policy: Policy{Name: name + " breaker", Scope: config.Breakers[name]}, kind: breakerKind, scope: scope, cheapest: 1})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Quota{}, err
@@ -106,7 +106,7 @@ func (q *Quota) add(p Policy, before []Policy) error {
 		}
 	}
 	if p.scoped() {
-		s, err := newSection(p, q.config)
+		s, err := newScopedPolicy(p, q.config)
 		q.scoped = append(q.scoped, s)
 		return err
 	}
@@ -121,20 +121,20 @@ func (q *Quota) add(p Policy, before []Policy) error {
 		}
 		q.zone = zone
 		q.day = &day{p, p.HighReserve.perSecond(24 * time.Hour)}
-	case p.Limit <= ringMost:
+	case p.Limit <= maxWindowLogCalls:
 		calls := p.Limit
 		if p.Target > 0 {
 			calls = p.Target
 		}
 		window := time.Duration(p.Window)
 		reach := window + permitLife + q.config.Jitter + time.Microsecond
-		q.rings = append(q.rings, ring{p, reach, calls, calls - p.LowReserve, calls - p.HighReserve.in(window)})
+		q.windowLogs = append(q.windowLogs, windowLog{p, reach, calls, calls - p.LowReserve, calls - p.HighReserve.in(window)})
 	default:
-		l, err := newLanes(p, q.config.Jitter)
+		l, err := newPartitionedWindow(p, q.config.Jitter)
 		if err != nil {
 			return err
 		}
-		q.lanes = append(q.lanes, l)
+		q.partitioned = append(q.partitioned, l)
 	}
 	return nil
 }
@@ -182,28 +182,28 @@ type PolicyBound struct {
 	// PerWindow are the calls a window that a saturated budget gives; most of
 	// them are LOW's to use.
 	PerWindow, Low float64
-	// Most is the greatest number of calls that can reach the upstream within
+	// Max is the greatest number of calls that can reach the upstream within
 	// the window.
-	Most int
+	Max int
 }
 
 // Bounds returns what each policy comes to.
 func (q Quota) Bounds() []PolicyBound {
 	var all []PolicyBound
-	for _, l := range q.lanes {
+	for _, l := range q.partitioned {
 		low := l.perWindow()
-		if high := l.lanes[0].interval; high > 0 {
+		if high := l.partitions[0].interval; high > 0 {
 			low -= float64(l.window) / float64(high)
 		}
-		all = append(all, PolicyBound{Name: l.policy.Name, Limit: l.policy.Limit, Window: l.policy.Window, PerWindow: l.perWindow(), Low: low, Most: l.bound()})
+		all = append(all, PolicyBound{Name: l.policy.Name, Limit: l.policy.Limit, Window: l.policy.Window, PerWindow: l.perWindow(), Low: low, Max: l.bound()})
 	}
-	for _, r := range q.rings {
+	for _, r := range q.windowLogs {
 		share := float64(r.policy.Window) / float64(r.reach)
-		all = append(all, PolicyBound{Name: r.policy.Name, Limit: r.policy.Limit, Window: r.policy.Window, PerWindow: float64(r.calls) * share, Low: float64(r.low) * share, Most: r.calls})
+		all = append(all, PolicyBound{Name: r.policy.Name, Limit: r.policy.Limit, Window: r.policy.Window, PerWindow: float64(r.calls) * share, Low: float64(r.low) * share, Max: r.calls})
 	}
 	if d := q.day; d != nil {
 		limit := float64(d.policy.Limit)
-		all = append(all, PolicyBound{Name: d.policy.Name, Limit: d.policy.Limit, Window: Day, PerWindow: limit, Low: limit - 86400*d.reserve, Most: d.policy.Limit})
+		all = append(all, PolicyBound{Name: d.policy.Name, Limit: d.policy.Limit, Window: Day, PerWindow: limit, Low: limit - 86400*d.reserve, Max: d.policy.Limit})
 	}
 	for _, section := range q.scoped {
 		if b, ok := section.bound(); ok {
@@ -213,26 +213,26 @@ func (q Quota) Bounds() []PolicyBound {
 	return all
 }
 
-// uncounted returns what the calls of a time are estimated by: no more than most
+// maxUncounted returns what the calls of a time are estimated by: no more than most
 // and rate a second are ever made in it.
-func (q Quota) uncounted() (rate, most int) {
+func (q Quota) maxUncounted() (rate, most int) {
 	for _, b := range q.Bounds() {
 		if b.Window == Day || b.Scope != "" || b.Unit != "" {
 			continue
 		}
-		if r := int(float64(b.Most)/time.Duration(b.Window).Seconds()) + 1; rate == 0 || r < rate {
-			rate, most = r, b.Most
+		if r := int(float64(b.Max)/time.Duration(b.Window).Seconds()) + 1; rate == 0 || r < rate {
+			rate, most = r, b.Max
 		}
 	}
 	return rate, most
 }
 
-// brake returns the first pause after a refusal that did not say for how long.
-func (q Quota) brake() time.Duration {
-	if q.config.Brake > 0 {
-		return q.config.Brake
+// initialBackoff returns the first pause after a refusal that did not say for how long.
+func (q Quota) initialBackoff() time.Duration {
+	if q.config.Backoff > 0 {
+		return q.config.Backoff
 	}
-	least := brakeMost
+	least := maxBackoff
 	for _, p := range q.config.Policies {
 		if p.Window > 0 {
 			least = min(least, time.Duration(p.Window))
@@ -245,7 +245,7 @@ func (q Quota) brake() time.Duration {
 // lost.
 func (q Quota) Quiet() time.Duration {
 	quiet := q.quiet()
-	for _, r := range q.rings {
+	for _, r := range q.windowLogs {
 		quiet = max(quiet, r.reach)
 	}
 	for _, s := range q.scoped {
@@ -253,7 +253,7 @@ func (q Quota) Quiet() time.Duration {
 		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // others may go
 		case s.kind == logKind: // the units that were used last leave their window last
 			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
-		case s.kind == placesKind: // who had a place may have it still
+		case s.kind == concurrencyKind: // who had a place may have it still
 			quiet = max(quiet, micros(s.numbers[2]))
 		}
 	}
@@ -263,8 +263,8 @@ func (q Quota) Quiet() time.Duration {
 // quiet is the part of it that the lanes need; rings see to themselves.
 func (q Quota) quiet() time.Duration {
 	quiet := time.Duration(0)
-	for _, l := range q.lanes {
-		quiet = max(quiet, min(l.window, quietMost), l.lanes[0].interval, l.lanes[1].interval, l.lanes[2].interval)
+	for _, l := range q.partitioned {
+		quiet = max(quiet, min(l.window, maxPartitionQuiet), l.partitions[0].interval, l.partitions[1].interval, l.partitions[2].interval)
 	}
 	return quiet + permitLife + q.config.Jitter + horizon
 }

@@ -19,7 +19,7 @@ func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
 		if n == 0 {
 			return grant{high: make([]time.Duration, d.high), low: []time.Duration{0}, backLow: 70 * ms}, nil
 		}
-		return plenty(n, d)
+		return grantAll(n, d)
 	}}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		var wg sync.WaitGroup
@@ -29,7 +29,7 @@ func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
 		synctest.Wait()
 		// New demand of the refused lane waits too; the other lane asks at once.
 		wg.Go(func() { mustAcquire(t, l, schemas.Low) })
-		pass(10 * ms)
+		sleep(10 * ms)
 		mustAcquire(t, l, schemas.High)
 		wg.Wait()
 		last := len(r.demands) - 1
@@ -46,7 +46,7 @@ func TestWithoutRedisThereIsNoPermitAndOneProbeASecond(t *testing.T) {
 		if time.Since(r.start) < 10*time.Second {
 			return grant{}, down
 		}
-		return plenty(n, d)
+		return grantAll(n, d)
 	}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		var wg sync.WaitGroup
@@ -73,7 +73,7 @@ func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 	var braked time.Time
 	r.answer = func(n int, d demand) (grant, error) {
 		var us, base, sent int64
-		if _, err := fmt.Sscanf(d.happened, "brake %d %d %d", &us, &base, &sent); err == nil {
+		if _, err := fmt.Sscanf(d.events, "backoff %d %d %d", &us, &base, &sent); err == nil {
 			braked = time.Now().Add(micros(us))
 		}
 		if wait := time.Until(braked); wait > horizon {
@@ -87,7 +87,7 @@ func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait() // it has a slot in 50 ms
-		l.Brake(2*time.Second, time.Now())
+		l.BackOff(2*time.Second, time.Now())
 		p := <-got
 		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {
 			t.Errorf("a permit at %v under a brake of 2 s", at)
@@ -100,7 +100,7 @@ func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) 
 		if n == 1 {
 			return grant{}, errors.New("no answer in time")
 		}
-		return plenty(n, d)
+		return grantAll(n, d)
 	}}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		config := second(500, 450, 100, 0)
@@ -110,12 +110,12 @@ func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) 
 			t.Fatal(err)
 		}
 		l.mu.Lock()
-		l.put(quota, 1, false)
+		l.setQuota(quota, 1, false)
 		l.mu.Unlock()
 		p := mustAcquire(t, l, schemas.Low)
-		pass(permitLife + 1)
+		sleep(permitLife + 1)
 		l.mu.Lock()
-		l.tell = append(l.tell, "brake 5 6 7")
+		l.events = append(l.events, "backoff 5 6 7")
 		l.mu.Unlock()
 		if p.Spend() {
 			t.Error("spent after its life")
@@ -123,16 +123,16 @@ func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) 
 		mustAcquire(t, l, schemas.Low)
 		told := ""
 		for _, d := range r.demands[1:] {
-			told += d.happened + ";"
+			told += d.events + ";"
 		}
-		if strings.Count(told, "brake 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
+		if strings.Count(told, "backoff 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
 			t.Errorf("told %q", told)
 		}
 	})
 }
 
 func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
-	r := &redisDouble{answer: plenty}
+	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -21,8 +21,8 @@ import (
 const (
 	// After a failure the next call goes out after firstPause, after another one
 	// after probePause: a dead Redis gets one probe a second from a process.
-	firstPause = 50 * time.Millisecond
-	probePause = time.Second
+	firstRetryDelay = 50 * time.Millisecond
+	retryDelay      = time.Second
 )
 
 // Run gives out permits until ctx ends, and returns when its last call to Redis
@@ -31,25 +31,25 @@ func (l *Limiter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { l.follow(ctx) })
-	wg.Go(func() { l.wakes(ctx) })
+	wg.Go(func() { l.subscribeWakeUps(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		now := time.Now()
 		l.mu.Lock()
 		d, next := l.step(now)
-		if l.showing {
-			l.showing = false
-			wg.Go(l.show)
+		if l.reportDue {
+			l.reportDue = false
+			wg.Go(l.publishReport)
 		}
 		switch {
 		case l.handover:
 			l.handover = false
-			wg.Go(l.askOn)
-		case !d.wanted() || l.asking:
-		case l.mayAsk(now):
-			l.asking = true
-			wg.Go(l.askOn)
+			wg.Go(l.callRedisUntilServed)
+		case !d.needed() || l.calling:
+		case l.canCallRedis(now):
+			l.calling = true
+			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.pause):
 			next = earliest(next, l.pause)
 		} // otherwise who lifts what forbids it wakes us
@@ -66,18 +66,18 @@ func (l *Limiter) Run(ctx context.Context) error {
 	}
 }
 
-// mayAsk reports whether Redis may be called now. The caller holds l.mu.
-func (l *Limiter) mayAsk(now time.Time) bool {
-	return !now.Before(l.pause) && !l.uncount && !l.unset
+// canCallRedis reports whether Redis may be called now. The caller holds l.mu.
+func (l *Limiter) canCallRedis(now time.Time) bool {
+	return !now.Before(l.pause) && !l.dayCountUnsaved && !l.settingsUnread
 }
 
 // step gives out what is due and returns what to ask Redis for now, and when to
 // look again at the latest (zero: when something changes). The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
-	l.tidy()
-	for _, q := range l.lines {
-		next = earliest(next, l.giveOut(q, now))
-		missing := min(q.length-len(q.slots), askMost)
+	l.removeEmptyQueues()
+	for _, q := range l.queues {
+		next = earliest(next, l.serveDue(q, now))
+		missing := min(q.length-len(q.slots), maxSlotsPerCall)
 		switch {
 		case missing <= 0 || l.stopped:
 			continue
@@ -91,10 +91,10 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 		case &l.low:
 			d.low = missing
 		default:
-			d.classes = append(d.classes, classDemand{q, min(missing, classCallsMost)})
+			d.queues = append(d.queues, queueDemand{q, min(missing, maxSlotsPerQueue)})
 		}
 	}
-	if l.probing.Load() && d.high > 0 && d.low > 0 {
+	if l.breakerOpen.Load() && d.high > 0 && d.low > 0 {
 		// Either lane may probe: one entity of HIGH that is never answered well must not
 		// keep LOW from finding the upstream well, nor a LOW that has no call left HIGH.
 		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
@@ -103,30 +103,30 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 			d.low = 0
 		}
 	}
-	d.classes = l.turns(d.classes)
-	d.events = len(l.tellScopes) > 0 || len(l.tell) > 0 || len(l.refunds) > 0 || l.tells
+	d.queues = l.selectQueues(d.queues)
+	d.hasEvents = len(l.bucketEvents) > 0 || len(l.events) > 0 || len(l.refunds) > 0 || l.reportForcesCall
 	return d, next
 }
 
-// turns returns the classes that are asked for now, if they are too many those that were
+// selectQueues returns the classes that are asked for now, if they are too many those that were
 // asked for longest ago: those of HIGH first, of each lane
 // those whose first has waited longest. A probing stop lets one call pass: whose, chance says.
-func (l *Limiter) turns(all []classDemand) []classDemand {
+func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {
 		return all
 	}
-	if l.probing.Load() {
-		fresh := slices.DeleteFunc(slices.Clone(all), func(d classDemand) bool { return d.q.fresh.first == nil })
-		if len(fresh) > 0 && rand.IntN(retryEvery) > 0 { //nolint:gosec // not a secret
+	if l.breakerOpen.Load() {
+		fresh := slices.DeleteFunc(slices.Clone(all), func(d queueDemand) bool { return d.q.fresh.first == nil })
+		if len(fresh) > 0 && rand.IntN(retryShare) > 0 { //nolint:gosec // not a secret
 			all = fresh
 		}
 		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
 	}
-	if len(all) > classesMost { // or those that are refused again and again kept the others out
-		slices.SortStableFunc(all, func(a, b classDemand) int { return cmp.Compare(a.q.asked, b.q.asked) })
-		all = all[:classesMost]
+	if len(all) > maxQueuesPerCall { // or those that are refused again and again kept the others out
+		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
+		all = all[:maxQueuesPerCall]
 	}
-	slices.SortStableFunc(all, func(a, b classDemand) int {
+	slices.SortStableFunc(all, func(a, b queueDemand) int {
 		if a.q.lane == b.q.lane {
 			return a.q.next().since.Compare(b.q.next().since)
 		}
@@ -145,9 +145,9 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// giveOut hands due slots to waiters and drops lapsed ones. It returns when the
+// serveDue hands due slots to waiters and drops lapsed ones. It returns when the
 // next slot is due for a waiter, or lapses for want of one.
-func (l *Limiter) giveOut(q *queue, now time.Time) time.Time {
+func (l *Limiter) serveDue(q *queue, now time.Time) time.Time {
 	for len(q.slots) > 0 {
 		s := q.slots[0]
 		switch {
@@ -171,33 +171,33 @@ func (l *Limiter) giveOut(q *queue, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// askOn calls Redis until nothing more is to be asked for now.
-func (l *Limiter) askOn() {
-	for l.askOnce(l.gather()) {
+// callRedisUntilServed calls Redis until nothing more is to be asked for now.
+func (l *Limiter) callRedisUntilServed() {
+	for l.callRedis(l.gatherDemand()) {
 	}
 }
 
-// askOnce makes one call to Redis for a demand. It reports whether there is more to
+// callRedis makes one call to Redis for a demand. It reports whether there is more to
 // ask for at once; the right to do so stays with its caller.
-func (l *Limiter) askOnce(d demand) bool {
+func (l *Limiter) callRedis(d demand) bool {
 	l.mu.Lock()
-	d.happened = l.happened()
+	d.events = l.takeEvents()
 	before := time.Now()
-	if before.Sub(l.renewed) > renewEvery {
-		l.renew(before)
+	if before.Sub(l.renewed) > clockTermsInterval {
+		l.renewClockTerms(before)
 	}
 	d.terms = l.terms
-	if len(d.classes)+len(l.tellScopes) > 0 {
+	if len(d.queues)+len(l.bucketEvents) > 0 {
 		l.calls++
-		for _, c := range d.classes {
-			c.q.asked = l.calls
+		for _, c := range d.queues {
+			c.q.lastCall = l.calls
 		}
-		d.buckets, d.process = l.happenedTo(), l.name
+		d.bucketEvents, d.process = l.takeBucketEvents(), l.name
 		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
 	}
 	l.mu.Unlock()
 	// The call is nobody's own: it ends by its deadline and not with a waiter.
-	g, err := l.ask(context.Background(), d)
+	g, err := l.acquireSlots(context.Background(), d)
 	then := time.Now()
 	l.metrics.calls.Inc()
 	l.mu.Lock()
@@ -208,28 +208,28 @@ func (l *Limiter) askOnce(d demand) bool {
 			l.log.Info("Redis answers again; permits flow")
 		}
 		l.failed, l.pause = 0, time.Time{}
-		l.take(answer{g, d, before, then})
+		l.applyGrant(answer{g, d, before, then})
 		// Only where Redis has just answered: a dead one is probed by nothing else.
-		l.showing, l.report, l.tells = l.showing || l.report, false, false
+		l.reportDue, l.reportWanted, l.reportForcesCall = l.reportDue || l.reportWanted, false, false
 	}
 	defer l.mu.Unlock()
 	more, next := l.step(then)
-	l.asking = more.wanted() && l.mayAsk(then)
-	if l.showing || (!l.asking && (more.wanted() || !next.IsZero())) {
+	l.calling = more.needed() && l.canCallRedis(then)
+	if l.reportDue || (!l.calling && (more.needed() || !next.IsZero())) {
 		l.wake()
 	}
-	return l.asking
+	return l.calling
 }
 
-// gather returns what to ask for, when all who are about to ask do: those who were
+// gatherDemand returns what to ask for, when all who are about to ask do: those who were
 // just served, above all, come at once.
-func (l *Limiter) gather() demand {
+func (l *Limiter) gatherDemand() demand {
 	for n := -1; ; {
 		l.mu.Lock()
 		d, _ := l.step(time.Now())
 		l.mu.Unlock()
 		asked := d.high + d.low
-		for _, c := range d.classes {
+		for _, c := range d.queues {
 			asked += c.n
 		}
 		if asked == n {
@@ -243,58 +243,58 @@ func (l *Limiter) gather() demand {
 func (l *Limiter) fail(d demand, now time.Time, err error) {
 	l.metrics.failures.Inc()
 	l.failed++
-	l.pause = now.Add(probePause)
+	l.pause = now.Add(retryDelay)
 	if l.failed == 1 {
-		l.pause = now.Add(firstPause)
+		l.pause = now.Add(firstRetryDelay)
 	}
 	if l.failed == 2 {
 		l.log.Error("no permit is given until Redis answers; it is probed once a second", "err", err)
 	}
-	for _, h := range d.buckets {
-		if h.again() {
-			l.tellScopes = append(l.tellScopes, h)
+	for _, h := range d.bucketEvents {
+		if h.retryable() {
+			l.bucketEvents = append(l.bucketEvents, h)
 		}
 	}
 	// Whether the script ran is not known. A brake that is told twice is one brake;
 	// a refund that is told twice would be a call too many.
-	told, _, _ := strings.Cut(d.happened, "refund ")
+	told, _, _ := strings.Cut(d.events, "refund ")
 	if told = strings.TrimSpace(told); told != "" {
-		l.tell = append(l.tell, told)
-		l.braking = l.braking || strings.Contains(told, "brake ") || strings.Contains(told, "probe ")
+		l.events = append(l.events, told)
+		l.backoffPending = l.backoffPending || strings.Contains(told, "backoff ") || strings.Contains(told, "open ")
 	}
 }
 
 // answer is a grant with the moments between which Redis' now lay.
 type answer struct {
 	grant
-	asked        demand
+	demand       demand
 	before, then time.Time
 }
 
-// take adds the granted slots. Redis' now lay between a.before and a.then: a
+// applyGrant adds the granted slots. Redis' now lay between a.before and a.then: a
 // slot has certainly come a wait after the later, and may have lapsed a wait and
 // permitLife after the earlier. The caller holds l.mu.
-func (l *Limiter) take(a answer) {
+func (l *Limiter) applyGrant(a answer) {
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
 		// Slots of before and after the step could fall together: start quiet.
 		l.log.Warn("the clock of Redis was set forward; permits pause until that is past", "by", ahead)
-		l.tell = append(l.tell, fmt.Sprintf("step %d", a.now))
-		for _, q := range l.lines {
+		l.events = append(l.events, fmt.Sprintf("step %d", a.now))
+		for _, q := range l.queues {
 			q.slots = nil
 		}
 		return
 	}
-	l.learn(a)
+	l.applyBreakerState(a)
 	l.noteBuckets(a)
-	if l.quota.day != nil && a.asked.asks() && !l.stopped && a.whyHigh != whyUncounted && a.whyLow != whyUncounted {
+	if l.quota.day != nil && a.demand.wantsSlots() && !l.stopped && a.refusalHigh != refusedByDayCount && a.refusalLow != refusedByDayCount {
 		at := time.UnixMicro(a.now)
 		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}
 	}
-	if l.braking || l.stopped {
+	if l.backoffPending || l.stopped {
 		for _, wait := range append(a.high, a.low...) {
 			l.refund(slot{at: a.now + wait.Microseconds()})
 		}
-		for i, c := range a.classes {
+		for i, c := range a.queues {
 			for _, s := range c.slots {
 				l.refund(a.slot(i, s))
 			}
@@ -305,73 +305,73 @@ func (l *Limiter) take(a answer) {
 		q     *queue
 		waits []time.Duration
 		back  time.Duration
-		why   why
+		why   refusal
 		asked int
-	}{{&l.high, a.high, a.backHigh, a.whyHigh, a.asked.high}, {&l.low, a.low, a.backLow, a.whyLow, a.asked.low}} {
+	}{{&l.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {&l.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
 		q := side.q
 		for _, wait := range side.waits {
 			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
 		}
 		q.used += int64(len(side.waits))
 		if side.asked > 0 {
-			q.why = side.why
+			q.refusal = side.why
 		}
 		if side.back > 0 {
 			q.back = a.before.Add(side.back)
 			q.refused += int64(side.asked - len(side.waits))
 			l.metrics.rejected[q.lane].Add(float64(side.asked - len(side.waits)))
 		}
-		if side.why == whyUncounted {
-			l.wantCount()
+		if side.why == refusedByDayCount {
+			l.requestDayCount()
 		}
 	}
-	for i, c := range a.classes {
-		l.takeClass(a, i, c)
+	for i, c := range a.queues {
+		l.applyQueueGrant(a, i, c)
 	}
 }
 
-// wantCount has the day's count told to Redis.
-func (l *Limiter) wantCount() {
+// requestDayCount has the day's count told to Redis.
+func (l *Limiter) requestDayCount() {
 	select {
-	case l.count <- struct{}{}:
+	case l.dayCountNeeded <- struct{}{}:
 	default:
 	}
 }
 
 // slot returns a slot that a class was granted.
-func (a answer) slot(i int, s classSlot) slot {
+func (a answer) slot(i int, s queueSlot) slot {
 	wait := micros(s.wait)
 	return slot{
 		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + s.wait,
-		way: a.asked.classes[i].q.class.ways[s.way], ticket: a.asked.tickets + strconv.Itoa(s.number), probes: s.probes,
+		candidate: a.demand.queues[i].q.key.candidates[s.candidate], ticket: a.demand.tickets + strconv.Itoa(s.number), probe: s.probe,
 	}
 }
 
-// takeClass adds the slots that a class was granted. The caller holds l.mu.
-func (l *Limiter) takeClass(a answer, i int, c classGrant) {
-	q, n := a.asked.classes[i].q, a.asked.classes[i].n
-	if l.classes[q.id] == nil && len(c.slots) == 0 {
+// applyQueueGrant adds the slots that a class was granted. The caller holds l.mu.
+func (l *Limiter) applyQueueGrant(a answer, i int, c queueGrant) {
+	q, n := a.demand.queues[i].q, a.demand.queues[i].n
+	if l.queueByKey[q.keyText] == nil && len(c.slots) == 0 {
 		return // everybody went meanwhile
 	}
-	q = l.standing(q)
+	q = l.liveQueue(q)
 	for _, s := range c.slots {
 		q.slots = append(q.slots, a.slot(i, s))
 	}
 	q.used += int64(len(c.slots))
-	q.why = c.why
+	q.refusal = c.refusal
 	if c.back > 0 {
 		q.back = a.before.Add(micros(c.back))
 		q.refused += int64(n - len(c.slots))
 		l.metrics.rejected[q.lane].Add(float64(n - len(c.slots)))
 	}
-	if c.why == whyUncounted {
-		l.wantCount()
+	if c.refusal == refusedByDayCount {
+		l.requestDayCount()
 	}
 }
 
-// ErrEvicts says that Redis may throw the lanes' state away to make room: then the
+// ErrEvictionEnabled says that Redis may throw the lanes' state away to make room: then the
 // limit would hold no longer.
-var ErrEvicts = errors.New("redis may evict keys, and with them the count of the calls made; set maxmemory-policy noeviction")
+var ErrEvictionEnabled = errors.New("redis may evict keys, and with them the count of the calls made; set maxmemory-policy noeviction")
 
 // CheckRedis returns ErrEvicts, or why Redis did not answer. A server that does not
 // tell its policy is taken at its word.
@@ -387,7 +387,7 @@ func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
 		for line := range strings.Lines(memory) {
 			policy, found := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:")
 			if found && policy != "noeviction" {
-				return fmt.Errorf("maxmemory-policy %s: %w", policy, ErrEvicts)
+				return fmt.Errorf("maxmemory-policy %s: %w", policy, ErrEvictionEnabled)
 			}
 		}
 		return nil

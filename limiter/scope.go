@@ -21,10 +21,10 @@ const maxLogEntries = 200
 // Requests is the unit of a policy that names none: each call costs one.
 const Requests = "requests"
 
-// Gap is how far apart two calls are at least: by a random time between two.
-type Gap struct {
-	Least time.Duration `yaml:"least"`
-	Most  time.Duration `yaml:"most"`
+// MinInterval is how far apart two calls are at least: by a random time between two.
+type MinInterval struct {
+	Min time.Duration `yaml:"min"`
+	Max time.Duration `yaml:"max"`
 }
 
 // Match says which calls a policy charges: those of all its lists that are not empty.
@@ -84,24 +84,24 @@ func (c Call) value(name, credential string) string {
 // scoped reports whether a policy is charged by buckets of its own, one for each value of
 // its scope, and not by every call of the source alike.
 func (p Policy) scoped() bool {
-	return p.Scope != "" || p.Unit != "" || p.Restore > 0 || p.Gap != nil || p.Learned || p.Window == InFlight ||
-		len(p.Match.Methods)+len(p.Match.Endpoints)+len(p.Costs)+len(p.Free)+len(p.Only) > 0
+	return p.Scope != "" || p.Unit != "" || p.Restore > 0 || p.MinInterval != nil || p.Reported || p.Window == InFlight ||
+		len(p.Match.Methods)+len(p.Match.Endpoints)+len(p.Costs)+len(p.FreeStatuses)+len(p.CountedStatuses) > 0
 }
 
 // kind is what a bucket keeps, by the letter that the script knows it by.
 type kind byte
 
 const (
-	logKind    kind = 'S'
-	bucketKind kind = 'G'
-	gapKind    kind = 'P'
-	toldKind   kind = 'N'
-	placesKind kind = 'C'
-	haltKind   kind = 'H'
+	logKind         kind = 'S'
+	leakyBucketKind kind = 'G'
+	minIntervalKind kind = 'P'
+	reportedKind    kind = 'N'
+	concurrencyKind kind = 'C'
+	breakerKind     kind = 'H'
 )
 
-// section is a scoped policy as the script takes it, or what may be halted alone.
-type section struct {
+// scopedPolicy is a scoped policy as the script takes it, or what may be halted alone.
+type scopedPolicy struct {
 	policy  Policy // of a halt only its name and scope
 	kind    kind
 	scope   template
@@ -117,10 +117,10 @@ func nameNumber(name string) int64 {
 	return int64(sum.Sum64() % 1e15)
 }
 
-// newSection returns the section of a scoped policy, or an error that says what would be
+// newScopedPolicy returns the section of a scoped policy, or an error that says what would be
 // right.
-func newSection(p Policy, config Config) (section, error) {
-	s := section{policy: p}
+func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
+	s := scopedPolicy{policy: p}
 	s.cheapest, _ = p.costRange(config)
 	jitter, lease := config.Jitter, config.Lease
 	var err error
@@ -134,17 +134,17 @@ func newSection(p Policy, config Config) (section, error) {
 	budget := p.budget()
 	kept := int64(p.HighReserve.in(time.Duration(max(0, p.Window))))
 	switch {
-	case p.Gap != nil:
-		s.kind = gapKind
-		s.numbers = []int64{(p.Gap.Least + permitLife + jitter).Microseconds(), (max(p.Gap.Least, p.Gap.Most) + permitLife + jitter).Microseconds()}
+	case p.MinInterval != nil:
+		s.kind = minIntervalKind
+		s.numbers = []int64{(p.MinInterval.Min + permitLife + jitter).Microseconds(), (max(p.MinInterval.Min, p.MinInterval.Max) + permitLife + jitter).Microseconds()}
 	case p.Window == InFlight:
-		s.kind = placesKind
+		s.kind = concurrencyKind
 		s.numbers = []int64{int64(budget), int64(budget) - kept, max(p.Lease, lease).Microseconds()}
 		if lease > 0 && p.Lease > 0 && p.Lease < lease {
 			return s, fmt.Errorf("lease: %v is shorter than a call may take (%v); a place would be given away while it is used", p.Lease, lease)
 		}
-	case p.Learned && p.Restore == 0:
-		s.kind = toldKind
+	case p.Reported && p.Restore == 0:
+		s.kind = reportedKind
 		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
 	case p.Restore > 0:
 		// While calls are on their way, the upstream restores less than we think.
@@ -152,10 +152,10 @@ func newSection(p Policy, config Config) (section, error) {
 		if early > budget/2 {
 			return s, fmt.Errorf("limit: %d units are restored while a call may be on its way, of %d at once; that can't be kept to", early, budget)
 		}
-		s.kind = bucketKind
-		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Learned), 0}
-	case len(p.Only) > 0: // half at once and half over the window: what is given back is soon there
-		s.kind = bucketKind
+		s.kind = leakyBucketKind
+		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
+	case len(p.CountedStatuses) > 0: // half at once and half over the window: what is given back is soon there
+		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:
 		s.kind = logKind
@@ -179,7 +179,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	numbers := []int64{reach.Microseconds() + 1, int64(budget), low, grain}
 	_, dearest := p.costRange(config)
 	fewCalls := budget <= maxLogEntries && p.Unit == "" && dearest == 1
-	if fewCalls || len(p.Free) > 0 || slices.Contains(config.Settled, p.Name) {
+	if fewCalls || len(p.FreeStatuses) > 0 || slices.Contains(config.CostReported, p.Name) {
 		return append(numbers, 0, 1, 0, int64(budget))
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
@@ -192,7 +192,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 func (p Policy) checkDearest(config Config, budget int, kept int64) error {
 	_, dearest := p.costRange(config)
 	switch {
-	case p.Gap != nil || p.Learned || p.Window == InFlight:
+	case p.MinInterval != nil || p.Reported || p.Window == InFlight:
 		return nil
 	case dearest > budget:
 		return fmt.Errorf("limit: the dearest call costs %d units, and %d are used; raise the limit or target, or lower the cost", dearest, budget)
@@ -246,26 +246,26 @@ func (p Policy) cost(c Call) int {
 func (p Policy) checkScoped() error {
 	window := time.Duration(p.Window)
 	ways := 0
-	for _, is := range []bool{p.Gap != nil, p.Window == InFlight, p.Restore > 0, p.Learned && p.Restore == 0, len(p.Only) > 0} {
+	for _, is := range []bool{p.MinInterval != nil, p.Window == InFlight, p.Restore > 0, p.Reported && p.Restore == 0, len(p.CountedStatuses) > 0} {
 		if is {
 			ways++
 		}
 	}
-	timed := p.Gap == nil && p.Window != InFlight && p.Restore == 0
+	timed := p.MinInterval == nil && p.Window != InFlight && p.Restore == 0
 	switch {
 	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
 		return errors.New("name: it must be there, without dots, commas and spaces")
 	case ways > 1:
-		return errors.New("a policy is one of: a window, a bucket (restore), in-flight, learned, a gap, an error budget (only); write the others as policies of their own")
+		return errors.New("a policy is one of: a window, a bucket (restore), in-flight, reported, a minInterval, an error budget (countedStatuses); write the others as policies of their own")
 	case p.Window == Day:
 		return errors.New("window: a day is counted for the whole source; describe what has a day of its own as a source of its own")
 	case p.LowReserve != 0 || p.TimeZone != "":
 		return errors.New("lowReserve, timeZone: a policy with a scope, a unit or a cost has neither")
-	case p.Gap != nil && (p.Gap.Least <= 0 || (p.Gap.Most != 0 && p.Gap.Most < p.Gap.Least) || p.Gap.Most > time.Hour):
-		return errors.New("gap: write it as {least: 600ms, most: 1800ms}, at most an hour")
-	case p.Gap != nil && (p.Limit != 0 || p.Window != 0 || p.Target != 0):
-		return errors.New("gap: it has no limit, target and window")
-	case p.Gap == nil && p.Limit < 1:
+	case p.MinInterval != nil && (p.MinInterval.Min <= 0 || (p.MinInterval.Max != 0 && p.MinInterval.Max < p.MinInterval.Min) || p.MinInterval.Max > time.Hour):
+		return errors.New("minInterval: write it as {least: 600ms, most: 1800ms}, at most an hour")
+	case p.MinInterval != nil && (p.Limit != 0 || p.Window != 0 || p.Target != 0):
+		return errors.New("minInterval: it has no limit, target and window")
+	case p.MinInterval == nil && p.Limit < 1:
 		return fmt.Errorf("limit: %d is too small; it must be at least 1", p.Limit)
 	case p.Limit > 1e9:
 		return fmt.Errorf("limit: %d is more than can be counted", p.Limit)
@@ -281,11 +281,11 @@ func (p Policy) checkScoped() error {
 		return fmt.Errorf("restore: %v is more than a million a second, which can't be paced", p.Restore)
 	case p.Lease != 0 && p.Window != InFlight:
 		return errors.New("lease: only in-flight has one")
-	case p.Pace && (!p.Learned || p.Restore > 0):
-		return errors.New("pace: only what is learned is paced")
-	case len(p.Free) > 0 && len(p.Only) > 0:
-		return errors.New("free and only exclude each other")
-	case p.Gap == nil && p.HighReserve.in(max(0, window)) >= p.budget():
+	case p.Pace && (!p.Reported || p.Restore > 0):
+		return errors.New("pace: only a reported limit is paced")
+	case len(p.FreeStatuses) > 0 && len(p.CountedStatuses) > 0:
+		return errors.New("freeStatuses and countedStatuses exclude each other")
+	case p.MinInterval == nil && p.HighReserve.in(max(0, window)) >= p.budget():
 		return fmt.Errorf("highReserve: %v leaves LOW nothing of %d", p.HighReserve, p.budget())
 	}
 	for _, of := range slices.Sorted(maps.Keys(p.Costs)) {
@@ -298,38 +298,38 @@ func (p Policy) checkScoped() error {
 
 // bound returns what a scoped policy comes to: of each of its buckets; ok is false for a
 // bound on what is under way, which has no rate.
-func (s section) bound() (b PolicyBound, ok bool) {
+func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	p := s.policy
-	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Most: p.Limit}
+	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Max: p.Limit}
 	kept := float64(p.HighReserve.in(time.Duration(max(0, p.Window))))
 	switch s.kind {
 	case logKind:
 		b.PerWindow, b.Low = s.perWindow(s.numbers[1]), s.perWindow(s.numbers[2])
-		b.Most = int(s.numbers[1])
-	case bucketKind:
+		b.Max = int(s.numbers[1])
+	case leakyBucketKind:
 		b.Window = Window(time.Second)
 		b.PerWindow, b.Low = float64(p.Restore), float64(p.Restore)
-	case toldKind:
+	case reportedKind:
 		b.PerWindow, b.Low = float64(s.numbers[0]), float64(s.numbers[0])-kept
-	case gapKind:
+	case minIntervalKind:
 		b.Window = Window(time.Second)
 		b.PerWindow = 2e6 / float64(s.numbers[0]+s.numbers[1])
 		b.Low = b.PerWindow
-	case placesKind, haltKind:
+	case concurrencyKind, breakerKind:
 		return b, false
 	}
-	return b, len(p.Only) == 0 // answers that go well cost nothing of an error budget
+	return b, len(p.CountedStatuses) == 0 // answers that go well cost nothing of an error budget
 }
 
-// whole returns how many of these units the cheapest calls use that fit into them.
-func (s section) whole(units int64) float64 {
+// wholeCalls returns how many of these units the cheapest calls use that fit into them.
+func (s scopedPolicy) wholeCalls(units int64) float64 {
 	return float64(units - units%int64(s.cheapest))
 }
 
 // perWindow returns the units that a saturated log with so many of them gives a window.
-func (s section) perWindow(units int64) float64 {
+func (s scopedPolicy) perWindow(units int64) float64 {
 	window := float64(s.policy.Window)
-	most := s.whole(units) * window / float64(micros(s.numbers[0]+s.numbers[3]-1))
+	most := s.wholeCalls(units) * window / float64(micros(s.numbers[0]+s.numbers[3]-1))
 	if interval := s.numbers[4]; interval > 0 {
 		most = min(most, window/float64(interval))
 	}

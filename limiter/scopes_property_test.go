@@ -58,10 +58,10 @@ func drawScopes(seed uint64) *scopesJudge {
 		{Name: "ring", Limit: 5 + r.IntN(30), Window: Window(span(r, time.Second, 4*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
-		{Name: "gap", Gap: &Gap{Least: span(r, 50*ms, 600*ms).Truncate(ms), Most: time.Second}},
+		{Name: "gap", MinInterval: &MinInterval{Min: span(r, 50*ms, 600*ms).Truncate(ms), Max: time.Second}},
 		// Its windows are longer than twice the slack of what answers tell: by less nobody could
 		// tell whether a late answer is of the window before.
-		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Learned: true, Pace: chance(r, 3)},
+		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
 		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
 	}
 	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
@@ -69,14 +69,14 @@ func drawScopes(seed uint64) *scopesJudge {
 	for i := range all {
 		p := &all[i]
 		p.Scope = scopesDrawn[r.IntN(len(scopesDrawn))]
-		if p.Gap == nil && chance(r, 2) {
+		if p.MinInterval == nil && chance(r, 2) {
 			p.HighReserve = Reserve{Calls: 1}
 		}
 		if !p.scoped() {
 			p.Scope = "all"
 		}
 	}
-	j.config = Config{Jitter: 10 * ms, Lease: 6 * time.Second, Policies: all, Halts: map[string]string{"credential": "{credential}"}}
+	j.config = Config{Jitter: 10 * ms, Lease: 6 * time.Second, Policies: all, Breakers: map[string]string{"credential": "{credential}"}}
 	j.dear = 1000
 	for _, p := range all {
 		if p.Unit != "" {
@@ -88,14 +88,14 @@ func drawScopes(seed uint64) *scopesJudge {
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
 	if chance(r, 2) {
-		j.config.Settled = []string{"ring", "window", "bucket"}
+		j.config.CostReported = []string{"ring", "window", "bucket"}
 	}
 	return j
 }
 
 // used returns the units that a call really uses, and whether its answer announces them.
 func (j *scopesJudge) used(estimate int, p Policy) (units int, announces bool) {
-	if p.Unit == "" || !slices.Contains(j.config.Settled, p.Name) {
+	if p.Unit == "" || !slices.Contains(j.config.CostReported, p.Name) {
 		return estimate, false
 	}
 	return 1 + j.chance.IntN(estimate), true
@@ -149,7 +149,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			}
 			back = append(back, func() { j.levels[id] += float64(estimate - units) })
 		case "gap":
-			if before := j.seen[id]; len(before) > 0 && c.at.Sub(before[0]) < p.Gap.Least {
+			if before := j.seen[id]; len(before) > 0 && c.at.Sub(before[0]) < p.MinInterval.Min {
 				j.note("gap: %v", c.at.Sub(before[0]))
 			}
 			j.seen[id] = []time.Time{c.at}
@@ -193,7 +193,7 @@ func (j *scopesJudge) play(f *callers) {
 			started.Add(1)
 			j.call(f, m, lane, call)
 			served.Add(1)
-			pass(f.span(0, 400*ms))
+			sleep(f.span(0, 400*ms))
 		}
 	}
 	begin := func(m *member) {
@@ -222,7 +222,7 @@ func (j *scopesJudge) play(f *callers) {
 	j.sick = ""
 	f.mu.Unlock()
 	for _, c := range names(2) {
-		f.members[0].limiter.Renewed(c)
+		f.members[0].limiter.CloseCredentialBreaker(c)
 	}
 	f.passed(20 * time.Second)
 	calls()
@@ -263,7 +263,7 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 		return
 	}
 	if late {
-		pass(f.span(0, 80*ms))
+		sleep(f.span(0, 80*ms))
 	}
 	if drops {
 		p.Release()
@@ -272,27 +272,27 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	if !p.Spend() {
 		return
 	}
-	pass(f.span(0, 5*ms))
+	sleep(f.span(0, 5*ms))
 	f.mu.Lock()
 	at := atUpstream{call, p.Credential(), time.Now()}
 	a := f.answers(at)
 	f.calls = append(f.calls, sentCall{at, lane, false})
 	f.mu.Unlock()
-	pass(a.takes)
+	sleep(a.takes)
 	f.made(a)
 	if m.ctx.Err() != nil {
 		return // it has crashed
 	}
-	pass(f.span(0, 40*ms))
+	sleep(f.span(0, 40*ms))
 	switch {
 	case lost:
-		p.Ended(0, nil)
+		p.ReportEnd(0, nil)
 	case a.status == 200:
-		p.Ended(200, a.notices)
-		p.Well()
+		p.ReportEnd(200, a.notices)
+		p.ReportSuccess()
 	default:
-		p.Ended(a.status, a.notices)
-		p.Halt("credential", time.Second, 5*time.Second)
+		p.ReportEnd(a.status, a.notices)
+		p.OpenScopeBreaker("credential", time.Second, 5*time.Second)
 	}
 }
 
@@ -325,7 +325,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	case 4, 5: // within what the upstream allows
 		config := j.config
 		config.Policies = slices.Clone(config.Policies)
-		if p := &config.Policies[i]; p.Gap == nil {
+		if p := &config.Policies[i]; p.MinInterval == nil {
 			p.Target = max(p.Limit/2+1, int(target*float64(p.Limit)))
 		}
 		if _, err := NewQuota(config); err == nil {
@@ -343,12 +343,12 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		f.put(j.config, revision+1, false)
 	case 7:
 		if other {
-			m.limiter.Brake(long, time.Now())
+			m.limiter.BackOff(long, time.Now())
 		} else {
-			m.limiter.Probe(time.Second, time.Second, time.Now())
+			m.limiter.OpenBreaker(time.Second, time.Second, time.Now())
 			f.passed(long)
 			for _, m := range f.members {
-				m.limiter.Lift(time.Now().Add(time.Second))
+				m.limiter.CloseBreaker(time.Now().Add(time.Second))
 			}
 		}
 	case 8:
@@ -371,8 +371,8 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 func (j *scopesJudge) leftOver(f *callers) {
 	for _, m := range f.members {
 		m.limiter.mu.Lock()
-		if n := m.limiter.waiting(); n > 0 || len(m.limiter.lines) > 2 || len(m.limiter.tellScopes) > 0 {
-			f.Errorf("%d wait in %d lines, %d are to be told", n, len(m.limiter.lines), len(m.limiter.tellScopes))
+		if n := m.limiter.waiting(); n > 0 || len(m.limiter.queues) > 2 || len(m.limiter.bucketEvents) > 0 {
+			f.Errorf("%d wait in %d lines, %d are to be told", n, len(m.limiter.queues), len(m.limiter.bucketEvents))
 		}
 		m.limiter.mu.Unlock()
 	}

@@ -25,7 +25,7 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 		const places, budget = 3, 100
 		config := scopedConfig(
 			Policy{Name: "places", Limit: places, Window: InFlight},
-			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Learned: true},
+			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 			Policy{Name: "points", Limit: 4000, Restore: 200, Scope: "{endpoint}"},
 		)
 		config.Lease = time.Second // a new source waits for as long
@@ -37,7 +37,7 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var running, calling sync.WaitGroup
 		for i := range 2 {
-			deps := quietly(Deps{Redis: rdb})
+			deps := withoutLogs(Deps{Redis: rdb})
 			deps.Process = fmt.Sprint(i)
 			l, err := New(source, config, deps)
 			if err != nil {
@@ -50,7 +50,7 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 						call := Call{Endpoint: "f/d", Key: "k", Credentials: []string{"c"}}
 						p, err := l.Acquire(ctx, schemas.Low, call)
 						for err == nil && !p.Spend() {
-							p, err = l.AcquireAgain(ctx, schemas.Low, call)
+							p, err = l.Reacquire(ctx, schemas.Low, call)
 						}
 						if err != nil {
 							return
@@ -66,9 +66,9 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 						}
 						notice := told("core", left, time.Hour, time.Second)
 						mu.Unlock()
-						pass(5 * ms)
+						sleep(5 * ms)
 						flying.Add(-1)
-						p.Ended(200, []announced.Notice{notice})
+						p.ReportEnd(200, []announced.Notice{notice})
 					}
 				})
 			}
@@ -100,23 +100,23 @@ func BenchmarkScopes(b *testing.B) {
 			config := scopedConfig(
 				Policy{Name: "ring", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
 				Policy{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
-				Policy{Name: "told", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Learned: true},
+				Policy{Name: "told", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 				Policy{Name: "places", Limit: 100000, Window: InFlight},
 			)
 			config.Lease = time.Minute
-			l, err := New("bench", config, quietly(Deps{Redis: rdb}))
+			l, err := New("bench", config, withoutLogs(Deps{Redis: rdb}))
 			if err != nil {
 				b.Fatal(err)
 			}
 			d := demand{terms: l.terms, process: "p"}
 			for i := range at[0] {
-				q := l.line(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
-				d.classes = append(d.classes, classDemand{q, 1})
+				q := l.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
+				d.queues = append(d.queues, queueDemand{q, 1})
 			}
 			ask := script("bench", rdb)
 			var places *bucket
-			for _, c := range d.classes[0].q.class.ways[0].charges {
-				if l.quota.scoped[c.section].kind == placesKind {
+			for _, c := range d.queues[0].q.key.candidates[0].costs {
+				if l.quota.scoped[c.policyIndex].kind == concurrencyKind {
 					places = c.bucket
 				}
 			}

@@ -39,7 +39,7 @@ func names(n int) []string {
 }
 
 func scopedConfig(policies ...Policy) Config {
-	return Config{Jitter: 10 * ms, Lease: 10 * time.Second, Policies: policies, Halts: map[string]string{"credential": "{credential}"}}
+	return Config{Jitter: 10 * ms, Lease: 10 * time.Second, Policies: policies, Breakers: map[string]string{"credential": "{credential}"}}
 }
 
 // What an upstream announces is used up, and nothing beyond, though answers come late and
@@ -66,7 +66,7 @@ func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
 			left, reset := int64(w.limit-w.used), w.ends.Sub(c.at)
 			return answered{status: status, refused: !ok, takes: takes, notices: []announced.Notice{told("core", left, reset, time.Second)}}
 		}
-		config := scopedConfig(Policy{Name: "core", Limit: 200, Window: Window(20 * time.Second), Scope: "{credential}", Learned: true})
+		config := scopedConfig(Policy{Name: "core", Limit: 200, Window: Window(20 * time.Second), Scope: "{credential}", Reported: true})
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
 			call := Call{Endpoint: "f/d", Method: "GET", Key: "k", Credentials: names(2)}
 			start := time.Now()
@@ -140,7 +140,7 @@ func TestABucketIsUsedAtWhatCallsReallyCost(t *testing.T) {
 				notices: []announced.Notice{{Policy: "points", Limit: 1000, Remaining: left, Cost: cost, Reset: -1}},
 			}
 		}
-		config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: 1000, Restore: 100, Learned: true})
+		config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: 1000, Restore: 100, Reported: true})
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
 			call := Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": 50}}
 			for _, m := range f.members {
@@ -166,7 +166,7 @@ func TestEachEndpointHasItsWindowAndCallsKeepApart(t *testing.T) {
 	}
 	config := scopedConfig(
 		Policy{Name: "endpoint", Limit: 25, Window: Window(time.Second), Scope: "{endpoint}", Match: Match{Endpoints: []string{"f/a", "f/b"}}},
-		Policy{Name: "slow", Gap: &Gap{Least: 600 * ms, Most: 1800 * ms}, Match: Match{Endpoints: []string{"f/c"}}},
+		Policy{Name: "slow", MinInterval: &MinInterval{Min: 600 * ms, Max: 1800 * ms}, Match: Match{Endpoints: []string{"f/c"}}},
 	)
 	inCallers(t, 1, 2, config, answers, func(f *callers) {
 		for _, m := range f.members {
@@ -233,12 +233,12 @@ func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
 						f.mu.Lock()
 						a := f.answers(atUpstream{call, p.Credential(), time.Now()})
 						f.mu.Unlock()
-						pass(a.takes)
-						p.Ended(a.status, nil)
+						sleep(a.takes)
+						p.ReportEnd(a.status, nil)
 						if a.status == 200 {
-							p.Well()
+							p.ReportSuccess()
 						} else {
-							p.Halt("credential", 5*time.Second, 5*time.Minute)
+							p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
 						}
 					}
 				})
@@ -256,7 +256,7 @@ func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
 		if first["c1"] > 5 || first["c0"] < 1100 {
 			t.Errorf("while one is refused: %v", first)
 		}
-		f.members[1].limiter.Renewed("c1")
+		f.members[1].limiter.CloseCredentialBreaker("c1")
 		f.passed(2 * time.Second)
 		f.mu.Lock()
 		clear(used)
@@ -295,12 +295,12 @@ func TestHaltedCredential_IsProbedUnderAQuotaWithoutScope(t *testing.T) {
 					f.mu.Lock()
 					a := f.answers(atUpstream{call, p.Credential(), time.Now()})
 					f.mu.Unlock()
-					pass(a.takes)
-					p.Ended(a.status, nil)
+					sleep(a.takes)
+					p.ReportEnd(a.status, nil)
 					if a.status == 200 {
-						p.Well()
+						p.ReportSuccess()
 					} else {
-						p.Halt("credential", 5*time.Second, 5*time.Minute)
+						p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
 					}
 				}
 			})
@@ -336,7 +336,7 @@ func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
 			return a
 		}
 		config := scopedConfig(
-			Policy{Name: "core", Limit: 50, Window: Window(10 * time.Second), Learned: true},
+			Policy{Name: "core", Limit: 50, Window: Window(10 * time.Second), Reported: true},
 			Policy{Name: "places", Limit: 8, Window: InFlight, Lease: 12 * time.Second},
 			Policy{Name: "ring", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
 		)
@@ -368,7 +368,7 @@ func TestABudgetIsKnownByTheNameThatAnswersGiveIt(t *testing.T) {
 		n.Resource = "abc"
 		return answered{status: 200, refused: !ok, takes: 80 * ms, notices: []announced.Notice{n}}
 	}
-	config := scopedConfig(Policy{Name: "route", Limit: 20, Window: Window(5 * time.Second), Scope: "{resource}", Learned: true})
+	config := scopedConfig(Policy{Name: "route", Limit: 20, Window: Window(5 * time.Second), Scope: "{resource}", Reported: true})
 	inCallers(t, 1, 1, config, answers, func(f *callers) {
 		for i := range 3 {
 			f.wait(f.members[0], 5, schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k"})
@@ -388,7 +388,7 @@ func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
 	status := 200
 	answers := func(atUpstream) answered { return answered{status: status, takes: 50 * ms} }
 	config := scopedConfig(
-		Policy{Name: "errors", Limit: 100, Window: Window(time.Minute), Only: []int{401, 403, 429}},
+		Policy{Name: "errors", Limit: 100, Window: Window(time.Minute), CountedStatuses: []int{401, 403, 429}},
 		Policy{Name: "second", Limit: 10, Window: Window(time.Second), Scope: "{method}"},
 	)
 	inCallers(t, 1, 2, config, answers, func(f *callers) {
@@ -449,8 +449,8 @@ func TestACrowdFindsNoMoreThanIsLearned(t *testing.T) {
 			}}
 		}
 		config := scopedConfig(
-			Policy{Name: "burst", Limit: 100, Window: Window(15 * time.Second), Scope: "{credential}", Learned: true, HighReserve: Reserve{Calls: 10}},
-			Policy{Name: "daily", Limit: 10000, Window: Window(6 * time.Hour), Scope: "{credential}", Learned: true, HighReserve: Reserve{Calls: 500}},
+			Policy{Name: "burst", Limit: 100, Window: Window(15 * time.Second), Scope: "{credential}", Reported: true, HighReserve: Reserve{Calls: 10}},
+			Policy{Name: "daily", Limit: 10000, Window: Window(6 * time.Hour), Scope: "{credential}", Reported: true, HighReserve: Reserve{Calls: 500}},
 		)
 		inCallers(t, seed, 2, config, answers, func(f *callers) {
 			for _, m := range f.members {

@@ -11,63 +11,63 @@ import (
 type ScopeView struct {
 	Policy string `json:"policy"`
 	Scope  string `json:"scope"`
-	// Left are units that may be used now; nil: no answer has told yet. UnderWay are those of
+	// Remaining are units that may be used now; nil: no answer has told yet. UnderWay are those of
 	// calls that have not ended.
-	Left     *int64 `json:"left,omitempty"`
-	UnderWay int64  `json:"underWay"`
+	Remaining *int64 `json:"remaining,omitempty"`
+	InFlight  int64  `json:"inFlight"`
 	// Until is when there is more, or when what is halted is probed.
-	Until  *time.Time `json:"until,omitempty"`
-	Halted bool       `json:"halted,omitempty"`
-	At     time.Time  `json:"at"`
+	Until       *time.Time `json:"until,omitempty"`
+	BreakerOpen bool       `json:"breakerOpen,omitempty"`
+	At          time.Time  `json:"at"`
 }
 
-// bucketShown is what the script said last of a bucket, and when.
-type bucketShown struct {
+// bucketSnapshot is what the script said last of a bucket, and when.
+type bucketSnapshot struct {
 	bucket *bucket
 	state  bucketState
 	at     time.Time
 }
 
 const (
-	// shownMost bounds the buckets that a process shows, and shownFor how long.
-	shownMost = 64
-	shownFor  = 10 * time.Minute
+	// maxShownBuckets bounds the buckets that a process shows, and shownFor how long.
+	maxShownBuckets = 64
+	bucketViewTTL   = 10 * time.Minute
 )
 
 // noteBuckets notes what the script said of the buckets, for the live view: of those that
 // have a bounded number of values. The caller holds l.mu.
 func (l *Limiter) noteBuckets(a answer) {
 	for b, state := range a.states {
-		if l.quota.scoped[b.section].kind == haltKind {
-			if state.left == 0 {
-				l.noteHalt(b)
+		if l.quota.scoped[b.policyIndex].kind == breakerKind {
+			if state.remaining == 0 {
+				l.rememberOpenBreaker(b)
 			} else {
-				delete(l.halted, b.key)
+				delete(l.openBreakers, b.key)
 			}
 		}
-		if !l.quota.scoped[b.section].shown() {
+		if !l.quota.scoped[b.policyIndex].hasFewBuckets() {
 			continue
 		}
-		if _, known := l.states[b.name]; !known && len(l.states) >= shownMost {
+		if _, known := l.states[b.name]; !known && len(l.states) >= maxShownBuckets {
 			l.forgetBuckets(a.then)
-			if len(l.states) >= shownMost {
+			if len(l.states) >= maxShownBuckets {
 				continue
 			}
 		}
-		l.states[b.name] = bucketShown{b, state, a.then}
+		l.states[b.name] = bucketSnapshot{b, state, a.then}
 	}
 }
 
 func (l *Limiter) forgetBuckets(now time.Time) {
 	for name, b := range l.states {
-		if now.Sub(b.at) > shownFor {
+		if now.Sub(b.at) > bucketViewTTL {
 			delete(l.states, name)
 		}
 	}
 }
 
-// shown reports whether the section's buckets are few.
-func (s section) shown() bool {
+// hasFewBuckets reports whether the section's buckets are few.
+func (s scopedPolicy) hasFewBuckets() bool {
 	return !slices.ContainsFunc(s.scope.names, func(name string) bool {
 		return !slices.Contains([]string{"credential", "endpoint", "facet", "method", "resource"}, name)
 	})
@@ -78,14 +78,14 @@ func (l *Limiter) scopeViews(now time.Time) []ScopeView {
 	l.forgetBuckets(now)
 	var all []ScopeView
 	for _, b := range l.states {
-		s := l.quota.scoped[b.bucket.section]
-		if s.kind == haltKind && b.state.left > 0 || s.kind == gapKind {
+		s := l.quota.scoped[b.bucket.policyIndex]
+		if s.kind == breakerKind && b.state.remaining > 0 || s.kind == minIntervalKind {
 			continue // nothing to see
 		}
-		v := ScopeView{Policy: s.policy.Name, Scope: b.bucket.value, UnderWay: b.state.under, At: time.UnixMicro(l.clock.at(b.at)).UTC()}
-		v.Halted = s.kind == haltKind
-		if left := b.state.left; left >= 0 && !v.Halted {
-			v.Left = &left
+		v := ScopeView{Policy: s.policy.Name, Scope: b.bucket.value, InFlight: b.state.inFlight, At: time.UnixMicro(l.clock.at(b.at)).UTC()}
+		v.BreakerOpen = s.kind == breakerKind
+		if left := b.state.remaining; left >= 0 && !v.BreakerOpen {
+			v.Remaining = &left
 		}
 		if b.state.until > 0 {
 			until := utc(b.state.until)

@@ -14,66 +14,66 @@ import (
 	"github.com/freshet/freshet/lua/eval"
 )
 
-// asker asks Redis for slots, once.
-type asker func(ctx context.Context, d demand) (grant, error)
+// acquireFunc asks Redis for slots, once.
+type acquireFunc func(ctx context.Context, d demand) (grant, error)
 
 // demand is what one call to Redis asks for, and tells.
 type demand struct {
 	high, low int
-	events    bool   // there is something to tell
-	happened  string // what it is, as the script takes it
+	hasEvents bool   // there is something to tell
+	events    string // what it is, as the script takes it
 	terms     terms
 
-	classes []classDemand // of a source with buckets
-	buckets []happening   // to be told of them
-	tickets string        // what the tickets of this call begin with
-	process string
+	queues       []queueDemand // of a source with buckets
+	bucketEvents []bucketEvent // to be told of them
+	tickets      string        // what the tickets of this call begin with
+	process      string
 }
 
-// wanted reports whether there is a reason to call.
-func (d demand) wanted() bool { return d.asks() || d.events }
+// needed reports whether there is a reason to call.
+func (d demand) needed() bool { return d.wantsSlots() || d.hasEvents }
 
-// asks reports whether it asks for slots.
-func (d demand) asks() bool { return d.high > 0 || d.low > 0 || len(d.classes) > 0 }
+// wantsSlots reports whether it asks for slots.
+func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queues) > 0 }
 
 // terms is a quota as the script takes it.
 type terms struct {
 	text, name         string
-	midnights, ceiling string // midnights go along when they are asked for
+	midnights, rateCap string // midnights go along when they are asked for
 }
 
 // grant is what it answers: waits until the slots, from Redis' now, and in how
 // long to come back for what was refused (0: nothing was), and by whom. While a
 // probing stop is in force, by whom is whyProbing, though nothing was refused.
 type grant struct {
-	high, low         []time.Duration
-	backHigh, backLow time.Duration
-	whyHigh, whyLow   why
-	now               int64 // Redis' clock in us
-	used              int64 // calls of the day
+	high, low               []time.Duration
+	backHigh, backLow       time.Duration
+	refusalHigh, refusalLow refusal
+	now                     int64 // Redis' clock in us
+	used                    int64 // calls of the day
 
-	classes []classGrant // in the order of the demand's
-	states  map[*bucket]bucketState
+	queues []queueGrant // in the order of the demand's
+	states map[*bucket]bucketState
 }
 
-// why is what refused demand: a section of the quota, or one of these.
-type why int
+// refusal is what refused demand: a section of the quota, or one of these.
+type refusal int
 
 const (
-	whyNothing   why = 0
-	whyBrake     why = -1
-	whyStopped   why = -2
-	whyLost      why = -3
-	whyUncounted why = -4
-	whyCeiling   why = -5
-	whyProbing   why = -6
+	notRefused         refusal = 0
+	refusedByBackoff   refusal = -1
+	refusedByStop      refusal = -2
+	refusedByStateLoss refusal = -3
+	refusedByDayCount  refusal = -4
+	refusedByRateCap   refusal = -5
+	refusedByBreaker   refusal = -6
 )
 
 const (
-	// askTimeout bounds one call to Redis: a stopped one is noticed in time.
-	askTimeout = 150 * time.Millisecond
-	// askMost bounds the slots of one call, and with it the script's time.
-	askMost = 1000
+	// redisTimeout bounds one call to Redis: a stopped one is noticed in time.
+	redisTimeout = 150 * time.Millisecond
+	// maxSlotsPerCall bounds the slots of one call, and with it the script's time.
+	maxSlotsPerCall = 1000
 )
 
 // digits writes numbers as the script takes them.
@@ -89,14 +89,14 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	digits(&out, revision)
 	out.WriteByte(map[bool]byte{false: '0', true: '1'}[stopped])
 	digits(&out, horizon.Microseconds(), q.quiet().Microseconds())
-	for _, l := range q.lanes {
+	for _, l := range q.partitioned {
 		out.WriteByte('L')
 		digits(&out, l.window.Microseconds())
-		for _, lane := range l.lanes {
+		for _, lane := range l.partitions {
 			digits(&out, lane.interval.Microseconds(), int64(lane.burst))
 		}
 	}
-	for _, r := range q.rings {
+	for _, r := range q.windowLogs {
 		for _, numbers := range r.sections() {
 			out.WriteByte('R')
 			digits(&out, numbers[:]...)
@@ -115,13 +115,13 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	return out.String(), hex.EncodeToString(sum[:13])
 }
 
-// sections names the policies in the order of their sections.
-func (q Quota) sections() []string {
+// sectionNames names the policies in the order of their sections.
+func (q Quota) sectionNames() []string {
 	var names []string
-	for _, l := range q.lanes {
+	for _, l := range q.partitioned {
 		names = append(names, l.policy.Name)
 	}
-	for _, r := range q.rings {
+	for _, r := range q.windowLogs {
 		for range r.sections() {
 			names = append(names, r.policy.Name)
 		}
@@ -135,37 +135,37 @@ func (q Quota) sections() []string {
 	return names
 }
 
-// reason says in a word what refused demand.
-func (q Quota) reason(w why) string {
+// refusalText says in a word what refused demand.
+func (q Quota) refusalText(w refusal) string {
 	switch w {
-	case whyNothing:
+	case notRefused:
 		return ""
-	case whyBrake:
-		return "brake"
-	case whyStopped:
+	case refusedByBackoff:
+		return "backoff"
+	case refusedByStop:
 		return "stopped"
-	case whyLost:
+	case refusedByStateLoss:
 		return "state lost"
-	case whyUncounted:
+	case refusedByDayCount:
 		return "day not counted yet"
-	case whyCeiling:
-		return "ceiling"
-	case whyProbing:
-		return "probing"
+	case refusedByRateCap:
+		return "rate cap"
+	case refusedByBreaker:
+		return "breaker open"
 	}
-	if names := q.sections(); int(w) <= len(names) {
+	if names := q.sectionNames(); int(w) <= len(names) {
 		return names[w-1]
 	}
 	return "policy of another release"
 }
 
-func stateKey(source string) string { return "quota:{" + source + "}:lanes" }
+func stateKey(source string) string { return "quota:{" + source + "}:state" }
 
 // script returns the asker that runs limiter_acquire.
-func script(source string, rdb redis.UniversalClient) asker {
+func script(source string, rdb redis.UniversalClient) acquireFunc {
 	key := stateKey(source)
 	return func(ctx context.Context, d demand) (grant, error) {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 		defer cancel()
 		call, of := d.call(key, source)
 		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
@@ -176,7 +176,7 @@ func script(source string, rdb redis.UniversalClient) asker {
 		if err != nil {
 			return grant{}, err
 		}
-		if of.all != nil {
+		if of.bucketList != nil {
 			return decodeScopes(reply, d, of)
 		}
 		return decodeGrant(reply)
@@ -184,30 +184,30 @@ func script(source string, rdb redis.UniversalClient) asker {
 }
 
 // call returns the run of the script for a demand.
-func (d demand) call(key, source string) (eval.Call, asked) {
+func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	args := append(make([]any, 0, 13), d.high, d.low, d.terms.text, d.terms.name, "")
-	if len(d.classes)+len(d.buckets) > 0 {
-		of := d.scopes()
-		args = append(args, d.terms.ceiling, d.happened, of.buckets, of.happened, of.classes, d.tickets, d.process, wakesKey(source))
+	if len(d.queues)+len(d.bucketEvents) > 0 {
+		of := d.encodeScopes()
+		args = append(args, d.terms.rateCap, d.events, of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
 		return eval.Call{Key: key, More: of.keys, Args: args}, of
 	}
-	if d.terms.ceiling != "" || d.happened != "" {
-		args = append(args, d.terms.ceiling)
+	if d.terms.rateCap != "" || d.events != "" {
+		args = append(args, d.terms.rateCap)
 	}
-	if d.happened != "" {
-		args = append(args, d.happened)
+	if d.events != "" {
+		args = append(args, d.events)
 	}
-	return eval.Call{Key: key, Args: args}, asked{}
+	return eval.Call{Key: key, Args: args}, scopeArgs{}
 }
 
-// wakesKey is the channel on which a process is told that it may have a place.
-func wakesKey(source string) string { return "quota:{" + source + "}:wakes" }
+// wakeUpChannel is the channel on which a process is told that it may have a place.
+func wakeUpChannel(source string) string { return "quota:{" + source + "}:wakes" }
 
 func decodeGrant(reply []int64) (grant, error) {
 	bad := func() (grant, error) {
 		return grant{}, fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
 	}
-	if len(reply) < 4 || len(reply)%3 == 0 || len(reply) == 5 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*askMost {
+	if len(reply) < 4 || len(reply)%3 == 0 || len(reply) == 5 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*maxSlotsPerCall {
 		return bad()
 	}
 	total := reply[0] + reply[1]
@@ -217,7 +217,7 @@ func decodeGrant(reply []int64) (grant, error) {
 		var refused []int64
 		runs, refused = runs[:len(runs)-4], runs[len(runs)-4:]
 		g.backHigh, g.backLow = micros(refused[0]), micros(refused[1])
-		g.whyHigh, g.whyLow = why(refused[2]), why(refused[3])
+		g.refusalHigh, g.refusalLow = refusal(refused[2]), refusal(refused[3])
 	}
 	waits := make([]time.Duration, 0, total)
 	for ; len(runs) > 0; runs = runs[3:] {

@@ -58,7 +58,7 @@ func (u *usageDouble) fail(err error) {
 func counting(r *redisDouble) func(int, demand) (grant, error) {
 	used, counted := int64(0), false
 	return func(_ int, d demand) (grant, error) {
-		if _, text, found := strings.Cut(d.happened, "used "); found {
+		if _, text, found := strings.Cut(d.events, "used "); found {
 			var end int64
 			if _, err := fmt.Sscan(text, &end, &used); err != nil {
 				return grant{}, err
@@ -68,10 +68,10 @@ func counting(r *redisDouble) func(int, demand) (grant, error) {
 		g := grant{now: r.now(), used: used}
 		if !counted {
 			if d.high > 0 {
-				g.backHigh, g.whyHigh = 50*ms, whyUncounted
+				g.backHigh, g.refusalHigh = 50*ms, refusedByDayCount
 			}
 			if d.low > 0 {
-				g.backLow, g.whyLow = 50*ms, whyUncounted
+				g.backLow, g.refusalLow = 50*ms, refusedByDayCount
 			}
 			return g, nil
 		}
@@ -91,14 +91,14 @@ func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
 	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
 		got := ask(t, l, schemas.Low)
 		elapse(10 * time.Second)
-		if len(got) > 0 || u.reads == 0 || strings.Contains(r.told(), "used") {
-			t.Errorf("a permit, or a guess, without the count; %d reads, told %q", u.reads, r.told())
+		if len(got) > 0 || u.reads == 0 || strings.Contains(r.sentEvents(), "used") {
+			t.Errorf("a permit, or a guess, without the count; %d reads, told %q", u.reads, r.sentEvents())
 		}
 		u.fail(nil)
 		<-got
 		// What was used since then is estimated by the fastest that the windows allow.
-		if want := fmt.Sprintf("used %d 12345 %d 498 497;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.told(), want) != 1 {
-			t.Errorf("told %q, want %q once", r.told(), want)
+		if want := fmt.Sprintf("used %d 12345 %d 498 497;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.sentEvents(), want) != 1 {
+			t.Errorf("told %q, want %q once", r.sentEvents(), want)
 		}
 		elapse(10 * time.Second)
 		if u.kept.Calls != 12_346 {
@@ -113,7 +113,7 @@ func TestWithoutACountADayBeginsAtNothing(t *testing.T) {
 		r.answer = counting(r)
 		simulatedWith(t, r, withDay(), Deps{Usage: usage}, func(t *testing.T, l *Limiter) {
 			mustAcquire(t, l, schemas.High)
-			if told := r.told(); !strings.Contains(told, "used 0 0 0 0;") {
+			if told := r.sentEvents(); !strings.Contains(told, "used 0 0 0 0;") {
 				t.Errorf("told %q", told)
 			}
 		})
@@ -168,13 +168,13 @@ func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T)
 		for ; time.Since(began) < 5*time.Minute; elapse(time.Second) {
 			select {
 			case <-got:
-				if since := time.Since(began); since > countLost+10*time.Second {
+				if since := time.Since(began); since > maxDayCountAge+10*time.Second {
 					t.Fatalf("a permit %v after the last count", since)
 				}
 				got = ask(t, l, schemas.Low)
 				synctest.Wait()
 			default:
-				if since := time.Since(began); since < countLost {
+				if since := time.Since(began); since < maxDayCountAge {
 					t.Fatalf("none after %v", since)
 				}
 			}

@@ -30,7 +30,7 @@ type View struct {
 	// the part of the rate that is used.
 	Revision       int64        `json:"revision"`
 	NewestRevision int64        `json:"newestRevision"`
-	Rate           float64      `json:"rate"`
+	RampRatio      float64      `json:"rampRatio"`
 	Policies       []PolicyView `json:"policies"`
 	// Scopes are what policies with a scope have left for its values, as the processes know.
 	Scopes    []ScopeView   `json:"scopes,omitempty"`
@@ -50,11 +50,11 @@ type PolicyView struct {
 	Target int    `json:"target,omitempty"` // calls of a window that are used; a day has none
 	// Used and Left are calls of the window; of a window kept by lanes only what
 	// could be called this instant is known.
-	Used *int64 `json:"used,omitempty"`
-	Left int64  `json:"left"`
-	// LeftForLow is what of it LOW may use.
-	LeftForLow int64      `json:"leftForLow"`
-	ResetsAt   *time.Time `json:"resetsAt,omitempty"`
+	Used      *int64 `json:"used,omitempty"`
+	Remaining int64  `json:"remaining"`
+	// RemainingForLow is what of it LOW may use.
+	RemainingForLow int64      `json:"remainingForLow"`
+	ResetsAt        *time.Time `json:"resetsAt,omitempty"`
 
 	length time.Duration // of the window
 }
@@ -74,31 +74,31 @@ type ProcessView struct {
 type LaneView struct {
 	Waiting  int     `json:"waiting"`
 	OldestMS float64 `json:"oldestMs"`
-	Why      string  `json:"why,omitempty"`
+	Reason   string  `json:"reason,omitempty"`
 	Granted  int64   `json:"granted"`
-	Refused  int64   `json:"refused"`
+	Rejected int64   `json:"rejected"`
 }
 
 const (
-	// reportLife is how long the report of a process with waiters is believed; it comes
+	// waitingReportTTL is how long the report of a process with waiters is believed; it comes
 	// every second then and while calls are made, once more when they have ended, and every
 	// idleReport from an idle one.
-	reportLife = 5 * time.Second
-	idleReport = 15 * time.Second
-	reportsTTL = time.Minute
+	waitingReportTTL   = 5 * time.Second
+	idleReportInterval = 15 * time.Second
+	reportsKeyTTL      = time.Minute
 )
 
 func reportsKey(source string) string { return "quota:{" + source + "}:waiting" }
 
-// show tells the live view who waits here, and sets the metrics to what it shows.
-func (l *Limiter) show() {
+// publishReport tells the live view who waits here, and sets the metrics to what it shows.
+func (l *Limiter) publishReport() {
 	now := time.Now()
 	l.mu.Lock()
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
-	l.told = [2]int64{l.used(), l.told[0]}
-	l.shown = l.shown || p.High.Waiting+p.Low.Waiting > 0 // that nobody waits any more is told too
-	if l.clock.redis > 0 {                                // the clocks of processes differ
+	l.lastReports = [2]int64{l.used(), l.lastReports[0]}
+	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // that nobody waits any more is told too
+	if l.clock.redis > 0 {                                                    // the clocks of processes differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
 	l.mu.Unlock()
@@ -110,32 +110,32 @@ func (l *Limiter) show() {
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
 	// The metrics first: who sees the report finds them as new as that.
-	v, err := look(ctx, l.rdb, l.source, quota)
+	v, err := readState(ctx, l.rdb, l.source, quota)
 	if err != nil {
 		return // the limiter's own call says what is wrong
 	}
 	l.metrics.show(v)
-	if v.State == uncounted { // nobody may have been refused yet
+	if v.State == stateRestoringCount { // nobody may have been refused yet
 		select {
-		case l.count <- struct{}{}:
+		case l.dayCountNeeded <- struct{}{}:
 		default:
 		}
 	}
 	pipe := l.rdb.Pipeline()
 	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
-	pipe.Expire(ctx, reportsKey(l.source), reportsTTL)
+	pipe.Expire(ctx, reportsKey(l.source), reportsKeyTTL)
 	_, _ = pipe.Exec(ctx) // told again in a second
 }
 
-// leave takes this process out of the live view.
-func (l *Limiter) leave() {
+// removeReport takes this process out of the live view.
+func (l *Limiter) removeReport() {
 	if l.rdb == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
 	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // it fades otherwise
 }
@@ -144,11 +144,11 @@ func (l *Limiter) leave() {
 func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	var v LaneView
 	var oldest *Permit
-	for _, q := range l.lines {
+	for _, q := range l.queues {
 		if q.lane != lane {
 			continue
 		}
-		v.Waiting, v.Granted, v.Refused = v.Waiting+q.length, v.Granted+q.used, v.Refused+q.refused
+		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.refused
 		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
 			for p := first; p != nil; p = p.after { // who comes again stands in front
 				if oldest == nil || p.since.Before(oldest.since) {
@@ -163,15 +163,15 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	v.OldestMS = float64(now.Sub(oldest.since).Microseconds()) / 1000
 	switch {
 	case l.failed > 0:
-		v.Why = "Redis does not answer"
-	case l.unset:
-		v.Why = "the settings can't be read"
-	case l.uncount:
-		v.Why = "the day's count can't be written down"
+		v.Reason = "Redis does not answer"
+	case l.settingsUnread:
+		v.Reason = "the settings can't be read"
+	case l.dayCountUnsaved:
+		v.Reason = "the day's count can't be written down"
 	case l.stopped:
-		v.Why = l.quota.reason(whyStopped)
+		v.Reason = l.quota.refusalText(refusedByStop)
 	default:
-		v.Why = l.quota.reason(oldest.queue.why)
+		v.Reason = l.quota.refusalText(oldest.queue.refusal)
 	}
 	return v
 }
@@ -180,7 +180,7 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 // that of the newest revision of the settings: Redis knows what is left of each
 // policy, and not its name.
 func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota, revision int64) (View, error) {
-	v, err := look(ctx, rdb, source, quota)
+	v, err := readState(ctx, rdb, source, quota)
 	if err != nil {
 		return View{}, err
 	}
@@ -196,11 +196,11 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 		readable := json.Unmarshal([]byte(text), &p) == nil
 		idle, age := p.High.Waiting+p.Low.Waiting == 0, v.At.Sub(p.At)
 		switch {
-		case !readable || age > reportsTTL: // it has crashed, or would have taken itself out
+		case !readable || age > reportsKeyTTL: // it has crashed, or would have taken itself out
 			if err := rdb.HDel(ctx, reportsKey(source), name).Err(); err != nil {
 				return View{}, fmt.Errorf("forget who is gone: %w", err)
 			}
-		case idle || age < reportLife:
+		case idle || age < waitingReportTTL:
 			v.Processes = append(v.Processes, p)
 		}
 	}
@@ -210,34 +210,34 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 }
 
 const (
-	// uncounted is the state in which what the day has used is still to be told.
-	uncounted = "uncounted"
-	// startingQuiet is the state after all was lost.
-	startingQuiet = "starting quiet"
-	// unused is the state before the first call.
-	unused = "unused"
+	// stateRestoringCount is the state in which what the day has used is still to be told.
+	stateRestoringCount = "restoring-count"
+	// stateQuietPeriod is the state after all was lost.
+	stateQuietPeriod = "quiet-period"
+	// stateUnused is the state before the first call.
+	stateUnused = "unused"
 )
 
-// probing is the state in which nothing is called but what probes the upstream.
-const probing = "probing"
+// stateBreakerOpen is the state in which nothing is called but what probes the upstream.
+const stateBreakerOpen = "breaker-open"
 
-// sectionProbing is the section that shows a probing stop.
-const sectionProbing = 4
+// breakerSection is the section that shows a probing stop.
+const breakerSection = 4
 
-// nextProbe returns when the next probe may go, by Redis' clock in us; 0: no probing
+// nextProbeAt returns when the next probe may go, by Redis' clock in us; 0: no probing
 // stop is in force.
-func nextProbe(sections []int64) int64 {
+func nextProbeAt(sections []int64) int64 {
 	for ; len(sections) >= 5; sections = sections[5:] {
-		if sections[0] == sectionProbing {
+		if sections[0] == breakerSection {
 			return sections[1]
 		}
 	}
 	return 0
 }
 
-// look returns what the state in Redis shows.
-func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
-	v := View{Source: source, State: unused, At: time.Now().UTC(), Rate: 1, Policies: []PolicyView{}}
+// readState returns what the state in Redis shows.
+func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
+	v := View{Source: source, State: stateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}
 	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args})
 	if err != nil {
@@ -251,23 +251,23 @@ func look(ctx context.Context, rdb redis.UniversalClient, source string, quota Q
 	}
 	now, birth, until := s[0], s[1], utc(s[4])
 	v.birth = birth
-	next := nextProbe(s[7:])
-	v.At, v.Revision, v.Rate = utc(now), s[2], float64(s[5])/1000
+	next := nextProbeAt(s[7:])
+	v.At, v.Revision, v.RampRatio = utc(now), s[2], float64(s[5])/1000
 	switch quiet := birth + quota.Quiet().Microseconds(); {
 	case s[3] == 1:
 		v.State = "stopped"
 	case next > 0:
-		v.State = probing
+		v.State = stateBreakerOpen
 		if until = utc(next); next > now { // otherwise the next call is the probe
 			v.Until = &until
 		}
 	case s[4] > now:
-		v.State, v.Until = "braked", &until
+		v.State, v.Until = "backing-off", &until
 	case s[6] == 1:
-		v.State = uncounted
+		v.State = stateRestoringCount
 	case now < quiet:
 		until = utc(quiet)
-		v.State, v.Until = startingQuiet, &until
+		v.State, v.Until = stateQuietPeriod, &until
 	case s[5] < 1000:
 		v.State = "ramping"
 	default:
@@ -288,13 +288,13 @@ func (v *View) policies(s []int64, quota Quota) error {
 		switch s[0] {
 		case 1:
 			p.Window = micros(s[1]).String()
-			for _, l := range quota.lanes {
+			for _, l := range quota.partitioned {
 				if l.window == micros(s[1]) {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			if v.State != "stopped" && v.State != "braked" && v.State != probing && v.State != uncounted { // nothing goes this instant
-				p.Left, p.LeftForLow = s[2]+s[3]+s[4], s[3]+s[4]
+			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount { // nothing goes this instant
+				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
 			if s[2] == 0 || s[3] == 0 { // a lane's own ring, behind the policy's
@@ -303,25 +303,25 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)
-			for _, r := range quota.rings { // of those that fit its reach, the longest
+			for _, r := range quota.windowLogs { // of those that fit its reach, the longest
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)
 				}
 			}
-			p.Used, p.Left, p.LeftForLow = &s[4], max(0, s[2]-s[4]), max(0, s[3]-s[4])
+			p.Used, p.Remaining, p.RemainingForLow = &s[4], max(0, s[2]-s[4]), max(0, s[3]-s[4])
 		case 3:
 			p.Window = Day.String()
 			if quota.day != nil {
 				p.of(quota.day.policy, 0)
 			}
 			end := utc(s[4])
-			if v.State == uncounted || s[4] == 0 {
+			if v.State == stateRestoringCount || s[4] == 0 {
 				break // what is used is not known yet
 			}
-			p.Used, p.Left, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end
-			p.LeftForLow = max(0, p.Left-int64(float64(s[2])/1e6*max(0, end.Sub(v.At).Seconds())))
-		case sectionProbing:
+			p.Used, p.Remaining, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end
+			p.RemainingForLow = max(0, p.Remaining-int64(float64(s[2])/1e6*max(0, end.Sub(v.At).Seconds())))
+		case breakerSection:
 			continue
 		default:
 			return errUnreadable
@@ -336,7 +336,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 func (v *View) boundLow(low, used int64) {
 	if n := len(v.Policies); n > 0 && low > 0 {
 		p := &v.Policies[n-1]
-		p.LeftForLow = min(p.LeftForLow, max(0, low-used))
+		p.RemainingForLow = min(p.RemainingForLow, max(0, low-used))
 	}
 }
 

@@ -84,7 +84,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
-		if v := s.view(); v.State != "unused" || len(v.Policies)+len(v.Processes) > 0 || v.Rate != 1 || v.Low.PerSecond <= 0 || v.High.PerSecond < v.Low.PerSecond {
+		if v := s.view(); v.State != "unused" || len(v.Policies)+len(v.Processes) > 0 || v.RampRatio != 1 || v.Low.PerSecond <= 0 || v.High.PerSecond < v.Low.PerSecond {
 			t.Errorf("%+v", v)
 		}
 		if n := rdb.Exists(t.Context(), stateKey(s.source)).Val(); n != 0 {
@@ -92,58 +92,58 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 		}
 
 		s.ask(demand{high: 1})
-		v := s.until("uncounted")
+		v := s.until(stateRestoringCount)
 		if day := v.Policies[3]; day.Name != "day" || day.Used != nil || day.ResetsAt != nil || day.Limit != 20_000_000 || day.Window != "day" {
-			t.Errorf("uncounted: %+v", day)
+			t.Errorf("restoring-count: %+v", day)
 		}
-		s.ask(demand{events: true, happened: fmt.Sprintf("used %d 1000 %d 0", quota.dayEnd(time.Now()).UnixMicro(), time.Now().UnixMicro())})
-		v = s.until("starting quiet")
+		s.ask(demand{hasEvents: true, events: fmt.Sprintf("used %d 1000 %d 0", quota.dayEnd(time.Now()).UnixMicro(), time.Now().UnixMicro())})
+		v = s.until(stateQuietPeriod)
 		if !in(v, v.Until, 1, quota.Quiet()) {
-			t.Errorf("starting quiet: %+v", v)
+			t.Errorf("quiet-period: %+v", v)
 		}
-		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Left != 0 {
+		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
 			t.Errorf("half: %+v", half) // as if used up, until what was lost has passed
 		}
-		for v = s.until("flowing"); v.Policies[0].Left < 25; v = s.view() { // an empty burst fills up
-			pass(10 * ms)
+		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // an empty burst fills up
+			sleep(10 * ms)
 		}
 		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
-		if second.Name != "second" || second.Used != nil || second.Left != 25 || second.LeftForLow != 15 || second.Target != 450 || second.Limit != 500 || second.Window != "1s" {
+		if second.Name != "second" || second.Used != nil || second.Remaining != 25 || second.RemainingForLow != 15 || second.Target != 450 || second.Limit != 500 || second.Window != "1s" {
 			t.Errorf("second: %+v", second)
 		}
-		if *half.Used != 0 || half.Left != 40 || half.LeftForLow != 30 || half.Target != 40 || half.Window != "500ms" {
+		if *half.Used != 0 || half.Remaining != 40 || half.RemainingForLow != 30 || half.Target != 40 || half.Window != "500ms" {
 			t.Errorf("half: %+v", half)
 		}
-		if third.Name != "third" || third.Limit != 30 || third.Target != 20 || third.Left != 20 || third.LeftForLow != 15 {
+		if third.Name != "third" || third.Limit != 30 || third.Target != 20 || third.Remaining != 20 || third.RemainingForLow != 15 {
 			t.Errorf("third: %+v", third)
 		}
 		if day.Used == nil {
 			t.Fatalf("day: %+v", day)
 		}
-		left := day.Left - day.LeftForLow
-		if *day.Used != 1000 || day.Left != 20_000_000-1000 || !in(v, day.ResetsAt, 0, 24*time.Hour) ||
+		left := day.Remaining - day.RemainingForLow
+		if *day.Used != 1000 || day.Remaining != 20_000_000-1000 || !in(v, day.ResetsAt, 0, 24*time.Hour) ||
 			left < int64(25*(day.ResetsAt.Sub(v.At).Seconds()-1)) || left > int64(25*(day.ResetsAt.Sub(v.At).Seconds()+1)) {
 			t.Errorf("day: %+v", day)
 		}
 
-		s.ask(demand{events: true, happened: "brake 700000 1000000 0"})
-		v = s.until("braked")
-		if !in(v, v.Until, 1, 700*ms) || v.Rate != 0.5 || v.Policies[0].Left != 0 {
-			t.Errorf("braked: %+v", v)
+		s.ask(demand{hasEvents: true, events: "backoff 700000 1000000 0"})
+		v = s.until("backing-off")
+		if !in(v, v.Until, 1, 700*ms) || v.RampRatio != 0.5 || v.Policies[0].Remaining != 0 {
+			t.Errorf("backing-off: %+v", v)
 		}
 		now := time.Now()
-		s.ask(demand{events: true, happened: fmt.Sprintf("probe 700000 1000000 %d", now.UnixMicro())})
-		if v := s.view(); v.State != "probing" || !in(v, v.Until, 1, time.Second) || v.Policies[0].Left != 0 {
-			t.Errorf("probing: %+v", v)
+		s.ask(demand{hasEvents: true, events: fmt.Sprintf("open 700000 1000000 %d", now.UnixMicro())})
+		if v := s.view(); v.State != stateBreakerOpen || !in(v, v.Until, 1, time.Second) || v.Policies[0].Remaining != 0 {
+			t.Errorf("breaker-open: %+v", v)
 		}
-		s.ask(demand{events: true, happened: fmt.Sprintf("lift %d", now.Add(time.Hour).UnixMicro())})
+		s.ask(demand{hasEvents: true, events: fmt.Sprintf("close %d", now.Add(time.Hour).UnixMicro())})
 		v = s.until("ramping")
-		if v.Rate < 0.5 || v.Rate >= 1 || v.Until != nil {
+		if v.RampRatio < 0.5 || v.RampRatio >= 1 || v.Until != nil {
 			t.Errorf("ramping: %+v", v)
 		}
 		s.revision, s.stopped = 3, true
-		s.ask(demand{events: true})
-		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Left != 0 {
+		s.ask(demand{hasEvents: true})
+		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
 			t.Errorf("stopped: %+v", v)
 		}
 		// Revision 4 is set and nobody has told Redis.
@@ -151,7 +151,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 4 {
 			t.Errorf("not in force: %+v", v)
 		}
-		s.ask(demand{events: true})
+		s.ask(demand{hasEvents: true})
 		if v := s.view(); v.State != "ramping" || v.Revision != 4 {
 			t.Errorf("resumed: %+v", v)
 		}
@@ -171,11 +171,11 @@ func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
 	m.SetTime(now.Add(5 * time.Second))
 	s.ask(demand{low: 7})
 	s.ask(demand{high: 5})
-	if p := s.view().Policies[0]; *p.Used != 12 || p.Left != 28 || p.LeftForLow != 18 {
+	if p := s.view().Policies[0]; *p.Used != 12 || p.Remaining != 28 || p.RemainingForLow != 18 {
 		t.Errorf("%+v", p)
 	}
 	s.ask(demand{high: 28})
-	if p := s.view().Policies[0]; *p.Used != 40 || p.Left != 0 || p.LeftForLow != 0 {
+	if p := s.view().Policies[0]; *p.Used != 40 || p.Remaining != 0 || p.RemainingForLow != 0 {
 		t.Errorf("%+v", p)
 	}
 	// A lower limit is shown at its place, and nothing less than none is left.
@@ -185,7 +185,7 @@ func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
 	}
 	s.quota, s.revision = lower, 1
 	s.ask(demand{low: 1})
-	if p := s.view().Policies[0]; p.Limit != 20 || p.Left != 0 || p.LeftForLow != 0 {
+	if p := s.view().Policies[0]; p.Limit != 20 || p.Remaining != 0 || p.RemainingForLow != 0 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -200,7 +200,7 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 		}
 		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
 		reg := prometheus.NewRegistry()
-		deps := quietly(Deps{Redis: rdb, Settings: &settingsDouble{}})
+		deps := withoutLogs(Deps{Redis: rdb, Settings: &settingsDouble{}})
 		deps.Metrics, deps.Process = reg, "a"
 		l, err := New(s.source, config, deps)
 		if err != nil {
@@ -217,7 +217,7 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
 			t.Error("not to be spent")
 		}
-		l.Brake(time.Minute, time.Now())
+		l.BackOff(time.Minute, time.Now())
 		for range 3 {
 			wg.Go(func() { _, _ = l.Acquire(ctx, schemas.Low, Call{}) })
 		}
@@ -240,14 +240,14 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 		wait("who waits", func() bool {
 			return len(v.Processes) == 1 && v.Processes[0].Low.Waiting == 3 && v.Processes[0].Low.OldestMS > 1000
 		})
-		if p := v.Processes[0]; p.Process != "a" || p.Low.Why != "brake" || p.High.Waiting != 0 || p.High.Granted < 1 || p.Low.Granted != 0 || v.At.Sub(p.At).Abs() > 3*time.Second {
+		if p := v.Processes[0]; p.Process != "a" || p.Low.Reason != "backoff" || p.High.Waiting != 0 || p.High.Granted < 1 || p.Low.Granted != 0 || v.At.Sub(p.At).Abs() > 3*time.Second {
 			t.Errorf("%+v", p)
 		}
 		err = testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`
-# HELP rate_limiter_left Calls that a policy has left now, for HIGH and for LOW.
-# TYPE rate_limiter_left gauge
-rate_limiter_left{policy="second",priority="HIGH",source="%[1]s"} 0
-rate_limiter_left{policy="second",priority="LOW",source="%[1]s"} 0
+# HELP rate_limiter_remaining Calls that a policy has left now, for HIGH and for LOW.
+# TYPE rate_limiter_remaining gauge
+rate_limiter_remaining{policy="second",priority="HIGH",source="%[1]s"} 0
+rate_limiter_remaining{policy="second",priority="LOW",source="%[1]s"} 0
 # HELP rate_limiter_limit Calls that a policy allows in its window.
 # TYPE rate_limiter_limit gauge
 rate_limiter_limit{policy="second",source="%[1]s"} 500
@@ -256,13 +256,13 @@ rate_limiter_limit{policy="second",source="%[1]s"} 500
 rate_limiter_ramp_ratio{source="%[1]s"} 0.5
 # HELP rate_limiter_state 1 for the state that the source's limiter is in, 0 for the others.
 # TYPE rate_limiter_state gauge
-rate_limiter_state{source="%[1]s",state="braked"} 1
+rate_limiter_state{source="%[1]s",state="backing-off"} 1
 rate_limiter_state{source="%[1]s",state="flowing"} 0
-rate_limiter_state{source="%[1]s",state="probing"} 0
+rate_limiter_state{source="%[1]s",state="breaker-open"} 0
 rate_limiter_state{source="%[1]s",state="ramping"} 0
-rate_limiter_state{source="%[1]s",state="starting quiet"} 0
+rate_limiter_state{source="%[1]s",state="quiet-period"} 0
 rate_limiter_state{source="%[1]s",state="stopped"} 0
-rate_limiter_state{source="%[1]s",state="uncounted"} 0
+rate_limiter_state{source="%[1]s",state="restoring-count"} 0
 rate_limiter_state{source="%[1]s",state="unused"} 0
 # HELP rate_limiter_waiting Calls that wait for their permit in this process.
 # TYPE rate_limiter_waiting gauge
@@ -271,7 +271,7 @@ rate_limiter_waiting{priority="LOW",source="%[1]s"} 3
 # HELP rate_limiter_window_seconds Length of a policy's window.
 # TYPE rate_limiter_window_seconds gauge
 rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
-`, s.source)), "rate_limiter_left", "rate_limiter_limit", "rate_limiter_ramp_ratio", "rate_limiter_state", "rate_limiter_waiting", "rate_limiter_window_seconds")
+`, s.source)), "rate_limiter_remaining", "rate_limiter_limit", "rate_limiter_ramp_ratio", "rate_limiter_state", "rate_limiter_waiting", "rate_limiter_window_seconds")
 		if err != nil {
 			t.Error(err)
 		}
@@ -284,10 +284,10 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 			}
 			rdb.HSet(t.Context(), reportsKey(s.source), name, text)
 		}
-		report("busy", reportLife/2, 7)
-		report("crashed", reportLife+time.Second, 7)
-		report("idle", idleReport+time.Second, 0)
-		report("old", reportsTTL+time.Second, 0)
+		report("busy", waitingReportTTL/2, 7)
+		report("crashed", waitingReportTTL+time.Second, 7)
+		report("idle", idleReportInterval+time.Second, 0)
+		report("old", reportsKeyTTL+time.Second, 0)
 		rdb.HSet(t.Context(), reportsKey(s.source), "garbled", "{")
 		var names []string
 		for _, p := range s.view().Processes {
@@ -297,7 +297,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 		if strings.Join(names, " ") != "a busy idle" || kept != 4 {
 			t.Errorf("the view shows %q, and keeps %d", names, kept)
 		}
-		if ttl := rdb.TTL(t.Context(), reportsKey(s.source)).Val(); ttl <= 0 || ttl > reportsTTL {
+		if ttl := rdb.TTL(t.Context(), reportsKey(s.source)).Val(); ttl <= 0 || ttl > reportsKeyTTL {
 			t.Errorf("reports are kept for %v", ttl)
 		}
 		stop()
@@ -310,7 +310,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 
 func TestWhoMayNotAskSaysWhy(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
-	l, err := New("nexon", withDay(), quietly(Deps{Redis: rdb}))
+	l, err := New("nexon", withDay(), withoutLogs(Deps{Redis: rdb}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,56 +326,56 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 		if err != nil || len(v.Processes) != 1 || v.Processes[0].Low.Waiting != 2 || v.Processes[0].Low.OldestMS < 1000 {
 			t.Fatalf("%+v, %v", v, err)
 		}
-		return v.Processes[0].Low.Why
+		return v.Processes[0].Low.Reason
 	}
-	f := following{l: l}
+	f := follower{l: l}
 	for _, c := range []struct {
 		set  func(on bool)
 		want string
 	}{
-		{func(on bool) { l.unset = on }, "the settings can't be read"},
-		{func(on bool) { l.uncount = on }, "the day's count can't be written down"},
+		{func(on bool) { l.settingsUnread = on }, "the settings can't be read"},
+		{func(on bool) { l.dayCountUnsaved = on }, "the day's count can't be written down"},
 	} {
 		c.set(true)
-		if f.report(time.Now()); told() != c.want || l.report {
+		if f.scheduleReport(time.Now()); told() != c.want || l.reportWanted {
 			t.Errorf("%q; want %q", told(), c.want)
 		}
 		c.set(false)
 	}
-	l.unset, l.failed = true, 1
+	l.settingsUnread, l.failed = true, 1
 	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
-	if f.report(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
+	if f.scheduleReport(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
 		t.Error("a Redis that does not answer was called for the view")
 	}
-	l.unset, l.failed = false, 0
-	if f.report(time.Now()); !l.report { // with the next call
+	l.settingsUnread, l.failed = false, 0
+	if f.scheduleReport(time.Now()); !l.reportWanted { // with the next call
 		t.Error("nothing is to be told")
 	}
 	l.stopped = true
-	if l.show(); told() != "stopped" {
+	if l.publishReport(); told() != "stopped" {
 		t.Error(told())
 	}
 	l.stopped = false
-	for reason, want := range map[why]string{
-		2: "day", 3: "policy of another release", whyUncounted: "day not counted yet", whyLost: "state lost", whyCeiling: "ceiling", whyProbing: "probing",
+	for reason, want := range map[refusal]string{
+		2: "day", 3: "policy of another release", refusedByDayCount: "day not counted yet", refusedByStateLoss: "state lost", refusedByRateCap: "rate cap", refusedByBreaker: "breaker open",
 	} {
-		l.low.why = reason
-		if l.show(); told() != want {
+		l.low.refusal = reason
+		if l.publishReport(); told() != want {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
-	if !l.shown { // somebody waited as it was told: that nobody does is to be told too
+	if !l.reportedWaiters { // somebody waited as it was told: that nobody does is to be told too
 		t.Error("who waited for an instant seems to wait on")
 	}
-	l.shown, l.report, l.tells = false, false, false
+	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false
 	for l.low.next() != nil {
 		l.low.serve()
 	}
-	if f.report(time.Now()); l.report {
+	if f.scheduleReport(time.Now()); l.reportWanted {
 		t.Error("who is idle is told of at once")
 	}
 	l.high.used++
-	if f.report(time.Now()); !l.report {
+	if f.scheduleReport(time.Now()); !l.reportWanted {
 		t.Error("who calls without waiting is not told of")
 	}
 }

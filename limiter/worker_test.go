@@ -164,7 +164,7 @@ func (w *worker) call(ctx context.Context, lane schemas.Lane, upstream string) {
 		}
 		acquire = w.limiter.Acquire
 		if !w.send(ctx, permit, upstream+"/maplestory/v1/id?character_name="+string(lane)) {
-			acquire = w.limiter.AcquireAgain
+			acquire = w.limiter.Reacquire
 		}
 	}
 }

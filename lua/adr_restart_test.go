@@ -57,7 +57,7 @@ func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
 			braked.key += "2"
 			braked.awake()
 			sent := braked.acquire(1, 1).now
-			braked.acquireAfter(0, 0, refused(60*second, second, sent))
+			braked.acquireAfter(0, 0, backoffEvent(60*second, second, sent))
 			if g := b.acquire(20, 20); len(g.all()) < 25 {
 				t.Fatalf("before: %+v", g)
 			}
@@ -65,7 +65,7 @@ func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
 			b.rdb = c.happens(s).Client
 			braked.rdb = b.rdb
 			g := b.acquire(20, 20)
-			if len(g.all()) > 0 || g.whyHigh != whyLost || g.whyLow != whyLost || g.backHigh < quiet-horizon-second/2 {
+			if len(g.all()) > 0 || g.refusalHigh != refusedByStateLoss || g.refusalLow != refusedByStateLoss || g.backHigh < quiet-horizon-second/2 {
 				t.Errorf("after: %+v", g)
 			}
 			g = braked.acquire(1, 1)

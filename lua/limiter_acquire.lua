@@ -1,7 +1,7 @@
 -- limiter_acquire: reserves time slots for upstream calls of one source, for all
 -- its policies together or not at all (design and proof: limiter/doc.go).
 --
--- KEYS[1]  the source's state, quota:{source}:lanes
+-- KEYS[1]  the source's state, quota:{source}:state
 -- ARGV[1]  slots wanted by HIGH
 -- ARGV[2]  slots wanted by LOW
 -- ARGV[3]  the quota: revision, stopped (0 or 1), horizon and quiet start in us, and
@@ -14,14 +14,14 @@
 -- ARGV[4]  a name of 26 characters for the quota, such as the start of its SHA-1
 -- ARGV[5]  three midnights around now, in us; may be empty, see Returns
 -- ARGV[6]  LOW's interval in us before and from a moment, and that moment; empty or
---          not there: no ceiling
+--          not there: no rate cap
 -- ARGV[7]  what has happened, words apart by blanks; or not there:
---          brake D BASE SENT   the upstream refused the call of slot SENT for D us
+--          backoff D BASE SENT the upstream refused the call of slot SENT for D us
 --                              (0: it did not say; BASE is then the first pause)
---          probe FIRST MOST SENT  the call of slot SENT was answered as by a sick
+--          open FIRST MOST SENT   the call of slot SENT was answered as by a sick
 --                          upstream: all calls stop, but for one that probes after
 --                          FIRST us, and then after pauses that double up to MOST us
---          lift SENT       that of slot SENT as by a healthy one: ends a probing stop
+--          close SENT      that of slot SENT as by a healthy one: ends a probing stop
 --                          that began before it; the rate comes back as after a brake
 --          refund SLOT         a slot of which nothing was sent
 --          used END N AT RATE MOST  the day until END had N calls at AT, and since
@@ -33,11 +33,11 @@
 -- as runs of three numbers: how many, the first as a wait in us from now, and the
 -- interval. If demand was refused four more numbers follow, for HIGH and LOW: in how
 -- many us to ask again (0: nothing was refused), and the section that refused it (or:
--- -1 brake, -2 stopped, -3 lost state, -4 the day is not counted until `used` is told,
--- -5 ceiling, -6 probing stop). While a probing stop is in force they follow also when
+-- -1 backoff, -2 stopped, -3 lost state, -4 the day is not counted until `used` is told,
+-- -5 rate cap, -6 circuit breaker open). While a probing stop is in force they follow also when
 -- nothing was refused, as with the slot of a probe: -6 then, for the lane that is
 -- neither stopped nor uncounted. {-1}: the midnights are needed. For an empty quota instead
--- {now, birth, revision, stopped, braked until, ramp in thousandths, uncounted,
+-- {now, birth, revision, stopped, backoff until, ramp in thousandths, uncounted,
 -- then for each section: 1, L's window, slots that high, shared, low have at once;
 -- 2, R's reach, slots, LOW's, used; 3, D's limit, reserve, used, end; and if a probing
 -- stop is in force: 4, the moment of the next probe, since when, the pause, the longest}.
@@ -54,7 +54,7 @@
 --
 -- This first half decides most calls, for a third of the time: where one quota of
 -- lanes high and shared, and perhaps a day, is in force for all, and nothing is lost,
--- braked or told. It leaves the rest to limiter_long, which decides as it does (a test
+-- braked or told. It leaves the rest to limiter_load, which decides as it does (a test
 -- holds them side by side) and says until when this half may. Of the line of numbers
 -- it reads: format in 2 places, replication id 40, until when 16, name of the quota and
 -- of the server's process 40,

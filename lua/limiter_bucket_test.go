@@ -26,11 +26,11 @@ const (
 
 // Why demand was refused, where it was no section of the quota.
 const (
-	whyBrake     = -1
-	whyStopped   = -2
-	whyLost      = -3
-	whyUncounted = -4
-	whyCeiling   = -5
+	refusedByBackoff   = -1
+	refusedByStop      = -2
+	refusedByStateLoss = -3
+	refusedByDayCount  = -4
+	refusedByRateCap   = -5
 )
 
 // nexonLanes are T and B of the lanes high, shared and low for 450 of 500 calls a
@@ -51,8 +51,8 @@ type bucket struct {
 	rdb   redis.UniversalClient
 	key   string
 	lanes []int64
-	// more are the sections after the lanes; ceiling as the script takes it.
-	more, ceiling string
+	// more are the sections after the lanes; rate cap as the script takes it.
+	more, rateCap string
 	zone          *time.Location   // of the day; nil: there is none
 	clock         func() time.Time // the caller's own
 	revision      int64
@@ -60,18 +60,18 @@ type bucket struct {
 }
 
 type grant struct {
-	now               int64   // Redis' clock in us
-	high, low         []int64 // slots, in us of that clock
-	backHigh, backLow int64   // when to return, as a wait in us; 0: nothing refused
-	whyHigh, whyLow   int64
-	used              int64 // of the day
+	now                     int64   // Redis' clock in us
+	high, low               []int64 // slots, in us of that clock
+	backHigh, backLow       int64   // when to return, as a wait in us; 0: nothing refused
+	refusalHigh, refusalLow int64
+	used                    int64 // of the day
 }
 
 // all are the slots of both, in the order in which they were granted.
 func (g grant) all() []int64 { return slices.Concat(g.high, g.low) }
 
 func newBucket(t *testing.T, rdb redis.UniversalClient) bucket {
-	key := "quota:{" + servicetest.Name("nexon") + "}:lanes"
+	key := "quota:{" + servicetest.Name("nexon") + "}:state"
 	return bucket{t: t, rdb: rdb, key: key, lanes: nexonLanes, clock: time.Now}
 }
 
@@ -148,8 +148,8 @@ func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	b.t.Helper()
 	quota := b.quota()
 	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota)))[:26], b.midnights()}
-	if happened != "" || b.ceiling != "" {
-		args = append(args, b.ceiling)
+	if happened != "" || b.rateCap != "" {
+		args = append(args, b.rateCap)
 	}
 	if happened != "" {
 		args = append(args, happened)
@@ -178,7 +178,7 @@ func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	now := reply[2]
 	g := grant{now: now, used: reply[3]}
 	if end := len(reply) - 4; len(reply)%3 == 2 { // something was refused
-		g.backHigh, g.backLow, g.whyHigh, g.whyLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
+		g.backHigh, g.backLow, g.refusalHigh, g.refusalLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
 		reply = reply[:end]
 	}
 	n := int64(0)

@@ -35,11 +35,11 @@ func TestHighGetsTheDaysCallsToTheLastOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.onDay(30, 0)
-		if g := b.acquire(9, 9); len(g.all()) > 0 || g.whyHigh != whyUncounted || g.whyLow != whyUncounted {
+		if g := b.acquire(9, 9); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount || g.refusalLow != refusedByDayCount {
 			t.Fatalf("granted %+v before it is known what the day had", g)
 		}
 		b.awake()
-		b.acquireAfter(0, 0, elsewise)
+		b.acquireAfter(0, 0, forceSecondHalf)
 		var all []int64
 		for range 4 {
 			g := b.acquire(9, 0)
@@ -48,7 +48,7 @@ func TestHighGetsTheDaysCallsToTheLastOnEveryRedis(t *testing.T) {
 			}
 		}
 		g := b.acquire(5, 5)
-		if len(all) != 30 || len(g.all()) > 0 || g.whyHigh != 2 || g.whyLow != 2 || g.backHigh < 1 || g.backHigh > second {
+		if len(all) != 30 || len(g.all()) > 0 || g.refusalHigh != 2 || g.refusalLow != 2 || g.backHigh < 1 || g.backHigh > second {
 			t.Errorf("of 30 calls a day HIGH got %d, then %+v", len(all), g)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
@@ -149,7 +149,7 @@ func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
 		b.put(atUsed, digits(limit-8640)) // all but the reserve
-		if g := b.acquire(0, 5); len(g.low) > 0 || g.whyLow != 2 || g.backLow < 1 || g.backLow > second {
+		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < 1 || g.backLow > second {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
 		}
 		high, low := 0, 0
@@ -207,7 +207,7 @@ func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
 					b.failOver()
 				}
 				for clock.set(now.Add(-2 * time.Second)); clock.now.Before(now); clock.advance(100_000) {
-					if g := b.acquire(5, 5); len(g.all()) > 0 || g.whyHigh != whyUncounted || g.whyLow != whyUncounted ||
+					if g := b.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount || g.refusalLow != refusedByDayCount ||
 						g.backHigh < 1 || g.backHigh > 100_000 || g.backLow < 1 || g.backLow > 100_000 {
 						t.Fatalf("before the count is told: %+v", g)
 					}

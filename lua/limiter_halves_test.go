@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// elsewise is a word that means nothing in ARGV[7], but sends a call to the
+// forceSecondHalf is a word that means nothing in ARGV[7], but sends a call to the
 // script's second half.
-const elsewise = "-"
+const forceSecondHalf = "-"
 
 // calm reports whether the first half decides a call made now.
 func (b bucket) calm(now int64) bool {
@@ -34,7 +34,7 @@ func (b bucket) bothHalves(nHigh, nLow int) {
 	}
 	state := b.state()
 	b.setState(before)
-	second, err := b.run(nHigh, nLow, elsewise)
+	second, err := b.run(nHigh, nLow, forceSecondHalf)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -83,12 +83,12 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 					c.advance(rng.Int64N(60_000))
 				}
 				if rng.IntN(50) == 0 {
-					b.acquireAfter(1, 1, fmt.Sprintf("brake %d 1000000 %d", 1+rng.Int64N(second), c.us()))
+					b.acquireAfter(1, 1, fmt.Sprintf("backoff %d 1000000 %d", 1+rng.Int64N(second), c.us()))
 					c.advance(12 * second)
 				}
 				if rng.IntN(50) == 0 {
-					other := b // a caller in whose zone LOW has a ceiling now
-					other.ceiling = digits(20_000, 20_000, c.us())
+					other := b // a caller in whose zone LOW has a rate cap now
+					other.rateCap = digits(20_000, 20_000, c.us())
 					other.acquire(0, 2)
 				}
 				calls++
@@ -145,7 +145,7 @@ func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
 			"another limit":    func(b *bucket) { b.more = day(5000, 0) },
 			"a ring":           func(b *bucket) { b.more = ring(second, 5, 3) + b.more },
 			"a lane for low":   func(b *bucket) { b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} },
-			"a ceiling":        func(b *bucket) { b.ceiling = digits(never, never, c.us()) },
+			"a rate cap":       func(b *bucket) { b.rateCap = digits(never, never, c.us()) },
 			"a failover":       func(b *bucket) { b.failOver() },
 			"the clock was set back": func(b *bucket) {
 				b.put(atNow, digits(c.us()+1))
@@ -178,7 +178,7 @@ func TestBothHalvesDecideAlikeOnEveryRedis(t *testing.T) {
 		before := b.state()
 		first := b.acquire(3, 3)
 		b.setState(before)
-		second := b.acquireAfter(3, 3, elsewise)
+		second := b.acquireAfter(3, 3, forceSecondHalf)
 		for _, g := range []grant{first, second} {
 			if len(g.high) != 3 || len(g.low) != 3 || g.backHigh != 0 || g.backLow != 0 || g.used != 6 {
 				t.Errorf("granted %+v", g)

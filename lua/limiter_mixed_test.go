@@ -30,7 +30,7 @@ func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
 		newer := old.with(1, nexonLanes, ring(60*second, 20, 15))
 		newer.stopped = 1
 		for _, b := range []bucket{newer, old} {
-			if g := b.acquire(5, 5); len(g.all()) > 0 || g.whyHigh != whyStopped || g.whyLow != whyStopped || g.backHigh < 1 || g.backHigh > second {
+			if g := b.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByStop || g.refusalLow != refusedByStop || g.backHigh < 1 || g.backHigh > second {
 				t.Errorf("revision %d after the stop: %+v", b.revision, g)
 			}
 		}
@@ -285,7 +285,7 @@ func TestOfTwoDaysOfOneRevisionTheSmallerLimitAndTheGreaterReserveHold(t *testin
 		b.awake()
 		other.awake()
 		for _, caller := range []bucket{other, b} {
-			if g := caller.acquire(0, 5); len(g.low) > 0 || g.whyLow != 2 {
+			if g := caller.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 {
 				t.Errorf("LOW got %+v, the reserve is more than the day", g)
 			}
 		}
@@ -338,7 +338,7 @@ func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 		}
 		// Who brings the day back counts it anew before anybody gets a slot.
 		b.acquire(0, 0)
-		if g := dayless.acquire(5, 5); len(g.all()) > 0 || g.whyHigh != whyUncounted {
+		if g := dayless.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount {
 			t.Errorf("before the day is counted: %+v", g)
 		}
 		b.acquireAfter(0, 0, used(endOfDay(c.now, b.zone), 95, c.now, 1))

@@ -1,7 +1,7 @@
--- limiter_slots: goes on where limiter_long ends, whose locals are ours: how slots are
+-- limiter_slots: goes on where limiter_load ends, whose locals are ours: how slots are
 -- given out by the state as it is now.
 
--- What the day and the ceiling leave to whom.
+-- What the day and the rate cap leave to whom.
 local highMost, lowMost, pace, paceWhy = huge, huge, 0, 0
 local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then
@@ -17,8 +17,8 @@ if day then
   end
 end
 if (ARGV[6] or '') ~= '' then
-  local ceiling = number(ARGV[6], now < number(ARGV[6], 33) and 1 or 17)
-  if ceiling > pace then pace, paceWhy = ceiling, -5 end
+  local rateCap = number(ARGV[6], now < number(ARGV[6], 33) and 1 or 17)
+  if rateCap > pace then pace, paceWhy = rateCap, -5 end
 end
 
 -- The earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), the section

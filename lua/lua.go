@@ -33,8 +33,8 @@ var coalesceConfirm string
 //go:embed coalesce_rollback.lua
 var coalesceRollback string
 
-//go:embed coalesce_look.lua
-var coalesceLook string
+//go:embed coalesce_inspect.lua
+var coalesceInspect string
 
 //go:embed client_admit.lua
 var clientAdmit string
@@ -54,8 +54,8 @@ var requestSettle string
 //go:embed limiter_acquire.lua
 var limiterAcquire string
 
-//go:embed limiter_long.lua
-var limiterLong string
+//go:embed limiter_load.lua
+var limiterLoad string
 
 //go:embed limiter_slots.lua
 var limiterSlots string
@@ -63,25 +63,25 @@ var limiterSlots string
 //go:embed limiter_buckets.lua
 var limiterBuckets string
 
-//go:embed limiter_scopes.lua
-var limiterScopes string
+//go:embed limiter_grant.lua
+var limiterGrant string
 
-//go:embed limiter_done.lua
-var limiterDone string
+//go:embed limiter_save.lua
+var limiterSave string
 
 // The scripts. What they take and return stands at the head of each file.
 var (
 	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
 	CoalesceConfirm  = script("coalesce_confirm", coalesceConfirm)
 	CoalesceRollback = script("coalesce_rollback", coalesceRollback)
-	CoalesceLook     = script("coalesce_look", coalesceLook)
+	CoalesceInspect  = script("coalesce_inspect", coalesceInspect)
 	ClientAdmit      = script("client_admit", clientAdmit)
 	ClientRelease    = script("client_release", clientRelease)
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
-	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLong+limiterSlots+limiterBuckets+limiterScopes+limiterDone)
+	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLoad+limiterSlots+limiterBuckets+limiterGrant+limiterSave)
 )
 
 // All are all of them.
-var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceLook, ClientAdmit, ClientRelease, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}
+var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceInspect, ClientAdmit, ClientRelease, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}

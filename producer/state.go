@@ -33,12 +33,12 @@ type CoalesceState struct {
 
 // ReadState returns what is under way for an entity, and changes nothing.
 func (c *Coalescer) ReadState(ctx context.Context, e schemas.Entity) (CoalesceState, error) {
-	reply, err := eval.Once(ctx, c.rdb, lua.CoalesceLook, eval.Call{Key: key(e)}).Slice()
+	reply, err := eval.Once(ctx, c.rdb, lua.CoalesceInspect, eval.Call{Key: key(e)}).Slice()
 	if err != nil {
 		return CoalesceState{}, fmt.Errorf("look at what is under way for %s: %w", e, err)
 	}
 	if len(reply) != 9 {
-		return CoalesceState{}, fmt.Errorf("coalesce_look returned %d values, not 9", len(reply))
+		return CoalesceState{}, fmt.Errorf("coalesce_inspect returned %d values, not 9", len(reply))
 	}
 	text := func(i int) string { s, _ := reply[i].(string); return s }
 	number := func(i int) int64 { n, _ := reply[i].(int64); return n }

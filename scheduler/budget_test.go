@@ -89,7 +89,7 @@ func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
 	}
 }
 
-func TestCeilingsHoldByTheClockOfTheSource(t *testing.T) {
+func TestRateCaps_UseTheSourceTimeZone(t *testing.T) {
 	for hour := range 24 {
 		want := 250.0
 		if hour >= 19 {
@@ -151,19 +151,19 @@ func TestSchedulersShareWhatMayBeFed(t *testing.T) {
 	}
 }
 
-func TestPeopleSeeTheHoursCeilingAndWhenContentIsReady(t *testing.T) {
+func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 	waiting := DefaultConfig()
 	waiting.Mode, waiting.NotBefore = Tiers, 120
 	ready := DefaultConfig()
 	ready.Mode = Tiers
-	spending := Spending{Ceilings: []limiter.Ceiling{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
+	spending := Spending{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
 	s, err := NewSchedule(spending, map[string]Facet{"waiting": {waiting, 1}, "ready": {ready, 1}, "off": {DefaultConfig(), 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	night := time.Date(2026, 1, 27, 1, 0, 0, 0, time.UTC)
 	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours behind 01:00
-		if rate, there := s.Ceiling(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
+		if rate, there := s.RateCap(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
 			t.Errorf("%d hours on: %v %v, want %s", hour, rate, there, want)
 		}
 	}

@@ -78,7 +78,7 @@ func TestMistakesAreNamed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, s := range []Spending{{TimeZone: "x"}, {Ceilings: []limiter.Ceiling{{}}}, {Ceilings: []limiter.Ceiling{{From: 25, Rate: 1}}}, {Ceilings: []limiter.Ceiling{{Rate: limiter.Rate(math.NaN())}}}} {
+	for _, s := range []Spending{{TimeZone: "x"}, {RateCaps: []limiter.RateCap{{}}}, {RateCaps: []limiter.RateCap{{From: 25, Rate: 1}}}, {RateCaps: []limiter.RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
 		if s.Check() == nil {
 			t.Errorf("%+v is well", s)
 		}

@@ -10,14 +10,14 @@ import (
 const wholeDay = 24 * time.Hour
 
 // course is how the work of a day is spread over it: nothing before the facet's
-// not-before time, and by the source's ceilings from then on. It measures time in work:
+// not-before time, and by the source's rate caps from then on. It measures time in work:
 // in as much of it as 24 hours, each day passes its whole work, more of it in hours
 // that may spend more. Who spreads evenly in work never asks for what may not be had.
 type course struct {
 	zone      *time.Location // of the not-before time
 	notBefore int            // minutes of the clock
 	spending  Spending
-	hours     *time.Location            // of the ceilings
+	hours     *time.Location            // of the rate caps
 	days      []atomic.Pointer[workday] // as many as the longest intervals reach
 }
 
@@ -41,7 +41,7 @@ func newCourse(c Config, s Spending) (*course, error) {
 	days := 2*max(c.Most, c.Tiers.Cold.Every)/wholeDay + 4
 	made := &course{zone: zone, notBefore: int(c.NotBefore), spending: s, hours: hours, days: make([]atomic.Pointer[workday], days)}
 	if made.build(20_000).empty {
-		return nil, fmt.Errorf("notBefore: the ceilings leave nothing from %s on; raise those of the hours behind it", clockText(c.NotBefore))
+		return nil, fmt.Errorf("notBefore: the rate caps leave nothing from %s on; raise those of the hours behind it", clockText(c.NotBefore))
 	}
 	return made, nil
 }

@@ -67,7 +67,7 @@ func TestADayWithoutThatClockTimeWaitsForTheNextOneThatItHas(t *testing.T) {
 	}
 }
 
-func TestWorkFollowsTheCeilings(t *testing.T) {
+func TestCourse_FollowsRateCaps(t *testing.T) {
 	s := DefaultSpending()
 	s.TimeZone = "Asia/Seoul"
 	c := newTestCourse(t, "Asia/Seoul", 120, s)

@@ -77,7 +77,7 @@ func TestScheduler_SpendsAnIdleBudget(t *testing.T) {
 		}
 		for j := 1; j < len(asked); j++ {
 			// An interval varies by a twentieth, and is measured in work: outside the evening, whose
-			// ceiling is lower, an hour holds 9 % more of it than the mean.
+			// rate cap is lower, an hour holds 9 % more of it than the mean.
 			if gap := asked[j].Sub(asked[j-1]); gap < least*85/100 {
 				t.Fatalf("entity %d: interval %d: got %v, want at least about %v", i, j, gap, least)
 			}

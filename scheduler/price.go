@@ -36,7 +36,7 @@ type sighting struct {
 
 // Load is how it stands with a source.
 type Load struct {
-	// PerDay is how many calls the scheduler may make in a day, the hours' ceilings and
+	// PerDay is how many calls the scheduler may make in a day, the hours' rate caps and
 	// the day's pace in it.
 	PerDay float64
 	// Behind is how long what is due now would take at the rate of now.

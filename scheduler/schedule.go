@@ -80,9 +80,9 @@ func within(name string, err error) error {
 // Prefetches reports whether entities of the facet are asked for by themselves.
 func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != nil }
 
-// Ceiling returns how many calls a second may be fed at the hour of a time; none: no ceiling
+// RateCap returns how many calls a second may be fed at the hour of a time; none: no rate cap
 // names the hour.
-func (s *Schedule) Ceiling(now time.Time) (perSecond float64, there bool) {
+func (s *Schedule) RateCap(now time.Time) (perSecond float64, there bool) {
 	rate := s.spending.at(now.In(s.zone).Hour())
 	return rate, rate < most
 }

@@ -16,7 +16,7 @@ func TestWhatWasNeverChangedIsAsItIsConfigured(t *testing.T) {
 		t.Errorf("%d %s %v", a.StatusCode, a.text, a.Header)
 	}
 	all := r.do(http.MethodGet, "/admin/v1/settings", "").Settings
-	if len(all) != 2 || all[0].Source != "nexon" || all[1].Source != "other" || len(all[1].Effective.LowCeilings) != 1 {
+	if len(all) != 2 || all[0].Source != "nexon" || all[1].Source != "other" || len(all[1].Effective.LowRateCaps) != 1 {
 		t.Errorf("%+v", all)
 	}
 	if entries := r.do(http.MethodGet, "/admin/v1/audit", "").Entries; entries == nil || len(entries) != 0 {
@@ -28,10 +28,10 @@ func TestAPatchChangesWhatItNamesAndNullReturnsItToWhatIsConfigured(t *testing.T
 	r := newRig(t)
 	for i, step := range []struct{ patch, override string }{
 		{`{"policies":{"second":{"target":400,"highReserve":120}}}`, `{"policies":{"second":{"target":400,"highReserve":120}}}`},
-		{`{"lowCeilings":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`, `{"policies":{"second":{"target":400,"highReserve":120}},"lowCeilings":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
-		{`{"policies":{"second":{"highReserve":null},"day":{"limit":15000000,"highReserve":"90/m"}}}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowCeilings":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
-		{`{"lowCeilings":[]}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowCeilings":[]}`},
-		{`{"policies":{"second":{"target":null}}, "lowCeilings":null}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"}}}`},
+		{`{"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`, `{"policies":{"second":{"target":400,"highReserve":120}},"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
+		{`{"policies":{"second":{"highReserve":null},"day":{"limit":15000000,"highReserve":"90/m"}}}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
+		{`{"lowRateCaps":[]}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowRateCaps":[]}`},
+		{`{"policies":{"second":{"target":null}}, "lowRateCaps":null}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"}}}`},
 		{`{"policies":{"day":null,"second":{"lowReserve":10}}}`, `{"policies":{"second":{"lowReserve":10}}}`},
 		{` {"policies":null} `, `{}`},
 	} {
@@ -48,9 +48,9 @@ func TestAPatchChangesWhatItNamesAndNullReturnsItToWhatIsConfigured(t *testing.T
 
 func TestTheEffectiveQuotaIsTheConfiguredOneWithTheChange(t *testing.T) {
 	r := newRig(t)
-	a := r.patch(`{"policies":{"second":{"target":400}},"lowCeilings":[{"rate":"250/s"}]}`)
+	a := r.patch(`{"policies":{"second":{"target":400}},"lowRateCaps":[{"rate":"250/s"}]}`)
 	if a.Configured.Policies[0].Target != 450 || a.Effective.Policies[0].Target != 400 || a.Effective.Policies[0].HighReserve.Calls != 100 ||
-		len(a.Configured.LowCeilings) != 0 || a.Effective.LowCeilings[0].Rate != 250 {
+		len(a.Configured.LowRateCaps) != 0 || a.Effective.LowRateCaps[0].Rate != 250 {
 		t.Error(a.text)
 	}
 }
@@ -64,7 +64,7 @@ func TestAQuotaThatCannotBeHeldIsRefusedInTheQuotasOwnWords(t *testing.T) {
 		`{"policies":{"minute":{"limit":5}}}`:                            `there is no policy "minute"; the quota has second, day`,
 		`{"policies":{"day":{"limit":0}}}`:                               `limit: 0 is too small`,
 		`{"policies":{"day":{"target":5}}}`:                              `a day has neither`,
-		`{"lowCeilings":[{"from":25,"rate":"1/s"}]}`:                     `hours are 0 to 24`,
+		`{"lowRateCaps":[{"from":25,"rate":"1/s"}]}`:                     `hours are 0 to 24`,
 		`{"policies":{"second":{"limit":300}}}`:                          `target: 450 is above the limit of 300`,
 		`{"policies":{"second":{"lowReserve":-1}}}`:                      `must not be negative`,
 		`{"policies":{"second":{"target":400},"day":{"limit":1000000}}}`: `policies[1] "day"`,
@@ -89,12 +89,12 @@ func TestABodyThatIsNotUnderstoodIsRefused(t *testing.T) {
 		`{} {}`:                               "something follows",
 		`{"stopped":true}`:                    `unknown field "stopped"; there are policies.{name}.limit`,
 		`{"policies":[]}`:                     "array given where an object belongs",
-		`{"lowCeilings":{}}`:                  "object given where a list belongs",
-		`{"lowCeilings":[{"from":1,"to":2}]}`: "lowCeilings[0] has no rate",
-		`{"lowCeilings":[null]}`:              "lowCeilings[0] has no rate",
-		`{"lowCeilings":[{"rate":5}]}`:        `a rate as in "25/s"`,
-		`{"lowCeilings":[{"rate":"fast"}]}`:   `"fast" must be a rate`,
-		`{"lowCeilings":[{"rate":"1/s","until":5}]}`:        `unknown field "until"`,
+		`{"lowRateCaps":{}}`:                  "object given where a list belongs",
+		`{"lowRateCaps":[{"from":1,"to":2}]}`: "lowRateCaps[0] has no rate",
+		`{"lowRateCaps":[null]}`:              "lowRateCaps[0] has no rate",
+		`{"lowRateCaps":[{"rate":5}]}`:        `a rate as in "25/s"`,
+		`{"lowRateCaps":[{"rate":"fast"}]}`:   `"fast" must be a rate`,
+		`{"lowRateCaps":[{"rate":"1/s","until":5}]}`:        `unknown field "until"`,
 		`{"policies":{"second":{"traget":400}}}`:            `unknown field "traget"`,
 		`{"policies":{"second":{"traget":null}}}`:           `unknown field "traget"`,
 		`{"policies":{"second":{"target":"400"}}}`:          "string given where a whole number belongs",
@@ -120,7 +120,7 @@ func TestABodyThatIsNotUnderstoodIsRefused(t *testing.T) {
 func TestAPatchThatChangesNothingMakesNoRevision(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400}}}`)
-	for _, patch := range []string{`{}`, `{"policies":{"second":{"target":400}}}`, `{"policies":{"day":null}}`, `{"lowCeilings":null}`} {
+	for _, patch := range []string{`{}`, `{"policies":{"second":{"target":400}}}`, `{"policies":{"day":null}}`, `{"lowRateCaps":null}`} {
 		if a := r.patch(patch); a.StatusCode != 200 || a.Revision != 1 {
 			t.Errorf("%s: %d %s", patch, a.StatusCode, a.text)
 		}

@@ -75,16 +75,16 @@ func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
 			}
 		}
 	}
-	until(`"state":"starting quiet","at":`, `"until":`, `"process":"here"`)
+	until(`"state":"quiet-period","at":`, `"until":`, `"process":"here"`)
 	if p, err := l.Acquire(ctx, schemas.Low, limiter.Call{Endpoint: "basic"}); err != nil || !p.Spend() {
 		t.Fatal(err)
 	}
-	until(`"state":"flowing"`, `"used":1`, `"resetsAt":`, `"policy":"seats"`, `"scope":"\"basic\""`, `"underWay":1`)
+	until(`"state":"flowing"`, `"used":1`, `"resetsAt":`, `"policy":"seats"`, `"scope":"\"basic\""`, `"inFlight":1`)
 	r.act("stop", "")
 	until(`"state":"stopped"`, `"revision":1`)
 	go func() { _, _ = l.Acquire(ctx, schemas.High, limiter.Call{}) }()
-	until(`"state":"stopped"`, `"waiting":1`, `"why":"stopped"`)
+	until(`"state":"stopped"`, `"waiting":1`, `"reason":"stopped"`)
 	r.act("resume", "")
-	l.Brake(time.Hour, time.Now())
-	until(`"state":"braked"`, `"revision":2`, `"rate":0.5`)
+	l.BackOff(time.Hour, time.Now())
+	until(`"state":"backing-off"`, `"revision":2`, `"rampRatio":0.5`)
 }

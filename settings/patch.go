@@ -16,7 +16,7 @@ import (
 // that is not there stays as it is, and null returns it to what is configured.
 type Patch struct {
 	Policies    Member[map[string]Member[PolicyPatch]] `json:"policies,omitzero"`
-	LowCeilings Member[Ceilings]                       `json:"lowCeilings,omitzero"`
+	LowRateCaps Member[RateCaps]                       `json:"lowRateCaps,omitzero"`
 	Prefetch    Member[PrefetchPatch]                  `json:"prefetch,omitzero"`
 }
 
@@ -60,12 +60,12 @@ func (m *Member[T]) UnmarshalJSON(text []byte) error {
 	return decode(text, m.value)
 }
 
-// Ceilings are the whole list; an empty one lifts every ceiling.
-type Ceilings []limiter.Ceiling
+// RateCaps are the whole list; an empty one lifts every rate cap.
+type RateCaps []limiter.RateCap
 
-// UnmarshalJSON reads a list in which every ceiling has its rate: without one it
+// UnmarshalJSON reads a list in which every rate cap has its rate: without one it
 // would keep LOW from calling at all.
-func (c *Ceilings) UnmarshalJSON(text []byte) error {
+func (c *RateCaps) UnmarshalJSON(text []byte) error {
 	var list []struct {
 		From, To int
 		Rate     *limiter.Rate
@@ -73,20 +73,20 @@ func (c *Ceilings) UnmarshalJSON(text []byte) error {
 	if err := decode(text, &list); err != nil {
 		return err
 	}
-	*c = Ceilings{}
+	*c = RateCaps{}
 	for i, given := range list {
 		if given.Rate == nil {
-			return fmt.Errorf(`lowCeilings[%d] has no rate; write one as in {"from":19,"to":23,"rate":"150/s"}`, i)
+			return fmt.Errorf(`lowRateCaps[%d] has no rate; write one as in {"from":19,"to":23,"rate":"150/s"}`, i)
 		}
-		*c = append(*c, limiter.Ceiling{From: given.From, To: given.To, Rate: *given.Rate})
+		*c = append(*c, limiter.RateCap{From: given.From, To: given.To, Rate: *given.Rate})
 	}
 	return nil
 }
 
 func (p Patch) apply(o *Override) {
 	applyPrefetch(p.Prefetch, &o.Prefetch)
-	if p.LowCeilings.given {
-		o.LowCeilings = (*[]limiter.Ceiling)(p.LowCeilings.value)
+	if p.LowRateCaps.given {
+		o.LowRateCaps = (*[]limiter.RateCap)(p.LowRateCaps.value)
 	}
 	switch {
 	case !p.Policies.given:

@@ -63,7 +63,7 @@ func newRig(t *testing.T) *rig {
 		{Name: "day", Limit: 20_000_000, Window: limiter.Day, TimeZone: "Asia/Seoul", HighReserve: limiter.Reserve{Rate: 25}},
 	}
 	other.Policies = []limiter.Policy{second(50, 0, 0)}
-	other.LowCeilings = []limiter.Ceiling{{From: 22, To: 6, Rate: 5}}
+	other.LowRateCaps = []limiter.RateCap{{From: 22, To: 6, Rate: 5}}
 	r.Settings = New(interrupted{db, r}, map[string]Source{"nexon": {nexon, prefetchOf("character")}, "other": {other, prefetchOf()}})
 	r.look = func(_ context.Context, source string) (any, error) {
 		return limiter.View{Source: source, State: "unused", Policies: []limiter.PolicyView{}, Processes: []limiter.ProcessView{}}, nil

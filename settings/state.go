@@ -44,7 +44,7 @@ func (o Override) prefetch() PrefetchOverride {
 // Quota has the settings of a source that can change, and the members to read them by.
 type Quota struct {
 	Policies    []Policy          `json:"policies"`
-	LowCeilings []limiter.Ceiling `json:"lowCeilings"`
+	LowRateCaps []limiter.RateCap `json:"lowRateCaps"`
 	Prefetch    Prefetch          `json:"prefetch"`
 }
 
@@ -60,7 +60,7 @@ type Policy struct {
 }
 
 func quotaOf(c limiter.Config, prefetch Prefetch) Quota {
-	q := Quota{Prefetch: prefetch, Policies: []Policy{}, LowCeilings: append([]limiter.Ceiling{}, c.LowCeilings...)}
+	q := Quota{Prefetch: prefetch, Policies: []Policy{}, LowRateCaps: append([]limiter.RateCap{}, c.LowRateCaps...)}
 	for _, p := range c.Policies {
 		q.Policies = append(q.Policies, Policy{p.Name, p.Window.String(), p.TimeZone, p.Limit, p.Target, p.HighReserve, p.LowReserve})
 	}

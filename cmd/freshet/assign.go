@@ -9,13 +9,13 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-const noCeilings = "none"
+const noRateCaps = "none"
 
 // prefetchSwitch is the setting that has a source's entities prefetched or not, and the first
 // part of the names of its facets' settings.
 const prefetchSwitch = "prefetch"
 
-// patchOf reads assignments as in second.target=400, lowCeilings=19-23:150/s,250/s or
+// patchOf reads assignments as in second.target=400, lowRateCaps=19-23:150/s,250/s or
 // prefetch.character.hot=30m.
 // An empty value returns a setting to what is configured.
 func patchOf(assignments []string) (settings.Patch, error) {
@@ -51,15 +51,15 @@ func patchOf(assignments []string) (settings.Patch, error) {
 		case "lowReserve":
 			change.LowReserve, err = member(value, whole)
 		default:
-			if name != "lowCeilings" {
-				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowCeilings and prefetch, and for each facet that is prefetched hot, warm, cold, least, most and active, as in prefetch.character.hot", name)
+			if name != "lowRateCaps" {
+				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowRateCaps and prefetch, and for each facet that is prefetched hot, warm, cold, least, most and active, as in prefetch.character.hot", name)
 			}
-			patch.LowCeilings, err = member(value, parseCeilings)
+			patch.LowRateCaps, err = member(value, parseRateCaps)
 		}
 		if err != nil {
 			return patch, fmt.Errorf("%s: %w", name, err)
 		}
-		if name != "lowCeilings" {
+		if name != "lowRateCaps" {
 			policies[policy] = change
 		}
 	}
@@ -151,14 +151,14 @@ func whole(text string) (int, error) {
 	return n, nil
 }
 
-// parseCeilings reads a list of rates, each for all hours or for some.
-func parseCeilings(text string) (settings.Ceilings, error) {
-	all := settings.Ceilings{}
-	if text == noCeilings {
+// parseRateCaps reads a list of rates, each for all hours or for some.
+func parseRateCaps(text string) (settings.RateCaps, error) {
+	all := settings.RateCaps{}
+	if text == noRateCaps {
 		return all, nil
 	}
 	for part := range strings.SplitSeq(text, ",") {
-		var c limiter.Ceiling
+		var c limiter.RateCap
 		rate := part
 		if hours, after, found := strings.Cut(part, ":"); found {
 			from, to, _ := strings.Cut(hours, "-")

@@ -27,7 +27,7 @@ const (
 // of the facet's documents.
 func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {
 	documents := max(1, float64(len(s.Facets[facet].Documents)))
-	may := func(within time.Duration) float64 { return quota.May(schemas.High, within) / documents }
+	may := func(within time.Duration) float64 { return quota.MaxCalls(schemas.High, within) / documents }
 	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
 	if perMinute := may(time.Minute); limits.Outstanding > 0 {
 		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()

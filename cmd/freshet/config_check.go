@@ -160,7 +160,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	}
 	spending := s.spending()
 	words, hours := []string{""}, false
-	for i, c := range spending.Ceilings {
+	for i, c := range spending.RateCaps {
 		switch {
 		case c.From != c.To:
 			hours = true

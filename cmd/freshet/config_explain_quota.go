@@ -23,7 +23,7 @@ func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 	for _, p := range s.Quota.Policies {
 		fmt.Fprintf(to, "  quota   %s: %s\n", p.Name, policyText(p, bounds[p.Name]))
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.quota().Halts)) {
+	for _, name := range slices.Sorted(maps.Keys(s.quota().Breakers)) {
 		fmt.Fprintf(to, "  halt    %s: one that is refused is stopped alone, and probed\n", name)
 	}
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
@@ -34,7 +34,7 @@ func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 }
 
 func may(q limiter.Quota, lane schemas.Lane, within time.Duration) string {
-	n := q.May(lane, within)
+	n := q.MaxCalls(lane, within)
 	if math.IsInf(n, 1) {
 		return "any number"
 	}
@@ -49,23 +49,23 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 	}
 	var text string
 	switch {
-	case p.Gap != nil && p.Gap.Most > p.Gap.Least:
-		text = fmt.Sprintf("calls are %v to %v apart", p.Gap.Least, p.Gap.Most)
-	case p.Gap != nil:
-		text = fmt.Sprintf("calls are %v apart", p.Gap.Least)
+	case p.MinInterval != nil && p.MinInterval.Max > p.MinInterval.Min:
+		text = fmt.Sprintf("calls are %v to %v apart", p.MinInterval.Min, p.MinInterval.Max)
+	case p.MinInterval != nil:
+		text = fmt.Sprintf("calls are %v apart", p.MinInterval.Min)
 	case p.Window == limiter.InFlight:
 		text = grouped(int64(p.Limit)) + " under way at once, of all processes together"
 	case p.Restore > 0:
 		text = fmt.Sprintf("%s %s at once, and %s a second", grouped(int64(p.Limit)), units, calls(float64(p.Restore)))
-	case len(p.Only) > 0:
-		text = fmt.Sprintf("%s answers of the statuses %s in %v", grouped(int64(p.Limit)), statuses(p.Only), lengthOf(p.Window))
-	case p.Learned:
+	case len(p.CountedStatuses) > 0:
+		text = fmt.Sprintf("%s answers of the statuses %s in %v", grouped(int64(p.Limit)), statuses(p.CountedStatuses), lengthOf(p.Window))
+	case p.Reported:
 		text = fmt.Sprintf("%s %s in %v, or what the answers tell", grouped(int64(p.Limit)), units, lengthOf(p.Window))
 	case p.Unit != "" || p.Scope != "":
 		text = fmt.Sprintf("%s %s in %v; up to %s are used", grouped(int64(p.Limit)), units, lengthOf(p.Window), calls(b.PerWindow))
 	default:
 		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them kept for HIGH; at most %d can arrive",
-			b.Limit, lengthOf(b.Window), calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Most)
+			b.Limit, lengthOf(b.Window), calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Max)
 	}
 	if scopes := limiter.Placeholders(p.Scope); len(scopes) > 0 {
 		text += ", for each " + strings.Join(scopes, " and ")
@@ -80,10 +80,10 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 		}
 		text += "; " + strings.Join(costs, ", ")
 	}
-	if len(p.Free) > 0 {
-		text += "; answers of " + statuses(p.Free) + " are free"
+	if len(p.FreeStatuses) > 0 {
+		text += "; answers of " + statuses(p.FreeStatuses) + " are free"
 	}
-	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Learned || p.Restore > 0) {
+	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Reported || p.Restore > 0) {
 		text += fmt.Sprintf("; %v kept for HIGH", p.HighReserve)
 	}
 	return text

@@ -26,19 +26,19 @@ func (s SourceConfig) quota() limiter.Config {
 	q.Costs = s.costRanges()
 	for _, r := range s.Announced {
 		if r.Cost != "" {
-			q.Settled = append(q.Settled, r.Policy)
+			q.CostReported = append(q.CostReported, r.Policy)
 		}
 	}
-	q.Halts = map[string]string{}
+	q.Breakers = map[string]string{}
 	if len(s.Credentials) > 0 { // also one that is listed alone: by its name it is halted
-		q.Halts[source.BlockCredential] = "{credential}"
+		q.Breakers[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {
 		switch {
 		case r.Block == source.BlockEndpoint || r.Block == source.BlockResource:
-			q.Halts[r.Block] = "{credential}/{" + r.Block + "}"
+			q.Breakers[r.Block] = "{credential}/{" + r.Block + "}"
 		case r.Block == source.BlockCredential && r.Class == source.Quota:
-			q.Halts[r.Block] = "{credential}"
+			q.Breakers[r.Block] = "{credential}"
 		}
 	}
 	return q
@@ -125,13 +125,13 @@ func (s SourceConfig) checkQuota() (errs []error) {
 				fail("%s.costs.%s: write a method or a facet/document of the source, which has %s", at, name, s.endpoints())
 			}
 		}
-		for _, status := range append(slices.Clone(p.Free), p.Only...) {
+		for _, status := range append(slices.Clone(p.FreeStatuses), p.CountedStatuses...) {
 			if http.StatusText(status) == "" {
 				fail("%s: %d is no status of an answer", at, status)
 			}
 		}
-		if p.Learned && !told[p.Name] {
-			fail("%s.learned: no rule of announced says where answers tell of %s; add one with policy: %s", at, p.Name, p.Name)
+		if p.Reported && !told[p.Name] {
+			fail("%s.reported: no rule of announced says where answers tell of %s; add one with policy: %s", at, p.Name, p.Name)
 		}
 	}
 	return errs

@@ -90,7 +90,7 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 	}
 	within(t, patience, "the report of who waits", func() bool {
 		v := d.view()
-		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Why == "stopped"
+		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == "stopped"
 	})
 	for _, words := range []string{"nexon: stopped, until `freshet resume --source nexon`; settings at revision 2", "second  110 in 1s", "20,000,000 a day", "HIGH", "stopped"} {
 		d.said(0, []string{words}, "limiter")
@@ -162,7 +162,7 @@ func TestTheLimiterIsShownForPeopleAndForPrograms(t *testing.T) {
 	d.said(3, []string{`there is no source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
-		`freshet_rate_limiter_limit{policy="second",source="nexon"} 500`, `freshet_rate_limiter_left{policy="day",priority="HIGH",source="nexon"} `,
+		`freshet_rate_limiter_limit{policy="second",source="nexon"} 500`, `freshet_rate_limiter_remaining{policy="day",priority="HIGH",source="nexon"} `,
 		`freshet_rate_limiter_state{source="nexon",state="`, `freshet_rate_limiter_waiting{priority="LOW",source="nexon"} 0`,
 	} {
 		if !strings.Contains(string(text), want) {
@@ -175,15 +175,15 @@ func TestEveryStateOfALimiterIsSaidInALine(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	until := at.Add(12 * time.Second)
 	for want, v := range map[string]limiter.View{
-		"flowing; settings at revision 7":                                               {State: "flowing"},
-		"braked, for another 12s; settings at revision 7":                               {State: "braked", Until: &until},
-		"ramping up after a brake, at 62% of the rate; settings at revision 7":          {State: "ramping", Rate: 0.62},
-		"stopped, until `freshet resume --source nexon`; settings at revision 7":        {State: "stopped"},
-		"no call yet: what the day has used is being read; settings at revision 7":      {State: "uncounted"},
-		"starting quiet, for another 12s; settings at revision 7":                       {State: "starting quiet", Until: &until},
-		"probing, next probe in 12s; settings at revision 7":                            {State: "probing", Until: &until},
-		"probing, the next call that is asked for is the probe; settings at revision 7": {State: "probing"},
-		"unused; no worker has asked for a permit yet":                                  {State: "unused"},
+		"flowing; settings at revision 7":                                                    {State: "flowing"},
+		"backing-off, for another 12s; settings at revision 7":                               {State: "backing-off", Until: &until},
+		"ramping up after a backoff, at 62% of the rate; settings at revision 7":             {State: "ramping", RampRatio: 0.62},
+		"stopped, until `freshet resume --source nexon`; settings at revision 7":             {State: "stopped"},
+		"no call yet: what the day has used is being read; settings at revision 7":           {State: "restoring-count"},
+		"quiet-period, for another 12s; settings at revision 7":                              {State: "quiet-period", Until: &until},
+		"breaker open, next probe in 12s; settings at revision 7":                            {State: "breaker-open", Until: &until},
+		"breaker open, the next call that is asked for is the probe; settings at revision 7": {State: "breaker-open"},
+		"unused; no worker has asked for a permit yet":                                       {State: "unused"},
 	} {
 		v.Source, v.At, v.Revision = "nexon", at, 7
 		if got := limiterState(v); got != want {
@@ -210,11 +210,11 @@ func TestWhatIsLeftForEachValueOfAScopeIsShownAndWhatIsHalted(t *testing.T) {
 	var said strings.Builder
 	p := &program{stdout: &said}
 	v := limiter.View{Source: "api", State: "flowing", At: at, Scopes: []limiter.ScopeView{
-		{Policy: "core", Scope: `"acme"`, Left: &left, UnderWay: 12, Until: &soon},
-		{Policy: "core", Scope: `"spent"`, Left: &none, Until: &soon},
-		{Policy: "core", Scope: `"new"`, UnderWay: 1},
-		{Policy: "credential halted", Scope: `"old"`, Halted: true, Until: &passed},
-		{Policy: "places", Left: &left},
+		{Policy: "core", Scope: `"acme"`, Remaining: &left, InFlight: 12, Until: &soon},
+		{Policy: "core", Scope: `"spent"`, Remaining: &none, Until: &soon},
+		{Policy: "core", Scope: `"new"`, InFlight: 1},
+		{Policy: "credential breaker", Scope: `"old"`, BreakerOpen: true, Until: &passed},
+		{Policy: "places", Remaining: &left},
 	}}
 	if err := p.printLimiter(v); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestWhatIsLeftForEachValueOfAScopeIsShownAndWhatIsHalted(t *testing.T) {
 		"  core               \"acme\"   4,987        12         1m30s\n" +
 		"  core               \"spent\"  0            0          1m30s\n" +
 		"  core               \"new\"    unknown yet  1          -\n" +
-		"  credential halted  \"old\"    halted       0          0s\n" +
+		"  credential breaker  \"old\"    halted       0          0s\n" +
 		"  places             -        4,987        0          -\n"
 	if !strings.Contains(said.String(), want) {
 		t.Errorf("%s\nwant\n%s", said.String(), want)

@@ -151,7 +151,7 @@ sources:
 	}
 	within(t, patience, "the credential is halted", func() bool {
 		fetch()
-		return refused.Load() > 0 && d.sum("rate_limiter_scopes_halted") > 0
+		return refused.Load() > 0 && d.sum("rate_limiter_scope_breakers_open") > 0
 	})
 	accepts.Store(true)
 	within(t, patience, "the credential is used again", func() bool {

@@ -73,8 +73,8 @@ func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
 	flows()
 
 	d.set("storm")
-	within(t, patience, "a brake", state("braked"))
-	within(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_brakes_total") > 0 })
+	within(t, patience, "a brake", state("backing-off"))
+	within(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
 	d.set("poisoned")
@@ -97,14 +97,14 @@ func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
 
 	letters := d.sum("settled_total", `"dead_letter"`)
 	d.set("outage")
-	within(t, patience, "a stop with probes", state("probing"))
+	within(t, patience, "a stop with probes", state("breaker-open"))
 	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
 		t.Errorf("an outage buried %v", n-letters)
 	}
 	flows()
 
 	d.set("maintenance")
-	within(t, patience, "a stop with probes", state("probing"))
+	within(t, patience, "a stop with probes", state("breaker-open"))
 	within(t, patience, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
 	flows()
 }

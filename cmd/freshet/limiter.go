@@ -121,14 +121,14 @@ func limiterState(v limiter.View) string {
 	case "stopped":
 		text = "stopped, until `freshet resume --source " + v.Source + "`"
 	case "ramping":
-		text = fmt.Sprintf("ramping up after a brake, at %.0f%% of the rate", 100*v.Rate)
-	case "probing":
-		text = "probing, the next call that is asked for is the probe"
+		text = fmt.Sprintf("ramping up after a backoff, at %.0f%% of the rate", 100*v.RampRatio)
+	case "breaker-open":
+		text = "breaker open, the next call that is asked for is the probe"
 		if v.Until != nil {
-			text = "probing, next probe in " + ago(v.Until.Sub(v.At))
+			text = "breaker open, next probe in " + ago(v.Until.Sub(v.At))
 		}
 		return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
-	case "uncounted":
+	case "restoring-count":
 		text = "no call yet: what the day has used is being read"
 	}
 	if v.Until != nil {
@@ -152,7 +152,7 @@ func policyRow(policy limiter.PolicyView, now time.Time) []string {
 		resets = "in " + ago(policy.ResetsAt.Sub(now))
 	}
 	return []string{
-		"  " + policy.Name, limit, target, used, grouped(policy.Left), grouped(policy.LeftForLow), resets,
+		"  " + policy.Name, limit, target, used, grouped(policy.Remaining), grouped(policy.RemainingForLow), resets,
 	}
 }
 
@@ -165,19 +165,19 @@ func scopeRow(scope limiter.ScopeView, now time.Time) []string {
 		value = "-" // the policy holds for the source
 	}
 	switch {
-	case scope.Halted:
+	case scope.BreakerOpen:
 		left = "halted"
-	case scope.Left != nil:
-		left = grouped(*scope.Left)
+	case scope.Remaining != nil:
+		left = grouped(*scope.Remaining)
 	}
 	if scope.Until != nil {
 		more = ago(scope.Until.Sub(now))
 	}
-	return []string{"  " + scope.Policy, value, left, grouped(scope.UnderWay), more}
+	return []string{"  " + scope.Policy, value, left, grouped(scope.InFlight), more}
 }
 
 func laneRow(process, lane string, v limiter.LaneView) []string {
-	oldest, why := "-", v.Why
+	oldest, why := "-", v.Reason
 	if v.Waiting > 0 {
 		oldest = ago(time.Duration(v.OldestMS * float64(time.Millisecond)))
 		if why == "" {
@@ -187,7 +187,7 @@ func laneRow(process, lane string, v limiter.LaneView) []string {
 	if why == "" {
 		why = "-"
 	}
-	return []string{process, lane, grouped(int64(v.Waiting)), oldest, grouped(v.Granted), grouped(v.Refused), why}
+	return []string{process, lane, grouped(int64(v.Waiting)), oldest, grouped(v.Granted), grouped(v.Rejected), why}
 }
 
 // grouped writes a number as people read it: 20,000,000.

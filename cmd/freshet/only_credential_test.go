@@ -61,7 +61,7 @@ func TestASourceOfOneCredentialCanHaltIt(t *testing.T) {
 		"its quota is used up":  {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.Quota, Block: source.BlockCredential}}}}, true},
 		"it is refused by rule": {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.AuthRefused, Block: source.BlockCredential}}}}, false},
 	} {
-		if _, halts := c.config.quota().Halts[source.BlockCredential]; halts != c.halts {
+		if _, halts := c.config.quota().Breakers[source.BlockCredential]; halts != c.halts {
 			t.Errorf("%s: %v", name, halts)
 		}
 	}

@@ -50,7 +50,7 @@ func accelerated(c SourceConfig, speed float64) SourceConfig {
 		}
 	}
 	c.Quota.Policies = policies
-	c.Quota.Brake = time.Duration(float64(c.Quota.Brake) / speed)
+	c.Quota.Backoff = time.Duration(float64(c.Quota.Backoff) / speed)
 	rules := append([]source.Rule{}, c.Rules...)
 	for i := range rules {
 		rules[i].Wait = time.Duration(float64(rules[i].Wait) / speed)
@@ -205,7 +205,7 @@ type presetPermit struct {
 
 func (p *presetPermit) Spend(ctx context.Context) error {
 	for !p.admission.Spend() {
-		again, err := p.of.AcquireAgain(ctx, p.of.lane, p.call)
+		again, err := p.of.Reacquire(ctx, p.of.lane, p.call)
 		if err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (p *presetPermit) Spend(ctx context.Context) error {
 	return nil
 }
 
-func (p *presetPermit) Finished(e source.CallResult) { p.Ended(e) }
+func (p *presetPermit) Finished(e source.CallResult) { p.ReportEnd(e) }
 
 // keys returns one of n keys at a time, numbers all.
 func keys(n int) func() string {

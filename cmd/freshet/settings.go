@@ -59,9 +59,9 @@ func (p *program) settingsSet() *cobra.Command {
 	var addr, source string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
-		Short: "Change a source's limits, ceilings and prefetching, all or none",
-		Long: `Change limits, ceilings and prefetching of a source; all that is given, or nothing. For each
-policy there are limit, target, highReserve and lowReserve, and for the source lowCeilings:
+		Short: "Change a source's limits, rate caps and prefetching, all or none",
+		Long: `Change limits, rate caps and prefetching of a source; all that is given, or nothing. For each
+policy there are limit, target, highReserve and lowReserve, and for the source lowRateCaps:
 rates that bound LOW from one hour of the day to another, of which the first that holds the
 hour counts; none lifts them all. An empty value returns a setting to what is configured.
 
@@ -69,8 +69,8 @@ prefetch is on or off. Each facet that the configuration prefetches has the inte
 and cold of its tiers, the bounds least and most of the adaptive interval, and active: which
 entities are prefetched, as JSON. An entity follows a changed interval from its next refresh on.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
-  freshet settings set --source nexon day.limit=15000000 lowCeilings=19-23:150/s,250/s
-  freshet settings set --source nexon second.target= lowCeilings=none
+  freshet settings set --source nexon day.limit=15000000 lowRateCaps=19-23:150/s,250/s
+  freshet settings set --source nexon second.target= lowRateCaps=none
   freshet settings set --source nexon prefetch=off
   freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.most=72h
   freshet settings set prefetch.character.active='{"status":{"path":"basic.state","block":["closed"]}}'`,
@@ -168,7 +168,7 @@ func settingRows(s settings.State) [][]string {
 			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Quota) string { return member.of(q.Policies[i]) })
 		}
 	}
-	add("lowCeilings", ceilingsText(s.Configured.LowCeilings), func(q settings.Quota) string { return ceilingsText(q.LowCeilings) })
+	add("lowRateCaps", rateCapsText(s.Configured.LowRateCaps), func(q settings.Quota) string { return rateCapsText(q.LowRateCaps) })
 	add(prefetchSwitch, onOrOff(s.Configured.Prefetch.Enabled), func(q settings.Quota) string { return onOrOff(q.Prefetch.Enabled) })
 	for _, facet := range slices.Sorted(maps.Keys(s.Configured.Prefetch.Facets)) {
 		for _, member := range prefetchMembers {
@@ -203,10 +203,10 @@ func onOrOff(on bool) string {
 	return "off"
 }
 
-// ceilingsText writes ceilings as set reads them.
-func ceilingsText(all []limiter.Ceiling) string {
+// rateCapsText writes rate caps as set reads them.
+func rateCapsText(all []limiter.RateCap) string {
 	if len(all) == 0 {
-		return noCeilings
+		return noRateCaps
 	}
 	var parts []string
 	for _, c := range all {

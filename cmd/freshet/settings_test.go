@@ -49,20 +49,20 @@ func (d *dev) state() settings.State {
 func TestSettingsAreReadChangedRefusedAndTakenBackByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	table := d.said(0, nil, "settings", "get")
-	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowCeilings none none"} {
+	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowRateCaps none none"} {
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
 			t.Errorf("%q is not in\n%s", row, table)
 		}
 	}
 
-	d.said(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000", "lowCeilings=19-23:150/s,250/s")
+	d.said(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000", "lowRateCaps=19-23:150/s,250/s")
 	s := d.state()
 	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 ||
-		len(s.Effective.LowCeilings) != 2 || s.Effective.LowCeilings[0] != (limiter.Ceiling{From: 19, To: 23, Rate: 150}) {
+		len(s.Effective.LowRateCaps) != 2 || s.Effective.LowRateCaps[0] != (limiter.RateCap{From: 19, To: 23, Rate: 150}) {
 		t.Errorf("%+v", s)
 	}
 	table = strings.Join(strings.Fields(d.said(0, nil, "settings", "get", "--source", "nexon")), " ")
-	for _, row := range []string{"nexon second.target 450 400", "nexon lowCeilings none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
+	for _, row := range []string{"nexon second.target 450 400", "nexon lowRateCaps none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
 		if !strings.Contains(table, row) {
 			t.Errorf("%q is not in %s", row, table)
 		}
@@ -72,8 +72,8 @@ func TestSettingsAreReadChangedRefusedAndTakenBackByCommand(t *testing.T) {
 	if again := d.state(); again.Revision != 1 {
 		t.Errorf("a refused change was made: %+v", again)
 	}
-	d.said(0, nil, "settings", "set", "second.target=", "lowCeilings=")
-	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowCeilings) != 0 {
+	d.said(0, nil, "settings", "set", "second.target=", "lowRateCaps=")
+	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowRateCaps) != 0 {
 		t.Errorf("%+v", s)
 	}
 
@@ -144,8 +144,8 @@ func TestAWrongCommandIsOneClearErrorBeforeAnythingIsAsked(t *testing.T) {
 		{[]string{"settings", "set", "target=2"}, `there is no setting "target"`},
 		{[]string{"settings", "set", "second.target=fast"}, `second.target: "fast" must be a whole number`},
 		{[]string{"settings", "set", "second.highReserve=fast"}, `second.highReserve: "fast" must be a number of calls a window, or a rate`},
-		{[]string{"settings", "set", "lowCeilings=19:150/s"}, `lowCeilings: "19:150/s" must be full hours, as in 19-23:150/s`},
-		{[]string{"settings", "set", "lowCeilings=19-23:fast"}, `lowCeilings: "fast" must be a rate`},
+		{[]string{"settings", "set", "lowRateCaps=19:150/s"}, `lowRateCaps: "19:150/s" must be full hours, as in 19-23:150/s`},
+		{[]string{"settings", "set", "lowRateCaps=19-23:fast"}, `lowRateCaps: "fast" must be a rate`},
 		{[]string{"settings", "get", "--addr", "8080"}, "must be host:port or a URL"},
 		{[]string{"resume", "--addr", "ftp://x"}, "must be host:port or a URL"},
 	} {

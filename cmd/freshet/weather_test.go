@@ -128,7 +128,7 @@ func TestTheLinesThatDevPrintsBreakTheUpstreamAndMendIt(t *testing.T) {
 	if r := d.read("during"); r.status != 202 {
 		t.Errorf("during the storm: %+v", r)
 	}
-	within(t, patience, "a brake", func() bool { return d.view().State == "braked" && d.stats().ByStatus[429] > 0 })
+	within(t, patience, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 

@@ -106,7 +106,7 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 			f()
 		})
 	}
-	ask(func() { all.Feed, all.Ceiling = s.feed(ctx, source, c, now) })
+	ask(func() { all.Feed, all.RateCap = s.feed(ctx, source, c, now) })
 	ask(func() { all.Schedulers = s.schedulers(ctx, source) })
 	ask(func() {
 		due, trouble := read.due.value(ctx, dueEvery, dueTakes, func(ctx context.Context) (due console.Due, err error) {
@@ -226,22 +226,22 @@ func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble stri
 }
 
 // feed is what the schedulers may feed now, reckoned as they do.
-func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Read[float64], ceiling *float64) {
+func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Read[float64], rateCap *float64) {
 	schedule, err := c.schedule()
 	if err == nil {
-		if rate, there := schedule.Ceiling(now); there {
-			ceiling = &rate
+		if rate, there := schedule.RateCap(now); there {
+			rateCap = &rate
 		}
 	}
 	budget, err := scheduler.NewBudget(c.spending())
 	if err != nil {
-		return console.Read[float64]{Trouble: "the configuration has a mistake"}, ceiling
+		return console.Read[float64]{Trouble: "the configuration has a mistake"}, rateCap
 	}
 	room, err := s.parts.room(ctx, source, c.dearest())
 	if err != nil {
-		return console.Read[float64]{Trouble: "Redis does not answer"}, ceiling
+		return console.Read[float64]{Trouble: "Redis does not answer"}, rateCap
 	}
-	return console.Read[float64]{Value: budget.Rate(room, now)}, ceiling
+	return console.Read[float64]{Value: budget.Rate(room, now)}, rateCap
 }
 
 // schedulers are those that have said lately that they live.

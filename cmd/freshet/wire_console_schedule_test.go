@@ -69,8 +69,8 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Ago > patience {
 		t.Errorf("%+v", got.Schedulers)
 	}
-	if got.Ceiling == nil || math.Abs(got.Feed.Value-*got.Ceiling) > 1 || got.Asked != nil {
-		t.Errorf("%+v, ceiling %v, asked %v", got.Feed, got.Ceiling, got.Asked)
+	if got.RateCap == nil || math.Abs(got.Feed.Value-*got.RateCap) > 1 || got.Asked != nil {
+		t.Errorf("%+v, rate cap %v, asked %v", got.Feed, got.RateCap, got.Asked)
 	}
 	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_asked_total", ConstLabels: prometheus.Labels{"source": builtIn}})
 	f.reg.MustRegister(asked)

@@ -28,7 +28,7 @@ type lagWaits interface {
 type waits struct {
 	lag     lagWaits
 	sources []string
-	open    func(ctx context.Context, source string) (limiter.Opening, error)
+	open    func(ctx context.Context, source string) (limiter.WaitEstimate, error)
 	log     *slog.Logger
 
 	mu       sync.Mutex
@@ -37,11 +37,11 @@ type waits struct {
 
 // readOpening is an opening, and when it was read by this process' clock.
 type readOpening struct {
-	limiter.Opening
+	limiter.WaitEstimate
 	read time.Time
 }
 
-func newWaits(lag lagWaits, sources []string, open func(context.Context, string) (limiter.Opening, error), log *slog.Logger) *waits {
+func newWaits(lag lagWaits, sources []string, open func(context.Context, string) (limiter.WaitEstimate, error), log *slog.Logger) *waits {
 	return &waits{lag: lag, sources: sources, open: open, log: log, openings: map[string]readOpening{}}
 }
 
@@ -56,14 +56,14 @@ func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, t
 	if !read || age > openingTTL || lane != schemas.High {
 		return wait, measured, known
 	}
-	if opening.Never {
+	if opening.Stopped {
 		return 0, time.Time{}, false
 	}
 	records, counted := w.lag.Records(source, lane)
 	if !counted {
 		records = 0
 	}
-	if least := opening.Wait(records) - age; opening.In > age && least > wait {
+	if least := opening.Wait(records) - age; opening.Delay > age && least > wait {
 		return least, opening.read, true
 	} else if known && least > wait {
 		return least, measured, true
@@ -98,12 +98,12 @@ func (w *waits) Run(ctx context.Context) error {
 }
 
 // opening returns when a source's limiter lets HIGH call again.
-func (p parts) opening(ctx context.Context, source string) (limiter.Opening, error) {
+func (p parts) opening(ctx context.Context, source string) (limiter.WaitEstimate, error) {
 	view, quota, set, err := p.limiterNow(ctx, source)
 	if err != nil {
-		return limiter.Opening{}, err
+		return limiter.WaitEstimate{}, err
 	}
-	opening := quota.Opens(view)
-	opening.Never = opening.Never || set != nil && set.Stopped
+	opening := quota.EstimateWait(view)
+	opening.Stopped = opening.Stopped || set != nil && set.Stopped
 	return opening, nil
 }

@@ -24,22 +24,22 @@ func (m measured) Records(string, schemas.Lane) (int64, bool) { return 380, true
 func TestWaits_UseTheLimiter(t *testing.T) {
 	for name, c := range map[string]struct {
 		lag     bool
-		opening limiter.Opening
+		opening limiter.WaitEstimate
 		err     error
 		want    time.Duration
 		known   bool
 	}{
-		"flowing":              {true, limiter.Opening{PerSecond: 20}, nil, 19 * time.Second, true},
-		"the day is used up":   {true, limiter.Opening{In: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
-		"used up, no lag":      {false, limiter.Opening{In: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
-		"a lower limit":        {true, limiter.Opening{PerSecond: 10}, nil, 38 * time.Second, true},
-		"stopped":              {true, limiter.Opening{Never: true, PerSecond: 20}, nil, 0, false},
-		"nothing is known":     {false, limiter.Opening{PerSecond: 20}, nil, 19 * time.Second, false},
-		"Redis does not reply": {true, limiter.Opening{In: time.Hour}, errors.New("down"), 19 * time.Second, true},
+		"flowing":              {true, limiter.WaitEstimate{PerSecond: 20}, nil, 19 * time.Second, true},
+		"the day is used up":   {true, limiter.WaitEstimate{Delay: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
+		"used up, no lag":      {false, limiter.WaitEstimate{Delay: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
+		"a lower limit":        {true, limiter.WaitEstimate{PerSecond: 10}, nil, 38 * time.Second, true},
+		"stopped":              {true, limiter.WaitEstimate{Stopped: true, PerSecond: 20}, nil, 0, false},
+		"nothing is known":     {false, limiter.WaitEstimate{PerSecond: 20}, nil, 19 * time.Second, false},
+		"Redis does not reply": {true, limiter.WaitEstimate{Delay: time.Hour}, errors.New("down"), 19 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				open := func(context.Context, string) (limiter.Opening, error) { return c.opening, c.err }
+				open := func(context.Context, string) (limiter.WaitEstimate, error) { return c.opening, c.err }
 				w := newWaits(measured{c.lag}, []string{"api"}, open, slog.New(slog.DiscardHandler))
 				go func() { _ = w.Run(t.Context()) }()
 				synctest.Wait()

@@ -32,7 +32,7 @@ func (p parts) untilRedis(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := limiter.CheckRedis(ctx, p.rdb)
 		switch {
-		case errors.Is(err, limiter.ErrEvicts):
+		case errors.Is(err, limiter.ErrEvictionEnabled):
 			return err
 		case err == nil && n > 0:
 			p.log.Info("Redis answers", "tries", n)
@@ -81,9 +81,9 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		behind.run(l.Run)
 		renewed := func(credential string) {
 			if credential == "" { // it is the only one, and refused with it is the source
-				l.Lift(time.Now())
+				l.CloseBreaker(time.Now())
 			}
-			l.Renewed(credential)
+			l.CloseCredentialBreaker(credential)
 		}
 		for _, at := range places(c.Config) {
 			behind.run(func(ctx context.Context) error { return followSecret(ctx, at, s, renewed, p.log) })
@@ -139,9 +139,9 @@ func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.C
 	return admitted(p.Limiter.AcquireRetry(ctx, lane, charged(c)))
 }
 
-// AcquireAgain waits for a permit in front of the others.
-func (p permits) AcquireAgain(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.AcquireAgain(ctx, lane, charged(c)))
+// Reacquire waits for a permit in front of the others.
+func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return admitted(p.Limiter.Reacquire(ctx, lane, charged(c)))
 }
 
 func admitted(p *limiter.Permit, err error) (consumer.Permit, error) {
@@ -162,8 +162,8 @@ func charged(c source.Call) limiter.Call {
 // admission is a permit of the limiter.
 type admission struct{ *limiter.Permit }
 
-// Ended tells the limiter how the call ended.
-func (a admission) Ended(e source.CallResult) { a.Permit.Ended(e.Status, e.Notices) }
+// ReportEnd tells the limiter how the call ended.
+func (a admission) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
 
 // retryEnqueuer lets scheduled retries ask the producer.
 type retryEnqueuer struct{ *producer.Producer }

@@ -38,7 +38,7 @@ func (s *site) outages(stopped target) []outage {
 		{
 			name:  "the upstream refuses calls for a moment",
 			begin: faulty(simulator.Fault{Kind: simulator.TooManyRequests, Count: &two, RetryAfter: "1"}), end: faulty(),
-			seen: "sum(increase(freshet_rate_limiter_brakes_total[1m])) > 0",
+			seen: "sum(increase(freshet_rate_limiter_backoffs_total[1m])) > 0",
 			may:  []string{"FreshetErrorBudgetBurnsFast"},
 		},
 		{

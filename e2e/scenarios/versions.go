@@ -267,7 +267,7 @@ func cluster(ctx context.Context, s *site, _ options) error {
 			return err
 		}
 		// What a permit takes is in one slot, so that it is one step on one node.
-		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:lanes").Result()
+		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:state").Result()
 		t.judgeEqual("the limiter's state is there", int(there), 1)
 		return err
 	})

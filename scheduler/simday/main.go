@@ -17,7 +17,7 @@ func main() {
 	days := flag.Int("days", 10, "how many days are played; the last one is judged")
 	seed := flag.Uint64("seed", 1, "chance")
 	calls := flag.Float64("calls", 1, "how many calls there are beside adr-013's, of which each entity has 1.1 a day")
-	ahead := flag.Bool("ahead", false, "the day's pace looks ahead to the hours' ceilings")
+	ahead := flag.Bool("ahead", false, "the day's pace looks ahead to the hours' rate caps")
 	plot := flag.String("plot", "", "write a plot (SVG) to this file")
 	flag.Parse()
 	if err := report(os.Stdout, *n, *days, *seed, *calls, *ahead, *plot); err != nil {

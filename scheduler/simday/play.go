@@ -54,8 +54,8 @@ func play(name string, n, days int, seed uint64, calls float64, ahead bool) (*re
 	}
 	g.spend = scheduler.DefaultSpending()
 	g.spend.TimeZone = "Asia/Seoul"
-	for i := range g.spend.Ceilings {
-		g.spend.Ceilings[i].Rate *= limiter.Rate(g.scale)
+	for i := range g.spend.RateCaps {
+		g.spend.RateCaps[i].Rate *= limiter.Rate(g.scale)
 	}
 	config := scheduler.DefaultConfig()
 	config.Mode, config.TimeZone, config.NotBefore = scheduler.Tiers, "Asia/Seoul", 120
@@ -291,11 +291,11 @@ func (g *game) look(now time.Time, pace float64) {
 	}
 	day := 0.0
 	for hour := 2; hour < 24; hour++ {
-		ceiling := float64(g.spend.Ceilings[1].Rate)
+		rateCap := float64(g.spend.RateCaps[1].Rate)
 		if hour >= 19 {
-			ceiling = float64(g.spend.Ceilings[0].Rate)
+			rateCap = float64(g.spend.RateCaps[0].Rate)
 		}
-		day += 3600 * math.Min(ceiling, pace)
+		day += 3600 * math.Min(rateCap, pace)
 	}
 	load := scheduler.Load{PerDay: day, Unused: g.unused.Part(), Share: 1}
 	load.Behind = time.Duration(float64(g.behind) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))

@@ -67,7 +67,7 @@ func (r *result) end(g *game, second int32) {
 	r.budget = (r.high + r.low) / (perDay * g.scale)
 }
 
-// peak returns the busiest minute beside the mean, of the hours under one ceiling,
+// peak returns the busiest minute beside the mean, of the hours under one rate cap,
 // without what is near their edges.
 func (r *result) peak() float64 {
 	peak := 0.0

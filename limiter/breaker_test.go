@@ -1,0 +1,423 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestAProbingStopGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = func(n int, d demand) (grant, error) {
+		if n == 0 {
+			return grant{now: r.now(), low: []time.Duration{50 * ms}}, nil
+		}
+		if time.Since(r.start) < 5*time.Second {
+			return grant{now: r.now(), backLow: 500 * ms, refusalHigh: refusedByBreaker, refusalLow: refusedByBreaker}, nil
+		}
+		return grant{now: r.now(), low: []time.Duration{0}, backLow: 500 * ms, refusalLow: refusedByBreaker}, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		got := make(chan *Permit)
+		go func() { got <- mustAcquire(t, l, schemas.Low) }()
+		synctest.Wait() // it has a slot in 50 ms
+		sent := r.now() - 1000
+		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
+		p := <-got
+		if at := time.Since(r.start); at < 5*time.Second || at > 5500*ms || !p.Spend() {
+			t.Errorf("a permit at %v under a probing stop", at)
+		}
+		if told, want := r.sentEvents(), fmt.Sprintf("open 5000000 60000000 %d;", sent); !strings.Contains(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+		if n := testutil.ToFloat64(l.metrics.breakerOpen); n != 1 {
+			t.Errorf("the gauge shows %v", n)
+		}
+	})
+}
+
+func TestAHealthyAnswerIsToldOnlyWhileAStopIsKnown(t *testing.T) {
+	stopped, slots := false, 1
+	r := &redisDouble{}
+	r.answer = func(_ int, d demand) (grant, error) {
+		g := grant{now: r.now()}
+		if strings.Contains(d.events, "close") {
+			stopped = false
+		}
+		if !stopped {
+			g.low = make([]time.Duration, d.low)
+			return g, nil
+		}
+		g.refusalLow, g.backLow = refusedByBreaker, 400*ms
+		if d.low > 0 && slots > 0 {
+			slots--
+			g.low = []time.Duration{0}
+		}
+		return g, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		mustAcquire(t, l, schemas.Low)
+		for range 100 {
+			l.CloseBreaker(time.Now())
+		}
+		elapse(time.Second)
+		if len(r.demands) != 1 {
+			t.Errorf("%d calls to Redis for healthy answers", len(r.demands))
+		}
+		stopped = true // others told of it
+		mustAcquire(t, l, schemas.Low)
+		waiter := make(chan *Permit)
+		go func() { waiter <- mustAcquire(t, l, schemas.Low) }()
+		synctest.Wait()
+		sent := r.now()
+		l.CloseBreaker(time.Now()) // the single slot it had asked for was the probe
+		at := time.Now()
+		if <-waiter; time.Since(at) > ms {
+			t.Errorf("who was refused had a permit only %v after the end", time.Since(at))
+		}
+		if told, want := r.sentEvents(), fmt.Sprintf(";close %d;", sent); !strings.Contains(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+		if !l.BreakerOpenSince(at) || !l.BreakerOpenSince(at.Add(-time.Hour)) || l.BreakerOpenSince(time.Now().Add(ms)) {
+			t.Error("a stop that is over is not known to have been, or is taken to be in force")
+		}
+		n := len(r.demands)
+		l.CloseBreaker(time.Now())
+		elapse(time.Second)
+		if len(r.demands) != n || testutil.ToFloat64(l.metrics.breakerOpen) != 0 {
+			t.Errorf("%d calls more when it was over", len(r.demands)-n)
+		}
+	})
+}
+
+func TestWhoLearnsOfAProbingStopGivesUpWhatItHadReserved(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = func(n int, d demand) (grant, error) {
+		if n == 0 {
+			return grant{now: r.now(), low: []time.Duration{100 * ms}}, nil
+		}
+		return grant{now: r.now(), backHigh: 400 * ms, backLow: 400 * ms, refusalHigh: refusedByBreaker, refusalLow: refusedByBreaker}, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for _, lane := range []schemas.Lane{schemas.Low, schemas.High} {
+			go func() {
+				if _, err := l.Acquire(ctx, lane, Call{}); err == nil {
+					t.Error("a permit")
+				}
+			}()
+			synctest.Wait()
+		}
+		elapse(200 * ms)
+	})
+}
+
+func TestWhatHidesAProbingStopEndsItForNobody(t *testing.T) {
+	r := &redisDouble{answer: grantAll}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		learn := func(high, low refusal) bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.applyBreakerState(answer{grant: grant{refusalHigh: high, refusalLow: low}, then: time.Now()})
+			return l.breakerOpen.Load()
+		}
+		for i, c := range []struct {
+			high, low refusal
+			want      bool
+		}{
+			{notRefused, refusedByStop, false},
+			{notRefused, refusedByBreaker, true},
+			{refusedByStop, refusedByStop, true},
+			{refusedByDayCount, refusedByDayCount, true},
+			{refusedByStop, refusedByBreaker, true},
+			{refusedByBackoff, 1, false},
+			{refusedByBreaker, refusedByBreaker, true},
+			{notRefused, notRefused, false},
+		} {
+			if got := learn(c.high, c.low); got != c.want {
+				t.Errorf("answer %d: known is %v", i, got)
+			}
+		}
+	})
+}
+
+func TestAProbingStopThatRedisMayNotHaveHeardIsToldAgain(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = func(n int, d demand) (grant, error) {
+		if n == 0 || n == 2 {
+			return grant{}, context.DeadlineExceeded
+		}
+		return grant{now: r.now(), refusalLow: refusedByBreaker}, nil
+	}
+	simulated(t, r, func(t *testing.T, l *Limiter) {
+		l.OpenBreaker(time.Second, time.Second, time.Now())
+		elapse(5 * time.Second)
+		l.CloseBreaker(time.Now())
+		elapse(5 * time.Second)
+		if told := r.sentEvents(); strings.Count(told, "open ") != 2 || strings.Count(told, "close ") != 2 {
+			t.Errorf("told %q", told)
+		}
+	})
+}
+
+// sharing is limiters that share a source on a real script, in a bubble.
+type sharing struct {
+	*testing.T
+	limiters []*Limiter
+	mu       sync.Mutex
+	spent    [][]time.Time // by each
+}
+
+// shared runs the test with n limiters, each with so many waiters, which send what
+// they get and do with it as the test says.
+func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), test func(s *sharing)) {
+	_, m := servicetest.MiniRedis(t)
+	run, out := script("nexon", slowClient(t, m.Addr())), newOutside(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := &sharing{T: t, spent: make([][]time.Time, n)}
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		var redis sync.Mutex
+		for i := range n {
+			l, err := newLimiter("nexon", second(500, 450, 100, 0), func(_ context.Context, d demand) (g grant, err error) {
+				sleep(time.Duration(1+i) * 300 * time.Microsecond)
+				redis.Lock()
+				now := time.Now()
+				out.do(func() {
+					m.SetTime(now)
+					g, err = run(context.Background(), d)
+				})
+				redis.Unlock()
+				sleep(time.Duration(1+i) * 300 * time.Microsecond)
+				return g, err
+			}, withoutLogs(Deps{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.limiters = append(s.limiters, l)
+			wg.Go(func() {
+				if err := l.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			for w := range waiters {
+				lane := []schemas.Lane{schemas.Low, schemas.High}[w%2]
+				wg.Go(func() {
+					for {
+						p, err := l.Acquire(ctx, lane, Call{})
+						if err != nil {
+							return
+						}
+						if p.Spend() {
+							s.mu.Lock()
+							s.spent[i] = append(s.spent[i], time.Now())
+							s.mu.Unlock()
+							sent(s, l)
+						}
+					}
+				})
+			}
+		}
+		test(s)
+		stop()
+		wg.Wait()
+	})
+}
+
+// since returns the calls of all limiters since then, the first one first.
+func (s *sharing) since(from time.Time) (all []time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, spent := range s.spent {
+		for _, at := range spent {
+			if !at.Before(from) {
+				all = append(all, at)
+			}
+		}
+	}
+	slices.SortFunc(all, time.Time.Compare)
+	return all
+}
+
+func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
+	var sick sync.Map // limiters whose upstream is
+	shared(t, 3, 64, func(s *sharing, l *Limiter) {
+		at := time.Now()
+		sleep(20 * ms) // the answer
+		if _, is := sick.Load(l); is {
+			l.OpenBreaker(5*time.Second, time.Minute, at)
+		} else {
+			l.CloseBreaker(at)
+		}
+	}, func(s *sharing) {
+		elapse(4 * time.Second)
+		for _, l := range s.limiters {
+			sick.Store(l, true)
+		}
+		elapse(100 * ms) // the first answers
+		for i, l := range s.limiters {
+			if !l.breakerOpen.Load() {
+				t.Errorf("limiter %d knows of no stop", i)
+			}
+		}
+		told := time.Now()
+		elapse(horizon + permitLife)
+		quiet := time.Now()
+		elapse(10*time.Minute - quiet.Sub(told))
+		probes := s.since(quiet)
+		if len(probes) != 12 {
+			t.Fatalf("%d calls in ten minutes; want 12", len(probes))
+		}
+		last := told
+		for i, at := range probes {
+			pause := min(time.Minute, 5*time.Second<<i)
+			if got := at.Sub(last); got < pause-150*ms || got > pause+50*ms {
+				t.Errorf("probe %d goes out after %v; want %v", i, got, pause)
+			}
+			last = at
+		}
+		sick.Clear()
+		for len(s.since(last.Add(1))) == 0 {
+			elapse(10 * ms)
+		}
+		well := s.since(last.Add(1))[0].Add(20 * ms)
+		elapse(time.Until(well.Add(time.Second)))
+		for i, l := range s.limiters {
+			s.mu.Lock()
+			first := slices.IndexFunc(s.spent[i], func(at time.Time) bool { return at.After(well) })
+			s.mu.Unlock()
+			if first < 0 || l.breakerOpen.Load() {
+				t.Errorf("a second after a healthy answer nothing flows in limiter %d", i)
+			}
+		}
+		if n := len(s.since(well)); n < 100 || n > 260 {
+			t.Errorf("%d calls in the first second; want about half of 450", n)
+		}
+		elapse(11 * time.Second)
+		if n := len(s.since(time.Now().Add(-time.Second))); n < 430 {
+			t.Errorf("%d calls in the twelfth second; want 450", n)
+		}
+	})
+}
+
+func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
+	shared(t, 2, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		a, b := s.limiters[0], s.limiters[1]
+		p := mustAcquire(s.T, a, schemas.Low)
+		p.Spend()
+		a.OpenBreaker(2*time.Second, 4*time.Second, time.Now())
+		told := time.Now()
+		elapse(10 * ms)
+		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
+		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // its process dies with it
+			s.Error(err)
+		}
+		cancel()
+		if at := time.Since(told); at < 2*time.Second || at > 2100*ms {
+			s.Errorf("the first probe after %v", at)
+		}
+		if p := mustAcquire(s.T, b, schemas.Low); !p.Spend() || !b.breakerOpen.Load() {
+			s.Error("the second probe is none")
+		}
+		if at := time.Since(told); at < 6*time.Second || at > 6600*ms {
+			s.Errorf("the second probe after %v, want 6 s", at)
+		}
+	})
+}
+
+func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
+	shared(t, 1, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		l := s.limiters[0]
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		l.OpenBreaker(8*time.Second, time.Minute, time.Now())
+		elapse(10 * ms)
+		p := mustAcquire(s.T, l, schemas.High)
+		granted := time.Now()
+		elapse(2 * permitLife) // the machine is too slow for it
+		if p.Spend() {
+			s.Fatal("a permit was spent after its life")
+		}
+		if p := mustAcquire(s.T, l, schemas.High); !p.Spend() {
+			s.Error("the second probe is none")
+		}
+		if at := time.Since(granted); at < time.Second || at > 3*time.Second {
+			s.Errorf("the second probe %v after the first, which was not sent", at)
+		}
+	})
+}
+
+func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
+	shared(t, 1, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		l := s.limiters[0]
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		healthy := l.UntilBreakerOpens()
+		if healthy.Err() != nil {
+			s.Fatal("Healthy has ended without a stop")
+		}
+		<-l.BreakerClosed()
+		l.OpenBreaker(time.Second, time.Second, time.Now())
+		<-healthy.Done()
+		closed := l.BreakerClosed()
+		select {
+		case <-closed:
+			s.Error("Closed is closed while a stop is in force")
+		default:
+		}
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		l.CloseBreaker(time.Now())
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		<-closed
+		if l.UntilBreakerOpens().Err() != nil {
+			s.Error("Healthy has ended after the stop")
+		}
+	})
+}
+
+func TestBothLanesOfAProcessProbe(t *testing.T) {
+	shared(t, 1, 0, nil, func(s *sharing) {
+		elapse(2 * time.Second)
+		l := s.limiters[0]
+		mustAcquire(s.T, l, schemas.Low).Spend()
+		l.OpenBreaker(time.Second, time.Second, time.Now())
+		var mu sync.Mutex
+		var lanes []schemas.Lane
+		ctx, stop := context.WithCancel(s.Context())
+		var wg sync.WaitGroup
+		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+			wg.Go(func() {
+				for { // it is never answered well, and asks at once
+					p, err := l.Acquire(ctx, lane, Call{})
+					if err != nil {
+						return
+					}
+					if p.Spend() {
+						mu.Lock()
+						lanes = append(lanes, lane)
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		elapse(40 * time.Second)
+		stop()
+		wg.Wait()
+		// By chance: that one of them has all of 40 happens once in 2^39 runs.
+		if n := len(lanes); n < 30 || !slices.Contains(lanes, schemas.High) || !slices.Contains(lanes, schemas.Low) {
+			s.Errorf("%d probes: %v", n, lanes)
+		}
+	})
+}

@@ -1,0 +1,260 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// settingsDouble are the settings of the test.
+type settingsDouble struct {
+	mu       sync.Mutex
+	override Override
+	revision int64
+	err      error
+	takes    time.Duration // to be read
+}
+
+func (s *settingsDouble) Quota(context.Context, string) (Override, int64, error) {
+	if s.takes > 0 {
+		<-time.After(s.takes)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.override, s.revision, s.err
+}
+
+func (s *settingsDouble) set(o Override) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.override, s.err = o, nil
+	s.revision++
+}
+
+func target(n int) Override {
+	return Override{Policies: map[string]PolicyOverride{"second": {Target: &n}}}
+}
+
+// withDay is the reference quota with a day.
+func withDay() Config {
+	c := second(500, 450, 100, 0)
+	c.Policies = append(c.Policies, Policy{Name: "day", Limit: 20_000_000, Window: Day, TimeZone: "Asia/Seoul", HighReserve: Reserve{Rate: 25}})
+	return c
+}
+
+// ask asks for a permit in the background.
+func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
+	t.Helper()
+	got := make(chan *Permit, 1)
+	go func() {
+		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // the test is over otherwise
+			got <- p
+		}
+	}()
+	return got
+}
+
+func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
+	r := &redisDouble{answer: grantAll}
+	s := &settingsDouble{err: errors.New("the database is away")}
+	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
+		high, low := ask(t, l, schemas.High), ask(t, l, schemas.Low)
+		l.BackOff(time.Second, time.Now())
+		elapse(10 * time.Second)
+		if len(r.demands) > 0 || len(high)+len(low) > 0 {
+			t.Errorf("Redis was asked: %+v", r.demands)
+		}
+		s.set(Override{Stopped: true})
+		elapse(2 * time.Second)
+		if len(high)+len(low) > 0 {
+			t.Error("a permit of a source that is stopped")
+		}
+		s.set(target(400))
+		began := time.Now()
+		for _, got := range []chan *Permit{high, low} {
+			if p := <-got; !p.Spend() || time.Since(began) > 2*time.Second {
+				t.Errorf("a permit after %v", time.Since(began))
+			}
+		}
+	})
+}
+
+func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
+	for _, takes := range []time.Duration{0, 900 * ms} {
+		r := &redisDouble{answer: grantAll}
+		s := &settingsDouble{takes: takes}
+		simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
+			revision := int64(0)
+			for step := range 15 { // at any moment between two readings
+				elapse(time.Duration(step) * 130 * ms)
+				revision++
+				s.set(target(400 + step))
+				elapse(2 * time.Second)
+				mustAcquire(t, l, schemas.High)
+				text := r.texts[len(r.texts)-1]
+				if got, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64); err != nil || got != revision {
+					t.Fatalf("two seconds after revision %d Redis was asked by %q", revision, text)
+				}
+				config, err := l.deps.config.With(target(400 + step))
+				if err != nil {
+					t.Fatal(err)
+				}
+				quota, err := NewQuota(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want, _ := quota.encode(revision, false); text != want {
+					t.Fatalf("asked by %q, want %q", text, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testing.T) {
+	r := &redisDouble{answer: grantAll}
+	s := &settingsDouble{}
+	var log bytes.Buffer
+	deps := Deps{Settings: s, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	simulatedWith(t, r, second(500, 450, 100, 0), deps, func(t *testing.T, l *Limiter) {
+		s.set(target(400))
+		elapse(2 * time.Second)
+		mustAcquire(t, l, schemas.Low)
+		before := r.texts[len(r.texts)-1]
+		for _, o := range []Override{target(500), {Policies: map[string]PolicyOverride{"minute": {}}}} {
+			log.Reset()
+			s.set(o)
+			elapse(10 * time.Second)
+			mustAcquire(t, l, schemas.Low)
+			if text := r.texts[len(r.texts)-1]; text[16:] != before[16:] {
+				t.Errorf("the quota became %q from %q", text, before)
+			}
+			if n := strings.Count(log.String(), "can't hold"); n != 1 || strings.Contains(log.String(), "was set") {
+				t.Errorf("said %d times: %s", n, log.String())
+			}
+		}
+		stop := target(500)
+		stop.Stopped = true
+		s.set(stop)
+		elapse(2 * time.Second)
+		got := ask(t, l, schemas.High)
+		elapse(time.Minute)
+		if len(got) > 0 {
+			t.Error("a permit of a source that is stopped")
+		}
+		s.set(target(500))
+		if p := <-got; !p.Spend() {
+			t.Error("not to be spent")
+		}
+		if text := r.texts[len(r.texts)-1]; text[17:] != before[17:] {
+			t.Errorf("the quota became %q from %q", text, before)
+		}
+	})
+}
+
+func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
+	r := &redisDouble{}
+	s := &settingsDouble{}
+	ahead := func(_ int, d demand) (grant, error) {
+		g := grant{now: r.now()}
+		for i := range d.low {
+			g.low = append(g.low, time.Duration(100+i)*ms)
+		}
+		return g, nil
+	}
+	r.answer = ahead
+	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
+		s.set(Override{Stopped: true}) // read at 1 s
+		elapse(950 * ms)
+		var got []chan *Permit
+		for range 10 {
+			got = append(got, ask(t, l, schemas.Low))
+		}
+		given := func() (n int) {
+			for _, c := range got {
+				n += len(c)
+			}
+			return n
+		}
+		synctest.Wait()
+		l.mu.Lock()
+		reserved := len(l.low.slots)
+		l.mu.Unlock()
+		elapse(time.Minute)
+		if told := strings.Count(r.sentEvents(), "refund "); reserved != 10 || told != reserved || given() > 0 {
+			t.Errorf("%d were reserved, %d given back, %d given out", reserved, told, given())
+		}
+		asked := len(r.demands)
+		elapse(time.Minute)
+		if n := len(r.demands) - asked; n > 0 {
+			t.Errorf("while stopped Redis is asked %d times a minute", n)
+		}
+		s.set(Override{})
+		elapse(2 * time.Second)
+		if given() != 10 {
+			t.Errorf("%d of 10 after the resume", given())
+		}
+	})
+}
+
+func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
+	r := &redisDouble{roundup: 20 * ms}
+	r.answer = func(_ int, d demand) (grant, error) {
+		return grant{low: make([]time.Duration, d.low), now: r.now()}, nil
+	}
+	s := &settingsDouble{}
+	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
+		s.set(Override{Stopped: true}) // read at 1 s
+		elapse(990 * ms)
+		got := ask(t, l, schemas.Low) // answered at 1.01 s
+		elapse(time.Minute)
+		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
+			t.Errorf("while stopped %d permits were given out and %d of 1 slots given back", len(got), told)
+		}
+	})
+}
+
+func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
+	r := &redisDouble{answer: func(_ int, d demand) (grant, error) {
+		return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low), now: r0(), used: 5}, nil
+	}}
+	away := errors.New("the database is away")
+	s, u := &settingsDouble{}, &usageDouble{}
+	var log bytes.Buffer
+	deps := Deps{Settings: s, Usage: u, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	simulatedWith(t, r, withDay(), deps, func(t *testing.T, l *Limiter) {
+		mustAcquire(t, l, schemas.Low)
+		s.fail(away)
+		u.fail(away)
+		elapse(40 * time.Second)
+		s.fail(nil)
+		u.fail(nil)
+		elapse(10 * time.Second)
+		for _, doing := range []string{"reading the settings", "writing down what the day has used"} {
+			if n := strings.Count(log.String(), `msg="the limiter goes on with what it knows" source=nexon doing="`+doing); n != 1 {
+				t.Errorf("%q was said %d times:\n%s", doing, n, log.String())
+			}
+			if n := strings.Count(log.String(), `msg="it succeeds again" source=nexon doing="`+doing); n != 1 {
+				t.Errorf("%q was said to be over %d times:\n%s", doing, n, log.String())
+			}
+		}
+	})
+}
+
+// r0 is a moment of Redis' clock.
+func r0() int64 { return 1_800_000_000_000_000 }
+
+func (s *settingsDouble) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}

@@ -1,0 +1,108 @@
+package limiter
+
+import (
+	"math"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// MaxCalls returns how many calls a lane may make at most within a time, from an untouched
+// quota on: as many as every policy allows, over all values of its scope; infinitely
+// many if none bounds them by time.
+func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
+	most := math.Inf(1)
+	for _, l := range q.partitioned {
+		calls := 0.0
+		for i, one := range l.partitions {
+			if one.interval > 0 && (i == 1 || (i == 0) == (lane == schemas.High)) {
+				calls += float64(one.burst) + float64(within)/float64(one.interval)
+			}
+		}
+		most = min(most, calls)
+	}
+	for _, r := range q.windowLogs {
+		calls := r.high
+		if lane == schemas.Low {
+			calls = r.low
+		}
+		most = min(most, scaleToPeriod(float64(calls), r.reach, within))
+	}
+	if d := q.day; d != nil {
+		calls := float64(d.policy.Limit)
+		if lane == schemas.Low { // it is paced
+			calls = max(1, (calls-86400*d.reserve)*min(1, within.Hours()/24))
+		}
+		most = min(most, calls)
+	}
+	for _, s := range q.scoped {
+		most = min(most, q.values(s)*s.maxUnits(lane, within)/float64(s.cheapest))
+	}
+	if lane == schemas.Low {
+		for _, c := range q.config.LowRateCaps {
+			if c.From == c.To {
+				most = min(most, float64(c.Rate)*within.Seconds())
+			}
+		}
+	}
+	return math.Floor(most + 1e-6)
+}
+
+// scaleToPeriod is what a window allows within a time that may be longer.
+func scaleToPeriod(calls float64, window, within time.Duration) float64 {
+	return calls * max(1, float64(within)/float64(window))
+}
+
+// maxUnits returns the units that one value of the scope may use within a time.
+func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 {
+	n := func(i int) float64 { return float64(s.numbers[i]) }
+	low := lane == schemas.Low
+	switch s.kind {
+	case logKind:
+		units := s.numbers[1]
+		if low {
+			units = s.numbers[2]
+		}
+		most := scaleToPeriod(s.wholeCalls(units), micros(s.numbers[0]), within)
+		if interval := n(4); interval > 0 {
+			most = min(most, n(5)+float64(within)/interval)
+		}
+		return most
+	case leakyBucketKind:
+		if len(s.policy.CountedStatuses) > 0 {
+			return math.Inf(1) // what is answered well costs nothing
+		}
+		units := n(1) + float64(within)/n(0)
+		if low {
+			units -= n(2)
+		}
+		return units
+	case minIntervalKind:
+		return 1 + 2*float64(within.Microseconds())/(n(0)+n(1))
+	case reportedKind:
+		if low {
+			return scaleToPeriod(n(0)-n(2), micros(s.numbers[1]), within)
+		}
+		return scaleToPeriod(n(0), micros(s.numbers[1]), within)
+	case concurrencyKind, breakerKind:
+	}
+	return math.Inf(1)
+}
+
+// values returns how many values the scope of a section has: what has as many as there are
+// entities bounds nothing.
+func (q Quota) values(s scopedPolicy) float64 {
+	n := 1.0
+	for _, name := range s.scope.names {
+		switch name {
+		case "credential":
+			n *= max(1, float64(q.config.Credentials))
+		case "endpoint", "facet", "method":
+			n *= max(1, float64(q.config.Endpoints))
+		case "resource":
+		default:
+			n = math.Inf(1)
+		}
+	}
+	return n
+}

@@ -1,0 +1,83 @@
+package limiter
+
+import "time"
+
+// probes is what the judge knows of probing stops: how they are asked for, and not
+// how the script keeps them. Once the state or the clock was not what it had been it
+// no longer judges them.
+type probes struct {
+	in          bool
+	blind       bool
+	began       int64 // by Redis' clock in us
+	ended       int64
+	next        time.Time
+	pause, most time.Duration
+}
+
+// openBreaker is what a process tells of an upstream that seems sick.
+func (w *world) openBreaker(first, most time.Duration) {
+	p := w.processes[w.rng.IntN(len(w.processes))]
+	w.braked = true
+	p.limiter.OpenBreaker(first, most, time.Now().Add(-span(w.rng, 0, 2*time.Second)))
+}
+
+// closeBreaker is that all processes had a healthy answer.
+func (w *world) closeBreaker(ago time.Duration) {
+	for _, p := range w.processes {
+		p.limiter.CloseBreaker(time.Now().Add(-ago))
+	}
+}
+
+// applyOpen and liftTold note what Redis was told at a moment. The caller holds w.mu.
+func (w *world) applyOpen(at time.Time, redisNow int64, first, most time.Duration, sent int64) {
+	s := &w.stop
+	switch {
+	case s.in && first > s.pause:
+		s.next, s.pause = s.next.Add(first-s.pause), first
+		fallthrough
+	case s.in:
+		s.most = max(s.most, most, first)
+	case sent >= s.ended:
+		*s = probes{in: true, blind: s.blind, began: redisNow, next: at.Add(first), pause: first, most: max(first, most)}
+		if !s.blind {
+			w.brakes = append(w.brakes, backoffRecord{told: at, until: s.next, probing: true})
+		}
+	}
+}
+
+func (w *world) applyClose(at time.Time, redisNow, sent int64) {
+	s := &w.stop
+	if !s.in || sent <= s.began {
+		return
+	}
+	s.in, s.ended = false, redisNow
+	for i := range w.brakes {
+		if b := &w.brakes[i]; b.probing && b.until.After(at) {
+			b.until = at
+		}
+	}
+}
+
+// probed judges what was granted in a probing stop. The caller holds w.mu.
+func (w *world) probed(g grant, at time.Time) (wrong string) {
+	s := &w.stop
+	if !s.in || s.blind {
+		return ""
+	}
+	all := append(append([]time.Duration{}, g.high...), g.low...)
+	if len(all) > 1 {
+		return "several slots were granted in a pause between probes"
+	}
+	for _, wait := range all {
+		slot := at.Add(wait)
+		if slot.Before(s.next.Add(-2 * time.Microsecond)) {
+			return "a slot was granted " + s.next.Sub(slot).String() + " before the next probe"
+		}
+		s.pause = min(s.most, 2*s.pause)
+		s.next = slot.Add(s.pause)
+		if g.refusalHigh != refusedByBreaker && g.refusalLow != refusedByBreaker {
+			return "a probe was granted that is not called one"
+		}
+	}
+	return ""
+}

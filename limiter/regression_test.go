@@ -1,0 +1,162 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/lua/eval"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
+	config := withDay()
+	config.LowRateCaps = []RateCap{{From: 0, To: 1, Rate: 0}, {From: 1, To: 2, Rate: 10}}
+	quota, err := NewQuota(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, m := servicetest.MiniRedis(t)
+	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // half past midnight in Seoul
+	asked := func() grant {                                // twice: at the first time it may be told to come back
+		m.SetTime(now)
+		acquireAt(t, rdb, quota, now, demand{low: 100})
+		now = now.Add(time.Second)
+		m.SetTime(now)
+		return acquireAt(t, rdb, quota, now, demand{low: 100})
+	}
+	asked()
+	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: "used 0 0 0 0"})
+	now = now.Add(2 * time.Second)
+	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // it may be lifted at any time
+		t.Errorf("%d for LOW under a rate cap of 0, back in %v", len(g.low), g.backLow)
+	}
+	now = now.Add(30 * time.Minute)
+	if g := asked(); len(g.low) < 1 || len(g.low) > 3 || g.backLow > 10*time.Second {
+		t.Errorf("%d for LOW under a rate cap of 10/s, back in %v", len(g.low), g.backLow)
+	}
+	now = now.Add(time.Hour)
+	if g := asked(); len(g.low) < 15 {
+		t.Errorf("%d for LOW without a rate cap, back in %v because of %q", len(g.low), g.backLow, quota.refusalText(g.refusalLow))
+	}
+}
+
+// acquireAt asks the script as a process would at that moment.
+func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, d demand) grant {
+	t.Helper()
+	text, name := q.encode(1, false)
+	reply, err := eval.Once(t.Context(), rdb, lua.LimiterAcquire, eval.Call{
+		Key: stateKey(t.Name()), Args: []any{d.high, d.low, text, name, q.midnights(now), q.encodeRateCap(now), d.events},
+	}).Int64Slice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := decodeGrant(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestWhileNeitherRedisNorTheCountIsToBeHadNothingSpins(t *testing.T) {
+	var running atomic.Pointer[Limiter]
+	var spun atomic.Bool
+	// In the bubble time passes only while nobody has anything to do; out here it does always.
+	watch := time.AfterFunc(2*time.Second, func() {
+		spun.Store(true)
+		if l := running.Load(); l != nil {
+			l.mu.Lock()
+			l.pause = time.Time{} // ends it
+			l.mu.Unlock()
+		}
+	})
+	defer watch.Stop()
+	r := &redisDouble{}
+	r.answer = counting(r)
+	u := &usageDouble{}
+	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
+		running.Store(l)
+		mustAcquire(t, l, schemas.Low)
+		u.fail(errors.New("the database is away"))
+		r.answers(func(int, demand) (grant, error) { return grant{}, errors.New("connection refused") })
+		ask(t, l, schemas.Low)
+		elapse(3 * time.Minute)
+		if spun.Load() {
+			t.Error("Run spins")
+		}
+	})
+}
+
+func TestACallThatAskedForNothingTellsNothingOfADayThatIsNotCounted(t *testing.T) {
+	r := &redisDouble{}
+	r.answer = counting(r)
+	u := &usageDouble{err: errors.New("the database is away")}
+	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
+		l.BackOff(time.Second, time.Now())
+		u.fail(nil)
+		elapse(10 * time.Second)
+		if len(u.wrote) > 0 || len(r.demands) == 0 {
+			t.Errorf("%+v was written after %d calls", u.wrote, len(r.demands))
+		}
+	})
+}
+
+func TestReservesThatAddUpToMoreThanANumberHoldsAreRefused(t *testing.T) {
+	for _, c := range []Config{second(500, 450, math.MaxInt, 10), second(500, 450, 100, math.MaxInt-50)} {
+		if q, err := NewQuota(c); err == nil || !strings.Contains(err.Error(), "leave nothing of 450 to share") {
+			t.Errorf("%+v: %+v, %v", c.Policies[0], q.Bounds(), err)
+		}
+	}
+}
+
+// answers has it answer otherwise from now on.
+func (r *redisDouble) answers(answer func(n int, d demand) (grant, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = answer
+}
+
+// slowView delays what the live view is told.
+type slowView struct{ by time.Duration }
+
+func (slowView) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (slowView) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (s slowView) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		<-time.After(s.by)
+		return next(ctx, cmds)
+	}
+}
+
+func TestNoPermitLapsesBecauseTheLiveViewIsSlow(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	rdb.AddHook(slowView{2 * permitLife})
+	l, err := New("nexon", second(500, 450, 100, 0), withoutLogs(Deps{Redis: rdb}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	for range 20 {
+		mustAcquire(t, l, schemas.High).Release()
+		l.mu.Lock()
+		l.reportWanted = true
+		l.mu.Unlock()
+		if p := mustAcquire(t, l, schemas.Low); !p.Spend() {
+			t.Error("a permit lapsed before its caller had it")
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,70 @@
+package limiter
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	deps := withoutLogs(Deps{Redis: rdb, Settings: &settingsDouble{}})
+	deps.Process = "a"
+	l, err := New("nexon", second(500, 450, 100, 0), deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := l.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer wg.Wait()
+	defer stop()
+	for range 20 {
+		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
+			t.Error("not to be spent")
+		}
+	}
+	ended := time.Now()
+	var before ProcessView
+	again := false // the same count was told twice
+	look := time.NewTicker(20 * ms)
+	defer look.Stop()
+	for limit := time.After(30 * time.Second); !again; {
+		select {
+		case <-look.C:
+		case <-limit:
+			t.Fatal("it is not told")
+		}
+		var p ProcessView
+		text := rdb.HGet(ctx, reportsKey("nexon"), "a").Val()
+		if text != "" && json.Unmarshal([]byte(text), &p) != nil {
+			t.Fatal(text)
+		}
+		again = p.High.Granted >= 20 && p.High.Granted == before.High.Granted && p.At.After(before.At)
+		if p.At.After(before.At) {
+			before = p
+		}
+	}
+	if took := time.Since(ended); took > idleReportInterval*2/3 {
+		t.Errorf("it took %v", took)
+	}
+	l.mu.Lock()
+	l.reportWanted, l.reportForcesCall = false, false
+	l.mu.Unlock()
+	f := follower{l: l, reportedAt: time.Now()}
+	f.scheduleReport(time.Now())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reportWanted {
+		t.Error("who is idle is told of again and again")
+	}
+}

@@ -1,0 +1,245 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/source/announced"
+)
+
+// callers are processes that share a Redis and call an upstream, in time of their own.
+type callers struct {
+	*testing.T
+	redis   *miniredis.Miniredis
+	out     *outside
+	run     acquireFunc
+	told    *wakesTold
+	config  Config
+	members []*member
+
+	mu      sync.Mutex // of the rest, and of Redis
+	far     time.Duration
+	ahead   time.Duration // Redis' clock is
+	fails   func() (before, after bool)
+	answers upstream
+	calls   []sentCall
+	chance  *rand.Rand
+}
+
+// upstream answers a call that arrives now, and says how long the answer takes.
+type upstream func(c atUpstream) answered
+
+type atUpstream struct {
+	call       Call
+	credential string
+	at         time.Time
+}
+
+type answered struct {
+	status  int
+	notices []announced.Notice
+	takes   time.Duration
+	refused bool
+	then    func() // when the answer is made
+}
+
+type sentCall struct {
+	atUpstream
+	lane    schemas.Lane
+	refused bool
+}
+
+// member is one process.
+type member struct {
+	limiter *Limiter
+	ctx     context.Context
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+// inCallers runs the test with n processes.
+func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream, test func(f *callers)) {
+	t.Helper()
+	_, m := servicetest.MiniRedis(t)
+	run, out, told := script("s", slowClient(t, m.Addr())), newOutside(t), newWakesTold(t, m)
+	synctest.Test(t, func(t *testing.T) {
+		f := &callers{
+			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, told: told, config: config,
+			answers: answers, far: 30 * ms, fails: func() (before, after bool) { return false, false },
+		}
+		for range n {
+			f.begin()
+		}
+		test(f)
+		for _, m := range f.members {
+			m.end()
+		}
+	})
+}
+
+func (m *member) end() {
+	m.stop()
+	m.wg.Wait()
+}
+
+// begin begins a process.
+func (f *callers) begin() *member {
+	m := &member{}
+	m.ctx, m.stop = context.WithCancel(f.Context())
+	deps := withoutLogs(Deps{})
+	deps.Process = fmt.Sprintf("m%d", len(f.members))
+	l, err := newLimiter("s", f.config, func(_ context.Context, d demand) (g grant, err error) {
+		sleep(f.span(200*time.Microsecond, time.Millisecond))
+		f.mu.Lock()
+		before, after := f.fails()
+		if before {
+			f.mu.Unlock()
+			return g, errors.New("Redis can't be reached")
+		}
+		now := time.Now().Add(f.ahead)
+		var told []string
+		f.out.do(func() {
+			f.redis.SetTime(now)
+			g, err = f.run(context.Background(), d)
+			told = f.told.take()
+		})
+		members := f.members
+		f.mu.Unlock()
+		if err != nil {
+			f.Errorf("the script: %v", err)
+		}
+		sleep(f.span(200*time.Microsecond, time.Millisecond))
+		for _, name := range told {
+			for _, m := range members {
+				m.limiter.onWakeUp(name)
+			}
+		}
+		if after {
+			return grant{}, errors.New("Redis' answer was lost")
+		}
+		return g, err
+	}, deps)
+	if err != nil {
+		f.Fatal(err)
+	}
+	m.limiter = l
+	f.mu.Lock()
+	f.members = append(f.members, m)
+	f.mu.Unlock()
+	m.wg.Go(func() { _ = l.Run(m.ctx) })
+	return m
+}
+
+// flushed loses all that Redis knows.
+func (f *callers) flushed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.out.do(f.redis.FlushAll)
+}
+
+// passed lets time pass, of which Redis' keys with an end hear too.
+func (f *callers) passed(d time.Duration) {
+	for step := 250 * ms; d > 0; d -= step {
+		elapse(min(d, step))
+		f.mu.Lock()
+		f.out.do(func() { f.redis.FastForward(min(d, step)) })
+		f.mu.Unlock()
+	}
+}
+
+func (f *callers) span(from, to time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return from + time.Duration(f.chance.Int64N(int64(to-from)+1))
+}
+
+// read is what the upstream's answers have written down so far.
+func read[T any](f *callers, v *T) T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *v
+}
+
+// wait has so many callers of a process call on and on.
+func (f *callers) wait(m *member, n int, lane schemas.Lane, call Call) {
+	for range n {
+		m.wg.Go(func() {
+			for m.ctx.Err() == nil {
+				f.one(m, lane, call)
+			}
+		})
+	}
+}
+
+// one makes one call, unless its process ends first.
+func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, credential string) {
+	p, err := m.limiter.Acquire(m.ctx, lane, call)
+	if err != nil {
+		return a, ""
+	}
+	for !p.Spend() {
+		if p, err = m.limiter.Reacquire(m.ctx, lane, call); err != nil {
+			return a, ""
+		}
+	}
+	sleep(f.span(0, 5*ms)) // within the jitter
+	f.mu.Lock()
+	at := atUpstream{call, p.Credential(), time.Now()}
+	a = f.answers(at)
+	f.calls = append(f.calls, sentCall{at, lane, a.refused})
+	f.mu.Unlock()
+	timer := time.NewTimer(a.takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.ctx.Done(): // it has crashed; the upstream goes on
+		<-timer.C
+		f.made(a)
+		return a, ""
+	}
+	f.made(a)
+	sleep(f.span(0, f.far))
+	p.ReportEnd(a.status, a.notices)
+	if a.status == 200 {
+		p.ReportSuccess()
+	}
+	return a, p.Credential()
+}
+
+func (f *callers) made(a answered) {
+	if a.then != nil {
+		f.mu.Lock()
+		a.then()
+		f.mu.Unlock()
+	}
+}
+
+// since returns the calls from then on, and how many of them were refused.
+func (f *callers) since(from time.Time) (all []sentCall, refused int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.calls {
+		if !c.at.Before(from) {
+			all = append(all, c)
+			if c.refused {
+				refused++
+			}
+		}
+	}
+	return all, refused
+}
+
+// told is a notice of what is left.
+func told(policy string, left int64, reset, slack time.Duration) announced.Notice {
+	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
+}

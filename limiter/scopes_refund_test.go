@@ -1,0 +1,168 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+// backRig asks the script for slots of one policy, and gives some back.
+type backRig struct {
+	*testing.T
+	redis   *miniredis.Miniredis
+	run     acquireFunc
+	limiter *Limiter
+	line    *queue
+	bucket  *bucket
+	reach   time.Duration // in which the limit must hold, for a permit may be used late
+	back    string        // what is told of a slot
+	calls   int
+}
+
+func newBackRig(t *testing.T, p Policy) *backRig {
+	_, m := servicetest.MiniRedis(t)
+	r := &backRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr()))}
+	config := scopedConfig(p)
+	var err error
+	if r.limiter, err = newLimiter("s", config, r.run, withoutLogs(Deps{})); err != nil {
+		t.Fatal(err)
+	}
+	r.line = r.limiter.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
+	r.reach = time.Duration(p.Window) + permitLife + config.Jitter
+	for _, c := range r.line.key.candidates[0].costs {
+		switch r.limiter.quota.scoped[c.policyIndex].kind {
+		case logKind:
+			r.bucket, r.back = c.bucket, "w %d 1"
+		case leakyBucketKind:
+			r.bucket, r.back = c.bucket, "g 1 %d"
+		case minIntervalKind, concurrencyKind, reportedKind, breakerKind:
+		}
+	}
+	return r
+}
+
+// ask gives these slots back, and asks for n. Slots are moments in us.
+func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
+	r.Helper()
+	r.calls++
+	d := demand{terms: r.limiter.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", queues: []queueDemand{{r.line, n}}}
+	for _, slot := range back {
+		d.bucketEvents = append(d.bucketEvents, bucketEvent{r.bucket, r.back[0], fmt.Sprintf(r.back[2:], slot)})
+	}
+	r.redis.SetTime(at)
+	g, err := r.run(r.Context(), d)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, s := range g.queues[0].slots {
+		slots = append(slots, g.now+s.wait)
+	}
+	return slots
+}
+
+// For a slot that is yet to come the ring forgot one that is in its reach until then. That
+// another was given back in between, whose call was free, must not hide it.
+func TestASlotGivenBackBeforeItsTimeBringsBackWhatWasForgottenForIt(t *testing.T) {
+	r := newBackRig(t, logOf(2))
+	at := time.UnixMilli(1_700_000_000_000)
+	r.ask(at, 1)
+	at = at.Add(time.Minute)
+	first := r.ask(at, 2)
+	at = at.Add(r.reach - 50*ms)
+	ahead := r.ask(at, 1)
+	if len(first) != 2 || len(ahead) != 1 || ahead[0] <= at.UnixMicro() {
+		t.Fatalf("slots %v and then %v, at %d", first, ahead, at.UnixMicro())
+	}
+	if again := r.ask(at.Add(ms), 2, first[0], ahead[0]); len(again) != 2 || again[1] < ahead[0] {
+		t.Errorf("slots %v where one of %v is charged and the reach is %v", again, first, r.reach)
+	}
+}
+
+// A policy holds in every window, whatever is given back of it and in whatever order: what
+// turned out to be free, and slots of which nothing was sent, before they had come and after.
+func TestAPolicyHoldsWhateverIsGivenBack(t *testing.T) {
+	paced := Policy{Name: "paced", Limit: 20, Window: Window(time.Second), Unit: "units"}
+	bursts := Policy{Name: "bursts", Limit: 20, Window: Window(time.Second), Unit: "units", Costs: map[string]int{"DELETE": 4}}
+	for _, p := range []Policy{logOf(5), paced, bursts} {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			r := newBackRig(t, p)
+			for seed := range uint64(2) {
+				r.redis.FlushAll()
+				if most, n := r.draw(seed); most > p.Limit || n < p.Limit {
+					t.Errorf("seed %d: %d slots, %d within its reach", seed, n, most)
+				}
+			}
+		})
+	}
+}
+
+func logOf(units int) Policy {
+	return Policy{Name: "ring", Limit: units, Window: Window(time.Second), Scope: "all"}
+}
+
+// draw asks and gives back at random, and returns how many slots were used in all and, at
+// most, within the reach.
+func (r *backRig) draw(seed uint64) (most, n int) {
+	chance := rand.New(rand.NewPCG(seed, 11))
+	at := time.UnixMilli(1_700_000_000_000)
+	var slots []int64
+	for range 500 {
+		at = at.Add(time.Duration(chance.IntN(1+chance.IntN(200))) * ms)
+		var back []int64
+		for range max(0, chance.IntN(12)-8) { // of the last ones, some of which are yet to come
+			if i := len(slots) - 1 - chance.IntN(5); i >= 0 && slots[i] > at.Add(-r.reach).UnixMicro() {
+				back = append(back, slots[i])
+				slots = slices.Delete(slots, i, i+1)
+			}
+		}
+		slots = append(slots, r.ask(at, 1+chance.IntN(5), back...)...)
+		slices.Sort(slots)
+	}
+	times := make([]time.Time, len(slots))
+	for i, s := range slots {
+		times[i] = time.UnixMicro(s)
+	}
+	return mostWithin(times, r.reach-time.Microsecond), len(slots)
+}
+
+// What is given back of a bucket is there for others, as far as its bursts allow: beyond
+// these, room that was held up is gone with its time.
+func TestWhatIsGivenBackOfABucketIsThereForOthers(t *testing.T) {
+	policy := Policy{Name: "bursts", Limit: 500, Window: Window(10 * time.Second), Unit: "units"}
+	for name, back := range map[string]int{"nothing": 0, "a fifth": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newBackRig(t, policy)
+			at := time.UnixMilli(1_700_000_000_000)
+			r.ask(at, 1)
+			at = at.Add(time.Minute)
+			var out []int64
+			used, n := 0, 0
+			const steps = 600
+			for range steps { // for as long as it is saturated
+				at = at.Add(50 * ms)
+				var ended []int64
+				for len(out) > 0 && out[0] < at.Add(-300*ms).UnixMicro() {
+					if n++; back > 0 && n%back == 0 {
+						ended, used = append(ended, out[0]), used-1
+					}
+					out = out[1:]
+				}
+				slots := r.ask(at, 20, ended...)
+				out, used = append(out, slots...), used+len(slots)
+			}
+			rate := float64(used) / (steps * 0.05)
+			if rate < 44 || rate > 50 {
+				t.Errorf("a saturated bucket of 50 a second gave %.1f, %s given back", rate, name)
+			}
+		})
+	}
+}

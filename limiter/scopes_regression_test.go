@@ -1,0 +1,342 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/announced"
+)
+
+func healthyAfter(takes time.Duration) upstream {
+	return func(atUpstream) answered { return answered{status: 200, takes: takes} }
+}
+
+// share returns which part of all calls had that key.
+func (f *callers) share(key string) float64 {
+	all, _ := f.since(time.Time{})
+	n := 0
+	for _, c := range all {
+		if c.call.Key == key {
+			n++
+		}
+	}
+	return float64(n) / float64(max(1, len(all)))
+}
+
+// A process that always wants more places than there are leaves others theirs.
+func TestProcessesThatAlwaysWaitForPlacesTakeTurns(t *testing.T) {
+	config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
+	inCallers(t, 1, 3, config, healthyAfter(300*ms), func(f *callers) {
+		for i, m := range f.members {
+			f.wait(m, 5, schemas.Low, Call{Endpoint: "f/d", Key: fmt.Sprint(i)})
+		}
+		f.passed(30 * time.Second)
+		for i := range f.members {
+			if share := f.share(fmt.Sprint(i)); share < 0.25 {
+				t.Errorf("process %d of three had %.2f of the calls", i, share)
+			}
+		}
+	})
+}
+
+// Calls that are charged to the same, but are of different classes, take turns too.
+func TestClassesThatShareAWindowTakeTurns(t *testing.T) {
+	config := scopedConfig(
+		Policy{Name: "all", Limit: 20, Window: Window(time.Second), Scope: "all"},
+		Policy{Name: "each", Limit: 1000, Window: Window(time.Minute), Scope: "{endpoint}"},
+	)
+	inCallers(t, 1, 1, config, healthyAfter(20*ms), func(f *callers) {
+		for i := range 3 {
+			f.wait(f.members[0], 40, schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: fmt.Sprint(i)})
+		}
+		f.passed(30 * time.Second)
+		for i := range 3 {
+			if share := f.share(fmt.Sprint(i)); share < 0.25 {
+				t.Errorf("class %d of three had %.2f of the calls", i, share)
+			}
+		}
+	})
+}
+
+// Who can't call yet for another reason stands in nobody's way to a free place.
+func TestNobodyIsKeptFromAPlaceByWhoWaitsForSomethingElse(t *testing.T) {
+	config := scopedConfig(
+		Policy{Name: "places", Limit: 3, Window: InFlight},
+		Policy{Name: "core", Limit: 5, Window: Window(10 * time.Minute), Scope: "{credential}", Reported: true, Match: Match{Endpoints: []string{"f/core"}}},
+	)
+	inCallers(t, 1, 2, config, healthyAfter(100*ms), func(f *callers) {
+		core := Call{Endpoint: "f/core", Key: "core"}
+		f.wait(f.members[0], 3, schemas.High, core)
+		f.passed(10 * time.Second) // its budget is used up
+		begun := time.Now()
+		f.wait(f.members[0], 5, schemas.High, core)
+		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})
+		for range 5 { // they ask anew
+			f.passed(2 * time.Second)
+			f.members[0].limiter.onWakeUp(f.members[0].limiter.name)
+		}
+		if all, _ := f.since(begun); len(all) < 210 {
+			t.Errorf("%d calls in 10 s by three places, 100 ms each", len(all))
+		}
+	})
+}
+
+// Nothing of what was sent before Redis lost everything is too near to what follows.
+func TestCallsKeepApartWhenRedisLosesEverything(t *testing.T) {
+	config := scopedConfig(Policy{Name: "slow", MinInterval: &MinInterval{Min: 3 * time.Second}})
+	inCallers(t, 1, 2, config, healthyAfter(20*ms), func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 3, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		for range 10 {
+			f.passed(f.span(3*time.Second, 9*time.Second))
+			f.flushed()
+			for _, m := range f.members {
+				m.limiter.onWakeUp(m.limiter.name)
+			}
+		}
+		all, _ := f.since(time.Time{})
+		for i := 1; i < len(all); i++ {
+			if gap := all[i].at.Sub(all[i-1].at); gap < 3*time.Second {
+				t.Errorf("calls %v apart", gap)
+			}
+		}
+	})
+}
+
+// What the answers of calls tell that were sent before the loss is not believed: how much
+// was used since they were made is forgotten.
+func TestAnswersFromBeforeALossTellNothing(t *testing.T) {
+	window := &fixedWindow{limit: 60, length: time.Minute}
+	n := 0
+	answers := func(c atUpstream) answered {
+		n++
+		takes := 30 * ms
+		if n > 1 && n <= 12 {
+			takes = 5 * time.Second
+		}
+		ok := window.take(c.at, 1)
+		return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{told("core", int64(window.limit-window.used), window.ends.Sub(c.at), 6*time.Second)}}
+	}
+	config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(time.Minute), Reported: true})
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		f.passed(5200 * ms)
+		f.flushed()
+		f.passed(20 * time.Second)
+		if _, refused := f.since(time.Time{}); refused > 2 { // one that finds out
+			t.Errorf("%d calls were refused", refused)
+		}
+	})
+}
+
+// Where the end that is told is always a window away, a slow answer passes for no new window.
+func TestASlowAnswerOpensNoWindowWhereTheEndMovesOn(t *testing.T) {
+	eachSeed(t, 1, func(t *testing.T, seed uint64) {
+		var log []time.Time
+		n := 0
+		answers := func(c atUpstream) answered {
+			for len(log) > 0 && c.at.Sub(log[0]) > 10*time.Second {
+				log = log[1:]
+			}
+			ok := len(log) < 60
+			if ok {
+				log = append(log, c.at)
+			}
+			n++
+			takes := 50 * ms
+			if n%3 == 0 {
+				takes += time.Duration(c.at.UnixNano() % int64(12*time.Second))
+			}
+			return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{told("core", int64(60-len(log)), 10*time.Second, 100*ms)}}
+		}
+		config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(10 * time.Second), Reported: true})
+		inCallers(t, seed, 2, config, answers, func(f *callers) {
+			for _, m := range f.members {
+				f.wait(m, 20, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+			}
+			f.passed(2 * time.Minute)
+			if all, refused := f.since(time.Time{}); refused > 0 || len(all) < 300 {
+				t.Errorf("%d of %d calls were refused", refused, len(all))
+			}
+		})
+	})
+}
+
+// A slot that is given back before it has come makes no room before that.
+func TestASlotGivenBackAheadOfItsTimeMakesNoRoomSooner(t *testing.T) {
+	eachSeed(t, 1, func(t *testing.T, seed uint64) {
+		config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
+		inCallers(t, seed, 2, config, healthyAfter(5*ms), func(f *callers) {
+			for _, m := range f.members {
+				for _, credential := range names(2) {
+					f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k", Credentials: []string{credential}})
+				}
+			}
+			for range 150 {
+				elapse(f.span(50*ms, 300*ms))
+				l := f.members[0].limiter
+				l.mu.Lock()
+				w := l.candidateFor(Call{Endpoint: "f/d", Key: "k"}, "c0")
+				l.mu.Unlock()
+				refused := &Permit{limiter: l, slot: slot{candidate: w}, spent: time.Now()}
+				refused.OpenScopeBreaker("credential", time.Millisecond, time.Second)
+				elapse(f.span(0, 20*ms))
+				l.CloseCredentialBreaker("c0")
+			}
+			var at []time.Time
+			all, _ := f.since(time.Time{})
+			for _, c := range all {
+				at = append(at, c.at)
+			}
+			if most := mostWithin(at, time.Second); most > 8 || len(all) < 100 {
+				t.Errorf("%d calls, %d within a second", len(all), most)
+			}
+		})
+	})
+}
+
+// What a call costs more than it was thought to is charged, in a short window too.
+func TestWhatACallCostsMoreThanThoughtIsCharged(t *testing.T) {
+	var used []time.Time
+	answers := func(c atUpstream) answered {
+		for range 3 {
+			used = append(used, c.at)
+		}
+		return answered{status: 200, takes: 10 * ms, notices: []announced.Notice{{Policy: "points", Limit: -1, Remaining: announced.Unknown, Cost: 3, Reset: -1}}}
+	}
+	config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: 60, Window: Window(5 * time.Second)})
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 2, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		f.passed(time.Minute)
+		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // who is under way
+			t.Errorf("%d points within the window", most)
+		}
+	})
+}
+
+// A limit that changes while it runs makes no room for a second burst, though its bucket
+// becomes one of another kind.
+func TestALimitThatChangesItsKindMakesNoSecondBurst(t *testing.T) {
+	config := scopedConfig(Policy{Name: "w", Limit: 200, Target: 90, Window: Window(5 * time.Second), Scope: "all"})
+	inCallers(t, 1, 2, config, healthyAfter(5*ms), func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		for i := range 20 {
+			f.passed(3 * time.Second)
+			changed := config
+			changed.Policies = []Policy{config.Policies[0]}
+			changed.Policies[0].Target = []int{0, 90}[i%2]
+			f.put(changed, int64(i+1), false)
+		}
+		f.passed(5 * time.Second)
+		var at []time.Time
+		all, _ := f.since(time.Time{})
+		for _, c := range all {
+			at = append(at, c.at)
+		}
+		if most := mostWithin(at, 5*time.Second); most > 200 || len(all) < 200 {
+			t.Errorf("%d calls, %d within the window", len(all), most)
+		}
+	})
+}
+
+// put has all processes keep to another quota.
+func (f *callers) put(config Config, revision int64, stopped bool) {
+	f.Helper()
+	q, err := NewQuota(config)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, m := range f.members {
+		l := m.limiter
+		l.mu.Lock()
+		l.setQuota(q, revision, stopped)
+		if stopped {
+			l.releaseSlots()
+		}
+		l.retryAllQueues()
+		l.mu.Unlock()
+		l.wake()
+	}
+}
+
+// A process that begins anew under its old name knows its calls from those of before.
+func TestAProcessThatComesBackTakesNobodysPlace(t *testing.T) {
+	flying, most := 0, 0
+	answers := func(atUpstream) answered {
+		flying++
+		most = max(most, flying)
+		return answered{status: 200, takes: 5 * time.Second, then: func() { flying-- }}
+	}
+	config := scopedConfig(Policy{Name: "places", Limit: 4, Window: InFlight})
+	inCallers(t, 1, 1, config, answers, func(f *callers) {
+		f.one(f.members[0], schemas.Low, Call{Endpoint: "f/d"})
+		f.passed(12 * time.Second)
+		for range 8 {
+			m := f.members[0]
+			m.stop()
+			f.members = nil // the next has the same name
+			f.wait(f.begin(), 1, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+			f.passed(500 * ms)
+		}
+		f.passed(10 * time.Second)
+		if most := read(f, &most); most > 4 {
+			t.Errorf("%d calls under way at once", most)
+		}
+	})
+}
+
+// A permit that is released when nobody waits gives its place back at once, and what is
+// told twice of a call is told once.
+func TestAPermitThatIsReleasedOrEndedTwiceCountsOnce(t *testing.T) {
+	config := scopedConfig(
+		Policy{Name: "places", Limit: 1, Window: InFlight},
+		Policy{Name: "bucket", Limit: 100, Restore: 0.1, Scope: "all", FreeStatuses: []int{304}},
+	)
+	inCallers(t, 1, 1, config, healthyAfter(5*ms), func(f *callers) {
+		l := f.members[0].limiter
+		f.one(f.members[0], schemas.Low, Call{Endpoint: "f/d"})
+		f.passed(20 * time.Minute) // the bucket is full
+		left := func() int64 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.states["bucket:all"].state.remaining
+		}
+		for range 5 {
+			ctx, cancel := context.WithTimeout(f.Context(), 2*time.Second)
+			p, err := l.Acquire(ctx, schemas.Low, Call{Endpoint: "f/d"})
+			cancel()
+			if err != nil {
+				f.Fatal("the place is not free:", err)
+			}
+			elapse(time.Millisecond)
+			l.wake() // the line is forgotten
+			elapse(time.Millisecond)
+			p.Release()
+			elapse(500 * ms)
+		}
+		before := left()
+		for range 10 {
+			if p, err := l.Acquire(f.Context(), schemas.Low, Call{Endpoint: "f/d"}); err == nil && p.Spend() {
+				p.ReportEnd(200, nil)
+			}
+			if p, err := l.Acquire(f.Context(), schemas.Low, Call{Endpoint: "f/d"}); err == nil && p.Spend() {
+				p.ReportEnd(304, nil)
+				p.ReportEnd(304, nil)
+			}
+		}
+		elapse(time.Second)
+		if got := before - left(); got < 9 || got > 11 {
+			t.Errorf("%d units were used of ten calls and ten free ones", got)
+		}
+	})
+}

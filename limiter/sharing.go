@@ -1,0 +1,105 @@
+package limiter
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// What the processes of a source tell each other besides what the script writes: by which
+// names the upstream knows its budgets, and who may have a place now.
+
+// setResource has those who wait stand in the line of the name that was learned for what their
+// endpoint is charged to. The caller holds l.mu.
+func (l *Limiter) setResource(endpoint, resource string) {
+	l.resources[endpoint] = resource
+	for _, q := range slices.Clone(l.queues) {
+		if q.key == nil || q.key.candidates[0].call.Endpoint != endpoint {
+			continue
+		}
+		call := q.key.candidates[0].call
+		call.Credentials = nil
+		for _, w := range q.key.candidates {
+			call.Credentials = append(call.Credentials, w.credential)
+		}
+		for to := l.queueFor(q.lane, call); to != q && q.length > 0; {
+			p := q.serve()
+			p.queue = to
+			to.push(p)
+		}
+	}
+}
+
+func resourcesKey(source string) string { return "quota:{" + source + "}:names" }
+
+// resourcesTTL is how long a name that nobody meets any more is kept.
+const resourcesTTL = 24 * time.Hour
+
+// syncResources shares with the other processes by which names the upstream knows what endpoints
+// are charged to.
+func (f *follower) syncResources(ctx context.Context) {
+	l := f.l
+	l.mu.Lock()
+	scopes, tell := l.scopesBy("resource"), l.newResources
+	l.newResources = nil
+	l.mu.Unlock()
+	if !scopes || l.rdb == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
+	pipe := l.rdb.Pipeline()
+	if len(tell) > 0 {
+		pipe.HSet(ctx, resourcesKey(l.source), tell)
+		pipe.Expire(ctx, resourcesKey(l.source), resourcesTTL)
+	}
+	all := pipe.HGetAll(ctx, resourcesKey(l.source))
+	_, err := pipe.Exec(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.newResources = append(tell, l.newResources...) // told again in a second
+		return
+	}
+	for endpoint, resource := range all.Val() {
+		if l.resources[endpoint] != resource {
+			l.setResource(endpoint, resource)
+		}
+	}
+}
+
+// subscribeWakeUps has this process ask at once when it is told that it may have a place, until ctx
+// ends.
+func (l *Limiter) subscribeWakeUps(ctx context.Context) {
+	l.mu.Lock()
+	places := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
+	l.mu.Unlock()
+	if l.rdb == nil || !places {
+		return
+	}
+	line := l.rdb.Subscribe(ctx, wakeUpChannel(l.source))
+	defer func() { _ = line.Close() }()
+	told := line.Channel()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m, open := <-told:
+			if !open {
+				return
+			}
+			l.onWakeUp(m.Payload)
+		}
+	}
+}
+
+// onWakeUp is told which process may have a place.
+func (l *Limiter) onWakeUp(name string) {
+	if name != l.name {
+		return
+	}
+	l.mu.Lock()
+	l.retryAllQueues()
+	l.mu.Unlock()
+	l.wake()
+}

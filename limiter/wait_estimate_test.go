@@ -1,0 +1,59 @@
+package limiter
+
+import (
+	"testing"
+	"time"
+)
+
+// The opening is that of the view: the end of a pause, of a day, or of every credential's budget.
+func TestOpens_ReadsTheView(t *testing.T) {
+	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }
+	none, some := int64(0), int64(7)
+	scope := func(credential string, left *int64, until time.Duration) ScopeView {
+		return ScopeView{Policy: "primary", Scope: credential, Remaining: left, Until: in(until)}
+	}
+	halt := func(credential string, until time.Duration) ScopeView {
+		return ScopeView{Policy: "credential breaker", Scope: credential, BreakerOpen: true, Until: in(until)}
+	}
+	config := scopedConfig(
+		Policy{Name: "second", Limit: 20, Window: Window(time.Second)},
+		Policy{Name: "primary", Limit: 5000, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
+	)
+	config.Credentials = 2
+	quota, err := NewQuota(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		view  View
+		want  time.Duration
+		never bool
+	}{
+		"flowing":            {View{State: "flowing"}, 0, false},
+		"stopped":            {View{State: "stopped"}, 0, true},
+		"backing off":        {View{State: "backing-off", Until: in(40 * time.Second)}, 40 * time.Second, false},
+		"the day is used up": {View{State: "flowing", Policies: []PolicyView{{ResetsAt: in(6 * time.Minute)}}}, 6*time.Minute + dayMargin, false},
+		"the day has some":   {View{State: "flowing", Policies: []PolicyView{{ResetsAt: in(6 * time.Minute), Remaining: 1}}}, 0, false},
+		"one budget is used up": {
+			View{State: "flowing", Scopes: []ScopeView{scope("a", &none, time.Minute), scope("b", &some, time.Minute)}}, 0, false,
+		},
+		"one budget is not known": {View{State: "flowing", Scopes: []ScopeView{scope("a", &none, time.Minute)}}, 0, false},
+		"both budgets are used up": {
+			View{State: "flowing", Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, false,
+		},
+		"both are halted": {View{State: "flowing", Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, false},
+	} {
+		c.view.RampRatio, c.view.At = 1, at
+		got := quota.EstimateWait(c.view)
+		if got.Delay != c.want || got.Stopped != c.never {
+			t.Errorf("%s: got in %v, never %v; want %v, %v", name, got.Delay, got.Stopped, c.want, c.never)
+		}
+		if got.PerSecond < 18 || got.PerSecond > 20 && name != "stopped" {
+			t.Errorf("%s: got %.1f calls a second, want 19", name, got.PerSecond)
+		}
+	}
+	if got, want := (WaitEstimate{Delay: time.Minute, PerSecond: 20}).Wait(380), 79*time.Second; got != want {
+		t.Errorf("got a wait of %v behind 380 calls, want %v", got, want)
+	}
+}

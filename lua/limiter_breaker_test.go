@@ -1,0 +1,459 @@
+package lua_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+const refusedByBreaker = -6
+
+// openEvent tells that a call of that slot was answered as by a sick upstream.
+func openEvent(first, most, sent int64) string {
+	return fmt.Sprintf("open %d %d %d", first, most, sent)
+}
+
+// closeEvent tells that a call of that slot was answered as by a healthy one.
+func closeEvent(sent int64) string { return fmt.Sprintf("close %d", sent) }
+
+// stop is a probing stop as a look shows it.
+type stop struct{ next, began, pause, most int64 }
+
+// probing returns the stop in force; nil: there is none.
+func (b bucket) probing() *stop {
+	b.t.Helper()
+	for s := b.look()[7:]; len(s) >= 5; s = s[5:] {
+		if s[0] == 4 {
+			return &stop{s[1], s[2], s[3], s[4]}
+		}
+	}
+	return nil
+}
+
+// asks asks every quarter of a second for duration us, and returns what it got.
+func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
+	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
+		all = append(all, b.acquire(nHigh, nLow).all()...)
+	}
+	return all
+}
+
+func TestAProbingStopGrantsOneCallAPauseOnEveryRedis(t *testing.T) {
+	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		b := newBucket(t, rdb)
+		b.zone, b.more = time.UTC, ring(second, 50, 40)+day(100_000, 0)
+		b.awake()
+		sent := b.acquire(1, 1).now
+		told := b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
+		if told.refusalHigh != refusedByBreaker || told.refusalLow != refusedByBreaker || told.backHigh != 0 {
+			t.Errorf("who told of it learns %+v", told)
+		}
+		g := b.acquire(64, 64)
+		if len(g.all()) > 0 || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.backHigh < 1 || g.backHigh > second/2 {
+			t.Errorf("before the first probe: %+v", g)
+		}
+		s := b.probing()
+		if s == nil || s.next != s.began+5*second || s.began < told.now || s.began > g.now || s.most != 60*second {
+			t.Fatalf("shown is %+v", s)
+		}
+		// The stop as it is when the pause is over: the probe is due.
+		b.shiftProbe(-6 * second)
+		g = b.acquire(64, 64)
+		if len(g.high) != 1 || len(g.low) != 0 || g.high[0] != g.now || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.used != 3 {
+			t.Errorf("the probe: %+v", g)
+		}
+		if s := b.probing(); s == nil || s.next != g.now+10*second || s.pause != 10*second {
+			t.Errorf("after the probe: %+v", s)
+		}
+		lifted := b.acquireAfter(0, 0, closeEvent(g.high[0]))
+		if lifted.refusalHigh != 0 || b.probing() != nil {
+			t.Errorf("after a healthy answer: %+v", lifted)
+		}
+		if got := b.look(); got[4] < lifted.now || got[4] > got[0] || got[5] < 500 || got[5] >= 1000 {
+			t.Errorf("after its end the rate is %d thousandths, from %d on", got[5], got[4])
+		}
+		if g := b.acquire(1, 1); len(g.all()) == 0 {
+			t.Errorf("after its end: %+v", g)
+		}
+	})
+}
+
+// shiftProbe moves the stop in time, as if it had been told of earlier.
+func (b bucket) shiftProbe(by int64) {
+	b.t.Helper()
+	s := b.state()
+	at := len(s) - len("P\n") - 6*16
+	n := b.numbers(s[at+1 : len(s)-1])
+	brake := max(n[0], n[1]+by)
+	b.setState(s[:258] + digits(brake) + s[274:at] + "P" + digits(n[0], n[1]+by, n[2]+by, n[3]+by, n[4], n[5]) + "\n")
+}
+
+func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		began := c.us()
+		want := []int64{5, 15, 35, 75, 135, 195, 255}
+		got := asks(b, c, 300*second, 30, 30)
+		for i := range got {
+			got[i] -= began
+		}
+		for i, s := range want {
+			if i >= len(got) || got[i] != s*second {
+				t.Fatalf("probes at %v us, want %v s", got, want)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%d probes in 300 s, want %d", len(got), len(want))
+		}
+	})
+}
+
+func TestAProbeThatWasNotSentIsFollowedSoonByAnother(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(8*second, 60*second, c.us()))
+		began := c.us()
+		probes := asks(b, c, 9*second, 1, 1)
+		if len(probes) != 1 || probes[0] != began+8*second {
+			t.Fatalf("probes at %v, began %d", probes, began)
+		}
+		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0]))
+		refunded := c.us()
+		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0])) // a word that means nothing twice
+		again := asks(b, c, 40*second, 1, 1)
+		// The second is due a second later; after it the pauses are those that they
+		// would have been after the first.
+		if len(again) != 2 || again[0] < refunded+second || again[0] > refunded+2*second || again[1] != again[0]+16*second {
+			t.Errorf("refunded at %d; then probes at %v", refunded, again)
+		}
+	})
+}
+
+func TestHighProbesBeforeLowAndLowAlone(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // a second is the least
+		c.advance(second)
+		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 0 || g.backLow < 1 || g.refusalLow != refusedByBreaker || g.refusalHigh != refusedByBreaker {
+			t.Errorf("both asked: %+v", g)
+		}
+		c.advance(second)
+		if g := b.acquire(0, 1); len(g.low) != 1 || g.refusalLow != refusedByBreaker || g.backLow != second/2 {
+			t.Errorf("LOW asked alone: %+v", g)
+		}
+	})
+}
+
+func TestNobodyWhoWaitsForAProbeHangsOrStampedes(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.lanes, b.more = nil, ring(60*second, 40, 30) // a place each 1.5 s
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		began := c.us()
+		processes := make([]process, 8)
+		for i := range processes {
+			processes[i].low, processes[i].at = 1, c.us()
+		}
+		_, low, calls := play(b, c, 260*second, true, processes)
+		if len(low) != 7 || low[0] != began+5*second {
+			t.Errorf("%d probes in 260 s, the first after %d us; want 7, and 5 s", len(low), low[0]-began)
+		}
+		for i := range low[1:] {
+			if pause := low[i+1] - low[i]; pause < min(60, int64(10)<<i)*second || pause > min(60, int64(10)<<i)*second+3*second {
+				t.Errorf("pause %d is %d us", i+1, pause)
+			}
+		}
+		if perSecond := float64(calls) / 260 / 8; perSecond > 2.2 {
+			t.Errorf("a process asked %.1f times a second", perSecond)
+		}
+	})
+}
+
+func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		sent := c.us()
+		c.advance(20_000)
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent)+" "+openEvent(5*second, 60*second, sent+10_000))
+		began := c.us()
+		want := func(what string, s stop) {
+			t.Helper()
+			if got := b.probing(); got == nil || *got != s {
+				t.Errorf("%s: %+v, want %+v", what, got, s)
+			}
+		}
+		same := stop{began + 5*second, began, 5 * second, 60 * second}
+		for range 10 { // their answers come one after another
+			c.advance(100_000)
+			b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent+15_000))
+			want("a call sent before it", same)
+			b.acquireAfter(0, 0, openEvent(second, 2*second, c.us()))
+			want("who asks for shorter pauses", same)
+		}
+		b.acquireAfter(0, 0, openEvent(8*second, 300*second, sent))
+		want("who asks for longer ones", stop{began + 8*second, began, 8 * second, 300 * second})
+		c.set(time.UnixMicro(began + 8*second))
+		g := b.acquire(1, 0)
+		probed := stop{c.us() + 16*second, began, 16 * second, 300 * second}
+		want("the probe", probed)
+		c.advance(second)
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, g.high[0]))
+		want("the probe's own report", probed)
+		b.acquireAfter(0, 0, openEvent(0, 0, 0))
+		want("one that says nothing", probed)
+	})
+}
+
+func TestAReportFromBeforeTheLastStopEndedBeginsNone(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
+		c.advance(second)
+		failed := b.acquire(1, 0).high[0]
+		c.advance(second)
+		healthy := b.acquire(1, 0).high[0]
+		c.advance(100_000)
+		b.acquireAfter(0, 0, closeEvent(healthy))
+		ended := c.us()
+		c.advance(30 * second) // the first probe times out
+		b.acquireAfter(0, 0, openEvent(second, second, failed)+" "+openEvent(second, second, ended-1))
+		if s := b.probing(); s != nil {
+			t.Errorf("an old failure began %+v", s)
+		}
+		b.acquireAfter(0, 0, openEvent(second, second, ended))
+		if b.probing() == nil {
+			t.Error("a new one began none")
+		}
+		b.acquireAfter(0, 0, closeEvent(healthy)) // told twice, for its first outcome was not known
+		if b.probing() == nil {
+			t.Error("what ended the stop before ended this one too")
+		}
+	})
+}
+
+func TestAHealthyAnswerToAnOldCallEndsNoStopAndNoBrake(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		sent := c.us()
+		c.advance(100_000)
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
+		c.advance(second)
+		b.acquireAfter(0, 0, closeEvent(sent)+" "+closeEvent(c.us()-second))
+		if b.probing() == nil {
+			t.Error("a call sent before the stop ended it")
+		}
+		b.acquireAfter(0, 0, closeEvent(c.us()-second+1))
+		if b.probing() != nil {
+			t.Error("a call sent after it began did not end it")
+		}
+		b.brake(c, 20*second, second)
+		until := b.braked()
+		c.advance(second)
+		b.acquireAfter(0, 0, closeEvent(c.us()))
+		if got := b.braked(); got != until {
+			t.Errorf("a healthy answer moved the end of a brake by %d us", got-until)
+		}
+		b.revision, b.stopped = 1, 1
+		b.acquireAfter(0, 0, closeEvent(c.us()))
+		c.advance(60 * second)
+		if g := b.acquire(1, 1); len(g.all()) > 0 || g.refusalHigh != refusedByStop {
+			t.Errorf("a healthy answer ended an emergency stop: %+v", g)
+		}
+	})
+}
+
+func TestAfterAProbingStopTheRateRisesFromHalfToTheWhole(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		saturate(b, c, 2*second)
+		b.acquireAfter(0, 0, openEvent(5*second, 300*second, c.us()))
+		probes := asks(b, c, 100*second, 5, 5)
+		b.acquireAfter(0, 0, closeEvent(probes[len(probes)-1]))
+		end := c.us()
+		all := slices.Concat(saturate(b, c, 14*second))
+		slices.Sort(all)
+		if got := within(all, end, end+second/10); got < 15 || got > 2+450/10/2+1 {
+			t.Errorf("%d slots in the first tenth of a second", got)
+		}
+		for n := range int64(13) {
+			want := 450 * min(1, 0.5+0.05*(float64(n)+0.5))
+			if got := within(all, end+n*second, end+(n+1)*second); float64(got) < 0.96*want || float64(got) > 1.03*want {
+				t.Errorf("second %d after the stop: %d slots, want about %.0f", n+1, got, want)
+			}
+		}
+	})
+}
+
+func TestABrakeDuringAProbingStopMovesTheNextProbeAndOutlastsIt(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		began := c.us()
+		b.brake(c, 2*second, second) // ends before the probe
+		if s := b.probing(); s.next != began+5*second {
+			t.Errorf("a short brake: the next probe after %d us", s.next-began)
+		}
+		b.brake(c, 20*second, second)
+		if s := b.probing(); s.next != began+20*second || b.braked() != began+20*second {
+			t.Errorf("a long brake: the next probe after %d us", s.next-began)
+		}
+		c.advance(second)
+		b.acquireAfter(0, 0, closeEvent(c.us()))
+		if b.probing() != nil || b.braked() != began+20*second {
+			t.Errorf("lifted, it brakes until %d us", b.braked()-began)
+		}
+		all := slices.Concat(saturate(b, c, 21*second))
+		if slices.Sort(all); all[0] < began+20*second {
+			t.Errorf("a slot after %d us", all[0]-began)
+		}
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		began = c.us()
+		b.brake(c, 7*second, second)
+		if probes := asks(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
+			t.Errorf("probes at %v, the stop began at %d", probes, began)
+		}
+	})
+}
+
+func TestABrakeAfterAProbingStopStartsFromItsBase(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		for range 4 {
+			b.brake(c, unknown, second)
+			c.set(time.UnixMicro(b.braked() + 1))
+		}
+		c.advance(60 * second) // it held
+		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
+		c.advance(second)
+		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))
+		c.advance(second)
+		b.brake(c, unknown, second)
+		if got := b.braked() - c.us(); got != second {
+			t.Errorf("a brake of %d us, want 1 s", got)
+		}
+	})
+}
+
+func TestAnEmergencyStopWinsOverProbes(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(second, 4*second, c.us()))
+		b.revision, b.stopped = 1, 1
+		if got := asks(b, c, 20*second, 1, 1); len(got) > 0 {
+			t.Errorf("%d probes while stopped", len(got))
+		}
+		b.revision, b.stopped = 2, 0
+		if g := b.acquire(5, 5); len(g.high) != 1 || len(g.low) > 0 || g.refusalHigh != refusedByBreaker {
+			t.Errorf("resumed: %+v", g)
+		}
+	})
+}
+
+func TestAProbeTakesThePoliciesToo(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.lanes, b.more = nil, ring(30*second, 4, 2)
+		b.onDay(10, 0)
+		b.more = ring(30*second, 4, 2) + b.more
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
+		began := c.us()
+		got := asks(b, c, 150*second, 3, 0)
+		if len(got) != 10 || mostInWindow(got, 30*second-1) > 4 || got[3] != began+4*second || got[4] != got[0]+30*second {
+			t.Errorf("probes at %v; want 10 of the day, 4 in 30 s", got)
+		}
+		if g := b.acquire(1, 1); g.backHigh < 500_000 || g.backLow < 500_000 || g.refusalHigh != refusedByBreaker {
+			t.Errorf("when the day has no more: %+v", g)
+		}
+	})
+}
+
+func TestTheFirstHalfLeavesAProbingStopToTheSecond(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquire(1, 1)
+		if !b.calm(c.us()) {
+			t.Fatal("the second half decides all calls")
+		}
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		for range 700 {
+			if b.calm(c.us()) {
+				t.Fatal("the first half would decide this call")
+			}
+			c.advance(100_000)
+			b.acquire(1, 1)
+		}
+		b.acquireAfter(0, 0, closeEvent(c.us()))
+		c.advance(ramp)
+		b.acquire(1, 1)
+		if !b.calm(c.us()) {
+			t.Error("after its end the second half decides all calls")
+		}
+		b.bothHalves(5, 5)
+	})
+}
+
+func TestAProbingStopInAnyOrderOfReports(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		simulated(t, func(b bucket, c *clock) {
+			rng := rand.New(rand.NewPCG(seed, 81))
+			b.awake()
+			var in *stop
+			granted := 0
+			last := int64(0)
+			for range 300 {
+				c.advance(rng.Int64N(2 * second))
+				happened := ""
+				switch rng.IntN(12) {
+				case 0, 1:
+					happened = openEvent(second+rng.Int64N(5*second), rng.Int64N(30*second), c.us()-rng.Int64N(3*second))
+				case 2:
+					happened = closeEvent(c.us() - rng.Int64N(20*second))
+				case 3:
+					happened = backoffEvent(rng.Int64N(5*second), second, c.us())
+				}
+				g := b.acquireAfter(rng.IntN(20), rng.IntN(20), happened)
+				now := b.probing()
+				switch {
+				case now == nil:
+					granted, last = 0, 0
+				case in == nil || now.began != in.began:
+					granted, last = 0, now.began
+					if len(g.all()) > 0 {
+						t.Fatalf("seed %d: %v granted as the stop began", seed, g)
+					}
+				case len(g.all()) > 1 || (len(g.all()) == 1 && g.all()[0] < in.next):
+					t.Fatalf("seed %d: %+v from %+v", seed, g, in)
+				case len(g.all()) == 1:
+					if g.all()[0]-last < second || now.next < g.all()[0]+min(now.most, 2*in.pause) {
+						t.Fatalf("seed %d: probe %d at %+v, then %+v", seed, granted, g, now)
+					}
+					granted, last = granted+1, g.all()[0]
+				case now.next < in.next || now.pause < in.pause:
+					t.Fatalf("seed %d: from %+v to %+v", seed, in, now)
+				}
+				in = now
+			}
+		})
+	}
+}

@@ -1,0 +1,239 @@
+-- limiter_grant: goes on where limiter_buckets ends, whose locals are ours, and which says
+-- what is taken and returned: slots for calls that are charged to buckets besides.
+
+local function scoped()
+  local process, wakes = ARGV[12], ARGV[13]
+  local buckets = bucketsNow()
+
+  -- The earliest slot by a bucket, from at on (huge: that is not known), and which part of
+  -- it is left.
+  local wait = {
+    S = function(b, s, units, low)
+      local most = low and s[4] or s[3]
+      local slot, free, p = 0, most - b.used, 1
+      local part = free / most
+      if units == 0 then return 0, part end
+      if s[6] > 0 then slot = b.tat - floor((s[7] - 1 - (low and s[8] or 0)) * s[6] / 1000) end
+      units = min(units, most) -- a call that costs more than the limit waits for an empty log
+      while free < units and p < #b.log do
+        slot, free, p = max(slot, number(b.log, p) + s[2]), free + number(b.log, p + 16), p + 32
+      end
+      return slot, part
+    end,
+    G = function(b, s, units, low)
+      local kept = low and s[4] or 0
+      return b.tat + ceil((units - s[3] + kept) * s[2] / 1000), 1 - (b.tat - now) * 1000 / (s[2] * s[3])
+    end,
+    P = function(b) return b.next, 1 end,
+    N = function(b, s, units, low, at)
+      turn(b)
+      if b.known == 0 then
+        if b.probing > 0 and now < b.probing + s[6] then return huge, 0 end
+        return birth + quiet, 0
+      end
+      if at >= b.till then return huge, 0 end
+      local left = b.left - (low and s[4] or 0)
+      -- Nothing is reserved beyond the window's end: one call asks then what the next has.
+      if left < units then return max(b.till, now + horizon + 1), 0 end
+      if left - b.flying < units then return huge, 0 end
+      local slot = 0
+      if low and s[5] == 1 then slot = b.paced + (b.till - now) * units / (left - b.flying) - AHEAD end
+      return slot, (b.left - b.flying) / max(1, b.units)
+    end,
+    C = function(b, s, _, low)
+      local free = (low and s[3] or s[2]) - b.held - b.ahead[low and 2 or 1]
+      return free >= 1 and (b.shut or 0) or huge, free / s[2]
+    end,
+    H = function(b) return b.probe, b.probe > 0 and 0 or 1 end,
+  }
+
+  local tickets = 0
+  local charge = {
+    S = function(b, s, units, slot)
+      if units == 0 then return end
+      logged(b, slot, units)
+      if s[6] > 0 then b.tat = max(b.tat, slot) + ceil(units * s[6] / 1000 / ramp) end
+    end,
+    G = function(b, s, units, slot)
+      graze(b, slot)
+      b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp)
+    end,
+    -- By the clock's last digits, for chance begins anew with every run of a script.
+    P = function(b, s, _, slot) b.next = slot + s[2] + floor((s[3] - s[2]) * ((slot * 7919) % 9973) / 9973) end,
+    N = function(b, s, units, slot, low)
+      if low and s[5] == 1 and b.known == 1 then
+        b.paced = max(b.paced + (b.till - now) * units / max(1, b.left - s[4] - b.flying), slot)
+      end
+      b.flying = b.flying + units
+      redis.call('ZADD', b.calls, format('%.0f', slot + s[6]), ARGV[11] .. tickets .. ':' .. units)
+      b.charged = true
+      if b.known == 0 then b.probing = slot end
+    end,
+    C = function(b, s, units, slot, low)
+      b.held = b.held + 1
+      b.got[low and 2 or 1] = b.got[low and 2 or 1] + 1
+      redis.call('ZADD', b.calls, format('%.0f', slot + s[4]), ARGV[11] .. tickets .. ':' .. units)
+    end,
+    H = function(b, _, _, slot)
+      if b.probe > 0 then b.turned, b.pause, b.probe = slot, min(b.most, 2 * b.pause), slot + min(b.most, 2 * b.pause) end
+    end,
+  }
+
+  -- The classes, and who of all processes stands in front of us for a place.
+  local classes, words, i = {}, {}, 0
+  for word in string.gmatch(ARGV[10], '%S+') do words[#words + 1] = word + 0 end
+  local function nextWord() i = i + 1; return words[i] end
+  while words[i + 1] do
+    local c = {lane = nextWord(), n = nextWord(), ways = {}, ahead = horizon}
+    for w = 1, nextWord() do
+      local way = {}
+      for x = 1, nextWord() do
+        local b = buckets[nextWord()]
+        way[x] = {b = b, units = nextWord()}
+        if b.s.kind == 'C' then c.ahead = NEAR end
+        if b.s.kind == 'C' and b.class ~= c then b.want[c.lane], b.class = b.want[c.lane] + c.n, c end
+      end
+      c.ways[w] = way
+    end
+    classes[#classes + 1] = c
+  end
+  for _, b in ipairs(buckets) do
+    if b.s.kind == 'C' then
+      b.since, b.ahead, b.first = {now, now}, {0, 0}, nil
+      local others, earliestOther = {}, huge
+      for n = 1, #b.waiters, 2 do
+        local who, lane, since, count, seen = b.waiters[n], string.match(b.waiters[n + 1], '^(%d) (%d+) (%d+) (%d+)$')
+        if not lane or seen + 0 < now - LIVE then
+          redis.call('HDEL', b.key, who)
+        elseif who == process .. ' ' .. lane and b.want[lane + 0] > 0 then
+          b.since[lane + 0] = since + 0
+        else
+          others[#others + 1] = {who, lane + 0, since + 0, count + 0}
+        end
+      end
+      for _, o in ipairs(others) do
+        for lane = 1, 2 do
+          if o[2] < lane or (o[2] == lane and o[3] < b.since[lane]) then b.ahead[lane] = b.ahead[lane] + min(o[4], b.s[2]) end
+        end
+        local turns = o[3] + (o[2] - 1) * 1e15
+        if turns < earliestOther then b.first, earliestOther = string.match(o[1], '^(.*) %d$'), turns end
+      end
+    end
+  end
+
+  local out = {now, 0, probe > 0 and -6 or 0}
+  for _, c in ipairs(classes) do
+    local low, first, second = c.lane == 2, c.lane, c.lane + 1
+    local granted, again, why, at = 0, 0, 0, #out + 1
+    out[at], out[at + 1], out[at + 2] = 0, 0, 0
+    while granted < c.n do
+      if stopped then again, why = 1000000, -2; break end
+      if uncounted == 1 then again, why = CALM, -4; break end
+      if highMost < 1 or (low and lowMost < 1) then
+        again, why = max(1, min(1000000, dayEnd + MARGIN - now)), day.day
+        break
+      end
+      local base, baseWhy = slotOf(first, second)
+      base = max(base, birth + quiet)
+      local slot, part, way, halted
+      local hint = AGAIN
+      why = baseWhy
+      for w, all in ipairs(c.ways) do
+        local s, p, because, probes, full = base, 1, baseWhy, 0, nil
+        for _, x in ipairs(all) do
+          local t, left = wait[x.b.s.kind](x.b, x.b.s, x.units, low, s)
+          if t == huge and x.b.s.kind == 'C' then
+            full = x.b
+          elseif t > s then
+            s, because = t, x.b.s.index or 0
+          end
+          if t == huge then hint = min(hint, x.b.s.kind == 'C' and PLACE or CALM) end
+          if x.b.s.kind == 'H' and x.b.probe > 0 then probes, hint = 1, min(hint, LIFTED) end
+          p = min(p, left)
+        end
+        if full then
+          -- In front of others stands only who needs nothing else.
+          if s <= now + c.ahead and full.by ~= c then full.left[c.lane], full.by = full.left[c.lane] + c.n - granted, c end
+          s, because = huge, full.s.index or 0
+        end
+        -- What is halted and may be probed now goes first, for one call: it has less left.
+        if not slot or s < slot or (s == slot and (probes > halted or (probes == halted and p > part))) then
+          slot, part, way, why, halted = s, p, w, because, probes
+        end
+      end
+      if slot > now + c.ahead then
+        again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
+        if probe > 0 then
+          why = -6
+          if brake <= now then again = min(again, LIFTED) end
+        end
+        break
+      end
+      slot, tickets = ceil(slot), tickets + 1
+      take(slot, first)
+      for _, x in ipairs(c.ways[way]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
+      granted, highMost = granted + 1, highMost - 1
+      if low then lowMost = lowMost - 1 end
+      local n = #out
+      out[n + 1], out[n + 2], out[n + 3] = slot - now, way, halted
+    end
+    if now < birth + quiet or lost then why = -3 end
+    out[at], out[at + 1] = granted, ceil(again)
+    if granted < c.n then out[at + 2] = why end
+  end
+
+  local function keep(b, life, ...)
+    local text = {format('%16d', birth)}
+    for n = 1, select('#', ...) do text[n + 1] = format('%16d', (select(n, ...))) end
+    text[#text + 1] = b.s.kind
+    redis.call('SET', b.key, table.concat(text), 'PX', format('%.0f', max(1000, ceil(life / 1000))))
+  end
+  local save = {
+    S = function(b, s)
+      redis.call('SET', b.key, format('%16d%16d%16d', birth, b.tat, b.used) .. b.log .. s.kind, 'PX', format('%.0f', ceil((s[2] + horizon) / 1000) + 1000))
+      return max(0, s[3] - b.used), 0, #b.log > 0 and number(b.log, 1) + s[2] or 0
+    end,
+    G = function(b, s)
+      local spells = {}
+      for n, spell in ipairs(b.spells) do spells[2 * n - 1], spells[2 * n] = spell[1], spell[2] end
+      keep(b, max(0, b.tat - now) + s[6] + 1000000, b.tat, b.top, unpack(spells))
+      return max(0, min(s[3], floor(s[3] - (b.tat - now) * 1000 / s[2]))), 0, 0
+    end,
+    P = function(b)
+      keep(b, max(0, b.next - now) + 1000000, b.next)
+      return now >= b.next and 1 or 0, 0, b.next
+    end,
+    N = function(b, s)
+      -- For as long as something of it may be under way or is to be told.
+      keep(b, max(0, b.till - now, b.paced - now) + s[6] + 60000000, b.known, b.left, b.units, b.till, b.began, b.flying, b.probing, b.paced, b.over, b.last, b.lost, b.lostAt)
+      if b.charged then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s[6] / 1000) + 60000)) end
+      return b.known == 1 and max(0, b.left - b.flying) or -1, b.flying, b.known == 1 and b.till or 0
+    end,
+    C = function(b, s)
+      for lane = 1, 2 do
+        local left = b.left[lane]
+        if left > 0 then
+          -- Who was given one goes to the end: others wait longer than the next of it.
+          local since = b.got[lane] > 0 and now or b.since[lane]
+          redis.call('HSET', b.key, process .. ' ' .. lane, format('%d %.0f %d %.0f', lane, since, left, now))
+          redis.call('PEXPIRE', b.key, 10000)
+        elseif b.want[lane] > 0 then
+          redis.call('HDEL', b.key, process .. ' ' .. lane)
+        end
+      end
+      if b.got[1] + b.got[2] > 0 then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s[4] / 1000))) end
+      if b.freed and b.held < s[2] and b.first then redis.call('PUBLISH', wakes, b.first) end
+      return s[2] - b.held, b.held, b.shut or 0
+    end,
+    H = function(b)
+      if b.turned > 0 then keep(b, max(0, b.probe - now) + 10 * b.most + 60000000, b.probe, b.began, b.turned, b.pause, b.most) end
+      return b.probe > 0 and 0 or 1, 0, b.probe
+    end,
+  }
+  for _, b in ipairs(buckets) do
+    local n = #out
+    out[n + 1], out[n + 2], out[n + 3] = save[b.s.kind](b, b.s)
+  end
+  for n = 1, #out do out[n] = ceil(out[n]) end
+  return out
+end
