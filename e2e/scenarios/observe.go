@@ -115,7 +115,7 @@ func (w *watch) calm(ctx context.Context, c *crowd, processes int, length time.D
 // prefetch judges that what nobody asks for has happened: a panel of what never did
 // would show something too, a line at 0.
 func (w *watch) prefetch(ctx context.Context) error {
-	for _, name := range []string{"prefetch_asked_total", "changes_told_total", "triggers_asked_total", "retention_deleted_total", "reads_told_total"} {
+	for _, name := range []string{"prefetch_requested_total", "changes_told_total", "triggers_asked_total", "retention_deleted_total", "reads_told_total"} {
 		// The highest of the run: a process may have been stopped since.
 		all, err := w.during(ctx, "sum("+namespace+name+")", w.began, time.Now())
 		if err != nil {

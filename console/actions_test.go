@@ -1,0 +1,299 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/store"
+)
+
+// quotaForm is the form of the rig's quota as it is in force, with what is changed.
+func quotaForm(changes ...string) url.Values {
+	form := url.Values{
+		"revision": {"7"}, "note": {"tonight"}, "ceilings": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
+		"limit.day": {"20000000"}, "target.day": {"0"}, "high.day": {"25/s"}, "low.day": {"0"},
+	}
+	for i := 0; i < len(changes); i += 2 {
+		form.Set(changes[i], changes[i+1])
+	}
+	return form
+}
+
+func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
+	for _, c := range []struct {
+		form   url.Values
+		status int
+		patch  string // empty: nothing is changed
+		says   string
+	}{
+		{quotaForm(), 303, "", "notice=unchanged"},
+		{quotaForm("target.second", "300"), 303, `{"policies":{"second":{"target":300}}}`, "notice=changed"},
+		{quotaForm("target.second", "450"), 303, `{"policies":{"second":{"target":null}}}`, "notice=changed"},
+		{quotaForm("target.second", ""), 303, `{"policies":{"second":{"target":null}}}`, "notice=changed"},
+		{quotaForm("limit.second", " 480 ", "low.second", "5", "high.day", "90/m"), 303, `{"policies":{"day":{"highReserve":"1.5/s"},"second":{"limit":480,"lowReserve":5}}}`, "notice=changed"},
+		{quotaForm("high.day", "25", "high.second", ""), 303, `{"policies":{"day":{"highReserve":25},"second":{"highReserve":null}}}`, "notice=changed"},
+		{quotaForm("ceilings", "19-23 100/s, 0-6 400/s"), 303, `{"lowCeilings":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "notice=changed"},
+		{quotaForm("ceilings", "19-23:100/s,250/s"), 303, `{"lowCeilings":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "notice=changed"},
+		{quotaForm("ceilings", ""), 303, `{"lowCeilings":[]}`, "notice=changed"},
+		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowCeilings":null,"prefetch":null}`, "notice=changed"},
+		{quotaForm("prefetch", "off"), 303, `{"prefetch":{"enabled":false}}`, "notice=changed"},
+		{quotaForm("prefetch", "on", "prefetch.character.hot", "1h"), 303, "", "notice=unchanged"},
+		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.maxInterval", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","maxInterval":"72h"}}}}`, "notice=changed"},
+		{quotaForm("prefetch.character.hot", ""), 303, `{"prefetch":{"facets":{"character":{"hot":null}}}}`, "notice=changed"},
+		{quotaForm("prefetch.character.active", `{"params":["p"]}`, "target.second", "300"), 303, `{"policies":{"second":{"target":300}},"prefetch":{"facets":{"character":{"active":{"params":["p"]}}}}}`, "notice=changed"},
+		{quotaForm("prefetch", "maybe"), 400, "", "must be on or off"},
+		{quotaForm("prefetch.character.cold", "often"), 400, "", `Tier cold, every: "often" must be a duration`},
+		{quotaForm("prefetch.character.active", "all"), 400, "", "must be an object"},
+		{quotaForm("target.second", "many"), 400, "", `Target: "many" must be a whole number.`},
+		{quotaForm("limit.second", "-5"), 400, "", "whole number"},
+		{quotaForm("high.second", "x"), 400, "", "Kept for HIGH:"},
+		{quotaForm("ceilings", "evening 5/s"), 400, "", "as in 19-23 150/s"},
+		{quotaForm("revision", "6", "target.second", "300"), 412, "", "somebody changed it meanwhile"},
+		{quotaForm("revision", ""), 400, "", "The revision is missing"},
+		{quotaForm("revision", "x"), 400, "", "The revision is no number"},
+		{quotaForm("note", "a\nb", "target.second", "300"), 400, "", "one line"},
+	} {
+		r := newRig(t)
+		fillRig(r)
+		d := r.open("POST", root+"/settings/nexon", c.form)
+		if d.status != c.status || !strings.Contains(d.header.Get("Location")+d.says("main"), c.says) {
+			t.Errorf("%v: %d %s %.300s", c.form, d.status, d.header.Get("Location"), d.says("main"))
+		}
+		if (c.patch != "") != (len(r.patches) == 1) {
+			t.Errorf("%v: %+v", c.form, r.patches)
+			continue
+		}
+		if c.patch != "" {
+			text, err := json.Marshal(r.patches[0])
+			o := r.orders[0]
+			if err != nil || string(text) != c.patch || o.Source != "nexon" || *o.Revision != 7 || o.Note != "tonight" || o.Actor != "unauthenticated@192.0.2.7" {
+				t.Errorf("%s %+v %v", text, o, err)
+			}
+		}
+	}
+}
+
+func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
+	for want, err := range map[int]error{
+		422: &settings.RefusedError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Wanted: 7, Found: 8},
+		404: &settings.NoSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
+	} {
+		r := newRig(t)
+		fillRig(r)
+		r.refusing = err
+		d := r.open("POST", root+"/settings/nexon", quotaForm("target.second", "900"))
+		if d.status != want {
+			t.Errorf("%v: %d", err, d.status)
+		}
+		if want == 503 {
+			continue
+		}
+		if field := d.byID("nexon-target.second"); attr(field, "value") != "900" || attr(d.byID("github-target.second"), "value") != "450" || attr(d.byID("note-nexon"), "value") != "tonight" {
+			t.Errorf("%v: what was typed is gone", err)
+		}
+		if said := strings.ToLower(d.text()); !strings.Contains(said, strings.ToLower(err.Error())) {
+			t.Errorf("%v is not in %s", err, said)
+		}
+		if d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}}); d.status != want {
+			t.Errorf("a stop, %v: %d", err, d.status)
+		}
+	}
+	r := newRig(t)
+	s := r.states["nexon"]
+	s.Effective, s.Problem = nil, "there is no policy hour"
+	r.states["nexon"] = s
+	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "What was changed does not fit the configuration any more: there is no policy hour.") {
+		t.Error(d.text())
+	}
+}
+
+func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
+	r := newRig(t)
+	for i, act := range []string{"stop", "resume"} {
+		d := r.open("POST", root+"/settings/nexon/"+act, url.Values{"note": {" they called "}})
+		if o := r.orders[i]; d.status != 303 || o.Source != "nexon" || o.Note != "they called" || o.Actor != "unauthenticated@192.0.2.7" || o.Revision != nil {
+			t.Errorf("%s: %d %+v", act, d.status, o)
+		}
+		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The source is told to stop: all processes follow within two seconds", "resume": "The source is told to go on: all processes follow"}[act]) {
+			t.Errorf("%s is not said", act)
+		}
+	}
+	if d := r.open("POST", root+"/settings/nowhere/stop", nil); d.status != 404 || len(r.orders) != 2 {
+		t.Error(d.status)
+	}
+	if d := r.open("POST", root+"/settings/nowhere", quotaForm()); d.status != 404 {
+		t.Error(d.status)
+	}
+	s := r.states["nexon"]
+	s.Stopped = true
+	r.states["nexon"] = s
+	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "Resume nexon") || strings.Contains(d.text(), "Stop all calls of nexon") {
+		t.Error("a stopped source is not offered to be resumed")
+	}
+	if d := r.get(root + "/settings?notice=<b>"); strings.Contains(d.text(), "<b>") {
+		t.Error("the address puts words into the page's mouth")
+	}
+}
+
+func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	d := r.get(root + "/dlq/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&max=100&note=a+note")
+	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
+		t.Fatal(d.status, got)
+	}
+	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They were replayed as often as may be.") {
+		t.Error(d.text())
+	}
+	form := d.formOf(root + "/dlq/start")
+	if got := form.Get("until"); got != then.Format(time.RFC3339) || form.Get("handled") != "open" {
+		t.Errorf("%v", form)
+	}
+	answer := r.open("POST", root+"/dlq/start", form)
+	if answer.status != 303 || answer.header.Get("Location") != "/console/dlq/jobs/job-1?notice=started" || len(r.ordered) != 1 {
+		t.Fatal(answer.status, answer.header)
+	}
+	o := r.ordered[0]
+	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Most != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(then) ||
+		o.Filter.Handled != store.OpenLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
+		t.Errorf("%+v by %v", o, r.actors)
+	}
+	shown := form.Get("counted")
+	for _, counted := range []string{"", "many", "12253"} {
+		form.Set("counted", counted)
+		if d := r.open("POST", root+"/dlq/start", form); d.status != map[bool]int{true: 409, false: 400}[counted == "12253"] || len(r.ordered) != 1 {
+			t.Errorf("%q were counted: %d %s", counted, d.status, d.text())
+		}
+	}
+	form.Set("counted", shown)
+	form.Del("until")
+	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "look at what it would do first") {
+		t.Errorf("%d: what nobody counted is replayed", d.status)
+	}
+	purge := r.get(root + "/dlq/plan?source=nexon&kind=PURGE&until=2026-01-27T10:00:00Z")
+	if form := purge.formOf(root + "/dlq/start"); form.Get("until") != "2026-01-27T10:00:00Z" || form.Get("kind") != "PURGE" || purge.byID("safe-to-replay") != nil {
+		t.Errorf("%v", form)
+	}
+	r.planned = letters.Planned{Total: 2, IfReadable: 2, Routes: []letters.Route{{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true}}}
+	old := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW")
+	if form := old.formOf(root + "/dlq/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
+		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
+	}
+	if strings.Contains(old.text(), "none of them would be asked for") {
+		t.Error("what this release may read is said to stay open")
+	}
+	form = old.formOf(root + "/dlq/start")
+	r.planned.Total, r.planned.IfReadable = 3, 3
+	if d := r.open("POST", root+"/dlq/start", form); d.status != 409 || form.Get("counted") != "2" {
+		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
+	}
+	r.planned = letters.Planned{}
+	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
+		t.Error("nothing may be replayed, and that is offered")
+	}
+	none := r.get(root + "/dlq/plan?source=nexon&kind=PURGE")
+	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete what is handled already") {
+		t.Error("what is handled can't be deleted where nothing is open")
+	}
+}
+
+func TestAJobIsStoppedAndResumed(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	id := r.jobs[0].ID
+	for i, act := range []string{"stop", "resume"} {
+		d := r.open("POST", root+"/dlq/jobs/"+id+"/"+act, nil)
+		if want := []store.JobState{store.JobStopped, store.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
+			t.Errorf("%s: %d %v", act, d.status, r.switched)
+		}
+		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.says("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
+			t.Error(d.text())
+		}
+	}
+	r.broken = store.ErrNoJob
+	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 404 {
+		t.Error(d.status)
+	}
+	r.broken = errBroken
+	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 503 {
+		t.Error(d.status)
+	}
+}
+
+func TestARefreshIsAskedForAndSaid(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.told = "It is asked for in the HIGH lane."
+	form := r.get(root + "/lookup?facet=nexon/character&key=a%2Fb+%26%23x").formOf(root + "/lookup")
+	d := r.open("POST", root+"/lookup", form)
+	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.says("refresh-result") != r.told {
+		t.Errorf("%d %+v %s", d.status, r.refreshed, d.says("refresh-result"))
+	}
+	r.keyWrong = errors.New("it does not match")
+	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
+		t.Errorf("%d", d.status)
+	}
+	r.keyWrong, r.broken = nil, errBroken
+	if d := r.open("POST", root+"/lookup", form); d.status != 503 {
+		t.Error(d.status)
+	}
+}
+
+func TestTheWeatherIsSetAndShown(t *testing.T) {
+	r := newRig(t, weathered)
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.weather != "storm" {
+		t.Error(d.status, r.weather)
+	}
+	if d := r.get(root); !strings.Contains(d.text(), "now: 429 storm") {
+		t.Error(d.text())
+	}
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.weather != "storm" {
+		t.Error(d.status, r.weather)
+	}
+	if d := newRig(t).open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 404 {
+		t.Error(d.status)
+	}
+	r.broken = errBroken
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"fair"}}); d.status != 503 {
+		t.Error(d.status)
+	}
+}
+
+func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
+	r := newRig(t)
+	if d := r.get(root); d.says("problems") != "Nothing is wrong." {
+		t.Error(d.says("problems"))
+	}
+	fillRig(r)
+	r.views["github"] = brakedView(0)
+	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
+	r = renewed(r)
+	d := r.get(root)
+	if got := d.says("problems"); got != "7 things need a look." {
+		t.Error(got)
+	}
+	text, last := d.text(), -1
+	for _, want := range []string{
+		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: it is braked until 12:01:12, because the upstream refused calls.",
+		"github: 1 part is halted alone: credential of token-c until 12:02:00.", "github: 1 part is used up: core of token-b until 12:12.", "nexon: how far its LOW lane is behind is not known.", "nexon: 12,268 dead letters since yesterday are open.",
+	} {
+		if at := strings.Index(text, want); at <= last {
+			t.Errorf("%q stands at %d, behind %d", want, at, last)
+		} else {
+			last = at
+		}
+	}
+	for state, tone := range map[string]string{"flowing": "ok", "unused": "ok", "stopped": "bad", "probing": "bad", "braked": "warn", "ramping": "warn"} {
+		if got := limiterState(&limiter.View{State: state}); got.Tone != tone {
+			t.Errorf("%s is %s", state, got.Tone)
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/access"
+)
+
+// posts are the acts, with what they take.
+var posts = map[string]url.Values{
+	"/lookup":          {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
+	"/refresh":         {"facet": {"nexon/character"}, "keys": {"a"}},
+	"/dlq/start":       {"source": {"nexon"}, "kind": {"REPLAY"}, "lane": {"LOW"}, "until": {"2026-01-27T12:00:00Z"}, "counted": {"12254"}},
+	"/dlq/jobs/1/stop": {}, "/dlq/jobs/1/resume": {},
+	"/settings/nexon": {"revision": {"7"}, "target.second": {"410"}}, "/settings/nexon/stop": {"note": {"x"}}, "/settings/nexon/resume": {},
+	"/fault-scenario": {"scenario": {"storm"}},
+}
+
+// did counts what was done in the rig.
+func (r *rig) did() int {
+	n := len(r.refreshed) + len(r.orders) + len(r.ordered) + len(r.switched)
+	if r.weather != "fair" {
+		n++
+	}
+	return n
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	for _, c := range []struct {
+		token              string
+		look, refresh, act int
+	}{
+		{"", 303, 401, 401},
+		{"wrong", 303, 401, 401},
+		{"read", 403, 403, 403},
+		{"read,refresh", 403, 403, 403},
+		{"see:a", 403, 403, 403},
+		{"inspect", 200, 403, 403},
+		{"inspect,refresh", 200, 200, 403},
+		{"admin", 200, 200, 303},
+	} {
+		for _, locked := range []bool{false, true} {
+			r := newRig(t, weathered, func(n *Needs) { n.ReadOnly = locked })
+			fillRig(r)
+			r.asks = true
+			for _, path := range paths {
+				if d := r.get(root+path, "Authorization", "Bearer "+c.token); d.status != c.look {
+					t.Errorf("%q gets %s: %d", c.token, path, d.status)
+				}
+			}
+			for path, form := range posts {
+				want, before := c.act, r.did()
+				if path == "/lookup" || path == "/refresh" {
+					want = c.refresh
+				}
+				if allowed := want < 400; locked && allowed {
+					want = 403
+				}
+				d := r.open("POST", root+path, form, "Authorization", "Bearer "+c.token)
+				if d.status != want || (r.did() > before) != (want < 400) {
+					t.Errorf("%q, locked %v, posts to %s: %d %s", c.token, locked, path, d.status, d.says("rejected"))
+				}
+				if d.status == 403 && d.says("rejected") == "" {
+					t.Errorf("%s does not say why", path)
+				}
+				if d.status != 303 {
+					d.wellFormed(t, path)
+				}
+			}
+		}
+	}
+}
+
+// offers counts the forms and buttons that act.
+func (d document) offers() int {
+	n := 0
+	d.each(func(e *html.Node) {
+		if e.Data == "form" && attr(e, "method") == "post" && attr(e, "action") != root+"/logout" {
+			for c := range e.Descendants() {
+				if c.Data == "button" {
+					n++
+				}
+			}
+		}
+	})
+	return n
+}
+
+func TestWhatNobodyMayDoIsNotOffered(t *testing.T) {
+	for _, path := range paths {
+		open, locked, inspector := newRig(t, weathered), newRig(t, weathered, readOnly), newRig(t, weathered)
+		inspector.asks = true
+		for _, r := range []*rig{open, locked, inspector} {
+			fillRig(r)
+		}
+		if n := locked.get(root + path).offers(); n != 0 {
+			t.Errorf("%s, read-only, offers %d acts", path, n)
+		}
+		if n := inspector.get(root+path, "Authorization", "Bearer inspect").offers(); n != 0 {
+			t.Errorf("%s offers an inspector %d acts", path, n)
+		}
+		acts := strings.HasPrefix(path, "/lookup") || strings.Contains(path, "/plan") || strings.Contains(path, "/jobs/") || path == "/settings" || path == ""
+		if n := open.get(root + path).offers(); (n > 0) != acts {
+			t.Errorf("%s offers %d acts", path, n)
+		}
+	}
+	if d := newRig(t, readOnly).get(root); !strings.Contains(d.text(), "read-only") {
+		t.Error("nothing says that the console is read-only")
+	}
+}
+
+func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
+		r := newRig(t, weathered)
+		fillRig(r)
+		for path, form := range posts {
+			if d := r.open("POST", root+path, form, headers...); d.status != 403 || r.did() > 0 {
+				t.Errorf("%v to %s: %d", headers, path, d.status)
+			}
+		}
+		r.asks = true
+		if answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}}, headers...); answer.status != 403 || len(answer.cookies) > 0 {
+			t.Errorf("%v logs in: %d", headers, answer.status)
+		}
+	}
+	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.says("rejected"), "By this name") {
+		t.Errorf("by a strange name: %d %s", d.status, d.text())
+	}
+}
+
+func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	answer := r.do("GET", root+"/dlq?source=nexon&key=a%26b", nil)
+	to := answer.header.Get("Location")
+	if answer.status != 303 || to != "/console/login?to=%2Fconsole%2Fdlq%3Fsource%3Dnexon%26key%3Da%2526b" {
+		t.Fatal(answer.status, to)
+	}
+	d := r.get(to)
+	if d.wellFormed(t, "login"); d.status != 200 || d.byID("token") == nil || !strings.Contains(d.text(), "Log in") {
+		t.Fatal(d.status, d.text())
+	}
+	if strings.Contains(d.text(), "Go on") {
+		t.Error("it is taken for a link of another site")
+	}
+	if d := r.get(to, "Sec-Fetch-Site", "cross-site"); d.linksTo("/console/dlq?source=nexon&key=a%26b") == 0 {
+		t.Error("a link of another site leads to nothing but a login")
+	}
+	in := func(token, to string, headers ...string) reply {
+		return r.do("POST", root+"/login", url.Values{"token": {token}, "to": {to}}, headers...)
+	}
+	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, strings.Repeat("x", 3000): 401} {
+		if answer := in(token, ""); answer.status != want || len(answer.cookies) > 0 {
+			t.Errorf("%.20q: %d, %v", token, answer.status, answer.cookies)
+		}
+	}
+	for _, c := range []struct {
+		to, want, origin string
+		secure           bool
+	}{
+		{"/console/dlq?source=nexon", "/console/dlq?source=nexon", "", false},
+		{"https://evil.example/console", "/console", "https://example.com", true},
+		{"//evil.example/console", "/console", "http://example.com", false},
+		{`/\evil.example`, "/console", "", false},
+		{"/console/../v1", "/console", "", false},
+		{"/consoles", "/console", "", false},
+		{"", "/console", "", false},
+	} {
+		var headers []string
+		if c.origin != "" {
+			headers = []string{"Origin", c.origin, "Sec-Fetch-Site", "same-origin"}
+		}
+		answer := in(`inspect,"; é`, c.to, headers...)
+		cookies := answer.cookies
+		if answer.status != 303 || answer.header.Get("Location") != c.want || len(cookies) != 1 {
+			t.Fatalf("%+v: %d %v", c, answer.status, answer.header)
+		}
+		k := cookies[0]
+		if !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Secure != c.secure || strings.Contains(k.Value, "inspect") {
+			t.Errorf("%+v: %s", c, k)
+		}
+		d := r.get(root, "Cookie", k.Name+"="+k.Value)
+		if d.status != 200 || !strings.Contains(d.text(), `key:1 inspect,"; é`) || !strings.Contains(d.text(), "Log out") {
+			t.Errorf("the cookie is not taken: %d", d.status)
+		}
+		// Whoever shows a token says who they are by that alone.
+		if d := r.get(root, "Cookie", k.Name+"="+k.Value, "Authorization", "Bearer wrong"); d.status != 303 {
+			t.Errorf("a cookie stands in for a token: %d", d.status)
+		}
+	}
+	out := r.do("POST", root+"/logout", url.Values{})
+	if k := out.cookies; out.status != 303 || len(k) != 1 || k[0].MaxAge >= 0 || k[0].Path != "/console" {
+		t.Errorf("%d %v", out.status, k)
+	}
+	r.asks = false
+	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.status != 303 || answer.header.Get("Location") != "/console/queues" {
+		t.Errorf("nobody is asked, and yet there is a login: %d", answer.status)
+	}
+}
+
+func TestACookieIsTakenBehindAProxyThatAsksForAPassword(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	k := r.do("POST", root+"/login", url.Values{"token": {"inspect"}}, "Authorization", "Basic b3BzOnB3").cookies
+	if len(k) != 1 {
+		t.Fatal("nobody can log in")
+	}
+	for header, want := range map[string]int{"Basic b3BzOnB3": 200, "bearer wrong": 303, "Bearer inspect": 200} {
+		if d := r.get(root, "Authorization", header, "Cookie", k[0].Name+"="+k[0].Value); d.status != want {
+			t.Errorf("%s: %d", header, d.status)
+		}
+	}
+}
+
+func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	for _, headers := range [][]string{nil, {"Authorization", "Basic b3BzOnB3"}, {"Cookie", cookieName + "=!"}} {
+		if d := r.get(root, headers...); d.status != 303 || r.identified > 0 {
+			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
+		}
+	}
+	r.asks = false // it looks at names and origins then
+	if d := r.get(root); d.status != 200 || r.identified != 1 {
+		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
+	}
+}
+
+func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	const path = root + "/dlq?source=nexon&key=a%26b"
+	d := r.get(path, "Sec-Fetch-Site", "cross-site")
+	if d.wellFormed(t, "rejected"); d.status != 403 || d.linksTo(path) != 1 || len(r.filters) > 0 {
+		t.Errorf("%d: %s", d.status, d.text())
+	}
+	if d := r.get(root+"/live", "Sec-Fetch-Site", "cross-site"); d.status != 403 || d.linksTo(root+"/live") > 0 {
+		t.Errorf("a stream: %d", d.status)
+	}
+	if d := r.get(root + "/nowhere"); d.linksTo(root+"/nowhere") > 0 {
+		t.Error("a refusal for another reason leads to itself")
+	}
+}
+
+func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
+	r := newRig(t)
+	r.asks = true
+	for expires, want := range map[time.Time]int{{}: 12 * 3600, then.Add(time.Hour): 3600, then.Add(13 * time.Hour): 12 * 3600, then.Add(time.Millisecond): 1} {
+		r.expires = expires
+		answer := r.do("POST", root+"/login", url.Values{"token": {"inspect"}, "to": {root + "/dlq?source=nexon"}})
+		if k := answer.cookies; len(k) != 1 || k[0].MaxAge != want || answer.header.Get("Location") != root+"/dlq?source=nexon" {
+			t.Errorf("a token that ends at %v: %v", expires, k)
+		}
+	}
+	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/dlq?source=nexon"}})
+	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin says who you are") {
+		t.Errorf("nobody warns of the admin token: %s", d.text())
+	}
+	if said := r.get(root + "/login").text(); !strings.Contains(said, "for 12 hours at most") {
+		t.Error(said)
+	}
+}
+
+func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.asks, r.entity.State.Visibility = true, "partner"
+	for token, want := range map[string]bool{"inspect": false, "inspect,see:other": false, "inspect,see:partner": true, "admin": true} {
+		d := r.get(root+"/lookup?facet=nexon/character&key=a", "Authorization", "Bearer "+token)
+		if got := strings.Contains(d.text(), "item_equipment"); d.status != 200 || got != want {
+			t.Errorf("%s: %d, content %v", token, d.status, got)
+		}
+	}
+	for token, want := range map[string]bool{"inspect": false, "admin": true} {
+		text := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer "+token).text()
+		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "administrators alone") == want {
+			t.Errorf("%s: what a letter holds %v", token, got)
+		}
+	}
+	if access.Inspect != "inspect" {
+		t.Error(access.Inspect)
+	}
+}
+
+func TestLoginPage_DoesNotShowTheVersion(t *testing.T) {
+	r := newRig(t, func(n *Needs) { n.Version = "v9.8.7" })
+	fillRig(r)
+	r.asks = true
+	for token, shows := range map[string]bool{"": false, "read": false, "inspect": true} {
+		for _, path := range []string{root + "/login", root} {
+			text := r.get(path, "Authorization", "Bearer "+token).text()
+			if got := strings.Contains(text, "v9.8.7"); got && !shows || !got && shows && path == root {
+				t.Errorf("%s with %q shows the version: %v, want %v", path, token, got, shows)
+			}
+		}
+	}
+}

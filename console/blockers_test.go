@@ -1,0 +1,139 @@
+package console
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+)
+
+func TestWhatALaneWaitsForIsNamed(t *testing.T) {
+	day := func(left, low int64) *limiter.View {
+		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{
+			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Left: left, LeftForLow: low, ResetsAt: new(then.Add(9 * time.Hour)),
+		}}}
+	}
+	ring := func(window string, left, low int64) *limiter.View {
+		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Left: left, LeftForLow: low}}}
+	}
+	waiting := func(state, why string, waits time.Duration) *limiter.View {
+		l := limiter.LaneView{Waiting: 3, OldestMS: float64(waits.Milliseconds()), Why: why}
+		return &limiter.View{State: state, Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{OldestMS: 99_000, Why: "over"}}, {Process: "b", Low: l}}}
+	}
+	parts := func(all ...limiter.ScopeView) *limiter.View { return &limiter.View{State: "flowing", Scopes: all} }
+	soon, later := new(then.Add(5*time.Second)), new(then.Add(40*time.Minute))
+	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", Halted: true, Until: later}
+	told := func(scope string, left int64, until *time.Time) limiter.ScopeView {
+		return limiter.ScopeView{Policy: "core", Scope: scope, Left: &left, Until: until}
+	}
+	for _, c := range []struct {
+		view      *limiter.View
+		high, low string // as LOW is told what HIGH is not
+	}{
+		{nil, "", ""},
+		{&limiter.View{State: "flowing"}, "", ""},
+		{&limiter.View{State: "stopped"}, "it is stopped by hand, until somebody resumes it", "same"},
+		{day(100, 10), "", ""},
+		{day(0, 0), "all 20 M calls of the day are used up; it is new at 21:00", "same"},
+		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 calls that are left are kept for HIGH; it is new at 21:00"},
+		{&limiter.View{State: "uncounted", Policies: []limiter.PolicyView{{Window: "day"}}}, "it waits until the count of the day is restored", "same"},
+		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
+		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 calls that are left are kept for HIGH"},
+		{ring("1m0s", 0, 0), "", ""}, // new before anybody has read of it
+		{waiting("flowing", "ceiling", 40*time.Second), "", "the first in the LOW line has waited for 40 s for the ceiling of this hour"},
+		{waiting("flowing", "second", time.Minute), "", "the first in the LOW line has waited for 1 min for second"},
+		{waiting("flowing", "second", 2*time.Second), "", ""},
+		{waiting("stopped", "stopped", time.Minute), "it is stopped by hand, until somebody resumes it", "same"},
+		{parts(halt), "1 part is halted alone: endpoint of read until 12:40", "same"},
+		{parts(halt, halt, halt, halt), "4 parts are halted alone: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and others, which the limiter's page has", "same"},
+		{parts(told("a", 0, later), told("b", 1, later), told("c", 0, soon)), "1 part is used up: core of a until 12:40", "same"},
+	} {
+		for lane, want := range map[schemas.Lane]string{schemas.High: c.high, schemas.Low: c.low} {
+			if want == "same" {
+				want = c.high
+			}
+			var got []string
+			for _, h := range blockersOf(c.view, lane, then) {
+				got = append(got, h.Message)
+			}
+			if strings.Join(got, " + ") != want {
+				t.Errorf("%s: %q\nwanted\n%q", lane, got, want)
+			}
+		}
+	}
+}
+
+func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T) {
+	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Left: 100, ResetsAt: new(then.Add(9 * time.Hour))}
+	v := &limiter.View{
+		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", Halted: true}},
+		Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{Waiting: 1, OldestMS: 60_000, Why: "day"}}},
+	}
+	f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
+	f.addProblems(&sample{At: then, Sources: map[string]*sourceSample{"nexon": {Limits: v, Lanes: []LaneLag{laneOf(schemas.High, 0, 0), standing(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
+	var got []string
+	for _, row := range f.Rows["problems"] {
+		got = append(got, row[0].Tone+" "+row[0].Text)
+	}
+	const share = "LOW has used up its share of the day, and the 100 calls that are left are kept for HIGH; it is new at 21:00"
+	want := []string{
+		"warn nexon: 1 part is halted alone: endpoint of read.", "warn nexon: " + share + ".",
+		"warn nexon: 9 records wait in its LOW lane, and nobody has worked on any for 1 min: " + share + ".",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwanted\n%q", got, want)
+	}
+
+	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
+	for lane, said := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
+		e.Request.Lane = lane
+		why := whyStale(e, surroundings{limits: v}, then)
+		if strings.Contains(why, "Of its lane: "+share+". Of its lane: the first in the LOW line has waited for 1 min for day.") != said || !strings.Contains(why, "It may need a part of nexon that waits: 1 part is halted alone: endpoint of read.") {
+			t.Errorf("%q: %s", lane, why)
+		}
+	}
+}
+
+func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
+	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
+	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(then.Add(time.Hour))}
+	for want, v := range map[float64]limiter.View{
+		450: {State: "flowing", Rate: 1},
+		225: {State: "ramping", Rate: 0.5},
+		0:   {State: "stopped", Rate: 1},
+	} {
+		v.Policies = []limiter.PolicyView{second}
+		if p := pointOf(then, &sourceSample{Limits: &v}); p.Limit == nil || *p.Limit != want {
+			t.Errorf("%s: %v, wanted %v", v.State, p.Limit, want)
+		}
+		v.Policies = append(v.Policies, gone)
+		if p := pointOf(then, &sourceSample{Limits: &v}); *p.Limit != 0 {
+			t.Errorf("%s, and the day is used up: %v", v.State, *p.Limit)
+		}
+	}
+	if p := pointOf(then, &sourceSample{Limits: &limiter.View{State: "flowing", Rate: 1}}); p.Limit != nil {
+		t.Errorf("without a policy: %v", *p.Limit)
+	}
+}
+
+func TestThatLowStandsBackForHighIsNoFaultOfItsOwn(t *testing.T) {
+	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
+	low := standing(schemas.Low, 9, time.Minute)
+	for _, c := range []struct {
+		high      LaneLag
+		why, tone string
+	}{
+		{laneOf(schemas.High, 7_000, time.Minute), ": LOW stands back while HIGH has 7,000 records to do", toneWarn},
+		{laneOf(schemas.High, 1_000, time.Minute), "", toneBad},
+	} {
+		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, then); why != c.why || tone != c.tone {
+			t.Errorf("%q, %s", why, tone)
+		}
+	}
+	if why, tone := stallReason(v, []LaneLag{standing(schemas.High, 7_000, time.Minute)}, standing(schemas.High, 7_000, time.Minute), then); why != "" || tone != toneBad {
+		t.Errorf("HIGH stands for itself: %q, %s", why, tone)
+	}
+}

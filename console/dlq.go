@@ -1,0 +1,298 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	dlqPageSize    = 20
+	maxGroupsShown = 50
+)
+
+// dlqPage is the page of the dead letters of a filter.
+type dlqPage struct {
+	dlqFilter
+	who           access.Client
+	Sources       []string
+	Reasons       []schemas.DeadLetterReason
+	Facets        []string
+	Problem       string
+	Recent        []deadLetterGroup
+	RecentMessage string // empty: what died could not be read
+	Verdict       verdict
+	Groups        []store.LetterGroup
+	Counted       bool   // Groups, Total and Safe could be read
+	MoreGroups    string // of how many kinds Groups are the most frequent; empty: these are all
+	Total         int64
+	DeadLetters   []store.Letter
+	Listed        bool   // Letters could be read
+	Next          string // of the next page's address
+	Jobs          []jobPage
+	JobsRead      bool
+}
+
+// Handlings are what may be chosen by what was done about a letter.
+func (dlqPage) Handlings() [][2]string {
+	return [][2]string{{store.OpenLetters, "open ones"}, {store.HandledLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
+}
+
+// allDeadLetters chooses letters whatever was done about them.
+const allDeadLetters = "all"
+
+// dlqFilter is a filter as a form has it.
+type dlqFilter struct {
+	Filter   store.LetterFilter
+	Attempts string
+	Offset   string
+}
+
+// Query is the filter as a part of an address.
+func (l dlqFilter) Query() url.Values {
+	q := url.Values{}
+	for _, f := range l.Fields() {
+		q.Set(f[0], f[1])
+	}
+	return q
+}
+
+// Address is the path with the filter.
+func (l dlqFilter) Address() string { return root + "/dlq?" + l.Query().Encode() }
+
+// Fields are the filter as hidden fields of a form.
+func (l dlqFilter) Fields() [][2]string {
+	f := l.Filter
+	all := [][2]string{{"source", f.Source}}
+	for _, v := range [][2]string{
+		{"reason", string(f.Reason)},
+		{"fingerprint", f.Fingerprint},
+		{"facet", f.Facet},
+		{"key", f.Key},
+		{"since", exactTime(f.Since)},
+		{"until", exactTime(f.Until)},
+		{"attempts", l.Attempts},
+		{"offset", l.Offset},
+		{"handled", f.Handled},
+	} {
+		if v[1] != "" {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+func exactTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// fieldTime is a time as browsers' fields have it, in UTC.
+func fieldTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05")
+}
+
+func readTime(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"} {
+		if t, err := time.Parse(form, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", displayText(text, 40))
+}
+
+// filterOf reads a filter. Its errors are sentences for whoever sent it.
+func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
+	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
+	f := &l.Filter
+	source, known := c.selectedSource(r)
+	f.Source = source
+	if !known {
+		return l, errors.New("there is no such source")
+	}
+	f.Reason, f.Fingerprint, f.Facet, f.Key = schemas.DeadLetterReason(get("reason")), get("fingerprint"), get("facet"), get("key")
+	f.Facet, f.Key = letters.FacetAndKey(f.Facet, f.Key, func(name string) bool { return slices.Contains(c.Facets[source], name) })
+	l.Attempts, l.Offset = get("attempts"), get("offset")
+	f.Handled = get("handled")
+	if f.Handled == "" {
+		f.Handled = store.OpenLetters
+	}
+	for _, text := range []string{string(f.Reason), f.Fingerprint, f.Facet, f.Key} {
+		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return l, errors.New("the filter must be text in UTF-8")
+		}
+	}
+	if f.Reason != "" && explanations[f.Reason].text == "" {
+		return l, fmt.Errorf("there is no reason %q", displayText(string(f.Reason), 40))
+	}
+	switch f.Handled {
+	case store.OpenLetters, store.HandledLetters, store.Replayed, store.Purged, allDeadLetters:
+	default:
+		return l, fmt.Errorf("handled is %q; it must be open, handled, replayed, purged or all", displayText(f.Handled, 40))
+	}
+	var wrong [2]error
+	f.Since, wrong[0] = readTime(get("since"))
+	f.Until, wrong[1] = readTime(get("until"))
+	if err := errors.Join(wrong[:]...); err != nil {
+		return l, err
+	}
+	if l.Attempts != "" {
+		n, err := strconv.Atoi(l.Attempts)
+		if err != nil || n < 0 {
+			return l, errors.New("attempts must be a whole number")
+		}
+		f.Attempts = &n
+	}
+	if l.Offset != "" {
+		partition, offset, err := letters.ParseID(l.Offset)
+		if err != nil {
+			return l, errors.New("the position must be partition:offset, as in 3:120")
+		}
+		f.Partition, f.Offset = &partition, &offset
+	}
+	return l, nil
+}
+
+// storeFilter is the filter as the store takes it, of the letters that the client may see.
+func (l dlqFilter) storeFilter(who access.Client) store.LetterFilter {
+	f := l.Filter
+	f.Visibilities = who.Visibilities()
+	if f.Handled == allDeadLetters {
+		f.Handled = ""
+	}
+	return f
+}
+
+// dlqOverview shows what came of all that is asked for at once: a part that can't be read must not
+// hide a job that is to be stopped.
+func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, who access.Client) {
+	ctx, cancel := requestContext(r)
+	defer cancel()
+	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
+	var err error
+	if p.dlqFilter, err = c.filterOf(r); err != nil {
+		p.Problem, p.Filter.Handled = err.Error(), store.OpenLetters
+	}
+	p.Facets = c.Facets[p.Filter.Source]
+	behind, wrong := letters.ParseAfter(p.Filter.Source, r.FormValue("after"))
+	if wrong != nil && p.Problem == "" {
+		p.Problem = "the page is named in no way that is known; begin with the first"
+	}
+	all := []func(context.Context, *Console) error{p.readJobs, p.readRecent}
+	if p.Problem == "" {
+		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, behind) }, p.readGroups)
+	}
+	if errs := c.parallel(ctx, all); len(errs) == len(all) {
+		c.unavailable(w, r, "The dead letters can't be read.", errors.Join(errs...))
+		return
+	} else if len(errs) > 0 {
+		c.Log.Warn("the console shows a part of the dead letters alone", "err", errors.Join(errs...))
+	}
+	status := http.StatusOK
+	if p.Problem != "" {
+		status = http.StatusBadRequest
+	}
+	c.render(w, r, status, "dlq", "Dead letters", &p)
+}
+
+func deadLetterPath(id store.LetterID, source string) string {
+	return fmt.Sprintf("%s/dlq/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
+}
+
+// deadLetterPage is the page of one letter.
+type deadLetterPage struct {
+	schemas.DeadLetter
+	ID         store.LetterID
+	Source     string
+	Value      string
+	Sample     string
+	Request    *schemas.UpdateRequest
+	HeaderRows [][2]string
+	Replays    int
+	Hidden     bool // what it holds is for administrators: it may have been fetched for some alone
+}
+
+func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.Client) {
+	source := r.PathValue("source")
+	partition, offset, err := letters.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
+	if err != nil || !c.hasSource(source) {
+		c.reject(w, r, http.StatusNotFound, "There is no such dead letter.")
+		return
+	}
+	ctx, cancel := requestContext(r)
+	defer cancel()
+	id := store.LetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
+	l, err := c.DLQ.Show(ctx, id)
+	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
+	if err == nil && undecodable == nil {
+		err = c.canSeeDeadLetter(ctx, who, id, request.Entity)
+	}
+	switch {
+	case errors.Is(err, letters.ErrGone):
+		c.reject(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
+		return
+	case errors.Is(err, letters.ErrUnreadable):
+		c.reject(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+displayText(err.Error(), maxErrorShown))
+		return
+	case err != nil:
+		c.unavailable(w, r, fmt.Sprintf("The letter %s/%d:%d can't be read.", source, partition, offset), err)
+		return
+	}
+	p := deadLetterPage{DeadLetter: l, ID: id, Source: source, Value: formatContent(l.Value), Sample: formatContent(l.Sample), Replays: l.Replay().Count}
+	if undecodable == nil {
+		p.Request = &request
+	}
+	if !who.May(access.Admin) {
+		p.Hidden, p.Value, p.Sample = true, "", ""
+	}
+	for _, h := range l.Headers {
+		p.HeaderRows = append(p.HeaderRows, [2]string{displayText(h.Key, 80), displayText(string(h.Value), maxErrorShown)})
+	}
+	c.render(w, r, http.StatusOK, "dead-letter", "Dead letter", p)
+}
+
+// canSeeDeadLetter returns letters.ErrGone if the client may not see the entity of a letter, by what
+// its index entry says and by what would be fetched now.
+func (c *Console) canSeeDeadLetter(ctx context.Context, who access.Client, id store.LetterID, e schemas.Entity) error {
+	if who.May(access.Admin) {
+		return nil
+	}
+	indexed, err := c.DLQ.List(ctx, store.LetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.Letter{}, 1)
+	if err != nil {
+		return err
+	}
+	visibility := ""
+	if len(indexed) > 0 {
+		visibility = indexed[0].Visibility
+	}
+	if !c.Entities.Sees(who, e, visibility) {
+		return letters.ErrGone
+	}
+	return nil
+}
+
+// canSeeJob reports whether the client may see a job: one that names a limited entity's key
+// would tell of it.
+func (c *Console) canSeeJob(who access.Client, j store.LetterJob) bool {
+	return j.Filter.Key == "" || c.Entities.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
+}

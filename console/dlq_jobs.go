@@ -1,0 +1,173 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	maxNoteLength = 1000 // characters
+	// maxReplayRate and rateLeast are in letters a second.
+	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
+)
+
+// judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
+func (c *Console) judge(ctx context.Context, source string, open []store.LetterGroup, now time.Time) verdict {
+	return c.judgeOrder(ctx, letters.Order{Filter: store.LetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
+}
+
+// planPage shows what an order would do, before it is given.
+type planPage struct {
+	dlqFilter
+	Kind    store.JobKind
+	Lane    schemas.Lane
+	Rate    string
+	Max     string
+	Note    string
+	Problem string
+	Plan    letters.Planned
+	Verdict verdict
+	// Duration is for how long it takes at its rate at least; empty: not known.
+	Duration string
+}
+
+// Replays reports whether it is a replay, and no purge.
+func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
+
+// Counted is how many letters it acts on at most.
+func (p planPage) Counted() int64 { return maxAffected(p.Plan) }
+
+// maxAffected is how many letters an order acts on if this release can read all.
+func maxAffected(p letters.Planned) int64 { return p.Count + p.IfReadable }
+
+// StaysOpen says why letters stay open.
+func (planPage) StaysOpen(why string) string { return staysOpen(why) }
+
+// orderOf reads an order. Its errors are sentences for whoever gave it.
+func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o letters.Order, err error) {
+	if p.dlqFilter, err = c.filterOf(r); err != nil {
+		return p, o, err
+	}
+	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
+	p.Kind, p.Lane, p.Rate, p.Max, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
+	o = letters.Order{Kind: p.Kind, Filter: p.storeFilter(who), Lane: p.Lane, Note: p.Note}
+	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
+		return p, o, errors.New("say whether the letters are to be replayed or purged")
+	}
+	if p.Kind == store.ReplayJob && !p.Lane.Valid() {
+		return p, o, errors.New("the lane must be HIGH or LOW")
+	}
+	if p.Rate != "" {
+		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= minReplayRate && o.Rate <= maxReplayRate) { // nor no number
+
+			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", maxReplayRate)
+		}
+	}
+	if p.Max != "" {
+		if o.Most, err = strconv.ParseInt(p.Max, 10, 64); err != nil || o.Most < 0 {
+			return p, o, errors.New("the greatest number must be a whole number, or empty for all")
+		}
+	}
+	return p, o, checkNote(p.Note)
+}
+
+func checkNote(note string) error {
+	if utf8.RuneCountInString(note) > maxNoteLength || !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl) {
+		return fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength)
+	}
+	return nil
+}
+
+// plan shows what an order would do. What it counted is what is then acted on: letters that
+// come later are not of it.
+func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client) {
+	ctx, cancel := requestContext(r)
+	defer cancel()
+	now := c.Clock()
+	p, o, err := c.orderOf(r, who)
+	if err != nil {
+		p.Problem = err.Error()
+		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
+		return
+	}
+	if p.Filter.Until.IsZero() || p.Filter.Until.After(now) {
+		p.Filter.Until = now.Truncate(time.Microsecond)
+	}
+	p.Filter.Handled = store.OpenLetters
+	o.Filter = p.storeFilter(who)
+	if p.Plan, err = c.DLQ.Plan(ctx, o); err != nil {
+		c.unavailable(w, r, "The letters can't be counted.", err)
+		return
+	}
+	p.Verdict = c.judgeOrder(ctx, o, maxAffected(p.Plan), p.Plan.Groups, now)
+	if o.Rate > 0 {
+		p.Duration = formatDuration(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
+	}
+	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
+}
+
+// start gives the order of which the plan was shown, unless more letters have come to be of it.
+func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
+	p, o, err := c.orderOf(r, who)
+	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
+	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
+		err = errors.New("look at what it would do first")
+	}
+	if err != nil {
+		p.Problem = err.Error()
+		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
+		return
+	}
+	ctx, cancel := requestContext(r)
+	defer cancel()
+	now, err := c.DLQ.Plan(ctx, o)
+	if err != nil {
+		c.unavailable(w, r, "The letters can't be counted.", err)
+		return
+	}
+	if maxAffected(now) > counted {
+		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", plural(counted, "letter", "letters"), formatInt(maxAffected(now)))
+		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
+		return
+	}
+	j, err := c.DLQ.Start(ctx, o, who.Name)
+	if err != nil {
+		c.unavailable(w, r, "The job could not be ordered.", err)
+		return
+	}
+	redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, "started")
+}
+
+func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, who access.Client) {
+	c.switchJob(w, r, who, store.JobStopped, "job-stopped")
+}
+
+func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, who access.Client) {
+	c.switchJob(w, r, who, store.JobRunning, "job-resumed")
+}
+
+func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.Client, to store.JobState, code string) {
+	ctx, cancel := requestContext(r)
+	defer cancel()
+	j, err := c.DLQ.Switch(ctx, r.PathValue("id"), to, who.Name)
+	switch {
+	case errors.Is(err, store.ErrNoJob):
+		c.reject(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
+	case err != nil:
+		c.unavailable(w, r, "The job could not be changed.", err)
+	default:
+		redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, code)
+	}
+}

@@ -1,0 +1,137 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	maxJobsShown = 20
+	// recentTTL is for how long what died since yesterday is new enough for all who look.
+	recentTTL = 5 * time.Second
+)
+
+// deadLetterGroups are the letters of a day of all sources, by what went wrong.
+type deadLetterGroups struct {
+	groups []deadLetterGroup
+	more   bool // there are more than are told apart
+}
+
+// readRecentDeadLetters counts what died within a day, of these visibilities and of those of every
+// reader; nil: of all. There may be a million of them: it is counted for all who look at once.
+func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
+	since := c.Clock().Add(-day)
+	for _, source := range c.Sources {
+		groups, err := c.DLQ.Groups(ctx, store.LetterFilter{Source: source, Since: since, Visibilities: visibilities})
+		if err != nil {
+			return deadLetterGroups{}, err
+		}
+		all.more = all.more || len(groups) == letters.GroupsMost
+		for _, g := range groups {
+			all.groups = append(all.groups, deadLetterGroup{source, g, explainReason(g.Reason)})
+		}
+	}
+	slices.SortStableFunc(all.groups, func(a, b deadLetterGroup) int { return int(min(1, max(-1, b.Count-a.Count))) })
+	return all, nil
+}
+
+// parallel does all at once, and returns the errors of those that failed.
+func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Console) error) (failed []error) {
+	errs := make([]error, len(all))
+	var reads sync.WaitGroup
+	for i, read := range all {
+		errs[i] = errPanic
+		reads.Go(func() { recoverPanic(c.Log, func() { errs[i] = read(ctx, c) }) })
+	}
+	reads.Wait()
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
+	all, err := c.DLQ.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	now := c.Clock()
+	for _, j := range all[:min(len(all), maxJobsShown)] {
+		if c.canSeeJob(p.who, j) {
+			p.Jobs = append(p.Jobs, newJobPage(j, now))
+		}
+	}
+	p.JobsRead = true
+	return nil
+}
+
+// readRecent takes what was counted last, if it can't be counted now. A client that does not
+// see every visibility gets the count of those of every reader.
+func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
+	died := &c.publicDeadLetters
+	if p.who.Visibilities() == nil {
+		died = &c.recentDeadLetters
+	}
+	all, at, err := died.get(ctx, recentTTL)
+	if at.IsZero() {
+		return err
+	}
+	p.RecentMessage = deadLettersMessage(all.groups, at.Add(-day), at)
+	if all.more {
+		p.RecentMessage = "At least " + p.RecentMessage
+	}
+	p.Recent = all.groups[:min(len(all.groups), maxGroupsShown)]
+	return nil
+}
+
+// readList reads the letters that the filter chooses.
+func (p *dlqPage) readList(ctx context.Context, c *Console, behind store.Letter) error {
+	all, err := c.DLQ.List(ctx, p.storeFilter(p.who), behind, dlqPageSize)
+	if err != nil {
+		return err
+	}
+	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.Letter) bool { return !c.Entities.Sees(p.who, l.Entity, l.Visibility) }), true
+	if len(all) == dlqPageSize {
+		last, q := all[dlqPageSize-1], p.Query()
+		q.Set("after", letters.After(last))
+		p.Next = root + "/dlq?" + q.Encode()
+	}
+	return nil
+}
+
+// totalOf returns how many letters there are, also where not all groups are told apart.
+func totalOf(groups []store.LetterGroup) int64 {
+	if len(groups) == 0 {
+		return 0
+	}
+	return groups[0].Of.All
+}
+
+// readGroups counts them, and judges whether they may be replayed.
+func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
+	f := p.storeFilter(p.who)
+	all, err := c.DLQ.Groups(ctx, f)
+	if err != nil {
+		return err
+	}
+	open := all
+	if f.Handled != store.OpenLetters { // only what is open is ever replayed
+		f.Handled = store.OpenLetters
+		if open, err = c.DLQ.Groups(ctx, f); err != nil {
+			return err
+		}
+	}
+	p.Total = totalOf(all)
+	p.Verdict = c.judge(ctx, f.Source, open, c.Clock())
+	p.Groups, p.Counted = all[:min(len(all), maxGroupsShown)], true
+	if len(all) > len(p.Groups) {
+		p.MoreGroups = fmt.Sprintf("These are the %d most frequent of %s kinds", maxGroupsShown, formatInt(int64(len(all))))
+		if len(all) == letters.GroupsMost {
+			p.MoreGroups += " or more"
+		}
+	}
+	return nil
+}

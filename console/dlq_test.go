@@ -1,0 +1,95 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/letters"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.uncounted = errBroken
+	d := r.get(root + "/dlq?source=nexon")
+	d.wellFormed(t, "dlq")
+	if d.status != 200 || d.linksTo(root+"/dlq/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/dlq/nexon/0/120") == 0 {
+		t.Errorf("%d: %s", d.status, d.text())
+	}
+	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "Nothing died") || d.byID("safe-to-replay") != nil {
+		t.Errorf("what can't be read is said %d times: %s", n, d.text())
+	}
+	r.broken = errBroken
+	if d := renewed(r).get(root + "/dlq?source=nexon"); d.status != 503 {
+		t.Errorf("nothing can be read: %d", d.status)
+	}
+}
+
+func TestWhyALetterIsNotShownIsTold(t *testing.T) {
+	for err, want := range map[error]int{letters.ErrGone: 404, fmt.Errorf("%w: it has no header", letters.ErrUnreadable): 422, errBroken: 503} {
+		r := newRig(t)
+		r.broken = err
+		if d := r.get(root + "/dlq/nexon/3/120"); d.status != want {
+			t.Errorf("%v: %d %s", err, d.status, d.says("rejected"))
+		}
+	}
+}
+
+func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.together = make(chan struct{})
+	if d := r.get(root + "/dlq?source=nexon"); d.status != 200 {
+		t.Error(d.status)
+	}
+	select {
+	case <-r.together:
+	default:
+		t.Error("each waits for the one before")
+	}
+}
+
+func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	before := r.get(root + "/dlq?source=nexon").says("recent-dead-letters")
+	r.groups = nil // counted a moment ago
+	if got := r.get(root + "/dlq?source=nexon").says("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
+		t.Error(got)
+	}
+}
+
+func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.groups = make([]store.LetterGroup, letters.GroupsMost)
+	for i := range r.groups {
+		r.groups[i] = store.LetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
+	}
+	d := r.get(root + "/dlq?source=nexon")
+	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 requests died") {
+		t.Errorf("%.600s", got)
+	}
+}
+
+// A listed key is FACET/KEY; the form takes it as it takes the key alone.
+func TestLetters_FilterTakesAListedKey(t *testing.T) {
+	for query, want := range map[string]store.LetterFilter{
+		"key=somebody":                   {Key: "somebody"},
+		"key=character/some/body":        {Facet: "character", Key: "some/body"},
+		"key=other/somebody":             {Key: "other/somebody"},
+		"facet=character&key=other/some": {Facet: "character", Key: "other/some"},
+	} {
+		r := newRig(t)
+		r.get(root + "/dlq?source=nexon&" + query)
+		if len(r.filters) == 0 {
+			t.Fatalf("%s: nothing was listed", query)
+		}
+		if got := r.filters[0]; got.Facet != want.Facet || got.Key != want.Key {
+			t.Errorf("%s: got facet %q and key %q, want %q and %q", query, got.Facet, got.Key, want.Facet, want.Key)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package console
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// surroundings is what goes on around an entity: what its source's limiter does, nil if that is
+// not known, and how far behind its lanes are.
+type surroundings struct {
+	limits *limiter.View
+	lanes  []LaneLag
+}
+
+// whyStale says why an entity is as old as it is, and what is going to happen with it.
+func whyStale(e Entity, a surroundings, now time.Time) string {
+	said := []string{ageMessage(e, now)}
+	add := func(text string) {
+		if text != "" {
+			said = append(said, text)
+		}
+	}
+	add(holdMessage(e, now))
+	asked := requestMessage(e, a, now)
+	add(asked)
+	if e.Request.CooldownUntil.After(now) {
+		add("A person asked for it a moment ago; it can be asked for again at " + formatTime(e.Request.CooldownUntil, now) + ".")
+	}
+	for _, h := range entityBlockers(e, a, now) {
+		switch h.Scope {
+		case scopeSource:
+			add(e.Entity.Source + " as a whole waits: " + h.Message + ".")
+		case scopeLane, scopeFirst:
+			add("Of its lane: " + h.Message + ".")
+		case scopePart:
+			add("It may need a part of " + e.Entity.Source + " that waits: " + h.Message + ".")
+		}
+	}
+	if asked == "" && !held(e, now) {
+		add(nextMessage(e, now))
+	}
+	return strings.Join(said, " ")
+}
+
+// entityBlockers is what an entity would wait for: in the lane of its request, or in either.
+func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
+	if e.Request.Lane != "" {
+		return blockersOf(a.limits, e.Request.Lane, now)
+	}
+	return allBlockers(a.limits, now)
+}
+
+// callsAllowed reports whether calls are made in a state of the limiter.
+func callsAllowed(state string) bool {
+	return state == stateFlowing || state == stateRamping || state == stateUnused
+}
+
+// servedKind is what reads make of what is stored; package query judges it for them.
+type servedKind int
+
+const (
+	servedNothing       servedKind = iota // nothing is stored that could be
+	servedAbsent                          // that there is no such entity, and that is believed
+	servedAbsentExpired                   // an absence that is not believed any more, and told until it is checked
+	servedTooOld                          // content that is kept for too long, and not served
+	servedFresh
+	servedStale
+)
+
+func servedAs(e Entity, now time.Time) servedKind {
+	age := now.Sub(e.State.CheckedAt)
+	switch {
+	case !e.Stored:
+		return servedNothing
+	case e.State.Absent && age < e.AbsentFor:
+		return servedAbsent
+	case e.State.Absent:
+		return servedAbsentExpired
+	case !e.State.HasContent():
+		return servedNothing
+	case e.KeepFor > 0 && now.Sub(e.State.FetchedAt) >= e.KeepFor:
+		return servedTooOld
+	case age < e.FreshFor:
+		return servedFresh
+	}
+	return servedStale
+}
+
+// fresh reports whether nobody who reads it asks for it.
+func fresh(e Entity, now time.Time) bool {
+	s := servedAs(e, now)
+	return s == servedFresh || s == servedAbsent
+}
+
+func ageMessage(e Entity, now time.Time) string {
+	checked := formatAgo(e.State.CheckedAt, now)
+	switch servedAs(e, now) {
+	case servedNothing:
+	case servedAbsent:
+		return fmt.Sprintf("The upstream said %s that there is no such entity, and that is believed for %s, until %s.",
+			checked, formatDuration(e.AbsentFor), formatTime(e.State.CheckedAt.Add(e.AbsentFor), now))
+	case servedAbsentExpired:
+		return fmt.Sprintf("The upstream said %s that there is no such entity, which is believed for %s.", checked, formatDuration(e.AbsentFor))
+	case servedTooOld:
+		return fmt.Sprintf("Its content was fetched %s and kept for %s: it is not served any more, and readers wait for the next. Checked %s.",
+			formatAgo(e.State.FetchedAt, now), formatDuration(e.KeepFor), checked)
+	case servedFresh:
+		return fmt.Sprintf("It is not stale. Checked %s, and fresh for %s, until %s.", checked, formatDuration(e.FreshFor), formatTime(e.State.CheckedAt.Add(e.FreshFor), now))
+	case servedStale:
+		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))
+	}
+	return "Nothing is stored of it."
+}
+
+// held reports whether nobody but a person has it asked for now.
+func held(e Entity, now time.Time) bool {
+	switch e.Status.State {
+	case store.Suspended, store.Retrying:
+		return true
+	case store.Failed:
+		return e.Status.Until.After(now)
+	}
+	return e.Request.Hold != "" && e.Request.HoldUntil.After(now)
+}
+
+func holdMessage(e Entity, now time.Time) string {
+	s := e.Status
+	reason := ""
+	if s.Reason != "" {
+		reason = " (" + displayText(s.Reason, maxReasonShown) + ")"
+	}
+	switch s.State {
+	case store.Retrying:
+		failed := "It is held: its last request failed " + formatAgo(s.UpdatedAt, now) + reason
+		if !s.Until.After(now) {
+			return fmt.Sprintf("%s, and a retry has been due since %s.", failed, formatTime(s.Until, now))
+		}
+		return fmt.Sprintf("%s, and it is asked for again at %s.", failed, formatTime(s.Until, now))
+	case store.Failed:
+		given := "It was given up " + formatAgo(s.UpdatedAt, now) + reason + " and is a dead letter"
+		if !s.Until.After(now) {
+			return given + "; the hold is over, so that the next read asks for it again."
+		}
+		return fmt.Sprintf("%s. It is held: nobody but a person asks for it before %s.", given, formatTime(s.Until, now))
+	case store.Suspended:
+		return fmt.Sprintf("It is suspended: it was given up %s in a row, last %s%s. Nothing asks for it until a person does, by refresh now or by a replay.",
+			plural(s.Failures, "time", "times"), formatAgo(s.UpdatedAt, now), reason)
+	}
+	if e.Request.Hold == "" || !e.Request.HoldUntil.After(now) {
+		return ""
+	}
+	until := formatTime(e.Request.HoldUntil, now)
+	switch e.Request.Hold {
+	case schemas.HoldAbsent:
+		return "It is held until " + until + ", because the upstream said that there is none."
+	case schemas.HoldRetrying:
+		return "It is held until " + until + ", because its last request failed and a retry is written down."
+	}
+	return "It is held until " + until + " (" + displayText(e.Request.Hold, 40) + ")."
+}
+
+// requestMessage is what is under way for it; empty if nothing is.
+func requestMessage(e Entity, a surroundings, now time.Time) string {
+	w := e.Request
+	switch {
+	case w.Unknown:
+		return "Whether a request is under way is not known: Redis does not answer."
+	case w.Lane == "":
+		return lostMessage(e, now)
+	case w.Issued > w.Number:
+		return fmt.Sprintf("A fetch is under way now, which was asked for in the %s lane.", w.Lane)
+	case !w.Confirmed:
+		return fmt.Sprintf("A request in the %s lane is on its way to Kafka.", w.Lane)
+	}
+	text := fmt.Sprintf("A request waits in the %s lane", w.Lane)
+	if i := slices.IndexFunc(a.lanes, func(l LaneLag) bool { return l.Lane == w.Lane }); i >= 0 {
+		text += aheadMessage(a.lanes[i])
+	}
+	if w.Until.After(now) {
+		text += "; should it be lost, it is asked for anew after " + formatTime(w.Until, now)
+	}
+	return text + "."
+}
+
+// lostMessage is what is told of a request that has not ended, and that covers no other any
+// more: it covers them for a minute at most, while LOW may be hours behind.
+func lostMessage(e Entity, now time.Time) string {
+	w := e.Request
+	if w.Issued <= max(e.State.Version, e.Status.Number, w.Done) {
+		return ""
+	}
+	at := "" // numbers are times, unless they had to be above others
+	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
+		at = " at about " + formatTime(t, now)
+	}
+	text := "It was asked for" + at + ", and that has not ended: it waits in its lane's topic, or was lost."
+	if held(e, now) {
+		return text
+	}
+	return text + " It may be asked for anew, as the next read of what is stale does."
+}
+
+// aheadMessage is what a request in the lane waits behind.
+func aheadMessage(l LaneLag) string {
+	others := ", behind " + plural(l.Records, "other", "others") + " at most, "
+	switch {
+	case !l.RecordsKnown || l.Records == 0:
+		return ""
+	case stalled(l):
+		return others + "on which nobody has worked for " + formatDuration(l.StalledFor)
+	case !l.WaitKnown:
+		return others + "and how long that takes is not known yet"
+	}
+	return others + "which takes about " + formatDuration(lag(l))
+}
+
+// nextMessage is what asks for it next, where nothing does now.
+func nextMessage(e Entity, now time.Time) string {
+	switch r := e.Registered; {
+	case fresh(e, now) && r == nil:
+		return "It is not prefetched: the first read after that asks for it."
+	case r == nil:
+		return "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."
+	case !r.Enabled:
+		return "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."
+	case r.Due.After(now):
+		return fmt.Sprintf("It is prefetched (%s) and due at %s; a read of what is stale asks for it sooner.", tierOf(*r), formatTime(r.Due, now))
+	}
+	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierOf(*e.Registered), formatTime(e.Registered.Due, now))
+}
+
+// tierOf names the tier of an entity, and whether it is pinned.
+func tierOf(r store.Registered) string {
+	if r.Pinned {
+		return tierName(r.Tier) + ", pinned"
+	}
+	return tierName(r.Tier)
+}
+
+func tierName(t store.Tier) string {
+	return map[store.Tier]string{store.Hot: "hot", store.Warm: "warm", store.Cold: "cold"}[t]
+}

@@ -1,0 +1,191 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// maxContentShown is how much of an entity's content is shown, in bytes.
+	maxContentShown = 20 << 10
+	// maxIndentBytes, in bytes, and indentedDeep are bounds of what is indented.
+	maxIndentBytes, maxIndentDepth = 64 << 10, 32
+)
+
+// lookupPage is the page of one entity.
+type lookupPage struct {
+	Sources []string
+	Facets  map[string][]string
+	Source  string
+	Facet   string
+	Key     string
+	Problem string // with what was asked for
+	Notice  string // what became of a refresh
+	// MaxKeys is how many keys one form refreshes. Keys is the text of the form that was
+	// sent, and Results has the result of each key.
+	MaxKeys  int
+	Keys     string
+	Results  []keyResult
+	Entity   *Entity
+	Why      string
+	Content  string
+	Timeline []timelineEntry
+}
+
+// timelineEntry is one entry of what is known of an entity, by time.
+type timelineEntry struct {
+	At   time.Time
+	What string
+	More string
+	Link string
+}
+
+func (c *Console) lookup(w http.ResponseWriter, r *http.Request, who access.Client) {
+	c.showEntity(w, r, who, http.StatusOK, "")
+}
+
+// entityOf reads what a form names. A facet may come with its source, from the list of all.
+func entityOf(r *http.Request) schemas.Entity {
+	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: strings.TrimSpace(r.FormValue("key"))}
+	if source, facet, both := strings.Cut(e.Facet, "/"); both {
+		e.Source, e.Facet = source, facet
+	}
+	return e
+}
+
+// checkEntity says why there can be no such entity; empty: there can.
+func (c *Console) checkEntity(e schemas.Entity) string {
+	switch {
+	case !c.hasSource(e.Source):
+		return "There is no such source."
+	case !slices.Contains(c.Facets[e.Source], e.Facet):
+		return e.Source + " has no such facet."
+	}
+	err := e.Check()
+	if err == nil {
+		err = c.Entities.CheckKey(e)
+	}
+	if err != nil {
+		return "There can be no such entity: " + displayText(err.Error(), maxErrorShown) + "."
+	}
+	return ""
+}
+
+func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.Client, status int, told string) {
+	e := entityOf(r)
+	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: told, MaxKeys: maxRefreshKeys}
+	if e.Key == "" && e.Facet == "" {
+		c.render(w, r, http.StatusOK, "lookup", "Look up", p)
+		return
+	}
+	if p.Problem = c.checkEntity(e); p.Problem != "" {
+		c.render(w, r, http.StatusBadRequest, "lookup", "Look up", p)
+		return
+	}
+	ctx, cancel := requestContext(r)
+	defer cancel()
+	known, err := c.Entities.Entity(ctx, e, who)
+	if err != nil {
+		c.unavailable(w, r, "What is known of it can't be read.", err)
+		return
+	}
+	now, a := c.Clock(), surroundings{lanes: c.Overview.Lanes(e.Source)}
+	if v, err := c.Limits.View(ctx, e.Source); err == nil {
+		a.limits = &v
+	}
+	p.Content = formatContent(known.Payload)
+	p.Entity, p.Why, p.Timeline = &known, whyStale(known, a, now), timelineOf(known, now)
+	c.render(w, r, status, "lookup", "Look up", p)
+}
+
+// formatContent is content as people read it, cut. Indented it may be as long as it is deep for
+// each of its values, so that only what is small and flat is.
+func formatContent(payload []byte) string {
+	var out bytes.Buffer
+	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {
+		payload = out.Bytes()
+	}
+	return displayText(string(payload[:min(len(payload), maxContentShown+1)]), maxContentShown)
+}
+
+// depthOf is how deep the arrays and objects of JSON lie in each other.
+func depthOf(payload []byte) int {
+	depth, most, quoted := 0, 0, false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+			most = max(most, depth)
+		case c == ']' || c == '}':
+			depth--
+		}
+	}
+	return most
+}
+
+// timelineOf is what is known of an entity in the order of time, what is to come first.
+func timelineOf(e Entity, now time.Time) []timelineEntry {
+	var all []timelineEntry
+	add := func(at time.Time, what, more, link string) {
+		if !at.IsZero() {
+			all = append(all, timelineEntry{at, what, displayText(more, maxErrorShown), link})
+		}
+	}
+	if e.Stored {
+		s := e.State
+		found := "Checked"
+		if s.Absent {
+			found = "Checked: the upstream has no such entity"
+		}
+		add(s.CheckedAt, found, "", "")
+		add(s.FetchedAt, "Content fetched", "", "")
+		add(s.UpdatedAt, "Content changed", "", "")
+		switch {
+		case s.Absent:
+			add(s.CheckedAt.Add(e.AbsentFor), "The absence is not believed from then on", "", "")
+		case s.HasContent():
+			add(s.CheckedAt.Add(e.FreshFor), "Stale from then on", "", "")
+			if e.KeepFor > 0 {
+				add(s.FetchedAt.Add(e.KeepFor), "Not served from then on", "", "")
+			}
+		}
+	}
+	if s := e.Status; s.State != "" {
+		add(s.Since, "First of the failures in a row", "", "")
+		add(s.UpdatedAt, "Last failure: "+displayText(s.Reason, 60), s.Error, "")
+		switch s.State {
+		case store.Retrying:
+			add(s.Until, "Retry is due", "", "")
+		case store.Failed:
+			add(s.Until, "The hold ends", "", "")
+		case store.Suspended:
+		}
+	}
+	for _, l := range e.DeadLetters {
+		add(l.At, "Became a dead letter: "+displayText(string(l.Reason), 60), l.Error, deadLetterPath(l.LetterID, e.Entity.Source))
+		if l.Handled != "" {
+			add(l.HandledAt, "The dead letter was "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
+		}
+	}
+	if e.Registered != nil && e.Registered.Enabled {
+		add(e.Registered.Due, "Prefetch is due", "", "")
+	}
+	if e.Request.HoldUntil.After(now) {
+		add(e.Request.HoldUntil, "The hold in Redis ends", "", "")
+	}
+	slices.SortStableFunc(all, func(a, b timelineEntry) int { return b.At.Compare(a.At) })
+	return all
+}

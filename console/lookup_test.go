@@ -1,0 +1,26 @@
+package console
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestContentIsIndentedWhereThatIsCheap(t *testing.T) {
+	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
+	small, large := `{"a":["[[{{",1]}`, `["`+strings.Repeat("z", maxIndentBytes)+`"]`
+	const indented = "{\n  \"a\": [\n    \"[[{{\",\n    1\n  ]\n}"
+	for _, c := range []struct{ content, want string }{
+		{"", ""},
+		{small, indented},
+		{`["\"[", "\\"]`, "[\n  \"\\\"[\",\n  \"\\\\\"\n]"},
+		{`{"a":`, `{"a":`},
+		{nested(3), "[\n  [\n    []\n  ]\n]"},
+		{nested(maxIndentDepth + 1), nested(maxIndentDepth + 1)},
+		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // of a text
+		{large, large[:maxContentShown] + " …"},
+	} {
+		if got := formatContent([]byte(c.content)); got != c.want {
+			t.Errorf("%.80q, wanted %.80q", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package console
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+)
+
+// statusItem is something that is true at the moment, in words. Tone is ok, warn, bad or empty;
+// it never says more than the words do.
+type statusItem struct {
+	Text string `json:"text"`
+	Tone string `json:"tone,omitempty"`
+	// Percent is how much of something is used, from 0 to 100; nil: it is no such thing.
+	Percent *int `json:"percent,omitempty"`
+}
+
+// liveStatus are what the live pages say, by where it stands.
+type liveStatus struct {
+	At     string                    `json:"at"`
+	Items  map[string]statusItem     `json:"items"`
+	Rows   map[string][][]statusItem `json:"rows"`
+	Points map[string][]point        `json:"points,omitempty"`
+	Tables map[string]statusTable    `json:"-"`
+}
+
+// statusTable is a table whose rows are live.
+type statusTable struct {
+	ID, Caption string
+	Headers     []string
+	Numeric     []bool // which columns are of numbers
+	Rows        [][]statusItem
+	Empty       string // what stands there without rows
+}
+
+const (
+	toneOK   = "ok"
+	toneWarn = "warn"
+	toneBad  = "bad"
+
+	day = 24 * time.Hour
+	// lagWarn and behindBad are from when on a lane is behind, and far behind.
+	lagWarn, lagBad = time.Minute, 10 * time.Minute
+	// stalledAfter is from when on a lane stands on which nobody works. Before, what has just
+	// come to an idle lane may not have been sampled again.
+	stalledAfter = 20 * time.Second
+)
+
+// statusOf says in words what a sample knows of the sources, and of the rest.
+func (c *Console) statusOf(n *sample, sources []string) liveStatus {
+	f := liveStatus{At: n.At.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
+	f.addProblems(n, sources)
+	for _, source := range sources {
+		of := n.Sources[source]
+		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
+		f.Items["state."+source] = limiterState(of.Limits)
+		f.addTable("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "May", "Records", "Behind by"}, "01110", laneRows(of))
+		f.addSchedule(source, of, n.At)
+		f.addSettings(source, of, n.At)
+		if of.Limits == nil {
+			f.addTable("policies."+source, "Policies of "+source, "They could not be read.", policyHeaders, "000110", nil)
+			f.addTable("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeaders, "00111", nil)
+			f.addTable("scopes."+source, "Parts of "+source, "They could not be read.", scopeHeaders, "0011", nil)
+			continue
+		}
+		f.addTable("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
+		f.addTable("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeaders, "00111", processRows(of.Limits))
+		f.addTable("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
+	}
+	f.addTable("reads", "What "+displayText(c.Process, 60)+" told its readers in the last 5 min, and how old that was; each process tells of its own", "Nobody has read.",
+		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readRows(n.Reads, sources))
+	f.addTable("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
+	f.Items["scenario"] = statusItem{Text: c.scenarioTitle(n.FaultScenario)}
+	return f
+}
+
+var (
+	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Besides"}
+	processHeaders = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
+	scopeHeaders   = []string{"Policy", "Of", "Left", "Under way", "State"}
+)
+
+func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers string, rows [][]statusItem) {
+	t := statusTable{ID: id, Caption: caption, Headers: heads, Rows: rows, Empty: empty}
+	for i := range heads {
+		t.Numeric = append(t.Numeric, i < len(numbers) && numbers[i] == '1')
+	}
+	f.Rows[id] = rows
+	if rows == nil {
+		f.Rows[id] = [][]statusItem{}
+	}
+	f.Tables[id] = t
+}
+
+// addProblems lists what is wrong now, the worst first.
+func (f *liveStatus) addProblems(n *sample, sources []string) {
+	rows := [][]statusItem{}
+	add := func(tone, format string, args ...any) {
+		rows = append(rows, []statusItem{{Text: fmt.Sprintf(format, args...), Tone: tone}})
+	}
+	for _, d := range n.Dependencies {
+		if d.Error != "" {
+			add(toneBad, "%s does not answer: %s", displayText(d.Name, maxKeyShown), displayText(d.Error, maxErrorShown))
+		}
+	}
+	for _, source := range sources {
+		of := n.Sources[source]
+		if of.Limits == nil {
+			add(toneBad, "%s: what its limiter does could not be read; if Redis does not answer, nothing is called.", source)
+		}
+		for _, h := range allBlockers(of.Limits, n.At) {
+			if h.Scope != scopeFirst { // it is told of a lane that stands
+				add(h.Tone, "%s: %s.", source, h.Message)
+			}
+		}
+		for _, l := range of.Lanes {
+			switch {
+			case !l.RecordsKnown:
+				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
+			case stalled(l):
+				why, tone := stallReason(of.Limits, of.Lanes, l, n.At)
+				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
+			case l.Records > 0 && l.WaitKnown && lag(l) >= lagWarn:
+				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))
+			}
+		}
+		if of.Schedule.unscheduled() {
+			add(toneBad, "%s: no scheduler runs, so that nothing is prefetched.", source)
+		}
+		if of.OpenDeadLetters > 0 {
+			add(toneWarn, "%s: %s since yesterday are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
+	f.Rows["problems"] = rows
+	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
+	if len(rows) > 0 {
+		f.Items["problems"] = statusItem{Text: plural(len(rows), "thing needs", "things need") + " a look.", Tone: rows[0][0].Tone}
+	}
+}
+
+// limiterState is what a source's limiter does, in a word.
+func limiterState(v *limiter.View) statusItem {
+	if v == nil {
+		return statusItem{Text: "unknown", Tone: toneBad}
+	}
+	switch v.State {
+	case stateFlowing, stateUnused:
+		return statusItem{Text: v.State, Tone: toneOK}
+	case stateStopped, stateProbing, StateStopping:
+		return statusItem{Text: v.State, Tone: toneBad}
+	}
+	return statusItem{Text: v.State, Tone: toneWarn}
+}
+
+// stalled reports whether records wait in a lane and nobody works on them.
+func stalled(l LaneLag) bool {
+	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
+}
+
+// lag is how far a lane is behind, of which that is known. The throughput is that of a
+// minute, within which who works may have stopped.
+func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
+
+func laneTone(l LaneLag) string {
+	switch {
+	case !l.RecordsKnown:
+		return toneWarn
+	case stalled(l):
+		return toneBad
+	case l.Records > 0 && !l.WaitKnown:
+		return "" // the next samples tell
+	case l.Records == 0 || lag(l) < lagWarn:
+		return toneOK
+	case lag(l) < lagBad:
+		return toneWarn
+	}
+	return toneBad
+}

@@ -1,0 +1,197 @@
+package console
+
+import (
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// tierRows has a row for each tier that is prefetched, and one for each facet that is not.
+func tierRows(s ScheduleState, now time.Time) [][]statusItem {
+	rows := [][]statusItem{}
+	for _, facet := range s.Facets {
+		name := statusItem{Text: facet.Facet}
+		if facet.Mode == modeOff {
+			rows = append(rows, []statusItem{name, {Text: "all"}, entityCount(facet.Tiers[:]...), {Text: "not by itself"}, {Text: ""}, {Text: "off"}})
+			continue
+		}
+		for tier, t := range facet.Tiers {
+			every := "every " + formatDuration(t.Interval)
+			if facet.Mode == modeAdaptive {
+				every = "every " + formatDuration(facet.MinInterval) + " to " + formatDuration(facet.MaxInterval) + ", by its changes and reads"
+			}
+			due, behind := dueCells(s.Due, facet, store.Tier(tier), now)
+			rows = append(rows, []statusItem{name, {Text: tierName(store.Tier(tier))}, entityCount(t), {Text: every}, due, behind})
+		}
+	}
+	return rows
+}
+
+// entityCount is how many entities tiers have.
+func entityCount(tiers ...TierSchedule) statusItem {
+	n, exactly := int64(0), true
+	for _, t := range tiers {
+		if t.Entities.Error != "" {
+			return statusItem{Text: "not known: " + t.Entities.Error}
+		}
+		n, exactly = n+t.Entities.Value, exactly && t.Exact
+	}
+	if exactly {
+		return statusItem{Text: formatInt(n)}
+	}
+	return statusItem{Text: "about " + formatCount(n)}
+}
+
+// dueCells is how many entities of a tier are due, and how far it is behind. Only those that are
+// due first were counted: of a tier that is not among them it is known when it would be.
+func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, behind statusItem) {
+	if d.Error != "" {
+		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
+	}
+	total, last := int64(0), time.Time{}
+	var found store.DueTier
+	for _, t := range d.Tiers {
+		total += t.Count
+		if t.Last.After(last) {
+			last = t.Last
+		}
+		if t.Facet == facet.Facet && t.Tier == tier {
+			found = t
+		}
+	}
+	more := total >= d.MaxCounted
+	late := now.Sub(found.First)
+	switch {
+	case found.Count == 0 && more:
+		return statusItem{Text: "not counted"}, statusItem{Text: "at most " + formatDuration(max(0, now.Sub(last)))}
+	case found.Count == 0:
+		return statusItem{Text: "0"}, statusItem{Text: "nothing", Tone: toneOK}
+	case !facet.ReadyAt.IsZero():
+		return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: "waits for its content until " + formatTime(facet.ReadyAt, now)}
+	}
+	return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: formatDuration(late), Tone: delayTone(late)}
+}
+
+func delayTone(late time.Duration) string {
+	switch {
+	case late < prefetchLagWarn:
+		return toneOK
+	case late < prefetchLagBad:
+		return toneWarn
+	}
+	return toneBad
+}
+
+// formatCounted is a number that may have been counted up to a bound only.
+func formatCounted(n int64, more bool) string {
+	if more {
+		return formatInt(n) + " or more"
+	}
+	return formatInt(n)
+}
+
+// boundRows is what bounds LOW, and prefetching besides.
+func boundRows(of *sourceSample) [][]statusItem {
+	if of.Limits == nil {
+		return nil
+	}
+	rows := [][]statusItem{}
+	add := func(name, rate, kept string) {
+		rows = append(rows, []statusItem{{Text: name}, {Text: rate}, {Text: kept}})
+	}
+	for _, b := range of.Limits.Low.Bounds {
+		policy := displayText(b.Policy, 60)
+		switch b.Kind {
+		case limiter.ByWindow:
+			add("its share of "+policy, formatRate(b.PerSecond), formatRate(b.Kept))
+		case limiter.ByHour:
+			add("its ceiling at this hour", formatRate(b.PerSecond), "")
+		case limiter.ByDay:
+			add("the rest of the "+policy, formatRate(b.PerSecond), formatRate(b.Kept))
+		}
+	}
+	add("LOW may now", formatLimit(of.Limits.Low.PerSecond), "")
+	if of.Schedule.Ceiling != nil {
+		add("prefetching, this hour", formatRate(*of.Schedule.Ceiling), "")
+	}
+	feed := formatLimit(of.Schedule.FeedRate.Value)
+	if of.Schedule.FeedRate.Error != "" {
+		feed = "not known: " + of.Schedule.FeedRate.Error
+	}
+	add("prefetching may now", feed, "")
+	return rows
+}
+
+// backlogRows is what has failed and is due again, and what follows from changes.
+func backlogRows(d Due, now time.Time) [][]statusItem {
+	rows := [][]statusItem{}
+	add := func(what string, due store.Backlog) []statusItem {
+		row := []statusItem{{Text: what}, {Text: formatCounted(due.Count, due.Count >= d.MaxCounted)}, {Text: "none"}, {Text: ""}, {Text: ""}}
+		if due.Count > 0 {
+			late := now.Sub(due.First)
+			row[2] = statusItem{Text: formatDuration(late), Tone: delayTone(late)}
+		}
+		rows = append(rows, row)
+		return row
+	}
+	if d.Error != "" {
+		unknown := statusItem{Text: "not known: " + d.Error}
+		for _, what := range []string{retriesLabel, outboxLabel} {
+			rows = append(rows, []statusItem{{Text: what}, unknown, {Text: ""}, {Text: ""}, {Text: ""}})
+		}
+		return rows
+	}
+	retries := add(retriesLabel, d.Retries)
+	retries[3].Text, retries[4].Text = formatCounted(d.Scheduled.Count, d.Scheduled.Count >= d.MaxCounted), "none"
+	switch {
+	case d.Scheduled.Count == 0:
+	case d.Scheduled.First.After(now):
+		retries[4].Text = formatTime(d.Scheduled.First, now)
+	default:
+		retries[4].Text = "due"
+	}
+	add(outboxLabel, d.Outbox)
+	return rows
+}
+
+const (
+	retriesLabel = "retries of what has failed"
+	outboxLabel  = "what follows from changes: messages and triggers"
+)
+
+func schedulerRows(s ScheduleState) [][]statusItem {
+	rows := [][]statusItem{}
+	for _, p := range s.Schedulers.Value {
+		rows = append(rows, []statusItem{{Text: displayText(p.Process, 60)}, {Text: formatElapsed(p.Age)}, {Text: formatPercent(1, int64(len(s.Schedulers.Value)))}})
+	}
+	return rows
+}
+
+func triggerRows(all []FacetSchedule) [][]statusItem {
+	rows := [][]statusItem{}
+	for _, f := range all {
+		for _, t := range f.Triggers {
+			within := formatDuration(t.Backoff)
+			if t.Backoff == 0 {
+				within = "always"
+			}
+			after := "at once"
+			if t.Quiet > 0 {
+				after = "a pause of " + formatDuration(t.Quiet) + ", at most " + formatDuration(t.MaxDelay)
+			}
+			rows = append(rows, []statusItem{{Text: f.Facet}, {Text: t.Facet}, {Text: after}, {Text: within}})
+		}
+	}
+	return rows
+}
+
+func lowLane(all []LaneLag) LaneLag {
+	for _, l := range all {
+		if l.Lane == schemas.Low {
+			return l
+		}
+	}
+	return LaneLag{}
+}

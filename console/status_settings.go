@@ -1,0 +1,122 @@
+package console
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/settings"
+)
+
+// addSettings tells what the page of the settings shows live of a source.
+func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time) {
+	f.Items["set."+source] = stopState(of.Settings)
+	f.Items["force."+source] = statusItem{Text: revisionMessage(of, now)}
+	empty := "The settings can't be read."
+	if of.Settings != nil {
+		empty = "It has no policy."
+	}
+	f.addTable("force."+source, "What is set for "+source+", and what is configured where that is another", empty,
+		[]string{"Policy", "Limit", "Target", "HIGH keeps", "LOW keeps"}, "01111", settingRows(of.Settings))
+}
+
+func stopState(s *settings.State) statusItem {
+	switch {
+	case s == nil:
+		return statusItem{Text: "not known", Tone: toneBad}
+	case s.Stopped:
+		return statusItem{Text: stateStopped, Tone: toneBad}
+	}
+	return statusItem{Text: "not stopped", Tone: toneOK}
+}
+
+// revisionMessage is which revision is set, which is in force, and LOW's ceiling.
+func revisionMessage(of *sourceSample, now time.Time) string {
+	s, v := of.Settings, of.Limits
+	if s == nil {
+		return "The settings can't be read; the log says why. What was in force goes on."
+	}
+	text := "As it is configured"
+	if s.Revision > 0 && s.ChangedAt != nil && s.ChangedBy != nil {
+		text = fmt.Sprintf("Revision %d, by %s, %s", s.Revision, displayText(*s.ChangedBy, 60), formatTime(*s.ChangedAt, now))
+	}
+	switch {
+	case v == nil:
+		text += "; whether it is in force is not known, since Redis does not answer."
+	case v.State == stateUnused:
+		text += "; no process has called the source yet."
+	case v.Revision < s.Revision && len(v.Processes) == 0:
+		text += fmt.Sprintf("; revision %d is in force for Redis, and no worker runs that could follow.", v.Revision)
+	case v.Revision < s.Revision:
+		text += fmt.Sprintf("; revision %d is in force, and all processes follow within two seconds.", v.Revision)
+	case v.Revision > s.Revision:
+		text += fmt.Sprintf("; but revision %d is in force for Redis, which the database does not have: it was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
+	default:
+		text += "; in force."
+	}
+	if v == nil {
+		return text
+	}
+	for _, b := range v.Low.Bounds {
+		if b.Kind == limiter.ByHour {
+			return text + " At this hour LOW may make " + formatRate(b.PerSecond) + " calls a second at most."
+		}
+	}
+	return text
+}
+
+// settingRows is what is set of each policy.
+func settingRows(s *settings.State) [][]statusItem {
+	if s == nil {
+		return nil
+	}
+	rows := [][]statusItem{}
+	now := effectiveQuota(*s)
+	for i, p := range now.Policies {
+		if i >= len(s.Configured.Policies) {
+			break
+		}
+		was := s.Configured.Policies[i]
+		rows = append(rows, []statusItem{
+			{Text: policyLabel(p)},
+			withConfigured(formatInt(p.Limit), formatInt(was.Limit)), withConfigured(targetText(p.Target), targetText(was.Target)),
+			withConfigured(p.HighReserve.String(), was.HighReserve.String()), withConfigured(formatInt(p.LowReserve), formatInt(was.LowReserve)),
+		})
+	}
+	ceilings, before := ceilingsText(now.LowCeilings), ceilingsText(s.Configured.LowCeilings)
+	if ceilings != before {
+		rows = append(rows, []statusItem{{Text: "LOW's ceilings"}, withConfigured(orNone(ceilings), orNone(before)), {Text: ""}, {Text: ""}, {Text: ""}})
+	}
+	return rows
+}
+
+// withConfigured is what is set, and what is configured beside it.
+func withConfigured(set, configured string) statusItem {
+	if set == configured {
+		return statusItem{Text: set}
+	}
+	return statusItem{Text: set + " (configured " + configured + ")", Tone: toneWarn}
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// policyLabel is a policy with its window.
+func policyLabel(p settings.Policy) string {
+	if p.Name == p.Window {
+		return displayText(p.Name, 60)
+	}
+	return displayText(p.Name, 60) + " (" + p.Window + ")"
+}
+
+// targetText is a target; none is as many as the limit's bound allows.
+func targetText(n int) string {
+	if n == 0 {
+		return "by the limit"
+	}
+	return formatInt(n)
+}

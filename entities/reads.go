@@ -1,0 +1,62 @@
+package entities
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// ReadCount is how often an entity was read.
+type ReadCount struct {
+	Entity schemas.Entity
+	Count  int
+}
+
+// Counts reports whether reads of the facet are worth counting: it is prefetched.
+func (s *Entities) Counts(source, facet string) bool {
+	src, known := s.Sources[source]
+	return known && src.Schedule.Prefetches(facet)
+}
+
+// RecordReads counts reads that were made until a time. An entity that is not registered
+// becomes so, in the tier cold, if its facet is prefetched; its reads move it on, at once
+// where they have become so many.
+func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
+	now := s.Now()
+	var counted []store.Reads
+	first := map[string]time.Time{}
+	for _, read := range reads {
+		src, known := s.Sources[read.Entity.Source]
+		if !known {
+			continue
+		}
+		c := store.Reads{Entity: read.Entity, Count: read.Count, At: until, Tier: store.Cold}
+		var prefetched bool
+		if c.Due, prefetched = src.Schedule.FirstDue(c.Registered(), now); !prefetched {
+			continue
+		}
+		counted = append(counted, c)
+		if at, ok := first[read.Entity.Source]; !ok || c.Due.Before(at) {
+			first[read.Entity.Source] = c.Due
+		}
+	}
+	if len(counted) == 0 {
+		return nil
+	}
+	risen := func(r store.Registered, before, after float64) bool {
+		rises := s.Sources[r.Entity.Source].Schedule.ReadsMakeDue(r, before, after)
+		if rises {
+			first[r.Entity.Source] = until
+		}
+		return rises
+	}
+	if err := s.Store.ObserveReads(ctx, counted, risen); err != nil {
+		return err
+	}
+	for source, at := range first { // most are known, and due at another time: who is told looks for itself
+		s.Notifier.WakeAt(ctx, source, at)
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+package entities
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+)
+
+// deleteSnapshot deletes what is stored of an entity, and its registration. The
+// configuration is not asked: what it has no longer may have to be deleted too.
+func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
+	e := schemas.Entity{Source: r.PathValue("source"), Facet: r.PathValue("facet"), Key: r.PathValue("key")}
+	if err := e.Check(); err != nil {
+		return admin.Answer{}, problem.New(http.StatusBadRequest, "bad-key", err.Error()+".")
+	}
+	was, err := s.Store.DeleteSnapshot(r.Context(), e, s.entry(r, "snapshot-delete", e.Source, map[string]string{"facet": e.Facet, "key": e.Key}))
+	if err != nil {
+		return admin.Answer{}, err
+	}
+	// Also if it was not there: it may have been deleted by a request that failed later.
+	s.Notifier.Invalidate(r.Context(), e)
+	if !was {
+		return admin.Answer{}, problem.New(http.StatusNotFound, "no-such-snapshot", fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))
+	}
+	return admin.Answer{Body: map[string]bool{"deleted": true}}, nil
+}
