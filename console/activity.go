@@ -13,25 +13,25 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// audited is how many acts are shown at first and by each further step, and auditedMost how
+// auditPageSize is how many acts are shown at first and by each further step, and auditedMost how
 // many at most.
-const audited, auditedMost = 200, 2000
+const auditPageSize, maxAuditEntries = 200, 2000
 
 // activityPage is the page of who did what.
 type activityPage struct {
-	Entries []act
+	Entries []auditRow
 	More    bool
-	Most    int
+	Limit   int
 	Next    int // how many are shown by the next step; 0: there is none
 }
 
-// act is one entry of the audit in words.
-type act struct {
+// auditRow is one entry of the audit in words.
+type auditRow struct {
 	At                             time.Time
 	Actor, Did, Source, Note, Full string
 }
 
-var acts = map[string]string{
+var actionLabels = map[string]string{
 	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
 	"key-create": "made an API key", "key-revoke": "revoked an API key",
 	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario", "log-level": "changed the log level",
@@ -41,20 +41,20 @@ var acts = map[string]string{
 	"purge-started": "ordered a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "had a purge done",
 }
 
-func actOf(e settings.Entry) act {
-	did, known := acts[e.Action]
+func auditRowOf(e settings.Entry) auditRow {
+	did, known := actionLabels[e.Action]
 	if !known {
-		did = shown(e.Action, 40)
+		did = displayText(e.Action, 40)
 	}
 	full := ""
-	if text := compact(e.Before); text != "" {
+	if text := compactJSON(e.Before); text != "" {
 		full = "before " + text + "\n"
 	}
-	return act{e.At, shown(e.Actor, 80), did, shown(e.Source, 63), shown(e.Note, errorShown), shown(full+"after "+compact(e.After), longShown)}
+	return auditRow{e.At, displayText(e.Actor, 80), did, displayText(e.Source, 63), displayText(e.Note, maxErrorShown), displayText(full+"after "+compactJSON(e.After), maxLongShown)}
 }
 
-// compact is JSON on one line; empty if it says nothing.
-func compact(text json.RawMessage) string {
+// compactJSON is JSON on one line; empty if it says nothing.
+func compactJSON(text json.RawMessage) string {
 	switch s := strings.TrimSpace(string(text)); s {
 	case "", "null", "{}":
 		return ""
@@ -63,9 +63,9 @@ func compact(text json.RawMessage) string {
 	}
 }
 
-// seesEntry reports whether the client may see an entry of the audit: none of the keys that it
+// canSeeEntry reports whether the client may see an entry of the audit: none of the keys that it
 // names may be of an entity that the client may not see.
-func (c *Console) seesEntry(who access.Client, e settings.Entry) bool {
+func (c *Console) canSeeEntry(who access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`
 		Keys   []string `json:"keys"`
@@ -77,29 +77,29 @@ func (c *Console) seesEntry(who access.Client, e settings.Entry) bool {
 		return true
 	}
 	return !slices.ContainsFunc(append(named.Keys, named.Key, named.Filter.Key), func(key string) bool {
-		return key != "" && !c.Known.Sees(who, schemas.Entity{Source: e.Source, Key: key}, "")
+		return key != "" && !c.Entities.Sees(who, schemas.Entity{Source: e.Source, Key: key}, "")
 	})
 }
 
 func (c *Console) activity(w http.ResponseWriter, r *http.Request, who access.Client) {
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	most := audited
-	if n, err := strconv.Atoi(r.FormValue("most")); err == nil {
-		most = min(max(n, audited), auditedMost)
+	most := auditPageSize
+	if n, err := strconv.Atoi(r.FormValue("limit")); err == nil {
+		most = min(max(n, auditPageSize), maxAuditEntries)
 	}
 	all, err := c.Limits.Audit(ctx, most)
 	if err != nil {
-		c.trouble(w, r, "The audit can't be read.", err)
+		c.unavailable(w, r, "The audit can't be read.", err)
 		return
 	}
-	p := activityPage{More: len(all) == most, Most: most}
-	if p.More && most < auditedMost {
-		p.Next = min(most+audited, auditedMost)
+	p := activityPage{More: len(all) == most, Limit: most}
+	if p.More && most < maxAuditEntries {
+		p.Next = min(most+auditPageSize, maxAuditEntries)
 	}
 	for _, e := range all {
-		if c.seesEntry(who, e) {
-			p.Entries = append(p.Entries, actOf(e))
+		if c.canSeeEntry(who, e) {
+			p.Entries = append(p.Entries, auditRowOf(e))
 		}
 	}
 	c.render(w, r, http.StatusOK, "activity", "Activity", p)

@@ -53,7 +53,7 @@ func assetURL(name string) string { return root + "/assets/" + name + "?" + asse
 func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := assets[r.PathValue("name")]
 	if !known {
-		c.refuse(w, r, http.StatusNotFound, "There is no such file.")
+		c.reject(w, r, http.StatusNotFound, "There is no such file.")
 		return
 	}
 	h := w.Header()

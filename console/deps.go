@@ -17,21 +17,21 @@ import (
 // Deps are what the console shows, and by what it acts.
 type Deps struct {
 	// Sources are their names, sorted, and Facets those of each.
-	Sources []string
-	Facets  map[string][]string
-	Now     Overview
-	Known   Known
-	Limits  Limits
+	Sources  []string
+	Facets   map[string][]string
+	Overview Overview
+	Entities Entities
+	Limits   Limits
 	// Schedule is asked only where somebody looks.
 	Schedule Schedule
-	Letters  Letters
+	DLQ      DLQ
 	// Audit keeps the acts that leave no entry of their own.
 	Audit Audit
 	Guard Guard
 	// Meters bounds what one client may ask of this process.
 	Meters ClientLimiter
-	// Weather breaks the upstream of a demonstration; nil: there is none.
-	Weather Weather
+	// FaultScenarios breaks the upstream of a demonstration; nil: there is none.
+	FaultScenarios FaultScenarios
 	// Process names this one among those that serve reads.
 	Process string
 	// ReadOnly: nobody may change anything by this console, whoever they are.
@@ -59,34 +59,34 @@ type ClientLimiter interface {
 type Overview interface {
 	// Lanes says how far behind each lane is; it is sampled in the background and costs
 	// nothing to ask.
-	Lanes(source string) []Lane
+	Lanes(source string) []LaneLag
 	// Reads says what readers of this process were told in the last five minutes.
-	Reads() []Reads
+	Reads() []ReadStats
 	// Dependencies says which of them answer; it asks them no more than once a second.
 	Dependencies(ctx context.Context) []Dependency
 }
 
-// Lane is how far behind one lane of a source is.
-type Lane struct {
+// LaneLag is how far behind one lane of a source is.
+type LaneLag struct {
 	Lane schemas.Lane
 	// Records that wait, and for how long the next one will; Known: the records were counted
 	// lately; WaitKnown: so was how many are worked on. Without records there is no wait.
-	Records int64
-	Wait    time.Duration
-	Known   bool
+	Records      int64
+	Wait         time.Duration
+	RecordsKnown bool
 	// WaitKnown is false while nobody works. Unworked is for how long nobody has on records
 	// that wait, as far back as is known, which is about a minute.
-	WaitKnown bool
-	Unworked  time.Duration
+	WaitKnown  bool
+	StalledFor time.Duration
 }
 
-// Reads are what readers of a source were told.
-type Reads struct {
-	Source                         string
-	Fresh, Stale, Updating, Absent int64
-	// AgeHalf is an age that half of the snapshots were not older than, AgeMost one that 95
+// ReadStats are what readers of a source were told.
+type ReadStats struct {
+	Source                           string
+	Fresh, Stale, Updating, NotFound int64
+	// AgeP50 is an age that half of the snapshots were not older than, AgeP95 one that 95
 	// of 100 were not; zero: nobody has read.
-	AgeHalf, AgeMost time.Duration
+	AgeP50, AgeP95 time.Duration
 }
 
 // Dependency is one service that the process leans on.
@@ -95,8 +95,8 @@ type Dependency struct {
 	Error string // empty: it answers
 }
 
-// Known is what is known of one entity.
-type Known interface {
+// Entities is what is known of one entity.
+type Entities interface {
 	// Entity returns all of it. Of an entity that the client may not see it returns what it
 	// returns of one of which nothing is known.
 	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
@@ -107,13 +107,13 @@ type Known interface {
 	CheckKey(e schemas.Entity) error
 	// Refresh enqueues refreshes of entities of one facet in the HIGH lane, as a person does,
 	// and returns a result for each. An entity that the client may not see is refused.
-	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]Refreshed, error)
+	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]RefreshResult, error)
 }
 
-// Refreshed is the result of the refresh of one entity.
-type Refreshed struct {
-	Queued bool
-	Told   string // in words
+// RefreshResult is the result of the refresh of one entity.
+type RefreshResult struct {
+	Queued  bool
+	Message string // in words
 }
 
 // Audit keeps the entries of acts.
@@ -133,26 +133,26 @@ type Entity struct {
 	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
 	FreshFor, AbsentFor, KeepFor time.Duration
 	// Status is what is known of its failures; its State is empty if there are none.
-	Status   store.Status
-	Coalesce CoalesceState
+	Status  store.Status
+	Request RequestState
 	// Registered is nil if it is not prefetched.
 	Registered *store.RegisteredEntity
-	// Letters are its newest dead letters.
-	Letters []store.DeadLetter
+	// DeadLetters are its newest dead letters.
+	DeadLetters []store.DeadLetter
 }
 
-// CoalesceState is what Redis knows of the requests of an entity; the zero value: nothing is under way.
-type CoalesceState struct {
-	Lane       schemas.Lane // of the request under way; empty: none
-	Number     int64
-	Confirmed  bool // Kafka has it
-	Until      time.Time
-	Issued     int64 // the last number issued; above Number: a fetch is under way
-	Done       int64 // the last number satisfied
-	Hold       string
-	HoldUntil  time.Time
-	Unknown    bool // Redis did not answer
-	CooledTill time.Time
+// RequestState is what Redis knows of the requests of an entity; the zero value: nothing is under way.
+type RequestState struct {
+	Lane          schemas.Lane // of the request under way; empty: none
+	Number        int64
+	Confirmed     bool // Kafka has it
+	Until         time.Time
+	Issued        int64 // the last number issued; above Number: a fetch is under way
+	Done          int64 // the last number satisfied
+	Hold          string
+	HoldUntil     time.Time
+	Unknown       bool // Redis did not answer
+	CooldownUntil time.Time
 }
 
 // Limits are the quotas, and what is changed of them while they are in use.
@@ -167,8 +167,8 @@ type Limits interface {
 	Audit(ctx context.Context, limit int) ([]settings.Entry, error)
 }
 
-// Letters are the dead letters.
-type Letters interface {
+// DLQ are the dead letters.
+type DLQ interface {
 	List(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
 	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
@@ -180,12 +180,12 @@ type Letters interface {
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 }
 
-// Weather is how the upstream of a demonstration behaves.
-type Weather interface {
-	Kinds() []WeatherKind
-	Now() string
+// FaultScenarios is how the upstream of a demonstration behaves.
+type FaultScenarios interface {
+	List() []FaultScenario
+	Current() string
 	Set(ctx context.Context, name string) error
 }
 
-// WeatherKind is one way in which it may behave.
-type WeatherKind struct{ Name, Title, Explains string }
+// FaultScenario is one way in which it may behave.
+type FaultScenario struct{ Name, Title, Description string }

@@ -15,8 +15,8 @@ type rates struct {
 	Known     bool
 }
 
-// budgetSays is the budget of a source in one sentence; v is nil if it could not be read.
-func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
+// budgetMessage is the budget of a source in one sentence; v is nil if it could not be read.
+func budgetMessage(source string, v *limiter.View, r rates, now time.Time) string {
 	switch {
 	case v == nil:
 		return "What the budget of " + source + " does is not known: it could not be read. If that is because Redis does not answer, nothing is called either."
@@ -35,21 +35,21 @@ func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
 		case err != nil:
 		case p.Used == nil && !used:
 			used = true
-			parts = append([]string{source + laneUse(p, r, window)}, parts...)
+			parts = append([]string{source + laneUsage(p, r, window)}, parts...)
 		case p.Used != nil:
-			parts = append(parts, fmt.Sprintf("%s of %s calls of %s are left", count(p.Remaining), count(p.Limit), lastOf(window)))
+			parts = append(parts, fmt.Sprintf("%s of %s calls of %s are left", formatCount(p.Remaining), formatCount(p.Limit), windowName(window)))
 		}
 	}
 	if !used {
 		text := source + " is called as often as its limits let it"
 		if r.Known {
-			text = fmt.Sprintf("%s uses %s calls a second (HIGH %s, LOW %s)", source, rated(r.High+r.Low), rated(r.High), rated(r.Low))
+			text = fmt.Sprintf("%s uses %s calls a second (HIGH %s, LOW %s)", source, formatRate(r.High+r.Low), formatRate(r.High), formatRate(r.Low))
 		}
 		parts = append([]string{text}, parts...)
 	}
 	parts = append(parts, brakeSays(v, now))
 	if n := halted(v.Scopes); n > 0 {
-		parts = append(parts, several(n, "part of it is", "parts of it are")+" halted alone")
+		parts = append(parts, plural(n, "part of it is", "parts of it are")+" halted alone")
 	}
 	if v.NewestRevision > v.Revision {
 		parts = append(parts, "limits that were changed a moment ago are still to come into force")
@@ -57,34 +57,34 @@ func budgetSays(source string, v *limiter.View, r rates, now time.Time) string {
 	return strings.Join(parts, "; ") + "."
 }
 
-// laneUse says how much of a policy that is kept by lanes is used.
-func laneUse(p limiter.PolicyView, r rates, window time.Duration) string {
+// laneUsage says how much of a policy that is kept by lanes is used.
+func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 	target := p.Target
 	if target == 0 {
 		target = p.Limit
 	}
 	if !r.Known {
-		return fmt.Sprintf(" may use %s calls %s; how many it uses is known in a moment", count(target), every(window))
+		return fmt.Sprintf(" may use %s calls %s; how many it uses is known in a moment", formatCount(target), perWindow(window))
 	}
 	of := window.Seconds()
-	return fmt.Sprintf(" uses %s of %s calls %s (HIGH %s, LOW %s)", rated((r.High+r.Low)*of), count(target), every(window), rated(r.High*of), rated(r.Low*of))
+	return fmt.Sprintf(" uses %s of %s calls %s (HIGH %s, LOW %s)", formatRate((r.High+r.Low)*of), formatCount(target), perWindow(window), formatRate(r.High*of), formatRate(r.Low*of))
 }
 
 func dayLeft(p limiter.PolicyView, now time.Time) string {
 	if p.ResetsAt == nil {
 		return "what is left of the day is not known yet"
 	}
-	return fmt.Sprintf("%s of %s calls of the day are left for %s", count(p.Remaining), count(p.Limit), span(p.ResetsAt.Sub(now)))
+	return fmt.Sprintf("%s of %s calls of the day are left for %s", formatCount(p.Remaining), formatCount(p.Limit), formatDuration(p.ResetsAt.Sub(now)))
 }
 
 // windows are those that have a name.
 var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
 
-// every is a window as what a rate is of.
-func every(window time.Duration) string {
+// perWindow is a window as what a rate is of.
+func perWindow(window time.Duration) string {
 	switch name := windows[window]; name {
 	case "":
-		return "in " + span(window)
+		return "in " + formatDuration(window)
 	case "hour":
 		return "an hour"
 	default:
@@ -92,11 +92,11 @@ func every(window time.Duration) string {
 	}
 }
 
-func lastOf(window time.Duration) string {
+func windowName(window time.Duration) string {
 	if name := windows[window]; name != "" {
 		return "the " + name
 	}
-	return span(window)
+	return formatDuration(window)
 }
 
 // The states of limiter.View that are told apart here.
@@ -123,7 +123,7 @@ const StateResuming = "resuming"
 func brakeSays(v *limiter.View, now time.Time) string {
 	until := ""
 	if v.Until != nil {
-		until = clock(*v.Until, now)
+		until = formatTime(*v.Until, now)
 	}
 	switch v.State {
 	case stateFlowing, stateUnused:

@@ -22,12 +22,12 @@ const (
 )
 
 const (
-	// tooSoon is within what time that which they died of is taken to be going on.
-	tooSoon = 10 * time.Minute
+	// minQuietTime is within what time that which they died of is taken to be going on.
+	minQuietTime = 10 * time.Minute
 	// Behind these a lane is too far behind: a replay would only lengthen it.
-	lowBehind, highBehind = 10 * time.Minute, time.Minute
-	// highMany are so many letters that people notice them in HIGH, who wait there.
-	highMany = 100
+	maxLowLag, maxHighLag = 10 * time.Minute, time.Minute
+	// maxHighBurst are so many letters that people notice them in HIGH, who wait there.
+	maxHighBurst = 100
 )
 
 // verdict says whether it is safe to replay, and why.
@@ -39,7 +39,7 @@ type verdict struct {
 // String is the verdict as a sentence or several.
 func (v verdict) String() string { return v.Answer + ": " + strings.Join(v.Reasons, " ") }
 
-func (v *verdict) say(answer, format string, args ...any) {
+func (v *verdict) add(answer, format string, args ...any) {
 	order := []string{verdictNo, verdictNotYet, verdictYes}
 	if slices.Index(order, answer) < slices.Index(order, v.Answer) {
 		v.Answer = answer
@@ -55,28 +55,28 @@ type replay struct {
 	rate   float64 // letters a second; 0: as many as go
 	// count are the letters that it would ask for; -1: nobody has counted, and it is all
 	// but those that were replayed too often.
-	count  int64
-	limits *limiter.View // nil: the limiter could not be read
-	lanes  []Lane
-	jobs   []store.DLQJob
-	blind  bool // jobs could not be read
+	count       int64
+	limits      *limiter.View // nil: the limiter could not be read
+	lanes       []LaneLag
+	jobs        []store.DLQJob
+	jobsUnknown bool // jobs could not be read
 }
 
 // judgeOrder says whether a replay of these groups by the order is safe; count are the
 // letters that it would ask for, -1: nobody has counted.
 func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
-	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Now.Lanes(o.Filter.Source)}
+	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Overview.Lanes(o.Filter.Source)}
 	var asked sync.WaitGroup
-	ask := func(f func()) { asked.Go(func() { surviving(c.Log, f) }) }
+	ask := func(f func()) { asked.Go(func() { recoverPanic(c.Log, f) }) }
 	ask(func() {
 		if v, err := c.Limits.View(ctx, r.source); err == nil {
 			r.limits = &v
 		}
 	})
-	r.blind = true
+	r.jobsUnknown = true
 	ask(func() {
-		all, err := c.Letters.Jobs(ctx)
-		r.jobs, r.blind = all, err != nil
+		all, err := c.DLQ.Jobs(ctx)
+		r.jobs, r.jobsUnknown = all, err != nil
 	})
 	asked.Wait()
 	return safeToReplay(r, now)
@@ -94,7 +94,7 @@ func safeToReplay(r replay, now time.Time) verdict {
 		}
 	}
 	if total == 0 {
-		v.say(verdictNo, "nothing that the filter chooses is open.")
+		v.add(verdictNo, "nothing that the filter chooses is open.")
 		return v
 	}
 	of := r.groups[0].Totals
@@ -105,72 +105,72 @@ func safeToReplay(r replay, now time.Time) verdict {
 	if r.count < 0 {
 		r.count = total - spent
 	}
-	v.meets(r, now)
+	v.checkSource(r, now)
 	if beyond > 0 {
-		v.say(verdictNotYet, "%s of them are of more kinds than are told apart, and nobody has judged those; choose fewer.", exact(beyond))
+		v.add(verdictNotYet, "%s of them are of more kinds than are told apart, and nobody has judged those; choose fewer.", formatInt(beyond))
 	}
-	if now.Sub(last) < tooSoon {
-		v.say(verdictNotYet, "the last of these died %s; wait until none has for %s.", ago(last, now), span(tooSoon))
+	if now.Sub(last) < minQuietTime {
+		v.add(verdictNotYet, "the last of these died %s; wait until none has for %s.", formatAgo(last, now), formatDuration(minQuietTime))
 	}
-	v.comesBack(r.groups, total)
+	v.checkCauses(r.groups, total)
 	switch {
 	case spent == total:
-		v.say(verdictNo, "all of them were replayed %d times already, as often as may be, and stay open.", schemas.MaxReplays)
+		v.add(verdictNo, "all of them were replayed %d times already, as often as may be, and stay open.", schemas.MaxReplays)
 	case r.count == 0:
-		v.say(verdictNo, "none of them would be asked for: all stay open.")
+		v.add(verdictNo, "none of them would be asked for: all stay open.")
 	case spent > 0:
-		v.say(verdictYes, "%s of them were replayed %d times already and would stay open.", exact(spent), schemas.MaxReplays)
+		v.add(verdictYes, "%s of them were replayed %d times already and would stay open.", formatInt(spent), schemas.MaxReplays)
 	}
-	v.spends(r, now)
-	if i := slices.IndexFunc(r.lanes, func(l Lane) bool { return l.Lane == r.lane }); i >= 0 {
-		v.waits(r, r.lanes[i], now)
+	v.checkDayBudget(r, now)
+	if i := slices.IndexFunc(r.lanes, func(l LaneLag) bool { return l.Lane == r.lane }); i >= 0 {
+		v.checkLane(r, r.lanes[i], now)
 	} else {
-		v.say(verdictNotYet, "how far the %s lane is behind is not known.", r.lane)
+		v.add(verdictNotYet, "how far the %s lane is behind is not known.", r.lane)
 	}
-	if r.lane == schemas.High && r.rate == 0 && r.count > highMany {
-		v.say(verdictNotYet, "%s go to the HIGH lane at once, before what people wait for; choose LOW, or a rate.", several(r.count, "letter", "letters"))
+	if r.lane == schemas.High && r.rate == 0 && r.count > maxHighBurst {
+		v.add(verdictNotYet, "%s go to the HIGH lane at once, before what people wait for; choose LOW, or a rate.", plural(r.count, "letter", "letters"))
 	}
 	if v.Answer == verdictYes {
-		v.say(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", r.source, r.limits.State, ago(last, now))
+		v.add(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", r.source, r.limits.State, formatAgo(last, now))
 	}
 	return v
 }
 
-// meets says what a replay would meet that has nothing to do with its letters: a source that
+// checkSource says what a replay would meet that has nothing to do with its letters: a source that
 // is not called, and another replay.
-func (v *verdict) meets(r replay, now time.Time) {
+func (v *verdict) checkSource(r replay, now time.Time) {
 	if r.limits == nil {
-		v.say(verdictNo, "what the limiter of %s does is not known, because it could not be read.", r.source)
+		v.add(verdictNo, "what the limiter of %s does is not known, because it could not be read.", r.source)
 	}
-	for _, h := range waitsFor(r.limits, r.lane, now) {
+	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
-		case h.Of == ofAll && (r.limits.State == stateQuiet || r.limits.State == StateResuming): // for a second
-			v.say(verdictNotYet, "%s is not called now: %s.", r.source, h.Says)
-		case h.Of == ofAll:
-			v.say(verdictNo, "%s is not called now: %s.", r.source, h.Says)
-		case h.Of == ofLane:
-			v.say(verdictNotYet, "its requests would wait: %s.", h.Says)
-		case h.Of == ofPart:
-			v.say(verdictNotYet, "those that need a part of %s that waits would wait as well: %s.", r.source, h.Says)
+		case h.Scope == scopeSource && (r.limits.State == stateQuiet || r.limits.State == StateResuming): // for a second
+			v.add(verdictNotYet, "%s is not called now: %s.", r.source, h.Message)
+		case h.Scope == scopeSource:
+			v.add(verdictNo, "%s is not called now: %s.", r.source, h.Message)
+		case h.Scope == scopeLane:
+			v.add(verdictNotYet, "its requests would wait: %s.", h.Message)
+		case h.Scope == scopePart:
+			v.add(verdictNotYet, "those that need a part of %s that waits would wait as well: %s.", r.source, h.Message)
 		}
 	}
-	if r.blind {
-		v.say(verdictNotYet, "whether another replay of %s is under way is not known; the database does not answer.", r.source)
+	if r.jobsUnknown {
+		v.add(verdictNotYet, "whether another replay of %s is under way is not known; the database does not answer.", r.source)
 	}
 	for _, j := range r.jobs {
 		switch {
 		case j.Source != r.source || j.Kind != store.ReplayJob:
 		case j.State == store.JobRunning:
-			v.say(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, exact(j.Done), exact(j.Total))
+			v.add(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, formatInt(j.Done), formatInt(j.Total))
 		case !j.ChunkStartedAt.IsZero():
-			v.say(verdictNotYet, "a replay of %s was stopped, and which letters it asked for last is still to be found out; no other begins before that.", r.source)
+			v.add(verdictNotYet, "a replay of %s was stopped, and which letters it asked for last is still to be found out; no other begins before that.", r.source)
 		}
 	}
 }
 
-// spends compares the letters with what is left of a day, of which each takes a call at
+// checkDayBudget compares the letters with what is left of a day, of which each takes a call at
 // least. What a rate keeps for the next day is not compared.
-func (v *verdict) spends(r replay, now time.Time) {
+func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	if r.limits == nil {
 		return
 	}
@@ -186,38 +186,38 @@ func (v *verdict) spends(r replay, now time.Time) {
 			needs = min(needs, int64(r.rate*max(0, p.ResetsAt.Sub(now).Seconds())))
 		}
 		if left > 0 && needs > left {
-			v.say(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; choose fewer, or a rate.",
-				exact(needs), r.lane, exact(left), clock(*p.ResetsAt, now))
+			v.add(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; choose fewer, or a rate.",
+				formatInt(needs), r.lane, formatInt(left), formatTime(*p.ResetsAt, now))
 		}
 	}
 }
 
-// waits says what a replay would wait behind in its lane.
-func (v *verdict) waits(r replay, l Lane, now time.Time) {
-	most := lowBehind
+// checkLane says what a replay would wait behind in its lane.
+func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
+	most := maxLowLag
 	if l.Lane == schemas.High {
-		most = highBehind
+		most = maxHighLag
 	}
 	switch {
-	case !l.Known:
-		v.say(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
-	case stands(l):
-		why, _ := whyStands(r.limits, r.lanes, l, now)
-		v.say(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", span(l.Unworked), several(l.Records, "record", "records"), l.Lane, why)
+	case !l.RecordsKnown:
+		v.add(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
+	case stalled(l):
+		why, _ := stallReason(r.limits, r.lanes, l, now)
+		v.add(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
-		v.say(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", several(l.Records, "record", "records"), l.Lane)
-	case l.Records > 0 && behind(l) > most:
-		v.say(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, span(behind(l)))
+		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", plural(l.Records, "record", "records"), l.Lane)
+	case l.Records > 0 && lag(l) > most:
+		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, formatDuration(lag(l)))
 	}
 }
 
-// comesBack says which of the letters would die again unless somebody mended their cause.
-func (v *verdict) comesBack(groups []store.DeadLetterGroup, total int64) {
+// checkCauses says which of the letters would die again unless somebody mended their cause.
+func (v *verdict) checkCauses(groups []store.DeadLetterGroup, total int64) {
 	counts := map[schemas.DeadLetterReason]int64{}
 	var reasons []schemas.DeadLetterReason
 	var lasting int64
 	for _, g := range groups {
-		if meanings[g.Reason].passes {
+		if explanations[g.Reason].transient {
 			continue
 		}
 		if counts[g.Reason] == 0 {
@@ -231,11 +231,11 @@ func (v *verdict) comesBack(groups []store.DeadLetterGroup, total int64) {
 		answer = verdictNo
 	}
 	for _, r := range reasons {
-		mend := meanings[r].mend
+		mend := explanations[r].fix
 		if mend == "" {
 			mend = "look what the error says"
 		}
-		v.say(answer, "%s of %s would come back unless this is done first: %s.", exact(counts[r]), shown(string(r), reasonShown), mend)
+		v.add(answer, "%s of %s would come back unless this is done first: %s.", formatInt(counts[r]), displayText(string(r), maxReasonShown), mend)
 	}
 	if lasting > 0 && lasting < total {
 		v.Reasons = append(v.Reasons, "The others can be replayed alone, by a filter on their reason.")

@@ -45,7 +45,7 @@ func TestTheBudgetIsSaidInASentence(t *testing.T) {
 		{"nothing brakes it; 2 parts of it are halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
 		{"nothing brakes it; limits that were changed a moment ago are still to come into force.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
 	} {
-		got := budgetSays("nexon", c.view, c.rates, then)
+		got := budgetMessage("nexon", c.view, c.rates, then)
 		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
@@ -67,7 +67,7 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 	as := func(s store.StatusState, until time.Duration) Entity {
 		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, then.Add(until) })
 	}
-	way := func(w CoalesceState) Entity { return with(func(e *Entity) { e.Coalesce = w }) }
+	way := func(w RequestState) Entity { return with(func(e *Entity) { e.Request = w }) }
 	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
 		return with(func(e *Entity) {
 			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: then.Add(due), Tier: tier}
@@ -91,32 +91,32 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		{as(store.Failed, 6*time.Hour), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter. It is held: nobody but a person asks for it before 18:00."},
 		{as(store.Failed, -time.Minute), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold is over, so that the next read asks for it again. Nothing"},
 		{as(store.Suspended, 0), old + "It is suspended: it was given up 3 times in a row, last 2 min ago (UPSTREAM_5XX). Nothing asks for it until a person does, by refresh now or by a replay."},
-		{way(CoalesceState{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
-		{way(CoalesceState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
-		{way(CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
-		{way(CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
-		{way(CoalesceState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
-		{way(CoalesceState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
-		{with(func(e *Entity) { e.Coalesce, e.Status = CoalesceState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
-		{way(CoalesceState{Issued: 5}), old + "It was asked for, and that has not ended"},
-		{way(CoalesceState{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
-		{with(func(e *Entity) { e.Coalesce.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{with(func(e *Entity) { e.Coalesce.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{way(CoalesceState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
-		{way(CoalesceState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
-		{way(CoalesceState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(CoalesceState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
-		{way(CoalesceState{CooledTill: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
+		{way(RequestState{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
+		{way(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
+		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
+		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
+		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
+		{way(RequestState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
+		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
+		{way(RequestState{Issued: 5}), old + "It was asked for, and that has not ended"},
+		{way(RequestState{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
+		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
+		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
+		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
+		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
+		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
+		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
+		{way(RequestState{CooldownUntil: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
 		{registered(false, 0, store.Hot), old + "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."},
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
-		a := around{limits: &limiter.View{State: "flowing"}, lanes: []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 900, 7*time.Minute)}}
+		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 900, 7*time.Minute)}}
 		if got := whyStale(c.entity, a, then); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}
-	stopped := whyStale(stored(3*time.Hour), around{limits: &limiter.View{State: "stopped"}}, then)
+	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, then)
 	if !strings.Contains(stopped, "nexon as a whole waits: it is stopped by hand, until somebody resumes it.") {
 		t.Error(stopped)
 	}
@@ -124,17 +124,17 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 
 func TestWhatDiedIsCounted(t *testing.T) {
 	since := then.Add(-day)
-	one := died{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
-	many := died{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
+	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
+	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
 	for _, c := range []struct {
-		all  []died
+		all  []deadLetterGroup
 		want string
 	}{
 		{nil, "Nothing died since yesterday 12:00."},
-		{[]died{one}, "1 request died since yesterday 12:00, of 1 cause, the last one 1 h ago."},
-		{[]died{one, many}, "1,205 requests died since yesterday 12:00, of 2 causes, the last one 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
+		{[]deadLetterGroup{one}, "1 request died since yesterday 12:00, of 1 cause, the last one 1 h ago."},
+		{[]deadLetterGroup{one, many}, "1,205 requests died since yesterday 12:00, of 2 causes, the last one 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
 	} {
-		if got := diedSays(c.all, since, then); got != c.want {
+		if got := deadLettersMessage(c.all, since, then); got != c.want {
 			t.Error(got)
 		}
 	}
@@ -149,22 +149,22 @@ func TestEveryReasonOfALetterIsExplained(t *testing.T) {
 		if !strings.Contains(string(faults), "\n| `"+string(r)+"` | ") {
 			t.Errorf("docs/faults.md does not say what %s means", r)
 		}
-		if m := meanings[r]; m.says == "" || m.passes == (m.mend != "") || reasonMeans(r) != m.says {
+		if m := explanations[r]; m.text == "" || m.transient == (m.fix != "") || explainReason(r) != m.text {
 			t.Errorf("%s: %+v", r, m)
 		}
 	}
-	if reasonMeans("X") != "A reason that this release does not know." {
-		t.Error(reasonMeans("X"))
+	if explainReason("X") != "A reason that this release does not know." {
+		t.Error(explainReason("X"))
 	}
 }
 
 func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
 	for want, got := range map[string]string{
-		"0 s": span(0), "120 ms": span(120 * time.Millisecond), "59 s": span(59*time.Second + 900*time.Millisecond), "12 min": span(12 * time.Minute), "3 h 20 min": span(3*time.Hour + 20*time.Minute),
-		"26 h": span(26*time.Hour + 5*time.Minute), "9 days": span(9 * day), "5 s": span(-5 * time.Second), "just now": ago(then, then), "2 min ago": ago(then.Add(-2*time.Minute), then),
-		"12:00:31": clock(then.Add(time.Second), then), "14:00": clock(then.Add(2*time.Hour), then), "29 Jan 12:00": clock(then.Add(2*day), then), "27 Jan 2025": clock(then.Add(-365*day), then),
-		"1 M": count(1_000_000), "999,999": count(999_999), "12": exact(12), "-1,234,567": exact(-1_234_567), "-123": exact(-123), "1 letter": several(1, "letter", "letters"), "0 letters": several(0, "letter", "letters"),
-		"9.9": rated(9.94), "10": rated(9.96), "0": rated(0), "< 0.1 %": share(1, 10_000), "100 %": share(3, 3), "> 99.9 %": share(99_999, 100_000), "": share(0, 0), "33.3 %": share(1, 3),
+		"0 s": formatDuration(0), "120 ms": formatDuration(120 * time.Millisecond), "59 s": formatDuration(59*time.Second + 900*time.Millisecond), "12 min": formatDuration(12 * time.Minute), "3 h 20 min": formatDuration(3*time.Hour + 20*time.Minute),
+		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(then, then), "2 min ago": formatAgo(then.Add(-2*time.Minute), then),
+		"12:00:31": formatTime(then.Add(time.Second), then), "14:00": formatTime(then.Add(2*time.Hour), then), "29 Jan 12:00": formatTime(then.Add(2*day), then), "27 Jan 2025": formatTime(then.Add(-365*day), then),
+		"1 M": formatCount(1_000_000), "999,999": formatCount(999_999), "12": formatInt(12), "-1,234,567": formatInt(-1_234_567), "-123": formatInt(-123), "1 letter": plural(1, "letter", "letters"), "0 letters": plural(0, "letter", "letters"),
+		"9.9": formatRate(9.94), "10": formatRate(9.96), "0": formatRate(0), "< 0.1 %": formatPercent(1, 10_000), "100 %": formatPercent(3, 3), "> 99.9 %": formatPercent(99_999, 100_000), "": formatPercent(0, 0), "33.3 %": formatPercent(1, 3),
 	} {
 		if got != want {
 			t.Errorf("%q, wanted %q", got, want)
@@ -173,11 +173,11 @@ func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
 }
 
 func TestATextFromOutsideIsCutAndCanNotTurnItsSurroundings(t *testing.T) {
-	got := shown("a\u202eb\x00c\u2066\xffé\n"+strings.Repeat("ä", 400), 300)
+	got := displayText("a\u202eb\x00c\u2066\xffé\n"+strings.Repeat("ä", 400), 300)
 	if !strings.HasPrefix(got, "a\uFFFDb\uFFFDc\uFFFD\uFFFDé\n") || len(got) > 320 || !strings.HasSuffix(got, "ä …") {
 		t.Errorf("%q", got)
 	}
-	if slices.Contains([]rune(shown("🙂🙂", 5)), '\uFFFD') || shown("abc", 3) != "abc" {
-		t.Errorf("%q", shown("🙂🙂", 5))
+	if slices.Contains([]rune(displayText("🙂🙂", 5)), '\uFFFD') || displayText("abc", 3) != "abc" {
+		t.Errorf("%q", displayText("🙂🙂", 5))
 	}
 }

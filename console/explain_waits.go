@@ -10,84 +10,84 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// reach is what of a source waits for something.
-type reach int
+// blockerScope is what of a source waits for something.
+type blockerScope int
 
 const (
-	ofAll   reach = iota // every call
-	ofLane               // those of one lane
-	ofFirst              // the first of one lane: in a saturated one some call always does
-	ofPart               // those that need a part of it
+	scopeSource blockerScope = iota // every call
+	scopeLane                       // those of one lane
+	scopeFirst                      // the first of one lane: in a saturated one some call always does
+	scopePart                       // those that need a part of it
 )
 
-// hindrance is something that keeps calls from being made, in a clause.
-type hindrance struct {
-	Says, Tone string
-	Of         reach
+// blocker is something that keeps calls from being made, in a clause.
+type blocker struct {
+	Message, Tone string
+	Scope         blockerScope
 }
 
 const (
-	// usedUpFor is the shortest window that is worth a word when it is used up: a shorter
+	// minExhaustedWindow is the shortest window that is worth a word when it is used up: a shorter
 	// one is new before anybody has read of it.
-	usedUpFor = time.Hour
-	// firstWaits is from when on the first in a line waits long: by then it is for what
+	minExhaustedWindow = time.Hour
+	// longWait is from when on the first in a line waits long: by then it is for what
 	// a lane may call, and not for its turn.
-	firstWaits = 10 * time.Second
-	// partsNamed are so many of the parts that wait; the limiter's page has all.
-	partsNamed = 3
-	// yieldsAbove is with how many records in HIGH a LOW that stands back goes on doing so
+	longWait = 10 * time.Second
+	// maxPartsNamed are so many of the parts that wait; the limiter's page has all.
+	maxPartsNamed = 3
+	// yieldThreshold is with how many records in HIGH a LOW that stands back goes on doing so
 	// (package consumer).
-	yieldsAbove = 1000
+	yieldThreshold = 1000
 )
 
-// waitsFor is what keeps the calls of a lane from being made now, the gravest first. Empty:
+// blockersOf is what keeps the calls of a lane from being made now, the gravest first. Empty:
 // nothing that is known.
-func waitsFor(v *limiter.View, lane schemas.Lane, now time.Time) []hindrance {
+func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 	if v == nil {
 		return nil
 	}
-	var all []hindrance
-	if !goes(v.State) {
-		all = append(all, hindrance{brakeSays(v, now), stateOf(v).Tone, ofAll})
+	var all []blocker
+	if !callsAllowed(v.State) {
+		all = append(all, blocker{brakeSays(v, now), limiterState(v).Tone, scopeSource})
 	}
 	for _, p := range v.Policies {
-		if h, waits := usedUp(p, lane, now); waits {
+		if h, waits := exhausted(p, lane, now); waits {
 			all = append(all, h)
 		}
 	}
-	if h, waits := firstInLine(v, lane); waits && goes(v.State) { // otherwise it waits for what is said already
+	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // otherwise it waits for what is said already
 		all = append(all, h)
 	}
-	return append(all, partsWait(v.Scopes, now)...)
+	return append(all, partBlockers(v.Scopes, now)...)
 }
 
-// usedUp says that a policy has nothing left for the lane.
-func usedUp(p limiter.PolicyView, lane schemas.Lane, now time.Time) (hindrance, bool) {
+// exhausted says that a policy has nothing left for the lane.
+func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	var of, until string
 	if p.ResetsAt != nil {
-		until = "; it is new at " + clock(*p.ResetsAt, now)
+		until = "; it is new at " + formatTime(*p.ResetsAt, now)
 	}
 	switch window, err := time.ParseDuration(p.Window); {
 	case p.Used == nil: // nobody knows, or it is kept by lanes and there is more in a moment
-		return hindrance{}, false
+		return blocker{}, false
 	case p.Window == limiter.Day.String():
 		of = "the day"
-	case err != nil || window < usedUpFor:
-		return hindrance{}, false
+	case err != nil || window < minExhaustedWindow:
+		return blocker{}, false
 	default:
-		of = lastOf(window)
+		of = windowName(window)
 	}
 	switch {
 	case p.Remaining == 0:
-		return hindrance{fmt.Sprintf("all %s calls of %s are used up%s", count(p.Limit), of, until), toneBad, ofAll}, true
+		return blocker{fmt.Sprintf("all %s calls of %s are used up%s", formatCount(p.Limit), of, until), toneBad, scopeSource}, true
 	case lane == schemas.Low && p.RemainingForLow == 0:
-		return hindrance{fmt.Sprintf("LOW has used up its share of %s, and the %s calls that are left are kept for HIGH%s", of, count(p.Remaining), until), toneWarn, ofLane}, true
+		return blocker{fmt.Sprintf("LOW has used up its share of %s, and the %s calls that are left are kept for HIGH%s", of, formatCount(p.Remaining), until), toneWarn, scopeLane}, true
 	}
-	return hindrance{}, false
+	return blocker{}, false
 }
 
-// firstInLine says what the lane's first waits for, of that process where it waits longest.
-func firstInLine(v *limiter.View, lane schemas.Lane) (hindrance, bool) {
+// firstWaiter says what the lane's first waits for, of that process where it waits longest.
+func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	longest, why := time.Duration(0), ""
 	for _, p := range v.Processes {
 		l := p.Low
@@ -98,19 +98,19 @@ func firstInLine(v *limiter.View, lane schemas.Lane) (hindrance, bool) {
 			longest, why = oldest, l.Reason
 		}
 	}
-	if longest < firstWaits {
-		return hindrance{}, false
+	if longest < longWait {
+		return blocker{}, false
 	}
-	what := "for " + shown(why, reasonShown)
+	what := "for " + displayText(why, maxReasonShown)
 	if why == "rate cap" {
 		what = "for the rate cap of this hour"
 	}
-	return hindrance{fmt.Sprintf("the first in the %s line has waited for %s %s", lane, span(longest), what), toneWarn, ofFirst}, true
+	return blocker{fmt.Sprintf("the first in the %s line has waited for %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
 }
 
-// partsWait says which parts of a source are halted alone, and which have used up what is
+// partBlockers says which parts of a source are halted alone, and which have used up what is
 // theirs.
-func partsWait(scopes []limiter.ScopeView, now time.Time) (all []hindrance) {
+func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 	say := func(one, many string, waits func(s limiter.ScopeView) bool) {
 		var names []string
 		n := 0
@@ -118,20 +118,20 @@ func partsWait(scopes []limiter.ScopeView, now time.Time) (all []hindrance) {
 			if !waits(s) {
 				continue
 			}
-			if n++; n > partsNamed {
+			if n++; n > maxPartsNamed {
 				continue
 			}
-			name := shown(s.Policy, reasonShown) + " of " + shown(s.Scope, reasonShown)
+			name := displayText(s.Policy, maxReasonShown) + " of " + displayText(s.Scope, maxReasonShown)
 			if s.Until != nil && s.Until.After(now) {
-				name += " until " + clock(*s.Until, now)
+				name += " until " + formatTime(*s.Until, now)
 			}
 			names = append(names, name)
 		}
-		if n > partsNamed {
+		if n > maxPartsNamed {
 			names = append(names, "and others, which the limiter's page has")
 		}
 		if n > 0 {
-			all = append(all, hindrance{several(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, ofPart})
+			all = append(all, blocker{plural(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, scopePart})
 		}
 	}
 	say("part is halted alone", "parts are halted alone", func(s limiter.ScopeView) bool { return s.BreakerOpen })
@@ -141,10 +141,10 @@ func partsWait(scopes []limiter.ScopeView, now time.Time) (all []hindrance) {
 	return all
 }
 
-// hindrances are those of a source: what both lanes wait for, and what each does.
-func hindrances(v *limiter.View, now time.Time) []hindrance {
-	all := waitsFor(v, schemas.High, now)
-	for _, h := range waitsFor(v, schemas.Low, now) {
+// allBlockers are those of a source: what both lanes wait for, and what each does.
+func allBlockers(v *limiter.View, now time.Time) []blocker {
+	all := blockersOf(v, schemas.High, now)
+	for _, h := range blockersOf(v, schemas.Low, now) {
 		if !slices.Contains(all, h) {
 			all = append(all, h)
 		}
@@ -152,28 +152,28 @@ func hindrances(v *limiter.View, now time.Time) []hindrance {
 	return all
 }
 
-// whyStands says why nobody works on a lane, behind a colon, if that is known; what is told
+// stallReason says why nobody works on a lane, behind a colon, if that is known; what is told
 // to keep all of it back is no fault of its own.
-func whyStands(v *limiter.View, lanes []Lane, l Lane, now time.Time) (why, tone string) {
+func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
 		return ": no worker runs", toneBad
 	}
-	for _, h := range waitsFor(v, l.Lane, now) {
-		if h.Of != ofPart {
-			return ": " + h.Says, toneWarn
+	for _, h := range blockersOf(v, l.Lane, now) {
+		if h.Scope != scopePart {
+			return ": " + h.Message, toneWarn
 		}
 	}
 	for _, high := range lanes {
-		if l.Lane == schemas.Low && high.Lane == schemas.High && high.Known && high.Records > yieldsAbove {
-			return ": LOW stands back while HIGH has " + several(high.Records, "record", "records") + " to do", toneWarn
+		if l.Lane == schemas.Low && high.Lane == schemas.High && high.RecordsKnown && high.Records > yieldThreshold {
+			return ": LOW stands back while HIGH has " + plural(high.Records, "record", "records") + " to do", toneWarn
 		}
 	}
 	return "", toneBad
 }
 
-// allowed is the part of the rate that may be called at now: nothing while all waits.
-func allowed(v *limiter.View, now time.Time) float64 {
-	if slices.ContainsFunc(waitsFor(v, schemas.High, now), func(h hindrance) bool { return h.Of == ofAll }) {
+// allowedFraction is the part of the rate that may be called at now: nothing while all waits.
+func allowedFraction(v *limiter.View, now time.Time) float64 {
+	if slices.ContainsFunc(blockersOf(v, schemas.High, now), func(h blocker) bool { return h.Scope == scopeSource }) {
 		return 0
 	}
 	return v.RampRatio

@@ -9,30 +9,30 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// fact is something that is true at the moment, in words. Tone is ok, warn, bad or empty;
+// statusItem is something that is true at the moment, in words. Tone is ok, warn, bad or empty;
 // it never says more than the words do.
-type fact struct {
+type statusItem struct {
 	Text string `json:"text"`
 	Tone string `json:"tone,omitempty"`
-	// Part is how much of something is used, from 0 to 100; nil: it is no such thing.
-	Part *int `json:"part,omitempty"`
+	// Percent is how much of something is used, from 0 to 100; nil: it is no such thing.
+	Percent *int `json:"percent,omitempty"`
 }
 
-// facts are what the live pages say, by where it stands.
-type facts struct {
-	At     string                 `json:"at"`
-	Facts  map[string]fact        `json:"facts"`
-	Rows   map[string][][]fact    `json:"rows"`
-	Points map[string][]point     `json:"points,omitempty"`
-	Tables map[string]headedTable `json:"-"`
+// liveStatus are what the live pages say, by where it stands.
+type liveStatus struct {
+	At     string                    `json:"at"`
+	Items  map[string]statusItem     `json:"items"`
+	Rows   map[string][][]statusItem `json:"rows"`
+	Points map[string][]point        `json:"points,omitempty"`
+	Tables map[string]statusTable    `json:"-"`
 }
 
-// headedTable is a table whose rows are live.
-type headedTable struct {
+// statusTable is a table whose rows are live.
+type statusTable struct {
 	ID, Caption string
-	Heads       []string
-	Numbers     []bool // which columns are of numbers
-	Rows        [][]fact
+	Headers     []string
+	Numeric     []bool // which columns are of numbers
+	Rows        [][]statusItem
 	Empty       string // what stands there without rows
 }
 
@@ -42,68 +42,68 @@ const (
 	toneBad  = "bad"
 
 	day = 24 * time.Hour
-	// behindWarn and behindBad are from when on a lane is behind, and far behind.
-	behindWarn, behindBad = time.Minute, 10 * time.Minute
-	// standsAfter is from when on a lane stands on which nobody works. Before, what has just
+	// lagWarn and behindBad are from when on a lane is behind, and far behind.
+	lagWarn, lagBad = time.Minute, 10 * time.Minute
+	// stalledAfter is from when on a lane stands on which nobody works. Before, what has just
 	// come to an idle lane may not have been sampled again.
-	standsAfter = 20 * time.Second
+	stalledAfter = 20 * time.Second
 )
 
-// factsOf says in words what a sample knows of the sources, and of the rest.
-func (c *Console) factsOf(n *sample, sources []string) facts {
-	f := facts{At: n.At.UTC().Format("15:04:05") + " UTC", Facts: map[string]fact{}, Rows: map[string][][]fact{}, Tables: map[string]headedTable{}}
-	f.wrong(n, sources)
+// statusOf says in words what a sample knows of the sources, and of the rest.
+func (c *Console) statusOf(n *sample, sources []string) liveStatus {
+	f := liveStatus{At: n.At.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
+	f.addProblems(n, sources)
 	for _, source := range sources {
 		of := n.Sources[source]
-		f.Facts["says."+source] = fact{Text: budgetSays(source, of.Limits, of.Rates, n.At)}
-		f.Facts["state."+source] = stateOf(of.Limits)
-		f.table("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "May", "Records", "Behind by"}, "01110", lanesOf(of))
-		f.schedule(source, of, n.At)
-		f.quota(source, of, n.At)
+		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
+		f.Items["state."+source] = limiterState(of.Limits)
+		f.addTable("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "May", "Records", "Behind by"}, "01110", laneRows(of))
+		f.addSchedule(source, of, n.At)
+		f.addSettings(source, of, n.At)
 		if of.Limits == nil {
-			f.table("policies."+source, "Policies of "+source, "They could not be read.", policyHeads, "000110", nil)
-			f.table("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeads, "00111", nil)
-			f.table("scopes."+source, "Parts of "+source, "They could not be read.", scopeHeads, "0011", nil)
+			f.addTable("policies."+source, "Policies of "+source, "They could not be read.", policyHeaders, "000110", nil)
+			f.addTable("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeaders, "00111", nil)
+			f.addTable("scopes."+source, "Parts of "+source, "They could not be read.", scopeHeaders, "0011", nil)
 			continue
 		}
-		f.table("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeads, "000110", policiesOf(of, n.At))
-		f.table("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeads, "00111", processesOf(of.Limits))
-		f.table("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeads, "0011", scopesOf(of.Limits, n.At))
+		f.addTable("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
+		f.addTable("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeaders, "00111", processRows(of.Limits))
+		f.addTable("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
 	}
-	f.table("reads", "What "+shown(c.Process, 60)+" told its readers in the last 5 min, and how old that was; each process tells of its own", "Nobody has read.",
-		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readsOf(n.Reads, sources))
-	f.table("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependsOf(n.Depends))
-	f.Facts["weather"] = fact{Text: c.weatherTitle(n.Weather)}
+	f.addTable("reads", "What "+displayText(c.Process, 60)+" told its readers in the last 5 min, and how old that was; each process tells of its own", "Nobody has read.",
+		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readRows(n.Reads, sources))
+	f.addTable("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
+	f.Items["scenario"] = statusItem{Text: c.scenarioTitle(n.FaultScenario)}
 	return f
 }
 
 var (
-	policyHeads  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Besides"}
-	processHeads = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
-	scopeHeads   = []string{"Policy", "Of", "Left", "Under way", "State"}
+	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Besides"}
+	processHeaders = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
+	scopeHeaders   = []string{"Policy", "Of", "Left", "Under way", "State"}
 )
 
-func (f *facts) table(id, caption, empty string, heads []string, numbers string, rows [][]fact) {
-	t := headedTable{ID: id, Caption: caption, Heads: heads, Rows: rows, Empty: empty}
+func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers string, rows [][]statusItem) {
+	t := statusTable{ID: id, Caption: caption, Headers: heads, Rows: rows, Empty: empty}
 	for i := range heads {
-		t.Numbers = append(t.Numbers, i < len(numbers) && numbers[i] == '1')
+		t.Numeric = append(t.Numeric, i < len(numbers) && numbers[i] == '1')
 	}
 	f.Rows[id] = rows
 	if rows == nil {
-		f.Rows[id] = [][]fact{}
+		f.Rows[id] = [][]statusItem{}
 	}
 	f.Tables[id] = t
 }
 
-// wrong lists what is wrong now, the worst first.
-func (f *facts) wrong(n *sample, sources []string) {
-	rows := [][]fact{}
+// addProblems lists what is wrong now, the worst first.
+func (f *liveStatus) addProblems(n *sample, sources []string) {
+	rows := [][]statusItem{}
 	add := func(tone, format string, args ...any) {
-		rows = append(rows, []fact{{Text: fmt.Sprintf(format, args...), Tone: tone}})
+		rows = append(rows, []statusItem{{Text: fmt.Sprintf(format, args...), Tone: tone}})
 	}
-	for _, d := range n.Depends {
+	for _, d := range n.Dependencies {
 		if d.Error != "" {
-			add(toneBad, "%s does not answer: %s", shown(d.Name, keyShown), shown(d.Error, errorShown))
+			add(toneBad, "%s does not answer: %s", displayText(d.Name, maxKeyShown), displayText(d.Error, maxErrorShown))
 		}
 	}
 	for _, source := range sources {
@@ -111,71 +111,71 @@ func (f *facts) wrong(n *sample, sources []string) {
 		if of.Limits == nil {
 			add(toneBad, "%s: what its limiter does could not be read; if Redis does not answer, nothing is called.", source)
 		}
-		for _, h := range hindrances(of.Limits, n.At) {
-			if h.Of != ofFirst { // it is told of a lane that stands
-				add(h.Tone, "%s: %s.", source, h.Says)
+		for _, h := range allBlockers(of.Limits, n.At) {
+			if h.Scope != scopeFirst { // it is told of a lane that stands
+				add(h.Tone, "%s: %s.", source, h.Message)
 			}
 		}
 		for _, l := range of.Lanes {
 			switch {
-			case !l.Known:
+			case !l.RecordsKnown:
 				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
-			case stands(l):
-				why, tone := whyStands(of.Limits, of.Lanes, l, n.At)
-				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, several(l.Records, "record waits", "records wait"), l.Lane, span(l.Unworked), why)
-			case l.Records > 0 && l.WaitKnown && behind(l) >= behindWarn:
-				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, span(behind(l)), several(l.Records, "record", "records"))
+			case stalled(l):
+				why, tone := stallReason(of.Limits, of.Lanes, l, n.At)
+				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
+			case l.Records > 0 && l.WaitKnown && lag(l) >= lagWarn:
+				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))
 			}
 		}
-		if of.Sched.unscheduled() {
+		if of.Schedule.unscheduled() {
 			add(toneBad, "%s: no scheduler runs, so that nothing is prefetched.", source)
 		}
-		if of.Died > 0 {
-			add(toneWarn, "%s: %s since yesterday are open.", source, several(of.Died, "dead letter", "dead letters"))
+		if of.OpenDeadLetters > 0 {
+			add(toneWarn, "%s: %s since yesterday are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b []fact) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
-	f.Rows["wrong"] = rows
-	f.Facts["wrong"] = fact{Text: "Nothing is wrong.", Tone: toneOK}
+	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
+	f.Rows["problems"] = rows
+	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
 	if len(rows) > 0 {
-		f.Facts["wrong"] = fact{Text: several(len(rows), "thing needs", "things need") + " a look.", Tone: rows[0][0].Tone}
+		f.Items["problems"] = statusItem{Text: plural(len(rows), "thing needs", "things need") + " a look.", Tone: rows[0][0].Tone}
 	}
 }
 
-// stateOf is what a source's limiter does, in a word.
-func stateOf(v *limiter.View) fact {
+// limiterState is what a source's limiter does, in a word.
+func limiterState(v *limiter.View) statusItem {
 	if v == nil {
-		return fact{Text: "unknown", Tone: toneBad}
+		return statusItem{Text: "unknown", Tone: toneBad}
 	}
 	switch v.State {
 	case stateFlowing, stateUnused:
-		return fact{Text: v.State, Tone: toneOK}
+		return statusItem{Text: v.State, Tone: toneOK}
 	case stateStopped, stateProbing, StateStopping:
-		return fact{Text: v.State, Tone: toneBad}
+		return statusItem{Text: v.State, Tone: toneBad}
 	}
-	return fact{Text: v.State, Tone: toneWarn}
+	return statusItem{Text: v.State, Tone: toneWarn}
 }
 
-// stands reports whether records wait in a lane and nobody works on them.
-func stands(l Lane) bool {
-	return l.Known && l.Records > 0 && !l.WaitKnown && l.Unworked >= standsAfter
+// stalled reports whether records wait in a lane and nobody works on them.
+func stalled(l LaneLag) bool {
+	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// behind is how far a lane is behind, of which that is known. The throughput is that of a
+// lag is how far a lane is behind, of which that is known. The throughput is that of a
 // minute, within which who works may have stopped.
-func behind(l Lane) time.Duration { return max(l.Wait, l.Unworked) }
+func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
-func laneTone(l Lane) string {
+func laneTone(l LaneLag) string {
 	switch {
-	case !l.Known:
+	case !l.RecordsKnown:
 		return toneWarn
-	case stands(l):
+	case stalled(l):
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
 		return "" // the next samples tell
-	case l.Records == 0 || behind(l) < behindWarn:
+	case l.Records == 0 || lag(l) < lagWarn:
 		return toneOK
-	case behind(l) < behindBad:
+	case lag(l) < lagBad:
 		return toneWarn
 	}
 	return toneBad

@@ -7,23 +7,23 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// mayOf is how many calls a second a lane may make now: by its share, what is kept for the
+// laneLimit is how many calls a second a lane may make now: by its share, what is kept for the
 // other lane, the hour's rate cap and the day.
-func mayOf(v *limiter.View, lane schemas.Lane) fact {
+func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	if v == nil {
-		return fact{Text: "not known"}
+		return statusItem{Text: "not known"}
 	}
 	share := v.Low
 	if lane == schemas.High {
 		share = v.High
 	}
-	return fact{Text: perSecond(share.PerSecond)}
+	return statusItem{Text: formatLimit(share.PerSecond)}
 }
 
-// perSecond is a rate that there may be no bound of.
-func perSecond(n float64) string {
+// formatLimit is a rate that there may be no bound of.
+func formatLimit(n float64) string {
 	if math.IsInf(n, 1) {
 		return "no bound"
 	}
-	return rated(n)
+	return formatRate(n)
 }

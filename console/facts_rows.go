@@ -8,39 +8,39 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func lanesOf(of *seen) [][]fact {
-	rows := [][]fact{}
+func laneRows(of *sourceSample) [][]statusItem {
+	rows := [][]statusItem{}
 	for _, l := range of.Lanes {
-		rate := fact{Text: "not known yet"}
+		rate := statusItem{Text: "not known yet"}
 		if of.Rates.Known {
-			rate.Text = rated(of.Rates.Low)
+			rate.Text = formatRate(of.Rates.Low)
 			if l.Lane == schemas.High {
-				rate.Text = rated(of.Rates.High)
+				rate.Text = formatRate(of.Rates.High)
 			}
 		}
-		records, wait := fact{Text: exact(l.Records)}, fact{Text: span(behind(l)), Tone: laneTone(l)}
+		records, wait := statusItem{Text: formatInt(l.Records)}, statusItem{Text: formatDuration(lag(l)), Tone: laneTone(l)}
 		switch {
-		case !l.Known:
+		case !l.RecordsKnown:
 			records.Text, wait.Text = "not known", "not known"
 		case l.Records == 0:
 			wait.Text = "nothing"
-		case stands(l):
-			wait.Text = "not known: nobody has worked for " + span(l.Unworked)
+		case stalled(l):
+			wait.Text = "not known: nobody has worked for " + formatDuration(l.StalledFor)
 			if of.Limits != nil {
-				_, wait.Tone = whyStands(of.Limits, of.Lanes, l, of.Limits.At)
+				_, wait.Tone = stallReason(of.Limits, of.Lanes, l, of.Limits.At)
 			}
 		case !l.WaitKnown:
 			wait.Text = "not known yet"
 		}
-		rows = append(rows, []fact{{Text: string(l.Lane)}, rate, mayOf(of.Limits, l.Lane), records, wait})
+		rows = append(rows, []statusItem{{Text: string(l.Lane)}, rate, laneLimit(of.Limits, l.Lane), records, wait})
 	}
 	return rows
 }
 
-// policiesOf are what each policy has left. Of one that is kept by lanes the use is reckoned
+// policyRows are what each policy has left. Of one that is kept by lanes the use is reckoned
 // by what was permitted lately.
-func policiesOf(of *seen, now time.Time) [][]fact {
-	rows := [][]fact{}
+func policyRows(of *sourceSample, now time.Time) [][]statusItem {
+	rows := [][]statusItem{}
 	for _, p := range of.Limits.Policies {
 		target := p.Target
 		if target == 0 {
@@ -55,28 +55,28 @@ func policiesOf(of *seen, now time.Time) [][]fact {
 		}
 		each := "a day"
 		if err == nil {
-			each = every(window)
+			each = perWindow(window)
 		}
-		use, bar := fact{Text: "not known yet"}, fact{}
+		use, bar := statusItem{Text: "not known yet"}, statusItem{}
 		if known {
-			use.Text = rated(used) + " of " + count(target) + " " + each
+			use.Text = formatRate(used) + " of " + formatCount(target) + " " + each
 			part := 0
 			if target > 0 {
 				part = min(100, int(100*used/float64(target)+0.5))
 			}
-			bar = fact{Part: &part, Text: share(int64(used+0.5), int64(target))}
+			bar = statusItem{Percent: &part, Text: formatPercent(int64(used+0.5), int64(target))}
 		}
-		kept := "HIGH alone may use " + exact(p.Remaining-p.RemainingForLow)
+		kept := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
 		if p.ResetsAt != nil {
-			kept += "; it is new in " + span(p.ResetsAt.Sub(now))
+			kept += "; it is new in " + formatDuration(p.ResetsAt.Sub(now))
 		}
-		rows = append(rows, []fact{{Text: shown(p.Name, 60)}, use, bar, {Text: exact(p.Remaining)}, {Text: exact(p.RemainingForLow)}, {Text: kept}})
+		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: kept}})
 	}
 	return rows
 }
 
-func processesOf(v *limiter.View) [][]fact {
-	rows := [][]fact{}
+func processRows(v *limiter.View) [][]statusItem {
+	rows := [][]statusItem{}
 	for _, p := range v.Processes {
 		for _, lane := range []struct {
 			name schemas.Lane
@@ -84,75 +84,75 @@ func processesOf(v *limiter.View) [][]fact {
 		}{{schemas.High, p.High}, {schemas.Low, p.Low}} {
 			longest, why := "", "nobody waits"
 			if lane.view.Waiting > 0 {
-				longest, why = span(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), shown(lane.view.Reason, errorShown)
+				longest, why = formatDuration(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), displayText(lane.view.Reason, maxErrorShown)
 			}
-			rows = append(rows, []fact{
-				{Text: shown(p.Process, 60)}, {Text: string(lane.name)}, {Text: exact(lane.view.Waiting)}, {Text: longest}, {Text: exact(lane.view.Granted)}, {Text: why},
+			rows = append(rows, []statusItem{
+				{Text: displayText(p.Process, 60)}, {Text: string(lane.name)}, {Text: formatInt(lane.view.Waiting)}, {Text: longest}, {Text: formatInt(lane.view.Granted)}, {Text: why},
 			})
 		}
 	}
 	return rows
 }
 
-func scopesOf(v *limiter.View, now time.Time) [][]fact {
-	rows := [][]fact{}
+func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
+	rows := [][]statusItem{}
 	for _, s := range v.Scopes {
-		left, state := "not told yet", fact{Text: "goes", Tone: toneOK}
+		left, state := "not told yet", statusItem{Text: "goes", Tone: toneOK}
 		if s.Remaining != nil {
-			left = exact(*s.Remaining)
+			left = formatInt(*s.Remaining)
 			if *s.Remaining == 0 {
-				state = fact{Text: "used up", Tone: toneWarn}
+				state = statusItem{Text: "used up", Tone: toneWarn}
 			}
 		}
 		if s.BreakerOpen {
-			left, state = "", fact{Text: "halted alone", Tone: toneBad}
+			left, state = "", statusItem{Text: "halted alone", Tone: toneBad}
 		}
 		if s.Until != nil && s.Until.After(now) {
-			state.Text += ", until " + clock(*s.Until, now)
+			state.Text += ", until " + formatTime(*s.Until, now)
 		}
-		rows = append(rows, []fact{{Text: shown(s.Policy, 60)}, {Text: shown(s.Scope, 80)}, {Text: left}, {Text: exact(s.InFlight)}, state})
+		rows = append(rows, []statusItem{{Text: displayText(s.Policy, 60)}, {Text: displayText(s.Scope, 80)}, {Text: left}, {Text: formatInt(s.InFlight)}, state})
 	}
 	return rows
 }
 
-func readsOf(all []Reads, sources []string) [][]fact {
-	rows := [][]fact{}
+func readRows(all []ReadStats, sources []string) [][]statusItem {
+	rows := [][]statusItem{}
 	for _, r := range all {
-		total := r.Fresh + r.Stale + r.Updating + r.Absent
+		total := r.Fresh + r.Stale + r.Updating + r.NotFound
 		if !slices.Contains(sources, r.Source) || total == 0 {
 			continue
 		}
-		of := func(n int64) fact { return fact{Text: share(n, total)} }
-		rows = append(rows, []fact{
-			{Text: r.Source}, {Text: exact(total)}, of(r.Fresh), of(r.Stale), of(r.Updating), of(r.Absent), {Text: age(r.AgeHalf)}, {Text: age(r.AgeMost)},
+		of := func(n int64) statusItem { return statusItem{Text: formatPercent(n, total)} }
+		rows = append(rows, []statusItem{
+			{Text: r.Source}, {Text: formatInt(total)}, of(r.Fresh), of(r.Stale), of(r.Updating), of(r.NotFound), {Text: formatKnownAge(r.AgeP50)}, {Text: formatKnownAge(r.AgeP95)},
 		})
 	}
 	return rows
 }
 
-func age(d time.Duration) string {
+func formatKnownAge(d time.Duration) string {
 	if d == 0 {
 		return "not known"
 	}
-	return span(d)
+	return formatDuration(d)
 }
 
-func dependsOf(all []Dependency) [][]fact {
-	rows := [][]fact{}
+func dependencyRows(all []Dependency) [][]statusItem {
+	rows := [][]statusItem{}
 	for _, d := range all {
-		state := fact{Text: "answers", Tone: toneOK}
+		state := statusItem{Text: "answers", Tone: toneOK}
 		if d.Error != "" {
-			state = fact{Text: "does not answer: " + shown(d.Error, errorShown), Tone: toneBad}
+			state = statusItem{Text: "does not answer: " + displayText(d.Error, maxErrorShown), Tone: toneBad}
 		}
-		rows = append(rows, []fact{{Text: shown(d.Name, keyShown)}, state})
+		rows = append(rows, []statusItem{{Text: displayText(d.Name, maxKeyShown)}, state})
 	}
 	return rows
 }
 
-// weatherTitle is what the weather is called.
-func (c *Console) weatherTitle(name string) string {
-	if c.Weather != nil {
-		for _, k := range c.Weather.Kinds() {
+// scenarioTitle is what the weather is called.
+func (c *Console) scenarioTitle(name string) string {
+	if c.FaultScenarios != nil {
+		for _, k := range c.FaultScenarios.List() {
 			if k.Name == name {
 				return k.Title
 			}

@@ -8,37 +8,37 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// quota tells what the page of the settings shows live of a source.
-func (f *facts) quota(source string, of *seen, now time.Time) {
-	f.Facts["set."+source] = setState(of.Set)
-	f.Facts["force."+source] = fact{Text: forceSays(of, now)}
+// addSettings tells what the page of the settings shows live of a source.
+func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time) {
+	f.Items["set."+source] = stopState(of.Settings)
+	f.Items["force."+source] = statusItem{Text: revisionMessage(of, now)}
 	empty := "The settings can't be read."
-	if of.Set != nil {
+	if of.Settings != nil {
 		empty = "It has no policy."
 	}
-	f.table("force."+source, "What is set for "+source+", and what is configured where that is another", empty,
-		[]string{"Policy", "Limit", "Target", "HIGH keeps", "LOW keeps"}, "01111", setOf(of.Set))
+	f.addTable("force."+source, "What is set for "+source+", and what is configured where that is another", empty,
+		[]string{"Policy", "Limit", "Target", "HIGH keeps", "LOW keeps"}, "01111", settingRows(of.Settings))
 }
 
-func setState(s *settings.State) fact {
+func stopState(s *settings.State) statusItem {
 	switch {
 	case s == nil:
-		return fact{Text: "not known", Tone: toneBad}
+		return statusItem{Text: "not known", Tone: toneBad}
 	case s.Stopped:
-		return fact{Text: stateStopped, Tone: toneBad}
+		return statusItem{Text: stateStopped, Tone: toneBad}
 	}
-	return fact{Text: "not stopped", Tone: toneOK}
+	return statusItem{Text: "not stopped", Tone: toneOK}
 }
 
-// forceSays is which revision is set, which is in force, and LOW's rate cap.
-func forceSays(of *seen, now time.Time) string {
-	s, v := of.Set, of.Limits
+// revisionMessage is which revision is set, which is in force, and LOW's rate cap.
+func revisionMessage(of *sourceSample, now time.Time) string {
+	s, v := of.Settings, of.Limits
 	if s == nil {
 		return "The settings can't be read; the log says why. What was in force goes on."
 	}
 	text := "As it is configured"
 	if s.Revision > 0 && s.ChangedAt != nil && s.ChangedBy != nil {
-		text = fmt.Sprintf("Revision %d, by %s, %s", s.Revision, shown(*s.ChangedBy, 60), clock(*s.ChangedAt, now))
+		text = fmt.Sprintf("Revision %d, by %s, %s", s.Revision, displayText(*s.ChangedBy, 60), formatTime(*s.ChangedAt, now))
 	}
 	switch {
 	case v == nil:
@@ -59,43 +59,43 @@ func forceSays(of *seen, now time.Time) string {
 	}
 	for _, b := range v.Low.Bounds {
 		if b.Kind == limiter.ByRateCap {
-			return text + " At this hour LOW may make " + rated(b.PerSecond) + " calls a second at most."
+			return text + " At this hour LOW may make " + formatRate(b.PerSecond) + " calls a second at most."
 		}
 	}
 	return text
 }
 
-// setOf is what is set of each policy.
-func setOf(s *settings.State) [][]fact {
+// settingRows is what is set of each policy.
+func settingRows(s *settings.State) [][]statusItem {
 	if s == nil {
 		return nil
 	}
-	rows := [][]fact{}
-	now := inForce(*s)
+	rows := [][]statusItem{}
+	now := effectiveQuota(*s)
 	for i, p := range now.Policies {
 		if i >= len(s.Configured.Policies) {
 			break
 		}
 		was := s.Configured.Policies[i]
-		rows = append(rows, []fact{
-			{Text: windowed(p)},
-			besides(exact(p.Limit), exact(was.Limit)), besides(targetOf(p.Target), targetOf(was.Target)),
-			besides(p.HighReserve.String(), was.HighReserve.String()), besides(exact(p.LowReserve), exact(was.LowReserve)),
+		rows = append(rows, []statusItem{
+			{Text: policyLabel(p)},
+			withConfigured(formatInt(p.Limit), formatInt(was.Limit)), withConfigured(targetText(p.Target), targetText(was.Target)),
+			withConfigured(p.HighReserve.String(), was.HighReserve.String()), withConfigured(formatInt(p.LowReserve), formatInt(was.LowReserve)),
 		})
 	}
 	rateCaps, before := rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
 	if rateCaps != before {
-		rows = append(rows, []fact{{Text: "LOW's rate caps"}, besides(orNone(rateCaps), orNone(before)), {Text: ""}, {Text: ""}, {Text: ""}})
+		rows = append(rows, []statusItem{{Text: "LOW's rate caps"}, withConfigured(orNone(rateCaps), orNone(before)), {Text: ""}, {Text: ""}, {Text: ""}})
 	}
 	return rows
 }
 
-// besides is what is set, and what is configured beside it.
-func besides(set, configured string) fact {
+// withConfigured is what is set, and what is configured beside it.
+func withConfigured(set, configured string) statusItem {
 	if set == configured {
-		return fact{Text: set}
+		return statusItem{Text: set}
 	}
-	return fact{Text: set + " (configured " + configured + ")", Tone: toneWarn}
+	return statusItem{Text: set + " (configured " + configured + ")", Tone: toneWarn}
 }
 
 func orNone(text string) string {
@@ -105,18 +105,18 @@ func orNone(text string) string {
 	return text
 }
 
-// windowed is a policy with its window.
-func windowed(p settings.Policy) string {
+// policyLabel is a policy with its window.
+func policyLabel(p settings.Policy) string {
 	if p.Name == p.Window {
-		return shown(p.Name, 60)
+		return displayText(p.Name, 60)
 	}
-	return shown(p.Name, 60) + " (" + p.Window + ")"
+	return displayText(p.Name, 60) + " (" + p.Window + ")"
 }
 
-// targetOf is a target; none is as many as the limit's bound allows.
-func targetOf(n int) string {
+// targetText is a target; none is as many as the limit's bound allows.
+func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"
 	}
-	return exact(n)
+	return formatInt(n)
 }

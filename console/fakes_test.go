@@ -28,11 +28,11 @@ type (
 	fakeWeather rig
 )
 
-func (f *fakeNow) Lanes(source string) []Lane                { return f.lanes[source] }
-func (f *fakeNow) Reads() []Reads                            { return f.reads }
+func (f *fakeNow) Lanes(source string) []LaneLag             { return f.lanes[source] }
+func (f *fakeNow) Reads() []ReadStats                        { return f.reads }
 func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
 func (f *fakeGuard) AuthRequired() bool                      { return f.asks }
-func (f *fakeWeather) Now() string                           { return f.weather }
+func (f *fakeWeather) Current() string                       { return f.weather }
 func (f *fakeKnown) CheckKey(e schemas.Entity) error {
 	return errors.Join(f.keyWrong, f.keyWrongs[e.Key])
 }
@@ -81,11 +81,11 @@ func (*fakeKnown) Sees(c access.Client, e schemas.Entity, visibility string) boo
 	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }
 
-func (f *fakeKnown) Refresh(_ context.Context, all []schemas.Entity, _ access.Client) ([]Refreshed, error) {
+func (f *fakeKnown) Refresh(_ context.Context, all []schemas.Entity, _ access.Client) ([]RefreshResult, error) {
 	f.refreshed = append(f.refreshed, all...)
-	results := make([]Refreshed, len(all))
+	results := make([]RefreshResult, len(all))
 	for i, e := range all {
-		results[i] = Refreshed{Queued: e.Key != "cooling", Told: f.told}
+		results[i] = RefreshResult{Queued: e.Key != "cooling", Message: f.told}
 	}
 	return results, f.broken
 }
@@ -190,8 +190,8 @@ func (f *fakeLetters) SetJobState(_ context.Context, id string, to store.JobStat
 	return store.DLQJob{ID: id}, f.broken
 }
 
-func (f *fakeWeather) Kinds() []WeatherKind {
-	return []WeatherKind{
+func (f *fakeWeather) List() []FaultScenario {
+	return []FaultScenario{
 		{"fair", "Fair", "The upstream answers as it should."},
 		{"storm", "429 storm", "It refuses calls for their number: watch the brake on the limiter page."},
 		{"outage", "Outage", "It answers 503: the source is stopped and probed, and retries wait."},

@@ -50,8 +50,8 @@ func brakedView(since time.Duration) limiter.View {
 
 // fillRig gives a rig something to show on each page.
 func fillRig(r *rig) {
-	r.lanes["github"] = []Lane{laneOf(schemas.High, 3, 8*time.Second), laneOf(schemas.Low, 41_207, 26*time.Minute)}
-	r.reads = append(r.reads, Reads{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
+	r.lanes["github"] = []LaneLag{laneOf(schemas.High, 3, 8*time.Second), laneOf(schemas.Low, 41_207, 26*time.Minute)}
+	r.reads = append(r.reads, ReadStats{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
 	r.depends = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
@@ -74,9 +74,9 @@ func fillRig(r *rig) {
 		Status: store.Status{
 			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Version: 9, Until: then.Add(4 * time.Minute), Since: then.Add(-9 * time.Minute), UpdatedAt: then.Add(-2 * time.Minute),
 		},
-		Coalesce:   CoalesceState{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
-		Registered: &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
-		Letters:    r.list[40:41],
+		Request:     RequestState{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
+		Registered:  &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
+		DeadLetters: r.list[40:41],
 	}
 	value, err := schemas.UpdateRequest{EventID: "0198b2c0-0815", Entity: e, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: then.Add(-8 * time.Hour), CorrelationID: "0198b2c0-4711", Version: 1_769_511_628_000}.Encode()
 	if err != nil {
@@ -136,7 +136,7 @@ func busyFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
 		return wavyView(passed() - past)
 	}
 	for range seconds {
-		r.sampler.now(t.Context())
+		r.sampler.latest(t.Context())
 		mu.Lock()
 		before += time.Second
 		mu.Unlock()

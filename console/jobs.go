@@ -15,31 +15,31 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// jobShown is a job as pages show it.
-type jobShown struct {
+// jobPage is a job as pages show it.
+type jobPage struct {
 	store.DLQJob
-	facts
-	Chosen chosenLetters
+	liveStatus
+	Chosen dlqFilter
 }
 
-func (j jobShown) livePath() string {
+func (j jobPage) livePath() string {
 	if j.State == store.JobDone {
 		return ""
 	}
 	return root + "/live/jobs/" + j.ID
 }
 
-// Fact returns what a live element says.
-func (j jobShown) Fact(id string) factAt { return factAt{id, j.Facts[id]} }
+// Item returns what a live element says.
+func (j jobPage) Item(id string) itemAt { return itemAt{id, j.Items[id]} }
 
 // Stoppable and Resumable report what may be done with it.
-func (j jobShown) Stoppable() bool { return j.State == store.JobRunning }
+func (j jobPage) Stoppable() bool { return j.State == store.JobRunning }
 
 // Resumable reports whether it was stopped.
-func (j jobShown) Resumable() bool { return j.State == store.JobStopped }
+func (j jobPage) Resumable() bool { return j.State == store.JobStopped }
 
-func showJob(j store.DLQJob, now time.Time) jobShown {
-	s := jobShown{DLQJob: j, facts: jobFacts(j, now), Chosen: chosenLetters{Filter: j.Filter}}
+func newJobPage(j store.DLQJob, now time.Time) jobPage {
+	s := jobPage{DLQJob: j, liveStatus: jobStatus(j, now), Chosen: dlqFilter{Filter: j.Filter}}
 	if j.Filter.Attempts != nil {
 		s.Chosen.Attempts = strconv.Itoa(*j.Filter.Attempts)
 	}
@@ -49,49 +49,49 @@ func showJob(j store.DLQJob, now time.Time) jobShown {
 	return s
 }
 
-// jobQuiet is longer than a job needs for one step, and than it takes until another process
+// maxJobSilence is longer than a job needs for one step, and than it takes until another process
 // goes on with it when its own has died.
-const jobQuiet = 5 * time.Minute
+const maxJobSilence = 5 * time.Minute
 
-// jobFacts says how far a job is.
-func jobFacts(j store.DLQJob, now time.Time) facts {
+// jobStatus says how far a job is.
+func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 	stay := j.RefusedCount()
 	part := 100
 	if j.Total > 0 {
 		part = int(min(100, 100*(j.Done+stay)/j.Total))
 	}
 	verb := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
-	text := fmt.Sprintf("%s of %s %s", exact(j.Done), exact(j.Total), verb)
+	text := fmt.Sprintf("%s of %s %s", formatInt(j.Done), formatInt(j.Total), verb)
 	if stay > 0 {
-		text += fmt.Sprintf(", %s stay open", exact(stay))
+		text += fmt.Sprintf(", %s stay open", formatInt(stay))
 	}
-	f := facts{At: now.UTC().Format("15:04:05") + " UTC", Facts: map[string]fact{
+	f := liveStatus{At: now.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{
 		"job.state": {Text: string(j.State), Tone: map[store.JobState]string{store.JobDone: toneOK, store.JobStopped: toneWarn}[j.State]},
-		"job.done":  {Text: text, Part: &part},
+		"job.done":  {Text: text, Percent: &part},
 		"job.error": {Text: ""},
 		"job.last":  {Text: ""},
-	}, Rows: map[string][][]fact{"refused": {}}}
+	}, Rows: map[string][][]statusItem{"refused": {}}}
 	if j.Error != "" && j.State != store.JobDone {
-		f.Facts["job.error"] = fact{Text: "It waits: " + shown(j.Error, errorShown), Tone: toneWarn}
+		f.Items["job.error"] = statusItem{Text: "It waits: " + displayText(j.Error, maxErrorShown), Tone: toneWarn}
 	}
 	if j.State == store.JobRunning {
-		last := fact{Text: "Its last progress was " + ago(j.UpdatedAt, now) + "."}
-		if now.Sub(j.UpdatedAt) > jobQuiet {
-			last = fact{Text: last.Text + " No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}
+		last := statusItem{Text: "Its last progress was " + formatAgo(j.UpdatedAt, now) + "."}
+		if now.Sub(j.UpdatedAt) > maxJobSilence {
+			last = statusItem{Text: last.Text + " No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}
 		}
-		f.Facts["job.last"] = last
+		f.Items["job.last"] = last
 	}
 	for _, why := range slices.Sorted(maps.Keys(j.Refused)) {
-		f.Rows["refused"] = append(f.Rows["refused"], []fact{{Text: staysOpen(why)}, {Text: exact(j.Refused[why])}})
+		f.Rows["refused"] = append(f.Rows["refused"], []statusItem{{Text: staysOpen(why)}, {Text: formatInt(j.Refused[why])}})
 	}
-	f.Tables = map[string]headedTable{"refused": {
-		ID: "refused", Caption: "Letters that stay open", Heads: []string{"Why", "Letters"}, Numbers: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
+	f.Tables = map[string]statusTable{"refused": {
+		ID: "refused", Caption: "Letters that stay open", Headers: []string{"Why", "Letters"}, Numeric: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
 	}}
 	return f
 }
 
 // Refusals are the letters that stay open, by why.
-func (j jobShown) Refusals() headedTable { return j.Tables["refused"] }
+func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 
 // staysOpen says why letters stay open.
 func staysOpen(why string) string {
@@ -105,14 +105,14 @@ func staysOpen(why string) string {
 	case dlq.RefusedInvalid:
 		return "The configuration has no such facet, or it takes no such key."
 	}
-	return shown(why, 60)
+	return displayText(why, 60)
 }
 
-// jobOf returns a job by its id.
-func (c *Console) jobOf(r *http.Request, id string) (store.DLQJob, bool, error) {
-	ctx, cancel := bounded(r)
+// readJob returns a job by its id.
+func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	j, err := c.Letters.Job(ctx, id)
+	j, err := c.DLQ.Job(ctx, id)
 	if errors.Is(err, store.ErrJobNotFound) {
 		return j, false, nil
 	}
@@ -120,14 +120,14 @@ func (c *Console) jobOf(r *http.Request, id string) (store.DLQJob, bool, error) 
 }
 
 func (c *Console) job(w http.ResponseWriter, r *http.Request, who access.Client) {
-	j, found, err := c.jobOf(r, r.PathValue("id"))
+	j, found, err := c.readJob(r, r.PathValue("id"))
 	switch {
 	case err != nil:
-		c.trouble(w, r, "The jobs can't be read.", err)
-	case !found || !c.seesJob(who, j):
-		c.refuse(w, r, http.StatusNotFound, "There is no such job.")
+		c.unavailable(w, r, "The jobs can't be read.", err)
+	case !found || !c.canSeeJob(who, j):
+		c.reject(w, r, http.StatusNotFound, "There is no such job.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
-		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), showJob(j, c.Clock()))
+		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), newJobPage(j, c.Clock()))
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 	for _, c := range []struct {
-		lane       Lane
+		lane       LaneLag
 		wait, tone string
 		wrong      string
 		processes  []limiter.ProcessView
@@ -19,25 +19,25 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 		{laneOf(schemas.Low, 0, 0), "nothing", toneOK, "", nil},
 		{laneOf(schemas.Low, 9, 30*time.Second), "30 s", toneOK, "", nil},
 		{laneOf(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: its LOW lane is 5 min behind, with 9 records.", nil},
-		{Lane{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // they stopped a moment ago
+		{LaneLag{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // they stopped a moment ago
 		{standing(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
 		{standing(schemas.Low, 12_480, 55*time.Second), "not known: nobody has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and nobody has worked on any for 55 s: no worker runs.", nil},
 		{standing(schemas.Low, 1, 20*time.Second), "not known: nobody has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and nobody has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
-		{Lane{Lane: schemas.Low}, "not known", toneWarn, "nexon: how far its LOW lane is behind is not known.", nil},
+		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: how far its LOW lane is behind is not known.", nil},
 	} {
-		of := &seen{Lanes: []Lane{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
-		if got := lanesOf(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
+		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
+		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("%+v is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
 		of.Limits = nil // that Redis does not answer makes it no better
-		if got := lanesOf(of)[0][4]; got.Tone != c.tone {
+		if got := laneRows(of)[0][4]; got.Tone != c.tone {
 			t.Errorf("%+v without the limiter is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
 		of.Limits = &limiter.View{State: "flowing", Processes: c.processes}
-		f := facts{Facts: map[string]fact{}, Rows: map[string][][]fact{}}
-		f.wrong(&sample{At: then, Sources: map[string]*seen{"nexon": of}}, []string{"nexon"})
+		f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
+		f.addProblems(&sample{At: then, Sources: map[string]*sourceSample{"nexon": of}}, []string{"nexon"})
 		got := ""
-		for _, row := range f.Rows["wrong"] {
+		for _, row := range f.Rows["problems"] {
 			got += row[0].Text
 			if row[0].Tone != c.tone {
 				t.Errorf("%s is %s", row[0].Text, row[0].Tone)
@@ -50,16 +50,16 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 }
 
 func TestAnEntityWaitsBehindALaneThatStands(t *testing.T) {
-	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Coalesce: CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
+	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for _, c := range []struct {
-		lane Lane
+		lane LaneLag
 		want string
 	}{
 		{standing(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind 900 others at most, on which nobody has worked for 1 min."},
 		{standing(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind 1 other at most, and how long that takes is not known yet."},
-		{Lane{Lane: schemas.Low}, "A request waits in the LOW lane."},
+		{LaneLag{Lane: schemas.Low}, "A request waits in the LOW lane."},
 	} {
-		if got := whyStale(e, around{lanes: []Lane{c.lane}}, then); !strings.Contains(got, c.want) {
+		if got := whyStale(e, surroundings{lanes: []LaneLag{c.lane}}, then); !strings.Contains(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}

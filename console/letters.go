@@ -19,49 +19,49 @@ import (
 )
 
 const (
-	lettersShown = 20
-	groupsShown  = 50
+	dlqPageSize    = 20
+	maxGroupsShown = 50
 )
 
-// lettersPage is the page of the dead letters of a filter.
-type lettersPage struct {
-	chosenLetters
-	who      access.Client
-	Sources  []string
-	Reasons  []schemas.DeadLetterReason
-	Facets   []string
-	Problem  string
-	Died     []died
-	DiedSays string // empty: what died could not be read
-	Safe     verdict
-	Groups   []store.DeadLetterGroup
-	Counted  bool   // Groups, Total and Safe could be read
-	Others   string // of how many kinds Groups are the most frequent; empty: these are all
-	Total    int64
-	Letters  []store.DeadLetter
-	Listed   bool   // Letters could be read
-	Next     string // of the next page's address
-	Jobs     []jobShown
-	JobsRead bool
+// dlqPage is the page of the dead letters of a filter.
+type dlqPage struct {
+	dlqFilter
+	who           access.Client
+	Sources       []string
+	Reasons       []schemas.DeadLetterReason
+	Facets        []string
+	Problem       string
+	Recent        []deadLetterGroup
+	RecentMessage string // empty: what died could not be read
+	Verdict       verdict
+	Groups        []store.DeadLetterGroup
+	Counted       bool   // Groups, Total and Safe could be read
+	MoreGroups    string // of how many kinds Groups are the most frequent; empty: these are all
+	Total         int64
+	DeadLetters   []store.DeadLetter
+	Listed        bool   // Letters could be read
+	Next          string // of the next page's address
+	Jobs          []jobPage
+	JobsRead      bool
 }
 
 // Handlings are what may be chosen by what was done about a letter.
-func (lettersPage) Handlings() [][2]string {
-	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allLetters, "all"}}
+func (dlqPage) Handlings() [][2]string {
+	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
 }
 
-// allLetters chooses letters whatever was done about them.
-const allLetters = "all"
+// allDeadLetters chooses letters whatever was done about them.
+const allDeadLetters = "all"
 
-// chosenLetters is a filter as a form has it.
-type chosenLetters struct {
+// dlqFilter is a filter as a form has it.
+type dlqFilter struct {
 	Filter   store.DeadLetterFilter
 	Attempts string
 	Offset   string
 }
 
 // Query is the filter as a part of an address.
-func (l chosenLetters) Query() url.Values {
+func (l dlqFilter) Query() url.Values {
 	q := url.Values{}
 	for _, f := range l.Fields() {
 		q.Set(f[0], f[1])
@@ -70,10 +70,10 @@ func (l chosenLetters) Query() url.Values {
 }
 
 // Address is the path with the filter.
-func (l chosenLetters) Address() string { return root + "/letters?" + l.Query().Encode() }
+func (l dlqFilter) Address() string { return root + "/dlq?" + l.Query().Encode() }
 
 // Fields are the filter as hidden fields of a form.
-func (l chosenLetters) Fields() [][2]string {
+func (l dlqFilter) Fields() [][2]string {
 	f := l.Filter
 	all := [][2]string{{"source", f.Source}}
 	for _, v := range [][2]string{
@@ -118,14 +118,14 @@ func readTime(text string) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", shown(text, 40))
+	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", displayText(text, 40))
 }
 
 // filterOf reads a filter. Its errors are sentences for whoever sent it.
-func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
+func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	f := &l.Filter
-	source, known := c.chosen(r)
+	source, known := c.selectedSource(r)
 	f.Source = source
 	if !known {
 		return l, errors.New("there is no such source")
@@ -142,13 +142,13 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 			return l, errors.New("the filter must be text in UTF-8")
 		}
 	}
-	if f.Reason != "" && meanings[f.Reason].says == "" {
-		return l, fmt.Errorf("there is no reason %q", shown(string(f.Reason), 40))
+	if f.Reason != "" && explanations[f.Reason].text == "" {
+		return l, fmt.Errorf("there is no reason %q", displayText(string(f.Reason), 40))
 	}
 	switch f.Handled {
-	case store.OpenDeadLetters, store.HandledDeadLetters, store.Replayed, store.Purged, allLetters:
+	case store.OpenDeadLetters, store.HandledDeadLetters, store.Replayed, store.Purged, allDeadLetters:
 	default:
-		return l, fmt.Errorf("handled is %q; it must be open, handled, replayed, purged or all", shown(f.Handled, 40))
+		return l, fmt.Errorf("handled is %q; it must be open, handled, replayed, purged or all", displayText(f.Handled, 40))
 	}
 	var wrong [2]error
 	f.Since, wrong[0] = readTime(get("since"))
@@ -173,24 +173,24 @@ func (c *Console) filterOf(r *http.Request) (l chosenLetters, err error) {
 	return l, nil
 }
 
-// asked is the filter as the store takes it, of the letters that the client may see.
-func (l chosenLetters) asked(who access.Client) store.DeadLetterFilter {
+// storeFilter is the filter as the store takes it, of the letters that the client may see.
+func (l dlqFilter) storeFilter(who access.Client) store.DeadLetterFilter {
 	f := l.Filter
 	f.Visibilities = who.Visibilities()
-	if f.Handled == allLetters {
+	if f.Handled == allDeadLetters {
 		f.Handled = ""
 	}
 	return f
 }
 
-// letters shows what came of all that is asked for at once: a part that can't be read must not
+// dlqOverview shows what came of all that is asked for at once: a part that can't be read must not
 // hide a job that is to be stopped.
-func (c *Console) letters(w http.ResponseWriter, r *http.Request, who access.Client) {
-	ctx, cancel := bounded(r)
+func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, who access.Client) {
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	p := lettersPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
+	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
 	var err error
-	if p.chosenLetters, err = c.filterOf(r); err != nil {
+	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		p.Problem, p.Filter.Handled = err.Error(), store.OpenDeadLetters
 	}
 	p.Facets = c.Facets[p.Filter.Source]
@@ -198,12 +198,12 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, who access.Cli
 	if wrong != nil && p.Problem == "" {
 		p.Problem = "the page is named in no way that is known; begin with the first"
 	}
-	all := []func(context.Context, *Console) error{p.readJobs, p.readDied}
+	all := []func(context.Context, *Console) error{p.readJobs, p.readRecent}
 	if p.Problem == "" {
 		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, behind) }, p.readGroups)
 	}
-	if errs := c.atOnce(ctx, all); len(errs) == len(all) {
-		c.trouble(w, r, "The dead letters can't be read.", errors.Join(errs...))
+	if errs := c.parallel(ctx, all); len(errs) == len(all) {
+		c.unavailable(w, r, "The dead letters can't be read.", errors.Join(errs...))
 		return
 	} else if len(errs) > 0 {
 		c.Log.Warn("the console shows a part of the dead letters alone", "err", errors.Join(errs...))
@@ -212,53 +212,53 @@ func (c *Console) letters(w http.ResponseWriter, r *http.Request, who access.Cli
 	if p.Problem != "" {
 		status = http.StatusBadRequest
 	}
-	c.render(w, r, status, "letters", "Dead letters", &p)
+	c.render(w, r, status, "dlq", "Dead letters", &p)
 }
 
-func letterPath(id store.DeadLetterID, source string) string {
-	return fmt.Sprintf("%s/letters/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
+func deadLetterPath(id store.DeadLetterID, source string) string {
+	return fmt.Sprintf("%s/dlq/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
 }
 
-// letterPage is the page of one letter.
-type letterPage struct {
+// deadLetterPage is the page of one letter.
+type deadLetterPage struct {
 	schemas.DeadLetter
-	ID      store.DeadLetterID
-	Source  string
-	Value   string
-	Sample  string
-	Request *schemas.UpdateRequest
-	Heads   [][2]string
-	Replays int
-	Hidden  bool // what it holds is for administrators: it may have been fetched for some alone
+	ID         store.DeadLetterID
+	Source     string
+	Value      string
+	Sample     string
+	Request    *schemas.UpdateRequest
+	HeaderRows [][2]string
+	Replays    int
+	Hidden     bool // what it holds is for administrators: it may have been fetched for some alone
 }
 
-func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.Client) {
 	source := r.PathValue("source")
 	partition, offset, err := dlq.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
-	if err != nil || !c.known(source) {
-		c.refuse(w, r, http.StatusNotFound, "There is no such dead letter.")
+	if err != nil || !c.hasSource(source) {
+		c.reject(w, r, http.StatusNotFound, "There is no such dead letter.")
 		return
 	}
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
 	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
-	l, err := c.Letters.Show(ctx, id)
+	l, err := c.DLQ.Show(ctx, id)
 	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
 	if err == nil && undecodable == nil {
-		err = c.seesLetter(ctx, who, id, request.Entity)
+		err = c.canSeeDeadLetter(ctx, who, id, request.Entity)
 	}
 	switch {
 	case errors.Is(err, dlq.ErrGone):
-		c.refuse(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
+		c.reject(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
 		return
 	case errors.Is(err, dlq.ErrUnreadable):
-		c.refuse(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+shown(err.Error(), errorShown))
+		c.reject(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+displayText(err.Error(), maxErrorShown))
 		return
 	case err != nil:
-		c.trouble(w, r, fmt.Sprintf("The letter %s/%d:%d can't be read.", source, partition, offset), err)
+		c.unavailable(w, r, fmt.Sprintf("The letter %s/%d:%d can't be read.", source, partition, offset), err)
 		return
 	}
-	p := letterPage{DeadLetter: l, ID: id, Source: source, Value: readable(l.Value), Sample: readable(l.Sample), Replays: l.Replay().Count}
+	p := deadLetterPage{DeadLetter: l, ID: id, Source: source, Value: formatContent(l.Value), Sample: formatContent(l.Sample), Replays: l.Replay().Count}
 	if undecodable == nil {
 		p.Request = &request
 	}
@@ -266,18 +266,18 @@ func (c *Console) letter(w http.ResponseWriter, r *http.Request, who access.Clie
 		p.Hidden, p.Value, p.Sample = true, "", ""
 	}
 	for _, h := range l.Headers {
-		p.Heads = append(p.Heads, [2]string{shown(h.Key, 80), shown(string(h.Value), errorShown)})
+		p.HeaderRows = append(p.HeaderRows, [2]string{displayText(h.Key, 80), displayText(string(h.Value), maxErrorShown)})
 	}
-	c.render(w, r, http.StatusOK, "letter", "Dead letter", p)
+	c.render(w, r, http.StatusOK, "dead-letter", "Dead letter", p)
 }
 
-// seesLetter returns dlq.ErrGone if the client may not see the entity of a letter, by what
+// canSeeDeadLetter returns dlq.ErrGone if the client may not see the entity of a letter, by what
 // its index entry says and by what would be fetched now.
-func (c *Console) seesLetter(ctx context.Context, who access.Client, id store.DeadLetterID, e schemas.Entity) error {
+func (c *Console) canSeeDeadLetter(ctx context.Context, who access.Client, id store.DeadLetterID, e schemas.Entity) error {
 	if who.May(access.Admin) {
 		return nil
 	}
-	indexed, err := c.Letters.List(ctx, store.DeadLetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.DeadLetter{}, 1)
+	indexed, err := c.DLQ.List(ctx, store.DeadLetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.DeadLetter{}, 1)
 	if err != nil {
 		return err
 	}
@@ -285,14 +285,14 @@ func (c *Console) seesLetter(ctx context.Context, who access.Client, id store.De
 	if len(indexed) > 0 {
 		visibility = indexed[0].Visibility
 	}
-	if !c.Known.Sees(who, e, visibility) {
+	if !c.Entities.Sees(who, e, visibility) {
 		return dlq.ErrGone
 	}
 	return nil
 }
 
-// seesJob reports whether the client may see a job: one that names a limited entity's key
+// canSeeJob reports whether the client may see a job: one that names a limited entity's key
 // would tell of it.
-func (c *Console) seesJob(who access.Client, j store.DLQJob) bool {
-	return j.Filter.Key == "" || c.Known.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
+func (c *Console) canSeeJob(who access.Client, j store.DLQJob) bool {
+	return j.Filter.Key == "" || c.Entities.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	noteMost = 1000 // characters
-	// rateMost and rateLeast are in letters a second.
-	rateMost, rateLeast = 10_000, 1.0 / 60
+	maxNoteLength = 1000 // characters
+	// maxReplayRate and rateLeast are in letters a second.
+	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 
 // judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
@@ -30,39 +30,39 @@ func (c *Console) judge(ctx context.Context, source string, open []store.DeadLet
 
 // planPage shows what an order would do, before it is given.
 type planPage struct {
-	chosenLetters
+	dlqFilter
 	Kind    store.JobKind
 	Lane    schemas.Lane
 	Rate    string
-	Most    string
+	Max     string
 	Note    string
 	Problem string
 	Plan    dlq.Plan
-	Safe    verdict
-	// Takes is for how long it takes at its rate at least; empty: not known.
-	Takes string
+	Verdict verdict
+	// Duration is for how long it takes at its rate at least; empty: not known.
+	Duration string
 }
 
 // Replays reports whether it is a replay, and no purge.
 func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 
 // Counted is how many letters it acts on at most.
-func (p planPage) Counted() int64 { return mayBe(p.Plan) }
+func (p planPage) Counted() int64 { return maxAffected(p.Plan) }
 
-// mayBe is how many letters an order acts on if this release can read all.
-func mayBe(p dlq.Plan) int64 { return p.Count + p.IfReadable }
+// maxAffected is how many letters an order acts on if this release can read all.
+func maxAffected(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 
-// Stays says why letters stay open.
-func (planPage) Stays(why string) string { return staysOpen(why) }
+// StaysOpen says why letters stay open.
+func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
 // orderOf reads an order. Its errors are sentences for whoever gave it.
 func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq.JobSpec, err error) {
-	if p.chosenLetters, err = c.filterOf(r); err != nil {
+	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		return p, o, err
 	}
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
-	p.Kind, p.Lane, p.Rate, p.Most, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("most"), get("note")
-	o = dlq.JobSpec{Kind: p.Kind, Filter: p.asked(who), Lane: p.Lane, Note: p.Note}
+	p.Kind, p.Lane, p.Rate, p.Max, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
+	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(who), Lane: p.Lane, Note: p.Note}
 	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
 		return p, o, errors.New("say whether the letters are to be replayed or purged")
 	}
@@ -70,13 +70,13 @@ func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq
 		return p, o, errors.New("the lane must be HIGH or LOW")
 	}
 	if p.Rate != "" {
-		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= rateLeast && o.Rate <= rateMost) { // nor no number
+		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= minReplayRate && o.Rate <= maxReplayRate) { // nor no number
 
-			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", rateMost)
+			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", maxReplayRate)
 		}
 	}
-	if p.Most != "" {
-		if o.Max, err = strconv.ParseInt(p.Most, 10, 64); err != nil || o.Max < 0 {
+	if p.Max != "" {
+		if o.Max, err = strconv.ParseInt(p.Max, 10, 64); err != nil || o.Max < 0 {
 			return p, o, errors.New("the greatest number must be a whole number, or empty for all")
 		}
 	}
@@ -84,8 +84,8 @@ func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq
 }
 
 func checkNote(note string) error {
-	if utf8.RuneCountInString(note) > noteMost || !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl) {
-		return fmt.Errorf("the note must be one line of at most %d characters", noteMost)
+	if utf8.RuneCountInString(note) > maxNoteLength || !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl) {
+		return fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func checkNote(note string) error {
 // plan shows what an order would do. What it counted is what is then acted on: letters that
 // come later are not of it.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client) {
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
 	now := c.Clock()
 	p, o, err := c.orderOf(r, who)
@@ -106,14 +106,14 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 		p.Filter.Until = now.Truncate(time.Microsecond)
 	}
 	p.Filter.Handled = store.OpenDeadLetters
-	o.Filter = p.asked(who)
-	if p.Plan, err = c.Letters.Plan(ctx, o); err != nil {
-		c.trouble(w, r, "The letters can't be counted.", err)
+	o.Filter = p.storeFilter(who)
+	if p.Plan, err = c.DLQ.Plan(ctx, o); err != nil {
+		c.unavailable(w, r, "The letters can't be counted.", err)
 		return
 	}
-	p.Safe = c.judgeOrder(ctx, o, mayBe(p.Plan), p.Plan.Groups, now)
+	p.Verdict = c.judgeOrder(ctx, o, maxAffected(p.Plan), p.Plan.Groups, now)
 	if o.Rate > 0 {
-		p.Takes = span(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
+		p.Duration = formatDuration(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
 	}
 	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
 }
@@ -130,24 +130,24 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
 		return
 	}
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	now, err := c.Letters.Plan(ctx, o)
+	now, err := c.DLQ.Plan(ctx, o)
 	if err != nil {
-		c.trouble(w, r, "The letters can't be counted.", err)
+		c.unavailable(w, r, "The letters can't be counted.", err)
 		return
 	}
-	if mayBe(now) > counted {
-		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", several(counted, "letter", "letters"), exact(mayBe(now)))
+	if maxAffected(now) > counted {
+		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", plural(counted, "letter", "letters"), formatInt(maxAffected(now)))
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}
-	j, err := c.Letters.StartJob(ctx, o, who.Name)
+	j, err := c.DLQ.StartJob(ctx, o, who.Name)
 	if err != nil {
-		c.trouble(w, r, "The job could not be ordered.", err)
+		c.unavailable(w, r, "The job could not be ordered.", err)
 		return
 	}
-	done(w, r, root+"/letters/jobs/"+j.ID, "started")
+	redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, "started")
 }
 
 func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, who access.Client) {
@@ -159,15 +159,15 @@ func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, who access.C
 }
 
 func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.Client, to store.JobState, code string) {
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	j, err := c.Letters.SetJobState(ctx, r.PathValue("id"), to, who.Name)
+	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, who.Name)
 	switch {
 	case errors.Is(err, store.ErrJobNotFound):
-		c.refuse(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
+		c.reject(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
 	case err != nil:
-		c.trouble(w, r, "The job could not be changed.", err)
+		c.unavailable(w, r, "The job could not be changed.", err)
 	default:
-		done(w, r, root+"/letters/jobs/"+j.ID, code)
+		redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, code)
 	}
 }

@@ -14,16 +14,16 @@ func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.uncounted = errBroken
-	d := r.get(root + "/letters?source=nexon")
-	d.wellFormed(t, "letters")
-	if d.status != 200 || d.linksTo(root+"/letters/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/letters/nexon/0/120") == 0 {
+	d := r.get(root + "/dlq?source=nexon")
+	d.wellFormed(t, "dlq")
+	if d.status != 200 || d.linksTo(root+"/dlq/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/dlq/nexon/0/120") == 0 {
 		t.Errorf("%d: %s", d.status, d.text())
 	}
 	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "Nothing died") || d.byID("safe-to-replay") != nil {
 		t.Errorf("what can't be read is said %d times: %s", n, d.text())
 	}
 	r.broken = errBroken
-	if d := renewed(r).get(root + "/letters?source=nexon"); d.status != 503 {
+	if d := renewed(r).get(root + "/dlq?source=nexon"); d.status != 503 {
 		t.Errorf("nothing can be read: %d", d.status)
 	}
 }
@@ -32,8 +32,8 @@ func TestWhyALetterIsNotShownIsTold(t *testing.T) {
 	for err, want := range map[error]int{dlq.ErrGone: 404, fmt.Errorf("%w: it has no header", dlq.ErrUnreadable): 422, errBroken: 503} {
 		r := newRig(t)
 		r.broken = err
-		if d := r.get(root + "/letters/nexon/3/120"); d.status != want {
-			t.Errorf("%v: %d %s", err, d.status, d.says("refused"))
+		if d := r.get(root + "/dlq/nexon/3/120"); d.status != want {
+			t.Errorf("%v: %d %s", err, d.status, d.says("rejected"))
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.together = make(chan struct{})
-	if d := r.get(root + "/letters?source=nexon"); d.status != 200 {
+	if d := r.get(root + "/dlq?source=nexon"); d.status != 200 {
 		t.Error(d.status)
 	}
 	select {
@@ -55,9 +55,9 @@ func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
 func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	before := r.get(root + "/letters?source=nexon").says("died-since-yesterday")
+	before := r.get(root + "/dlq?source=nexon").says("recent-dead-letters")
 	r.groups = nil // counted a moment ago
-	if got := r.get(root + "/letters?source=nexon").says("died-since-yesterday"); got != before || !strings.Contains(got, "12,268") {
+	if got := r.get(root + "/dlq?source=nexon").says("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
 		t.Error(got)
 	}
 }
@@ -69,7 +69,7 @@ func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
 	for i := range r.groups {
 		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
 	}
-	d := r.get(root + "/letters?source=nexon")
+	d := r.get(root + "/dlq?source=nexon")
 	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 requests died") {
 		t.Errorf("%.600s", got)
 	}
@@ -84,7 +84,7 @@ func TestLetters_FilterTakesAListedKey(t *testing.T) {
 		"facet=character&key=other/some": {Facet: "character", Key: "other/some"},
 	} {
 		r := newRig(t)
-		r.get(root + "/letters?source=nexon&" + query)
+		r.get(root + "/dlq?source=nexon&" + query)
 		if len(r.filters) == 0 {
 			t.Fatalf("%s: nothing was listed", query)
 		}

@@ -14,51 +14,51 @@ import (
 
 const eventStream = "text/event-stream"
 
-// viewersMost may watch at once, and viewersOfOne of them under one name: somebody's tabs must
+// maxViewers may watch at once, and viewersOfOne of them under one name: somebody's tabs must
 // not keep all others from watching.
-const viewersMost, viewersOfOne = 100, 8
+const maxViewers, maxViewersPerClient = 100, 8
 
 // viewers are those who watch.
 type viewers struct {
-	mu  sync.Mutex
-	all int
-	of  map[string]int // by name
+	mu       sync.Mutex
+	total    int
+	byClient map[string]int // by name
 }
 
-// come takes a place until leave is called; ok: there was one.
-func (v *viewers) come(name string) (leave func(), ok bool) {
+// acquire takes a place until leave is called; ok: there was one.
+func (v *viewers) acquire(name string) (leave func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.all >= viewersMost || v.of[name] >= viewersOfOne {
+	if v.total >= maxViewers || v.byClient[name] >= maxViewersPerClient {
 		return nil, false
 	}
-	v.all++
-	v.of[name]++
+	v.total++
+	v.byClient[name]++
 	return func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		v.all--
-		if v.of[name]--; v.of[name] == 0 {
-			delete(v.of, name)
+		v.total--
+		if v.byClient[name]--; v.byClient[name] == 0 {
+			delete(v.byClient, name)
 		}
 	}, true
 }
 
-// take takes a place among those who watch, until leave is called; or says that there is none.
-func (c *Console) take(w http.ResponseWriter, r *http.Request, who access.Client) (leave func(), ok bool) {
+// acquireViewer takes a place among those who watch, until leave is called; or says that there is none.
+func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, who access.Client) (leave func(), ok bool) {
 	if r.Method == http.MethodHead { // it would hear nothing, for ever
 		w.Header().Set("Content-Type", eventStream)
 		return nil, false
 	}
-	if leave, ok = c.viewers.come(who.BoundName()); !ok {
+	if leave, ok = c.viewers.acquire(who.BoundName()); !ok {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
 	}
 	return leave, ok
 }
 
-// stream begins an answer of server-sent events; send writes one.
-func (c *Console) stream(w http.ResponseWriter) (send func(event any) error) {
+// startStream begins an answer of server-sent events; send writes one.
+func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error) {
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
 	h.Set("X-Accel-Buffering", "no")
@@ -81,20 +81,20 @@ func (c *Console) stream(w http.ResponseWriter) (send func(event any) error) {
 func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client) {
 	sources, charts := c.Sources, r.FormValue("charts") != ""
 	if one := r.FormValue("source"); one != "" {
-		if !c.known(one) {
-			c.refuse(w, r, http.StatusNotFound, "There is no such source.")
+		if !c.hasSource(one) {
+			c.reject(w, r, http.StatusNotFound, "There is no such source.")
 			return
 		}
 		sources = []string{one}
 	}
-	leave, ok := c.take(w, r, who)
+	leave, ok := c.acquireViewer(w, r, who)
 	if !ok {
 		return
 	}
 	defer leave()
 	samples, unwatch := c.sampler.watch()
 	defer unwatch()
-	send := c.stream(w)
+	send := c.startStream(w)
 	var upTo float64
 	for {
 		var n *sample
@@ -104,10 +104,10 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 		case n = <-samples:
 		}
 		// What was allowed to begin ends when it would not be any more.
-		if who, err := c.identify(r); err != nil || !isAllowed(mayLook, c, who) {
+		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
 			return
 		}
-		f := c.factsOf(n, sources)
+		f := c.statusOf(n, sources)
 		if charts {
 			f.Points = map[string][]point{}
 			for _, source := range sources {
@@ -121,36 +121,36 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 	}
 }
 
-func isAllowed(m may, c *Console, who access.Client) bool {
+func isAllowed(m permission, c *Console, who access.Client) bool {
 	ok, _ := m(c, who)
 	return ok
 }
 
-// jobEvery is how often a job's progress is looked at.
-const jobEvery = time.Second
+// jobInterval is how often a job's progress is looked at.
+const jobInterval = time.Second
 
 // liveJob tells how far a job is until it has ended.
 func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	leave, ok := c.take(w, r, who)
+	leave, ok := c.acquireViewer(w, r, who)
 	if !ok {
 		return
 	}
 	defer leave()
 	id := r.PathValue("id")
-	j, found, err := c.jobOf(r, id)
+	j, found, err := c.readJob(r, id)
 	switch {
 	case err != nil:
-		c.trouble(w, r, "The jobs can't be read.", err)
+		c.unavailable(w, r, "The jobs can't be read.", err)
 		return
-	case !found || !c.seesJob(who, j):
-		c.refuse(w, r, http.StatusNotFound, "There is no such job.")
+	case !found || !c.canSeeJob(who, j):
+		c.reject(w, r, http.StatusNotFound, "There is no such job.")
 		return
 	}
-	send := c.stream(w)
-	tick := time.NewTicker(jobEvery)
+	send := c.startStream(w)
+	tick := time.NewTicker(jobInterval)
 	defer tick.Stop()
 	for {
-		if send(jobFacts(j, c.Clock())) != nil || j.State == store.JobDone {
+		if send(jobStatus(j, c.Clock())) != nil || j.State == store.JobDone {
 			return
 		}
 		select {
@@ -158,10 +158,10 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Cli
 			return
 		case <-tick.C:
 		}
-		if who, err := c.identify(r); err != nil || !isAllowed(mayLook, c, who) {
+		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
 			return
 		}
-		if j, found, err = c.jobOf(r, id); err != nil || !found {
+		if j, found, err = c.readJob(r, id); err != nil || !found {
 			return // the page comes again
 		}
 	}

@@ -59,7 +59,7 @@ func follow(t *testing.T, url string, headers ...string) *line {
 }
 
 // next returns the next event, or false at the end of the stream.
-func (l *line) next() (f facts, ok bool) {
+func (l *line) next() (f liveStatus, ok bool) {
 	l.t.Helper()
 	for l.lines.Scan() {
 		if text, is := strings.CutPrefix(l.lines.Text(), "data: "); is {
@@ -102,7 +102,7 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	}
 	first, _ := one.next()
 	second, _ := one.next()
-	if !strings.Contains(first.Facts["says.nexon"].Text, " of 450 calls a second") || first.Facts["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
+	if !strings.Contains(first.Items["budget.nexon"].Text, " of 450 calls a second") || first.Items["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
 		t.Errorf("%+v", first)
 	}
 	// At first all there is, and then what is new.
@@ -110,7 +110,7 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 		t.Errorf("%d points, then %d", len(a), len(b))
 	}
 	other, _ := two.next()
-	if _, others := other.Facts["says.github"]; others || len(other.Facts["says.nexon"].Text) == 0 || other.Points != nil {
+	if _, others := other.Items["budget.github"]; others || len(other.Items["budget.nexon"].Text) == 0 || other.Points != nil {
 		t.Errorf("%+v", other)
 	}
 	// Two watch, and the limiter is asked once a second for each source.
@@ -139,7 +139,7 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 func (r *rig) watching() int {
 	r.viewers.mu.Lock()
 	defer r.viewers.mu.Unlock()
-	return r.viewers.all + len(r.viewers.of)
+	return r.viewers.total + len(r.viewers.byClient)
 }
 
 func TestNoMoreWatchThanMay(t *testing.T) {
@@ -155,13 +155,13 @@ func TestNoMoreWatchThanMay(t *testing.T) {
 	}
 	var leave []func()
 	come := func(name string) {
-		l, ok := r.viewers.come(name)
+		l, ok := r.viewers.acquire(name)
 		if !ok {
 			t.Fatalf("no place for %s", name)
 		}
 		leave = append(leave, l)
 	}
-	for range viewersOfOne {
+	for range maxViewersPerClient {
 		come("unauthenticated@192.0.2.7")
 	}
 	refused("of one name")
@@ -172,7 +172,7 @@ func TestNoMoreWatchThanMay(t *testing.T) {
 	if n := r.watching(); n != 0 {
 		t.Errorf("%d places are never given back", n)
 	}
-	for i := range viewersMost {
+	for i := range maxViewers {
 		come(strconv.Itoa(i))
 	}
 	refused("of all")
@@ -181,8 +181,8 @@ func TestNoMoreWatchThanMay(t *testing.T) {
 func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	for range viewersOfOne {
-		if _, ok := r.viewers.come(access.Client{Name: "unauthenticated@2001:db8::1"}.BoundName()); !ok {
+	for range maxViewersPerClient {
+		if _, ok := r.viewers.acquire(access.Client{Name: "unauthenticated@2001:db8::1"}.BoundName()); !ok {
 			t.Fatal("a stream within the bound was refused")
 		}
 	}
@@ -202,12 +202,12 @@ func TestWhoMayNotAdministerIsBoundedBelowTheConsoleToo(t *testing.T) {
 	fillRig(r)
 	r.asks, r.most = true, 2
 	for i, want := range []int{200, 200, 429, 429} {
-		d := r.get(root+[]string{"/limiter", "/letters", "", "/live"}[i], "Authorization", "Bearer inspect")
-		if d.status != want || want == 429 && (d.header.Get("Retry-After") != "90" || !strings.Contains(d.says("refused"), "more than they may")) {
-			t.Errorf("%d: %d %v %s", i, d.status, d.header, d.says("refused"))
+		d := r.get(root+[]string{"/limiter", "/dlq", "", "/live"}[i], "Authorization", "Bearer inspect")
+		if d.status != want || want == 429 && (d.header.Get("Retry-After") != "90" || !strings.Contains(d.says("rejected"), "more than they may")) {
+			t.Errorf("%d: %d %v %s", i, d.status, d.header, d.says("rejected"))
 		}
 	}
-	if d := r.open("POST", root+"/look", posts["/look"], "Authorization", "Bearer inspect,refresh"); d.status != 429 || r.did() > 0 {
+	if d := r.open("POST", root+"/lookup", posts["/lookup"], "Authorization", "Bearer inspect,refresh"); d.status != 429 || r.did() > 0 {
 		t.Errorf("a refresh: %d", d.status)
 	}
 	before := len(r.counted)
@@ -252,27 +252,27 @@ func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
 	fillRig(r)
 	url := r.serve() + "/live/jobs/"
 	l := follow(t, url+r.jobs[0].ID)
-	if f, _ := l.next(); f.Facts["job.state"].Text != "RUNNING" || f.Facts["job.done"].Text != "4,112 of 12,254 replayed, 16 stay open" || *f.Facts["job.done"].Part != 33 || len(f.Rows["refused"]) != 2 {
+	if f, _ := l.next(); f.Items["job.state"].Text != "RUNNING" || f.Items["job.done"].Text != "4,112 of 12,254 replayed, 16 stay open" || *f.Items["job.done"].Percent != 33 || len(f.Rows["refused"]) != 2 {
 		t.Errorf("%+v", f)
 	}
 	r.mu.Lock()
 	r.jobs[0].State, r.jobs[0].Done, r.jobs[0].Error = store.JobDone, 12_238, "long past"
 	r.mu.Unlock()
-	var last facts
+	var last liveStatus
 	for f, ok := l.next(); ok; f, ok = l.next() {
 		last = f
 	}
-	if last.Facts["job.state"].Text != "DONE" || last.Facts["job.error"].Text != "" || *last.Facts["job.done"].Part != 100 {
+	if last.Items["job.state"].Text != "DONE" || last.Items["job.error"].Text != "" || *last.Items["job.done"].Percent != 100 {
 		t.Errorf("%+v", last)
 	}
 	waits := store.DLQJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
-	if f := jobFacts(waits, then); f.Facts["job.error"].Text != "It waits: Kafka does not answer" || f.Facts["job.done"].Text != "0 of 0 purged" {
-		t.Errorf("%+v", f.Facts)
+	if f := jobStatus(waits, then); f.Items["job.error"].Text != "It waits: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
+		t.Errorf("%+v", f.Items)
 	}
-	for updated, want := range map[time.Duration]fact{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}} {
+	for updated, want := range map[time.Duration]statusItem{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}} {
 		waits.UpdatedAt = then.Add(-updated)
-		if f := jobFacts(waits, then); f.Facts["job.last"] != want {
-			t.Errorf("%+v", f.Facts["job.last"])
+		if f := jobStatus(waits, then); f.Items["job.last"] != want {
+			t.Errorf("%+v", f.Items["job.last"])
 		}
 	}
 	if got := follow(t, url+"none").answer.StatusCode; got != 404 {

@@ -14,41 +14,41 @@ import (
 )
 
 const (
-	// contentShown is how much of an entity's content is shown, in bytes.
-	contentShown = 20 << 10
-	// indentedMost, in bytes, and indentedDeep are bounds of what is indented.
-	indentedMost, indentedDeep = 64 << 10, 32
+	// maxContentShown is how much of an entity's content is shown, in bytes.
+	maxContentShown = 20 << 10
+	// maxIndentBytes, in bytes, and indentedDeep are bounds of what is indented.
+	maxIndentBytes, maxIndentDepth = 64 << 10, 32
 )
 
-// looked is the page of one entity.
-type looked struct {
+// lookupPage is the page of one entity.
+type lookupPage struct {
 	Sources []string
 	Facets  map[string][]string
 	Source  string
 	Facet   string
 	Key     string
 	Problem string // with what was asked for
-	Told    string // what became of a refresh
+	Notice  string // what became of a refresh
 	// MaxKeys is how many keys one form refreshes. Keys is the text of the form that was
 	// sent, and Results has the result of each key.
-	MaxKeys int
-	Keys    string
-	Results []keyResult
-	Entity  *Entity
-	Why     string
-	Content string
-	Steps   []happened
+	MaxKeys  int
+	Keys     string
+	Results  []keyResult
+	Entity   *Entity
+	Why      string
+	Content  string
+	Timeline []timelineEntry
 }
 
-// happened is one entry of what is known of an entity, by time.
-type happened struct {
+// timelineEntry is one entry of what is known of an entity, by time.
+type timelineEntry struct {
 	At   time.Time
 	What string
 	More string
 	Link string
 }
 
-func (c *Console) look(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) lookup(w http.ResponseWriter, r *http.Request, who access.Client) {
 	c.showEntity(w, r, who, http.StatusOK, "")
 }
 
@@ -61,59 +61,59 @@ func entityOf(r *http.Request) schemas.Entity {
 	return e
 }
 
-// noEntity says why there can be no such entity; empty: there can.
-func (c *Console) noEntity(e schemas.Entity) string {
+// checkEntity says why there can be no such entity; empty: there can.
+func (c *Console) checkEntity(e schemas.Entity) string {
 	switch {
-	case !c.known(e.Source):
+	case !c.hasSource(e.Source):
 		return "There is no such source."
 	case !slices.Contains(c.Facets[e.Source], e.Facet):
 		return e.Source + " has no such facet."
 	}
 	err := e.Check()
 	if err == nil {
-		err = c.Known.CheckKey(e)
+		err = c.Entities.CheckKey(e)
 	}
 	if err != nil {
-		return "There can be no such entity: " + shown(err.Error(), errorShown) + "."
+		return "There can be no such entity: " + displayText(err.Error(), maxErrorShown) + "."
 	}
 	return ""
 }
 
 func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.Client, status int, told string) {
 	e := entityOf(r)
-	p := looked{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Told: told, MaxKeys: maxRefreshKeys}
+	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: told, MaxKeys: maxRefreshKeys}
 	if e.Key == "" && e.Facet == "" {
-		c.render(w, r, http.StatusOK, "look", "Look up", p)
+		c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 		return
 	}
-	if p.Problem = c.noEntity(e); p.Problem != "" {
-		c.render(w, r, http.StatusBadRequest, "look", "Look up", p)
+	if p.Problem = c.checkEntity(e); p.Problem != "" {
+		c.render(w, r, http.StatusBadRequest, "lookup", "Look up", p)
 		return
 	}
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	known, err := c.Known.Entity(ctx, e, who)
+	known, err := c.Entities.Entity(ctx, e, who)
 	if err != nil {
-		c.trouble(w, r, "What is known of it can't be read.", err)
+		c.unavailable(w, r, "What is known of it can't be read.", err)
 		return
 	}
-	now, a := c.Clock(), around{lanes: c.Now.Lanes(e.Source)}
+	now, a := c.Clock(), surroundings{lanes: c.Overview.Lanes(e.Source)}
 	if v, err := c.Limits.View(ctx, e.Source); err == nil {
 		a.limits = &v
 	}
-	p.Content = readable(known.Payload)
-	p.Entity, p.Why, p.Steps = &known, whyStale(known, a, now), stepsOf(known, now)
-	c.render(w, r, status, "look", "Look up", p)
+	p.Content = formatContent(known.Payload)
+	p.Entity, p.Why, p.Timeline = &known, whyStale(known, a, now), timelineOf(known, now)
+	c.render(w, r, status, "lookup", "Look up", p)
 }
 
-// readable is content as people read it, cut. Indented it may be as long as it is deep for
+// formatContent is content as people read it, cut. Indented it may be as long as it is deep for
 // each of its values, so that only what is small and flat is.
-func readable(payload []byte) string {
+func formatContent(payload []byte) string {
 	var out bytes.Buffer
-	if len(payload) <= indentedMost && depthOf(payload) <= indentedDeep && json.Indent(&out, payload, "", "  ") == nil {
+	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {
 		payload = out.Bytes()
 	}
-	return shown(string(payload[:min(len(payload), contentShown+1)]), contentShown)
+	return displayText(string(payload[:min(len(payload), maxContentShown+1)]), maxContentShown)
 }
 
 // depthOf is how deep the arrays and objects of JSON lie in each other.
@@ -136,12 +136,12 @@ func depthOf(payload []byte) int {
 	return most
 }
 
-// stepsOf is what is known of an entity in the order of time, what is to come first.
-func stepsOf(e Entity, now time.Time) []happened {
-	var all []happened
+// timelineOf is what is known of an entity in the order of time, what is to come first.
+func timelineOf(e Entity, now time.Time) []timelineEntry {
+	var all []timelineEntry
 	add := func(at time.Time, what, more, link string) {
 		if !at.IsZero() {
-			all = append(all, happened{at, what, shown(more, errorShown), link})
+			all = append(all, timelineEntry{at, what, displayText(more, maxErrorShown), link})
 		}
 	}
 	if e.Stored {
@@ -165,7 +165,7 @@ func stepsOf(e Entity, now time.Time) []happened {
 	}
 	if s := e.Status; s.State != "" {
 		add(s.Since, "First of the failures in a row", "", "")
-		add(s.UpdatedAt, "Last failure: "+shown(s.Reason, 60), s.Error, "")
+		add(s.UpdatedAt, "Last failure: "+displayText(s.Reason, 60), s.Error, "")
 		switch s.State {
 		case store.Retrying:
 			add(s.Until, "Retry is due", "", "")
@@ -174,18 +174,18 @@ func stepsOf(e Entity, now time.Time) []happened {
 		case store.Suspended:
 		}
 	}
-	for _, l := range e.Letters {
-		add(l.At, "Became a dead letter: "+shown(string(l.Reason), 60), l.Error, letterPath(l.DeadLetterID, e.Entity.Source))
+	for _, l := range e.DeadLetters {
+		add(l.At, "Became a dead letter: "+displayText(string(l.Reason), 60), l.Error, deadLetterPath(l.DeadLetterID, e.Entity.Source))
 		if l.Handled != "" {
-			add(l.HandledAt, "The dead letter was "+shown(l.Handled, 20), "by "+l.HandledBy, "")
+			add(l.HandledAt, "The dead letter was "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
 		}
 	}
 	if e.Registered != nil && e.Registered.Enabled {
 		add(e.Registered.Due, "Prefetch is due", "", "")
 	}
-	if e.Coalesce.HoldUntil.After(now) {
-		add(e.Coalesce.HoldUntil, "The hold in Redis ends", "", "")
+	if e.Request.HoldUntil.After(now) {
+		add(e.Request.HoldUntil, "The hold in Redis ends", "", "")
 	}
-	slices.SortStableFunc(all, func(a, b happened) int { return b.At.Compare(a.At) })
+	slices.SortStableFunc(all, func(a, b timelineEntry) int { return b.At.Compare(a.At) })
 	return all
 }

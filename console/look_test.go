@@ -7,7 +7,7 @@ import (
 
 func TestContentIsIndentedWhereThatIsCheap(t *testing.T) {
 	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
-	small, large := `{"a":["[[{{",1]}`, `["`+strings.Repeat("z", indentedMost)+`"]`
+	small, large := `{"a":["[[{{",1]}`, `["`+strings.Repeat("z", maxIndentBytes)+`"]`
 	const indented = "{\n  \"a\": [\n    \"[[{{\",\n    1\n  ]\n}"
 	for _, c := range []struct{ content, want string }{
 		{"", ""},
@@ -15,11 +15,11 @@ func TestContentIsIndentedWhereThatIsCheap(t *testing.T) {
 		{`["\"[", "\\"]`, "[\n  \"\\\"[\",\n  \"\\\\\"\n]"},
 		{`{"a":`, `{"a":`},
 		{nested(3), "[\n  [\n    []\n  ]\n]"},
-		{nested(indentedDeep + 1), nested(indentedDeep + 1)},
+		{nested(maxIndentDepth + 1), nested(maxIndentDepth + 1)},
 		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // of a text
-		{large, large[:contentShown] + " …"},
+		{large, large[:maxContentShown] + " …"},
 	} {
-		if got := readable([]byte(c.content)); got != c.want {
+		if got := formatContent([]byte(c.content)); got != c.want {
 			t.Errorf("%.80q, wanted %.80q", got, c.want)
 		}
 	}

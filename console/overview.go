@@ -8,36 +8,36 @@ import (
 
 // livePage is a page that shows what is going on now.
 type livePage struct {
-	facts
-	Sources []string
-	Kinds   []WeatherKind // of the weather; nil: there is none
-	Weather string
+	liveStatus
+	Sources   []string
+	Scenarios []FaultScenario // of the weather; nil: there is none
+	Scenario  string
 }
 
 // Table returns one of the live tables.
-func (p livePage) Table(id, source string) headedTable {
+func (p livePage) Table(id, source string) statusTable {
 	if source != "" {
 		id += "." + source
 	}
 	return p.Tables[id]
 }
 
-// Fact returns what a live element says.
-func (p livePage) Fact(id string) factAt { return factAt{id, p.Facts[id]} }
+// Item returns what a live element says.
+func (p livePage) Item(id string) itemAt { return itemAt{id, p.Items[id]} }
 
-// factAt is a fact, and where it stands.
-type factAt struct {
+// itemAt is a fact, and where it stands.
+type itemAt struct {
 	ID string
-	fact
+	statusItem
 }
 
 func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title string) {
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	n := c.sampler.now(ctx)
-	p := livePage{facts: c.factsOf(n, c.Sources), Sources: c.Sources}
-	if c.Weather != nil {
-		p.Kinds, p.Weather = c.Weather.Kinds(), n.Weather
+	n := c.sampler.latest(ctx)
+	p := livePage{liveStatus: c.statusOf(n, c.Sources), Sources: c.Sources}
+	if c.FaultScenarios != nil {
+		p.Scenarios, p.Scenario = c.FaultScenarios.List(), n.FaultScenario
 	}
 	c.render(w, r, http.StatusOK, name, title, p)
 }
@@ -54,29 +54,29 @@ func (c *Console) limiter(w http.ResponseWriter, r *http.Request, _ access.Clien
 	c.showLive(w, r, "limiter", "Limiter")
 }
 
-// setWeather has the upstream of a demonstration behave in another way.
-func (c *Console) setWeather(w http.ResponseWriter, r *http.Request, who access.Client) {
-	if c.Weather == nil {
-		c.refuse(w, r, http.StatusNotFound, "This installation has no weather: its upstream is a real one.")
+// setFaultScenario has the upstream of a demonstration behave in another way.
+func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who access.Client) {
+	if c.FaultScenarios == nil {
+		c.reject(w, r, http.StatusNotFound, "This installation has no weather: its upstream is a real one.")
 		return
 	}
-	name := r.PostFormValue("weather")
-	for _, k := range c.Weather.Kinds() {
+	name := r.PostFormValue("scenario")
+	for _, k := range c.FaultScenarios.List() {
 		if k.Name != name {
 			continue
 		}
-		ctx, cancel := bounded(r)
+		ctx, cancel := requestContext(r)
 		defer cancel()
-		err := c.note(ctx, who, "fault-scenario", "", map[string]string{"scenario": name})
+		err := c.writeAudit(ctx, who, "fault-scenario", "", map[string]string{"scenario": name})
 		if err == nil {
-			err = c.Weather.Set(ctx, name)
+			err = c.FaultScenarios.Set(ctx, name)
 		}
 		if err != nil {
-			c.trouble(w, r, "The weather could not be changed.", err)
+			c.unavailable(w, r, "The weather could not be changed.", err)
 			return
 		}
-		done(w, r, root, "weather")
+		redirectWithNotice(w, r, root, "fault-scenario")
 		return
 	}
-	c.refuse(w, r, http.StatusBadRequest, "There is no such weather.")
+	c.reject(w, r, http.StatusBadRequest, "There is no such weather.")
 }

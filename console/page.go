@@ -16,20 +16,20 @@ import (
 
 // page is what the layout shows around what each page has of its own (Body).
 type page struct {
-	Title  string
-	Name   string // of the template
-	Nav    []link
-	Who    string
-	Asked  bool // somebody logged in
-	Acts   bool // who looks may change things
-	Fetch  bool // who looks may ask for a refresh
-	Locked bool // the console is read-only
-	Said   string
-	Now    time.Time
-	At     string // when what it shows was seen
-	Live   string // where the page hears what is new; empty: nowhere
-	Vers   string
-	Body   any
+	Title      string
+	Name       string // of the template
+	Nav        []link
+	Who        string
+	LoggedIn   bool // somebody logged in
+	CanAct     bool // who looks may change things
+	CanRefresh bool // who looks may ask for a refresh
+	ReadOnly   bool // the console is read-only
+	Notice     string
+	Now        time.Time
+	At         string // when what it shows was seen
+	Live       string // where the page hears what is new; empty: nowhere
+	Version    string
+	Body       any
 }
 
 // link is one of the navigation.
@@ -40,45 +40,45 @@ type link struct {
 
 var navigation = []link{
 	{root, "Overview", false},
-	{root + "/look", "Look up", false},
+	{root + "/lookup", "Look up", false},
 	{root + "/queues", "Queues", false},
 	{root + "/limiter", "Limiter", false},
 	{root + "/schedule", "Schedule", false},
-	{root + "/letters", "Dead letters", false},
+	{root + "/dlq", "Dead letters", false},
 	{root + "/settings", "Settings", false},
 	{root + "/activity", "Activity", false},
 }
 
-// said is what a page says after an act, by the code in its address.
-var said = map[string]string{
-	"changed":     "The settings are changed. All processes follow within two seconds.",
-	"unchanged":   "Nothing was different from what is in force; nothing was changed.",
-	"stopped":     "The source is told to stop: all processes follow within two seconds. Requests wait, and none is lost within a day (HIGH; LOW three days).",
-	"resumed":     "The source is told to go on: all processes follow within two seconds.",
-	"started":     "The job is ordered.",
-	"job-stopped": "The job is told to stop, and asks for nothing more within half a minute. What it asked for is fetched all the same; it may be resumed.",
-	"job-resumed": "The job goes on.",
-	"admin-token": "You are logged in by the admin token, which never ends and is everybody's who has it. An API key with the scope admin says who you are, and can be revoked alone.",
-	"weather":     "The upstream behaves as you wish from now on.",
+// notices is what a page says after an act, by the code in its address.
+var notices = map[string]string{
+	"changed":        "The settings are changed. All processes follow within two seconds.",
+	"unchanged":      "Nothing was different from what is in force; nothing was changed.",
+	"stopped":        "The source is told to stop: all processes follow within two seconds. Requests wait, and none is lost within a day (HIGH; LOW three days).",
+	"resumed":        "The source is told to go on: all processes follow within two seconds.",
+	"started":        "The job is ordered.",
+	"job-stopped":    "The job is told to stop, and asks for nothing more within half a minute. What it asked for is fetched all the same; it may be resumed.",
+	"job-resumed":    "The job goes on.",
+	"admin-token":    "You are logged in by the admin token, which never ends and is everybody's who has it. An API key with the scope admin says who you are, and can be revoked alone.",
+	"fault-scenario": "The upstream behaves as you wish from now on.",
 }
 
 func parsePages() map[string]*template.Template {
 	funcs := template.FuncMap{
 		"asset": assetURL,
-		"key":   func(s string) string { return shown(s, keyShown) },
-		"text":  func(s string) string { return shown(s, errorShown) },
-		"brief": func(s string) string { return shown(s, briefShown) },
-		"long":  func(s string) string { return shown(s, longShown) },
+		"key":   func(s string) string { return displayText(s, maxKeyShown) },
+		"text":  func(s string) string { return displayText(s, maxErrorShown) },
+		"brief": func(s string) string { return displayText(s, maxBriefShown) },
+		"long":  func(s string) string { return displayText(s, maxLongShown) },
 		"count": func(n any) string {
 			switch n := n.(type) {
 			case int:
-				return exact(n)
+				return formatInt(n)
 			case int64:
-				return exact(n)
+				return formatInt(n)
 			}
 			return fmt.Sprint(n)
 		},
-		"span": span, "ago": ago, "clock": clock, "means": reasonMeans, "tier": tierName,
+		"span": formatDuration, "ago": formatAgo, "clock": formatTime, "explain": explainReason, "tier": tierName,
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"field": func(t time.Time) string { return fieldTime(t) },
 		"at":    func(t, now time.Time) stamp { return stamp{t, now} },
@@ -87,7 +87,7 @@ func parsePages() map[string]*template.Template {
 	}
 	layout := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "look", "queues", "limiter", "schedule", "letters", "letter", "plan", "job", "settings", "activity", "login", "refused"} {
+	for _, name := range []string{"overview", "lookup", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
 	}
 	return all
@@ -100,13 +100,13 @@ type stamp struct{ T, Now time.Time }
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
 	who, _ := access.ClientFromContext(r.Context())
 	p := page{
-		Title: title, Name: name, Who: shown(who.Name, 60), Now: c.Clock(), Body: body,
-		Asked: c.Guard.AuthRequired() && who.Name != "", Locked: c.ReadOnly, Said: said[r.URL.Query().Get("said")],
+		Title: title, Name: name, Who: displayText(who.Name, 60), Now: c.Clock(), Body: body,
+		LoggedIn: c.Guard.AuthRequired() && who.Name != "", ReadOnly: c.ReadOnly, Notice: notices[r.URL.Query().Get("notice")],
 	}
-	p.Acts, _ = mayAct(c, who)
-	p.Fetch, _ = mayRefresh(c, who)
-	if looks, _ := mayLook(c, who); looks {
-		p.Vers = c.Version // a stranger at the login page must not learn it
+	p.CanAct, _ = canAct(c, who)
+	p.CanRefresh, _ = canRefresh(c, who)
+	if looks, _ := canView(c, who); looks {
+		p.Version = c.Version // a stranger at the login page must not learn it
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
 			p.Nav = append(p.Nav, l)
@@ -134,35 +134,35 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 }
 
 // asOf is when they were true.
-func (f facts) asOf() string { return f.At }
+func (f liveStatus) asOf() string { return f.At }
 
-// refusal is what the page of a refusal says.
-type refusal struct {
-	Why string
-	// Again is the address that was asked for, if who asked may do so from here.
-	Again string
+// rejection is what the page of a refusal says.
+type rejection struct {
+	Reason string
+	// RetryURL is the address that was asked for, if who asked may do so from here.
+	RetryURL string
 }
 
-// refuse answers with a page that says why not.
-func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
-	c.render(w, r, status, "refused", http.StatusText(status), refusal{Why: why})
+// reject answers with a page that says why not.
+func (c *Console) reject(w http.ResponseWriter, r *http.Request, status int, why string) {
+	c.render(w, r, status, "rejected", http.StatusText(status), rejection{Reason: why})
 }
 
-// trouble answers with a page that says that what lies behind does not answer.
-func (c *Console) trouble(w http.ResponseWriter, r *http.Request, what string, err error) {
+// unavailable answers with a page that says that what lies behind does not answer.
+func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, what string, err error) {
 	if errors.Is(err, store.ErrReplayRunning) {
-		c.refuse(w, r, http.StatusConflict, what+" Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it.")
+		c.reject(w, r, http.StatusConflict, what+" Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it.")
 		return
 	}
 	c.Log.Warn("the console can't show or do something", "what", what, "err", err)
-	c.refuse(w, r, http.StatusServiceUnavailable, what+" The log of this process says why; try again in a moment.")
+	c.reject(w, r, http.StatusServiceUnavailable, what+" The log of this process says why; try again in a moment.")
 }
 
-// done leads to a page that says what was done.
-func done(w http.ResponseWriter, r *http.Request, path, code string) {
+// redirectWithNotice leads to a page that says what was done.
+func redirectWithNotice(w http.ResponseWriter, r *http.Request, path, code string) {
 	sep := "?"
 	if strings.Contains(path, "?") {
 		sep = "&"
 	}
-	http.Redirect(w, r, path+sep+"said="+code, http.StatusSeeOther)
+	http.Redirect(w, r, path+sep+"notice="+code, http.StatusSeeOther)
 }

@@ -19,8 +19,8 @@ import (
 
 // paths are the pages, with something to show on each.
 var paths = []string{
-	"", "/look", "/look?facet=nexon/character&key=somebody", "/queues", "/limiter", "/letters", "/letters?source=nexon&handled=all&after=1769515230000000:3:120",
-	"/letters/nexon/3/120", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW", "/letters/plan?source=nexon&kind=PURGE", "/letters/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
+	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
+	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
 }
 
 // wellFormed fails for what a page must never have: a script or a style of its own, or a
@@ -59,14 +59,14 @@ func (d document) wellFormed(t *testing.T, where string) {
 		t.Errorf("%s has %d h1", where, headings)
 	}
 	h := d.header
-	if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cache-Control") != "no-store" {
+	if h.Get("Content-Security-Policy") != contentSecurityPolicy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cache-Control") != "no-store" {
 		t.Errorf("%s: %v", where, h)
 	}
 }
 
 func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
-	if strings.Contains(policy, "unsafe") || !strings.HasPrefix(policy, "default-src 'none'; ") {
-		t.Error(policy)
+	if strings.Contains(contentSecurityPolicy, "unsafe") || !strings.HasPrefix(contentSecurityPolicy, "default-src 'none'; ") {
+		t.Error(contentSecurityPolicy)
 	}
 	for _, filled := range []bool{true, false} {
 		for _, weather := range []bool{true, false} {
@@ -98,9 +98,9 @@ func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 	r.broken = errBroken
 	for path, want := range map[string]string{
 		"": "github: what its limiter does could not be read; if Redis does not answer, nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "They could not be read.",
-		"/look?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/letters": "The dead letters can't be read.",
-		"/letters/nexon/3/120": "The letter nexon/3:120 can't be read. The log of this process says why", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
-		"/letters/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
+		"/lookup?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/dlq": "The dead letters can't be read.",
+		"/dlq/nexon/3/120": "The letter nexon/3:120 can't be read. The log of this process says why", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
+		"/dlq/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
 	} {
 		d := r.get(root + path)
 		if !strings.Contains(d.text(), want) || strings.Contains(d.text(), errBroken.Error()) {
@@ -113,7 +113,7 @@ func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.get(root + "/look?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04." {
+	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04." {
 		t.Error(got)
 	}
 	// Counts of two moments make a rate.
@@ -121,13 +121,13 @@ func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
 	r.views["nexon"] = theView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/limiter"} {
 		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing brakes it."
-		if got := r.get(root + path).says("budget-says"); !strings.Contains(got, want) {
+		if got := r.get(root + path).says("budget"); !strings.Contains(got, want) {
 			t.Error(got)
 		}
 	}
-	d := r.get(root + "/letters?source=nexon")
+	d := r.get(root + "/dlq?source=nexon")
 	for _, want := range []string{"12,268 requests died since yesterday 12:00, of 3 causes", "UPSTREAM_5XX", "11,920", "The upstream went on failing for these entities", "OPENAPI00004: Please input valid parameter"} {
-		if got := d.says("died-since-yesterday"); !strings.Contains(got, want) {
+		if got := d.says("recent-dead-letters"); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
@@ -135,11 +135,11 @@ func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
 		t.Error(got)
 	}
 	for _, want := range []string{"The upstream went on failing for these entities", "9 calls of the upstream, the last answered 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
-		if got := r.get(root + "/letters/nexon/3/120").text(); !strings.Contains(got, want) {
+		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := r.get(root + "/letters?source=github").says("safe-to-replay"); got != "No: nothing that the filter chooses is open." {
+	if got := r.get(root + "/dlq?source=github").says("safe-to-replay"); got != "No: nothing that the filter chooses is open." {
 		t.Error(got)
 	}
 }
@@ -155,7 +155,7 @@ func TestHostileContentStaysContent(t *testing.T) {
 	for i := range r.list {
 		r.list[i].Error, r.list[i].Entity.Key, r.list[i].Handled = text, text, text
 	}
-	r.entity.Letters = r.list[:3]
+	r.entity.DeadLetters = r.list[:3]
 	for i := range r.groups {
 		r.groups[i].Error, r.groups[i].Facet, r.groups[i].Reason, r.groups[i].Fingerprint = text, text, schemas.DeadLetterReason(text), text
 	}
@@ -170,7 +170,7 @@ func TestHostileContentStaysContent(t *testing.T) {
 	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Reason = text, text, text
 	r.views["nexon"] = view
 	r.sched["nexon"].Schedulers.Value[0].Process = text
-	all := append(slices.Clone(paths), "/look?facet=nexon/character&key="+url.QueryEscape(evil), "/letters?key="+url.QueryEscape(text), "/letters?since="+url.QueryEscape(text), "/letters?after="+url.QueryEscape(text), "/letters?source="+url.QueryEscape(text), "/letters/plan?source=nexon&kind="+url.QueryEscape(text))
+	all := append(slices.Clone(paths), "/lookup?facet=nexon/character&key="+url.QueryEscape(evil), "/dlq?key="+url.QueryEscape(text), "/dlq?since="+url.QueryEscape(text), "/dlq?after="+url.QueryEscape(text), "/dlq?source="+url.QueryEscape(text), "/dlq/plan?source=nexon&kind="+url.QueryEscape(text))
 	for _, path := range all {
 		d := r.get(root + path)
 		d.wellFormed(t, path)
@@ -183,12 +183,12 @@ func TestHostileContentStaysContent(t *testing.T) {
 			}
 		})
 		// What a page says can't turn what stands around it, and is no novel.
-		if said := d.text(); strings.ContainsAny(said, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(said, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/look") && !strings.HasPrefix(path, "/activity") {
+		if said := d.text(); strings.ContainsAny(said, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(said, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
 			t.Errorf("%s: %q", path, said[:500])
 		}
 	}
-	d := r.open("POST", root+"/look", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
-	if said := d.says("told"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
+	d := r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
+	if said := d.says("refresh-result"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
 		t.Errorf("%d %s", d.status, said)
 	}
 }
@@ -197,10 +197,10 @@ func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	for path, want := range map[string]string{
-		"/look?facet=nowhere/x&key=a": "There is no such source.", "/look?facet=nexon/nothing&key=a": "nexon has no such facet.", "/look?facet=nexon/character&key=..": "There can be no such entity",
-		"/letters?source=nowhere": "there is no such source", "/letters?reason=NONE": `there is no reason "NONE"`, "/letters?handled=x": "handled is", "/letters?since=soon": `"soon" is no time`, "/letters?attempts=x": "whole number",
-		"/letters?offset=3": "partition:offset", "/letters?after=x": "begin with the first", "/letters/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/letters/plan?lane=LOW": "replayed or purged",
-		"/letters/plan?kind=PURGE&rate=x": "the rate must be", "/letters/plan?kind=PURGE&rate=NaN": "the rate must be", "/letters/plan?kind=PURGE&most=-1": "whole number", "/letters/plan?kind=PURGE&note=a%0Ab": "one line",
+		"/lookup?facet=nowhere/x&key=a": "There is no such source.", "/lookup?facet=nexon/nothing&key=a": "nexon has no such facet.", "/lookup?facet=nexon/character&key=..": "There can be no such entity",
+		"/dlq?source=nowhere": "there is no such source", "/dlq?reason=NONE": `there is no reason "NONE"`, "/dlq?handled=x": "handled is", "/dlq?since=soon": `"soon" is no time`, "/dlq?attempts=x": "whole number",
+		"/dlq?offset=3": "partition:offset", "/dlq?after=x": "begin with the first", "/dlq/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/dlq/plan?lane=LOW": "replayed or purged",
+		"/dlq/plan?kind=PURGE&rate=x": "the rate must be", "/dlq/plan?kind=PURGE&rate=NaN": "the rate must be", "/dlq/plan?kind=PURGE&max=-1": "whole number", "/dlq/plan?kind=PURGE&note=a%0Ab": "one line",
 	} {
 		d := r.get(root + path)
 		if d.status != 400 || !strings.Contains(d.text(), want) {
@@ -208,8 +208,8 @@ func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
 		}
 		d.wellFormed(t, path)
 	}
-	for _, path := range []string{"/nowhere", "/letters/nowhere/3/120", "/letters/nexon/x/120", "/letters/jobs/none", "/assets/none.js"} {
-		if d := r.get(root + path); d.status != 404 || d.byID("refused") == nil {
+	for _, path := range []string{"/nowhere", "/dlq/nowhere/3/120", "/dlq/nexon/x/120", "/dlq/jobs/none", "/assets/none.js"} {
+		if d := r.get(root + path); d.status != 404 || d.byID("rejected") == nil {
 			t.Errorf("%s: %d", path, d.status)
 		}
 	}
@@ -218,13 +218,13 @@ func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
 func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	for _, path := range []string{"/letters?source=nexon&reason=%zz", "/letters?source=nexon&key=a;facet=b", "/letters/plan?source=nexon&kind=PURGE&key=%4", "/live?source=%"} {
+	for _, path := range []string{"/dlq?source=nexon&reason=%zz", "/dlq?source=nexon&key=a;facet=b", "/dlq/plan?source=nexon&kind=PURGE&key=%4", "/live?source=%"} {
 		if d := r.get(root + path); d.status != 400 || len(r.filters) > 0 {
 			t.Errorf("%s: %d, %+v", path, d.status, r.filters)
 		}
 	}
 	send := func(kind, body string) int {
-		q := httptest.NewRequestWithContext(t.Context(), "POST", root+"/letters/start", strings.NewReader(body))
+		q := httptest.NewRequestWithContext(t.Context(), "POST", root+"/dlq/start", strings.NewReader(body))
 		q.Header.Set("Content-Type", kind)
 		w := httptest.NewRecorder()
 		r.ServeHTTP(w, q)
@@ -236,7 +236,7 @@ func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
 		want       int
 	}{
 		{form, order + "&key=%zz", 400},
-		{form, order + "&note=" + strings.Repeat("x", formMost), 413},
+		{form, order + "&note=" + strings.Repeat("x", maxFormBytes), 413},
 		{"multipart/form-data; boundary=x", "--x--", 415},
 		{"text/plain", order, 415},
 		{form + "; charset=utf-8", order, 303},
@@ -251,7 +251,7 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	const filter = "source=nexon&reason=UPSTREAM_5XX&fingerprint=ab&facet=character&key=a%2Fb&since=2026-01-26T10:00&until=2026-01-27T10:00:00.123456Z&attempts=9&offset=3:120&handled=all"
-	d := r.get(root + "/letters?" + filter)
+	d := r.get(root + "/dlq?" + filter)
 	f := r.filters[0]
 	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(then.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
 		*f.Attempts != 9 || *f.Partition != 3 || *f.Offset != 120 || f.Handled != "" {
@@ -266,7 +266,7 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 	if r.get(next); len(r.filters) != 2 || r.filters[1].Key != "a/b" || r.filters[1].Until != f.Until || *r.filters[1].Offset != 120 {
 		t.Errorf("%s: %+v", next, r.filters[1])
 	}
-	if r.get(root + "/letters"); r.filters[2].Handled != store.OpenDeadLetters || r.filters[2].Source != "github" {
+	if r.get(root + "/dlq"); r.filters[2].Handled != store.OpenDeadLetters || r.filters[2].Source != "github" {
 		t.Errorf("%+v", r.filters[2])
 	}
 }
@@ -274,9 +274,9 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 func TestOlderActsAreShownStepByStep(t *testing.T) {
 	r := newRig(t)
 	r.audit = make([]settings.Entry, 450)
-	for path, next := range map[string]string{"": "400", "?most=x": "400", "?most=-7": "400", "?most=400": "600", "?most=600": "", "?most=999999": ""} {
+	for path, next := range map[string]string{"": "400", "?limit=x": "400", "?limit=-7": "400", "?limit=400": "600", "?limit=600": "", "?limit=999999": ""} {
 		d := r.get(root + "/activity" + path)
-		if links := d.linksTo(root + "/activity?most=" + next); d.status != 200 || links != map[bool]int{true: 1}[next != ""] {
+		if links := d.linksTo(root + "/activity?limit=" + next); d.status != 200 || links != map[bool]int{true: 1}[next != ""] {
 			t.Errorf("%s: %d, %d links", path, d.status, links)
 		}
 	}

@@ -21,9 +21,9 @@ const (
 	auditKeys = 10
 )
 
-// note writes the audit entry of an act before the act, so that no act is without an entry.
+// writeAudit writes the audit entry of an act before the act, so that no act is without an entry.
 // after describes the act.
-func (c *Console) note(ctx context.Context, who access.Client, action, source string, after any) error {
+func (c *Console) writeAudit(ctx context.Context, who access.Client, action, source string, after any) error {
 	text, err := json.Marshal(after)
 	if err != nil {
 		return err
@@ -43,52 +43,52 @@ type refreshAudit struct {
 }
 
 // enqueue writes the audit entry of refreshes of entities of one facet and enqueues them.
-func (c *Console) enqueue(ctx context.Context, who access.Client, all []schemas.Entity) ([]Refreshed, error) {
+func (c *Console) enqueue(ctx context.Context, who access.Client, all []schemas.Entity) ([]RefreshResult, error) {
 	said := refreshAudit{Facet: all[0].Facet, Entities: len(all), More: max(0, len(all)-auditKeys)}
 	for _, e := range all[:len(all)-said.More] {
 		said.Keys = append(said.Keys, e.Key)
 	}
-	if err := c.note(ctx, who, "refresh", all[0].Source, said); err != nil {
+	if err := c.writeAudit(ctx, who, "refresh", all[0].Source, said); err != nil {
 		return nil, err
 	}
-	return c.Known.Refresh(ctx, all, who)
+	return c.Entities.Refresh(ctx, all, who)
 }
 
 // refresh enqueues a refresh of one entity as a person does, and shows the entity.
 func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Client) {
 	e := entityOf(r)
-	if why := c.noEntity(e); why != "" {
+	if why := c.checkEntity(e); why != "" {
 		c.showEntity(w, r, who, http.StatusBadRequest, "")
 		return
 	}
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
 	results, err := c.enqueue(ctx, who, []schemas.Entity{e})
 	if err != nil {
-		c.trouble(w, r, "The refresh could not be requested.", err)
+		c.unavailable(w, r, "The refresh could not be requested.", err)
 		return
 	}
-	c.showEntity(w, r, who, http.StatusOK, results[0].Told)
+	c.showEntity(w, r, who, http.StatusOK, results[0].Message)
 }
 
 // keyResult is the result of one key of a form.
 type keyResult struct {
 	Key string
-	Refreshed
+	RefreshResult
 }
 
 // refreshMany enqueues refreshes of the keys of a form, one a line, and shows the result of
 // each. A refused key does not stop the others.
 func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access.Client) {
 	of := entityOf(r)
-	p := looked{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}
+	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}
 	fail := func(problem string) {
 		p.Problem = problem
-		c.render(w, r, http.StatusBadRequest, "look", "Look up", p)
+		c.render(w, r, http.StatusBadRequest, "lookup", "Look up", p)
 	}
-	keys := keysOf(p.Keys)
+	keys := parseKeys(p.Keys)
 	switch {
-	case !c.known(of.Source) || !slices.Contains(c.Facets[of.Source], of.Facet):
+	case !c.hasSource(of.Source) || !slices.Contains(c.Facets[of.Source], of.Facet):
 		fail("Choose a source and facet of the list.")
 		return
 	case len(keys) == 0 || len(keys) > maxRefreshKeys:
@@ -97,7 +97,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 	}
 	if !who.May(access.Admin) {
 		if err := c.Meters.AllowRequests(who.Name, len(keys)-1); err != nil {
-			c.unknown(w, r, err)
+			c.identifyFailed(w, r, err)
 			return
 		}
 	}
@@ -106,21 +106,21 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 	p.Results = make([]keyResult, len(keys))
 	for i, key := range keys {
 		of.Key = key
-		p.Results[i] = keyResult{Key: key, Refreshed: Refreshed{Told: c.noEntity(of)}}
-		if p.Results[i].Told == "" {
+		p.Results[i] = keyResult{Key: key, RefreshResult: RefreshResult{Message: c.checkEntity(of)}}
+		if p.Results[i].Message == "" {
 			all, at = append(all, of), append(at, i)
 		}
 	}
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
 	if len(all) > 0 {
 		results, err := c.enqueue(ctx, who, all)
 		if err != nil {
-			c.trouble(w, r, "The refreshes could not be requested.", err)
+			c.unavailable(w, r, "The refreshes could not be requested.", err)
 			return
 		}
 		for j, i := range at {
-			p.Results[i].Refreshed = results[j]
+			p.Results[i].RefreshResult = results[j]
 		}
 	}
 	queued := 0
@@ -129,12 +129,12 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 			queued++
 		}
 	}
-	p.Told = fmt.Sprintf("%d of %d refreshes are queued.", queued, len(keys))
-	c.render(w, r, http.StatusOK, "look", "Look up", p)
+	p.Notice = fmt.Sprintf("%d of %d refreshes are queued.", queued, len(keys))
+	c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 }
 
-// keysOf returns the keys of a form, one a line, each once.
-func keysOf(text string) (keys []string) {
+// parseKeys returns the keys of a form, one a line, each once.
+func parseKeys(text string) (keys []string) {
 	for line := range strings.Lines(text) {
 		if key := strings.TrimSpace(line); key != "" && !slices.Contains(keys, key) {
 			keys = append(keys, key)

@@ -25,8 +25,8 @@ func TestRefreshMany_ShowsTheResultOfEachKey(t *testing.T) {
 	if want := []string{"nexon/character/a", "nexon/character/b/c", "nexon/character/cooling"}; !slices.Equal(got, want) {
 		t.Errorf("refreshed: got %q, want %q", got, want)
 	}
-	if d.status != 200 || d.says("told") != "2 of 3 refreshes are queued." {
-		t.Errorf("got %d %q, want 200 and 2 of 3", d.status, d.says("told"))
+	if d.status != 200 || d.says("refresh-result") != "2 of 3 refreshes are queued." {
+		t.Errorf("got %d %q, want 200 and 2 of 3", d.status, d.says("refresh-result"))
 	}
 	if n := strings.Count(d.text(), r.told); n != 3 {
 		t.Errorf("results on the page: got %d, want 3", n)
@@ -37,8 +37,8 @@ func TestRefreshMany_RefusesOneKeyAndEnqueuesTheOthers(t *testing.T) {
 	r := newRig(t)
 	r.keyWrongs = map[string]error{"b": errors.New("it does not match")}
 	d := r.open("POST", root+"/refresh", manyKeys("a\nb\nc"))
-	if len(r.refreshed) != 2 || d.says("told") != "2 of 3 refreshes are queued." || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
-		t.Errorf("got %v and %q, want a and c refreshed and b refused", r.refreshed, d.says("told"))
+	if len(r.refreshed) != 2 || d.says("refresh-result") != "2 of 3 refreshes are queued." || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
+		t.Errorf("got %v and %q, want a and c refreshed and b refused", r.refreshed, d.says("refresh-result"))
 	}
 }
 
@@ -66,7 +66,7 @@ func TestRefreshMany_RejectsAFormItCannotUse(t *testing.T) {
 
 func TestRefresh_LeavesAnAuditEntry(t *testing.T) {
 	r := newRig(t)
-	r.open("POST", root+"/look", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
+	r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
 	r.open("POST", root+"/refresh", manyKeys("a\nb"))
 	var got []string
 	for _, e := range r.noted {
@@ -97,7 +97,7 @@ func TestRefresh_AuditNamesTheFirstKeysAndCountsTheRest(t *testing.T) {
 func TestRefresh_IsNotRequestedWithoutItsAuditEntry(t *testing.T) {
 	r := newRig(t)
 	r.broken = errBroken
-	for _, path := range []string{"/look", "/refresh"} {
+	for _, path := range []string{"/lookup", "/refresh"} {
 		form := manyKeys("a")
 		form.Set("key", "a")
 		if d := r.open("POST", root+path, form); d.status != 503 || len(r.refreshed) != 0 {

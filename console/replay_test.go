@@ -18,13 +18,13 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		change(&g)
 		return []store.DeadLetterGroup{g}
 	}
-	well := []Lane{laneOf(schemas.Low, 5, time.Minute)}
+	well := []LaneLag{laneOf(schemas.Low, 5, time.Minute)}
 	flowing := &limiter.View{State: "flowing"}
 	none := func(*store.DeadLetterGroup) {}
 	for _, c := range []struct {
 		groups []store.DeadLetterGroup
 		limits *limiter.View
-		lanes  []Lane
+		lanes  []LaneLag
 		want   string
 	}{
 		{nil, flowing, well, "No: nothing that the filter chooses is open."},
@@ -47,11 +47,11 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 		{[]store.DeadLetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would come back unless this is done first: mend how the answer is read. The others can be replayed alone, by a filter on their reason."},
 		{group(passing, func(g *store.DeadLetterGroup) { g.AtReplayLimit = 40 }), flowing, well, "No: all of them were replayed 3 times already, as often as may be, and stay open."},
 		{group(passing, func(g *store.DeadLetterGroup) { g.AtReplayLimit = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
-		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
-		{group(passing, none), flowing, []Lane{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: how far the LOW lane is behind is not known"},
-		{group(passing, none), flowing, []Lane{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: nobody has worked for 1 min on the 90,000 records in the LOW lane, behind which a replay would wait: no worker runs."},
-		{group(passing, none), flowing, []Lane{standing(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
-		{group(passing, none), flowing, []Lane{laneOf(schemas.Low, 0, 0), laneOf(schemas.High, 1, time.Hour)}, "Yes: "},
+		{group(passing, none), flowing, []LaneLag{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and lengthen it."},
+		{group(passing, none), flowing, []LaneLag{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: how far the LOW lane is behind is not known"},
+		{group(passing, none), flowing, []LaneLag{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: nobody has worked for 1 min on the 90,000 records in the LOW lane, behind which a replay would wait: no worker runs."},
+		{group(passing, none), flowing, []LaneLag{standing(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
+		{group(passing, none), flowing, []LaneLag{laneOf(schemas.Low, 0, 0), laneOf(schemas.High, 1, time.Hour)}, "Yes: "},
 		{group(passing, none), flowing, nil, "Not yet: how far the LOW lane is behind is not known."},
 	} {
 		if got := safeToReplay(replay{source: "nexon", groups: c.groups, lane: schemas.Low, count: -1, limits: c.limits, lanes: c.lanes}, then).String(); !strings.HasPrefix(got, c.want) {
@@ -97,7 +97,7 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 			stopped.State = store.JobStopped
 			r.jobs = []store.DLQJob{stopped}
 		}, "Yes: "},
-		{func(r *replay, _ *limiter.View) { r.blind = true }, "Not yet: whether another replay of nexon is under way is not known"},
+		{func(r *replay, _ *limiter.View) { r.jobsUnknown = true }, "Not yet: whether another replay of nexon is under way is not known"},
 		{func(r *replay, _ *limiter.View) { r.lanes[1] = laneOf(schemas.Low, 9, time.Hour) }, "Not yet: the LOW lane is 1 h behind"},
 		{func(r *replay, _ *limiter.View) { r.lanes[1], r.lane = laneOf(schemas.Low, 9, time.Hour), schemas.High }, "Yes: "},
 		{func(r *replay, _ *limiter.View) {
@@ -109,7 +109,7 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 		v := limiter.View{State: "flowing", Policies: []limiter.PolicyView{day}}
 		r := replay{
 			source: "nexon", groups: []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 102, AtReplayLimit: 2, Last: then.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
-			lanes: []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 5, time.Minute)},
+			lanes: []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 5, time.Minute)},
 		}
 		c.change(&r, &v)
 		got := safeToReplay(r, then).String()
@@ -123,7 +123,7 @@ func TestABugInWhatAReplayMeetsEndsNoProcess(t *testing.T) {
 	r := newRig(t)
 	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: then.Add(-time.Hour)}}
 	r.view = func(string) limiter.View { panic("a bug") }
-	if got := r.get(root + "/letters?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: what the limiter of nexon does is not known") {
+	if got := r.get(root + "/dlq?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: what the limiter of nexon does is not known") {
 		t.Error(got)
 	}
 }
@@ -133,15 +133,15 @@ func TestThePlanJudgesTheOrderAndNotAnother(t *testing.T) {
 	fillRig(r)
 	r.jobs = nil
 	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 12_268, Last: then.Add(-time.Hour)}}
-	r.lanes["nexon"] = []Lane{laneOf(schemas.High, 9, 2*time.Minute), laneOf(schemas.Low, 5, time.Minute)}
+	r.lanes["nexon"] = []LaneLag{laneOf(schemas.High, 9, 2*time.Minute), laneOf(schemas.Low, 5, time.Minute)}
 	for lane, want := range map[string]string{"LOW": verdictYes, "HIGH": verdictNotYet} {
-		d := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&rate=10&lane=" + lane)
+		d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&rate=10&lane=" + lane)
 		if got := attr(d.byID("safe-to-replay"), "data-answer"); got != want {
 			t.Errorf("%s: %s", lane, d.says("safe-to-replay"))
 		}
 	}
 	r.planned.Count = 0
-	if !strings.Contains(r.get(root+"/letters/plan?source=nexon&kind=REPLAY&lane=LOW").says("safe-to-replay"), "none of them would be asked for") {
+	if !strings.Contains(r.get(root+"/dlq/plan?source=nexon&kind=REPLAY&lane=LOW").says("safe-to-replay"), "none of them would be asked for") {
 		t.Error("what the plan counted is not what is judged")
 	}
 }

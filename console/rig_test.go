@@ -23,9 +23,9 @@ type rig struct {
 	*Console
 	mu sync.Mutex
 
-	lanes     map[string][]Lane
-	sched     map[string]Scheduled
-	reads     []Reads
+	lanes     map[string][]LaneLag
+	sched     map[string]ScheduleState
+	reads     []ReadStats
 	depends   []Dependency
 	entity    Entity
 	keyWrong  error
@@ -68,41 +68,41 @@ type rig struct {
 }
 
 func newRig(t *testing.T, changes ...func(*Deps)) *rig {
-	r := &rig{t: t, lanes: map[string][]Lane{}, sched: map[string]Scheduled{"github": restingSchedule(), "nexon": theSchedule()}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
+	r := &rig{t: t, lanes: map[string][]LaneLag{}, sched: map[string]ScheduleState{"github": restingSchedule(), "nexon": theSchedule()}, views: map[string]limiter.View{}, states: map[string]settings.State{}, weather: "fair"}
 	for _, source := range []string{"github", "nexon"} {
-		r.lanes[source] = []Lane{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 12_480, 35*time.Second)}
+		r.lanes[source] = []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 12_480, 35*time.Second)}
 		r.states[source] = settings.State{Source: source, Configured: theQuota(), Effective: new(theQuota())}
 		r.views[source] = theView(source, 0)
 	}
 	r.depends = []Dependency{{"Kafka", ""}, {"PostgreSQL", ""}, {"Redis", ""}}
-	r.reads = []Reads{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
+	r.reads = []ReadStats{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Now: (*fakeNow)(r), Known: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), Letters: (*fakeLetters)(r), Audit: (*fakeAudit)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
+		Overview: (*fakeNow)(r), Entities: (*fakeKnown)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeLetters)(r), Audit: (*fakeAudit)(r), Guard: (*fakeGuard)(r), Meters: (*fakeMeters)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return then }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
 		change(&deps)
 	}
-	if deps.Weather != nil {
-		deps.Weather = (*fakeWeather)(r)
+	if deps.FaultScenarios != nil {
+		deps.FaultScenarios = (*fakeWeather)(r)
 	}
 	r.Console = New(deps)
 	return r
 }
 
 // laneOf is a lane on which is worked.
-func laneOf(l schemas.Lane, records int64, wait time.Duration) Lane {
-	return Lane{Lane: l, Records: records, Wait: wait, Known: true, WaitKnown: records > 0}
+func laneOf(l schemas.Lane, records int64, wait time.Duration) LaneLag {
+	return LaneLag{Lane: l, Records: records, Wait: wait, RecordsKnown: true, WaitKnown: records > 0}
 }
 
 // standing is a lane on which nobody has worked for so long.
-func standing(l schemas.Lane, records int64, unworked time.Duration) Lane {
-	return Lane{Lane: l, Records: records, Known: true, Unworked: unworked}
+func standing(l schemas.Lane, records int64, unworked time.Duration) LaneLag {
+	return LaneLag{Lane: l, Records: records, RecordsKnown: true, StalledFor: unworked}
 }
 
 // weathered gives the rig its weather.
-func weathered(n *Deps) { n.Weather = (*fakeWeather)(nil) }
+func weathered(n *Deps) { n.FaultScenarios = (*fakeWeather)(nil) }
 
 func readOnly(n *Deps) { n.ReadOnly = true }
 
@@ -117,7 +117,7 @@ func theQuota() settings.Quota {
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
 		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
 	}, LowRateCaps: []limiter.RateCap{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
-		"character": {Mode: "tiers", Hot: hours(1), Warm: hours(6), Cold: hours(24), Least: hours(1) / 2, Most: hours(168)},
+		"character": {Mode: "tiers", Hot: hours(1), Warm: hours(6), Cold: hours(24), MinInterval: hours(1) / 2, MaxInterval: hours(168)},
 	}}}
 }
 

@@ -25,17 +25,17 @@ func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	for range 3 { // they come and go, and one look goes on
-		if n := r.sampler.now(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].Died != -1 {
+		if n := r.sampler.latest(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].OpenDeadLetters != -1 {
 			t.Fatalf("%+v", n.Sources["nexon"])
 		}
 	}
 	answer <- theView("nexon", 0)
 	until(t, "the look ends as if nobody had left", func() bool {
-		r.sampler.looks.mu.Lock()
-		defer r.sampler.looks.mu.Unlock()
-		return r.sampler.looks.under == nil
+		r.sampler.samples.mu.Lock()
+		defer r.sampler.samples.mu.Unlock()
+		return r.sampler.samples.running == nil
 	})
-	if n := r.sampler.looks.latest; r.looked() != 1 || n.Sources["nexon"].Limits == nil || n.Sources["nexon"].Died != 0 {
+	if n := r.sampler.samples.latest; r.looked() != 1 || n.Sources["nexon"].Limits == nil || n.Sources["nexon"].OpenDeadLetters != 0 {
 		t.Errorf("%d looks, %+v", r.looked(), n.Sources["nexon"])
 	}
 }
@@ -43,16 +43,16 @@ func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
 func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
 	now := then
 	r := newRig(t, onlyNexon, func(n *Deps) { n.Clock = func() time.Time { return now } })
-	r.sampler.now(t.Context())
+	r.sampler.latest(t.Context())
 	now = then.Add(40 * time.Second)
 	answer := r.slow()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	n := r.sampler.now(ctx)
+	n := r.sampler.latest(ctx)
 	if !n.At.Equal(then) || n.Sources["nexon"].Limits == nil {
 		t.Errorf("%+v", n)
 	}
-	page := livePage{facts: r.factsOf(n, r.Sources), Sources: r.Sources}
+	page := livePage{liveStatus: r.statusOf(n, r.Sources), Sources: r.Sources}
 	if page.asOf() != "12:00:30 UTC" {
 		t.Errorf("the page claims to be of %s", page.asOf())
 	}
@@ -73,7 +73,7 @@ func TestASampleIsOfTheTimeAtWhichItsLookEnds(t *testing.T) {
 		late.Store(true)
 		return theView("nexon", 0)
 	}
-	if n := r.sampler.now(t.Context()); !n.At.Equal(then.Add(2 * time.Second)) {
+	if n := r.sampler.latest(t.Context()); !n.At.Equal(then.Add(2 * time.Second)) {
 		t.Error(n.At)
 	}
 }
@@ -84,7 +84,7 @@ func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
 	if d := r.get(root); d.status != 200 {
 		t.Error(d.status)
 	}
-	s := shared[int]{patience: time.Minute, clock: r.Clock, log: r.Log, see: func(context.Context) (int, error) { panic("a bug") }}
+	s := sharedRead[int]{timeout: time.Minute, clock: r.Clock, log: r.Log, read: func(context.Context) (int, error) { panic("a bug") }}
 	for range 2 {
 		if _, at, err := s.get(t.Context(), 0); err == nil || !at.IsZero() {
 			t.Errorf("%v %v", at, err)
@@ -95,12 +95,12 @@ func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
 func TestOpenLettersOfASourceThatCannotBeCountedAreNotKnown(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if n := r.sampler.now(t.Context()); n.Sources["nexon"].Died != 12_268 || n.Sources["github"].Died != 0 {
+	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != 12_268 || n.Sources["github"].OpenDeadLetters != 0 {
 		t.Errorf("%+v", n.Sources["nexon"])
 	}
 	r = renewed(r)
 	r.broken = errBroken
-	if n := r.sampler.now(t.Context()); n.Sources["nexon"].Died != -1 {
+	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != -1 {
 		t.Errorf("%+v", n.Sources["nexon"])
 	}
 }

@@ -15,7 +15,9 @@ import (
 
 type fakeSchedule rig
 
-func (f *fakeSchedule) Schedule(_ context.Context, source string) Scheduled { return f.sched[source] }
+func (f *fakeSchedule) Schedule(_ context.Context, source string) ScheduleState {
+	return f.sched[source]
+}
 
 // lowShare is what LOW may do in theView: at noon of a day that was used up fast.
 func lowShare() limiter.Share {
@@ -27,37 +29,37 @@ func lowShare() limiter.Share {
 }
 
 // theSchedule is one at work: a facet by tiers, one by changes, and one that nobody prefetches.
-func theSchedule() Scheduled {
+func theSchedule() ScheduleState {
 	tier := func(every time.Duration, n int64) TierSchedule {
-		return TierSchedule{Every: every, Entities: Read[int64]{Value: n}, Exact: n < 100_000}
+		return TierSchedule{Interval: every, Entities: Reading[int64]{Value: n}, Exact: n < 100_000}
 	}
 	rateCap := 250.0
-	return Scheduled{
+	return ScheduleState{
 		Facets: []FacetSchedule{
 			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{Facet: "guild", Backoff: 10 * time.Minute, Quiet: time.Minute, MaxDelay: 10 * time.Minute}, {Facet: "ranking"}}},
-			{Facet: "guild", Mode: modeAdaptive, Least: 30 * time.Minute, Most: 7 * 24 * time.Hour, Ready: then.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
+			{Facet: "guild", Mode: modeAdaptive, MinInterval: 30 * time.Minute, MaxInterval: 7 * 24 * time.Hour, ReadyAt: then.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
 			{Facet: "ranking", Mode: modeOff, Tiers: [3]TierSchedule{tier(time.Hour, 0), tier(time.Hour, 5), tier(time.Hour, 40)}},
 		},
 		Due: Due{
-			At: then, Most: 1000, Next: then.Add(-40 * time.Minute),
+			At: then, MaxCounted: 1000, Next: then.Add(-40 * time.Minute),
 			Tiers: []store.TierBacklog{
 				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, Oldest: then.Add(-8 * time.Second)}, Last: then.Add(-time.Second)},
 				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, Oldest: then.Add(-40 * time.Minute)}, Last: then},
 				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, Oldest: then.Add(-30 * time.Minute)}, Last: then},
 			},
 			Retries: store.Backlog{Count: 7, Oldest: then.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: then.Add(-11 * time.Minute)},
-			Effects: store.Backlog{Count: 2, Oldest: then.Add(-300 * time.Millisecond)},
+			Outbox: store.Backlog{Count: 2, Oldest: then.Add(-300 * time.Millisecond)},
 		},
-		Feed: Read[float64]{Value: 70.7}, RateCap: &rateCap,
-		Schedulers: Read[[]SchedulerLook]{Value: []SchedulerLook{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},
-		Asked:      new(int64(48_113)),
+		FeedRate: Reading[float64]{Value: 70.7}, RateCap: &rateCap,
+		Schedulers: Reading[[]SchedulerHeartbeat]{Value: []SchedulerHeartbeat{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},
+		Requested:  new(int64(48_113)),
 	}
 }
 
 // restingSchedule is of a source that nobody prefetches.
-func restingSchedule() Scheduled {
+func restingSchedule() ScheduleState {
 	none := [3]TierSchedule{{Exact: true}, {Exact: true}, {Exact: true}}
-	return Scheduled{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: then, Most: 1000}}
+	return ScheduleState{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: then, MaxCounted: 1000}}
 }
 
 // rows are those of a live table, their cells joined.
@@ -83,7 +85,7 @@ func (d document) rows(id string) (all []string) {
 
 func (d document) fact(id string) (text string) {
 	d.each(func(n *html.Node) {
-		if attr(n, "data-fact") == id {
+		if attr(n, "data-item") == id {
 			text = textOf(n)
 		}
 	})
@@ -122,7 +124,7 @@ func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
 	d.rowsAre(t, "bounds.nexon",
 		"its share of second | 350 | 100", "its rate cap at this hour | 150 |", "the rest of the day | 71 | 25",
 		"LOW may now | 71 |", "prefetching, this hour | 250 |", "prefetching may now | 71 |")
-	d.rowsAre(t, "rounds.nexon", retriesAre+" | 7 | 11 min | 1,000 or more | due", effectsAre+" | 2 | 300 ms | |")
+	d.rowsAre(t, "rounds.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
 	d.rowsAre(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
 	d.rowsAre(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
 	if got := d.fact("schedule.github"); got != "github is fetched when somebody asks: no facet of it is prefetched. LOW may spend 71 calls a second; how many it does is known in a moment." || d.fact("prefetch.github") != "not prefetched" {
@@ -149,21 +151,21 @@ func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
 	r := newRig(t)
 	s := theSchedule()
 	const down = "the database does not answer"
-	s.Due = Due{Trouble: down, Most: 1000}
+	s.Due = Due{Error: down, MaxCounted: 1000}
 	for i := range s.Facets[0].Tiers {
-		s.Facets[0].Tiers[i].Entities = Read[int64]{Trouble: down}
+		s.Facets[0].Tiers[i].Entities = Reading[int64]{Error: down}
 	}
-	s.Feed, s.Schedulers, s.Asked = Read[float64]{Trouble: "Redis does not answer"}, Read[[]SchedulerLook]{Trouble: "Redis does not answer"}, nil
+	s.FeedRate, s.Schedulers, s.Requested = Reading[float64]{Error: "Redis does not answer"}, Reading[[]SchedulerHeartbeat]{Error: "Redis does not answer"}, nil
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
 	if got := d.fact("schedule.nexon"); got != "Whether a scheduler runs is not known: Redis does not answer. LOW may spend 71 calls a second; how many it does is known in a moment. What prefetching may is not known: Redis does not answer. "+
-		"What is due is not known: the database does not answer. How much was asked for is counted by the schedulers' processes (prefetch_asked_total), not by this one." {
+		"What is due is not known: the database does not answer. How much was asked for is counted by the schedulers' processes (prefetch_requested_total), not by this one." {
 		t.Errorf("%q", got)
 	}
 	if got := d.rows("tiers.nexon")[0]; got != "character | hot | not known: the database does not answer | every 1 h | not known: the database does not answer | not known" {
 		t.Error(got)
 	}
-	d.rowsAre(t, "rounds.nexon", retriesAre+" | not known: the database does not answer | | |", effectsAre+" | not known: the database does not answer | | |")
+	d.rowsAre(t, "rounds.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
 	d.rowsAre(t, "schedulers.nexon", "Not known: Redis does not answer.")
 
 	s = theSchedule()
@@ -179,7 +181,7 @@ func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
 
 func TestAScheduleThatCouldNotBeReadIsNotCalledNone(t *testing.T) {
 	r := newRig(t)
-	r.sched["nexon"] = Scheduled{}
+	r.sched["nexon"] = ScheduleState{}
 	d := r.get(root + "/schedule")
 	if got := d.fact("schedule.nexon"); d.fact("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "What is prefetched of nexon could not be read; look again in a moment. LOW ") {
 		t.Errorf("%q, %q", d.fact("prefetch.nexon"), got)
@@ -189,12 +191,12 @@ func TestAScheduleThatCouldNotBeReadIsNotCalledNone(t *testing.T) {
 
 func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
 	s := theSchedule()
-	s.Due.Most = 225 // as many as are due in all: there may be more
+	s.Due.MaxCounted = 225 // as many as are due in all: there may be more
 	facet := s.Facets[0]
 	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
-		due, behind := dueOf(s.Due, facet, tier, then.Add(5*time.Second))
+		due, behind := dueCells(s.Due, facet, tier, then.Add(5*time.Second))
 		if tier != store.Cold {
-			due, behind = dueOf(s.Due, facet, tier, then)
+			due, behind = dueCells(s.Due, facet, tier, then)
 		}
 		if got := due.Text + ", " + behind.Text; got != want {
 			t.Errorf("%v: %s, want %s", tier, got, want)
@@ -206,17 +208,17 @@ func TestThePageSaysWhyPrefetchingFeedsNothing(t *testing.T) {
 	flowing := func(low float64) *limiter.View {
 		return &limiter.View{State: stateFlowing, Low: limiter.Share{PerSecond: low}}
 	}
-	lane := func(l Lane) []Lane { l.Lane = schemas.Low; return []Lane{{Lane: schemas.High}, l} }
-	for want, of := range map[string]seen{
+	lane := func(l LaneLag) []LaneLag { l.Lane = schemas.Low; return []LaneLag{{Lane: schemas.High}, l} }
+	for want, of := range map[string]sourceSample{
 		"the limiter can't be asked":                         {},
 		"it is stopped by hand, until somebody resumes it":   {Limits: &limiter.View{State: stateStopped}},
 		"LOW may make no call now; the bounds below say why": {Limits: flowing(0)},
-		"its own rate cap is 0 at this hour":                 {Limits: flowing(9), Sched: Scheduled{RateCap: new(0.0)}},
-		"how much waits in the LOW lane is not known":        {Limits: flowing(9), Lanes: lane(Lane{})},
-		"the LOW lane is 20 min behind":                      {Limits: flowing(9), Lanes: lane(Lane{Known: true, Records: 5, Wait: 20 * time.Minute})},
-		"nobody has worked on the LOW lane lately":           {Limits: flowing(9), Lanes: lane(Lane{Known: true, Records: 5})},
+		"its own rate cap is 0 at this hour":                 {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
+		"how much waits in the LOW lane is not known":        {Limits: flowing(9), Lanes: lane(LaneLag{})},
+		"the LOW lane is 20 min behind":                      {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
+		"nobody has worked on the LOW lane lately":           {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},
 	} {
-		if got := feedsNothing(&of); got != want {
+		if got := noFeedReason(&of); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -126,14 +126,14 @@ func TestLimiter_EscapesPolicyName(t *testing.T) {
 func TestJob_OffersStopWhileItRuns(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.do("GET", root+"/letters/jobs/"+r.jobs[0].ID, nil).body; !strings.Contains(got, `/stop"`) {
+	if got := r.do("GET", root+"/dlq/jobs/"+r.jobs[0].ID, nil).body; !strings.Contains(got, `/stop"`) {
 		t.Errorf("got no stop button in %s", got)
 	}
 }
 
 func TestJob_OffersNoStopAfterItsEnd(t *testing.T) {
 	r := changedRig(t, "end-job")
-	got := r.do("GET", root+"/letters/jobs/"+r.jobs[0].ID, nil).body
+	got := r.do("GET", root+"/dlq/jobs/"+r.jobs[0].ID, nil).body
 	if strings.Contains(got, `/stop"`) {
 		t.Errorf("got a stop button in %s", got)
 	}
@@ -141,7 +141,7 @@ func TestJob_OffersNoStopAfterItsEnd(t *testing.T) {
 
 func TestJob_ShowsItsEnd(t *testing.T) {
 	r := changedRig(t, "end-job")
-	if got := r.get(root + "/letters/jobs/" + r.jobs[0].ID).text(); !strings.Contains(got, "Ended") {
+	if got := r.get(root + "/dlq/jobs/" + r.jobs[0].ID).text(); !strings.Contains(got, "Ended") {
 		t.Errorf("got %s, want %q in it", got, "Ended")
 	}
 }

@@ -15,11 +15,11 @@ import (
 // settingsPage is the page of all quotas.
 type settingsPage struct {
 	livePage
-	All []settingsOf
+	All []settingsForm
 }
 
-// settingsOf is one source's quota, as a form has it.
-type settingsOf struct {
+// settingsForm is one source's quota, as a form has it.
+type settingsForm struct {
 	settings.State
 	Problem  string // with what was ordered, or why it can't be read
 	Unread   bool
@@ -49,42 +49,42 @@ func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Clie
 
 // showSettings shows all quotas; problem is with what was ordered of the source.
 func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
-	ctx, cancel := bounded(r)
+	ctx, cancel := requestContext(r)
 	defer cancel()
-	n := c.sampler.now(ctx)
-	p := settingsPage{livePage: livePage{facts: c.factsOf(n, c.Sources)}}
+	n := c.sampler.latest(ctx)
+	p := settingsPage{livePage: livePage{liveStatus: c.statusOf(n, c.Sources)}}
 	for _, name := range c.Sources {
 		state, err := c.Limits.Get(ctx, name)
-		s := settingsOf{State: state}
+		s := settingsForm{State: state}
 		if err != nil {
 			c.Log.Warn("the console can't show a quota", "source", name, "err", err)
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; the log says why."
 		} else {
 			s.fill()
 			of := *n.Sources[name] // what was seen may be from before a stop that is told of here
-			of.Set = &state
-			p.quota(name, &of, n.At)
+			of.Settings = &state
+			p.addSettings(name, &of, n.At)
 		}
 		if name == source && problem != "" {
 			s.Problem = problem
-			s.keep(r)
+			s.keepInput(r)
 		}
 		p.All = append(p.All, s)
 	}
 	c.render(w, r, status, "settings", "Settings", p)
 }
 
-// inForce is the quota that a form shows: what is configured, where what was changed does not
+// effectiveQuota is the quota that a form shows: what is configured, where what was changed does not
 // fit it.
-func inForce(s settings.State) settings.Quota {
+func effectiveQuota(s settings.State) settings.Quota {
 	if s.Effective != nil {
 		return *s.Effective
 	}
 	return s.Configured
 }
 
-func (s *settingsOf) fill() {
-	now := inForce(s.State)
+func (s *settingsForm) fill() {
+	now := effectiveQuota(s.State)
 	for i, p := range now.Policies {
 		if i >= len(s.Configured.Policies) {
 			break
@@ -98,22 +98,22 @@ func (s *settingsOf) fill() {
 		}})
 	}
 	s.RateCaps, s.RateCapsBefore = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
-	s.Prefetch = prefetchOf(now.Prefetch, s.Configured.Prefetch)
+	s.Prefetch = newPrefetchForm(now.Prefetch, s.Configured.Prefetch)
 }
 
-// keep has the form show again what was typed.
-func (s *settingsOf) keep(r *http.Request) {
+// keepInput has the form show again what was typed.
+func (s *settingsForm) keepInput(r *http.Request) {
 	if _, typed := r.PostForm["rateCaps"]; !typed {
 		return
 	}
 	for i := range s.Policies {
 		for j := range s.Policies[i].Fields {
 			f := &s.Policies[i].Fields[j]
-			f.Value = shown(r.PostFormValue(f.Name), 40)
+			f.Value = displayText(r.PostFormValue(f.Name), 40)
 		}
 	}
-	s.Prefetch.keep(r)
-	s.RateCaps, s.Note = shown(r.PostFormValue("rateCaps"), errorShown), shown(r.PostFormValue("note"), noteMost)
+	s.Prefetch.keepInput(r)
+	s.RateCaps, s.Note = displayText(r.PostFormValue("rateCaps"), maxErrorShown), displayText(r.PostFormValue("note"), maxNoteLength)
 }
 
 // rateCapsText is a list of rate caps as people write it: 19-23 150/s, 400/s. One without
@@ -147,15 +147,15 @@ func readRateCaps(text string) (settings.RateCaps, error) {
 		last, e2 := strconv.Atoi(to)
 		r, err := limiter.ParseRate(strings.TrimSpace(rate))
 		if !both || e1 != nil || e2 != nil || err != nil {
-			return nil, fmt.Errorf("LOW's rate caps: %q must be hours and a rate, as in 19-23 150/s, or a rate for all hours", shown(part, 40))
+			return nil, fmt.Errorf("LOW's rate caps: %q must be hours and a rate, as in 19-23 150/s, or a rate for all hours", displayText(part, 40))
 		}
 		all = append(all, limiter.RateCap{From: first, To: last, Rate: r})
 	}
 	return all, nil
 }
 
-// changeOf reads what was changed of a quota. What is as it was stays as it was.
-func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
+// readPatch reads what was changed of a quota. What is as it was stays as it was.
+func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{
 			Policies:    settings.Configured[map[string]settings.Member[settings.PolicyPatch]](),
@@ -163,7 +163,7 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 			Prefetch:    settings.Configured[settings.PrefetchPatch](),
 		}, true, nil
 	}
-	form := settingsOf{State: s}
+	form := settingsForm{State: s}
 	form.fill()
 	policies := map[string]settings.Member[settings.PolicyPatch]{}
 	var errs []error
@@ -176,7 +176,7 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 				continue
 			}
 			touched = true
-			errs = append(errs, setField(&of, j, text, f))
+			errs = append(errs, setPolicyField(&of, j, text, f))
 		}
 		if touched {
 			policies[p.Name] = settings.Set(of)
@@ -193,7 +193,7 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 			patch.LowRateCaps = settings.Configured[settings.RateCaps]()
 		}
 	}
-	prefetch, also, err := form.Prefetch.change(r)
+	prefetch, also, err := form.Prefetch.readPatch(r)
 	patch.Prefetch, changed = prefetch, changed || also
 	return patch, changed, errors.Join(append(errs, err)...)
 }

@@ -64,8 +64,8 @@ func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
 func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live?source=nexon")
-	if f, ok := l.next(); !ok || f.Facts["set.nexon"].Text != "not stopped" {
-		t.Fatalf("%+v", f.Facts)
+	if f, ok := l.next(); !ok || f.Items["set.nexon"].Text != "not stopped" {
+		t.Fatalf("%+v", f.Items)
 	}
 	r.mu.Lock()
 	s := r.states["nexon"]
@@ -74,7 +74,7 @@ func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
 	r.mu.Unlock()
 	until(t, "the stop", func() bool {
 		f, ok := l.next()
-		return ok && f.Facts["set.nexon"] == fact{Text: "stopped", Tone: toneBad}
+		return ok && f.Items["set.nexon"] == statusItem{Text: "stopped", Tone: toneBad}
 	})
 }
 
@@ -89,7 +89,7 @@ func TestThePageBehindAStopSaysThatItIsSetThoughOthersWatch(t *testing.T) {
 	s.Stopped = true
 	r.states["nexon"] = s
 	r.mu.Unlock()
-	d := r.get(root + "/settings?said=stopped") // the look of this second was before the stop
+	d := r.get(root + "/settings?notice=stopped") // the look of this second was before the stop
 	if got := d.fact("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
 		t.Errorf("it is %q beside %s", got, d.text())
 	}
@@ -100,13 +100,13 @@ func TestThePageBehindAStopSaysThatItIsSetThoughOthersWatch(t *testing.T) {
 
 func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
 	r := newRig(t)
-	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", noteMost)
+	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", maxNoteLength)
 	d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {note}, "revision": {"x"}})
 	if d.status != 303 || len(r.orders) != 1 {
 		t.Fatalf("%d %s", d.status, d.text())
 	}
 	o := r.orders[0]
-	if !strings.HasPrefix(o.Note, "they called \uFFFD éé") || len([]rune(o.Note)) != noteMost || checkNote(o.Note) != nil || o.Revision != nil {
+	if !strings.HasPrefix(o.Note, "they called \uFFFD éé") || len([]rune(o.Note)) != maxNoteLength || checkNote(o.Note) != nil || o.Revision != nil {
 		t.Errorf("%q %v", o.Note, o.Revision)
 	}
 }
@@ -135,17 +135,17 @@ func TestAStopThatIsNotObeyedYetIsNoWordOfAllBeingWell(t *testing.T) {
 	r.views["nexon"] = v
 	d := r.get(root)
 	const told = "it is told to stop, and all processes follow within two seconds"
-	if got := d.says("budget-says"); !strings.Contains(got, told) {
+	if got := d.says("budget"); !strings.Contains(got, told) {
 		t.Error(got)
 	}
 	if d.fact("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+told) {
 		t.Errorf("%s: %s", d.fact("state.nexon"), d.text())
 	}
-	if got := r.get(root + "/letters?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
+	if got := r.get(root + "/dlq?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
 		t.Error(got)
 	}
 	v.Policies = nil
-	if got := budgetSays("nexon", &v, rates{}, then); got != "nexon has not been called yet; "+told+"." {
+	if got := budgetMessage("nexon", &v, rates{}, then); got != "nexon has not been called yet; "+told+"." {
 		t.Error(got)
 	}
 }

@@ -13,10 +13,10 @@ import (
 
 // prefetchForm has the prefetch settings of a source as the form shows them.
 type prefetchForm struct {
-	// On and OnBefore are on or off: the setting in force, or of a refused form, and the
+	// On and OnConfigured are on or off: the setting in force, or of a refused form, and the
 	// configuration.
-	On, OnBefore string
-	Facets       []facetForm
+	On, OnConfigured string
+	Facets           []facetForm
 }
 
 // facetForm has the prefetch settings of one facet as the form shows them.
@@ -40,9 +40,9 @@ func onOff(on bool) string {
 	return switchOff
 }
 
-// prefetchOf returns the form of the settings in force.
-func prefetchOf(now, was settings.Prefetch) prefetchForm {
-	form := prefetchForm{On: onOff(now.Enabled), OnBefore: onOff(was.Enabled)}
+// newPrefetchForm returns the form of the settings in force.
+func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
+	form := prefetchForm{On: onOff(now.Enabled), OnConfigured: onOff(was.Enabled)}
 	for _, name := range slices.Sorted(maps.Keys(was.Facets)) {
 		n, w := now.Facets[name], was.Facets[name]
 		f := facetForm{Facet: name, Mode: w.Mode}
@@ -50,8 +50,8 @@ func prefetchOf(now, was settings.Prefetch) prefetchForm {
 			{"hot", "Tier hot, every", n.Hot.String(), w.Hot.String()},
 			{"warm", "Tier warm, every", n.Warm.String(), w.Warm.String()},
 			{"cold", "Tier cold, every", n.Cold.String(), w.Cold.String()},
-			{"least", "Adaptive, shortest", n.Least.String(), w.Least.String()},
-			{"most", "Adaptive, longest", n.Most.String(), w.Most.String()},
+			{"minInterval", "Adaptive, shortest", n.MinInterval.String(), w.MinInterval.String()},
+			{"maxInterval", "Adaptive, longest", n.MaxInterval.String(), w.MaxInterval.String()},
 			{activeField, "Active entities, as JSON", n.Active.String(), w.Active.String()},
 		} {
 			f.Fields = append(f.Fields, policyField{prefetchField + "." + name + "." + of.name, of.label, of.now, of.was, false})
@@ -61,8 +61,8 @@ func prefetchOf(now, was settings.Prefetch) prefetchForm {
 	return form
 }
 
-// keep puts the text of a refused form into the form.
-func (f *prefetchForm) keep(r *http.Request) {
+// keepInput puts the text of a refused form into the form.
+func (f *prefetchForm) keepInput(r *http.Request) {
 	if _, typed := r.PostForm[prefetchField]; typed {
 		f.On = onOff(r.PostFormValue(prefetchField) == switchOn)
 	}
@@ -70,25 +70,25 @@ func (f *prefetchForm) keep(r *http.Request) {
 		for j := range f.Facets[i].Fields {
 			field := &f.Facets[i].Fields[j]
 			if _, typed := r.PostForm[field.Name]; typed {
-				field.Value = shown(r.PostFormValue(field.Name), maxActiveShown)
+				field.Value = displayText(r.PostFormValue(field.Name), maxActiveShown)
 			}
 		}
 	}
 }
 
-// change returns the patch of a form that was sent. An empty field, or one with the value of
+// readPatch returns the patch of a form that was sent. An empty field, or one with the value of
 // the configuration, returns to the configuration.
-func (f *prefetchForm) change(r *http.Request) (m settings.Member[settings.PrefetchPatch], changed bool, err error) {
+func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.PrefetchPatch], changed bool, err error) {
 	var patch settings.PrefetchPatch
 	if text, typed := r.PostFormValue(prefetchField), r.PostForm[prefetchField] != nil; typed && text != f.On {
 		changed = true
 		switch text {
-		case f.OnBefore:
+		case f.OnConfigured:
 			patch.Enabled = settings.Configured[bool]()
 		case switchOn, switchOff:
 			patch.Enabled = settings.Set(text == switchOn)
 		default:
-			return m, false, fmt.Errorf("prefetch: %q must be on or off", shown(text, 40))
+			return m, false, fmt.Errorf("prefetch: %q must be on or off", displayText(text, 40))
 		}
 	}
 	facets := map[string]settings.Member[settings.FacetPatch]{}
@@ -127,7 +127,7 @@ func setFacetField(of *settings.FacetPatch, field policyField, text string) erro
 		return setMember(&of.Active, back, text, settings.ParseActive)
 	}
 	to := map[string]*settings.Member[settings.Duration]{
-		"hot": &of.Hot, "warm": &of.Warm, "cold": &of.Cold, "least": &of.Least, "most": &of.Most,
+		"hot": &of.Hot, "warm": &of.Warm, "cold": &of.Cold, "minInterval": &of.MinInterval, "maxInterval": &of.MaxInterval,
 	}[name]
 	return setMember(to, back, text, settings.ParseDuration)
 }

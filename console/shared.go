@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// shared looks at something for all who ask, one look at a time. A look is nobody's: who
+// sharedRead looks at something for all who ask, one look at a time. A look is nobody's: who
 // leaves does not end it, and who can't wait for it any longer gets what was seen before.
-type shared[T any] struct {
-	see      func(ctx context.Context) (T, error)
-	patience time.Duration // of one look
-	clock    func() time.Time
-	log      *slog.Logger
+type sharedRead[T any] struct {
+	read    func(ctx context.Context) (T, error)
+	timeout time.Duration // of one look
+	clock   func() time.Time
+	log     *slog.Logger
 
-	mu     sync.Mutex
-	latest T
-	at     time.Time     // when that was seen; zero: nothing was, so far
-	tried  time.Time     // when the last look ended
-	err    error         // of that
-	under  chan struct{} // closed when the look that is under way ends; nil: there is none
+	mu          sync.Mutex
+	latest      T
+	at          time.Time     // when that was seen; zero: nothing was, so far
+	attemptedAt time.Time     // when the last look ended
+	err         error         // of that
+	running     chan struct{} // closed when the look that is under way ends; nil: there is none
 }
 
 // get returns what was seen by a look that is not older than life, or else by one that ends
 // now; or, if that fails or ctx ends first, what was seen before, and why it is nothing newer.
 // at is when it was seen; zero: nothing is known.
-func (s *shared[T]) get(ctx context.Context, life time.Duration) (seen T, at time.Time, err error) {
+func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (seen T, at time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.tried.IsZero() && s.clock().Sub(s.tried) < life {
+	if !s.attemptedAt.IsZero() && s.clock().Sub(s.attemptedAt) < life {
 		return s.latest, s.at, s.err
 	}
-	ended := s.begin()
+	ended := s.start()
 	s.mu.Unlock()
 	select {
 	case <-ended:
@@ -50,37 +50,37 @@ func (s *shared[T]) get(ctx context.Context, life time.Duration) (seen T, at tim
 	}
 }
 
-// begin has a look begun unless one is under way; mu is held. It returns what is closed when
+// start has a look begun unless one is under way; mu is held. It returns what is closed when
 // that has ended.
-func (s *shared[T]) begin() <-chan struct{} {
-	if s.under == nil {
-		s.under = make(chan struct{})
-		go s.look()
+func (s *sharedRead[T]) start() <-chan struct{} {
+	if s.running == nil {
+		s.running = make(chan struct{})
+		go s.run()
 	}
-	return s.under
+	return s.running
 }
 
-func (s *shared[T]) look() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.patience)
+func (s *sharedRead[T]) run() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	var seen T
 	err := errPanic
-	surviving(s.log, func() { seen, err = s.see(ctx) })
+	recoverPanic(s.log, func() { seen, err = s.read(ctx) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tried, s.err = s.clock(), err
+	s.attemptedAt, s.err = s.clock(), err
 	if err == nil {
-		s.latest, s.at = seen, s.tried
+		s.latest, s.at = seen, s.attemptedAt
 	}
-	close(s.under)
-	s.under = nil
+	close(s.running)
+	s.running = nil
 }
 
 var errPanic = errors.New("it ended in a panic, of which the log tells")
 
-// surviving calls f, which runs behind no request: a bug of one page must not end the process,
+// recoverPanic calls f, which runs behind no request: a bug of one page must not end the process,
 // which serves readers.
-func surviving(log *slog.Logger, f func()) {
+func recoverPanic(log *slog.Logger, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			log.Error("the console has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

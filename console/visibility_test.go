@@ -32,14 +32,14 @@ func limitedRig(t *testing.T) *rig {
 	return r
 }
 
-var limitedPages = []string{"/letters?source=nexon", "/activity", "/letters/nexon/3/120", "/look?facet=nexon/character&key=hr.kim"}
+var limitedPages = []string{"/dlq?source=nexon", "/activity", "/dlq/nexon/3/120", "/lookup?facet=nexon/character&key=hr.kim"}
 
 func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
 	for token, sees := range map[string]bool{"inspect": false, "inspect,refresh,see:other": false, "inspect,see:hr": true, "admin": true} {
 		r := limitedRig(t)
 		for _, page := range limitedPages {
 			text := r.get(root+page, "Authorization", "Bearer "+token).text()
-			if strings.HasPrefix(page, "/look") { // its form repeats the key
+			if strings.HasPrefix(page, "/lookup") { // its form repeats the key
 				if got := strings.Contains(text, "item_equipment"); got != sees {
 					t.Errorf("%s as %s: got content %v, want %v", page, token, got, sees)
 				}
@@ -49,7 +49,7 @@ func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
 				t.Errorf("%s as %s: got hr.kim %v, want %v", page, token, got, sees)
 			}
 		}
-		job := r.get(root+"/letters/jobs/"+r.jobs[0].ID, "Authorization", "Bearer "+token)
+		job := r.get(root+"/dlq/jobs/"+r.jobs[0].ID, "Authorization", "Bearer "+token)
 		if got := job.status == 200; got != sees {
 			t.Errorf("the job as %s: got %d, want it shown: %v", token, job.status, sees)
 		}
@@ -58,9 +58,9 @@ func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
 
 func TestConsole_AnswersAnUnseenDeadLetterLikeAMissingOne(t *testing.T) {
 	r := limitedRig(t)
-	unseen := r.get(root+"/letters/nexon/3/120", "Authorization", "Bearer inspect")
+	unseen := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer inspect")
 	r.broken = dlq.ErrGone
-	gone := r.get(root+"/letters/nexon/3/120", "Authorization", "Bearer inspect")
+	gone := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer inspect")
 	if unseen.status != gone.status || unseen.text() != gone.text() {
 		t.Errorf("got %d %s, want %d %s", unseen.status, unseen.text(), gone.status, gone.text())
 	}
@@ -70,8 +70,8 @@ func TestConsole_ListsAndCountsWithinTheTokensVisibilities(t *testing.T) {
 	for token, want := range map[string][]string{"inspect": {}, "inspect,see:hr,see:staff": {"hr", "staff"}, "admin": nil} {
 		r := limitedRig(t)
 		r.filters = nil
-		r.get(root+"/letters?source=nexon", "Authorization", "Bearer "+token)
-		r.get(root+"/letters/plan?source=nexon&kind=PURGE", "Authorization", "Bearer "+token)
+		r.get(root+"/dlq?source=nexon", "Authorization", "Bearer "+token)
+		r.get(root+"/dlq/plan?source=nexon&kind=PURGE", "Authorization", "Bearer "+token)
 		for _, f := range r.filters {
 			if !slices.Equal(f.Visibilities, want) || (f.Visibilities == nil) != (want == nil) {
 				t.Errorf("as %s: got letters of %v, want of %v", token, f.Visibilities, want)

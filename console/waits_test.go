@@ -56,8 +56,8 @@ func TestWhatALaneWaitsForIsNamed(t *testing.T) {
 				want = c.high
 			}
 			var got []string
-			for _, h := range waitsFor(c.view, lane, then) {
-				got = append(got, h.Says)
+			for _, h := range blockersOf(c.view, lane, then) {
+				got = append(got, h.Message)
 			}
 			if strings.Join(got, " + ") != want {
 				t.Errorf("%s: %q\nwanted\n%q", lane, got, want)
@@ -72,10 +72,10 @@ func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T)
 		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", BreakerOpen: true}},
 		Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{Waiting: 1, OldestMS: 60_000, Reason: "day"}}},
 	}
-	f := facts{Facts: map[string]fact{}, Rows: map[string][][]fact{}}
-	f.wrong(&sample{At: then, Sources: map[string]*seen{"nexon": {Limits: v, Lanes: []Lane{laneOf(schemas.High, 0, 0), standing(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
+	f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
+	f.addProblems(&sample{At: then, Sources: map[string]*sourceSample{"nexon": {Limits: v, Lanes: []LaneLag{laneOf(schemas.High, 0, 0), standing(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
 	var got []string
-	for _, row := range f.Rows["wrong"] {
+	for _, row := range f.Rows["problems"] {
 		got = append(got, row[0].Tone+" "+row[0].Text)
 	}
 	const share = "LOW has used up its share of the day, and the 100 calls that are left are kept for HIGH; it is new at 21:00"
@@ -87,10 +87,10 @@ func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T)
 		t.Errorf("%q\nwanted\n%q", got, want)
 	}
 
-	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Coalesce: CoalesceState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
+	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for lane, said := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
-		e.Coalesce.Lane = lane
-		why := whyStale(e, around{limits: v}, then)
+		e.Request.Lane = lane
+		why := whyStale(e, surroundings{limits: v}, then)
 		if strings.Contains(why, "Of its lane: "+share+". Of its lane: the first in the LOW line has waited for 1 min for day.") != said || !strings.Contains(why, "It may need a part of nexon that waits: 1 part is halted alone: endpoint of read.") {
 			t.Errorf("%q: %s", lane, why)
 		}
@@ -106,16 +106,16 @@ func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
 		0:   {State: "stopped", RampRatio: 1},
 	} {
 		v.Policies = []limiter.PolicyView{second}
-		if p := pointOf(then, &seen{Limits: &v}); p.Most == nil || *p.Most != want {
-			t.Errorf("%s: %v, wanted %v", v.State, p.Most, want)
+		if p := pointOf(then, &sourceSample{Limits: &v}); p.Limit == nil || *p.Limit != want {
+			t.Errorf("%s: %v, wanted %v", v.State, p.Limit, want)
 		}
 		v.Policies = append(v.Policies, gone)
-		if p := pointOf(then, &seen{Limits: &v}); *p.Most != 0 {
-			t.Errorf("%s, and the day is used up: %v", v.State, *p.Most)
+		if p := pointOf(then, &sourceSample{Limits: &v}); *p.Limit != 0 {
+			t.Errorf("%s, and the day is used up: %v", v.State, *p.Limit)
 		}
 	}
-	if p := pointOf(then, &seen{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Most != nil {
-		t.Errorf("without a policy: %v", *p.Most)
+	if p := pointOf(then, &sourceSample{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Limit != nil {
+		t.Errorf("without a policy: %v", *p.Limit)
 	}
 }
 
@@ -123,17 +123,17 @@ func TestThatLowStandsBackForHighIsNoFaultOfItsOwn(t *testing.T) {
 	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
 	low := standing(schemas.Low, 9, time.Minute)
 	for _, c := range []struct {
-		high      Lane
+		high      LaneLag
 		why, tone string
 	}{
 		{laneOf(schemas.High, 7_000, time.Minute), ": LOW stands back while HIGH has 7,000 records to do", toneWarn},
 		{laneOf(schemas.High, 1_000, time.Minute), "", toneBad},
 	} {
-		if why, tone := whyStands(v, []Lane{c.high, low}, low, then); why != c.why || tone != c.tone {
+		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, then); why != c.why || tone != c.tone {
 			t.Errorf("%q, %s", why, tone)
 		}
 	}
-	if why, tone := whyStands(v, []Lane{standing(schemas.High, 7_000, time.Minute)}, standing(schemas.High, 7_000, time.Minute), then); why != "" || tone != toneBad {
+	if why, tone := stallReason(v, []LaneLag{standing(schemas.High, 7_000, time.Minute)}, standing(schemas.High, 7_000, time.Minute), then); why != "" || tone != toneBad {
 		t.Errorf("HIGH stands for itself: %q, %s", why, tone)
 	}
 }

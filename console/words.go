@@ -11,16 +11,16 @@ import (
 
 // How much of a text from outside is shown.
 const (
-	keyShown    = 256
-	errorShown  = 300
-	reasonShown = 60
-	briefShown  = 110 // where the whole stands a click away
-	longShown   = 4 << 10
+	maxKeyShown    = 256
+	maxErrorShown  = 300
+	maxReasonShown = 60
+	maxBriefShown  = 110 // where the whole stands a click away
+	maxLongShown   = 4 << 10
 )
 
-// shown returns a text from outside as people may read it: cut, in UTF-8, and without what
+// displayText returns a text from outside as people may read it: cut, in UTF-8, and without what
 // would change how the text around it reads.
-func shown(text string, most int) string {
+func displayText(text string, most int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	cut := len(text) > most
 	if cut {
@@ -41,8 +41,8 @@ func shown(text string, most int) string {
 	return text
 }
 
-// span is a length of time in words: 40 s, 12 min, 3 h 20 min, 9 days.
-func span(d time.Duration) string {
+// formatDuration is a length of time in words: 40 s, 12 min, 3 h 20 min, 9 days.
+func formatDuration(d time.Duration) string {
 	if d < 0 {
 		d = -d
 	}
@@ -66,17 +66,17 @@ func span(d time.Duration) string {
 	}
 }
 
-// ago is how long a time is past, in words.
-func ago(t, now time.Time) string {
+// formatAgo is how long a time is past, in words.
+func formatAgo(t, now time.Time) string {
 	if d := now.Sub(t); d >= time.Second {
-		return span(d) + " ago"
+		return formatDuration(d) + " ago"
 	}
 	return "just now"
 }
 
-// clock is a time of day in UTC; a time of another day has its date, and one that is near
+// formatTime is a time of day in UTC; a time of another day has its date, and one that is near
 // its seconds.
-func clock(t, now time.Time) string {
+func formatTime(t, now time.Time) string {
 	t, now = t.UTC(), now.UTC()
 	switch d := t.Sub(now).Abs(); {
 	case d < 2*time.Minute:
@@ -90,16 +90,16 @@ func clock(t, now time.Time) string {
 	}
 }
 
-// count is a number with its thousands apart; from a million on in millions.
-func count[N int | int64](n N) string {
+// formatCount is a number with its thousands apart; from a million on in millions.
+func formatCount[N int | int64](n N) string {
 	if n >= 1_000_000 {
 		return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " M"
 	}
-	return exact(n)
+	return formatInt(n)
 }
 
-// exact is a number with its thousands apart.
-func exact[N int | int64](n N) string {
+// formatInt is a number with its thousands apart.
+func formatInt[N int | int64](n N) string {
 	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -107,24 +107,24 @@ func exact[N int | int64](n N) string {
 	return text
 }
 
-// several is a number and what is counted.
-func several[N int | int64](n N, one, many string) string {
+// plural is a number and what is counted.
+func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return exact(n) + " " + many
+	return formatInt(n) + " " + many
 }
 
-// rated is a number of calls a second or so, as precise as it is of use.
-func rated(n float64) string {
+// formatRate is a number of calls a second or so, as precise as it is of use.
+func formatRate(n float64) string {
 	if n > 0 && n < 9.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(n, 'f', 1, 64), ".0")
 	}
-	return exact(int64(n + 0.5))
+	return formatInt(int64(n + 0.5))
 }
 
-// share is a part of a whole, in percent; empty without a whole.
-func share(part, whole int64) string {
+// formatPercent is a part of a whole, in percent; empty without a whole.
+func formatPercent(part, whole int64) string {
 	if whole == 0 {
 		return ""
 	}

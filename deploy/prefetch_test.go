@@ -5,23 +5,23 @@ var prefetch = row{"Prefetch", []panel{
 	{
 		title: "Asked for, and what may be fed", unit: perSec, wide: 8,
 		about: "Entities that were asked for as they came due, and the calls a second that may be fed into LOW now. Normal: below the second, and close to it while the budget is used up; an entity may take several calls. The rate at 0: LOW has nothing left, is 15 minutes behind, or the source is stopped. Nothing asked for below a rate: nothing is due, or no scheduler can look.",
-		asks: all(one(rate("source", `prefetch_asked_total{`+ofSource+`}`), "{{source}} asked for"),
+		asks: all(one(rate("source", `prefetch_requested_total{`+ofSource+`}`), "{{source}} requested"),
 			one(total("source", `prefetch_rate{`+ofSource+`}`), "{{source}} may be fed")),
 	},
 	{
 		title: "How late entities are claimed", unit: seconds, wide: 8,
 		about: "From an entity's due time to its claim. Normal: some seconds, minutes after the time at which the day's content is ready. Rising over days: more is due than may be fed; raise LOW's share or lengthen the intervals.",
-		asks:  quantiles(`prefetch_late_seconds{`+ofSource+`}`, "{{source}}", "source", 50, 95),
+		asks:  quantiles(`prefetch_delay_seconds{`+ofSource+`}`, "{{source}}", "source", 50, 95),
 	},
 	{
 		title: "How far behind", unit: seconds, wide: 8, lines: []line{warn(3600)},
 		about: "How long ago the entity was due that is due first, as the scheduler says that knows best. Normal: near 0, and below an hour, the line; for a moment more when the day's content is ready. Rising as fast as the clock: nothing is fed, or no scheduler can look. No line: there is no scheduler.",
-		asks:  one(lowest("source", `prefetch_behind_seconds{`+ofSource+`}`), "{{source}}"),
+		asks:  one(lowest("source", `prefetch_lag_seconds{`+ofSource+`}`), "{{source}}"),
 	},
 	{
-		title: "Left alone when due, by why", unit: perMin, wide: 8, stacked: true,
+		title: "Skipped when due, by reason", unit: perMin, wide: 8, stacked: true,
 		about: "fresh: readers had them checked a moment ago. held: a failure holds them. inactive: taken out, or closed by their content. waiting: the day's content is not ready. off: their facet is not prefetched. Normal: fewer than are asked for. Much held: see the dead letters; much inactive: they need not be registered.",
-		asks:  one(minutely("why", `prefetch_left_alone_total{`+ofSource+`}`), "{{why}}"),
+		asks:  one(minutely("reason", `prefetch_skipped_total{`+ofSource+`}`), "{{reason}}"),
 	},
 	{
 		title: "Price of a call", unit: number, wide: 8,

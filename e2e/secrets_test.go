@@ -181,7 +181,7 @@ var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 // searchConsole searches every page of the console that a link leads to.
 func (p *planted) searchConsole() (pages int) {
 	p.Helper()
-	seen, next := map[string]bool{}, []string{"/console", "/console/look?source=" + p.Source + "&facet=item&key=bad-0"}
+	seen, next := map[string]bool{}, []string{"/console", "/console/lookup?source=" + p.Source + "&facet=item&key=bad-0"}
 	for len(next) > 0 {
 		path := strings.ReplaceAll(next[0], "&amp;", "&")
 		if next = next[1:]; seen[path] {

@@ -12,9 +12,9 @@ import (
 
 // Deps are what the entities work with.
 type Deps struct {
-	Store   Store
-	Sources map[string]Source // by name
-	Told    Told
+	Store    Store
+	Sources  map[string]Source // by name
+	Notifier Notifier
 	// Actor names who asks, for the audit.
 	Actor func(*http.Request) string
 	Now   func() time.Time
@@ -65,17 +65,17 @@ type Keys interface {
 type Schedule interface {
 	// Prefetches reports whether entities of the facet are asked for by themselves.
 	Prefetches(facet string) bool
-	// First returns when an entity that is registered now is due first; not at all if
+	// FirstDue returns when an entity that is registered now is due first; not at all if
 	// its facet is not prefetched.
-	First(r store.RegisteredEntity, now time.Time) (due time.Time, prefetched bool)
-	// Rises reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
-	Rises(r store.RegisteredEntity, before, after float64) bool
+	FirstDue(r store.RegisteredEntity, now time.Time) (due time.Time, prefetched bool)
+	// ReadsMakeDue reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
+	ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool
 }
 
-// Told is who hears of what was done.
-type Told interface {
-	// Due tells the schedulers that something of the source is due then.
-	Due(ctx context.Context, source string, at time.Time)
-	// Forget tells the query services that nothing is stored of an entity any more.
-	Forget(ctx context.Context, e schemas.Entity)
+// Notifier is who hears of what was done.
+type Notifier interface {
+	// WakeAt tells the schedulers that something of the source is due then.
+	WakeAt(ctx context.Context, source string, at time.Time)
+	// Invalidate tells the query services that nothing is stored of an entity any more.
+	Invalidate(ctx context.Context, e schemas.Entity)
 }

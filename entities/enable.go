@@ -14,64 +14,64 @@ import (
 )
 
 const (
-	keysMost = 1000
+	maxKeys = 1000
 	// auditKeys is how many keys an entry of the audit names.
 	auditKeys = 10
 )
 
-// Switch says which entities are to be enabled or disabled: those of a choice or, with
+// EnableRequest says which entities are to be enabled or disabled: those of a choice or, with
 // keys, those of a facet. The json tags are its form in the admin API.
-type Switch struct {
-	choice
+type EnableRequest struct {
+	selection
 	Keys []string `json:"keys,omitempty"`
 	// After is what the answer before had as next.
 	After string `json:"after,omitempty"`
 }
 
-// NewSwitch returns the switch of what the filter's words choose.
-func NewSwitch(source, facet, tier, prefix string, keys []string) Switch {
-	return Switch{choice: choice{Source: source, Facet: facet, Tier: tier, Prefix: prefix}, Keys: keys}
+// NewEnableRequest returns the switch of what the filter's words choose.
+func NewEnableRequest(source, facet, tier, prefix string, keys []string) EnableRequest {
+	return EnableRequest{selection: selection{Source: source, Facet: facet, Tier: tier, Prefix: prefix}, Keys: keys}
 }
 
-// Switched is how many were changed; the client goes on with next until it is done.
-type Switched struct {
+// EnableResult is how many were changed; the client goes on with next until it is done.
+type EnableResult struct {
 	Changed int     `json:"changed"`
 	Done    bool    `json:"done"`
 	Next    *string `json:"next"`
 }
 
-// audited is the content of the audit entry of one request that enables, disables or
+// auditDetails is the content of the audit entry of one request that enables, disables or
 // registers entities: how many, and the first keys.
-type audited struct {
+type auditDetails struct {
 	Enabled *bool `json:"enabled,omitempty"` // nil: they are registered
-	choice
+	selection
 	Entities int      `json:"entities"`
 	Keys     []string `json:"keys,omitempty"`
 	More     int      `json:"moreKeys,omitempty"`
 }
 
-// naming returns the entry with the first of these keys.
-func (a audited) naming(keys []string) audited {
+// withKeys returns the entry with the first of these keys.
+func (a auditDetails) withKeys(keys []string) auditDetails {
 	a.Entities, a.Keys = len(keys), keys[:min(len(keys), auditKeys)]
 	a.More = len(keys) - len(a.Keys)
 	return a
 }
 
-// note writes the audit entry of a request before the request changes anything, so that no
+// writeAudit writes the audit entry of a request before the request changes anything, so that no
 // change is without one.
-func (s *Entities) note(r *http.Request, action string, a audited) error {
+func (s *Entities) writeAudit(r *http.Request, action string, a auditDetails) error {
 	return s.Store.WriteAudit(r.Context(), s.entry(r, action, a.Source, a))
 }
 
-// switching returns the handler that sets the flag of one page of entities.
-func (s *Entities) switching(enabled bool) admin.Handle {
+// enableHandler returns the handler that sets the flag of one page of entities.
+func (s *Entities) enableHandler(enabled bool) admin.Handle {
 	action := map[bool]string{true: "entities-enable", false: "entities-disable"}[enabled]
 	return func(r *http.Request) (admin.Answer, error) {
-		var o Switch
+		var o EnableRequest
 		if err := readBody(r.Body, &o, `; the body is {"source":"nexon","facet":"character","prefix":"a"}, or "keys":["somebody"] in place of the prefix`); err != nil {
 			return admin.Answer{}, err
 		}
-		filter, err := s.check(o)
+		filter, err := s.checkEnable(o)
 		if err != nil {
 			return admin.Answer{}, err
 		}
@@ -79,21 +79,21 @@ func (s *Entities) switching(enabled bool) admin.Handle {
 		if err != nil {
 			return admin.Answer{}, err
 		}
-		said := audited{Enabled: &enabled, choice: o.choice}
+		said := auditDetails{Enabled: &enabled, selection: o.selection}
 		if o.Keys != nil {
-			if err := s.note(r, action, said.naming(o.Keys)); err != nil {
+			if err := s.writeAudit(r, action, said.withKeys(o.Keys)); err != nil {
 				return admin.Answer{}, err
 			}
-			return s.switchKeys(r.Context(), filter, o.Keys, enabled)
+			return s.enableKeys(r.Context(), filter, o.Keys, enabled)
 		}
-		return s.switchPage(r.Context(), filter, after, enabled, func(n int) error {
+		return s.enablePage(r.Context(), filter, after, enabled, func(n int) error {
 			said.Entities = n
-			return s.note(r, action, said)
+			return s.writeAudit(r, action, said)
 		})
 	}
 }
 
-func (s *Entities) check(o Switch) (store.EntityFilter, error) {
+func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 	var err error
 	switch {
 	case o.Source == "":
@@ -103,8 +103,8 @@ func (s *Entities) check(o Switch) (store.EntityFilter, error) {
 		err = errors.New("keys need the facet they are of")
 	case o.Tier != "" || o.Prefix != "" || o.After != "":
 		err = errors.New("keys are chosen by themselves; leave out tier, prefix and after")
-	case len(o.Keys) == 0 || len(o.Keys) > keysMost:
-		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(o.Keys), keysMost)
+	case len(o.Keys) == 0 || len(o.Keys) > maxKeys:
+		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(o.Keys), maxKeys)
 	}
 	for i, key := range o.Keys {
 		if wrong := schemas.CheckKey(key); err == nil && wrong != nil {
@@ -114,23 +114,23 @@ func (s *Entities) check(o Switch) (store.EntityFilter, error) {
 	if err != nil {
 		return store.EntityFilter{}, problem.Body(err)
 	}
-	return s.filter(o.choice)
+	return s.filter(o.selection)
 }
 
-func (s *Entities) switchKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
+func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
 	n, err := s.Store.EnableEntities(ctx, f, keys, enabled)
 	if err == nil && enabled && n > 0 {
-		s.Told.Due(ctx, f.Source, s.Now()) // or later: who is told looks for itself
+		s.Notifier.WakeAt(ctx, f.Source, s.Now()) // or later: who is told looks for itself
 	}
-	return admin.Answer{Body: Switched{Changed: n, Done: true}}, err
+	return admin.Answer{Body: EnableResult{Changed: n, Done: true}}, err
 }
 
-// switchPage sets the flag of the chosen entities among the next rows. It calls note with
+// enablePage sets the flag of the chosen entities among the next rows. It calls note with
 // their number before, unless there are none.
-func (s *Entities) switchPage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, note func(n int) error) (admin.Answer, error) {
+func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, note func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other
-	found, next, err := s.page(ctx, f, after, lookMost)
+	found, next, err := s.page(ctx, f, after, maxRowsScanned)
 	if err != nil {
 		return admin.Answer{}, err
 	}
@@ -139,7 +139,7 @@ func (s *Entities) switchPage(ctx context.Context, f store.EntityFilter, after s
 			return admin.Answer{}, err
 		}
 	}
-	answer := Switched{Done: next == nil, Next: next}
+	answer := EnableResult{Done: next == nil, Next: next}
 	var first time.Time
 	for i := 0; i < len(found); { // keys are those of one facet
 		facet := found[i].Entity.Facet
@@ -157,7 +157,7 @@ func (s *Entities) switchPage(ctx context.Context, f store.EntityFilter, after s
 		answer.Changed += n
 	}
 	if enabled && answer.Changed > 0 {
-		s.Told.Due(ctx, f.Source, first)
+		s.Notifier.WakeAt(ctx, f.Source, first)
 	}
 	return admin.Answer{Body: answer}, nil
 }

@@ -43,7 +43,7 @@ func TestEntitiesAreListedByFilterAndPage(t *testing.T) {
 
 func TestAFewOfManyAreFoundInParts(t *testing.T) {
 	r := newRig(t)
-	all := make([]store.RegisteredEntity, 2*lookMost+7)
+	all := make([]store.RegisteredEntity, 2*maxRowsScanned+7)
 	for i := range all {
 		all[i] = store.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprintf("%06d", i)}, Tier: store.Cold, Due: start}
 	}
@@ -121,7 +121,7 @@ func TestEntitiesAreDisabledAndEnabledByFilterAndByKeys(t *testing.T) {
 
 func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
 	r := newRig(t)
-	const n = 2*lookMost + 7
+	const n = 2*maxRowsScanned + 7
 	all := make([]store.RegisteredEntity, n)
 	for i := range all {
 		all[i] = store.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprint(i)}, Enabled: true, Due: start.Add(time.Duration(i) * time.Second), Tier: store.Tier(i % 3)}
@@ -132,7 +132,7 @@ func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
 	changed, requests, after := 0, 0, ""
 	for done := false; !done; requests++ {
 		a := r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","tier":"hot","after":"`+after+`"}`)
-		if a.Done != (a.Next == nil) || a.Changed > lookMost {
+		if a.Done != (a.Next == nil) || a.Changed > maxRowsScanned {
 			t.Fatal(a.text)
 		}
 		if changed, done = changed+a.Changed, a.Done; !done {
@@ -146,7 +146,7 @@ func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
 	sum := 0
 	entries, err := r.db.Audit(t.Context(), 100)
 	for _, e := range entries {
-		var said audited
+		var said auditDetails
 		err = errors.Join(err, json.Unmarshal(e.After, &said))
 		counts, sum = append(counts, said.Entities), sum+said.Entities
 	}
@@ -180,7 +180,7 @@ func TestASwitchThatIsNotUnderstoodOrNotNotedIsNotMade(t *testing.T) {
 		`{"source":"nexon","after":"x"}`:                           {400, "bad-cursor", ""},
 		`{"source":"nexo"}`:                                        {404, "no-such-source", ""},
 		`{"source":"nexon","facet":"d"}`:                           {404, "no-such-facet", ""},
-		`{"source":"` + strings.Repeat("x", registerBytes) + `"}`:  {413, "body-too-large", ""},
+		`{"source":"` + strings.Repeat("x", maxBodyBytes) + `"}`:   {413, "body-too-large", ""},
 	} {
 		r.refuses(want.status, want.code, want.words, http.MethodPost, "/entities/disable", body)
 	}

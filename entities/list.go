@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	listUsual, listMost = 100, 1000
-	// lookMost is how many rows one request looks at, however few of them it is about:
+	defaultPageSize, maxPageSize = 100, 1000
+	// maxRowsScanned is how many rows one request looks at, however few of them it is about:
 	// the time it takes has a bound.
-	lookMost = 2000
+	maxRowsScanned = 2000
 )
 
-// choice is which entities somebody means. The json tags are its form in the admin API.
-type choice struct {
+// selection is which entities somebody means. The json tags are its form in the admin API.
+type selection struct {
 	Source  string `json:"source"`
 	Facet   string `json:"facet,omitempty"`
 	Tier    string `json:"tier,omitempty"`
@@ -32,7 +32,7 @@ type choice struct {
 }
 
 // filter returns the choice as the store takes it, if the configuration has what it names.
-func (s *Entities) filter(c choice) (f store.EntityFilter, err error) {
+func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 	f = store.EntityFilter{Source: c.Source, Facet: c.Facet, KeyPrefix: c.Prefix, Enabled: c.enabled}
 	bad := func(format string, args ...any) error {
 		return problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf(format, args...))
@@ -68,7 +68,7 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 			return store.EntityFilter{}, problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf("There is no parameter %.40q; there are %s.", name, strings.Join(known, ", ")))
 		}
 	}
-	c := choice{Source: query.Get("source"), Facet: query.Get("facet"), Tier: query.Get("tier"), Prefix: query.Get("prefix")}
+	c := selection{Source: query.Get("source"), Facet: query.Get("facet"), Tier: query.Get("tier"), Prefix: query.Get("prefix")}
 	switch word := query.Get("enabled"); word {
 	case "true", "false":
 		enabled := word == "true"
@@ -93,10 +93,10 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	limit := listUsual
+	limit := defaultPageSize
 	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > listMost {
-			return admin.Answer{}, problem.New(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, listMost))
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPageSize {
+			return admin.Answer{}, problem.New(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, maxPageSize))
 		}
 	}
 	after, err := readCursor(query.Get("after"))
@@ -121,7 +121,7 @@ func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas
 	}
 	look := limit
 	if f != together {
-		look = lookMost
+		look = maxRowsScanned
 	}
 	rows, err := s.Store.Entities(ctx, together, after, look)
 	if err != nil {
@@ -146,8 +146,8 @@ func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }
 
-// Count is how many there are; not exact, if counting them would take long.
-type Count struct {
+// CountResult is how many there are; not exact, if counting them would take long.
+type CountResult struct {
 	Count int64 `json:"count"`
 	Exact bool  `json:"exact"`
 }
@@ -158,5 +158,5 @@ func (s *Entities) count(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, err
 	}
 	n, exact, err := s.Store.CountEntities(r.Context(), filter)
-	return admin.Answer{Body: Count{n, exact}}, err
+	return admin.Answer{Body: CountResult{n, exact}}, err
 }

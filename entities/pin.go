@@ -14,37 +14,37 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Pin names entities that are pinned to a tier, or unpinned: reads don't move a pinned entity
+// PinRequest names entities that are pinned to a tier, or unpinned: reads don't move a pinned entity
 // to another tier. The json tags are its form in the admin API.
-type Pin struct {
+type PinRequest struct {
 	Source string   `json:"source"`
 	Facet  string   `json:"facet"`
 	Keys   []string `json:"keys"`
 	Tier   string   `json:"tier,omitempty"` // required to pin, and left out to unpin
 }
 
-// Pinned is how many entities a request changed. Entities that are not registered, or were
+// PinResult is how many entities a request changed. Entities that are not registered, or were
 // so already, are not among them.
-type Pinned struct {
+type PinResult struct {
 	Changed int `json:"changed"`
 }
 
-// auditedPin is the audit's entry of a Pin.
-type auditedPin struct {
+// pinAudit is the audit's entry of a Pin.
+type pinAudit struct {
 	Facet string   `json:"facet"`
 	Tier  string   `json:"tier,omitempty"`
 	Keys  []string `json:"keys"`
 	More  int      `json:"moreKeys,omitempty"`
 }
 
-// pinning returns the handler that pins entities, or unpins them.
-func (s *Entities) pinning(pin bool) admin.Handle {
+// pinHandler returns the handler that pins entities, or unpins them.
+func (s *Entities) pinHandler(pin bool) admin.Handle {
 	action, form := "entities-unpin", `; the body is {"source":"nexon","facet":"character","keys":["somebody"]}`
 	if pin {
 		action, form = "entities-pin", `; the body is {"source":"nexon","facet":"character","tier":"hot","keys":["somebody"]}`
 	}
 	return func(r *http.Request) (admin.Answer, error) {
-		var p Pin
+		var p PinRequest
 		if err := readBody(r.Body, &p, form); err != nil {
 			return admin.Answer{}, err
 		}
@@ -52,7 +52,7 @@ func (s *Entities) pinning(pin bool) admin.Handle {
 		if err != nil {
 			return admin.Answer{}, err
 		}
-		entry := auditedPin{Facet: p.Facet, Tier: p.Tier, Keys: p.Keys[:min(len(p.Keys), auditKeys)]}
+		entry := pinAudit{Facet: p.Facet, Tier: p.Tier, Keys: p.Keys[:min(len(p.Keys), auditKeys)]}
 		entry.More = len(p.Keys) - len(entry.Keys)
 		if err := s.Store.WriteAudit(r.Context(), s.entry(r, action, p.Source, entry)); err != nil {
 			return admin.Answer{}, err
@@ -61,7 +61,7 @@ func (s *Entities) pinning(pin bool) admin.Handle {
 		for i, key := range p.Keys {
 			of[i] = schemas.Entity{Source: p.Source, Facet: p.Facet, Key: key}
 		}
-		var answer Pinned
+		var answer PinResult
 		if !pin {
 			answer.Changed, err = s.Store.UnpinEntities(r.Context(), of)
 			return admin.Answer{Body: answer}, err
@@ -73,17 +73,17 @@ func (s *Entities) pinning(pin bool) admin.Handle {
 		all := make([]store.RegisteredEntity, len(of))
 		for i, e := range of {
 			all[i] = store.RegisteredEntity{Entity: e, Tier: tier, Pinned: true}
-			all[i].Due, _ = src.Schedule.First(all[i], s.Now())
+			all[i].Due, _ = src.Schedule.FirstDue(all[i], s.Now())
 		}
 		if err := s.bringForward(r.Context(), all); err != nil {
 			return admin.Answer{}, err
 		}
-		s.Told.Due(r.Context(), p.Source, earliest(all))
+		s.Notifier.WakeAt(r.Context(), p.Source, earliest(all))
 		return admin.Answer{Body: answer}, nil
 	}
 }
 
-func (s *Entities) checkPin(p Pin, pin bool) (Source, error) {
+func (s *Entities) checkPin(p PinRequest, pin bool) (Source, error) {
 	src, err := s.source(p.Source)
 	if err == nil {
 		err = src.checkFacet(p.Source, p.Facet)
@@ -101,8 +101,8 @@ func (s *Entities) checkPin(p Pin, pin bool) (Source, error) {
 		err = bad
 	case !pin && p.Tier != "":
 		err = errors.New("leave out the tier: an entity that is unpinned keeps its tier until its reads change it")
-	case len(p.Keys) == 0 || len(p.Keys) > keysMost:
-		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(p.Keys), keysMost)
+	case len(p.Keys) == 0 || len(p.Keys) > maxKeys:
+		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(p.Keys), maxKeys)
 	}
 	for i, key := range p.Keys {
 		if wrong := schemas.CheckKey(key); err == nil && wrong != nil {

@@ -20,28 +20,28 @@ import (
 )
 
 const (
-	registerBytes = 1 << 20
-	registerMost  = 5000
-	// toldMost is how many mistakes are told, and namedMost how many of them in the
+	maxBodyBytes = 1 << 20
+	maxRegister  = 5000
+	// maxErrors is how many mistakes are told, and namedMost how many of them in the
 	// sentence for people.
-	toldMost, namedMost = 100, 3
+	maxErrors, maxNamedErrors = 100, 3
 
-	// paramsBytes is how many bytes names and values of an entity's params may have
+	// maxParamsBytes is how many bytes names and values of an entity's params may have
 	// together, and paramName a name alone. A request with the longest, every byte of
 	// them escaped, is far from schemas.MaxRequestBytes.
-	paramsBytes, paramName = 4096, 64
+	maxParamsBytes, maxParamNameBytes = 4096, 64
 )
 
-// Batch are entities of one facet to be registered. The json tags are its form in the
+// RegisterRequest are entities of one facet to be registered. The json tags are its form in the
 // admin API.
-type Batch struct {
+type RegisterRequest struct {
 	Source   string            `json:"source"`
 	Facet    string            `json:"facet"`
 	Entities []json.RawMessage `json:"entities"` // each an Order
 }
 
-// Order is one entity to be registered.
-type Order struct {
+// EntitySpec is one entity to be registered.
+type EntitySpec struct {
 	Key    string            `json:"key"`
 	Params map[string]string `json:"params,omitempty"` // where they differ from the facet's
 	// Tier pins the entity to it. Empty: reads decide; a new entity begins as cold, and a known
@@ -50,9 +50,9 @@ type Order struct {
 	Enabled *bool  `json:"enabled,omitempty"`
 }
 
-// ReadOrder reads an order, and says what is wrong with it as far as that can be seen
+// ParseEntitySpec reads an order, and says what is wrong with it as far as that can be seen
 // without the configuration.
-func ReadOrder(text []byte) (o Order, err error) {
+func ParseEntitySpec(text []byte) (o EntitySpec, err error) {
 	if !utf8.Valid(text) {
 		return o, errors.New("it is not valid UTF-8")
 	}
@@ -66,7 +66,7 @@ func ReadOrder(text []byte) (o Order, err error) {
 }
 
 // Check returns nil if the order is well formed.
-func (o Order) Check() error {
+func (o EntitySpec) Check() error {
 	if err := schemas.CheckKey(o.Key); err != nil {
 		return err
 	}
@@ -79,14 +79,14 @@ func (o Order) Check() error {
 	for name, value := range o.Params {
 		size += len(name) + len(value)
 		switch {
-		case name == "" || len(name) > paramName || !printable(name):
-			return fmt.Errorf("the param %.80q must have a name of 1 to %d bytes without control characters", name, paramName)
+		case name == "" || len(name) > maxParamNameBytes || !printable(name):
+			return fmt.Errorf("the param %.80q must have a name of 1 to %d bytes without control characters", name, maxParamNameBytes)
 		case !printable(value):
 			return fmt.Errorf("the param %s must be UTF-8 without control characters", name)
 		}
 	}
-	if size > paramsBytes {
-		return fmt.Errorf("the params have %d bytes; at most %d are allowed", size, paramsBytes)
+	if size > maxParamsBytes {
+		return fmt.Errorf("the params have %d bytes; at most %d are allowed", size, maxParamsBytes)
 	}
 	return nil
 }
@@ -95,14 +95,14 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// Registration is what became of a Batch: known ones have what it says too.
-type Registration struct {
+// RegisterResult is what became of a Batch: known ones have what it says too.
+type RegisterResult struct {
 	Added int `json:"added"`
 	Known int `json:"known"`
 }
 
 func (s *Entities) register(r *http.Request) (admin.Answer, error) {
-	var b Batch
+	var b RegisterRequest
 	if err := readBody(r.Body, &b, `; the body is {"source":"nexon","facet":"character","entities":[{"key":"somebody","tier":"hot"}]}`); err != nil {
 		return admin.Answer{}, err
 	}
@@ -116,8 +116,8 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 		err = problem.Body(errors.New("the facet is missing"))
 	case !src.Schedule.Prefetches(b.Facet):
 		err = notPrefetched(b.Source, b.Facet)
-	case len(b.Entities) > registerMost:
-		err = problem.Body(fmt.Errorf("there are %d entities; one request takes %d", len(b.Entities), registerMost))
+	case len(b.Entities) > maxRegister:
+		err = problem.Body(fmt.Errorf("there are %d entities; one request takes %d", len(b.Entities), maxRegister))
 	}
 	if err != nil {
 		return admin.Answer{}, err
@@ -132,8 +132,8 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 		for i, r := range all {
 			keys[i] = r.Entity.Key
 		}
-		said := audited{choice: choice{Source: b.Source, Facet: b.Facet}}
-		if err := s.note(r, "entities-register", said.naming(keys)); err != nil {
+		said := auditDetails{selection: selection{Source: b.Source, Facet: b.Facet}}
+		if err := s.writeAudit(r, "entities-register", said.withKeys(keys)); err != nil {
 			return admin.Answer{}, err
 		}
 	}
@@ -147,9 +147,9 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 		}
 	}
 	if added > 0 || slices.ContainsFunc(all, func(r store.RegisteredEntity) bool { return r.Pinned }) {
-		s.Told.Due(r.Context(), b.Source, earliest(all))
+		s.Notifier.WakeAt(r.Context(), b.Source, earliest(all))
 	}
-	return admin.Answer{Body: Registration{added, n - added}}, nil
+	return admin.Answer{Body: RegisterResult{added, n - added}}, nil
 }
 
 func notPrefetched(source, facet string) error {
@@ -158,14 +158,14 @@ func notPrefetched(source, facet string) error {
 }
 
 // registered returns the batch as the store takes it, or all that is wrong with it.
-func (s *Entities) registered(b Batch, src Source) ([]store.RegisteredEntity, error) {
+func (s *Entities) registered(b RegisterRequest, src Source) ([]store.RegisteredEntity, error) {
 	now := s.Now()
 	all := make([]store.RegisteredEntity, len(b.Entities))
 	var wrong []problem.Error
 	var named []string
 	mistakes := 0
 	for i, text := range b.Entities {
-		o, err := ReadOrder(text)
+		o, err := ParseEntitySpec(text)
 		if err == nil {
 			err = src.Keys.CheckKey(b.Facet, o.Key)
 		}
@@ -173,10 +173,10 @@ func (s *Entities) registered(b Batch, src Source) ([]store.RegisteredEntity, er
 			err = src.checkParams(b.Facet, o.Params)
 		}
 		if err != nil {
-			if mistakes++; len(wrong) < toldMost {
+			if mistakes++; len(wrong) < maxErrors {
 				wrong = append(wrong, problem.Error{Detail: err.Error(), Pointer: fmt.Sprintf("#/entities/%d", i)})
 			}
-			if len(named) < namedMost {
+			if len(named) < maxNamedErrors {
 				named = append(named, fmt.Sprintf("entities[%d] %.40q: %v", i, o.Key, err))
 			}
 			continue
@@ -194,13 +194,13 @@ func (s *Entities) registered(b Batch, src Source) ([]store.RegisteredEntity, er
 
 // registered returns the entity that is ordered, due in a slot of its own: a mass of
 // them is no mass refresh.
-func (o Order) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
+func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
 	r := store.RegisteredEntity{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
 		r.Tier, _ = tierOf(o.Tier) // it was checked
 		r.Pinned = true
 	}
-	r.Due, _ = src.Schedule.First(r, now)
+	r.Due, _ = src.Schedule.FirstDue(r, now)
 	return r
 }
 

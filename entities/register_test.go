@@ -68,7 +68,7 @@ func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
 	r.refuses(400, "bad-entities", "the facet has no param p; it has none", http.MethodPost, "/entities", other)
 	many := strings.Repeat(`{"key":"a b"},`, 200) + `{"key":"good"}`
 	a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[`+many+`]}`)
-	if a.status != 400 || len(a.Errors) != toldMost || a.Errors[99].Pointer != "#/entities/99" || strings.Count(a.Detail, "entities[") != namedMost {
+	if a.status != 400 || len(a.Errors) != maxErrors || a.Errors[99].Pointer != "#/entities/99" || strings.Count(a.Detail, "entities[") != maxNamedErrors {
 		t.Errorf("%d %s", a.status, a.text)
 	}
 	r.lists("")
@@ -128,13 +128,13 @@ func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
 	}
 	r.put("a", `{"key":"known","tier":"hot"}`)
 	r.told = nil
-	of := func(source, facet, key string, count int) Read {
-		read := Read{Count: count}
+	of := func(source, facet, key string, count int) ReadCount {
+		read := ReadCount{Count: count}
 		read.Entity.Source, read.Entity.Facet, read.Entity.Key = source, facet, key
 		return read
 	}
 	until := start.Add(-time.Minute)
-	err := r.Observe(t.Context(), []Read{
+	err := r.RecordReads(t.Context(), []ReadCount{
 		of("nexon", "a", "known", 3), of("nexon", "a", "new", 2), of("nexon", "b", "longer", 1), of("nexon", "c", "x", 9), of("nobody", "a", "x", 9), of("other", "a", "xx", 1),
 	}, until)
 	if err != nil {
@@ -150,18 +150,18 @@ func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
 		!fresh.Enabled || !fresh.LastReadAt.Equal(until) || !fresh.DueAt.Equal(start.Add(time.Hour+3*time.Second)) {
 		t.Errorf("%+v", all)
 	}
-	if err := r.Observe(t.Context(), []Read{of("nexon", "c", "x", 9)}, until); err != nil || len(r.told) != 2 {
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.told) != 2 {
 		t.Errorf("%v, told %q", err, r.told)
 	}
 	// So many reads that it rises: it is due when it was read, and the schedulers hear of it.
-	if err := r.Observe(t.Context(), []Read{of("nexon", "a", "new", 8)}, until); err != nil || r.told[2] != "nexon in -1m0s" {
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.told[2] != "nexon in -1m0s" {
 		t.Errorf("%v, told %q", err, r.told)
 	}
 	if fresh := r.ok(http.MethodGet, "/entities", "").Entities[1]; !fresh.DueAt.Equal(until) {
 		t.Errorf("%+v", fresh)
 	}
 	_ = r.db.Close()
-	if err := r.Observe(t.Context(), []Read{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 3 {
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 3 {
 		t.Errorf("%v, told %q", err, r.told)
 	}
 }

@@ -65,12 +65,12 @@ type facets []string
 
 func (f facets) Prefetches(facet string) bool { return slices.Contains(f, facet) }
 
-func (f facets) First(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+func (f facets) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	return now.Add(time.Hour + time.Duration(len(r.Entity.Key))*time.Second), f.Prefetches(r.Entity.Facet)
 }
 
-// Rises says of a cold entity that its tenth read is enough.
-func (f facets) Rises(r store.RegisteredEntity, before, after float64) bool {
+// ReadsMakeDue says of a cold entity that its tenth read is enough.
+func (f facets) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	return r.Tier == store.Cold && before < 10 && after >= 10
 }
 
@@ -84,11 +84,11 @@ func (words) CheckKey(_, key string) error {
 	return nil
 }
 
-func (r *rig) Due(_ context.Context, source string, at time.Time) {
+func (r *rig) WakeAt(_ context.Context, source string, at time.Time) {
 	r.told = append(r.told, fmt.Sprintf("%s in %v", source, at.Sub(start)))
 }
 
-func (r *rig) Forget(_ context.Context, e schemas.Entity) {
+func (r *rig) Invalidate(_ context.Context, e schemas.Entity) {
 	r.told = append(r.told, "forget "+e.String())
 }
 
@@ -101,7 +101,7 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { _ = db.Close() })
 	r := &rig{T: t, db: db}
 	r.Entities = New(Deps{
-		Store: failing{db, r}, Told: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
+		Store: failing{db, r}, Notifier: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Sources: map[string]Source{
 			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: words{}, Schedule: facets{"a", "b"}},
@@ -115,7 +115,7 @@ func newRig(t *testing.T) *rig {
 type answer struct {
 	status int
 	text   string
-	Registration
+	RegisterResult
 	Entities []Entity        `json:"entities"`
 	Next     *string         `json:"next"`
 	Count    int             `json:"count"`

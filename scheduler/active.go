@@ -54,8 +54,8 @@ func (a Active) check() error {
 	return errors.Join(errs...)
 }
 
-// judges reports whether content is judged.
-func (a Active) judges() bool { return a.Status.Path != "" || len(a.Unless) > 0 }
+// needsContent reports whether content is judged.
+func (a Active) needsContent() bool { return a.Status.Path != "" || len(a.Unless) > 0 }
 
 // allows reports whether an entity is asked for. Content that can't be read speaks
 // against nothing: the refresh mends it.
@@ -65,7 +65,7 @@ func (a Active) allows(c store.Candidate) bool {
 			return false
 		}
 	}
-	if !a.judges() || len(c.Payload) == 0 {
+	if !a.needsContent() || len(c.Payload) == 0 {
 		return true
 	}
 	content, err := store.Snapshot{State: c.State, Payload: c.Payload}.Decode(nil)
@@ -73,23 +73,23 @@ func (a Active) allows(c store.Candidate) bool {
 		return true
 	}
 	for _, p := range a.Unless {
-		if holds(at(content, p)) {
+		if nonEmpty(valueAt(content, p)) {
 			return false
 		}
 	}
 	if a.Status.Path == "" {
 		return true
 	}
-	word := at(content, a.Status.Path)
-	if !holds(word) {
+	word := valueAt(content, a.Status.Path)
+	if !nonEmpty(word) {
 		return true
 	}
 	allowed := len(a.Status.Allow) == 0 || slices.Contains(a.Status.Allow, word.String())
 	return allowed && !slices.Contains(a.Status.Block, word.String())
 }
 
-// at returns what stands at a path.
-func at(content []byte, path string) gjson.Result {
+// valueAt returns what stands at a path.
+func valueAt(content []byte, path string) gjson.Result {
 	names := strings.Split(strings.ReplaceAll(path, `\.`, "\x00"), ".")
 	for i, name := range names {
 		names[i] = gjson.Escape(strings.ReplaceAll(name, "\x00", "."))
@@ -97,7 +97,7 @@ func at(content []byte, path string) gjson.Result {
 	return gjson.GetBytes(content, strings.Join(names, "."))
 }
 
-// holds reports whether there is something: null and what is empty are nothing.
-func holds(r gjson.Result) bool {
+// nonEmpty reports whether there is something: null and what is empty are nothing.
+func nonEmpty(r gjson.Result) bool {
 	return r.Exists() && r.Type != gjson.Null && !slices.Contains([]string{`""`, "[]", "{}"}, r.Raw)
 }

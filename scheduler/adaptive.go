@@ -7,22 +7,22 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// every returns the interval of an entity.
-func (p *Policy) every(tier store.Tier, s seen, state store.State) time.Duration {
+// intervalOf returns the interval of an entity.
+func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time.Duration {
 	every := p.tier(tier).Every
 	if p.config.Mode == Adaptive {
-		every = p.interval(s, p.price.Value())
+		every = p.adaptiveInterval(s, p.price.Value())
 	}
 	switch { // what there is not is looked for now and then
 	case state.Absent && !state.HasContent(): // and what there never was, rarely: anybody may ask for any key
-		every = max(every, p.config.Most, p.config.Tiers.Cold.Every)
+		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)
 	}
 	return every
 }
 
-// interval returns the best interval of an entity at a price.
+// adaptiveInterval returns the best interval of an entity at a price.
 //
 // Where an entity changes λ times a day and is checked every T days, a reader sees the
 // present content with a chance of (1-e^-x)/x, x = λT. One check a day more is worth to
@@ -30,15 +30,15 @@ func (p *Policy) every(tier store.Tier, s seen, state store.State) time.Duration
 // that the budget allows where a call more is worth the same for every entity: that is
 // the price. So 1-e^-x(1+x) = price·cost·λ/r. What changes so often that no check is
 // worth its price has none of its own; it is checked as seldom as the bounds allow.
-func (p *Policy) interval(s seen, price float64) time.Duration {
-	return time.Duration(p.days(s, price) * dayNanos)
+func (p *Policy) adaptiveInterval(s activity, price float64) time.Duration {
+	return time.Duration(p.adaptiveDays(s, price) * dayNanos)
 }
 
-// days returns the interval in days. That of a pinned tier is never longer than its tier's.
-func (p *Policy) days(s seen, price float64) float64 {
-	least, most := float64(p.config.Least)/dayNanos, float64(p.config.Most)/dayNanos
-	if s.atMost > 0 {
-		most = math.Min(most, s.atMost)
+// adaptiveDays returns the interval in days. That of a pinned tier is never longer than its tier's.
+func (p *Policy) adaptiveDays(s activity, price float64) float64 {
+	least, most := float64(p.config.MinInterval)/dayNanos, float64(p.config.MaxInterval)/dayNanos
+	if s.maxInterval > 0 {
+		most = math.Min(most, s.maxInterval)
 	}
 	λ := math.Max(s.changes, 1e-9)
 	x := solve(price * p.cost * λ / (s.reads + priorReads/(float64(readsFade)/dayNanos)))
@@ -75,15 +75,15 @@ func solve(y float64) float64 {
 	return x
 }
 
-// sighted tells the price of an entity that is asked for. What has passed since its check
+// observe tells the price of an entity that is asked for. What has passed since its check
 // counts until it was due: how late it comes says nothing of how rare it is.
-func (p *Policy) sighted(c chance, s seen, checked, due, now time.Time) {
+func (p *Policy) observe(c entityHash, s activity, checked, due, now time.Time) {
 	passed := 0.0
 	if due.After(now) {
 		due = now
 	}
-	if !checked.IsZero() && due.After(checked) && due.Sub(checked) < 2*longest {
-		passed = float64(p.course.work(due)-p.course.work(checked)) / dayNanos
+	if !checked.IsZero() && due.After(checked) && due.Sub(checked) < 2*maxInterval {
+		passed = float64(p.clock.workAt(due)-p.clock.workAt(checked)) / dayNanos
 	}
-	p.price.saw(c, sighting{policy: p, seen: s, passed: passed, at: now})
+	p.price.observe(c, observation{policy: p, seen: s, passed: passed, at: now})
 }

@@ -37,18 +37,18 @@ func TestIntervalsKeepTheirBoundsAndReadersShortenThem(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	anything := func() float64 { return math.Pow(10, rng.Float64()*14-8) }
 	for range 20000 {
-		s, price := seen{changes: anything(), reads: anything()}, anything()
-		every := p.interval(s, price)
-		if every < p.config.Least-1 || every > p.config.Most+1 {
+		s, price := activity{changes: anything(), reads: anything()}, anything()
+		every := p.adaptiveInterval(s, price)
+		if every < p.config.MinInterval-1 || every > p.config.MaxInterval+1 {
 			t.Fatalf("%+v at %v: %v", s, price, every)
 		}
 		more, dearer := s, price*(1+rng.Float64())
 		more.reads *= 1 + rng.Float64()
-		if p.interval(more, price) > every+time.Microsecond || p.interval(s, dearer) < every-time.Microsecond {
-			t.Fatalf("%+v at %v: %v; with more reads %v, at a higher price %v", s, price, every, p.interval(more, price), p.interval(s, dearer))
+		if p.adaptiveInterval(more, price) > every+time.Microsecond || p.adaptiveInterval(s, dearer) < every-time.Microsecond {
+			t.Fatalf("%+v at %v: %v; with more reads %v, at a higher price %v", s, price, every, p.adaptiveInterval(more, price), p.adaptiveInterval(s, dearer))
 		}
 	}
-	if got := p.interval(seen{reads: 1}, 1); got != p.config.Most {
+	if got := p.adaptiveInterval(activity{reads: 1}, 1); got != p.config.MaxInterval {
 		t.Errorf("what never changes is checked after %v", got)
 	}
 }
@@ -59,11 +59,11 @@ func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	floor := priorReads / (float64(readsFade) / dayNanos)
 	for range 2000 {
-		a := seen{changes: math.Exp(rng.NormFloat64()), reads: math.Exp(2 * rng.NormFloat64())}
-		b := seen{changes: math.Exp(rng.NormFloat64()), reads: math.Exp(2 * rng.NormFloat64())}
-		ta, tb := p.days(a, 0.3), p.days(b, 0.3)
+		a := activity{changes: math.Exp(rng.NormFloat64()), reads: math.Exp(2 * rng.NormFloat64())}
+		b := activity{changes: math.Exp(rng.NormFloat64()), reads: math.Exp(2 * rng.NormFloat64())}
+		ta, tb := p.adaptiveDays(a, 0.3), p.adaptiveDays(b, 0.3)
 		value := func(ta, tb float64) float64 {
-			of := func(s seen, t float64) float64 {
+			of := func(s activity, t float64) float64 {
 				return (s.reads + floor) * -math.Expm1(-s.changes*t) / (s.changes * t)
 			}
 			return of(a, ta) + of(b, tb)
@@ -71,7 +71,7 @@ func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
 		// Move some calls from one to the other.
 		calls := (rng.Float64() - 0.5) * 0.2 * math.Min(1/ta, 1/tb)
 		oa, ob := 1/(1/ta+calls), 1/(1/tb-calls)
-		least, most := p.config.Least.Hours()/24, p.config.Most.Hours()/24
+		least, most := p.config.MinInterval.Hours()/24, p.config.MaxInterval.Hours()/24
 		if oa < least || ob < least || oa > most || ob > most {
 			continue
 		}
@@ -92,7 +92,7 @@ func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
 			c.State.UpdatedAt = now.Add(-time.Hour)
 			hits, passed := 0.0, 0.0
 			for range 60 {
-				h, _ := learn(c, now)
+				h, _ := updateHistory(c, now)
 				c.History = h
 				days := 0.5 + rng.Float64()
 				if rng.Float64() < -math.Expm1(-rate*days) {
@@ -118,10 +118,10 @@ func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
 
 func TestTheRateOfReadsIsExactAtEvenDistances(t *testing.T) {
 	for _, every := range []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour} {
-		c, now, got := candidate(1, store.Cold), time.Unix(1.8e9, 0), seen{}
+		c, now, got := candidate(1, store.Cold), time.Unix(1.8e9, 0), activity{}
 		for range 1000 {
 			c.History.Reads += 5 * float64(every) / dayNanos
-			c.History, got = learn(c, now)
+			c.History, got = updateHistory(c, now)
 			now = now.Add(every)
 		}
 		if math.Abs(got.reads-5) > 0.05 {
@@ -139,18 +139,18 @@ func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
 		p.price.price = start
 		const n = 2000
 		type one struct {
-			seen     seen
+			seen     activity
 			due, was float64
 		}
 		all := make([]one, n)
 		for i := range all {
-			s := seen{changes: math.Exp(1.5*rng.NormFloat64() - 2), reads: math.Exp(2*rng.NormFloat64() - 2)}
+			s := activity{changes: math.Exp(1.5*rng.NormFloat64() - 2), reads: math.Exp(2*rng.NormFloat64() - 2)}
 			all[i] = one{s, rng.Float64(), -rng.Float64()}
 		}
 		demand := func() float64 {
 			sum := 0.0
 			for i := range all {
-				sum += 1 / p.days(all[i].seen, p.price.Value())
+				sum += 1 / p.adaptiveDays(all[i].seen, p.price.Value())
 			}
 			return sum / n
 		}
@@ -174,13 +174,13 @@ func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
 			slices.SortFunc(due, func(a, b int) int { return cmp.Compare(all[a].due, all[b].due) })
 			for _, i := range due[:fed] {
 				e := &all[i]
-				p.price.saw(chanceOf(entity(i)), sighting{p, e.seen, now - e.was + 1e-6, at})
-				e.was, e.due = now, now+p.days(e.seen, p.price.Value())*(0.95+0.1*rng.Float64())
+				p.price.observe(hashEntity(entity(i)), observation{p, e.seen, now - e.was + 1e-6, at})
+				e.was, e.due = now, now+p.adaptiveDays(e.seen, p.price.Value())*(0.95+0.1*rng.Float64())
 			}
 			unused := math.Floor(credit-float64(fed)) / (budget * n * step)
 			credit = math.Mod(credit-float64(fed), 1)
 			behind := float64(len(due)-fed) / (budget * n)
-			p.price.Adjust(Load{PerDay: budget * n, Unused: unused, Behind: time.Duration(behind * dayNanos), Share: 1}, at)
+			p.price.Adjust(Load{PerDay: budget * n, Unused: unused, Backlog: time.Duration(behind * dayNanos), Share: 1}, at)
 			if day := tick % (144 * 12); day%144 == 0 {
 				t.Logf("day %.1f: price %.4f, which takes %.2f calls of %.2f, scale %.2f, behind %.1f h", now, p.price.Value(), demand(), budget, p.price.scale, behind*24)
 				if d := demand(); day > 144*5 && (d < 0.6*budget || d > 1.3*budget) {

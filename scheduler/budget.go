@@ -9,21 +9,21 @@ import (
 // belongs to one scheduler; where several run, each feeds its share of the rate, and what
 // waits in the topic keeps them together within the horizon's work.
 type Budget struct {
-	spending Spending
+	spending BudgetConfig
 	zone     *time.Location
 	credit   float64
 	room     float64 // as it was last time, without what was fed since
 	at       time.Time
 }
 
-// Room is what a Budget is told of a source.
-type Room struct {
+// Capacity is what a Budget is told of a source.
+type Capacity struct {
 	// PerSecond is how many calls LOW may make in a second now, the day's pace in it.
 	PerSecond float64
-	// Waiting are the calls that what lies in the LOW topic will take, and Lag is how
+	// Queued are the calls that what lies in the LOW topic will take, and Lag is how
 	// long its oldest record has waited.
-	Waiting float64
-	Lag     time.Duration
+	Queued float64
+	Lag    time.Duration
 	// Cost is how many calls one entity takes.
 	Cost float64
 	// Share is the part of what is fed that this scheduler feeds: all, 1, if no other runs.
@@ -42,7 +42,7 @@ const (
 )
 
 // NewBudget returns the budget of a source.
-func NewBudget(s Spending) (*Budget, error) {
+func NewBudget(s BudgetConfig) (*Budget, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func NewBudget(s Spending) (*Budget, error) {
 }
 
 // rate returns how many calls a second may be fed.
-func (b *Budget) rate(r Room, now time.Time) float64 {
+func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
 	if !(rate > 0) { // so that a NaN is nothing
@@ -63,9 +63,9 @@ func (b *Budget) rate(r Room, now time.Time) float64 {
 	return rate
 }
 
-// May returns how many entities may be fed now, and when it is worth asking again if
+// Allowance returns how many entities may be fed now, and when it is worth asking again if
 // these are fed. Spent says how many were.
-func (b *Budget) May(r Room, now time.Time) (entities int, again time.Time) {
+func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, again time.Time) {
 	rate, cost := b.rate(r, now), r.Cost
 	if !(cost > 0) {
 		cost = 1
@@ -78,7 +78,7 @@ func (b *Budget) May(r Room, now time.Time) (entities int, again time.Time) {
 	// An entity may cost more than a burst holds.
 	b.credit = math.Min(b.credit+rate*passed.Seconds(), math.Max(rate*burst.Seconds(), cost))
 	// Of what is slow, one may wait behind the one that is under way.
-	room := math.Max(rate/math.Min(r.Share, 1)*horizon.Seconds(), 2*cost) - math.Max(r.Waiting, 0)
+	room := math.Max(rate/math.Min(r.Share, 1)*horizon.Seconds(), 2*cost) - math.Max(r.Queued, 0)
 	if rate == 0 {
 		room = 0
 	}
@@ -100,14 +100,14 @@ func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duratio
 	return min(wait+1, edge)
 }
 
-// Spent says that so many calls were fed.
-func (b *Budget) Spent(calls float64) {
+// Spend says that so many calls were fed.
+func (b *Budget) Spend(calls float64) {
 	b.credit -= math.Max(0, calls)
 	b.room -= math.Max(0, calls)
 }
 
-// Left returns how many calls may be fed yet, as far as is known.
-func (b *Budget) Left() float64 { return math.Min(b.credit, b.room) }
+// Remaining returns how many calls may be fed yet, as far as is known.
+func (b *Budget) Remaining() float64 { return math.Min(b.credit, b.room) }
 
 // Rate returns how many calls a second may be fed now.
-func (b *Budget) Rate(r Room, now time.Time) float64 { return b.rate(r, now) }
+func (b *Budget) Rate(r Capacity, now time.Time) float64 { return b.rate(r, now) }

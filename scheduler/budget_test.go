@@ -12,7 +12,7 @@ import (
 
 func newBudget(t *testing.T) *Budget {
 	t.Helper()
-	s := DefaultSpending()
+	s := DefaultBudgetConfig()
 	s.TimeZone = "Asia/Seoul"
 	b, err := NewBudget(s)
 	if err != nil {
@@ -39,12 +39,12 @@ func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
 		}
 		var feeds []feed
 		for now.Sub(begin) < 8*time.Hour && len(feeds) < 3000 {
-			n, again := b.May(Room{PerSecond: rate, Waiting: waiting, Cost: cost, Share: 1}, now)
+			n, again := b.Allowance(Capacity{PerSecond: rate, Queued: waiting, Cost: cost, Share: 1}, now)
 			if !again.After(now) || again.Sub(now) > time.Hour+1 {
 				t.Fatalf("seed %d: at %v it may feed again at %v", seed, now, again)
 			}
 			calls := float64(n) * cost
-			b.Spent(calls)
+			b.Spend(calls)
 			waiting += calls
 			fed += calls
 			if waiting > max(allowed*60, 2*cost)+1e-6 {
@@ -82,7 +82,7 @@ func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
 		rate float64
 	}{{0, 200}, {5 * time.Minute, 200}, {10 * time.Minute, 100}, {15 * time.Minute, 0}, {time.Hour, 0}} {
 		b := newBudget(t)
-		got := b.Rate(Room{PerSecond: 200, Lag: want.lag, Cost: 1, Share: 1}, time.Date(2026, 5, 5, 10, 0, 0, 0, seoul))
+		got := b.Rate(Capacity{PerSecond: 200, Lag: want.lag, Cost: 1, Share: 1}, time.Date(2026, 5, 5, 10, 0, 0, 0, seoul))
 		if math.Abs(got-want.rate) > 1e-9 {
 			t.Errorf("with a lag of %v it feeds %v a second, not %v", want.lag, got, want.rate)
 		}
@@ -96,7 +96,7 @@ func TestRateCaps_UseTheSourceTimeZone(t *testing.T) {
 			want = 150
 		}
 		b := newBudget(t)
-		if got := b.Rate(Room{PerSecond: 1000, Share: 1}, time.Date(2026, 5, 5, hour, 59, 59, 0, seoul).UTC()); got != want {
+		if got := b.Rate(Capacity{PerSecond: 1000, Share: 1}, time.Date(2026, 5, 5, hour, 59, 59, 0, seoul).UTC()); got != want {
 			t.Errorf("at %d h it feeds %v a second", hour, got)
 		}
 	}
@@ -105,19 +105,19 @@ func TestRateCaps_UseTheSourceTimeZone(t *testing.T) {
 func TestNoPauseEndsInABurst(t *testing.T) {
 	b := newBudget(t)
 	now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
-	b.May(Room{PerSecond: 200, Cost: 1, Share: 1}, now)
-	n, _ := b.May(Room{PerSecond: 200, Cost: 1, Share: 1}, now.Add(6*time.Hour))
+	b.Allowance(Capacity{PerSecond: 200, Cost: 1, Share: 1}, now)
+	n, _ := b.Allowance(Capacity{PerSecond: 200, Cost: 1, Share: 1}, now.Add(6*time.Hour))
 	if n != 1000 {
 		t.Errorf("after six hours %d were fed at once, not five seconds' worth", n)
 	}
 }
 
 func TestABudgetOfNothingIsNothing(t *testing.T) {
-	for _, r := range []Room{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1, Share: 1}, {PerSecond: 100, Waiting: 1e9, Cost: 1, Share: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1, Share: 1}, {PerSecond: 100, Cost: 1}} {
+	for _, r := range []Capacity{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1, Share: 1}, {PerSecond: 100, Queued: 1e9, Cost: 1, Share: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1, Share: 1}, {PerSecond: 100, Cost: 1}} {
 		b := newBudget(t)
 		now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
 		for range 10 {
-			n, again := b.May(r, now)
+			n, again := b.Allowance(r, now)
 			if n != 0 || !again.After(now) {
 				t.Errorf("%+v: %d may be fed, and again at %v", r, n, again)
 			}
@@ -132,7 +132,7 @@ func TestSchedulersShareWhatMayBeFed(t *testing.T) {
 		fed, waiting := 0.0, 0.0
 		all := make([]*Budget, many)
 		for i := range all {
-			b, err := NewBudget(DefaultSpending())
+			b, err := NewBudget(DefaultBudgetConfig())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,8 +140,8 @@ func TestSchedulersShareWhatMayBeFed(t *testing.T) {
 		}
 		for second := range 120 {
 			for _, b := range all {
-				n, _ := b.May(Room{PerSecond: 1000, Waiting: waiting, Cost: 1, Share: 1 / float64(many)}, now.Add(time.Duration(second)*time.Second))
-				b.Spent(float64(n))
+				n, _ := b.Allowance(Capacity{PerSecond: 1000, Queued: waiting, Cost: 1, Share: 1 / float64(many)}, now.Add(time.Duration(second)*time.Second))
+				b.Spend(float64(n))
 				fed += float64(n)
 			}
 		}
@@ -156,7 +156,7 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 	waiting.Mode, waiting.NotBefore = Tiers, 120
 	ready := DefaultConfig()
 	ready.Mode = Tiers
-	spending := Spending{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
+	spending := BudgetConfig{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
 	s, err := NewSchedule(spending, map[string]Facet{"waiting": {waiting, 1}, "ready": {ready, 1}, "off": {DefaultConfig(), 1}})
 	if err != nil {
 		t.Fatal(err)
@@ -167,11 +167,11 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 			t.Errorf("%d hours on: %v %v, want %s", hour, rate, there, want)
 		}
 	}
-	if got := s.Ready("waiting", night); !got.Equal(night.Add(time.Hour)) {
+	if got := s.ContentReadyAt("waiting", night); !got.Equal(night.Add(time.Hour)) {
 		t.Error(got)
 	}
 	for facet, at := range map[string]time.Time{"waiting": night.Add(2 * time.Hour), "ready": night, "off": night, "none": night} {
-		if got := s.Ready(facet, at); !got.IsZero() {
+		if got := s.ContentReadyAt(facet, at); !got.IsZero() {
 			t.Errorf("%s waits until %v", facet, got)
 		}
 	}

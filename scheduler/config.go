@@ -24,9 +24,9 @@ const (
 type Config struct {
 	Mode  Mode    `yaml:"mode"`
 	Tiers TierSet `yaml:"tiers"`
-	// Least and Most bound the intervals of the adaptive mode.
-	Least time.Duration `yaml:"least"`
-	Most  time.Duration `yaml:"most"`
+	// MinInterval and Most bound the intervals of the adaptive mode.
+	MinInterval time.Duration `yaml:"minInterval"`
+	MaxInterval time.Duration `yaml:"maxInterval"`
 	// NotBefore is the clock time before which the day's content is not ready.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
 	// TimeZone is where NotBefore is read; empty: UTC.
@@ -96,8 +96,8 @@ func (t Trigger) check(name string) error {
 	fail := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("triggers.%s.%w", name, fmt.Errorf(format, args...)))
 	}
-	if t.Backoff < 0 || t.Backoff > longest {
-		fail("backoff: %v must be from 0 to %v", t.Backoff, longest)
+	if t.Backoff < 0 || t.Backoff > maxInterval {
+		fail("backoff: %v must be from 0 to %v", t.Backoff, maxInterval)
 	}
 	if t.Quiet != 0 && (t.Quiet < minQuiet || t.Quiet > maxQuiet) {
 		fail("quiet: %v must be from %v to %v; leave it out to refresh at each change", t.Quiet, minQuiet, maxQuiet)
@@ -140,11 +140,11 @@ func DefaultConfig() Config {
 			Warm: Tier{Every: 6 * time.Hour, Reads: 4},
 			Cold: Tier{Every: 24 * time.Hour},
 		},
-		Least:    30 * time.Minute,
-		Most:     7 * 24 * time.Hour,
-		Jitter:   time.Minute,
-		Cooldown: Cooldown{Automatic: 10 * time.Minute, Manual: 30 * time.Minute},
-		Backoff:  10 * time.Minute,
+		MinInterval: 30 * time.Minute,
+		MaxInterval: 7 * 24 * time.Hour,
+		Jitter:      time.Minute,
+		Cooldown:    Cooldown{Automatic: 10 * time.Minute, Manual: 30 * time.Minute},
+		Backoff:     10 * time.Minute,
 	}
 }
 
@@ -159,8 +159,8 @@ func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 }
 
 const (
-	shortest = time.Minute
-	longest  = 90 * 24 * time.Hour
+	minInterval = time.Minute
+	maxInterval = 90 * 24 * time.Hour
 )
 
 // Check returns all mistakes.
@@ -171,9 +171,9 @@ func (c Config) Check() error {
 		fail("mode: %q must be off, tiers or adaptive", c.Mode)
 	}
 	hot, warm, cold := c.Tiers.Hot, c.Tiers.Warm, c.Tiers.Cold
-	rise := shortest <= hot.Every && hot.Every <= warm.Every && warm.Every <= cold.Every && cold.Every <= longest
+	rise := minInterval <= hot.Every && hot.Every <= warm.Every && warm.Every <= cold.Every && cold.Every <= maxInterval
 	if !rise { // then nothing is bound by them
-		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, shortest, longest)
+		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, minInterval, maxInterval)
 	}
 	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // so that a NaN fails too
 		fail("tiers: hot.reads and warm.reads are %v and %v a day; warm's must be above 0, and hot's at least as many", hot.Reads, warm.Reads)
@@ -181,13 +181,13 @@ func (c Config) Check() error {
 	if cold.Reads != 0 {
 		fail("tiers.cold.reads: %v must be left out; cold is what is read less than warm", cold.Reads)
 	}
-	span := shortest <= c.Least && c.Least <= c.Most && c.Most <= longest
+	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
-		name := "least"
-		if c.Least == DefaultConfig().Least || c.Most > longest { // it was not written, or is not what is wrong
-			name = "most"
+		name := "minInterval"
+		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // it was not written, or is not what is wrong
+			name = "maxInterval"
 		}
-		fail("%s: least and most are %v and %v; they must rise, from %v to %v", name, c.Least, c.Most, shortest, longest)
+		fail("%s: minInterval and maxInterval are %v and %v; they must rise, from %v to %v", name, c.MinInterval, c.MaxInterval, minInterval, maxInterval)
 	}
 	if c.NotBefore < 0 || c.NotBefore > 12*60 {
 		fail("notBefore: %s must be a time of day up to 12:00", clockText(c.NotBefore))
@@ -198,14 +198,14 @@ func (c Config) Check() error {
 	if c.Jitter < 0 || rise && c.Jitter > hot.Every/8 {
 		fail("jitter: %v must be from 0 to an eighth of tiers.hot.every, %v", c.Jitter, hot.Every/8)
 	}
-	if a := c.Cooldown.Automatic; a < 0 || rise && a > hot.Every || span && c.Mode == Adaptive && a > c.Least {
-		fail("cooldown.automatic: %v must be from 0 to the shortest interval (tiers.hot.every %v; where mode is adaptive, least %v too)", a, hot.Every, c.Least)
+	if a := c.Cooldown.Automatic; a < 0 || rise && a > hot.Every || span && c.Mode == Adaptive && a > c.MinInterval {
+		fail("cooldown.automatic: %v must be from 0 to the shortest interval (tiers.hot.every %v; where mode is adaptive, minInterval %v too)", a, hot.Every, c.MinInterval)
 	}
 	if m := c.Cooldown.Manual; m < 0 || rise && m > cold.Every {
 		fail("cooldown.manual: %v must be from 0 to tiers.cold.every, %v", m, cold.Every)
 	}
-	if c.Backoff < shortest || rise && c.Backoff > cold.Every {
-		fail("backoff: %v must be from %v to tiers.cold.every, %v", c.Backoff, shortest, cold.Every)
+	if c.Backoff < minInterval || rise && c.Backoff > cold.Every {
+		fail("backoff: %v must be from %v to tiers.cold.every, %v", c.Backoff, minInterval, cold.Every)
 	}
 	errs = append(errs, c.Active.check())
 	for _, facet := range slices.Sorted(maps.Keys(c.Triggers)) {

@@ -14,7 +14,7 @@ import (
 func TestAConfigurationIsReadOverTheDefaultsAndComesBack(t *testing.T) {
 	const text = `
 mode: adaptive
-most: 72h
+maxInterval: 72h
 notBefore: 02:00
 timeZone: Asia/Seoul
 triggers: {general: {backoff: 24h}}
@@ -24,7 +24,7 @@ triggers: {general: {backoff: 24h}}
 		t.Fatal(err)
 	}
 	want := DefaultConfig()
-	if c.Mode != Adaptive || c.Most != 72*time.Hour || c.NotBefore != 120 || c.Tiers != want.Tiers || c.Triggers["general"].Backoff != 24*time.Hour {
+	if c.Mode != Adaptive || c.MaxInterval != 72*time.Hour || c.NotBefore != 120 || c.Tiers != want.Tiers || c.Triggers["general"].Backoff != 24*time.Hour {
 		t.Errorf("%+v was read", c)
 	}
 	if err := c.Check(); err != nil {
@@ -45,23 +45,23 @@ func TestMistakesAreNamed(t *testing.T) {
 		"tiers":            func(c *Config) { c.Tiers.Warm.Every = time.Minute },
 		"tiers: hot.reads": func(c *Config) { c.Tiers.Warm.Reads = math.NaN() },
 		"tiers.cold.reads": func(c *Config) { c.Tiers.Cold.Reads = 1 },
-		"most: least and most are 30m0s and 1m0s; they must rise": func(c *Config) { c.Most = time.Minute },
-		"most: least and most are 30m0s and 3000":                 func(c *Config) { c.Most = 3000 * time.Hour },
-		"least: least and most are 48h0m0s and 24h0m0s":           func(c *Config) { c.Least, c.Most = 48*time.Hour, 24*time.Hour },
-		"least: least and most are 200h0m0s and 168h0m0s":         func(c *Config) { c.Least = 200 * time.Hour },
-		"least: least and most are 0s":                            func(c *Config) { c.Least = 0 },
-		"notBefore":                                               func(c *Config) { c.NotBefore = 2000 },
-		"timeZone":                                                func(c *Config) { c.TimeZone = "Asia/Soul" },
-		"jitter":                                                  func(c *Config) { c.Jitter = time.Hour },
-		"cooldown.automatic":                                      func(c *Config) { c.Cooldown.Automatic = 2 * time.Hour },
-		"cooldown.manual":                                         func(c *Config) { c.Cooldown.Manual = -1 },
-		"backoff":                                                 func(c *Config) { c.Backoff = 0 },
-		"tiers: hot.every":                                        func(c *Config) { c.Tiers = TierSet{Hot: Tier{Reads: 2}, Warm: Tier{Reads: 1}} },
-		"least: least":                                            func(c *Config) { c.Mode, c.Least = Adaptive, time.Second },
-		"triggers.a.backoff":                                      func(c *Config) { c.Triggers = map[string]Trigger{"a": {Backoff: -1}} },
-		"triggers.a.quiet: -1ns must be from 1s to 24h0m0s":       func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: -1}} },
-		"triggers.a.quiet: 10ms must be from 1s":                  func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: 10 * time.Millisecond}} },
-		"triggers.a.quiet: 25h0m0s":                               func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: 25 * time.Hour}} },
+		"maxInterval: minInterval and maxInterval are 30m0s and 1m0s; they must rise": func(c *Config) { c.MaxInterval = time.Minute },
+		"maxInterval: minInterval and maxInterval are 30m0s and 3000":                 func(c *Config) { c.MaxInterval = 3000 * time.Hour },
+		"minInterval: minInterval and maxInterval are 48h0m0s and 24h0m0s":            func(c *Config) { c.MinInterval, c.MaxInterval = 48*time.Hour, 24*time.Hour },
+		"minInterval: minInterval and maxInterval are 200h0m0s and 168h0m0s":          func(c *Config) { c.MinInterval = 200 * time.Hour },
+		"minInterval: minInterval and maxInterval are 0s":                             func(c *Config) { c.MinInterval = 0 },
+		"notBefore":                func(c *Config) { c.NotBefore = 2000 },
+		"timeZone":                 func(c *Config) { c.TimeZone = "Asia/Soul" },
+		"jitter":                   func(c *Config) { c.Jitter = time.Hour },
+		"cooldown.automatic":       func(c *Config) { c.Cooldown.Automatic = 2 * time.Hour },
+		"cooldown.manual":          func(c *Config) { c.Cooldown.Manual = -1 },
+		"backoff":                  func(c *Config) { c.Backoff = 0 },
+		"tiers: hot.every":         func(c *Config) { c.Tiers = TierSet{Hot: Tier{Reads: 2}, Warm: Tier{Reads: 1}} },
+		"minInterval: minInterval": func(c *Config) { c.Mode, c.MinInterval = Adaptive, time.Second },
+		"triggers.a.backoff":       func(c *Config) { c.Triggers = map[string]Trigger{"a": {Backoff: -1}} },
+		"triggers.a.quiet: -1ns must be from 1s to 24h0m0s": func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: -1}} },
+		"triggers.a.quiet: 10ms must be from 1s":            func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: 10 * time.Millisecond}} },
+		"triggers.a.quiet: 25h0m0s":                         func(c *Config) { c.Triggers = map[string]Trigger{"a": {Quiet: 25 * time.Hour}} },
 		"triggers.a.maxDelay: 1h0m0s bounds how long a refresh waits for quiet; set quiet too": func(c *Config) {
 			c.Triggers = map[string]Trigger{"a": {MaxDelay: time.Hour}}
 		},
@@ -78,7 +78,7 @@ func TestMistakesAreNamed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, s := range []Spending{{TimeZone: "x"}, {RateCaps: []limiter.RateCap{{}}}, {RateCaps: []limiter.RateCap{{From: 25, Rate: 1}}}, {RateCaps: []limiter.RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
+	for _, s := range []BudgetConfig{{TimeZone: "x"}, {RateCaps: []limiter.RateCap{{}}}, {RateCaps: []limiter.RateCap{{From: 25, Rate: 1}}}, {RateCaps: []limiter.RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
 		if s.Check() == nil {
 			t.Errorf("%+v is well", s)
 		}

@@ -68,14 +68,14 @@ func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 	for _, manual := range []bool{true, false} {
 		p := newPolicy(t, Adaptive, func(c *Config) {
-			c.NotBefore, c.Least, c.Cooldown = 0, 10*time.Minute, Cooldown{Automatic: 10 * time.Minute, Manual: 2 * time.Hour}
+			c.NotBefore, c.MinInterval, c.Cooldown = 0, 10*time.Minute, Cooldown{Automatic: 10 * time.Minute, Manual: 2 * time.Hour}
 		})
-		p.price.price = leastCost
+		p.price.price = minPrice
 		now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 		c := candidate(1, store.Cold)
 		c.Due, c.History.ClaimedAt = now.Add(100*time.Hour), now.Add(-time.Hour)
 		c.State.CheckedAt, c.State.Manual = now.Add(-time.Minute), manual
-		due, earlier := p.Earlier(c, now)
+		due, earlier := p.EarlierDue(c, now)
 		want := 10 * time.Minute * 85 / 100
 		if manual {
 			want = 2 * time.Hour

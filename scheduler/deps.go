@@ -44,10 +44,10 @@ type Enqueuer interface {
 	Prefetch(ctx context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest)
 }
 
-// Look says how it stands with the source: what LOW may call, and what waits for it.
-type Look func(ctx context.Context, now time.Time) (Room, error)
+// CapacityFunc says how it stands with the source: what LOW may call, and what waits for it.
+type CapacityFunc func(ctx context.Context, now time.Time) (Capacity, error)
 
-// Loop calls the scheduler when something is due (poll.Poller).
-type Loop interface {
+// Poller calls the scheduler when something is due (poll.Poller).
+type Poller interface {
 	Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
 }

@@ -25,12 +25,12 @@ const (
 	priorReads   = 0.1 // within readsFade
 )
 
-// seen is what a history says of an entity; rates are per day.
-type seen struct {
+// activity is what a history says of an entity; rates are per day.
+type activity struct {
 	changes float64 // how often it changes
 	reads   float64 // how often it is read
-	// atMost bounds the interval of an entity whose tier is pinned, in days; 0: nothing does.
-	atMost float64
+	// maxInterval bounds the interval of an entity whose tier is pinned, in days; 0: nothing does.
+	maxInterval float64
 }
 
 const dayNanos = float64(wholeDay)
@@ -43,7 +43,7 @@ func changeRate(h store.History) float64 {
 	return (n + priorChanges) / (days + priorWatched)
 }
 
-// learn returns the history of an entity that is asked for now, and what it says.
+// updateHistory returns the history of an entity that is asked for now, and what it says.
 //
 // Of a check it is only known whether something has changed at least once since the one
 // before. Counting that as one change has what changes often look as if it changed once
@@ -51,12 +51,12 @@ func changeRate(h store.History) float64 {
 // as many changes as are to be expected where there was at least one: x/(1-e^-x) at a
 // rate of x in that time. Where this stands still is the most likely rate (it is a step
 // of expectation maximisation), also for checks at uneven distances.
-func learn(c store.Candidate, now time.Time) (store.History, seen) {
+func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	h := c.History
 	passed := now.Sub(h.ClaimedAt)
 	known := !h.ClaimedAt.IsZero() && passed > 0
-	if passed > longest {
-		passed = longest
+	if passed > maxInterval {
+		passed = maxInterval
 	}
 	if known && !c.State.CheckedAt.Before(h.ClaimedAt) {
 		keep := math.Exp(-float64(passed) / float64(changesFade+fadeChecks*passed))
@@ -72,19 +72,19 @@ func learn(c store.Candidate, now time.Time) (store.History, seen) {
 			h.Changes, h.Watched = 0, 0
 		}
 		h.Changes = math.Min(h.Changes*keep+changed, 1e6)
-		h.Watched = time.Duration(float64(min(h.Watched, longest))*keep) + passed
+		h.Watched = time.Duration(float64(min(h.Watched, maxInterval))*keep) + passed
 	}
-	s := seen{changes: changeRate(h)}
+	s := activity{changes: changeRate(h)}
 	s.reads, h.Reads = readRate(h, passed, known)
 	h.ClaimedAt, h.ReadAt, h.UpdatedAt = now, now, c.State.UpdatedAt
 	return h, s
 }
 
-// learn is learn, and adds how the entity is pinned.
-func (p *Policy) learn(c store.Candidate, now time.Time) (store.History, seen) {
-	h, s := learn(c, now)
+// updateHistory is learn, and adds how the entity is pinned.
+func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
+	h, s := updateHistory(c, now)
 	if c.Pinned {
-		s.atMost = float64(p.tier(c.Tier).Every) / dayNanos
+		s.maxInterval = float64(p.tier(c.Tier).Every) / dayNanos
 	}
 	return h, s
 }
@@ -103,9 +103,9 @@ func readRate(h store.History, passed time.Duration, known bool) (rate, left flo
 	return h.Reads * faded / (float64(passed) / dayNanos), h.Reads * (1 - faded)
 }
 
-// moved returns the tier of an entity: a pinned one, or that of its reads. It moves up at
+// tierByReads returns the tier of an entity: a pinned one, or that of its reads. It moves up at
 // once, and down only when the reads have become half as many.
-func (p *Policy) moved(r store.RegisteredEntity, s seen) store.Tier {
+func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 	from, hot, warm := r.Tier, p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
 	switch {
 	case r.Pinned:
@@ -118,12 +118,12 @@ func (p *Policy) moved(r store.RegisteredEntity, s seen) store.Tier {
 	return store.Cold
 }
 
-// rises reports whether an entity has been read so much, since it was claimed last, that it
+// readsMakeDue reports whether an entity has been read so much, since it was claimed last, that it
 // must not wait until it is due. In tiers that is an unpinned entity that belongs into a higher
 // one. In the adaptive mode, which has no tiers, it is any entity whose reads pass either of
 // their thresholds. An entity that is read at a steady rate keeps as many reads as are made
 // while they fade.
-func (p *Policy) rises(r store.RegisteredEntity, before, after float64) bool {
+func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos
 		return before < enough && after >= enough

@@ -14,7 +14,7 @@ import (
 
 // adaptiveWorld registers entities that nobody has read and that were never fetched, as an
 // import does, and returns the world and one scheduler with a budget of perSecond calls.
-func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*Config)) (*world, *running) {
+func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*Config)) (*world, *testScheduler) {
 	t.Helper()
 	w := newWorld(t, 0)
 	c := DefaultConfig()
@@ -23,38 +23,40 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 		change(&c)
 	}
 	ctx, kill := context.WithCancel(t.Context())
-	schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: c, Cost: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []store.RegisteredEntity
 	for i := range entities {
 		r := store.RegisteredEntity{Entity: entity(i), Tier: store.Cold, Enabled: true}
-		r.Due, _ = schedule.First(r, w.now)
+		r.Due, _ = schedule.FirstDue(r, w.now)
 		all = append(all, r)
 	}
 	if _, err := w.store.RegisterEntities(ctx, all); err != nil {
 		t.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Deps{
-		Store: w.store, Enqueuer: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: perSecond, Share: 1}, nil },
+		Store: w.store, Enqueuer: failingStore{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Capacity: func(context.Context, time.Time) (Capacity, error) {
+			return Capacity{PerSecond: perSecond, Share: 1}, nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w, &running{s, ctx}
+	return w, &testScheduler{s, ctx}
 }
 
 // plays lets the scheduler tick, and its refreshes be stored, for so long.
-func (w *world) plays(s *running, long time.Duration) {
+func (w *world) plays(s *testScheduler, long time.Duration) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); {
 		next, err := s.tick(s.ctx, w.now)
 		if err != nil {
 			w.Fatal(err)
 		}
-		switch latest := w.now.Add(lookAgain); {
+		switch latest := w.now.Add(maxSleep); {
 		case next.IsZero() || next.After(latest):
 			w.now = latest
 		case next.After(w.now):
@@ -68,7 +70,7 @@ func (w *world) plays(s *running, long time.Duration) {
 
 func TestScheduler_SpendsAnIdleBudget(t *testing.T) {
 	const least = 2 * time.Minute
-	w, s := adaptiveWorld(t, 40, 10, func(c *Config) { c.Least = least })
+	w, s := adaptiveWorld(t, 40, 10, func(c *Config) { c.MinInterval = least })
 	w.plays(s, 25*time.Minute)
 	for i := range 40 {
 		asked := w.every[entity(i)]
@@ -89,12 +91,12 @@ func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	w, s := adaptiveWorld(t, 100, 10, nil)
 	w.plays(s, 10*time.Minute)
 	p := s.policies["character"]
-	known := seen{changes: priorChanges / priorWatched}
-	if got := p.interval(known, s.price.Value()); got > p.config.Least {
-		t.Errorf("interval after 10 min of an idle budget: got %v at price %v, want %v", got, s.price.Value(), p.config.Least)
+	known := activity{changes: priorChanges / priorWatched}
+	if got := p.adaptiveInterval(known, s.price.Value()); got > p.config.MinInterval {
+		t.Errorf("interval after 10 min of an idle budget: got %v at price %v, want %v", got, s.price.Value(), p.config.MinInterval)
 	}
 	w.plays(s, time.Hour)
-	if got := s.price.Value(); p.interval(known, 30*got) <= p.config.Least {
+	if got := s.price.Value(); p.adaptiveInterval(known, 30*got) <= p.config.MinInterval {
 		t.Errorf("price after another idle hour: got %v, want it to stop where no interval gets shorter", got)
 	}
 }
@@ -105,19 +107,19 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	now := time.Unix(1.8e9, 0)
 	for i := range 100 {
-		p.price.saw(chanceOf(entity(i)), sighting{policy: p, seen: seen{changes: 1, reads: 1}, passed: 1, at: now})
+		p.price.observe(hashEntity(entity(i)), observation{policy: p, seen: activity{changes: 1, reads: 1}, passed: 1, at: now})
 	}
-	perDay := 100 / p.days(seen{changes: 1, reads: 1}, 0.1)
+	perDay := 100 / p.adaptiveDays(activity{changes: 1, reads: 1}, 0.1)
 	if got, want := p.price.demand(0.1, 0.1), 10*perDay; math.Abs(got/want-1) > 1e-9 {
 		t.Errorf("calls a day before a survey: got %v, want %v", got, want)
 	}
 	for i := range 100 {
-		p.price.surveyed(chanceOf(entity(i)), sighting{policy: p, seen: seen{changes: 1, reads: 1}, at: now})
+		p.price.observeEarly(hashEntity(entity(i)), observation{policy: p, seen: activity{changes: 1, reads: 1}, at: now})
 	}
 	if got, want := p.price.demand(0.1, 0.1), 10*perDay; math.Abs(got/want-1) > 1e-9 {
 		t.Errorf("calls a day during a survey: got %v, want %v", got, want)
 	}
-	p.price.Surveyed()
+	p.price.MarkComplete()
 	if got := p.price.demand(0.1, 0.1); math.Abs(got/perDay-1) > 1e-9 {
 		t.Errorf("calls a day after a survey: got %v, want %v", got, perDay)
 	}
@@ -127,7 +129,7 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 // which all entities have them.
 func TestPrice_MovesWithFewEntities(t *testing.T) {
 	const calls = 4.0 / 60 // 40 entities, each every 10 min
-	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.Least = time.Minute })
+	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.MinInterval = time.Minute })
 	w.plays(s, 3*time.Hour)
 	begin := w.now
 	w.plays(s, 2*time.Hour)
@@ -143,7 +145,7 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 	if most := calls * 7200; float64(fed) < 0.8*most {
 		t.Errorf("calls in 2 h: got %d, want about %v", fed, most)
 	}
-	wanted := 40 * float64(24*time.Hour) / float64(p.interval(seen{changes: 0.25}, s.price.Value()))
+	wanted := 40 * float64(24*time.Hour) / float64(p.adaptiveInterval(activity{changes: 0.25}, s.price.Value()))
 	if wanted > 3*calls*86400 {
 		t.Errorf("calls a day that the price %v asks for: got %v, want about %v", s.price.Value(), wanted, calls*86400)
 	}
@@ -219,10 +221,10 @@ func TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether(t *testing.T) {
 	tenths := [11]int{}
 	for i := range n {
 		m := p.Next(candidate(i, store.Cold), now.Add(time.Duration(i)*time.Millisecond))
-		if m.Due.Sub(now) < p.config.Least*85/100 {
-			t.Errorf("entity %d: due after %v, want at least about %v", i, m.Due.Sub(now), p.config.Least)
+		if m.Due.Sub(now) < p.config.MinInterval*85/100 {
+			t.Errorf("entity %d: due after %v, want at least about %v", i, m.Due.Sub(now), p.config.MinInterval)
 		}
-		tenths[min(int(10*m.Due.Sub(now)/p.config.Most), 10)]++
+		tenths[min(int(10*m.Due.Sub(now)/p.config.MaxInterval), 10)]++
 	}
 	for i, got := range tenths[:10] {
 		if got < n/20 || got > n/5 {

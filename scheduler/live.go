@@ -16,7 +16,7 @@ func (s *Scheduler) enabled(ctx context.Context) (enabled bool) {
 
 // idle notes that prefetching is disabled: nothing is behind, and the price stays as it is.
 func (s *Scheduler) idle() {
-	s.behind, s.priced = 0, time.Time{}
-	s.metrics.dueFirst(time.Time{})
+	s.lag, s.pricedAt = 0, time.Time{}
+	s.metrics.setFirstDue(time.Time{})
 	s.metrics.rate.Set(0)
 }

@@ -7,14 +7,14 @@ import (
 )
 
 // setLive sets what the scheduler reads before each tick.
-func (s *running) setLive(t *testing.T, enabled bool, change func(*Config)) {
+func (s *testScheduler) setLive(t *testing.T, enabled bool, change func(*Config)) {
 	t.Helper()
 	c := DefaultConfig()
 	c.Mode = Tiers
 	if change != nil {
 		change(&c)
 	}
-	schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: c, Cost: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func (w *world) asked() (n int) {
 }
 
 // run ticks for a time.
-func (w *world) run(s *running, length time.Duration) {
+func (w *world) run(s *testScheduler, length time.Duration) {
 	w.Helper()
 	for end := w.now.Add(length); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
 		if _, err := s.tick(s.ctx, w.now); err != nil {
@@ -50,10 +50,10 @@ func TestLive_DisabledRequestsNothingUntilItIsEnabled(t *testing.T) {
 		t.Errorf("requests while disabled: got %d, want 0", got)
 	}
 	next, err := s.tick(s.ctx, w.now)
-	if want := w.now.Add(tickLeast); err != nil || !next.Equal(want) {
+	if want := w.now.Add(minTick); err != nil || !next.Equal(want) {
 		t.Errorf("next tick while disabled: got %v, %v, want %v", next, err, want)
 	}
-	if got := s.metrics.behind(w.now); got != 0 {
+	if got := s.metrics.lag(w.now); got != 0 {
 		t.Errorf("behind while disabled: got %v, want 0", got)
 	}
 	s.setLive(t, true, nil)

@@ -39,7 +39,7 @@ func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := pinned(1, store.Hot)
 	c.History.ClaimedAt = now.Add(-time.Hour)
-	for price, want := range map[float64]time.Duration{mostCost: time.Hour, leastCost: 30 * time.Minute} {
+	for price, want := range map[float64]time.Duration{maxPrice: time.Hour, minPrice: 30 * time.Minute} {
 		p.price.price = price
 		c.State.CheckedAt = now.Add(-time.Hour)
 		m := p.Next(c, now)
@@ -64,10 +64,10 @@ func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
 		{store.RegisteredEntity{Tier: store.Warm}, 71, 72, true, true},
 		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 72, 73, false, false},
 	} {
-		if got := tiers.rises(c.of, c.before, c.after); got != c.tiers {
+		if got := tiers.readsMakeDue(c.of, c.before, c.after); got != c.tiers {
 			t.Errorf("tiers, %+v from %v to %v reads: got %v, want %v", c.of, c.before, c.after, got, c.tiers)
 		}
-		if got := adaptive.rises(c.of, c.before, c.after); got != c.adapt {
+		if got := adaptive.readsMakeDue(c.of, c.before, c.after); got != c.adapt {
 			t.Errorf("adaptive, %+v from %v to %v reads: got %v, want %v", c.of, c.before, c.after, got, c.adapt)
 		}
 	}
@@ -79,7 +79,7 @@ func TestScheduler_KeepsAnImportedTierForMoreThanOneFetch(t *testing.T) {
 		w := newWorld(t, 0)
 		s := w.scheduler()
 		r := store.RegisteredEntity{Entity: entity(0), Tier: store.Hot, Pinned: pin, Enabled: true}
-		r.Due, _ = s.First(r, w.now)
+		r.Due, _ = s.FirstDue(r, w.now)
 		if _, err := w.store.RegisterEntities(t.Context(), []store.RegisteredEntity{r}); err != nil {
 			t.Fatal(err)
 		}

@@ -20,9 +20,9 @@ func newPolicy(t testing.TB, mode Mode, change func(*Config)) *Policy {
 	if change != nil {
 		change(&c)
 	}
-	s := DefaultSpending()
+	s := DefaultBudgetConfig()
 	s.TimeZone = "Asia/Seoul"
-	p, err := New(c, s, 1, NewPrice())
+	p, err := NewPolicy(c, s, 1, NewPrice())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func readsOf(tier store.Tier) float64 {
 // play claims an entity whenever it is due for so long, and returns when it was asked for.
 func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
 	now := from
-	for c.Due = p.First(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
+	for c.Due = p.FirstDue(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
 		if at := c.Due.Add(late()); at.After(now) {
 			now = at
 		}
@@ -70,10 +70,10 @@ func TestAMassImportIsNoMassRefreshNowOrLater(t *testing.T) {
 		hours := map[int64]int{}
 		for i := range n {
 			for _, at := range play(p, candidate(i, store.Cold), start, 72*time.Hour, onTime) {
-				if p.Waits(at) {
+				if p.ContentNotReady(at) {
 					t.Fatalf("%s: asked for at %v", mode, at)
 				}
-				hours[int64(p.course.work(at)-p.course.work(start))/int64(time.Hour)]++
+				hours[int64(p.clock.workAt(at)-p.clock.workAt(start))/int64(time.Hour)]++
 			}
 		}
 		for h := range int64(72) {
@@ -123,8 +123,8 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 			c := candidate(i, store.Tier(rng.IntN(3)))
 			c.History.Reads = readsOf(c.Tier)
 			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
-			_, seen := learn(c, now)
-			every := p.every(p.moved(c.RegisteredEntity, seen), seen, store.State{})
+			_, seen := updateHistory(c, now)
+			every := p.intervalOf(p.tierByReads(c.RegisteredEntity, seen), seen, store.State{})
 			s := p.scale(every)
 			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
 			c.State.Manual = true
@@ -241,13 +241,13 @@ func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
 		c.Status = store.Status{State: states[int(status)%4], Until: now.Add(time.Duration(until)), Rounds: int(status), Failures: int(tier)}
 		for _, p := range policies {
 			m := p.Next(c, now)
-			if !m.Due.After(now) || m.Due.Sub(now) > p.longest()*3/2+26*time.Hour || p.Waits(m.Due) {
+			if !m.Due.After(now) || m.Due.Sub(now) > p.maxInterval()*3/2+26*time.Hour || p.ContentNotReady(m.Due) {
 				t.Errorf("%s: claimed at %v, due at %v", p.config.Mode, now.In(seoul), m.Due.In(seoul))
 			}
 			if h := m.History; m.Enqueue && !(h.Changes >= 0 && h.Reads >= 0 && h.Watched >= 0 && h.Changes < math.Inf(1) && h.Reads < math.Inf(1)) {
 				t.Errorf("%s: %+v became %+v", p.config.Mode, c.History, h)
 			}
-			if m.Enqueue && p.Waits(now) {
+			if m.Enqueue && p.ContentNotReady(now) {
 				t.Errorf("%s: it is asked for at %v", p.config.Mode, now.In(seoul))
 			}
 			if m.Enqueue && (states[int(status)%4] == store.Suspended || states[int(status)%4] == store.Retrying) {
@@ -272,7 +272,7 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 		{store.Warm, 71, 72, true},
 		{store.Hot, 71, 72, false},
 	} {
-		if got := p.rises(store.RegisteredEntity{Tier: c.from}, c.before, c.after); got != c.want {
+		if got := p.readsMakeDue(store.RegisteredEntity{Tier: c.from}, c.before, c.after); got != c.want {
 			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)
 		}
 	}
@@ -282,7 +282,7 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 	for range 100 {
 		before := c.History.Reads
 		for range 3 {
-			if c.History.Reads++; p.rises(c.RegisteredEntity, before, c.History.Reads) {
+			if c.History.Reads++; p.readsMakeDue(c.RegisteredEntity, before, c.History.Reads) {
 				t.Fatalf("three reads a day bring it forward, at %v", c.History.Reads)
 			}
 		}

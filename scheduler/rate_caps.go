@@ -8,9 +8,9 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// Spending is how a source's prefetch spends. The yaml tags are its form in the
+// BudgetConfig is how a source's prefetch spends. The yaml tags are its form in the
 // configuration file.
-type Spending struct {
+type BudgetConfig struct {
 	// RateCaps bound what is fed by the hour; the first that holds the hour counts, and
 	// no rate cap holds an hour that none of them names. LOW may be bound more tightly by
 	// the quota, for whatever it does.
@@ -19,26 +19,26 @@ type Spending struct {
 	TimeZone string `yaml:"timeZone,omitempty"`
 }
 
-// DefaultSpending returns the settings of a source that says nothing else: adr-013's.
-func DefaultSpending() Spending {
-	return Spending{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
+// DefaultBudgetConfig returns the settings of a source that says nothing else: adr-013's.
+func DefaultBudgetConfig() BudgetConfig {
+	return BudgetConfig{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
 }
 
-// most is what a second may be fed where no rate cap holds.
-const most = 1e6
+// unlimitedRate is what a second may be fed where no rate cap holds.
+const unlimitedRate = 1e6
 
 // at returns the rate cap of an hour of the day, in calls a second.
-func (s Spending) at(hour int) float64 {
+func (s BudgetConfig) at(hour int) float64 {
 	for _, c := range s.RateCaps {
 		if c.Applies(hour) {
 			return float64(c.Rate)
 		}
 	}
-	return most
+	return unlimitedRate
 }
 
 // Check returns all mistakes.
-func (s Spending) Check() error {
+func (s BudgetConfig) Check() error {
 	var errs []error
 	if err := limiter.CheckRateCaps(s.RateCaps); err != nil {
 		errs = append(errs, fmt.Errorf("rateCaps%w", err))

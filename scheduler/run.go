@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// claimMost is claimed at once.
-	claimMost = 500
+	// maxClaim is claimed at once.
+	maxClaim = 500
 	// lease is how long a claim is its scheduler's. It is shorter than the life of a
 	// confirmed LOW lock (60 s): what a scheduler asked for directly before it died is
 	// covered when another takes its claim over.
 	lease = 30 * time.Second
-	// lookAgain is how long a scheduler sleeps at most: so soon it sees a claim that was
+	// maxSleep is how long a scheduler sleeps at most: so soon it sees a claim that was
 	// left, and what nobody told it of.
-	lookAgain = 10 * time.Second
-	// tickLeast lies between two looks: what a second has room for is claimed together.
-	tickLeast = time.Second
-	// priceEvery is how often the price is looked at.
-	priceEvery = time.Minute
+	maxSleep = 10 * time.Second
+	// minTick lies between two looks: what a second has room for is claimed together.
+	minTick = time.Second
+	// priceInterval is how often the price is looked at.
+	priceInterval = time.Minute
 )
 
 // Scheduler asks for the entities of one source as they come due. Any number may run for
@@ -36,25 +36,25 @@ type Scheduler struct {
 	budget   *Budget
 	store    Store
 	enqueuer Enqueuer
-	look     Look
-	loop     Loop
+	capacity CapacityFunc
+	poller   Poller
 	live     func(context.Context) (*Schedule, bool)
 	log      *slog.Logger
 	metrics  *metrics
 
-	mean   meanCost
-	priced time.Time // when the price was looked at last
-	unused Unused    // since then
-	survey Survey
-	behind time.Duration // since when the entity that is due first is
+	mean       meanCost
+	pricedAt   time.Time  // when the price was looked at last
+	idleBudget IdleBudget // since then
+	survey     Survey
+	lag        time.Duration // since when the entity that is due first is
 }
 
 // Deps are what a Scheduler works with.
 type Deps struct {
 	Store    Store
 	Enqueuer Enqueuer
-	Look     Look
-	Loop     Loop
+	Capacity CapacityFunc
+	Poller   Poller
 	// Live returns the schedule in force, with the price of the one that NewScheduler was
 	// given, and whether entities are prefetched at all; nil: nothing is changed.
 	Live    func(context.Context) (schedule *Schedule, enabled bool)
@@ -72,39 +72,39 @@ func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, err
 		return nil, err
 	}
 	return &Scheduler{
-		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.dearest), store: deps.Store, enqueuer: deps.Enqueuer, look: deps.Look, loop: deps.Loop, live: deps.Live,
+		Schedule: schedule, source: source, budget: budget, mean: meanCost(schedule.maxCost), store: deps.Store, enqueuer: deps.Enqueuer, capacity: deps.Capacity, poller: deps.Poller, live: deps.Live,
 		log: deps.Log.With("source", source), metrics: newMetrics(source, deps.Metrics),
 	}, nil
 }
 
 // Run asks until ctx ends. What was claimed and not asked for by then is taken over by
 // another scheduler, or by the next run.
-func (s *Scheduler) Run(ctx context.Context) error { return s.loop.Run(ctx, lookAgain, s.tick) }
+func (s *Scheduler) Run(ctx context.Context) error { return s.poller.Run(ctx, maxSleep, s.tick) }
 
 // tick asks for what is due as far as the budget goes, and returns when to look again.
 func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	began := time.Now()
 	if !s.enabled(ctx) {
 		s.idle()
-		return now.Add(tickLeast), nil
+		return now.Add(minTick), nil
 	}
-	if err := s.takeOver(ctx, now); err != nil {
+	if err := s.takeOverClaims(ctx, now); err != nil {
 		return time.Time{}, err
 	}
-	room, err := s.look(ctx, now)
+	room, err := s.capacity(ctx, now)
 	if err != nil {
 		return time.Time{}, err
 	}
 	room.Cost = s.mean.value() // what is due is known only once it is claimed
-	if err := s.reprice(ctx, room, now); err != nil {
+	if err := s.updatePrice(ctx, room, now); err != nil {
 		return time.Time{}, err
 	}
-	may, again := s.budget.May(room, now)
-	if _, all := s.waits(now); all {
+	may, again := s.budget.Allowance(room, now)
+	if _, all := s.contentNotReady(now); all {
 		may = 0
 	}
 	found, fed := 0, 0.0
-	if may = min(may, claimMost); may > 0 {
+	if may = min(may, maxClaim); may > 0 {
 		// A take-over may have waited for Kafka: a lease counts from its claim.
 		if found, fed, err = s.claim(ctx, now.Add(time.Since(began)), may); err != nil {
 			return time.Time{}, err
@@ -112,7 +112,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	}
 	surveying := false
 	if may > 0 && found < may {
-		if surveying, err = s.surveyed(ctx, now); err != nil {
+		if surveying, err = s.continueSurvey(ctx, now); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -120,14 +120,14 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.saw(room, first, now, fed, may > 0 && found < may)
-	soonest := now.Add(tickLeast)
+	s.record(room, first, now, fed, may > 0 && found < may)
+	soonest := now.Add(minTick)
 	switch {
 	case first.IsZero():
 		return time.Time{}, nil
 	case surveying && first.After(soonest):
 		return soonest, nil
-	case found > 0 && found == may && s.budget.Left() >= s.mean.value(): // there may be more, and there is room for it
+	case found > 0 && found == may && s.budget.Remaining() >= s.mean.value(): // there may be more, and there is room for it
 		return now, nil
 	case again.Before(soonest):
 		again = soonest
@@ -145,7 +145,7 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found i
 	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
 		found = 0
 		decide := s.decide(now)
-		return s.store.ClaimEntities(ctx, s.source, now, most, lease, s.JudgesContent, func(c store.Candidate) store.Decision {
+		return s.store.ClaimEntities(ctx, s.source, now, most, lease, s.NeedsContent, func(c store.Candidate) store.Decision {
 			found++
 			return decide(c)
 		})
@@ -154,18 +154,18 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found i
 		return 0, 0, err
 	}
 	fed = s.costOf(c.Requests)
-	s.budget.Spent(fed)
-	s.mean.saw(fed, len(c.Requests))
-	return found, fed, s.askAll(ctx, c, began)
+	s.budget.Spend(fed)
+	s.mean.add(fed, len(c.Requests))
+	return found, fed, s.enqueueAll(ctx, c, began)
 }
 
 // decide returns what becomes of each entity that is due now.
 func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
 	return func(c store.Candidate) store.Decision {
-		s.metrics.late.Observe(now.Sub(c.Due).Seconds())
+		s.metrics.delay.Observe(now.Sub(c.Due).Seconds())
 		move, why := s.next(c, now)
 		if !move.Enqueue {
-			s.metrics.alone.WithLabelValues(why).Inc()
+			s.metrics.skipped.WithLabelValues(why).Inc()
 		}
 		return move
 	}
@@ -178,9 +178,9 @@ func bounded[T any](ctx context.Context, do func(context.Context) (T, error)) (T
 	return do(ctx)
 }
 
-// takeOver asks for what schedulers that died have claimed. What was checked since then
+// takeOverClaims asks for what schedulers that died have claimed. What was checked since then
 // was asked for.
-func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
+func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	first := time.Now()
 	for {
 		began := time.Now()
@@ -205,17 +205,17 @@ func (s *Scheduler) takeOver(ctx context.Context, now time.Time) error {
 		}
 		s.log.Info("what another scheduler had claimed is asked for", "entities", len(left), "checked_since", len(c.Requests)-len(left))
 		c.Requests = left
-		s.metrics.taken.Add(float64(len(left)))
-		if err := s.askAll(ctx, c, began); err != nil {
+		s.metrics.takenOver.Add(float64(len(left)))
+		if err := s.enqueueAll(ctx, c, began); err != nil {
 			return err
 		}
 	}
 }
 
-// askAll asks for all of a claim that was made since then, and finishes it. Until then it
+// enqueueAll asks for all of a claim that was made since then, and finishes it. Until then it
 // is renewed, so that no other scheduler asks as well; one that has taken it over all the
 // same, as the process hung, goes on alone: also if that was before anything was asked.
-func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time) error {
+func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
 	}
@@ -235,7 +235,7 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 		ctx, cancel := context.WithTimeout(ctx, lease/3) // a door that hangs must not outlast the claim
 		defer cancel()
 		left := s.enqueuer.Prefetch(ctx, some)
-		s.metrics.asked.Add(float64(len(some) - len(left)))
+		s.metrics.requested.Add(float64(len(some) - len(left)))
 		return left
 	})
 	if len(left) > 0 {
@@ -244,27 +244,27 @@ func (s *Scheduler) askAll(ctx context.Context, c store.Claim, renewed time.Time
 	return s.store.FinishClaim(ctx, c.ID)
 }
 
-// saw notes how far behind it is, and how many of the calls that could be made since the
+// record notes how far behind it is, and how many of the calls that could be made since the
 // last look were not. all: nothing that is due is left.
-func (s *Scheduler) saw(room Room, first, now time.Time, fed float64, all bool) {
-	s.behind = 0
+func (s *Scheduler) record(room Capacity, first, now time.Time, fed float64, all bool) {
+	s.lag = 0
 	if !first.IsZero() && first.Before(now) {
-		s.behind = now.Sub(first)
+		s.lag = now.Sub(first)
 	}
-	if _, waits := s.waits(now); waits { // what is due since the day before waits, as it should
+	if _, waits := s.contentNotReady(now); waits { // what is due since the day before waits, as it should
 		first = time.Time{}
 	}
 	rate := s.budget.Rate(room, now)
-	s.metrics.dueFirst(first)
+	s.metrics.setFirstDue(first)
 	s.metrics.rate.Set(rate)
 	s.metrics.price.Set(s.price.Value())
-	s.unused.Saw(now, rate, fed, all)
+	s.idleBudget.Record(now, rate, fed, all)
 }
 
-// reprice moves the price once in a while, by one of the source's schedulers; the others,
+// updatePrice moves the price once in a while, by one of the source's schedulers; the others,
 // and one that has just started, take it from there.
-func (s *Scheduler) reprice(ctx context.Context, room Room, now time.Time) error {
-	if some, _ := s.waits(now); now.Sub(s.priced) < priceEvery || (some && !s.priced.IsZero()) {
+func (s *Scheduler) updatePrice(ctx context.Context, room Capacity, now time.Time) error {
+	if some, _ := s.contentNotReady(now); now.Sub(s.pricedAt) < priceInterval || (some && !s.pricedAt.IsZero()) {
 		return nil
 	}
 	price, at, err := s.store.Price(ctx, s.source)
@@ -274,13 +274,13 @@ func (s *Scheduler) reprice(ctx context.Context, room Room, now time.Time) error
 	if !at.IsZero() {
 		s.price.Adopt(price)
 	}
-	if !s.priced.IsZero() && now.Sub(at) >= priceEvery {
-		s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond, now), Behind: s.behind, Unused: s.unused.Part(), Share: room.Share}, now)
-		if _, err := s.store.SetPrice(ctx, s.source, s.price.Value(), now, priceEvery); err != nil {
+	if !s.pricedAt.IsZero() && now.Sub(at) >= priceInterval {
+		s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond, now), Backlog: s.lag, Unused: s.idleBudget.Fraction(), Share: room.Share}, now)
+		if _, err := s.store.SetPrice(ctx, s.source, s.price.Value(), now, priceInterval); err != nil {
 			return err
 		}
 	}
-	s.priced, s.unused = now, Unused{at: now}
+	s.pricedAt, s.idleBudget = now, IdleBudget{at: now}
 	return nil
 }
 

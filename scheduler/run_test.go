@@ -43,7 +43,7 @@ func newWorld(t *testing.T, entities int) *world {
 	var all []store.RegisteredEntity
 	for i := range entities {
 		r := store.RegisteredEntity{Entity: entity(i), Tier: store.Hot, Enabled: true, History: store.History{Reads: 1000}}
-		r.Due = p.First(r.Entity, r.Tier, w.now)
+		r.Due = p.FirstDue(r.Entity, r.Tier, w.now)
 		all = append(all, r)
 	}
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
@@ -52,13 +52,13 @@ func newWorld(t *testing.T, entities int) *world {
 	return w
 }
 
-// killable is the door of one scheduler, which may be killed as it asks.
-type killable struct {
+// failingStore is the door of one scheduler, which may be killed as it asks.
+type failingStore struct {
 	*world
 	kill context.CancelFunc
 }
 
-func (k killable) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
+func (k failingStore) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
 	for i, a := range asks {
 		if ctx.Err() != nil || k.dies() {
 			k.kill()
@@ -92,29 +92,29 @@ func (w *world) work() {
 	}
 }
 
-// running is a scheduler, until it is killed.
-type running struct {
+// testScheduler is a scheduler, until it is killed.
+type testScheduler struct {
 	*Scheduler
 	ctx context.Context //nolint:containedctx // it ends with its own
 }
 
-func (w *world) scheduler() *running {
+func (w *world) scheduler() *testScheduler {
 	w.Helper()
 	ctx, kill := context.WithCancel(w.Context())
 	c := DefaultConfig()
 	c.Mode, c.TimeZone, c.NotBefore = Tiers, "Asia/Seoul", 120
-	schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: c, Cost: 1}})
 	if err != nil {
 		w.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Deps{
-		Store: w.store, Enqueuer: killable{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 0.5}, nil },
+		Store: w.store, Enqueuer: failingStore{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Capacity: func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 0.5}, nil },
 	})
 	if err != nil {
 		w.Fatal(err)
 	}
-	return &running{s, ctx}
+	return &testScheduler{s, ctx}
 }
 
 // Two schedulers, each of which is killed now and then in the midst of its asking, and
@@ -132,7 +132,7 @@ func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *tes
 				deaths++
 				return true
 			}
-			all := []*running{w.scheduler(), w.scheduler()}
+			all := []*testScheduler{w.scheduler(), w.scheduler()}
 			away := [2]int{}
 			end := w.now.Add(5 * time.Hour)
 			for ; w.now.Before(end); w.now = w.now.Add(2 * time.Second) {
@@ -178,7 +178,7 @@ func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, second := w.scheduler(), w.scheduler()
-	tick := func(s *running) {
+	tick := func(s *testScheduler) {
 		t.Helper()
 		if _, err := s.tick(s.ctx, w.now); err != nil {
 			t.Fatal(err)
@@ -188,10 +188,10 @@ func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
 	if got := first.price.Value(); got != 7 {
 		t.Errorf("one that starts has the price %v, not the others'", got)
 	}
-	for i := range enough { // so that the first of them has something to go by
-		first.price.saw(chanceOf(entity(i)), sighting{policy: first.policies["character"], seen: seen{changes: 1, reads: 100}, passed: 1, at: w.now})
+	for i := range minSample { // so that the first of them has something to go by
+		first.price.observe(hashEntity(entity(i)), observation{policy: first.policies["character"], seen: activity{changes: 1, reads: 100}, passed: 1, at: w.now})
 	}
-	w.now = w.now.Add(2 * priceEvery)
+	w.now = w.now.Add(2 * priceInterval)
 	tick(first)
 	if first.price.Value() == 7 {
 		t.Fatal("nobody moved the price")
@@ -254,13 +254,13 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 	for while, want := range map[time.Duration]int{0: 1, lease / 2: 1, lease + time.Second: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			h := &hung{while: while}
-			schedule, err := NewSchedule(DefaultSpending(), map[string]Facet{"character": {Config: DefaultConfig(), Cost: 1}})
+			schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: DefaultConfig(), Cost: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s, err := NewScheduler("nexon", schedule, Deps{
 				Store: h, Enqueuer: h, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-				Look: func(context.Context, time.Time) (Room, error) { return Room{PerSecond: 250, Share: 1}, nil },
+				Capacity: func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 1}, nil },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -279,7 +279,7 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 }
 
 // ticks lets a scheduler tick for so long, as it says, and returns how often it did.
-func (w *world) ticks(s *running, long time.Duration) (n int) {
+func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); n++ {
 		if n > 10_000 {
@@ -289,7 +289,7 @@ func (w *world) ticks(s *running, long time.Duration) (n int) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		if latest := w.now.Add(lookAgain); next.IsZero() || next.After(latest) {
+		if latest := w.now.Add(maxSleep); next.IsZero() || next.After(latest) {
 			next = latest
 		}
 		w.now = next
@@ -304,7 +304,7 @@ func TestAScheduleOfWhichNothingIsDueIsLookedAtSeldom(t *testing.T) {
 	if n := w.ticks(s, 10*time.Minute); n > 62 {
 		t.Errorf("%d looks in ten minutes", n)
 	}
-	if got := s.unused.Part(); got < 0.9 {
+	if got := s.idleBudget.Fraction(); got < 0.9 {
 		t.Errorf("%v of the budget is unused where nothing is due", got)
 	}
 }
@@ -326,14 +326,14 @@ func TestADearFacetKeepsNobodyFromTheBudget(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	s := w.scheduler()
-	s.Schedule.cost["dear"], s.Schedule.dearest, s.mean = 43, 43, 43
+	s.Schedule.cost["dear"], s.Schedule.maxCost, s.mean = 43, 43, 43
 	w.ticks(s, 60*time.Second)
 	fed := len(w.every)
 	// Half of 250/s, as of one of two; the first look finds how much there is to spend.
 	if fed < 125*50 && fed < n {
 		t.Errorf("%d were fed in a minute", fed)
 	}
-	if used := 1 - s.unused.Part(); fed < n && used < 0.9 {
+	if used := 1 - s.idleBudget.Fraction(); fed < n && used < 0.9 {
 		t.Errorf("%v of the budget is taken for used", used)
 	}
 }

@@ -20,17 +20,17 @@ type Facet struct {
 // Schedule is how the facets of one source are prefetched. Its methods may be called
 // concurrently.
 type Schedule struct {
-	spending Spending
+	spending BudgetConfig
 	price    *Price
 	policies map[string]*Policy // of those facets that are
 	cost     map[string]float64
-	dearest  float64 // of their costs
+	maxCost  float64 // of their costs
 	zone     *time.Location
 }
 
 // NewSchedule returns the schedule of a source, or all mistakes in its settings.
-func NewSchedule(spending Spending, facets map[string]Facet) (*Schedule, error) {
-	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, dearest: 1}
+func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, error) {
+	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, maxCost: 1}
 	errs := []error{spending.Check()}
 	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // else it was said
 		s.zone = zone
@@ -46,13 +46,13 @@ func NewSchedule(spending Spending, facets map[string]Facet) (*Schedule, error) 
 		if f.Config.Mode == Off || errs[0] != nil {
 			continue
 		}
-		p, err := New(f.Config, spending, f.Cost, s.price)
+		p, err := NewPolicy(f.Config, spending, f.Cost, s.price)
 		if err != nil {
 			errs = append(errs, within("facets."+name, err))
 			continue
 		}
 		s.policies[name], s.cost[name] = p, p.cost
-		s.dearest = max(s.dearest, p.cost)
+		s.maxCost = max(s.maxCost, p.cost)
 	}
 	errs = append(errs, CheckTriggers(triggers))
 	return s, errors.Join(errs...)
@@ -84,41 +84,41 @@ func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != n
 // names the hour.
 func (s *Schedule) RateCap(now time.Time) (perSecond float64, there bool) {
 	rate := s.spending.at(now.In(s.zone).Hour())
-	return rate, rate < most
+	return rate, rate < unlimitedRate
 }
 
-// Ready returns until when nothing of a facet is asked for, as the day's content is not ready
+// ContentReadyAt returns until when nothing of a facet is asked for, as the day's content is not ready
 // (notBefore); zero: it is.
-func (s *Schedule) Ready(facet string, now time.Time) time.Time {
+func (s *Schedule) ContentReadyAt(facet string, now time.Time) time.Time {
 	if p, ok := s.policies[facet]; ok {
-		if _, until, waits := p.course.waits(now); waits {
+		if _, until, waits := p.clock.notReady(now); waits {
 			return until
 		}
 	}
 	return time.Time{}
 }
 
-// First returns when an entity that is registered now is due first, and whether its facet
+// FirstDue returns when an entity that is registered now is due first, and whether its facet
 // is prefetched.
-func (s *Schedule) First(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	p, ok := s.policies[r.Entity.Facet]
 	if !ok {
 		return time.Time{}, false
 	}
-	return p.First(r.Entity, r.Tier, now), true
+	return p.FirstDue(r.Entity, r.Tier, now), true
 }
 
-// Rises reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
-func (s *Schedule) Rises(r store.RegisteredEntity, before, after float64) bool {
+// ReadsMakeDue reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
+func (s *Schedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	p, ok := s.policies[r.Entity.Facet]
-	return ok && p.rises(r, before, after)
+	return ok && p.readsMakeDue(r, before, after)
 }
 
-// JudgesContent reports whether what becomes of an entity of the facet depends on what is
+// NeedsContent reports whether what becomes of an entity of the facet depends on what is
 // stored of it.
-func (s *Schedule) JudgesContent(facet string) bool {
+func (s *Schedule) NeedsContent(facet string) bool {
 	p, ok := s.policies[facet]
-	return ok && p.config.Active.judges()
+	return ok && p.config.Active.needsContent()
 }
 
 // notPrefetched is how long an entity rests whose facet is not prefetched, or not by this
@@ -129,7 +129,7 @@ const notPrefetched = 24 * time.Hour
 func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, string) {
 	p, ok := s.policies[c.Entity.Facet]
 	if !ok {
-		return store.Decision{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, off
+		return store.Decision{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, skipOff
 	}
 	return p.judge(c, now)
 }
@@ -142,11 +142,11 @@ func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 	return sum
 }
 
-// waits reports whether nothing is due now of any facet, and of all of them.
-func (s *Schedule) waits(now time.Time) (some, all bool) {
+// contentNotReady reports whether nothing is due now of any facet, and of all of them.
+func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {
-		waits := p.Waits(now)
+		waits := p.ContentNotReady(now)
 		some, all = some || waits, all && waits
 	}
 	return some, all
@@ -157,7 +157,7 @@ func (s *Schedule) waits(now time.Time) (some, all bool) {
 func (s *Schedule) perDay(room float64, now time.Time) (sum float64) {
 	for hour := range 24 {
 		at := now.Add(time.Duration(hour) * time.Hour)
-		if _, all := s.waits(at); !all {
+		if _, all := s.contentNotReady(at); !all {
 			sum += 3600 * min(s.spending.at(at.In(s.zone).Hour()), room)
 		}
 	}

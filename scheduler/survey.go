@@ -23,34 +23,34 @@ type Survey struct {
 }
 
 const (
-	// surveyMost is how many entities one tick looks at.
-	surveyMost = 500
-	// surveyEvery is how long after the last pass one begins at the latest.
-	surveyEvery = time.Hour
-	// surveyFall is the part of its price at which a new pass begins.
-	surveyFall = 0.9
+	// surveyBatch is how many entities one tick looks at.
+	surveyBatch = 500
+	// surveyInterval is how long after the last pass one begins at the latest.
+	surveyInterval = time.Hour
+	// surveyPriceRatio is the part of its price at which a new pass begins.
+	surveyPriceRatio = 0.9
 )
 
 // Begin reports whether a pass is under way, or begins now, and behind which due time it
 // goes on.
 func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay bool) {
-	if v.after.IsZero() && (v.began.IsZero() || price <= surveyFall*v.price || now.Sub(v.began) >= surveyEvery) {
+	if v.after.IsZero() && (v.began.IsZero() || price <= surveyPriceRatio*v.price || now.Sub(v.began) >= surveyInterval) {
 		*v = Survey{after: now, began: now, price: price}
 	}
 	return v.after, !v.after.IsZero()
 }
 
-// Goes says up to which due time the pass has come; zero: to the end.
-func (v *Survey) Goes(to time.Time) { v.after = to }
+// Advance says up to which due time the pass has come; zero: to the end.
+func (v *Survey) Advance(to time.Time) { v.after = to }
 
-// surveyed takes the next step of the pass; more: it goes on at the next tick.
-func (s *Scheduler) surveyed(ctx context.Context, now time.Time) (more bool, err error) {
+// continueSurvey takes the next step of the pass; more: it goes on at the next tick.
+func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more bool, err error) {
 	after, underWay := s.survey.Begin(s.price.Value(), now)
 	if !underWay || !s.adaptive() {
 		return false, nil
 	}
 	all, err := bounded(ctx, func(ctx context.Context) ([]store.Candidate, error) {
-		return s.store.EntitiesDueAfter(ctx, s.source, after, surveyMost, s.JudgesContent)
+		return s.store.EntitiesDueAfter(ctx, s.source, after, surveyBatch, s.NeedsContent)
 	})
 	if err != nil {
 		return false, err
@@ -58,7 +58,7 @@ func (s *Scheduler) surveyed(ctx context.Context, now time.Time) (more bool, err
 	var forward []store.DueTime
 	for _, c := range all {
 		if p := s.policies[c.Entity.Facet]; p != nil {
-			if due, earlier := p.Earlier(c, now); earlier {
+			if due, earlier := p.EarlierDue(c, now); earlier {
 				forward = append(forward, store.DueTime{Entity: c.Entity, At: due})
 			}
 		}
@@ -68,28 +68,28 @@ func (s *Scheduler) surveyed(ctx context.Context, now time.Time) (more bool, err
 		if err != nil {
 			return false, err
 		}
-		s.metrics.forward.Add(float64(len(forward)))
+		s.metrics.broughtForward.Add(float64(len(forward)))
 	}
-	if len(all) < surveyMost {
-		s.survey.Goes(time.Time{})
-		s.price.Surveyed()
+	if len(all) < surveyBatch {
+		s.survey.Advance(time.Time{})
+		s.price.MarkComplete()
 		return false, nil
 	}
-	s.survey.Goes(all[len(all)-1].Due)
+	s.survey.Advance(all[len(all)-1].Due)
 	return true, nil
 }
 
-// Earlier returns when an entity that is not due yet should come by the present price, if
+// EarlierDue returns when an entity that is not due yet should come by the present price, if
 // that is earlier than planned by more than a tenth of its interval. It is never earlier than
 // its cool-down allows. Only the adaptive mode plans by a price. An entity that was never
 // fetched comes at once.
-func (p *Policy) Earlier(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
-	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.Waits(now) {
+func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
+	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false
 	}
-	chance := chanceOf(c.Entity)
-	_, seen := p.learn(c, now)
-	p.price.surveyed(chance, sighting{policy: p, seen: seen, at: now})
+	chance := hashEntity(c.Entity)
+	_, seen := p.updateHistory(c, now)
+	p.price.observeEarly(chance, observation{policy: p, seen: seen, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked
 	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // its request is on its way
@@ -99,10 +99,10 @@ func (p *Policy) Earlier(c store.Candidate, now time.Time) (due time.Time, earli
 		due = later(now, now)
 		return due, due.Before(c.Due)
 	}
-	every := p.every(c.Tier, seen, c.State)
-	due = p.spread(chance, every, from, from)
-	if free := p.free(c, checked); !checked.IsZero() && due.Before(free) {
-		due = p.spread(chance, p.config.Jitter, free, free)
+	every := p.intervalOf(c.Tier, seen, c.State)
+	due = p.jitteredAfter(chance, every, from, from)
+	if free := p.cooldownEnd(c, checked); !checked.IsZero() && due.Before(free) {
+		due = p.jitteredAfter(chance, p.config.Jitter, free, free)
 	}
 	due = later(due, now)
 	return due, c.Due.Sub(due) > every/10

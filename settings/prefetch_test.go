@@ -11,8 +11,8 @@ func TestPrefetch_PatchChangesWhatItNames(t *testing.T) {
 	r := newRig(t)
 	for i, step := range []struct{ patch, override string }{
 		{`{"prefetch":{"enabled":false}}`, `{"prefetch":{"enabled":false}}`},
-		{`{"prefetch":{"facets":{"character":{"hot":"30m","most":"100h"}}}}`, `{"prefetch":{"enabled":false,"facets":{"character":{"hot":"30m","most":"100h"}}}}`},
-		{`{"prefetch":{"enabled":null,"facets":{"character":{"most":null}}}}`, `{"prefetch":{"facets":{"character":{"hot":"30m"}}}}`},
+		{`{"prefetch":{"facets":{"character":{"hot":"30m","maxInterval":"100h"}}}}`, `{"prefetch":{"enabled":false,"facets":{"character":{"hot":"30m","maxInterval":"100h"}}}}`},
+		{`{"prefetch":{"enabled":null,"facets":{"character":{"maxInterval":null}}}}`, `{"prefetch":{"facets":{"character":{"hot":"30m"}}}}`},
 		{`{"policies":{"second":{"target":400}}}`, `{"policies":{"second":{"target":400}},"prefetch":{"facets":{"character":{"hot":"30m"}}}}`},
 		{
 			`{"policies":null,"prefetch":{"facets":{"character":{"active":{"status":{"path":"d.s","block":["x"]},"params":["ocid"]}}}}}`,

@@ -52,7 +52,7 @@ func patchOf(assignments []string) (settings.Patch, error) {
 			change.LowReserve, err = member(value, whole)
 		default:
 			if name != "lowRateCaps" {
-				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowRateCaps and prefetch, and for each facet that is prefetched hot, warm, cold, least, most and active, as in prefetch.character.hot", name)
+				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowRateCaps and prefetch, and for each facet that is prefetched hot, warm, cold, minInterval, maxInterval and active, as in prefetch.character.hot", name)
 			}
 			patch.LowRateCaps, err = member(value, parseRateCaps)
 		}
@@ -100,10 +100,10 @@ func (p *prefetchAssigned) take(name, value string) (of bool, err error) {
 		change.Warm, err = member(value, settings.ParseDuration)
 	case "cold":
 		change.Cold, err = member(value, settings.ParseDuration)
-	case "least":
-		change.Least, err = member(value, settings.ParseDuration)
-	case "most":
-		change.Most, err = member(value, settings.ParseDuration)
+	case "minInterval":
+		change.MinInterval, err = member(value, settings.ParseDuration)
+	case "maxInterval":
+		change.MaxInterval, err = member(value, settings.ParseDuration)
 	case "active":
 		change.Active, err = member(value, settings.ParseActive)
 	default:

@@ -170,23 +170,23 @@ func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
 		},
 		{"POST /admin/v1/dlq-jobs/{id}/stop", func() { d.send("POST", "/admin/v1/dlq-jobs/"+job+"/stop", nil) }, []string{"replay-stopped", "nexon"}},
 		{"POST /admin/v1/dlq-jobs/{id}/resume", func() { d.send("POST", "/admin/v1/dlq-jobs/"+job+"/resume", nil) }, []string{"replay-resumed", "nexon"}},
-		{"POST /console/letters/jobs/{id}/stop", func() { d.send("POST", "/console/letters/jobs/"+job+"/stop", url.Values{}) }, []string{"replay-stopped", "nexon"}},
-		{"POST /console/letters/jobs/{id}/resume", func() { d.send("POST", "/console/letters/jobs/"+job+"/resume", url.Values{}) }, []string{"replay-resumed", "nexon"}},
-		{"POST /console/letters/start", func() {
-			d.send("POST", "/console/letters/start", url.Values{"source": {"nexon"}, "kind": {"PURGE"}, "rate": {"0.02"}, "until": {inTheFuture}, "counted": {"3"}})
+		{"POST /console/dlq/jobs/{id}/stop", func() { d.send("POST", "/console/dlq/jobs/"+job+"/stop", url.Values{}) }, []string{"replay-stopped", "nexon"}},
+		{"POST /console/dlq/jobs/{id}/resume", func() { d.send("POST", "/console/dlq/jobs/"+job+"/resume", url.Values{}) }, []string{"replay-resumed", "nexon"}},
+		{"POST /console/dlq/start", func() {
+			d.send("POST", "/console/dlq/start", url.Values{"source": {"nexon"}, "kind": {"PURGE"}, "rate": {"0.02"}, "until": {inTheFuture}, "counted": {"3"}})
 		}, []string{"purge-started", "nexon"}},
 		{"POST /console/settings/{source}", func() {
 			d.send("POST", "/console/settings/nexon", url.Values{"revision": {revision()}, "target.second": {"410"}})
 		}, []string{"set", "nexon", `"target":410`}},
 		{"POST /console/settings/{source}/stop", func() { d.send("POST", "/console/settings/nexon/stop", url.Values{"note": {"why"}}) }, []string{"stop", "nexon", "why"}},
 		{"POST /console/settings/{source}/resume", func() { d.send("POST", "/console/settings/nexon/resume", url.Values{}) }, []string{"resume", "nexon"}},
-		{"POST /console/look", func() {
-			d.send("POST", "/console/look", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"three"}})
+		{"POST /console/lookup", func() {
+			d.send("POST", "/console/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"three"}})
 		}, []string{"refresh", "nexon", `"three"`, `"entities":1`}},
 		{"POST /console/refresh", func() {
 			d.send("POST", "/console/refresh", url.Values{"facet": {"nexon/character"}, "keys": {"four\nfive"}})
 		}, []string{"refresh", "nexon", `"four"`, `"entities":2`}},
-		{"POST /console/weather", func() { d.send("POST", "/console/weather", url.Values{"weather": {"slow"}}) }, []string{"fault-scenario", `"slow"`}},
+		{"POST /console/fault-scenario", func() { d.send("POST", "/console/fault-scenario", url.Values{"scenario": {"slow"}}) }, []string{"fault-scenario", `"slow"`}},
 	}
 	var walked []string
 	seen := map[int64]bool{}

@@ -131,7 +131,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 		case scheduler.Tiers:
 			how = fmt.Sprintf("every %v, %v or %v, by how much it is read", c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every)
 		case scheduler.Adaptive:
-			how = fmt.Sprintf("every %v to %v, by how often it changes and is read", c.Least, c.Most)
+			how = fmt.Sprintf("every %v to %v, by how often it changes and is read", c.MinInterval, c.MaxInterval)
 		}
 		if how != "" {
 			if c.NotBefore > 0 {

@@ -26,8 +26,8 @@ type SourceConfig struct {
 // may be spent on it, in the time zone of the quota's day if it names none, and how each
 // facet is; one that is not named is not.
 type PrefetchConfig struct {
-	scheduler.Spending `yaml:",inline"`
-	Facets             prefetches `yaml:"facets,omitempty"`
+	scheduler.BudgetConfig `yaml:",inline"`
+	Facets                 prefetches `yaml:"facets,omitempty"`
 }
 
 // prefetches is how each facet is prefetched, by name.
@@ -67,7 +67,7 @@ func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 		Config:   source.DefaultConfig(),
 		Quota:    limiter.DefaultConfig(),
 		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, Bytes: 128 << 20},
-		Prefetch: PrefetchConfig{Spending: scheduler.DefaultSpending()},
+		Prefetch: PrefetchConfig{BudgetConfig: scheduler.DefaultBudgetConfig()},
 	}
 	err := unmarshal(&p)
 	*s = SourceConfig(p)
@@ -163,7 +163,7 @@ func fits(c scheduler.Config, f source.Facet) (errs []error) {
 	}
 	longest, of := c.Tiers.Cold.Every, "tiers.cold.every"
 	if c.Mode == scheduler.Adaptive {
-		longest, of = c.Most, "most"
+		longest, of = c.MaxInterval, "maxInterval"
 	}
 	if c.Mode != scheduler.Off && f.KeepFor > 0 && longest > f.KeepFor {
 		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: what nobody reads would be deleted before it is due; shorten it, or keep the facet longer", of, longest, f.KeepFor))
@@ -204,8 +204,8 @@ func listed[T any](all map[string]T) string {
 }
 
 // spending returns what may be spent on prefetching, by hours of a time zone that is named.
-func (s SourceConfig) spending() scheduler.Spending {
-	spending := s.Prefetch.Spending
+func (s SourceConfig) spending() scheduler.BudgetConfig {
+	spending := s.Prefetch.BudgetConfig
 	for _, p := range s.Quota.Policies {
 		if spending.TimeZone == "" && p.Window == limiter.Day {
 			spending.TimeZone = p.TimeZone

@@ -42,7 +42,7 @@ func TestInTheDemoEverythingMoves(t *testing.T) {
 		"rate_limiter_acquired_total": {`"HIGH"`, `"LOW"`},
 		"reads_total":                 {`"FRESH"`, `"STALE"`, `"UPDATING"`, `"NOT_FOUND"`},
 		"settled_total":               {`"changed"`, `"touched"`, `"not_found"`},
-		"prefetch_asked_total":        {"source"},
+		"prefetch_requested_total":    {"source"},
 	} {
 		for _, label := range labels {
 			within(t, patience, what+" "+label, func() bool { return d.sum(what, label) > 0 })

@@ -68,7 +68,7 @@ func (c *chosen) query() url.Values {
 }
 
 // count returns how many are chosen, as people read it.
-func (a *admin) count(ctx context.Context, c chosen) (n entities.Count, text string, err error) {
+func (a *admin) count(ctx context.Context, c chosen) (n entities.CountResult, text string, err error) {
 	err = a.call(ctx, http.MethodGet, "/entities/count?"+c.query().Encode(), nil, &n)
 	text = strconv.FormatInt(n.Count, 10)
 	if !n.Exact {
@@ -321,9 +321,9 @@ func (a *admin) switchAll(ctx context.Context, c chosen, keys []string, verb str
 		parts = [][]string{nil}
 	}
 	for _, part := range parts {
-		order := entities.NewSwitch(c.source, c.facet, c.tier, c.prefix, part)
+		order := entities.NewEnableRequest(c.source, c.facet, c.tier, c.prefix, part)
 		for done := false; !done; {
-			var answer entities.Switched
+			var answer entities.EnableResult
 			if err := a.call(ctx, http.MethodPost, "/entities/"+verb, order, &answer); err != nil {
 				return n, err
 			}

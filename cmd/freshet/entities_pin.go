@@ -52,8 +52,8 @@ row names no tier.`
 		keys = slices.Compact(keys)
 		n := 0
 		for part := range slices.Chunk(keys, keysMost) {
-			var answer entities.Pinned
-			body := entities.Pin{Source: c.source, Facet: c.facet, Tier: c.tier, Keys: part}
+			var answer entities.PinResult
+			body := entities.PinRequest{Source: c.source, Facet: c.facet, Tier: c.tier, Keys: part}
 			if err := api.call(cmd.Context(), http.MethodPost, "/entities/"+verb, body, &answer); err != nil {
 				return err
 			}

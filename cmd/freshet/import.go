@@ -124,7 +124,7 @@ type part struct {
 	wrong  []rowError
 	end    error // why nothing follows; nil: more does
 	done   chan struct{}
-	entities.Registration
+	entities.RegisterResult
 	failed error
 }
 
@@ -254,10 +254,10 @@ func (i *importing) read(format string, parts chan<- *part, enough <-chan struct
 func (i *importing) send(ctx context.Context, p *part) {
 	defer close(p.done)
 	for len(p.orders) > 0 {
-		var done entities.Registration
-		err := i.api.call(ctx, http.MethodPost, "/entities", entities.Batch{Source: i.source, Facet: i.facet, Entities: p.orders}, &done)
+		var done entities.RegisterResult
+		err := i.api.call(ctx, http.MethodPost, "/entities", entities.RegisterRequest{Source: i.source, Facet: i.facet, Entities: p.orders}, &done)
 		if err == nil {
-			p.Registration = done
+			p.RegisterResult = done
 			return
 		}
 		refused, ok := errors.AsType[refusedError](err)

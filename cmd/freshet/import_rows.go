@@ -30,7 +30,7 @@ func (e rowError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.e
 type rows struct {
 	lines *bufio.Scanner
 	line  int // number of the last one
-	parse func(text []byte) (entities.Order, error)
+	parse func(text []byte) (entities.EntitySpec, error)
 }
 
 // newRows reads CSV with a header, or a JSON object a line, as the format says; empty:
@@ -52,7 +52,7 @@ func newRows(in io.Reader, format string) (*rows, error) {
 			format = "jsonl"
 		}
 	}
-	r := &rows{lines: bufio.NewScanner(buffered), parse: entities.ReadOrder}
+	r := &rows{lines: bufio.NewScanner(buffered), parse: entities.ParseEntitySpec}
 	r.lines.Buffer(nil, rowMost)
 	if format == "jsonl" {
 		return r, nil
@@ -78,7 +78,7 @@ func newRows(in io.Reader, format string) (*rows, error) {
 
 // next returns the next row, or io.EOF behind the last. After a rowError it may be
 // called again.
-func (r *rows) next() (o entities.Order, line int, err error) {
+func (r *rows) next() (o entities.EntitySpec, line int, err error) {
 	text, err := r.read()
 	if err != nil {
 		return o, r.line, err
@@ -146,7 +146,7 @@ func (c *csvLines) columns(header []string) error {
 }
 
 // order reads a row: what is in no column of its own is a param, empty: none.
-func (c *csvLines) order(text []byte) (o entities.Order, err error) {
+func (c *csvLines) order(text []byte) (o entities.EntitySpec, err error) {
 	fields, err := c.split(text)
 	if err != nil {
 		return o, err

@@ -27,7 +27,7 @@ type taker struct {
 	*testing.T
 	server *httptest.Server
 	mu     sync.Mutex
-	got    map[string]entities.Order
+	got    map[string]entities.EntitySpec
 	sent   int // orders that were taken
 	calls  int
 	// before is called before each batch is taken, with its number and its first entity;
@@ -37,14 +37,14 @@ type taker struct {
 
 func newTaker(t *testing.T) *taker {
 	t.Helper()
-	r := &taker{T: t, got: map[string]entities.Order{}}
+	r := &taker{T: t, got: map[string]entities.EntitySpec{}}
 	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
 	t.Cleanup(r.server.Close)
 	return r
 }
 
 func (r *taker) serve(w http.ResponseWriter, req *http.Request) {
-	var b entities.Batch
+	var b entities.RegisterRequest
 	text, err := io.ReadAll(req.Body)
 	if err == nil {
 		err = json.Unmarshal(text, &b)
@@ -62,11 +62,11 @@ func (r *taker) serve(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	var done entities.Registration
-	var orders []entities.Order
+	var done entities.RegisterResult
+	var orders []entities.EntitySpec
 	var wrong []problem.Error
 	for i, text := range b.Entities {
-		o, err := entities.ReadOrder(text)
+		o, err := entities.ParseEntitySpec(text)
 		if err != nil {
 			r.Errorf("%s: %v", text, err)
 		}

@@ -66,13 +66,13 @@ rates that bound LOW from one hour of the day to another, of which the first tha
 hour counts; none lifts them all. An empty value returns a setting to what is configured.
 
 prefetch is on or off. Each facet that the configuration prefetches has the intervals hot, warm
-and cold of its tiers, the bounds least and most of the adaptive interval, and active: which
-entities are prefetched, as JSON. An entity follows a changed interval from its next refresh on.`,
+and cold of its tiers, the bounds minInterval and maxInterval of the adaptive interval, and
+active: which entities are prefetched, as JSON. An entity follows a changed interval from its next refresh on.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
   freshet settings set --source nexon day.limit=15000000 lowRateCaps=19-23:150/s,250/s
   freshet settings set --source nexon second.target= lowRateCaps=none
   freshet settings set --source nexon prefetch=off
-  freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.most=72h
+  freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.maxInterval=72h
   freshet settings set prefetch.character.active='{"status":{"path":"basic.state","block":["closed"]}}'`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -191,8 +191,8 @@ var prefetchMembers = []struct {
 	{"hot", func(f settings.PrefetchFacet) string { return f.Hot.String() }},
 	{"warm", func(f settings.PrefetchFacet) string { return f.Warm.String() }},
 	{"cold", func(f settings.PrefetchFacet) string { return f.Cold.String() }},
-	{"least", func(f settings.PrefetchFacet) string { return f.Least.String() }},
-	{"most", func(f settings.PrefetchFacet) string { return f.Most.String() }},
+	{"minInterval", func(f settings.PrefetchFacet) string { return f.MinInterval.String() }},
+	{"maxInterval", func(f settings.PrefetchFacet) string { return f.MaxInterval.String() }},
 	{"active", func(f settings.PrefetchFacet) string { return f.Active.String() }},
 }
 

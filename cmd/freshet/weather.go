@@ -26,7 +26,7 @@ var calm = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisec
 
 // condition is a weather and what makes it.
 type condition struct {
-	console.WeatherKind
+	console.FaultScenario
 	latency simulator.Range
 	faults  []simulator.Fault // empty but not nil: the simulator would keep its own
 }
@@ -35,32 +35,32 @@ type condition struct {
 // half of them well, or the upstream is taken to be sick and not the entities.
 var conditions = []condition{
 	{
-		console.WeatherKind{Name: "well", Title: "Well", Explains: "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
+		console.FaultScenario{Name: "well", Title: "Well", Description: "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
 		calm,
 		[]simulator.Fault{},
 	},
 	{
-		console.WeatherKind{Name: "storm", Title: "Storm of 429s", Explains: "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
+		console.FaultScenario{Name: "storm", Title: "Storm of 429s", Description: "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
 		calm,
 		[]simulator.Fault{{Kind: simulator.TooManyRequests, RetryAfter: "3"}},
 	},
 	{
-		console.WeatherKind{Name: "outage", Title: "Outage", Explains: "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
+		console.FaultScenario{Name: "outage", Title: "Outage", Description: "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
 		calm,
 		[]simulator.Fault{{Kind: simulator.Reset, Percent: new(30.0)}, {Kind: simulator.InternalError}},
 	},
 	{
-		console.WeatherKind{Name: "slow", Title: "Slow", Explains: "Answers take from one to six seconds, so more calls are under way at once, and what is asked for comes later."},
+		console.FaultScenario{Name: "slow", Title: "Slow", Description: "Answers take from one to six seconds, so more calls are under way at once, and what is asked for comes later."},
 		simulator.Range{Min: time.Second, Max: 6 * time.Second},
 		[]simulator.Fault{},
 	},
 	{
-		console.WeatherKind{Name: "maintenance", Title: "Maintenance", Explains: "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
+		console.FaultScenario{Name: "maintenance", Title: "Maintenance", Description: "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
 		calm,
 		[]simulator.Fault{{Kind: simulator.GameMaintenance, Percent: new(50.0)}, {Kind: simulator.Maintenance}},
 	},
 	{
-		console.WeatherKind{Name: "poisoned", Title: "Poisoned keys", Explains: "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
+		console.FaultScenario{Name: "poisoned", Title: "Poisoned keys", Description: "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
 		calm,
 		[]simulator.Fault{{Key: "3$", Kind: simulator.BadParameter}, {Key: "[15]7$", Kind: simulator.InternalError}},
 	},
@@ -70,18 +70,18 @@ func (c condition) control() simulator.Control {
 	return simulator.Control{Latency: &c.latency, Faults: c.faults}
 }
 
-// Kinds returns every weather, the good one first.
-func (w *weather) Kinds() []console.WeatherKind {
-	all := make([]console.WeatherKind, len(conditions))
+// List returns every weather, the good one first.
+func (w *weather) List() []console.FaultScenario {
+	all := make([]console.FaultScenario, len(conditions))
 	for i, c := range conditions {
-		all[i] = c.WeatherKind
+		all[i] = c.FaultScenario
 	}
 	return all
 }
 
-// Now returns the name of the weather; empty if somebody has made one of their own by
+// Current returns the name of the weather; empty if somebody has made one of their own by
 // the simulator's control API.
-func (w *weather) Now() string {
+func (w *weather) Current() string {
 	now := w.upstream.CurrentControl()
 	for _, c := range conditions {
 		if reflect.DeepEqual(now, c.control()) {

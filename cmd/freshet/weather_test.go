@@ -23,7 +23,7 @@ func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(upstream.Close)
 	w := &weather{upstream, server.URL}
-	kinds := w.Kinds()
+	kinds := w.List()
 	if len(kinds) != 6 || kinds[0].Name != "well" {
 		t.Fatalf("there are %+v", kinds)
 	}
@@ -54,8 +54,8 @@ func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
 	for _, from := range kinds {
 		for _, to := range kinds {
 			for _, name := range []string{from.Name, to.Name} {
-				if err := w.Set(t.Context(), name); err != nil || w.Now() != name {
-					t.Errorf("%s was set: %v, now it is %q", name, err, w.Now())
+				if err := w.Set(t.Context(), name); err != nil || w.Current() != name {
+					t.Errorf("%s was set: %v, now it is %q", name, err, w.Current())
 				}
 			}
 		}
@@ -73,15 +73,15 @@ func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
 
 func TestAnUnknownWeatherIsRefusedWithAllThatThereAreAndChangesNothing(t *testing.T) {
 	w := &weather{upstream: simulator.New(simulator.Config{})}
-	if w.Now() != "" { // no latency: none of ours
-		t.Errorf("by hand it is %q", w.Now())
+	if w.Current() != "" { // no latency: none of ours
+		t.Errorf("by hand it is %q", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {
 		t.Fatal(err)
 	}
 	err := w.Set(t.Context(), "rain")
-	if err == nil || !strings.Contains(err.Error(), `no weather "rain"; there are well, storm, outage, slow, maintenance, poisoned`) || w.Now() != "outage" {
-		t.Errorf("%v, and it is %q", err, w.Now())
+	if err == nil || !strings.Contains(err.Error(), `no weather "rain"; there are well, storm, outage, slow, maintenance, poisoned`) || w.Current() != "outage" {
+		t.Errorf("%v, and it is %q", err, w.Current())
 	}
 }
 

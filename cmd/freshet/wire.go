@@ -67,7 +67,7 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	weather console.Weather // of dev's simulated upstream; nil: there is none
+	weather console.FaultScenarios // of dev's simulated upstream; nil: there is none
 
 	opsListener net.Listener // where the query service tells of its health besides; may be nil
 }

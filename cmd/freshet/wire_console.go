@@ -44,8 +44,8 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 	return console.Deps{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Now: seen, Known: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), Letters: dead, Audit: p.store, Guard: guard, Meters: meters,
-		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, Weather: p.weather,
+		Overview: seen, Entities: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: dead, Audit: p.store, Guard: guard, Meters: meters,
+		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, FaultScenarios: p.weather,
 	}
 }
 
@@ -61,13 +61,13 @@ type overview struct {
 }
 
 // Lanes returns the lanes of a source, HIGH first.
-func (o *overview) Lanes(source string) []console.Lane {
-	var lanes []console.Lane
+func (o *overview) Lanes(source string) []console.LaneLag {
+	var lanes []console.LaneLag
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
-		l := console.Lane{Lane: lane}
-		l.Records, l.Known = o.lag.Records(source, lane)
+		l := console.LaneLag{Lane: lane}
+		l.Records, l.RecordsKnown = o.lag.Records(source, lane)
 		l.Wait, _, l.WaitKnown = o.lag.EstimateWait(source, lane)
-		l.Unworked = o.lag.StalledFor(source, lane)
+		l.StalledFor = o.lag.StalledFor(source, lane)
 		lanes = append(lanes, l)
 	}
 	return lanes

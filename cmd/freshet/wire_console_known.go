@@ -72,11 +72,11 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 			return err
 		},
 		func() (err error) {
-			found.Letters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, lettersShown)
+			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, lettersShown)
 			return err
 		},
 		func() error {
-			found.Coalesce = k.way(ctx, e)
+			found.Request = k.way(ctx, e)
 			return nil
 		},
 	}
@@ -93,11 +93,11 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 		return console.Entity{}, err
 	}
 	if !k.Sees(c, e, found.State.Visibility) {
-		empty.Status, empty.Coalesce.Unknown = store.Status{Entity: e}, found.Coalesce.Unknown
+		empty.Status, empty.Request.Unknown = store.Status{Entity: e}, found.Request.Unknown
 		return empty, nil
 	}
-	found.Letters = slices.DeleteFunc(found.Letters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
-	if w := &found.Coalesce; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
+	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
+	if w := &found.Request; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
@@ -151,23 +151,23 @@ func (k known) registered(ctx context.Context, e schemas.Entity) (*store.Registe
 }
 
 // way looks at what Redis knows.
-func (k known) way(ctx context.Context, e schemas.Entity) console.CoalesceState {
+func (k known) way(ctx context.Context, e schemas.Entity) console.RequestState {
 	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
 			k.parts.log.Warn("an entity is shown without what is under way for it", "err", err)
 		}
-		return console.CoalesceState{Unknown: true}
+		return console.RequestState{Unknown: true}
 	}
-	return console.CoalesceState{
+	return console.RequestState{
 		Lane: w.Lane, Number: w.Number, Confirmed: w.Confirmed, Until: w.Until, Issued: w.Issued, Done: w.Done,
-		Hold: w.Hold, HoldUntil: w.HoldUntil, CooledTill: w.CooledUntil,
+		Hold: w.Hold, HoldUntil: w.HoldUntil, CooldownUntil: w.CooledUntil,
 	}
 }
 
 // Refresh enqueues refreshes of entities of one facet, and says of each what became of that.
 // A client without the scope admin has them on its account, as with POST …/refresh.
-func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.Refreshed, error) {
+func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
 	for _, e := range all {
 		if err := k.CheckKey(e); err != nil {
 			return nil, err
@@ -177,7 +177,7 @@ func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Clien
 	if err != nil {
 		return nil, err
 	}
-	results, client := make([]console.Refreshed, len(all)), ""
+	results, client := make([]console.RefreshResult, len(all)), ""
 	if !c.May(access.Admin) {
 		client = c.ID()
 	}
@@ -185,7 +185,7 @@ func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Clien
 	var at []int // of each entity of the request, its place in all
 	for i, e := range all {
 		if !k.Sees(c, e, stored[i].Visibility) {
-			results[i].Told = "No refresh is queued: it may be seen by others alone, and so it is for them to ask for."
+			results[i].Message = "No refresh is queued: it may be seen by others alone, and so it is for them to ask for."
 			continue
 		}
 		of, at = append(of, e), append(at, i)
@@ -196,7 +196,7 @@ func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Clien
 	facet, _ := k.sources[of[0].Source].Facet(of[0].Facet)
 	for j, a := range k.ask(ctx, client, of, facet) {
 		i := at[j]
-		results[i] = console.Refreshed{Queued: a.Queued, Told: inWords(a)}
+		results[i] = console.RefreshResult{Queued: a.Queued, Message: inWords(a)}
 	}
 	return results, nil
 }

@@ -42,7 +42,7 @@ var (
 
 func (f *facts) look(key string, c access.Client) console.Entity {
 	f.Helper()
-	found, err := f.deps.Known.Entity(f.Context(), one(key), c)
+	found, err := f.deps.Entities.Entity(f.Context(), one(key), c)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -68,8 +68,8 @@ func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 		facet := f.config.Sources[builtIn].Facets["character"]
 		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: one("a")}}
 		got := f.look("a", anybody)
-		if len(got.Letters) == 0 {
-			got.Letters = nil
+		if len(got.DeadLetters) == 0 {
+			got.DeadLetters = nil
 		}
 		if !reflect.DeepEqual(got, nothing) {
 			f.Errorf("of nothing: %+v", got)
@@ -111,8 +111,8 @@ func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 		if got.Registered == nil || got.Registered.Entity != one("a") || got.Registered.Tier != store.Warm {
 			f.Errorf("registered as %+v", got.Registered)
 		}
-		if len(got.Letters) != 10 || !got.Letters[0].At.Equal(now.Add(11*time.Second)) || got.Letters[9].Entity != one("a") {
-			f.Errorf("letters %+v", got.Letters)
+		if len(got.DeadLetters) != 10 || !got.DeadLetters[0].At.Equal(now.Add(11*time.Second)) || got.DeadLetters[9].Entity != one("a") {
+			f.Errorf("letters %+v", got.DeadLetters)
 		}
 	})
 }
@@ -169,11 +169,11 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 			}
 			want := f.look("nobody", anybody)
 			want.Entity, want.Status.Entity = one(key), one(key)
-			want.Letters = nil
+			want.DeadLetters = nil
 			if got := f.look(key, anybody); !reflect.DeepEqual(got, want) {
 				f.Errorf("%s without see:partner: got %+v, want %+v", key, got, want)
 			}
-			if got := f.look(key, partner); !got.Stored || len(got.Letters) != 1 || got.Registered == nil || got.Coalesce.Hold == "" {
+			if got := f.look(key, partner); !got.Stored || len(got.DeadLetters) != 1 || got.Registered == nil || got.Request.Hold == "" {
 				f.Errorf("%s with see:partner: got %+v, want all of it", key, got)
 			}
 		}
@@ -185,7 +185,7 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 		}); err != nil {
 			f.Fatal(err)
 		}
-		if got := f.look("public", anybody); !got.Stored || len(got.Letters) != 0 {
+		if got := f.look("public", anybody); !got.Stored || len(got.DeadLetters) != 0 {
 			f.Errorf("an entity that was limited when it became a dead letter: got %+v, want no dead letter", got)
 		}
 	})
@@ -199,18 +199,18 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		fields []string
-		want   console.CoalesceState
+		want   console.RequestState
 	}{
-		{"nothing", nil, console.CoalesceState{}},
-		{"in the air", []string{"lock", "HIGH 100 " + ms + " PENDING", "ver", "100"}, console.CoalesceState{Lane: schemas.High, Number: 100, Until: far, Issued: 100}},
-		{"in Kafka", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "100"}, console.CoalesceState{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 100}},
-		{"being fetched", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "101"}, console.CoalesceState{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 101}},
-		{"held", []string{"hold", "FAILED " + ms + " 100", "ver", "100"}, console.CoalesceState{Hold: "FAILED", HoldUntil: far, Issued: 100}},
-		{"cooling", []string{"cooldown", ms + " 100 " + ms, "ver", "100"}, console.CoalesceState{CooledTill: far, Issued: 100}},
-		{"over", []string{"lock", "LOW 100 1000 CONFIRMED", "hold", "FAILED 1000 100", "cooldown", "1000 100 1000"}, console.CoalesceState{}},
-		{"of another server", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "server", "0123456789abcdef"}, console.CoalesceState{}},
-		{"satisfied", []string{"ver", "100", "done", "99"}, console.CoalesceState{Issued: 100, Done: 99}},
-		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.CoalesceState{Issued: 9}},
+		{"nothing", nil, console.RequestState{}},
+		{"in the air", []string{"lock", "HIGH 100 " + ms + " PENDING", "ver", "100"}, console.RequestState{Lane: schemas.High, Number: 100, Until: far, Issued: 100}},
+		{"in Kafka", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "100"}, console.RequestState{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 100}},
+		{"being fetched", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "ver", "101"}, console.RequestState{Lane: schemas.Low, Number: 100, Confirmed: true, Until: far, Issued: 101}},
+		{"held", []string{"hold", "FAILED " + ms + " 100", "ver", "100"}, console.RequestState{Hold: "FAILED", HoldUntil: far, Issued: 100}},
+		{"cooling", []string{"cooldown", ms + " 100 " + ms, "ver", "100"}, console.RequestState{CooldownUntil: far, Issued: 100}},
+		{"over", []string{"lock", "LOW 100 1000 CONFIRMED", "hold", "FAILED 1000 100", "cooldown", "1000 100 1000"}, console.RequestState{}},
+		{"of another server", []string{"lock", "LOW 100 " + ms + " CONFIRMED", "server", "0123456789abcdef"}, console.RequestState{}},
+		{"satisfied", []string{"ver", "100", "done", "99"}, console.RequestState{Issued: 100, Done: 99}},
+		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.RequestState{Issued: 9}},
 	} {
 		hash := "upd:{" + one("a").String() + "}"
 		if err := f.rdb.Del(t.Context(), hash).Err(); err != nil {
@@ -224,12 +224,12 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 		if strings.HasPrefix(c.what, "overtaken") {
 			f.write("a", 7, time.Minute, "")
 		}
-		if got := f.look("a", anybody).Coalesce; got != c.want {
+		if got := f.look("a", anybody).Request; got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
 	}
 	f.stopRedis()
-	if got := f.look("a", anybody); got.Coalesce != (console.CoalesceState{Unknown: true}) || !got.Stored || string(got.Payload) == "" {
+	if got := f.look("a", anybody); got.Request != (console.RequestState{Unknown: true}) || !got.Stored || string(got.Payload) == "" {
 		t.Errorf("without Redis: %+v", got)
 	}
 }
@@ -238,7 +238,7 @@ func TestWithoutTheDatabaseNothingIsMadeUp(t *testing.T) {
 	f := newFacts(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	if got, err := f.deps.Known.Entity(ctx, one("a"), anybody); err == nil {
+	if got, err := f.deps.Entities.Entity(ctx, one("a"), anybody); err == nil {
 		t.Errorf("%+v", got)
 	}
 }
@@ -249,56 +249,56 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 		one(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
 		{Source: builtIn, Facet: "other", Key: "a"}: "it has character", one(strings.Repeat("x", 2000)): "",
 	} {
-		err := f.deps.Known.CheckKey(e)
+		err := f.deps.Entities.CheckKey(e)
 		if err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("%.40s: %v", e, err)
 		}
-		_, unseen := f.deps.Known.Entity(t.Context(), e, anybody)
-		told, unasked := f.deps.Known.Refresh(t.Context(), []schemas.Entity{e}, anybody)
+		_, unseen := f.deps.Entities.Entity(t.Context(), e, anybody)
+		told, unasked := f.deps.Entities.Refresh(t.Context(), []schemas.Entity{e}, anybody)
 		if unseen == nil || unasked == nil || told != nil {
 			t.Errorf("%.40s: %v, %v, %v", e, unseen, unasked, told)
 		}
 	}
-	if err := f.deps.Known.CheckKey(one("a")); err != nil {
+	if err := f.deps.Entities.CheckKey(one("a")); err != nil {
 		t.Error(err)
 	}
 }
 
 // refreshOne refreshes one entity and returns the words of the console.
-func refreshOne(t *testing.T, k console.Known, e schemas.Entity, c access.Client) (string, error) {
+func refreshOne(t *testing.T, k console.Entities, e schemas.Entity, c access.Client) (string, error) {
 	t.Helper()
 	results, err := k.Refresh(t.Context(), []schemas.Entity{e}, c)
 	if err != nil {
 		return "", err
 	}
-	return results[0].Told, nil
+	return results[0].Message, nil
 }
 
 func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	f := newFacts(t, nil)
 	ask := func(want string) {
 		t.Helper()
-		told, err := refreshOne(t, f.deps.Known, one("a"), anybody)
+		told, err := refreshOne(t, f.deps.Entities, one("a"), anybody)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("told %q, %v; want %q", told, err, want)
 		}
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := refreshOne(t, f.deps.Known, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
+	if told, err := refreshOne(t, f.deps.Entities, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
 		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
 	}
-	way := f.look("a", anybody).Coalesce
-	if way.Lane != schemas.High || way.Number == 0 || way.CooledTill.IsZero() {
+	way := f.look("a", anybody).Request
+	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
 		t.Errorf("%+v", way)
 	}
 	ask("A refresh is queued.") // it is covered by the first
 	coalescing := producer.NewCoalescer(f.rdb)
-	within(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Coalesce.CooledTill) > 20*time.Second })
+	within(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: one("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
-	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Coalesce.CooledTill.Format("15:04:05") + " UTC.")
+	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
 	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
 		t.Errorf("by the API: %d %s", w.Code, w.Body)
 	}

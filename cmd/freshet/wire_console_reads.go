@@ -39,13 +39,13 @@ type readsLook struct {
 
 // readsTold is that of one source. Its ages are in told.
 type readsTold struct {
-	counts console.Reads
+	counts console.ReadStats
 	told   ages
 }
 
 // Reads returns what the query service told its readers in the last five minutes, for each
 // source, in their order. What can't be gathered is as not read.
-func (o *overview) Reads() []console.Reads {
+func (o *overview) Reads() []console.ReadStats {
 	r := &o.reads
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,14 +88,14 @@ func (r *readsRead) keep(look readsLook) {
 }
 
 // shown returns what the last look has more than the first that is kept.
-func (r *readsRead) shown() []console.Reads {
-	all := make([]console.Reads, len(r.last.all))
+func (r *readsRead) shown() []console.ReadStats {
+	all := make([]console.ReadStats, len(r.last.all))
 	for i, t := range r.last.all {
 		if len(r.kept) > 0 {
 			t = t.since(r.kept[0].all[i])
 		}
 		all[i] = t.counts
-		all[i].AgeHalf, all[i].AgeMost = t.told.quantile(0.5), t.told.quantile(0.95)
+		all[i].AgeP50, all[i].AgeP95 = t.told.quantile(0.5), t.told.quantile(0.95)
 	}
 	return all
 }
@@ -105,7 +105,7 @@ func (t readsTold) since(before readsTold) readsTold {
 	t.counts.Fresh -= before.counts.Fresh
 	t.counts.Stale -= before.counts.Stale
 	t.counts.Updating -= before.counts.Updating
-	t.counts.Absent -= before.counts.Absent
+	t.counts.NotFound -= before.counts.NotFound
 	t.told = t.told.since(before.told)
 	return t
 }
@@ -114,7 +114,7 @@ func (t readsTold) since(before readsTold) readsTold {
 func readsSummed(families []*dto.MetricFamily, prefix string, sources []string) []readsTold {
 	all := make([]readsTold, len(sources))
 	for i, name := range sources {
-		all[i] = readsTold{counts: console.Reads{Source: name}, told: ages{buckets: map[ageBucket]int64{}}}
+		all[i] = readsTold{counts: console.ReadStats{Source: name}, told: ages{buckets: map[ageBucket]int64{}}}
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -144,7 +144,7 @@ func labelsOf(m *dto.Metric) prometheus.Labels {
 	return labels
 }
 
-func countOf(r *console.Reads, f query.Freshness) *int64 {
+func countOf(r *console.ReadStats, f query.Freshness) *int64 {
 	switch f {
 	case query.Fresh:
 		return &r.Fresh
@@ -153,7 +153,7 @@ func countOf(r *console.Reads, f query.Freshness) *int64 {
 	case query.Updating:
 		return &r.Updating
 	case query.NotFound:
-		return &r.Absent
+		return &r.NotFound
 	}
 	return nil
 }

@@ -89,15 +89,15 @@ func (p parts) schedules() schedules {
 }
 
 // Schedule returns how it stands with a source's schedule.
-func (s schedules) Schedule(ctx context.Context, source string) console.Scheduled {
+func (s schedules) Schedule(ctx context.Context, source string) console.ScheduleState {
 	read, known := s.of[source]
 	if !known {
-		return console.Scheduled{Due: console.Due{Trouble: "there is no such source"}}
+		return console.ScheduleState{Due: console.Due{Error: "there is no such source"}}
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
-	var all console.Scheduled
+	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.Feed.Trouble, all.Schedulers.Trouble = errBug.Error(), errBug.Error() // unless they end
+	all.FeedRate.Error, all.Schedulers.Error = errBug.Error(), errBug.Error() // unless they end
 	var asked sync.WaitGroup
 	ask := func(f func()) {
 		asked.Go(func() {
@@ -106,14 +106,14 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 			f()
 		})
 	}
-	ask(func() { all.Feed, all.RateCap = s.feed(ctx, source, c, now) })
+	ask(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
 	ask(func() { all.Schedulers = s.schedulers(ctx, source) })
 	ask(func() {
 		due, trouble := read.due.value(ctx, dueEvery, dueTakes, func(ctx context.Context) (due console.Due, err error) {
 			defer outlived(s.parts.log, &err)
 			return s.due(ctx, source)
 		})
-		due.Trouble = s.trouble(trouble)
+		due.Error = s.trouble(trouble)
 		all.Due = due
 	})
 	ask(func() {
@@ -128,7 +128,7 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 		return s.counters(), nil
 	})
 	if n, there := counters[source]; there {
-		all.Asked = &n
+		all.Requested = &n
 	}
 	asked.Wait()
 	return all
@@ -165,7 +165,7 @@ func (s schedules) trouble(err error) string {
 // due counts what is due: up to a bound each, by an index.
 func (s schedules) due(ctx context.Context, source string) (console.Due, error) {
 	now, db := time.Now(), s.parts.store
-	d := console.Due{At: now, Most: dueMost}
+	d := console.Due{At: now, MaxCounted: dueMost}
 	var err error
 	if d.Next, err = db.NextEntityTime(ctx, source); err != nil {
 		return d, err
@@ -179,7 +179,7 @@ func (s schedules) due(ctx context.Context, source string) (console.Due, error) 
 	if d.Scheduled, err = db.RetryBacklog(ctx, source, now.AddDate(10, 0, 0), dueMost); err != nil {
 		return d, err
 	}
-	d.Effects, err = db.OutboxBacklog(ctx, source, now, dueMost)
+	d.Outbox, err = db.OutboxBacklog(ctx, source, now, dueMost)
 	return d, err
 }
 
@@ -210,10 +210,10 @@ func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble stri
 		if !there {
 			f = scheduler.DefaultConfig()
 		}
-		shown := console.FacetSchedule{Facet: name, Mode: string(f.Mode), Least: f.Least, Most: f.Most, Ready: schedule.Ready(name, now)}
+		shown := console.FacetSchedule{Facet: name, Mode: string(f.Mode), MinInterval: f.MinInterval, MaxInterval: f.MaxInterval, ReadyAt: schedule.ContentReadyAt(name, now)}
 		for tier, of := range map[store.Tier]scheduler.Tier{store.Hot: f.Tiers.Hot, store.Warm: f.Tiers.Warm, store.Cold: f.Tiers.Cold} {
 			n := counts[tierOf{name, tier}]
-			shown.Tiers[tier] = console.TierSchedule{Every: of.Every, Entities: console.Read[int64]{Value: n.n, Trouble: trouble}, Exact: n.exact}
+			shown.Tiers[tier] = console.TierSchedule{Interval: of.Every, Entities: console.Reading[int64]{Value: n.n, Error: trouble}, Exact: n.exact}
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
 			t := console.TriggerSchedule{Facet: other, Backoff: f.Triggers[other].Backoff}
@@ -226,7 +226,7 @@ func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble stri
 }
 
 // feed is what the schedulers may feed now, reckoned as they do.
-func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Read[float64], rateCap *float64) {
+func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Reading[float64], rateCap *float64) {
 	schedule, err := c.schedule()
 	if err == nil {
 		if rate, there := schedule.RateCap(now); there {
@@ -235,26 +235,26 @@ func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now 
 	}
 	budget, err := scheduler.NewBudget(c.spending())
 	if err != nil {
-		return console.Read[float64]{Trouble: "the configuration has a mistake"}, rateCap
+		return console.Reading[float64]{Error: "the configuration has a mistake"}, rateCap
 	}
 	room, err := s.parts.room(ctx, source, c.dearest())
 	if err != nil {
-		return console.Read[float64]{Trouble: "Redis does not answer"}, rateCap
+		return console.Reading[float64]{Error: "Redis does not answer"}, rateCap
 	}
-	return console.Read[float64]{Value: budget.Rate(room, now)}, rateCap
+	return console.Reading[float64]{Value: budget.Rate(room, now)}, rateCap
 }
 
 // schedulers are those that have said lately that they live.
-func (s schedules) schedulers(ctx context.Context, source string) console.Read[[]console.SchedulerLook] {
+func (s schedules) schedulers(ctx context.Context, source string) console.Reading[[]console.SchedulerHeartbeat] {
 	all, err := schedulersSeen(ctx, s.parts.rdb, source)
 	if err != nil {
-		return console.Read[[]console.SchedulerLook]{Trouble: "Redis does not answer"}
+		return console.Reading[[]console.SchedulerHeartbeat]{Error: "Redis does not answer"}
 	}
-	return console.Read[[]console.SchedulerLook]{Value: all}
+	return console.Reading[[]console.SchedulerHeartbeat]{Value: all}
 }
 
 // schedulersSeen reads what share writes.
-func schedulersSeen(ctx context.Context, rdb redis.UniversalClient, source string) ([]console.SchedulerLook, error) {
+func schedulersSeen(ctx context.Context, rdb redis.UniversalClient, source string) ([]console.SchedulerHeartbeat, error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
 		return nil, fmt.Errorf("ask Redis for the time: %w", err)
@@ -265,9 +265,9 @@ func schedulersSeen(ctx context.Context, rdb redis.UniversalClient, source strin
 	if err != nil {
 		return nil, fmt.Errorf("read the schedulers of %s: %w", source, err)
 	}
-	var all []console.SchedulerLook
+	var all []console.SchedulerHeartbeat
 	for _, z := range found {
-		all = append(all, console.SchedulerLook{Process: fmt.Sprint(z.Member), Ago: max(0, now.Sub(time.UnixMilli(int64(z.Score))))})
+		all = append(all, console.SchedulerHeartbeat{Process: fmt.Sprint(z.Member), Age: max(0, now.Sub(time.UnixMilli(int64(z.Score))))})
 	}
 	return all, nil
 }
@@ -280,7 +280,7 @@ func (s schedules) counters() map[string]int64 {
 	}
 	all := map[string]int64{}
 	for _, family := range families {
-		if family.GetName() != metricPrefix(s.parts.config.Metrics.Namespace)+"prefetch_asked_total" {
+		if family.GetName() != metricPrefix(s.parts.config.Metrics.Namespace)+"prefetch_requested_total" {
 			continue
 		}
 		for _, m := range family.GetMetric() {

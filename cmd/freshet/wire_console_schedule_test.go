@@ -53,35 +53,35 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 	if _, err := share(ctx, f.rdb, builtIn, "host/1/AAAA"); err != nil {
 		t.Fatal(err)
 	}
-	look := func() console.Scheduled { return f.deps.Schedule.Schedule(ctx, builtIn) }
-	within(t, patience, "what the prefetch may feed", func() bool { return look().Feed.Value > 0 }) // the lag is sampled by then
+	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtIn) }
+	within(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag is sampled by then
 	got := look()
 	facet, d := got.Facets[0], got.Due
-	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Every: time.Hour, Entities: console.Read[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
+	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
 		t.Errorf("%+v", facet)
 	}
-	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Trouble != "" {
+	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Error != "" {
 		t.Errorf("%+v", d)
 	}
-	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.Oldest.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Effects.Count != 0 {
+	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.Oldest.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Outbox.Count != 0 {
 		t.Errorf("%+v", d)
 	}
-	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Ago > patience {
+	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Age > patience {
 		t.Errorf("%+v", got.Schedulers)
 	}
-	if got.RateCap == nil || math.Abs(got.Feed.Value-*got.RateCap) > 1 || got.Asked != nil {
-		t.Errorf("%+v, rate cap %v, asked %v", got.Feed, got.RateCap, got.Asked)
+	if got.RateCap == nil || math.Abs(got.FeedRate.Value-*got.RateCap) > 1 || got.Requested != nil {
+		t.Errorf("%+v, rate cap %v, asked %v", got.FeedRate, got.RateCap, got.Requested)
 	}
-	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_asked_total", ConstLabels: prometheus.Labels{"source": builtIn}})
+	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtIn}})
 	f.reg.MustRegister(asked)
 	asked.Add(7)
-	within(t, patience, "what was asked for", func() bool { n := look().Asked; return n != nil && *n == 7 })
+	within(t, patience, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
 	f.stopRedis()
 	within(t, patience, "that Redis is down", func() bool {
 		got := look()
-		return got.Feed.Trouble == "Redis does not answer" && got.Schedulers.Trouble == "Redis does not answer" && got.Due.Trouble == "" && len(got.Facets) == 1
+		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
 	})
-	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Trouble == "" {
+	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Error == "" {
 		t.Errorf("of no source: %+v", got)
 	}
 }
@@ -168,7 +168,7 @@ func TestABugInALookAtTheScheduleEndsNoProcess(t *testing.T) {
 	f := newFacts(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
 	within(t, patience, "that it is not known", func() bool {
 		got := f.deps.Schedule.Schedule(t.Context(), builtIn)
-		return strings.Contains(got.Due.Trouble, "panic") && strings.Contains(got.Feed.Trouble, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Trouble, "panic") && got.Schedulers.Trouble == ""
+		return strings.Contains(got.Due.Error, "panic") && strings.Contains(got.FeedRate.Error, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Error, "panic") && got.Schedulers.Error == ""
 	})
 }
 

@@ -147,7 +147,7 @@ func (f *facts) ask(method, path string) *httptest.ResponseRecorder {
 func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
 	for _, namespace := range []string{"freshet", ""} {
 		f := newFacts(t, func(p *parts) { p.config.Metrics.Namespace = namespace })
-		if got := f.deps.Now.Reads(); !reflect.DeepEqual(got, []console.Reads{{Source: builtIn}}) {
+		if got := f.deps.Overview.Reads(); !reflect.DeepEqual(got, []console.ReadStats{{Source: builtIn}}) {
 			t.Errorf("before any read: %+v", got)
 		}
 		f.write("fresh", 1, 10*time.Minute, "")
@@ -158,10 +158,10 @@ func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/new")
-		within(t, patience, "the count", func() bool { return f.deps.Now.Reads()[0].Updating == 1 })
-		got := f.deps.Now.Reads()[0]
+		within(t, patience, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
+		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
-		if got.Fresh != 18 || got.Stale != 2 || got.Absent != 0 || !about(got.AgeHalf, 10*time.Minute) || !about(got.AgeMost, 5*time.Hour) {
+		if got.Fresh != 18 || got.Stale != 2 || got.NotFound != 0 || !about(got.AgeP50, 10*time.Minute) || !about(got.AgeP95, 5*time.Hour) {
 			t.Errorf("namespace %q: %+v", namespace, got)
 		}
 	}
@@ -194,13 +194,13 @@ func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
 	r := readsRead{last: readsLook{time.Now(), readsSummed(families, "", sources)}}
 	got := r.shown()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is a tenth
-	if got[0].Fresh != 100 || !near(got[0].AgeHalf, 50*time.Second) || !near(got[0].AgeMost, 95*time.Second) {
+	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
 		t.Errorf("%+v", got[0])
 	}
-	if got[1] != (console.Reads{Source: "two", Absent: 3}) || got[2] != (console.Reads{Source: "young"}) {
+	if got[1] != (console.ReadStats{Source: "two", NotFound: 3}) || got[2] != (console.ReadStats{Source: "young"}) {
 		t.Errorf("%+v", got[1:])
 	}
-	if got[3].AgeHalf != 0 || !near(got[3].AgeMost, 100*time.Second) {
+	if got[3].AgeP50 != 0 || !near(got[3].AgeP95, 100*time.Second) {
 		t.Errorf("%+v", got[3])
 	}
 }
@@ -218,7 +218,7 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 	}
 	var r readsRead
 	then := time.Now()
-	look := func(at time.Duration) console.Reads {
+	look := func(at time.Duration) console.ReadStats {
 		t.Helper()
 		families, err := reg.Gather()
 		if err != nil {
@@ -230,7 +230,7 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 	}
 	look(0)
 	told(1000, 10*time.Hour)
-	if got := look(time.Minute); got.Stale != 1000 || got.AgeHalf < 9*time.Hour {
+	if got := look(time.Minute); got.Stale != 1000 || got.AgeP50 < 9*time.Hour {
 		t.Errorf("of the first minute: %+v", got)
 	}
 	for i := range 12 { // so many different ages that the buckets come to be larger
@@ -241,10 +241,10 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 		t.Errorf("of five minutes: %+v", got)
 	}
 	got := look(6 * time.Minute)
-	if got.Stale != 112 || got.AgeHalf < 5*time.Minute || got.AgeHalf > 20*time.Minute || got.AgeMost > 2*time.Hour {
+	if got.Stale != 112 || got.AgeP50 < 5*time.Minute || got.AgeP50 > 20*time.Minute || got.AgeP95 > 2*time.Hour {
 		t.Errorf("behind the first minute: %+v", got)
 	}
-	if got := look(20 * time.Minute); got != (console.Reads{Source: "one"}) || len(r.kept) != 2 {
+	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.kept) != 2 {
 		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.kept))
 	}
 }
@@ -252,7 +252,7 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 func TestTheOverviewNamesTheDependencyThatIsDown(t *testing.T) {
 	f := newFacts(t, nil)
 	down := func() (names []string) {
-		all := f.deps.Now.Dependencies(t.Context())
+		all := f.deps.Overview.Dependencies(t.Context())
 		if !slices.IsSortedFunc(all, func(a, b console.Dependency) int { return strings.Compare(a.Name, b.Name) }) || len(all) != 3 {
 			t.Fatalf("%+v", all)
 		}
@@ -277,14 +277,14 @@ func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
-	want := []console.Lane{{Lane: schemas.High, Records: 7, Known: true}, {Lane: schemas.Low, Known: true}}
+	want := []console.LaneLag{{Lane: schemas.High, Records: 7, RecordsKnown: true}, {Lane: schemas.Low, RecordsKnown: true}}
 	within(t, patience, "the sample of records on which nobody works", func() bool {
-		got := f.deps.Now.Lanes(builtIn)
-		lain := got[0].Unworked
-		got[0].Unworked = 0
+		got := f.deps.Overview.Lanes(builtIn)
+		lain := got[0].StalledFor
+		got[0].StalledFor = 0
 		return reflect.DeepEqual(got, want) && lain > 0
 	})
-	if got := f.deps.Now.Lanes("other"); !reflect.DeepEqual(got, []console.Lane{{Lane: schemas.High}, {Lane: schemas.Low}}) {
+	if got := f.deps.Overview.Lanes("other"); !reflect.DeepEqual(got, []console.LaneLag{{Lane: schemas.High}, {Lane: schemas.Low}}) {
 		t.Errorf("of no source: %+v", got)
 	}
 }
@@ -321,7 +321,7 @@ func (buggy) Statuses(context.Context, []schemas.Entity) ([]store.Status, error)
 
 func TestABugInALookAtAnEntityEndsNoProcess(t *testing.T) {
 	f := newFacts(t, func(p *parts) { p.store = buggy{p.store.(*sqlite.Store)} })
-	if _, err := f.deps.Known.Entity(t.Context(), one("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
+	if _, err := f.deps.Entities.Entity(t.Context(), one("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
 		t.Error(err)
 	}
 }
@@ -353,7 +353,7 @@ func problemOf(err error) int {
 func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
 	for _, word := range []string{consoleOn, consoleReadOnly, consoleOff} {
 		f := newFacts(t, func(p *parts) { p.config.Query.Console = word })
-		for _, path := range []string{"/console", "/console/look?source=nexon&facet=character&key=a", "/console/letters", "/console/settings"} {
+		for _, path := range []string{"/console", "/console/lookup?source=nexon&facet=character&key=a", "/console/dlq", "/console/settings"} {
 			w := f.ask(http.MethodGet, path)
 			switch {
 			case word == consoleOff && (w.Code != http.StatusNotFound || w.Header().Get("Content-Type") != problem.ContentType):

@@ -29,7 +29,7 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 		}
 		known[name] = entities.Source{Facets: params, Keys: s, Schedule: live}
 	}
-	return entities.New(entities.Deps{Store: p.store, Sources: known, Told: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
+	return entities.New(entities.Deps{Store: p.store, Sources: known, Notifier: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
 
 // tellPatience bounds what telling others may take.
@@ -38,14 +38,14 @@ const tellPatience = time.Second
 // others are told what was done to entities, over Redis.
 type others struct{ parts }
 
-// Due tells the schedulers that something is due then.
-func (o others) Due(ctx context.Context, source string, at time.Time) {
+// WakeAt tells the schedulers that something is due then.
+func (o others) WakeAt(ctx context.Context, source string, at time.Time) {
 	poll.WakeAt(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }
 
-// Forget ends an entity's hold, and tells the query services to look again, as after a
+// Invalidate ends an entity's hold, and tells the query services to look again, as after a
 // settle of no number: they find that nothing is stored.
-func (o others) Forget(ctx context.Context, e schemas.Entity) {
+func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellPatience)
 	defer cancel()
 	err := o.producer.ClearHold(ctx, e)
@@ -60,9 +60,9 @@ type readers struct{ *entities.Entities }
 
 // RecordReads counts reads that were made until a time.
 func (r readers) RecordReads(ctx context.Context, reads []query.ReadCount, until time.Time) error {
-	all := make([]entities.Read, len(reads))
+	all := make([]entities.ReadCount, len(reads))
 	for i, read := range reads {
-		all[i] = entities.Read(read)
+		all[i] = entities.ReadCount(read)
 	}
-	return r.Entities.Observe(ctx, all, until)
+	return r.Entities.RecordReads(ctx, all, until)
 }

@@ -38,8 +38,8 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 			{&c.Tiers.Hot.Every, change.Hot},
 			{&c.Tiers.Warm.Every, change.Warm},
 			{&c.Tiers.Cold.Every, change.Cold},
-			{&c.Least, change.Least},
-			{&c.Most, change.Most},
+			{&c.MinInterval, change.MinInterval},
+			{&c.MaxInterval, change.MaxInterval},
 		} {
 			if of.from != nil {
 				*of.to = time.Duration(*of.from)
@@ -78,7 +78,7 @@ func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, 
 	for name, c := range changed.prefetchedFacets() {
 		p.Facets[name] = settings.PrefetchFacet{
 			Mode: string(c.Mode), Hot: settings.Duration(c.Tiers.Hot.Every), Warm: settings.Duration(c.Tiers.Warm.Every), Cold: settings.Duration(c.Tiers.Cold.Every),
-			Least: settings.Duration(c.Least), Most: settings.Duration(c.Most),
+			MinInterval: settings.Duration(c.MinInterval), MaxInterval: settings.Duration(c.MaxInterval),
 			Active: settings.Active{Status: settings.Status(c.Active.Status), Unless: c.Active.Unless, Params: c.Active.Params},
 		}
 	}
@@ -173,16 +173,16 @@ func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
 // while prefetching is disabled.
 func (l *livePrefetch) Prefetches(facet string) bool { return l.base.Prefetches(facet) }
 
-// First returns when an entity that is registered now is due first.
-func (l *livePrefetch) First(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+// FirstDue returns when an entity that is registered now is due first.
+func (l *livePrefetch) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	s, _ := l.now(context.Background())
-	return s.First(r, now)
+	return s.FirstDue(r, now)
 }
 
-// Rises is scheduler.Schedule's. It is called within a transaction, and reads nothing.
-func (l *livePrefetch) Rises(r store.RegisteredEntity, before, after float64) bool {
+// ReadsMakeDue is scheduler.Schedule's. It is called within a transaction, and reads nothing.
+func (l *livePrefetch) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	l.mu.Lock()
 	s := l.current
 	l.mu.Unlock()
-	return s.Rises(r, before, after)
+	return s.ReadsMakeDue(r, before, after)
 }

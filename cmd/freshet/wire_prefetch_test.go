@@ -51,7 +51,7 @@ func firstIn(l *livePrefetch, now time.Time) time.Duration {
 	longest := time.Duration(0)
 	for i := range 200 {
 		e := schemas.Entity{Source: builtIn, Facet: "character", Key: strings.Repeat("k", i+1)}
-		due, _ := l.First(store.RegisteredEntity{Entity: e, Tier: store.Hot}, now)
+		due, _ := l.FirstDue(store.RegisteredEntity{Entity: e, Tier: store.Hot}, now)
 		longest = max(longest, due.Sub(now))
 	}
 	return longest
@@ -146,12 +146,12 @@ func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
 		change settings.FacetOverride
 		words  string
 	}{
-		"falling intervals": {"character", settings.FacetOverride{Hot: duration(7 * time.Hour)}, "they must rise"},
-		"too short":         {"character", settings.FacetOverride{Hot: duration(time.Second)}, "they must rise, from 1m0s"},
-		"least above most":  {"character", settings.FacetOverride{Least: duration(200 * time.Hour)}, "least and most"},
-		"unknown facet":     {"other", settings.FacetOverride{Hot: duration(time.Hour)}, "it prefetches character"},
-		"unknown param":     {"character", settings.FacetOverride{Active: &settings.Active{Params: []string{"nothing"}}}, `no param "nothing"`},
-		"unknown document":  {"character", settings.FacetOverride{Active: &settings.Active{Unless: []string{"nothing.x"}}}, "must begin with a document"},
+		"falling intervals":             {"character", settings.FacetOverride{Hot: duration(7 * time.Hour)}, "they must rise"},
+		"too short":                     {"character", settings.FacetOverride{Hot: duration(time.Second)}, "they must rise, from 1m0s"},
+		"minInterval above maxInterval": {"character", settings.FacetOverride{MinInterval: duration(200 * time.Hour)}, "minInterval and maxInterval"},
+		"unknown facet":                 {"other", settings.FacetOverride{Hot: duration(time.Hour)}, "it prefetches character"},
+		"unknown param":                 {"character", settings.FacetOverride{Active: &settings.Active{Params: []string{"nothing"}}}, `no param "nothing"`},
+		"unknown document":              {"character", settings.FacetOverride{Active: &settings.Active{Unless: []string{"nothing.x"}}}, "must begin with a document"},
 		"path without words": {
 			"character",
 			settings.FacetOverride{Active: &settings.Active{Status: settings.Status{Path: "basic.x"}}},
@@ -180,7 +180,7 @@ func TestSettings_PrefetchIsChangedByCommand(t *testing.T) {
 		}
 	}
 	row(d.said(0, nil, "settings", "get"), "mirror prefetch on on mirror prefetch.f.hot 1h 1h mirror prefetch.f.warm 6h 6h mirror prefetch.f.cold 24h 24h "+
-		"mirror prefetch.f.least 30m 30m mirror prefetch.f.most 168h 168h mirror prefetch.f.active {} {}")
+		"mirror prefetch.f.minInterval 30m 30m mirror prefetch.f.maxInterval 168h 168h mirror prefetch.f.active {} {}")
 	changed := d.said(0, nil, "settings", "set", "prefetch=off", "prefetch.f.hot=30m", `prefetch.f.active={"params":["p"]}`, "second.target=400")
 	row(changed, "mirror prefetch on off mirror prefetch.f.hot 1h 30m ")
 	row(changed, `mirror prefetch.f.active {} {"params":["p"]}`)

@@ -47,8 +47,8 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
-			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Look: p.look(name, c),
-			Loop: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
+			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.look(name, c),
+			Poller: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return err
@@ -86,13 +86,13 @@ func (p parts) migrated(ctx context.Context) error {
 func scheduleChannel(source string) string { return "schedule:" + source }
 
 // look returns how it stands with a source: what LOW may call, and what waits for it.
-func (p parts) look(name string, c SourceConfig) scheduler.Look {
+func (p parts) look(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.dearest()
 	self := workerName() + "/" + rand.Text()[:8] // processes of several hosts may have one name
-	return func(ctx context.Context, _ time.Time) (scheduler.Room, error) {
+	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
 		room, err := p.room(ctx, name, cost)
 		if err != nil {
-			return scheduler.Room{}, err
+			return scheduler.Capacity{}, err
 		}
 		room.Share, err = share(ctx, p.rdb, name, self)
 		return room, err
@@ -110,12 +110,12 @@ func (s SourceConfig) dearest() float64 {
 
 // room returns what LOW may call of a source, and what waits for it; of work whose calls are
 // so many at most. The share is that of who feeds alone.
-func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.Room, error) {
+func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
 	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
-		return scheduler.Room{}, err
+		return scheduler.Capacity{}, err
 	}
-	room := scheduler.Room{PerSecond: quota.LowPerSecond(view), Share: 1}
+	room := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
 	if set != nil && set.Stopped { // Redis hears of it from workers, and there may be none
 		room.PerSecond = 0
 	}
@@ -124,12 +124,12 @@ func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.R
 		room.PerSecond = 0
 		return room, nil
 	}
-	room.Waiting = cost * float64(records)
+	room.Queued = cost * float64(records)
 	wait, _, known := p.lag.EstimateWait(name, schemas.Low)
 	switch {
 	case known:
 		room.Lag = wait
-	case room.Waiting > max(2*cost, unworked.Seconds()*room.PerSecond):
+	case room.Queued > max(2*cost, unworked.Seconds()*room.PerSecond):
 		room.PerSecond = 0 // nobody has worked on it lately, and nobody knows how fast it will be
 	}
 	return room, nil

@@ -37,10 +37,10 @@
     return svg
   }
 
-  const cell = (element, fact) => {
+  const cell = (element, item) => {
     const text = document.createElement('span')
-    set(text, fact)
-    element.append(...(fact.part === undefined ? [] : [bar(fact.part)]), text)
+    set(text, item)
+    element.append(...(item.percent === undefined ? [] : [bar(item.percent)]), text)
     return element
   }
 
@@ -48,8 +48,8 @@
     const heads = [...body.closest('table').tHead.rows[0].cells]
     const made = rows.map(row => {
       const tr = document.createElement('tr')
-      row.forEach((fact, i) => {
-        const td = cell(document.createElement(i === 0 ? 'th' : 'td'), fact)
+      row.forEach((item, i) => {
+        const td = cell(document.createElement(i === 0 ? 'th' : 'td'), item)
         td.dataset.label = heads[i].textContent
         if (i === 0) td.scope = 'row'
         else if (heads[i].className) td.className = heads[i].className
@@ -68,33 +68,33 @@
     body.replaceChildren(...made)
   }
 
-  const patch = said => {
-    for (const element of document.querySelectorAll('[data-fact]')) {
-      const fact = said.facts[element.dataset.fact]
-      if (fact) set(element, fact)
+  const patch = update => {
+    for (const element of document.querySelectorAll('[data-item]')) {
+      const item = update.items[element.dataset.item]
+      if (item) set(element, item)
     }
-    for (const svg of document.querySelectorAll('[data-part]')) svg.lastElementChild.setAttribute('width', said.facts[svg.dataset.part].part)
+    for (const svg of document.querySelectorAll('[data-percent]')) svg.lastElementChild.setAttribute('width', update.items[svg.dataset.percent].percent)
     for (const body of document.querySelectorAll('[data-rows]')) {
-      const rows = said.rows[body.dataset.rows]
+      const rows = update.rows[body.dataset.rows]
       const text = JSON.stringify(rows)
       if (rows && body.dataset.was !== text) fill(body, rows)
       body.dataset.was = text
     }
     for (const list of document.querySelectorAll('[data-list]')) {
-      const rows = said.rows[list.dataset.list]
-      rows.forEach(([fact], i) => {
-        const was = list.children[i], text = JSON.stringify(fact)
+      const rows = update.rows[list.dataset.list]
+      rows.forEach(([item], i) => {
+        const was = list.children[i], text = JSON.stringify(item)
         if (was?.dataset.was === text) return
-        const item = cell(document.createElement('li'), fact)
-        item.dataset.was = text
-        if (was) was.replaceWith(item)
-        else list.append(item)
+        const li = cell(document.createElement('li'), item)
+        li.dataset.was = text
+        if (was) was.replaceWith(li)
+        else list.append(li)
       })
       while (list.children.length > rows.length) list.lastElementChild.remove()
     }
-    for (const [source, points] of Object.entries(said.points || {})) plot(source, points)
+    for (const [source, points] of Object.entries(update.points || {})) plot(source, points)
     const at = document.getElementById('live-at')
-    at.textContent = said.at
+    at.textContent = update.at
   }
 
   // The charts of the last minutes.
@@ -116,7 +116,7 @@
         tzDate: t => uPlot.tzDate(new Date(t * 1000), 'UTC'),
         scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high) * 1.08] } },
         axes: [{ ...axis, size: 26, space: 70, values: '{HH}:{mm}:{ss}' }, { ...axis, size: 46, space: 34 }],
-        series: [{}, line('HIGH', '.key.high'), line('LOW', '.key.low', [7, 4]), line('allowed', '.key.most', [2, 4])],
+        series: [{}, line('HIGH', '.key.high'), line('LOW', '.key.low', [7, 4]), line('allowed', '.key.limit', [2, 4])],
       }, data, place)
       new ResizeObserver(() => chart.plot.setSize({ width: place.clientWidth, height: 170 })).observe(place)
       matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => chart.plot.redraw())
@@ -131,16 +131,16 @@
       data[0].push(p.t)
       data[1].push(p.high)
       data[2].push(p.low)
-      data[3].push(p.most)
+      data[3].push(p.limit)
     }
     while (data[0].length && data[0].at(-1) - data[0][0] > minutes) for (const line of data) line.shift()
     chart.plot.setData(data)
   }
 
-  // What was said of an act is not said again when the page is loaded anew.
+  // A notice about an action is not shown again after a reload.
   const here = new URL(location.href)
-  if (here.searchParams.has('said')) {
-    here.searchParams.delete('said')
+  if (here.searchParams.has('notice')) {
+    here.searchParams.delete('notice')
     history.replaceState(history.state, '', here)
   }
 
@@ -148,7 +148,7 @@
   const path = document.body.dataset.live
   if (!path || !window.EventSource) return
   const state = document.getElementById('live-state')
-  const job = document.querySelector('[data-fact="job.state"]')?.textContent
+  const job = document.querySelector('[data-item="job.state"]')?.textContent
   let stream, again, silence
   const say = (text, stale) => {
     if (state.textContent !== text) state.textContent = text
@@ -163,9 +163,9 @@
     clearTimeout(again)
     stream = new EventSource(path + (document.querySelector('[data-chart]') ? '?charts=1' : ''))
     stream.onmessage = event => {
-      const said = JSON.parse(event.data)
-      patch(said)
-      if (job !== undefined && said.facts['job.state'].text !== job) { // other things are to be done with it now
+      const update = JSON.parse(event.data)
+      patch(update)
+      if (job !== undefined && update.items['job.state'].text !== job) { // other things are to be done with it now
         end()
         location.reload()
         return

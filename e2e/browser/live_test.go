@@ -9,7 +9,7 @@ import (
 
 const (
 	// job is the running job of the consoles on fakes.
-	job = "/letters/jobs/0198b2c0-0000-7000-8000-000000000001"
+	job = "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001"
 	// streamsPerClient is how many live streams one client may have open (viewersOfOne in
 	// package console).
 	streamsPerClient = 8
@@ -35,10 +35,10 @@ func openStill(t *testing.T, path string) (b *tab, console string) {
 func TestLivePage_ShowsChanges(t *testing.T) {
 	b, console := openStill(t, "")
 	b.untilLive()
-	b.untilText(`[data-fact="state.nexon"]`, "^flowing$")
+	b.untilText(`[data-item="state.nexon"]`, "^flowing$")
 	change(t, console, "stop-source")
-	b.until(`document.querySelector('[data-fact="state.nexon"]').dataset.tone === 'bad'`)
-	b.untilText(`[data-list="wrong"]`, "stopped by hand")
+	b.until(`document.querySelector('[data-item="state.nexon"]').dataset.tone === 'bad'`)
+	b.untilText(`[data-list="problems"]`, "stopped by hand")
 }
 
 func TestLivePage_ShowsMarkupAsText(t *testing.T) {
@@ -121,14 +121,14 @@ func TestJobPage_ReloadsWhenJobEnds(t *testing.T) {
 }
 
 func TestJobPage_ShowsMessageOnce(t *testing.T) {
-	b, console := openStill(t, job+"?said=started")
+	b, console := openStill(t, job+"?notice=started")
 	b.untilLive()
-	if got := b.text(".said"); got != "The job is ordered." {
+	if got := b.text(".notice"); got != "The job is ordered." {
 		t.Errorf("message: got %q, want %q", got, "The job is ordered.")
 	}
 	if got := evaluate[string](b, `location.search`); got != "" {
 		t.Errorf("query of the page: got %q, want none, so that a reload does not repeat the message", got)
 	}
 	change(t, console, "end-job")
-	b.until(`document.readyState === 'complete' && !document.querySelector('.said')`)
+	b.until(`document.readyState === 'complete' && !document.querySelector('.notice')`)
 }

@@ -45,8 +45,8 @@ func (o operator) untilActivity(want ...string) {
 func TestConsole_ShowsUseOfBudget(t *testing.T) {
 	o := newOperator(t)
 	o.page("")
-	o.untilText("#budget-says", `nexon uses [\d.]+ of 450 calls a second \(HIGH [\d.]+, LOW [\d.]+\); .* calls of the day are left for .*; nothing brakes it\.`)
-	o.untilText("#wrong", "Nothing is wrong")
+	o.untilText("#budget", `nexon uses [\d.]+ of 450 calls a second \(HIGH [\d.]+, LOW [\d.]+\); .* calls of the day are left for .*; nothing brakes it\.`)
+	o.untilText("#problems", "Nothing is wrong")
 	o.untilText("[data-rows='reads']", `nexon`)
 	for _, lane := range []string{`"HIGH"`, `"LOW"`} {
 		until(t, "a call in the lane "+lane, func() bool { return o.metric("rate_limiter_acquired_total", lane) > 0 })
@@ -59,11 +59,11 @@ func TestConsole_ShowsUseOfBudget(t *testing.T) {
 
 func TestConsole_RefreshesEntity(t *testing.T) {
 	o := newOperator(t)
-	const look = "/look?facet=nexon/character&key=somebody"
+	const look = "/lookup?facet=nexon/character&key=somebody"
 	o.page(look)
 	o.untilText("#why-stale", "Nothing is stored")
-	o.submit(`form[action="/console/look"][method=post] button`)
-	o.untilText("#told", "A refresh is queued")
+	o.submit(`form[action="/console/lookup"][method=post] button`)
+	o.untilText("#refresh-result", "A refresh is queued")
 	until(t, "a check of the entity", func() bool {
 		o.page(look)
 		return strings.Contains(o.text("#why-stale"), "Checked")
@@ -73,7 +73,7 @@ func TestConsole_RefreshesEntity(t *testing.T) {
 func TestConsole_ShowsScheduler(t *testing.T) {
 	o := newOperator(t)
 	o.page("/schedule")
-	o.untilText("[data-fact='schedule.nexon']", `A scheduler looked .* LOW spends [\d.]+ calls a second of the [\d.]+ that it may\. Prefetching may feed it [\d.]+ a second\..* has asked for \d+ entit`)
+	o.untilText("[data-item='schedule.nexon']", `A scheduler looked .* LOW spends [\d.]+ calls a second of the [\d.]+ that it may\. Prefetching may feed it [\d.]+ a second\..* has asked for \d+ entit`)
 	o.untilText("[data-rows='tiers.nexon']", `character\s+hot\s+[\d,]+\s+every 1 min\s+\d+\s+`)
 	o.untilText("[data-rows='rounds.nexon']", `retries of what has failed\s+\d+\s`)
 	o.untilText("[data-rows='schedulers.nexon']", `(just now|\d+ s ago)\s+100 %`)
@@ -83,9 +83,9 @@ func TestConsole_ShowsBackoffAfter429(t *testing.T) {
 	o := newOperator(t)
 	o.scenario("storm")
 	o.page("/limiter")
-	o.untilText("#budget-says", "it is braked until .*, because the upstream refused calls")
+	o.untilText("#budget", "it is braked until .*, because the upstream refused calls")
 	o.page("")
-	o.untilText("#wrong", "needs? a look")
+	o.untilText("#problems", "needs? a look")
 }
 
 func TestConsole_ReplaysDeadLetters(t *testing.T) {
@@ -97,8 +97,8 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 		}
 		return o.metric("settled_total", `"dead_letter"`) >= 3
 	})
-	o.page("/letters?source=nexon")
-	o.untilText("#died-since-yesterday", `(?s)requests? died since yesterday.*UPSTREAM_4XX.*takes the request itself for wrong.*OPENAPI00004`)
+	o.page("/dlq?source=nexon")
+	o.untilText("#recent-dead-letters", `(?s)requests? died since yesterday.*UPSTREAM_4XX.*takes the request itself for wrong.*OPENAPI00004`)
 
 	// A replay is not safe while the cause lasts.
 	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would come back unless") {
@@ -106,12 +106,12 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	}
 	o.scenario("well")
 	o.page("/limiter")
-	o.untilText("[data-fact='state.nexon']", "^flowing$")
-	o.page("/letters?source=nexon&reason=UPSTREAM_4XX")
+	o.untilText("[data-item='state.nexon']", "^flowing$")
+	o.page("/dlq?source=nexon&reason=UPSTREAM_4XX")
 	o.choose("#note", "the keys are accepted again")
-	o.submit(`form[action="/console/letters/plan"] button`)
+	o.submit(`form[action="/console/dlq/plan"] button`)
 	count := o.untilText("#plan-count", `^\d+$`)
-	o.submit(`form[action="/console/letters/start"] button`)
+	o.submit(`form[action="/console/dlq/start"] button`)
 	o.untilText("#job-progress", count+" of "+count+" replayed")
 	// At least three of the five keys were dead letters; the others may wait for a retry.
 	until(t, "a fetch of three replayed keys", func() bool {
@@ -123,7 +123,7 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 		}
 		return fetched >= 3
 	})
-	o.page("/letters?source=nexon&handled=replayed")
+	o.page("/dlq?source=nexon&handled=replayed")
 	o.untilText("#h-groups", "chosen, by cause")
 	o.untilActivity("ordered a replay", "had a replay done", "the keys are accepted again")
 }
@@ -134,11 +134,11 @@ func TestConsole_StopsAndResumesSource(t *testing.T) {
 	o.choose("#halt-nexon", "to be tried")
 	o.submit(`form[action="/console/settings/nexon/stop"] button`)
 	o.page("")
-	o.untilText("#wrong", "needs? a look")
-	o.untilText("#budget-says", "stopped")
+	o.untilText("#problems", "needs? a look")
+	o.untilText("#budget", "stopped")
 	o.page("/settings")
 	o.submit(`form[action="/console/settings/nexon/resume"] button`)
 	o.page("")
-	o.untilText("#budget-says", `nothing brakes it|comes back`)
+	o.untilText("#budget", `nothing brakes it|comes back`)
 	o.untilActivity("stopped the source", "resumed the source", "to be tried")
 }

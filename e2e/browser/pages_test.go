@@ -26,15 +26,15 @@ var pages = []struct {
 	live       bool
 }{
 	{"overview", "", true},
-	{"look", "/look?facet=nexon%2Fcharacter&key=3fa8b1c2d4", false},
-	{"look-empty", "/look", false},
+	{"look", "/lookup?facet=nexon%2Fcharacter&key=3fa8b1c2d4", false},
+	{"look-empty", "/lookup", false},
 	{"queues", "/queues", true},
 	{"limiter", "/limiter", true},
 	{"schedule", "/schedule", true},
-	{"letters", "/letters?source=nexon", false},
-	{"letter", "/letters/nexon/3/120", false},
-	{"plan", "/letters/plan?source=nexon&kind=REPLAY&lane=LOW&rate=50&note=after+the+outage", false},
-	{"job", "/letters/jobs/0198b2c0-0000-7000-8000-000000000001", true},
+	{"letters", "/dlq?source=nexon", false},
+	{"letter", "/dlq/nexon/3/120", false},
+	{"plan", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW&rate=50&note=after+the+outage", false},
+	{"job", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", true},
 	{"settings", "/settings", true},
 	{"activity", "/activity", false},
 	{"refused", "/nowhere", false},
@@ -48,7 +48,7 @@ func TestPages_AreAccessible(t *testing.T) {
 	for _, p := range pages {
 		b.inspect(p.name, consoles["busy"]+p.path, p.live)
 	}
-	b.inspect("login", consoles["login"]+"/login?to=/console/letters", false)
+	b.inspect("login", consoles["login"]+"/login?to=/console/dlq", false)
 }
 
 // inspect reports every fault of a page.

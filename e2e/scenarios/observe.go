@@ -115,7 +115,7 @@ func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int
 // judgePrefetch judges that what nobody asks for has happened: a panel of what never did
 // would show something too, a line at 0.
 func (w *observation) judgePrefetch(ctx context.Context) error {
-	for _, name := range []string{"prefetch_asked_total", "changes_published_total", "triggers_requested_total", "retention_deleted_total", "reads_recorded_total"} {
+	for _, name := range []string{"prefetch_requested_total", "changes_published_total", "triggers_requested_total", "retention_deleted_total", "reads_recorded_total"} {
 		// The highest of the run: a process may have been stopped since.
 		all, err := w.queryRange(ctx, "sum("+namespace+name+")", w.began, time.Now())
 		if err != nil {

@@ -31,7 +31,7 @@ func (g *game) halfNext(c store.Candidate, e *one, now time.Time) store.Decision
 // halfDue returns when an entity comes that was checked at a second.
 func (g *game) halfDue(e *one, second int32) int32 {
 	due := second + int32(g.every(e)*(0.95+0.1*g.rng.Float64()))
-	if g.policy.Waits(moment(due)) {
+	if g.policy.ContentNotReady(moment(due)) {
 		due += 2 * 3600
 	}
 	return due
@@ -44,7 +44,7 @@ func (g *game) every(e *one) float64 {
 // adjustStretch finds the stretch at which a sample takes what there is, and aims a little
 // higher or lower while the budget is not used or much is behind.
 func (g *game) adjustStretch(load scheduler.Load) {
-	g.aim *= math.Exp(0.02 * (load.Unused - math.Min(load.Behind.Hours(), 1)))
+	g.aim *= math.Exp(0.02 * (load.Unused - math.Min(load.Backlog.Hours(), 1)))
 	g.aim = math.Min(math.Max(g.aim, 0.1), 10)
 	low, high := math.Log(1e-4), math.Log(1e4)
 	step := max(1, len(g.all)/2048)

@@ -28,7 +28,7 @@ type game struct {
 	name   string
 	scale  float64
 	ahead  bool
-	spend  scheduler.Spending
+	spend  scheduler.BudgetConfig
 	policy *scheduler.Policy
 	price  *scheduler.Price
 	budget *scheduler.Budget
@@ -40,7 +40,7 @@ type game struct {
 	credit              float64 // of LOW's worker
 	half                bool    // by change age / 2
 	stretch, aim        float64 // of it
-	unused              scheduler.Unused
+	unused              scheduler.IdleBudget
 	survey              scheduler.Survey
 	result              *result
 }
@@ -52,7 +52,7 @@ func play(name string, n, days int, seed uint64, calls float64, ahead bool) (*re
 		world: newWorld(n, seed), name: name, scale: float64(n) / full * calls, ahead: ahead, price: scheduler.NewPrice(),
 		heads: make([]int32, days*86400), first: none, last: none, half: name == contestants[1], stretch: 1, aim: 1, result: newResult(name, n, calls),
 	}
-	g.spend = scheduler.DefaultSpending()
+	g.spend = scheduler.DefaultBudgetConfig()
 	g.spend.TimeZone = "Asia/Seoul"
 	for i := range g.spend.RateCaps {
 		g.spend.RateCaps[i].Rate *= limiter.Rate(g.scale)
@@ -63,7 +63,7 @@ func play(name string, n, days int, seed uint64, calls float64, ahead bool) (*re
 		config.Mode = scheduler.Adaptive
 	}
 	var err error
-	if g.policy, err = scheduler.New(config, g.spend, 1, g.price); err != nil {
+	if g.policy, err = scheduler.NewPolicy(config, g.spend, 1, g.price); err != nil {
 		return nil, err
 	}
 	if g.budget, err = scheduler.NewBudget(g.spend); err != nil {
@@ -102,7 +102,7 @@ func (g *game) register() {
 			tier, every = store.Warm, bounds.Warm.Every
 		}
 		e.tier = int8(tier)
-		due := int32(g.policy.First(entity(i), tier, begin).Sub(begin) / time.Second)
+		due := int32(g.policy.FirstDue(entity(i), tier, begin).Sub(begin) / time.Second)
 		g.remember(e, min(due-int32(every/time.Second), 0))
 		g.put(i, due)
 	}
@@ -181,11 +181,11 @@ func (g *game) pace(second int32) float64 {
 
 // feed asks for who is due, as far as the budget goes.
 func (g *game) feed(second int32, now time.Time, pace float64) {
-	room := scheduler.Room{PerSecond: pace, Waiting: float64(len(g.topic)), Cost: 1, Share: 1}
+	room := scheduler.Capacity{PerSecond: pace, Queued: float64(len(g.topic)), Cost: 1, Share: 1}
 	if len(g.topic) > 0 {
 		room.Lag = time.Duration(second-g.topic[0].at) * time.Second
 	}
-	may, _ := g.budget.May(room, now)
+	may, _ := g.budget.Allowance(room, now)
 	fed := 0
 	for fed < may && g.first != none {
 		i := g.first
@@ -207,12 +207,12 @@ func (g *game) feed(second int32, now time.Time, pace float64) {
 			fed++
 		}
 	}
-	g.budget.Spent(float64(fed))
+	g.budget.Spend(float64(fed))
 	if fed < may && g.name == "adaptive" {
 		g.step(second, now)
 	}
-	if !g.policy.Waits(now) {
-		g.unused.Saw(now, g.budget.Rate(room, now), float64(fed), fed < may)
+	if !g.policy.ContentNotReady(now) {
+		g.unused.Record(now, g.budget.Rate(room, now), float64(fed), fed < may)
 	}
 }
 
@@ -228,7 +228,7 @@ func (g *game) step(second int32, now time.Time) {
 		g.heads[at] = none
 		for i != none {
 			next, due := g.all[i].next, at
-			if early, earlier := g.policy.Earlier(g.candidate(i, &g.all[i], now), now); earlier {
+			if early, earlier := g.policy.EarlierDue(g.candidate(i, &g.all[i], now), now); earlier {
 				due = max(seconds(early), second+1)
 			}
 			g.put(i, due)
@@ -237,11 +237,11 @@ func (g *game) step(second int32, now time.Time) {
 		}
 	}
 	if int(at) == len(g.heads) {
-		g.survey.Goes(time.Time{})
-		g.price.Surveyed()
+		g.survey.Advance(time.Time{})
+		g.price.MarkComplete()
 		return
 	}
-	g.survey.Goes(moment(at - 1))
+	g.survey.Advance(moment(at - 1))
 }
 
 func seconds(t time.Time) int32 { return int32(t.Sub(begin) / time.Second) }
@@ -286,7 +286,7 @@ func (g *game) work(second int32, pace float64) {
 
 // look is what is done every five minutes: the price.
 func (g *game) look(now time.Time, pace float64) {
-	if g.policy.Waits(now) {
+	if g.policy.ContentNotReady(now) {
 		return
 	}
 	day := 0.0
@@ -297,9 +297,9 @@ func (g *game) look(now time.Time, pace float64) {
 		}
 		day += 3600 * math.Min(rateCap, pace)
 	}
-	load := scheduler.Load{PerDay: day, Unused: g.unused.Part(), Share: 1}
-	load.Behind = time.Duration(float64(g.behind) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
-	g.unused = scheduler.Unused{}
+	load := scheduler.Load{PerDay: day, Unused: g.unused.Fraction(), Share: 1}
+	load.Backlog = time.Duration(float64(g.behind) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
+	g.unused = scheduler.IdleBudget{}
 	if g.half {
 		g.adjustStretch(load)
 		return

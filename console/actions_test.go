@@ -34,21 +34,21 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 		patch  string // empty: nothing is changed
 		says   string
 	}{
-		{quotaForm(), 303, "", "said=unchanged"},
-		{quotaForm("target.second", "300"), 303, `{"policies":{"second":{"target":300}}}`, "said=changed"},
-		{quotaForm("target.second", "450"), 303, `{"policies":{"second":{"target":null}}}`, "said=changed"},
-		{quotaForm("target.second", ""), 303, `{"policies":{"second":{"target":null}}}`, "said=changed"},
-		{quotaForm("limit.second", " 480 ", "low.second", "5", "high.day", "90/m"), 303, `{"policies":{"day":{"highReserve":"1.5/s"},"second":{"limit":480,"lowReserve":5}}}`, "said=changed"},
-		{quotaForm("high.day", "25", "high.second", ""), 303, `{"policies":{"day":{"highReserve":25},"second":{"highReserve":null}}}`, "said=changed"},
-		{quotaForm("rateCaps", "19-23 100/s, 0-6 400/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "said=changed"},
-		{quotaForm("rateCaps", "19-23:100/s,250/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "said=changed"},
-		{quotaForm("rateCaps", ""), 303, `{"lowRateCaps":[]}`, "said=changed"},
-		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowRateCaps":null,"prefetch":null}`, "said=changed"},
-		{quotaForm("prefetch", "off"), 303, `{"prefetch":{"enabled":false}}`, "said=changed"},
-		{quotaForm("prefetch", "on", "prefetch.character.hot", "1h"), 303, "", "said=unchanged"},
-		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.most", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","most":"72h"}}}}`, "said=changed"},
-		{quotaForm("prefetch.character.hot", ""), 303, `{"prefetch":{"facets":{"character":{"hot":null}}}}`, "said=changed"},
-		{quotaForm("prefetch.character.active", `{"params":["p"]}`, "target.second", "300"), 303, `{"policies":{"second":{"target":300}},"prefetch":{"facets":{"character":{"active":{"params":["p"]}}}}}`, "said=changed"},
+		{quotaForm(), 303, "", "notice=unchanged"},
+		{quotaForm("target.second", "300"), 303, `{"policies":{"second":{"target":300}}}`, "notice=changed"},
+		{quotaForm("target.second", "450"), 303, `{"policies":{"second":{"target":null}}}`, "notice=changed"},
+		{quotaForm("target.second", ""), 303, `{"policies":{"second":{"target":null}}}`, "notice=changed"},
+		{quotaForm("limit.second", " 480 ", "low.second", "5", "high.day", "90/m"), 303, `{"policies":{"day":{"highReserve":"1.5/s"},"second":{"limit":480,"lowReserve":5}}}`, "notice=changed"},
+		{quotaForm("high.day", "25", "high.second", ""), 303, `{"policies":{"day":{"highReserve":25},"second":{"highReserve":null}}}`, "notice=changed"},
+		{quotaForm("rateCaps", "19-23 100/s, 0-6 400/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "notice=changed"},
+		{quotaForm("rateCaps", "19-23:100/s,250/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "notice=changed"},
+		{quotaForm("rateCaps", ""), 303, `{"lowRateCaps":[]}`, "notice=changed"},
+		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowRateCaps":null,"prefetch":null}`, "notice=changed"},
+		{quotaForm("prefetch", "off"), 303, `{"prefetch":{"enabled":false}}`, "notice=changed"},
+		{quotaForm("prefetch", "on", "prefetch.character.hot", "1h"), 303, "", "notice=unchanged"},
+		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.maxInterval", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","maxInterval":"72h"}}}}`, "notice=changed"},
+		{quotaForm("prefetch.character.hot", ""), 303, `{"prefetch":{"facets":{"character":{"hot":null}}}}`, "notice=changed"},
+		{quotaForm("prefetch.character.active", `{"params":["p"]}`, "target.second", "300"), 303, `{"policies":{"second":{"target":300}},"prefetch":{"facets":{"character":{"active":{"params":["p"]}}}}}`, "notice=changed"},
 		{quotaForm("prefetch", "maybe"), 400, "", "must be on or off"},
 		{quotaForm("prefetch.character.cold", "often"), 400, "", `Tier cold, every: "often" must be a duration`},
 		{quotaForm("prefetch.character.active", "all"), 400, "", "must be an object"},
@@ -138,7 +138,7 @@ func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
 	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "Resume nexon") || strings.Contains(d.text(), "Stop all calls of nexon") {
 		t.Error("a stopped source is not offered to be resumed")
 	}
-	if d := r.get(root + "/settings?said=<b>"); strings.Contains(d.text(), "<b>") {
+	if d := r.get(root + "/settings?notice=<b>"); strings.Contains(d.text(), "<b>") {
 		t.Error("the address puts words into the page's mouth")
 	}
 }
@@ -146,19 +146,19 @@ func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
 func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	d := r.get(root + "/letters/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&most=100&note=a+note")
+	d := r.get(root + "/dlq/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&max=100&note=a+note")
 	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
 		t.Fatal(d.status, got)
 	}
 	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They were replayed as often as may be.") {
 		t.Error(d.text())
 	}
-	form := d.formOf(root + "/letters/start")
+	form := d.formOf(root + "/dlq/start")
 	if got := form.Get("until"); got != then.Format(time.RFC3339) || form.Get("handled") != "open" {
 		t.Errorf("%v", form)
 	}
-	answer := r.open("POST", root+"/letters/start", form)
-	if answer.status != 303 || answer.header.Get("Location") != "/console/letters/jobs/job-1?said=started" || len(r.ordered) != 1 {
+	answer := r.open("POST", root+"/dlq/start", form)
+	if answer.status != 303 || answer.header.Get("Location") != "/console/dlq/jobs/job-1?notice=started" || len(r.ordered) != 1 {
 		t.Fatal(answer.status, answer.header)
 	}
 	o := r.ordered[0]
@@ -169,38 +169,38 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	shown := form.Get("counted")
 	for _, counted := range []string{"", "many", "12253"} {
 		form.Set("counted", counted)
-		if d := r.open("POST", root+"/letters/start", form); d.status != map[bool]int{true: 409, false: 400}[counted == "12253"] || len(r.ordered) != 1 {
+		if d := r.open("POST", root+"/dlq/start", form); d.status != map[bool]int{true: 409, false: 400}[counted == "12253"] || len(r.ordered) != 1 {
 			t.Errorf("%q were counted: %d %s", counted, d.status, d.text())
 		}
 	}
 	form.Set("counted", shown)
 	form.Del("until")
-	if d := r.open("POST", root+"/letters/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "look at what it would do first") {
+	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "look at what it would do first") {
 		t.Errorf("%d: what nobody counted is replayed", d.status)
 	}
-	purge := r.get(root + "/letters/plan?source=nexon&kind=PURGE&until=2026-01-27T10:00:00Z")
-	if form := purge.formOf(root + "/letters/start"); form.Get("until") != "2026-01-27T10:00:00Z" || form.Get("kind") != "PURGE" || purge.byID("safe-to-replay") != nil {
+	purge := r.get(root + "/dlq/plan?source=nexon&kind=PURGE&until=2026-01-27T10:00:00Z")
+	if form := purge.formOf(root + "/dlq/start"); form.Get("until") != "2026-01-27T10:00:00Z" || form.Get("kind") != "PURGE" || purge.byID("safe-to-replay") != nil {
 		t.Errorf("%v", form)
 	}
 	r.planned = dlq.Plan{Total: 2, IfReadable: 2, Routes: []dlq.Route{{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true}}}
-	old := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW")
-	if form := old.formOf(root + "/letters/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
+	old := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW")
+	if form := old.formOf(root + "/dlq/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
 		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
 	}
 	if strings.Contains(old.text(), "none of them would be asked for") {
 		t.Error("what this release may read is said to stay open")
 	}
-	form = old.formOf(root + "/letters/start")
+	form = old.formOf(root + "/dlq/start")
 	r.planned.Total, r.planned.IfReadable = 3, 3
-	if d := r.open("POST", root+"/letters/start", form); d.status != 409 || form.Get("counted") != "2" {
+	if d := r.open("POST", root+"/dlq/start", form); d.status != 409 || form.Get("counted") != "2" {
 		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
 	}
 	r.planned = dlq.Plan{}
-	if d := r.get(root + "/letters/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
+	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
 		t.Error("nothing may be replayed, and that is offered")
 	}
-	none := r.get(root + "/letters/plan?source=nexon&kind=PURGE")
-	if form := none.formOf(root + "/letters/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete what is handled already") {
+	none := r.get(root + "/dlq/plan?source=nexon&kind=PURGE")
+	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete what is handled already") {
 		t.Error("what is handled can't be deleted where nothing is open")
 	}
 }
@@ -210,7 +210,7 @@ func TestAJobIsStoppedAndResumed(t *testing.T) {
 	fillRig(r)
 	id := r.jobs[0].ID
 	for i, act := range []string{"stop", "resume"} {
-		d := r.open("POST", root+"/letters/jobs/"+id+"/"+act, nil)
+		d := r.open("POST", root+"/dlq/jobs/"+id+"/"+act, nil)
 		if want := []store.JobState{store.JobStopped, store.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
 			t.Errorf("%s: %d %v", act, d.status, r.switched)
 		}
@@ -219,11 +219,11 @@ func TestAJobIsStoppedAndResumed(t *testing.T) {
 		}
 	}
 	r.broken = store.ErrJobNotFound
-	if d := r.open("POST", root+"/letters/jobs/"+id+"/stop", nil); d.status != 404 {
+	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 404 {
 		t.Error(d.status)
 	}
 	r.broken = errBroken
-	if d := r.open("POST", root+"/letters/jobs/"+id+"/stop", nil); d.status != 503 {
+	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 503 {
 		t.Error(d.status)
 	}
 }
@@ -232,52 +232,52 @@ func TestARefreshIsAskedForAndSaid(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.told = "It is asked for in the HIGH lane."
-	form := r.get(root + "/look?facet=nexon/character&key=a%2Fb+%26%23x").formOf(root + "/look")
-	d := r.open("POST", root+"/look", form)
-	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.says("told") != r.told {
-		t.Errorf("%d %+v %s", d.status, r.refreshed, d.says("told"))
+	form := r.get(root + "/lookup?facet=nexon/character&key=a%2Fb+%26%23x").formOf(root + "/lookup")
+	d := r.open("POST", root+"/lookup", form)
+	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.says("refresh-result") != r.told {
+		t.Errorf("%d %+v %s", d.status, r.refreshed, d.says("refresh-result"))
 	}
 	r.keyWrong = errors.New("it does not match")
-	if d := r.open("POST", root+"/look", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
+	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
 		t.Errorf("%d", d.status)
 	}
 	r.keyWrong, r.broken = nil, errBroken
-	if d := r.open("POST", root+"/look", form); d.status != 503 {
+	if d := r.open("POST", root+"/lookup", form); d.status != 503 {
 		t.Error(d.status)
 	}
 }
 
 func TestTheWeatherIsSetAndShown(t *testing.T) {
 	r := newRig(t, weathered)
-	if d := r.open("POST", root+"/weather", url.Values{"weather": {"storm"}}); d.status != 303 || r.weather != "storm" {
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.weather != "storm" {
 		t.Error(d.status, r.weather)
 	}
 	if d := r.get(root); !strings.Contains(d.text(), "now: 429 storm") {
 		t.Error(d.text())
 	}
-	if d := r.open("POST", root+"/weather", url.Values{"weather": {"snow"}}); d.status != 400 || r.weather != "storm" {
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.weather != "storm" {
 		t.Error(d.status, r.weather)
 	}
-	if d := newRig(t).open("POST", root+"/weather", url.Values{"weather": {"storm"}}); d.status != 404 {
+	if d := newRig(t).open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 404 {
 		t.Error(d.status)
 	}
 	r.broken = errBroken
-	if d := r.open("POST", root+"/weather", url.Values{"weather": {"fair"}}); d.status != 503 {
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"fair"}}); d.status != 503 {
 		t.Error(d.status)
 	}
 }
 
 func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
 	r := newRig(t)
-	if d := r.get(root); d.says("wrong") != "Nothing is wrong." {
-		t.Error(d.says("wrong"))
+	if d := r.get(root); d.says("problems") != "Nothing is wrong." {
+		t.Error(d.says("problems"))
 	}
 	fillRig(r)
 	r.views["github"] = brakedView(0)
-	r.lanes["nexon"] = []Lane{{Lane: schemas.Low}}
+	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
 	r = renewed(r)
 	d := r.get(root)
-	if got := d.says("wrong"); got != "7 things need a look." {
+	if got := d.says("problems"); got != "7 things need a look." {
 		t.Error(got)
 	}
 	text, last := d.text(), -1
@@ -292,7 +292,7 @@ func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
 		}
 	}
 	for state, tone := range map[string]string{"flowing": "ok", "unused": "ok", "stopped": "bad", "breaker-open": "bad", "backing-off": "warn", "ramping": "warn"} {
-		if got := stateOf(&limiter.View{State: state}); got.Tone != tone {
+		if got := limiterState(&limiter.View{State: state}); got.Tone != tone {
 			t.Errorf("%s is %s", state, got.Tone)
 		}
 	}

@@ -22,38 +22,38 @@ const (
 	// hostCookieName is the cookie's name over https. A browser takes a cookie of such a
 	// name from this host alone, and from no neighbouring name or plain connection.
 	hostCookieName = "__Host-" + cookieName
-	// tokenMost is the longest token that a cookie takes, in bytes.
-	tokenMost = 2900
-	// cookieLife is for how long a browser keeps the cookie, if the token holds so long.
-	cookieLife = 12 * time.Hour
+	// maxTokenBytes is the longest token that a cookie takes, in bytes.
+	maxTokenBytes = 2900
+	// cookieMaxAge is for how long a browser keeps the cookie, if the token holds so long.
+	cookieMaxAge = 12 * time.Hour
 	// crossSite is the code of the guard's refusal of what a page of another site asks for.
 	crossSite = "cross-site"
 	// adminToken is the name of who shows the admin token.
 	adminToken = "admin-token"
 )
 
-// may says whether a client may do something here.
-type may func(c *Console, who access.Client) (allowed bool, why string)
+// permission says whether a client may do something here.
+type permission func(c *Console, who access.Client) (allowed bool, why string)
 
-func mayLook(_ *Console, who access.Client) (bool, string) {
+func canView(_ *Console, who access.Client) (bool, string) {
 	return who.May(access.Inspect), "Your token may not look at the console: it needs the scope inspect or admin."
 }
 
-func mayAct(c *Console, who access.Client) (bool, string) {
+func canAct(c *Console, who access.Client) (bool, string) {
 	if c.ReadOnly {
-		return false, readOnlySays
+		return false, readOnlyMessage
 	}
 	return who.May(access.Admin), "Your token may look and change nothing: this needs the scope admin."
 }
 
-func mayRefresh(c *Console, who access.Client) (bool, string) {
+func canRefresh(c *Console, who access.Client) (bool, string) {
 	if c.ReadOnly {
-		return false, readOnlySays
+		return false, readOnlyMessage
 	}
 	return who.May(access.Inspect) && who.May(access.Refresh), "Your token may not ask for a refresh: it needs the scopes inspect and refresh, or admin."
 }
 
-const readOnlySays = "This console is read-only: it shows all and changes nothing, whoever asks."
+const readOnlyMessage = "This console is read-only: it shows all and changes nothing, whoever asks."
 
 // identify says who asks, by the token in Authorization or in the cookie. Of another scheme
 // there, as of a proxy that asks for a password, freshet knows nothing. Who shows nothing is no
@@ -103,27 +103,27 @@ func cookieToken(r *http.Request) string {
 	return ""
 }
 
-// guarded has a request answered if its client may make it.
-func (c *Console) guarded(allowed may, h handle) http.Handler {
+// authorize has a request answered if its client may make it.
+func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := c.identify(r)
 		if err != nil {
-			c.unknown(w, r, err)
+			c.identifyFailed(w, r, err)
 			return
 		}
 		if ok, why := allowed(c, who); !ok {
-			c.refuse(w, r.WithContext(access.WithClient(r.Context(), who)), http.StatusForbidden, why)
+			c.reject(w, r.WithContext(access.WithClient(r.Context(), who)), http.StatusForbidden, why)
 			return
 		}
 		r = r.WithContext(access.WithClient(r.Context(), who))
 		if !who.May(access.Admin) { // whoever stops a source in need is not told to wait
 			if err := c.Meters.AllowRequests(who.Name, 1); err != nil {
-				c.unknown(w, r, err)
+				c.identifyFailed(w, r, err)
 				return
 			}
 		}
 		if status, why := readForm(r); why != "" {
-			c.refuse(w, r, status, why)
+			c.reject(w, r, status, why)
 			return
 		}
 		h(w, r, who)
@@ -138,7 +138,7 @@ func readForm(r *http.Request) (status int, why string) {
 	}
 	err := r.ParseForm()
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %d KiB.", formMost>>10)
+		return http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %d KiB.", maxFormBytes>>10)
 	}
 	if err != nil {
 		return http.StatusBadRequest, "The address or the form can't be read: a part of it is not written as it must be. Nothing was done."
@@ -146,9 +146,9 @@ func readForm(r *http.Request) (status int, why string) {
 	return 0, ""
 }
 
-// unknown answers a request of which nobody knows from whom it is, or of whom there are too
+// identifyFailed answers a request of which nobody knows from whom it is, or of whom there are too
 // many.
-func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
+func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err error) {
 	status, why := http.StatusServiceUnavailable, "Who you are can't be checked at the moment; the log says why."
 	p, told := errors.AsType[*problem.HTTPError](err)
 	if told {
@@ -162,36 +162,36 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request, err error) {
 	page := r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live")
 	switch {
 	case page && told && p.Code == crossSite:
-		c.render(w, r, status, "refused", http.StatusText(status), refusal{
-			Why: "A page of another site led here, and this service asks nobody who they are: what another site wishes for is not done.", Again: own(r.URL.RequestURI()),
+		c.render(w, r, status, "rejected", http.StatusText(status), rejection{
+			Reason: "A page of another site led here, and this service asks nobody who they are: what another site wishes for is not done.", RetryURL: localPath(r.URL.RequestURI()),
 		})
 	case status != http.StatusUnauthorized:
-		c.refuse(w, r, status, why)
+		c.reject(w, r, status, why)
 	case page:
 		http.Redirect(w, r, root+"/login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 	default:
-		c.refuse(w, r, status, "You are not logged in any more. Log in, and do it again.")
+		c.reject(w, r, status, "You are not logged in any more. Log in, and do it again.")
 	}
 }
 
 // loginForm is what the login page shows.
 type loginForm struct {
 	To, Problem string
-	// Foreign: a link of another site led here, which a browser follows without the cookie.
-	Foreign bool
+	// CrossSite: a link of another site led here, which a browser follows without the cookie.
+	CrossSite bool
 }
 
 func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
-	to := own(r.FormValue("to"))
+	to := localPath(r.FormValue("to"))
 	if !c.Guard.AuthRequired() {
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of the console's own
 		return
 	}
-	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to, Foreign: r.Header.Get("Sec-Fetch-Site") == "cross-site"})
+	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to, CrossSite: r.Header.Get("Sec-Fetch-Site") == "cross-site"})
 }
 
-// own returns the path if it is one of the console's, and otherwise that of the overview.
-func own(path string) string {
+// localPath returns the path if it is one of the console's, and otherwise that of the overview.
+func localPath(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.Path != root && !strings.HasPrefix(u.Path, root+"/") || strings.Contains(u.Path, "..") {
 		return root
@@ -200,14 +200,14 @@ func own(path string) string {
 }
 
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
-	form := loginForm{To: own(r.FormValue("to"))}
+	form := loginForm{To: localPath(r.FormValue("to"))}
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	asked := r.Clone(r.Context())
 	asked.Header.Set("Authorization", "Bearer "+token)
 	who, err := c.identify(asked)
 	status := http.StatusUnauthorized
 	switch p, is := errors.AsType[*problem.HTTPError](err); {
-	case len(token) > tokenMost:
+	case len(token) > maxTokenBytes:
 		form.Problem = "The token is too long for a browser's cookie. Use an API key."
 	case token == "":
 		form.Problem = "Enter an API key or a token."
@@ -216,10 +216,10 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	case is:
 		form.Problem = p.Detail
 	case err != nil:
-		c.unknown(w, r, err)
+		c.identifyFailed(w, r, err)
 		return
 	default:
-		if ok, why := mayLook(c, who); !ok {
+		if ok, why := canView(c, who); !ok {
 			status, form.Problem = http.StatusForbidden, why
 		}
 	}
@@ -227,13 +227,13 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.render(w, r, status, "login", "Log in", form)
 		return
 	}
-	life := cookieLife
+	life := cookieMaxAge
 	if !who.Expires.IsZero() {
 		life = min(life, who.Expires.Sub(c.Clock()))
 	}
 	http.SetCookie(w, c.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(token)), max(1, int(life/time.Second))))
 	if who.Name == adminToken {
-		done(w, r, form.To, "admin-token")
+		redirectWithNotice(w, r, form.To, "admin-token")
 		return
 	}
 	http.Redirect(w, r, form.To, http.StatusSeeOther)

@@ -9,14 +9,14 @@ import (
 
 const wholeDay = 24 * time.Hour
 
-// course is how the work of a day is spread over it: nothing before the facet's
+// workClock is how the work of a day is spread over it: nothing before the facet's
 // not-before time, and by the source's rate caps from then on. It measures time in work:
 // in as much of it as 24 hours, each day passes its whole work, more of it in hours
 // that may spend more. Who spreads evenly in work never asks for what may not be had.
-type course struct {
+type workClock struct {
 	zone      *time.Location // of the not-before time
 	notBefore int            // minutes of the clock
-	spending  Spending
+	spending  BudgetConfig
 	hours     *time.Location            // of the rate caps
 	days      []atomic.Pointer[workday] // as many as the longest intervals reach
 }
@@ -26,10 +26,10 @@ type workday struct {
 	number            int64 // days since 1970 on the calendar
 	start, ready, end int64
 	empty             bool      // nothing may be spent on it
-	done              []float64 // part of the day's work that is done at each minute, 0 to 1
+	cumulative        []float64 // part of the day's work that is done at each minute, 0 to 1
 }
 
-func newCourse(c Config, s Spending) (*course, error) {
+func newWorkClock(c Config, s BudgetConfig) (*workClock, error) {
 	zone, err := time.LoadLocation(c.TimeZone)
 	if err != nil {
 		return nil, err
@@ -38,8 +38,8 @@ func newCourse(c Config, s Spending) (*course, error) {
 	if err != nil {
 		return nil, err
 	}
-	days := 2*max(c.Most, c.Tiers.Cold.Every)/wholeDay + 4
-	made := &course{zone: zone, notBefore: int(c.NotBefore), spending: s, hours: hours, days: make([]atomic.Pointer[workday], days)}
+	days := 2*max(c.MaxInterval, c.Tiers.Cold.Every)/wholeDay + 4
+	made := &workClock{zone: zone, notBefore: int(c.NotBefore), spending: s, hours: hours, days: make([]atomic.Pointer[workday], days)}
 	if made.build(20_000).empty {
 		return nil, fmt.Errorf("notBefore: the rate caps leave nothing from %s on; raise those of the hours behind it", clockText(c.NotBefore))
 	}
@@ -47,12 +47,12 @@ func newCourse(c Config, s Spending) (*course, error) {
 }
 
 // day returns the calendar day of a moment.
-func (c *course) day(t time.Time) *workday {
+func (c *workClock) day(t time.Time) *workday {
 	y, m, d := t.In(c.zone).Date()
 	return c.numbered(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400)
 }
 
-func (c *course) numbered(number int64) *workday {
+func (c *workClock) numbered(number int64) *workday {
 	at := &c.days[uint64(number)%uint64(len(c.days))] //nolint:gosec // a hash; a negative number is as good
 	if d := at.Load(); d != nil && d.number == number {
 		return d
@@ -64,7 +64,7 @@ func (c *course) numbered(number int64) *workday {
 
 // midnight returns when a calendar day begins. Where the clock skips midnight, it is
 // when the clock first shows the day.
-func (c *course) midnight(number int64) time.Time {
+func (c *workClock) midnight(number int64) time.Time {
 	day := time.Unix(number*86400, 0).UTC()
 	t := time.Date(day.Year(), day.Month(), day.Day(), 0, 0, 0, 0, c.zone)
 	for range 26 * 60 {
@@ -77,11 +77,11 @@ func (c *course) midnight(number int64) time.Time {
 	return t
 }
 
-func (c *course) build(number int64) *workday {
+func (c *workClock) build(number int64) *workday {
 	start, end := c.midnight(number), c.midnight(number+1)
 	d := &workday{number: number, start: start.Unix(), ready: end.Unix(), end: end.Unix()}
 	minutes := max(1, int((d.end-d.start+59)/60))
-	d.done = make([]float64, minutes+1)
+	d.cumulative = make([]float64, minutes+1)
 	open := false
 	for i := range minutes {
 		t := start.Add(time.Duration(i) * time.Minute)
@@ -92,49 +92,49 @@ func (c *course) build(number int64) *workday {
 		if open {
 			weight = c.spending.at(t.In(c.hours).Hour())
 		}
-		d.done[i+1] = d.done[i] + weight
+		d.cumulative[i+1] = d.cumulative[i] + weight
 	}
-	sum := d.done[minutes]
+	sum := d.cumulative[minutes]
 	d.empty = sum == 0
-	for i := range d.done {
+	for i := range d.cumulative {
 		if sum > 0 {
-			d.done[i] /= sum
+			d.cumulative[i] /= sum
 		} else { // a day of which nothing may be spent: what is due is due all the same
-			d.done[i] = float64(i) / float64(minutes)
+			d.cumulative[i] = float64(i) / float64(minutes)
 		}
 	}
 	return d
 }
 
-// work returns how much work had passed at a moment.
-func (c *course) work(t time.Time) time.Duration {
+// workAt returns how much work had passed at a moment.
+func (c *workClock) workAt(t time.Time) time.Duration {
 	d := c.day(t)
 	passed := float64(t.UnixNano()-d.start*1e9) / 60e9
-	i := min(max(int(passed), 0), len(d.done)-2)
-	part := d.done[i] + (d.done[i+1]-d.done[i])*min(max(passed-float64(i), 0), 1)
+	i := min(max(int(passed), 0), len(d.cumulative)-2)
+	part := d.cumulative[i] + (d.cumulative[i+1]-d.cumulative[i])*min(max(passed-float64(i), 0), 1)
 	return time.Duration(d.number)*wholeDay + time.Duration(part*float64(wholeDay))
 }
 
-// when returns a moment at which so much work has passed: never one in which none may.
-func (c *course) when(work time.Duration) time.Time {
+// timeAt returns a moment at which so much work has passed: never one in which none may.
+func (c *workClock) timeAt(work time.Duration) time.Time {
 	number := int64(work / wholeDay)
 	if work < 0 {
 		number--
 	}
 	d := c.numbered(number)
 	part := float64(work-time.Duration(number)*wholeDay) / float64(wholeDay)
-	i := sort.Search(len(d.done)-1, func(i int) bool { return d.done[i+1] > part })
-	i = min(i, len(d.done)-2)
+	i := sort.Search(len(d.cumulative)-1, func(i int) bool { return d.cumulative[i+1] > part })
+	i = min(i, len(d.cumulative)-2)
 	within := 0.0
-	if step := d.done[i+1] - d.done[i]; step > 0 {
-		within = min(max((part-d.done[i])/step, 0), 0.999999)
+	if step := d.cumulative[i+1] - d.cumulative[i]; step > 0 {
+		within = min(max((part-d.cumulative[i])/step, 0), 0.999999)
 	}
 	return time.Unix(d.start, 0).Add(time.Duration((float64(i) + within) * float64(time.Minute)))
 }
 
-// waits reports whether the day's content is not ready at a moment, and from when to
+// notReady reports whether the day's content is not ready at a moment, and from when to
 // when that is so.
-func (c *course) waits(t time.Time) (from, to time.Time, waits bool) {
+func (c *workClock) notReady(t time.Time) (from, to time.Time, notReady bool) {
 	if c.notBefore == 0 {
 		return time.Time{}, time.Time{}, false
 	}

@@ -14,12 +14,12 @@ import (
 
 // posts are the acts, with what they take.
 var posts = map[string]url.Values{
-	"/look":                {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
-	"/refresh":             {"facet": {"nexon/character"}, "keys": {"a"}},
-	"/letters/start":       {"source": {"nexon"}, "kind": {"REPLAY"}, "lane": {"LOW"}, "until": {"2026-01-27T12:00:00Z"}, "counted": {"12254"}},
-	"/letters/jobs/1/stop": {}, "/letters/jobs/1/resume": {},
+	"/lookup":          {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
+	"/refresh":         {"facet": {"nexon/character"}, "keys": {"a"}},
+	"/dlq/start":       {"source": {"nexon"}, "kind": {"REPLAY"}, "lane": {"LOW"}, "until": {"2026-01-27T12:00:00Z"}, "counted": {"12254"}},
+	"/dlq/jobs/1/stop": {}, "/dlq/jobs/1/resume": {},
 	"/settings/nexon": {"revision": {"7"}, "target.second": {"410"}}, "/settings/nexon/stop": {"note": {"x"}}, "/settings/nexon/resume": {},
-	"/weather": {"weather": {"storm"}},
+	"/fault-scenario": {"scenario": {"storm"}},
 }
 
 // did counts what was done in the rig.
@@ -56,7 +56,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 			}
 			for path, form := range posts {
 				want, before := c.act, r.did()
-				if path == "/look" || path == "/refresh" {
+				if path == "/lookup" || path == "/refresh" {
 					want = c.refresh
 				}
 				if allowed := want < 400; locked && allowed {
@@ -64,9 +64,9 @@ func TestWhoMayDoWhat(t *testing.T) {
 				}
 				d := r.open("POST", root+path, form, "Authorization", "Bearer "+c.token)
 				if d.status != want || (r.did() > before) != (want < 400) {
-					t.Errorf("%q, locked %v, posts to %s: %d %s", c.token, locked, path, d.status, d.says("refused"))
+					t.Errorf("%q, locked %v, posts to %s: %d %s", c.token, locked, path, d.status, d.says("rejected"))
 				}
-				if d.status == 403 && d.says("refused") == "" {
+				if d.status == 403 && d.says("rejected") == "" {
 					t.Errorf("%s does not say why", path)
 				}
 				if d.status != 303 {
@@ -105,7 +105,7 @@ func TestWhatNobodyMayDoIsNotOffered(t *testing.T) {
 		if n := inspector.get(root+path, "Authorization", "Bearer inspect").offers(); n != 0 {
 			t.Errorf("%s offers an inspector %d acts", path, n)
 		}
-		acts := strings.HasPrefix(path, "/look") || strings.Contains(path, "/plan") || strings.Contains(path, "/jobs/") || path == "/settings" || path == ""
+		acts := strings.HasPrefix(path, "/lookup") || strings.Contains(path, "/plan") || strings.Contains(path, "/jobs/") || path == "/settings" || path == ""
 		if n := open.get(root + path).offers(); (n > 0) != acts {
 			t.Errorf("%s offers %d acts", path, n)
 		}
@@ -129,7 +129,7 @@ func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
 			t.Errorf("%v logs in: %d", headers, answer.status)
 		}
 	}
-	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.says("refused"), "By this name") {
+	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.says("rejected"), "By this name") {
 		t.Errorf("by a strange name: %d %s", d.status, d.text())
 	}
 }
@@ -137,9 +137,9 @@ func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
 func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
-	answer := r.do("GET", root+"/letters?source=nexon&key=a%26b", nil)
+	answer := r.do("GET", root+"/dlq?source=nexon&key=a%26b", nil)
 	to := answer.header.Get("Location")
-	if answer.status != 303 || to != "/console/login?to=%2Fconsole%2Fletters%3Fsource%3Dnexon%26key%3Da%2526b" {
+	if answer.status != 303 || to != "/console/login?to=%2Fconsole%2Fdlq%3Fsource%3Dnexon%26key%3Da%2526b" {
 		t.Fatal(answer.status, to)
 	}
 	d := r.get(to)
@@ -149,7 +149,7 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	if strings.Contains(d.text(), "Go on") {
 		t.Error("it is taken for a link of another site")
 	}
-	if d := r.get(to, "Sec-Fetch-Site", "cross-site"); d.linksTo("/console/letters?source=nexon&key=a%26b") == 0 {
+	if d := r.get(to, "Sec-Fetch-Site", "cross-site"); d.linksTo("/console/dlq?source=nexon&key=a%26b") == 0 {
 		t.Error("a link of another site leads to nothing but a login")
 	}
 	in := func(token, to string, headers ...string) reply {
@@ -164,7 +164,7 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 		to, want, origin string
 		secure           bool
 	}{
-		{"/console/letters?source=nexon", "/console/letters?source=nexon", "", false},
+		{"/console/dlq?source=nexon", "/console/dlq?source=nexon", "", false},
 		{"https://evil.example/console", "/console", "https://example.com", true},
 		{"//evil.example/console", "/console", "http://example.com", false},
 		{`/\evil.example`, "/console", "", false},
@@ -235,9 +235,9 @@ func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
 func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	const path = root + "/letters?source=nexon&key=a%26b"
+	const path = root + "/dlq?source=nexon&key=a%26b"
 	d := r.get(path, "Sec-Fetch-Site", "cross-site")
-	if d.wellFormed(t, "refused"); d.status != 403 || d.linksTo(path) != 1 || len(r.filters) > 0 {
+	if d.wellFormed(t, "rejected"); d.status != 403 || d.linksTo(path) != 1 || len(r.filters) > 0 {
 		t.Errorf("%d: %s", d.status, d.text())
 	}
 	if d := r.get(root+"/live", "Sec-Fetch-Site", "cross-site"); d.status != 403 || d.linksTo(root+"/live") > 0 {
@@ -253,12 +253,12 @@ func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
 	r.asks = true
 	for expires, want := range map[time.Time]int{{}: 12 * 3600, then.Add(time.Hour): 3600, then.Add(13 * time.Hour): 12 * 3600, then.Add(time.Millisecond): 1} {
 		r.expires = expires
-		answer := r.do("POST", root+"/login", url.Values{"token": {"inspect"}, "to": {root + "/letters?source=nexon"}})
-		if k := answer.cookies; len(k) != 1 || k[0].MaxAge != want || answer.header.Get("Location") != root+"/letters?source=nexon" {
+		answer := r.do("POST", root+"/login", url.Values{"token": {"inspect"}, "to": {root + "/dlq?source=nexon"}})
+		if k := answer.cookies; len(k) != 1 || k[0].MaxAge != want || answer.header.Get("Location") != root+"/dlq?source=nexon" {
 			t.Errorf("a token that ends at %v: %v", expires, k)
 		}
 	}
-	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/letters?source=nexon"}})
+	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/dlq?source=nexon"}})
 	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin says who you are") {
 		t.Errorf("nobody warns of the admin token: %s", d.text())
 	}
@@ -272,13 +272,13 @@ func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
 	fillRig(r)
 	r.asks, r.entity.State.Visibility = true, "partner"
 	for token, want := range map[string]bool{"inspect": false, "inspect,see:other": false, "inspect,see:partner": true, "admin": true} {
-		d := r.get(root+"/look?facet=nexon/character&key=a", "Authorization", "Bearer "+token)
+		d := r.get(root+"/lookup?facet=nexon/character&key=a", "Authorization", "Bearer "+token)
 		if got := strings.Contains(d.text(), "item_equipment"); d.status != 200 || got != want {
 			t.Errorf("%s: %d, content %v", token, d.status, got)
 		}
 	}
 	for token, want := range map[string]bool{"inspect": false, "admin": true} {
-		text := r.get(root+"/letters/nexon/3/120", "Authorization", "Bearer "+token).text()
+		text := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer "+token).text()
 		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "administrators alone") == want {
 			t.Errorf("%s: what a letter holds %v", token, got)
 		}

@@ -9,11 +9,11 @@ import (
 // zones have clocks that skip an hour, half of one, and midnight itself.
 var zones = []string{"Asia/Seoul", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Asuncion", "Africa/Cairo", "UTC", "Pacific/Apia"}
 
-func newTestCourse(t *testing.T, zone string, notBefore Clock, s Spending) *course {
+func newTestCourse(t *testing.T, zone string, notBefore Clock, s BudgetConfig) *workClock {
 	t.Helper()
 	c := DefaultConfig()
 	c.TimeZone, c.NotBefore = zone, notBefore
-	course, err := newCourse(c, s)
+	course, err := newWorkClock(c, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,21 +24,21 @@ func TestWorkPassesOnlyForwardAndIsWhatWhenTurnsBack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, zone := range zones {
 		for _, notBefore := range []Clock{0, 30, 120, 150, 720} {
-			s := DefaultSpending()
+			s := DefaultBudgetConfig()
 			s.TimeZone = zone
 			c := newTestCourse(t, zone, notBefore, s)
 			for range 100 {
 				at := time.Unix(rng.Int64N(40*365*86400), rng.Int64N(1e9))
 				on := at.Add(time.Duration(rng.Int64N(int64(50 * time.Hour))))
-				w := c.work(at)
-				if v := c.work(on); v < w {
+				w := c.workAt(at)
+				if v := c.workAt(on); v < w {
 					t.Fatalf("%s from %s: the work at %v is %v, and %v at %v", zone, clockText(notBefore), at, w, v, on)
 				}
-				back := c.when(w)
-				if _, _, waits := c.waits(back); waits {
+				back := c.timeAt(w)
+				if _, _, waits := c.notReady(back); waits {
 					t.Fatalf("%s from %s: %v is a moment of no work", zone, clockText(notBefore), back.In(c.zone))
 				}
-				if _, _, waits := c.waits(at); !waits && back.Sub(at).Abs() > time.Millisecond {
+				if _, _, waits := c.notReady(at); !waits && back.Sub(at).Abs() > time.Millisecond {
 					t.Fatalf("%s from %s: %v comes back as %v", zone, clockText(notBefore), at.In(c.zone), back.In(c.zone))
 				}
 			}
@@ -52,28 +52,28 @@ func TestADayWithoutThatClockTimeWaitsForTheNextOneThatItHas(t *testing.T) {
 		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // 02:30 is skipped
 		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // and comes twice
 	} {
-		c := newTestCourse(t, day.zone, 150, DefaultSpending())
+		c := newTestCourse(t, day.zone, 150, DefaultBudgetConfig())
 		at, _ := time.Parse(time.RFC3339, day.at)
 		ready, _ := time.Parse(time.RFC3339, day.ready)
-		if _, to, waits := c.waits(at); !waits || !to.Equal(ready) {
+		if _, to, waits := c.notReady(at); !waits || !to.Equal(ready) {
 			t.Errorf("%s, %s: it waits (%v) until %v", day.zone, day.at, waits, to.In(c.zone))
 		}
-		if _, _, waits := c.waits(ready); waits {
+		if _, _, waits := c.notReady(ready); waits {
 			t.Errorf("%s: at %s it still waits", day.zone, day.ready)
 		}
-		if _, _, waits := c.waits(ready.Add(90 * time.Minute)); waits {
+		if _, _, waits := c.notReady(ready.Add(90 * time.Minute)); waits {
 			t.Errorf("%s: it waits again when the clock shows the time again", day.zone)
 		}
 	}
 }
 
 func TestCourse_FollowsRateCaps(t *testing.T) {
-	s := DefaultSpending()
+	s := DefaultBudgetConfig()
 	s.TimeZone = "Asia/Seoul"
 	c := newTestCourse(t, "Asia/Seoul", 120, s)
 	midnight := time.Date(2026, 5, 5, 0, 0, 0, 0, c.zone)
 	hour := func(h int) time.Duration {
-		return c.work(midnight.Add(time.Duration(h+1)*time.Hour)) - c.work(midnight.Add(time.Duration(h)*time.Hour))
+		return c.workAt(midnight.Add(time.Duration(h+1)*time.Hour)) - c.workAt(midnight.Add(time.Duration(h)*time.Hour))
 	}
 	for h := range 24 {
 		want := wholeDay * 250 / (17*250 + 5*150)

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Read is how often an entity was read.
-type Read struct {
+// ReadCount is how often an entity was read.
+type ReadCount struct {
 	Entity schemas.Entity
 	Count  int
 }
@@ -20,10 +20,10 @@ func (s *Entities) Counts(source, facet string) bool {
 	return known && src.Schedule.Prefetches(facet)
 }
 
-// Observe counts reads that were made until a time. An entity that is not registered
+// RecordReads counts reads that were made until a time. An entity that is not registered
 // becomes so, in the tier cold, if its facet is prefetched; its reads move it on, at once
 // where they have become so many.
-func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) error {
+func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	now := s.Now()
 	var counted []store.EntityReads
 	first := map[string]time.Time{}
@@ -34,7 +34,7 @@ func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) e
 		}
 		c := store.EntityReads{Entity: read.Entity, Count: read.Count, At: until, Tier: store.Cold}
 		var prefetched bool
-		if c.Due, prefetched = src.Schedule.First(c.RegisteredEntity(), now); !prefetched {
+		if c.Due, prefetched = src.Schedule.FirstDue(c.RegisteredEntity(), now); !prefetched {
 			continue
 		}
 		counted = append(counted, c)
@@ -46,7 +46,7 @@ func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) e
 		return nil
 	}
 	risen := func(r store.RegisteredEntity, before, after float64) bool {
-		rises := s.Sources[r.Entity.Source].Schedule.Rises(r, before, after)
+		rises := s.Sources[r.Entity.Source].Schedule.ReadsMakeDue(r, before, after)
 		if rises {
 			first[r.Entity.Source] = until
 		}
@@ -56,7 +56,7 @@ func (s *Entities) Observe(ctx context.Context, reads []Read, until time.Time) e
 		return err
 	}
 	for source, at := range first { // most are known, and due at another time: who is told looks for itself
-		s.Told.Due(ctx, source, at)
+		s.Notifier.WakeAt(ctx, source, at)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, err
 	}
 	// Also if it was not there: it may have been deleted by a request that failed later.
-	s.Told.Forget(r.Context(), e)
+	s.Notifier.Invalidate(r.Context(), e)
 	if !was {
 		return admin.Answer{}, problem.New(http.StatusNotFound, "no-such-snapshot", fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))
 	}
