@@ -46,7 +46,7 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowCeilings":null,"prefetch":null}`, "said=changed"},
 		{quotaForm("prefetch", "off"), 303, `{"prefetch":{"enabled":false}}`, "said=changed"},
 		{quotaForm("prefetch", "on", "prefetch.character.hot", "1h"), 303, "", "said=unchanged"},
-		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.most", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","most":"72h"}}}}`, "said=changed"},
+		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.maxInterval", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","maxInterval":"72h"}}}}`, "said=changed"},
 		{quotaForm("prefetch.character.hot", ""), 303, `{"prefetch":{"facets":{"character":{"hot":null}}}}`, "said=changed"},
 		{quotaForm("prefetch.character.active", `{"params":["p"]}`, "target.second", "300"), 303, `{"policies":{"second":{"target":300}},"prefetch":{"facets":{"character":{"active":{"params":["p"]}}}}}`, "said=changed"},
 		{quotaForm("prefetch", "maybe"), 400, "", "must be on or off"},
@@ -83,8 +83,8 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 
 func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
 	for want, err := range map[int]error{
-		422: &settings.RefusedError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Wanted: 7, Found: 8},
-		404: &settings.NoSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
+		422: &settings.InvalidError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Expected: 7, Actual: 8},
+		404: &settings.UnknownSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
 	} {
 		r := newRig(t)
 		fillRig(r)

@@ -76,7 +76,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 
 // inForce is the quota that a form shows: what is configured, where what was changed does not
 // fit it.
-func inForce(s settings.State) settings.Quota {
+func inForce(s settings.State) settings.Values {
 	if s.Effective != nil {
 		return *s.Effective
 	}
@@ -158,9 +158,9 @@ func readCeilings(text string) (settings.Ceilings, error) {
 func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{
-			Policies:    settings.Configured[map[string]settings.Member[settings.PolicyPatch]](),
-			LowCeilings: settings.Configured[settings.Ceilings](),
-			Prefetch:    settings.Configured[settings.PrefetchPatch](),
+			Policies:    settings.Reset[map[string]settings.Member[settings.PolicyPatch]](),
+			LowCeilings: settings.Reset[settings.Ceilings](),
+			Prefetch:    settings.Reset[settings.PrefetchPatch](),
 		}, true, nil
 	}
 	form := settingsOf{State: s}
@@ -190,7 +190,7 @@ func changeOf(r *http.Request, s settings.State) (patch settings.Patch, changed 
 		errs = append(errs, err)
 		patch.LowCeilings, changed = settings.Set(ceilings), true
 		if text == form.CeilingsBefore {
-			patch.LowCeilings = settings.Configured[settings.Ceilings]()
+			patch.LowCeilings = settings.Reset[settings.Ceilings]()
 		}
 	}
 	prefetch, also, err := form.Prefetch.change(r)

@@ -20,7 +20,7 @@ func setField(of *settings.PolicyPatch, field int, text string, f policyField) e
 	back := text == "" || text == f.Configured
 	number := func(to *settings.Member[int]) error {
 		if back {
-			*to = settings.Configured[int]()
+			*to = settings.Reset[int]()
 			return nil
 		}
 		n, err := strconv.Atoi(text)
@@ -39,7 +39,7 @@ func setField(of *settings.PolicyPatch, field int, text string, f policyField) e
 		return number(&of.LowReserve)
 	}
 	if back {
-		of.HighReserve = settings.Configured[limiter.Reserve]()
+		of.HighReserve = settings.Reset[limiter.Reserve]()
 		return nil
 	}
 	reserve, err := limiter.ParseReserve(text)
@@ -51,8 +51,8 @@ func setField(of *settings.PolicyPatch, field int, text string, f policyField) e
 }
 
 // orderFor reads for which source an order is, by whom, why, and of which revision.
-func (c *Console) orderFor(r *http.Request, who access.Client) (o settings.Order, err error) {
-	o = settings.Order{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
+func (c *Console) orderFor(r *http.Request, who access.Client) (o settings.ChangeRequest, err error) {
+	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {
 		return o, err
 	}
@@ -84,7 +84,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, who access.Clie
 	defer cancel()
 	state, err := c.Limits.Get(ctx, o.Source)
 	if err == nil && *o.Revision != state.Revision {
-		err = &settings.ConflictError{Source: o.Source, Wanted: *o.Revision, Found: state.Revision}
+		err = &settings.ConflictError{Source: o.Source, Expected: *o.Revision, Actual: state.Revision}
 	}
 	if err != nil {
 		c.changeFailed(w, r, o.Source, err)
@@ -109,9 +109,9 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, who access.Clie
 func (c *Console) changeFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
 	var status int
 	switch {
-	case as[*settings.NoSourceError](err):
+	case as[*settings.UnknownSourceError](err):
 		status = http.StatusNotFound
-	case as[*settings.RefusedError](err):
+	case as[*settings.InvalidError](err):
 		status = http.StatusUnprocessableEntity
 	case as[*settings.ConflictError](err):
 		status = http.StatusPreconditionFailed
@@ -145,8 +145,8 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, who access.Clie
 
 // halt stops or resumes a source. An emergency waits for nothing: it asks for no revision, and
 // a note that can't be kept as it is is mended, not refused.
-func (c *Console) halt(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.Order) (settings.State, error), code string) {
-	o := settings.Order{Source: r.PathValue("source"), Actor: who.Name, Note: mended(r.PostFormValue("note"))}
+func (c *Console) halt(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
+	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: mended(r.PostFormValue("note"))}
 	if !c.known(o.Source) {
 		c.refuse(w, r, http.StatusNotFound, "There is no such source.")
 		return
@@ -162,7 +162,7 @@ func (c *Console) halt(w http.ResponseWriter, r *http.Request, who access.Client
 
 // haltFailed says that a source goes on as it did, and what to do then.
 func (c *Console) haltFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
-	known := as[*settings.NoSourceError](err) || as[*settings.RefusedError](err) || as[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
+	known := as[*settings.UnknownSourceError](err) || as[*settings.InvalidError](err) || as[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
 	if known {
 		c.changeFailed(w, r, source, err)
 		return

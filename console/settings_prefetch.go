@@ -50,8 +50,8 @@ func prefetchOf(now, was settings.Prefetch) prefetchForm {
 			{"hot", "Tier hot, every", n.Hot.String(), w.Hot.String()},
 			{"warm", "Tier warm, every", n.Warm.String(), w.Warm.String()},
 			{"cold", "Tier cold, every", n.Cold.String(), w.Cold.String()},
-			{"least", "Adaptive, shortest", n.Least.String(), w.Least.String()},
-			{"most", "Adaptive, longest", n.Most.String(), w.Most.String()},
+			{"minInterval", "Adaptive, shortest", n.MinInterval.String(), w.MinInterval.String()},
+			{"maxInterval", "Adaptive, longest", n.MaxInterval.String(), w.MaxInterval.String()},
 			{activeField, "Active entities, as JSON", n.Active.String(), w.Active.String()},
 		} {
 			f.Fields = append(f.Fields, policyField{prefetchField + "." + name + "." + of.name, of.label, of.now, of.was, false})
@@ -84,7 +84,7 @@ func (f *prefetchForm) change(r *http.Request) (m settings.Member[settings.Prefe
 		changed = true
 		switch text {
 		case f.OnBefore:
-			patch.Enabled = settings.Configured[bool]()
+			patch.Enabled = settings.Reset[bool]()
 		case switchOn, switchOff:
 			patch.Enabled = settings.Set(text == switchOn)
 		default:
@@ -127,14 +127,14 @@ func setFacetField(of *settings.FacetPatch, field policyField, text string) erro
 		return setMember(&of.Active, back, text, settings.ParseActive)
 	}
 	to := map[string]*settings.Member[settings.Duration]{
-		"hot": &of.Hot, "warm": &of.Warm, "cold": &of.Cold, "least": &of.Least, "most": &of.Most,
+		"hot": &of.Hot, "warm": &of.Warm, "cold": &of.Cold, "minInterval": &of.MinInterval, "maxInterval": &of.MaxInterval,
 	}[name]
 	return setMember(to, back, text, settings.ParseDuration)
 }
 
 func setMember[T any](to *settings.Member[T], back bool, text string, parse func(string) (T, error)) error {
 	if back {
-		*to = settings.Configured[T]()
+		*to = settings.Reset[T]()
 		return nil
 	}
 	value, err := parse(text)

@@ -17,13 +17,13 @@ type Prefetch struct {
 // PrefetchFacet is how one facet is prefetched: the intervals of the tiers and the bounds of
 // the adaptive interval, and which entities are active.
 type PrefetchFacet struct {
-	Mode   string   `json:"mode"` // tiers or adaptive
-	Hot    Duration `json:"hot"`
-	Warm   Duration `json:"warm"`
-	Cold   Duration `json:"cold"`
-	Least  Duration `json:"least"`
-	Most   Duration `json:"most"`
-	Active Active   `json:"active"`
+	Mode        string   `json:"mode"` // tiers or adaptive
+	Hot         Duration `json:"hot"`
+	Warm        Duration `json:"warm"`
+	Cold        Duration `json:"cold"`
+	MinInterval Duration `json:"minInterval"`
+	MaxInterval Duration `json:"maxInterval"`
+	Active      Active   `json:"active"`
 }
 
 // Active says which entities are prefetched, as scheduler.Active does.
@@ -103,12 +103,12 @@ type PrefetchOverride struct {
 
 // FacetOverride changes how one facet is prefetched.
 type FacetOverride struct {
-	Hot    *Duration `json:"hot,omitempty"`
-	Warm   *Duration `json:"warm,omitempty"`
-	Cold   *Duration `json:"cold,omitempty"`
-	Least  *Duration `json:"least,omitempty"`
-	Most   *Duration `json:"most,omitempty"`
-	Active *Active   `json:"active,omitempty"`
+	Hot         *Duration `json:"hot,omitempty"`
+	Warm        *Duration `json:"warm,omitempty"`
+	Cold        *Duration `json:"cold,omitempty"`
+	MinInterval *Duration `json:"minInterval,omitempty"`
+	MaxInterval *Duration `json:"maxInterval,omitempty"`
+	Active      *Active   `json:"active,omitempty"`
 }
 
 // PrefetchPatch changes how a source's entities are prefetched.
@@ -119,20 +119,20 @@ type PrefetchPatch struct {
 
 // FacetPatch changes how one facet is prefetched.
 type FacetPatch struct {
-	Hot    Member[Duration] `json:"hot,omitzero"`
-	Warm   Member[Duration] `json:"warm,omitzero"`
-	Cold   Member[Duration] `json:"cold,omitzero"`
-	Least  Member[Duration] `json:"least,omitzero"`
-	Most   Member[Duration] `json:"most,omitzero"`
-	Active Member[Active]   `json:"active,omitzero"`
+	Hot         Member[Duration] `json:"hot,omitzero"`
+	Warm        Member[Duration] `json:"warm,omitzero"`
+	Cold        Member[Duration] `json:"cold,omitzero"`
+	MinInterval Member[Duration] `json:"minInterval,omitzero"`
+	MaxInterval Member[Duration] `json:"maxInterval,omitzero"`
+	Active      Member[Active]   `json:"active,omitzero"`
 }
 
 func (p FacetPatch) onto(o FacetOverride) FacetOverride {
 	p.Hot.onto(&o.Hot)
 	p.Warm.onto(&o.Warm)
 	p.Cold.onto(&o.Cold)
-	p.Least.onto(&o.Least)
-	p.Most.onto(&o.Most)
+	p.MinInterval.onto(&o.MinInterval)
+	p.MaxInterval.onto(&o.MaxInterval)
 	p.Active.onto(&o.Active)
 	return o
 }

@@ -24,7 +24,7 @@ type rig struct {
 	*testing.T
 	*Settings
 	handler http.Handler
-	look    Look
+	look    ReadLimiter
 	log     bytes.Buffer
 	// before is called before each write, and may make it fail.
 	before func() error
@@ -79,9 +79,9 @@ func prefetchOf(facets ...string) func(PrefetchOverride) (Prefetch, error) {
 	return func(o PrefetchOverride) (Prefetch, error) {
 		p := Prefetch{Enabled: o.Enabled == nil || *o.Enabled, Facets: map[string]PrefetchFacet{}}
 		for _, name := range facets {
-			f := PrefetchFacet{Mode: "tiers", Hot: hour, Warm: 6 * hour, Cold: 24 * hour, Least: hour / 2, Most: 168 * hour}
+			f := PrefetchFacet{Mode: "tiers", Hot: hour, Warm: 6 * hour, Cold: 24 * hour, MinInterval: hour / 2, MaxInterval: 168 * hour}
 			change := o.Facets[name]
-			for to, from := range map[*Duration]*Duration{&f.Hot: change.Hot, &f.Warm: change.Warm, &f.Cold: change.Cold, &f.Least: change.Least, &f.Most: change.Most} {
+			for to, from := range map[*Duration]*Duration{&f.Hot: change.Hot, &f.Warm: change.Warm, &f.Cold: change.Cold, &f.MinInterval: change.MinInterval, &f.MaxInterval: change.MaxInterval} {
 				if from != nil {
 					*to = *from
 				}

@@ -27,7 +27,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 	for _, name := range slices.Sorted(maps.Keys(o.Facets)) {
 		c, there := s.Prefetch.Facets[name]
 		if !there || c.Mode == scheduler.Off {
-			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch such a facet; it prefetches %s", name, listed(s.prefetchedFacets())))
+			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch such a facet; it prefetches %s", name, joinNames(s.prefetchedFacets())))
 			continue
 		}
 		change := o.Facets[name]
@@ -38,8 +38,8 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 			{&c.Tiers.Hot.Every, change.Hot},
 			{&c.Tiers.Warm.Every, change.Warm},
 			{&c.Tiers.Cold.Every, change.Cold},
-			{&c.Least, change.Least},
-			{&c.Most, change.Most},
+			{&c.Least, change.MinInterval},
+			{&c.Most, change.MaxInterval},
 		} {
 			if of.from != nil {
 				*of.to = time.Duration(*of.from)
@@ -51,7 +51,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 		s.Prefetch.Facets[name] = c
 	}
 	if len(errs) == 0 {
-		_, err := s.schedule()
+		_, err := s.newSchedule()
 		errs = append(errs, err)
 	}
 	return s, errors.Join(errs...)
@@ -78,7 +78,7 @@ func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, 
 	for name, c := range changed.prefetchedFacets() {
 		p.Facets[name] = settings.PrefetchFacet{
 			Mode: string(c.Mode), Hot: settings.Duration(c.Tiers.Hot.Every), Warm: settings.Duration(c.Tiers.Warm.Every), Cold: settings.Duration(c.Tiers.Cold.Every),
-			Least: settings.Duration(c.Least), Most: settings.Duration(c.Most),
+			MinInterval: settings.Duration(c.Least), MaxInterval: settings.Duration(c.Most),
 			Active: settings.Active{Status: settings.Status(c.Active.Status), Unless: c.Active.Unless, Params: c.Active.Params},
 		}
 	}
@@ -114,7 +114,7 @@ type livePrefetch struct {
 
 func (p parts) livePrefetch(source string) (*livePrefetch, error) {
 	c := p.config.Sources[source]
-	schedule, err := c.schedule()
+	schedule, err := c.newSchedule()
 	if err != nil {
 		return nil, fmt.Errorf("sources.%s.prefetch.%w", source, err)
 	}
@@ -159,7 +159,7 @@ func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
 	var schedule *scheduler.Schedule
 	changed, err := l.config.withPrefetch(o)
 	if err == nil {
-		schedule, err = changed.schedule()
+		schedule, err = changed.newSchedule()
 	}
 	if err != nil { // the configuration is newer than the change
 		l.log.Error("prefetch settings do not fit the configuration, which is in force; take them back with `freshet settings set`", "err", err)
