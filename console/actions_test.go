@@ -83,8 +83,8 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 
 func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
 	for want, err := range map[int]error{
-		422: &settings.RefusedError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Wanted: 7, Found: 8},
-		404: &settings.NoSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
+		422: &settings.InvalidError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Expected: 7, Actual: 8},
+		404: &settings.UnknownSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
 	} {
 		r := newRig(t)
 		fillRig(r)

@@ -161,9 +161,9 @@ type Limits interface {
 	// obeyed yet, and StateResuming while its end is.
 	View(ctx context.Context, source string) (limiter.View, error)
 	Get(ctx context.Context, source string) (settings.State, error)
-	Change(ctx context.Context, o settings.Order, p settings.Patch) (settings.State, error)
-	Stop(ctx context.Context, o settings.Order) (settings.State, error)
-	Resume(ctx context.Context, o settings.Order) (settings.State, error)
+	Change(ctx context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error)
+	Stop(ctx context.Context, o settings.ChangeRequest) (settings.State, error)
+	Resume(ctx context.Context, o settings.ChangeRequest) (settings.State, error)
 	Audit(ctx context.Context, limit int) ([]settings.Entry, error)
 }
 

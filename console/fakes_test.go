@@ -116,17 +116,17 @@ func (f *fakeLimits) Get(_ context.Context, source string) (settings.State, erro
 	return f.states[source], f.broken
 }
 
-func (f *fakeLimits) Change(_ context.Context, o settings.Order, p settings.Patch) (settings.State, error) {
+func (f *fakeLimits) Change(_ context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error) {
 	f.orders, f.patches = append(f.orders, o), append(f.patches, p)
 	return f.states[o.Source], errors.Join(f.broken, f.refusing)
 }
 
-func (f *fakeLimits) Stop(_ context.Context, o settings.Order) (settings.State, error) {
+func (f *fakeLimits) Stop(_ context.Context, o settings.ChangeRequest) (settings.State, error) {
 	f.orders = append(f.orders, o)
 	return f.states[o.Source], errors.Join(f.broken, f.refusing)
 }
 
-func (f *fakeLimits) Resume(ctx context.Context, o settings.Order) (settings.State, error) {
+func (f *fakeLimits) Resume(ctx context.Context, o settings.ChangeRequest) (settings.State, error) {
 	return f.Stop(ctx, o)
 }
 

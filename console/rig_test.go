@@ -57,7 +57,7 @@ type rig struct {
 	// What was done.
 	refreshed  []schemas.Entity
 	noted      []store.AuditEntry
-	orders     []settings.Order
+	orders     []settings.ChangeRequest
 	patches    []settings.Patch
 	ordered    []dlq.JobSpec
 	actors     []string
@@ -112,8 +112,8 @@ func renewed(r *rig) *rig {
 	return r
 }
 
-func theQuota() settings.Quota {
-	return settings.Quota{Policies: []settings.Policy{
+func theQuota() settings.Values {
+	return settings.Values{Policies: []settings.Policy{
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
 		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
 	}, LowRateCaps: []limiter.RateCap{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{

@@ -76,7 +76,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 
 // effectiveQuota is the quota that a form shows: what is configured, where what was changed does not
 // fit it.
-func effectiveQuota(s settings.State) settings.Quota {
+func effectiveQuota(s settings.State) settings.Values {
 	if s.Effective != nil {
 		return *s.Effective
 	}
@@ -158,9 +158,9 @@ func readRateCaps(text string) (settings.RateCaps, error) {
 func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{
-			Policies:    settings.Configured[map[string]settings.Member[settings.PolicyPatch]](),
-			LowRateCaps: settings.Configured[settings.RateCaps](),
-			Prefetch:    settings.Configured[settings.PrefetchPatch](),
+			Policies:    settings.Reset[map[string]settings.Member[settings.PolicyPatch]](),
+			LowRateCaps: settings.Reset[settings.RateCaps](),
+			Prefetch:    settings.Reset[settings.PrefetchPatch](),
 		}, true, nil
 	}
 	form := settingsForm{State: s}
@@ -190,7 +190,7 @@ func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed
 		errs = append(errs, err)
 		patch.LowRateCaps, changed = settings.Set(rateCaps), true
 		if text == form.RateCapsBefore {
-			patch.LowRateCaps = settings.Configured[settings.RateCaps]()
+			patch.LowRateCaps = settings.Reset[settings.RateCaps]()
 		}
 	}
 	prefetch, also, err := form.Prefetch.readPatch(r)

@@ -20,7 +20,7 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 	back := text == "" || text == f.Configured
 	number := func(to *settings.Member[int]) error {
 		if back {
-			*to = settings.Configured[int]()
+			*to = settings.Reset[int]()
 			return nil
 		}
 		n, err := strconv.Atoi(text)
@@ -39,7 +39,7 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 		return number(&of.LowReserve)
 	}
 	if back {
-		of.HighReserve = settings.Configured[limiter.Reserve]()
+		of.HighReserve = settings.Reset[limiter.Reserve]()
 		return nil
 	}
 	reserve, err := limiter.ParseReserve(text)
@@ -51,8 +51,8 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 }
 
 // readOrder reads for which source an order is, by whom, why, and of which revision.
-func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.Order, err error) {
-	o = settings.Order{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
+func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.ChangeRequest, err error) {
+	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {
 		return o, err
 	}
@@ -84,7 +84,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who acc
 	defer cancel()
 	state, err := c.Limits.Get(ctx, o.Source)
 	if err == nil && *o.Revision != state.Revision {
-		err = &settings.ConflictError{Source: o.Source, Wanted: *o.Revision, Found: state.Revision}
+		err = &settings.ConflictError{Source: o.Source, Expected: *o.Revision, Actual: state.Revision}
 	}
 	if err != nil {
 		c.settingsFailed(w, r, o.Source, err)
@@ -109,9 +109,9 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who acc
 func (c *Console) settingsFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
 	var status int
 	switch {
-	case isError[*settings.NoSourceError](err):
+	case isError[*settings.UnknownSourceError](err):
 		status = http.StatusNotFound
-	case isError[*settings.RefusedError](err):
+	case isError[*settings.InvalidError](err):
 		status = http.StatusUnprocessableEntity
 	case isError[*settings.ConflictError](err):
 		status = http.StatusPreconditionFailed
@@ -145,8 +145,8 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, who access.Clie
 
 // stopOrResume stops or resumes a source. An emergency waits for nothing: it asks for no revision, and
 // a note that can't be kept as it is is mended, not refused.
-func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.Order) (settings.State, error), code string) {
-	o := settings.Order{Source: r.PathValue("source"), Actor: who.Name, Note: cleanNote(r.PostFormValue("note"))}
+func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
+	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
 		return
@@ -162,7 +162,7 @@ func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who acces
 
 // stopOrResumeFailed says that a source goes on as it did, and what to do then.
 func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
-	known := isError[*settings.NoSourceError](err) || isError[*settings.RefusedError](err) || isError[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
+	known := isError[*settings.UnknownSourceError](err) || isError[*settings.InvalidError](err) || isError[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
 	if known {
 		c.settingsFailed(w, r, source, err)
 		return

@@ -84,7 +84,7 @@ func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.Pr
 		changed = true
 		switch text {
 		case f.OnConfigured:
-			patch.Enabled = settings.Configured[bool]()
+			patch.Enabled = settings.Reset[bool]()
 		case switchOn, switchOff:
 			patch.Enabled = settings.Set(text == switchOn)
 		default:
@@ -134,7 +134,7 @@ func setFacetField(of *settings.FacetPatch, field policyField, text string) erro
 
 func setMember[T any](to *settings.Member[T], back bool, text string, parse func(string) (T, error)) error {
 	if back {
-		*to = settings.Configured[T]()
+		*to = settings.Reset[T]()
 		return nil
 	}
 	value, err := parse(text)

@@ -68,9 +68,9 @@ func TestAFilterThatIsNotUnderstoodIsRefused(t *testing.T) {
 		"prefix=%ff":                             {"bad-filter", "No key begins with the prefix"},
 		"prefix=" + strings.Repeat("p", 256):     {"bad-filter", "at most 255 bytes"},
 		"keys=x":                                 {"bad-filter", `no parameter "keys"; there are source, facet`},
-		"limit=0":                                {"bad-limit", "between 1 and 1000"},
-		"limit=1001":                             {"bad-limit", "between 1 and 1000"},
-		"limit=many":                             {"bad-limit", "between 1 and 1000"},
+		"limit=0":                                {"invalid-limit", "between 1 and 1000"},
+		"limit=1001":                             {"invalid-limit", "between 1 and 1000"},
+		"limit=many":                             {"invalid-limit", "between 1 and 1000"},
 		"after=x":                                {"bad-cursor", "leave it out"},
 		"after=" + (*cursorOf(schemas.Entity{})): {"bad-cursor", "leave it out"},
 	} {

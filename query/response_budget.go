@@ -44,7 +44,7 @@ func newResponseBudget(limit int64, reg prometheus.Registerer) *responseBudget {
 	b := &responseBudget{
 		max: limit, maxClient: limit / clientShare, clients: map[string]int64{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "responses_refused_total", Help: "Reads answered 503 because responses that are being written hold query.responseMemory, by bound: client or process.",
+			Name: "responses_refused_total", Help: "Reads answered 503 because responses that are being written hold query.maxResponseMemory, by bound: client or process.",
 		}, []string{"bound"}),
 	}
 	for _, bound := range []string{"client", "process"} {
@@ -82,7 +82,7 @@ func (b *responseBudget) reserve(client string, n int64) (reservation, error) {
 		return reservation{}, overBudget(fmt.Sprintf("Responses that this client has not read yet hold %d bytes of memory; one client may hold %d. Read them first, or ask for fewer keys at once.", of, b.maxClient))
 	case b.reserved > 0 && b.reserved+n > b.max:
 		b.refused.WithLabelValues("process").Inc()
-		return reservation{}, overBudget(fmt.Sprintf("Responses that are being written hold %d bytes of memory; query.responseMemory allows %d. Retry later, or ask for fewer keys at once.", b.reserved, b.max))
+		return reservation{}, overBudget(fmt.Sprintf("Responses that are being written hold %d bytes of memory; query.maxResponseMemory allows %d. Retry later, or ask for fewer keys at once.", b.reserved, b.max))
 	}
 	b.reserved += n
 	b.clients[client] = of + n

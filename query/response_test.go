@@ -187,7 +187,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 	r.set(func() { r.client.Name = "ip:c" })
 	refused = r.get("a", "Accept-Encoding", "zstd")
-	if refused.StatusCode != 503 || !strings.Contains(refused.text, "query.responseMemory") {
+	if refused.StatusCode != 503 || !strings.Contains(refused.text, "query.maxResponseMemory") {
 		t.Errorf("beyond the budget of all: %d %.300s", refused.StatusCode, refused.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=a", "Accept-Encoding", "gzip"); a.StatusCode != 503 || a.body.Code != "response-memory" {

@@ -18,47 +18,47 @@ import (
 )
 
 const (
-	noteMost = 1000 // characters
-	// auditUsual and auditMost are how many entries are answered.
-	auditUsual, auditMost = 100, 1000
+	maxNoteLength = 1000 // characters
+	// defaultAuditLimit and auditMost are how many entries are answered.
+	defaultAuditLimit, maxAuditLimit = 100, 1000
 )
 
-// Look returns what the limiter of a source is doing, to be written as JSON.
-type Look func(ctx context.Context, source string) (any, error)
+// ReadLimiter returns what the limiter of a source is doing, to be written as JSON.
+type ReadLimiter func(ctx context.Context, source string) (any, error)
 
-// part is the part of the admin API that is about settings.
-type part struct {
-	settings *Settings
-	look     Look
-	actor    func(*http.Request) string
-	log      *slog.Logger
+// api is the part of the admin API that is about settings.
+type api struct {
+	settings    *Settings
+	readLimiter ReadLimiter
+	actor       func(*http.Request) string
+	log         *slog.Logger
 }
 
 // Handler returns the admin API, below /admin/v1. A nil look answers that nobody
 // looks; actor names who asks, for the audit.
-func (s *Settings) Handler(look Look, actor func(*http.Request) string, log *slog.Logger) http.Handler {
-	p := &part{s, look, actor, log}
+func (s *Settings) Handler(look ReadLimiter, actor func(*http.Request) string, log *slog.Logger) http.Handler {
+	p := &api{s, look, actor, log}
 	return admin.API{
 		Paths: map[string]map[string]admin.Handle{
-			"/admin/v1/settings":                {http.MethodGet: told(p.all)},
-			"/admin/v1/settings/{source}":       {http.MethodGet: told(p.one), http.MethodPatch: told(p.patch)},
-			"/admin/v1/sources/{source}/stop":   {http.MethodPost: told(p.act(s.Stop))},
-			"/admin/v1/sources/{source}/resume": {http.MethodPost: told(p.act(s.Resume))},
-			"/admin/v1/audit":                   {http.MethodGet: told(p.audit)},
-			"/admin/v1/limiter/{source}":        {http.MethodGet: told(p.limiter)},
+			"/admin/v1/settings":                {http.MethodGet: withETag(p.listStates)},
+			"/admin/v1/settings/{source}":       {http.MethodGet: withETag(p.getState), http.MethodPatch: withETag(p.patchState)},
+			"/admin/v1/sources/{source}/stop":   {http.MethodPost: withETag(p.handleAction(s.Stop))},
+			"/admin/v1/sources/{source}/resume": {http.MethodPost: withETag(p.handleAction(s.Resume))},
+			"/admin/v1/audit":                   {http.MethodGet: withETag(p.listAudit)},
+			"/admin/v1/limiter/{source}":        {http.MethodGet: withETag(p.getLimiter)},
 		},
-		Explain:     explain,
+		Explain:     toProblem,
 		Unavailable: "The settings can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
 		CrossSite:   "A page of another site may not change settings.",
 		Log:         log,
 	}.Handler()
 }
 
-// handle answers one request with what is to be written as JSON.
-type handle func(r *http.Request) (any, error)
+// handlerFunc answers one request with what is to be written as JSON.
+type handlerFunc func(r *http.Request) (any, error)
 
-// told tells a state with its revision.
-func told(h handle) admin.Handle {
+// withETag tells a state with its revision.
+func withETag(h handlerFunc) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
 		body, err := h(r)
 		answer := admin.Answer{Body: body}
@@ -69,17 +69,17 @@ func told(h handle) admin.Handle {
 	}
 }
 
-func (p *part) all(r *http.Request) (any, error) {
+func (p *api) listStates(r *http.Request) (any, error) {
 	states, err := p.settings.All(r.Context())
 	return map[string]any{"settings": states}, err
 }
 
-func (p *part) one(r *http.Request) (any, error) {
+func (p *api) getState(r *http.Request) (any, error) {
 	return p.settings.Get(r.Context(), r.PathValue("source"))
 }
 
-func (p *part) patch(r *http.Request) (any, error) {
-	o, err := p.orderOf(r)
+func (p *api) patchState(r *http.Request) (any, error) {
+	o, err := p.parseRequest(r)
 	if err != nil {
 		return nil, err
 	}
@@ -100,10 +100,10 @@ func (p *part) patch(r *http.Request) (any, error) {
 // isObject reports whether a JSON text is an object; null would else be an empty one.
 func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
 
-// act returns the handler of what an order alone says.
-func (p *part) act(do func(context.Context, Order) (State, error)) handle {
+// handleAction returns the handler of what an order alone says.
+func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error)) handlerFunc {
 	return func(r *http.Request) (any, error) {
-		o, err := p.orderOf(r)
+		o, err := p.parseRequest(r)
 		if err != nil {
 			return nil, err
 		}
@@ -121,8 +121,8 @@ func (p *part) act(do func(context.Context, Order) (State, error)) handle {
 			if err := decode(text, &body); err != nil {
 				return nil, problem.Body(fmt.Errorf(`%w; the body may be {"note":"why"}`, err))
 			}
-			if utf8.RuneCountInString(body.Note) > noteMost || strings.ContainsFunc(body.Note, unicode.IsControl) {
-				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d characters", noteMost))
+			if utf8.RuneCountInString(body.Note) > maxNoteLength || strings.ContainsFunc(body.Note, unicode.IsControl) {
+				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength))
 			}
 			o.Note = body.Note
 		}
@@ -130,28 +130,28 @@ func (p *part) act(do func(context.Context, Order) (State, error)) handle {
 	}
 }
 
-func (p *part) audit(r *http.Request) (any, error) {
-	limit := auditUsual
+func (p *api) listAudit(r *http.Request) (any, error) {
+	limit := defaultAuditLimit
 	if query := r.URL.Query(); query.Has("limit") {
 		text := query.Get("limit")
 		var err error
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > auditMost {
-			return nil, problem.New(http.StatusBadRequest, "bad-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, auditMost))
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxAuditLimit {
+			return nil, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, maxAuditLimit))
 		}
 	}
 	entries, err := p.settings.Audit(r.Context(), limit)
 	return map[string]any{"entries": entries}, err
 }
 
-func (p *part) limiter(r *http.Request) (any, error) {
+func (p *api) getLimiter(r *http.Request) (any, error) {
 	source := r.PathValue("source")
 	if _, err := p.settings.source(source); err != nil {
 		return nil, err
 	}
-	if p.look == nil {
-		return nil, problem.New(http.StatusNotImplemented, "not-here", "This process can't look into the limiter.")
+	if p.readLimiter == nil {
+		return nil, problem.New(http.StatusNotImplemented, "limiter-unsupported", "This process can't look into the limiter.")
 	}
-	answer, err := p.look(r.Context(), source)
+	answer, err := p.readLimiter(r.Context(), source)
 	if err != nil {
 		p.log.Warn("the limiter can't be looked into", "source", source, "err", err)
 		return nil, problem.New(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter can't be looked into at the moment; the log says why.")
@@ -159,21 +159,21 @@ func (p *part) limiter(r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// oneRevision is an If-Match that is believed. An empty one is none of these:
+// ifMatchPattern is an If-Match that is believed. An empty one is none of these:
 // who sends it had a revision in mind, and would overwrite whatever there is.
-var oneRevision = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
+var ifMatchPattern = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
 
-// orderOf returns who wants what to be changed.
-func (p *part) orderOf(r *http.Request) (Order, error) {
-	o := Order{Source: r.PathValue("source"), Actor: p.actor(r)}
+// parseRequest returns who wants what to be changed.
+func (p *api) parseRequest(r *http.Request) (ChangeRequest, error) {
+	o := ChangeRequest{Source: r.PathValue("source"), Actor: p.actor(r)}
 	tags := r.Header.Values("If-Match")
 	tag := strings.Join(tags, ", ")
 	if len(tags) == 0 || tag == "*" {
 		return o, nil
 	}
 	revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
-	if err != nil || !oneRevision.MatchString(tag) {
-		return o, problem.New(http.StatusBadRequest, "bad-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
+	if err != nil || !ifMatchPattern.MatchString(tag) {
+		return o, problem.New(http.StatusBadRequest, "invalid-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
 	}
 	o.Revision = &revision
 	return o, nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestWhatWasNeverChangedIsAsItIsConfigured(t *testing.T) {
+func TestGet_UnchangedEqualsConfigured(t *testing.T) {
 	r := newRig(t)
 	a := r.get()
 	if a.StatusCode != 200 || a.Stopped || a.Revision != 0 || a.ChangedAt != nil || a.ChangedBy != nil || r.override(a) != "{}" ||
@@ -24,7 +24,7 @@ func TestWhatWasNeverChangedIsAsItIsConfigured(t *testing.T) {
 	}
 }
 
-func TestAPatchChangesWhatItNamesAndNullReturnsItToWhatIsConfigured(t *testing.T) {
+func TestPatch_SetsMembersAndNullResets(t *testing.T) {
 	r := newRig(t)
 	for i, step := range []struct{ patch, override string }{
 		{`{"policies":{"second":{"target":400,"highReserve":120}}}`, `{"policies":{"second":{"target":400,"highReserve":120}}}`},
@@ -46,7 +46,7 @@ func TestAPatchChangesWhatItNamesAndNullReturnsItToWhatIsConfigured(t *testing.T
 	}
 }
 
-func TestTheEffectiveQuotaIsTheConfiguredOneWithTheChange(t *testing.T) {
+func TestEffective_IsConfiguredPlusOverride(t *testing.T) {
 	r := newRig(t)
 	a := r.patch(`{"policies":{"second":{"target":400}},"lowRateCaps":[{"rate":"250/s"}]}`)
 	if a.Configured.Policies[0].Target != 450 || a.Effective.Policies[0].Target != 400 || a.Effective.Policies[0].HighReserve.Calls != 100 ||
@@ -55,7 +55,7 @@ func TestTheEffectiveQuotaIsTheConfiguredOneWithTheChange(t *testing.T) {
 	}
 }
 
-func TestAQuotaThatCannotBeHeldIsRefusedInTheQuotasOwnWords(t *testing.T) {
+func TestPatch_RejectsInvalidQuota(t *testing.T) {
 	r := newRig(t)
 	for patch, words := range map[string]string{
 		`{"policies":{"second":{"target":600}}}`:                         `target: 600 is above the limit of 500`,
@@ -79,7 +79,7 @@ func TestAQuotaThatCannotBeHeldIsRefusedInTheQuotasOwnWords(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsNotUnderstoodIsRefused(t *testing.T) {
+func TestPatch_RejectsMalformedBody(t *testing.T) {
 	r := newRig(t)
 	for body, words := range map[string]string{
 		``:                                    "must be an object",
@@ -117,7 +117,7 @@ func TestABodyThatIsNotUnderstoodIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPatchThatChangesNothingMakesNoRevision(t *testing.T) {
+func TestPatch_NoChangeKeepsRevision(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400}}}`)
 	for _, patch := range []string{`{}`, `{"policies":{"second":{"target":400}}}`, `{"policies":{"day":null}}`, `{"lowRateCaps":null}`} {
@@ -130,7 +130,7 @@ func TestAPatchThatChangesNothingMakesNoRevision(t *testing.T) {
 	}
 }
 
-func TestAPatchForAnotherRevisionIsRefused(t *testing.T) {
+func TestPatch_IfMatchMustEqualRevision(t *testing.T) {
 	r := newRig(t)
 	target := func(n string) string { return `{"policies":{"second":{"target":` + n + `}}}` }
 	for _, step := range []struct {
@@ -144,14 +144,14 @@ func TestAPatchForAnotherRevisionIsRefused(t *testing.T) {
 		{"1", "402", 200, ""},
 		{"*", "403", 200, ""},
 		{"none", "404", 200, ""},
-		{"", "405", 400, "bad-if-match"},
-		{`"4`, "405", 400, "bad-if-match"},
-		{`""4""`, "405", 400, "bad-if-match"},
-		{"+4", "405", 400, "bad-if-match"},
-		{strings.Repeat("9", 19), "405", 400, "bad-if-match"},
-		{`"3", "4"`, "405", 400, "bad-if-match"},
-		{`W/"4"`, "405", 400, "bad-if-match"},
-		{"abc", "405", 400, "bad-if-match"},
+		{"", "405", 400, "invalid-if-match"},
+		{`"4`, "405", 400, "invalid-if-match"},
+		{`""4""`, "405", 400, "invalid-if-match"},
+		{"+4", "405", 400, "invalid-if-match"},
+		{strings.Repeat("9", 19), "405", 400, "invalid-if-match"},
+		{`"3", "4"`, "405", 400, "invalid-if-match"},
+		{`W/"4"`, "405", 400, "invalid-if-match"},
+		{"abc", "405", 400, "invalid-if-match"},
 	} {
 		headers := []string{"If-Match", step.ifMatch}
 		if step.ifMatch == "none" {
@@ -174,7 +174,7 @@ func (r *rig) act(what, body string) answer {
 	return r.do(http.MethodPost, "/admin/v1/sources/nexon/"+what, body)
 }
 
-func TestStopAndResumeAreIdempotentAndKeepTheChanges(t *testing.T) {
+func TestStopResume_IdempotentAndKeepOverride(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400}}}`)
 	for _, step := range []struct {
@@ -208,7 +208,7 @@ func TestStopAndResumeAreIdempotentAndKeepTheChanges(t *testing.T) {
 	}
 }
 
-func TestABrowsersCallFromAnotherSiteIsRefused(t *testing.T) {
+func TestHandler_RejectsCrossSiteRequest(t *testing.T) {
 	r := newRig(t)
 	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example"}} {
 		for _, a := range []answer{
@@ -224,7 +224,7 @@ func TestABrowsersCallFromAnotherSiteIsRefused(t *testing.T) {
 	}
 }
 
-func TestAllowNamesEveryMethodThatIsTaken(t *testing.T) {
+func TestHandler_AllowListsMethods(t *testing.T) {
 	r := newRig(t)
 	for path, want := range map[string]string{"settings": "GET, HEAD", "settings/nexon": "GET, PATCH, HEAD", "sources/nexon/stop": "POST"} {
 		if got := r.do(http.MethodDelete, "/admin/v1/"+path, "").Header.Get("Allow"); got != want {
@@ -233,7 +233,7 @@ func TestAllowNamesEveryMethodThatIsTaken(t *testing.T) {
 	}
 }
 
-func TestEveryErrorIsAProblem(t *testing.T) {
+func TestHandler_ErrorsAreProblems(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		method, path string
@@ -249,10 +249,10 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"GET", "/admin/v1/settings/", 404, "no-such-path"},
 		{"DELETE", "/admin/v1/settings/nexon", 405, "method-not-allowed"},
 		{"GET", "/admin/v1/sources/nexon/stop", 405, "method-not-allowed"},
-		{"GET", "/admin/v1/audit?limit=", 400, "bad-limit"},
-		{"GET", "/admin/v1/audit?limit=0", 400, "bad-limit"},
-		{"GET", "/admin/v1/audit?limit=1001", 400, "bad-limit"},
-		{"GET", "/admin/v1/audit?limit=all", 400, "bad-limit"},
+		{"GET", "/admin/v1/audit?limit=", 400, "invalid-limit"},
+		{"GET", "/admin/v1/audit?limit=0", 400, "invalid-limit"},
+		{"GET", "/admin/v1/audit?limit=1001", 400, "invalid-limit"},
+		{"GET", "/admin/v1/audit?limit=all", 400, "invalid-limit"},
 	} {
 		if a := r.do(c.method, c.path, "{}"); a.StatusCode != c.status || a.Code != c.code || (c.status == 405) != (a.Header.Get("Allow") != "") {
 			t.Errorf("%s %s: %d %s", c.method, c.path, a.StatusCode, a.text)
@@ -260,7 +260,7 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatIsAwayIsAProblemWithATimeAndItsNameStaysInTheLog(t *testing.T) {
+func TestHandler_DatabaseErrorHidesDetail(t *testing.T) {
 	r := newRig(t)
 	r.before = func() error { return errDown }
 	a := r.act("stop", "")
@@ -272,7 +272,7 @@ func TestADatabaseThatIsAwayIsAProblemWithATimeAndItsNameStaysInTheLog(t *testin
 	}
 }
 
-func TestTheLimiterIsLookedIntoByWhoeverCan(t *testing.T) {
+func TestHandler_ReadsLimiter(t *testing.T) {
 	r := newRig(t)
 	look := func() answer { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "") }
 	if a := look(); a.StatusCode != 200 || !strings.HasPrefix(a.text, `{"source":"nexon","state":"unused",`) {
@@ -283,7 +283,7 @@ func TestTheLimiterIsLookedIntoByWhoeverCan(t *testing.T) {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 	r.handler = r.Handler(nil, nil, nil)
-	if a := look(); a.StatusCode != 501 || a.Code != "not-here" {
+	if a := look(); a.StatusCode != 501 || a.Code != "limiter-unsupported" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 }

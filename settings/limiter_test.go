@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestTheLimitersRealAnswersFitTheDocument(t *testing.T) {
+func TestHandler_LimiterMatchesOpenAPI(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
 	source := r.sources["nexon"]

@@ -37,8 +37,8 @@ type Member[T any] struct {
 // Set returns a member that sets a value.
 func Set[T any](value T) Member[T] { return Member[T]{true, &value} }
 
-// Configured returns a member that returns a value to what is configured.
-func Configured[T any]() Member[T] { return Member[T]{given: true} }
+// Reset returns a member that returns a value to what is configured.
+func Reset[T any]() Member[T] { return Member[T]{given: true} }
 
 func (m Member[T]) onto(to **T) {
 	if m.given {
@@ -52,7 +52,7 @@ func (m Member[T]) MarshalJSON() ([]byte, error) { return json.Marshal(m.value) 
 
 // UnmarshalJSON reads a value or null.
 func (m *Member[T]) UnmarshalJSON(text []byte) error {
-	*m = Configured[T]()
+	*m = Reset[T]()
 	if string(text) == "null" {
 		return nil
 	}
@@ -120,7 +120,7 @@ func decode(text []byte, to any) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(to)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s given where %s belongs", wrong.Value, kind(wrong.Type))
+		return fmt.Errorf("%s given where %s belongs", wrong.Value, describeType(wrong.Type))
 	}
 	if err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
@@ -131,7 +131,7 @@ func decode(text []byte, to any) error {
 	return nil
 }
 
-func kind(t reflect.Type) string {
+func describeType(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestPrefetch_PatchChangesWhatItNames(t *testing.T) {
+func TestPrefetch_PatchSetsMembers(t *testing.T) {
 	r := newRig(t)
 	for i, step := range []struct{ patch, override string }{
 		{`{"prefetch":{"enabled":false}}`, `{"prefetch":{"enabled":false}}`},
@@ -31,7 +31,7 @@ func TestPrefetch_PatchChangesWhatItNames(t *testing.T) {
 	}
 }
 
-func TestPrefetch_EffectiveIsTheConfiguredWithTheChange(t *testing.T) {
+func TestPrefetch_EffectiveIsConfiguredPlusOverride(t *testing.T) {
 	r := newRig(t)
 	a := r.patch(`{"prefetch":{"enabled":false,"facets":{"character":{"cold":"48h"}}}}`)
 	before, now := a.Configured.Prefetch, a.Effective.Prefetch
@@ -47,7 +47,7 @@ func TestPrefetch_EffectiveIsTheConfiguredWithTheChange(t *testing.T) {
 	}
 }
 
-func TestPrefetch_RefusesWhatDoesNotHold(t *testing.T) {
+func TestPrefetch_RejectsInvalidValues(t *testing.T) {
 	r := newRig(t)
 	for patch, words := range map[string]string{
 		`{"prefetch":{"facets":{"character":{"hot":"7h"}}}}`: "they must rise",
@@ -76,7 +76,7 @@ func TestPrefetch_RefusesWhatDoesNotHold(t *testing.T) {
 }
 
 // A stop keeps the changes, and a limiter reads its part of them.
-func TestPrefetch_IsKeptByAStopAndNotALimitersPart(t *testing.T) {
+func TestPrefetch_StopKeepsOverride(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"prefetch":{"enabled":false}}`)
 	if a := r.act("stop", ""); r.override(a) != `{"stopped":true,"prefetch":{"enabled":false}}` {
@@ -97,7 +97,7 @@ func TestDuration_TextIsShort(t *testing.T) {
 	}
 }
 
-func TestParseActive_ReadsWhatStringWrites(t *testing.T) {
+func TestParseActive_RoundTrip(t *testing.T) {
 	for _, text := range []string{`{}`, `{"status":{"path":"a.b","allow":["x"]},"unless":["a.c"],"params":["p"]}`} {
 		if a, err := ParseActive(text); err != nil || a.String() != text {
 			t.Errorf("got %s, %v, want %s", a, err, text)

@@ -7,12 +7,12 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// explain returns what a caller is told of its own mistakes, and nil of all else.
-func explain(err error) *problem.HTTPError {
-	if err, ok := errors.AsType[*NoSourceError](err); ok {
+// toProblem returns what a caller is told of its own mistakes, and nil of all else.
+func toProblem(err error) *problem.HTTPError {
+	if err, ok := errors.AsType[*UnknownSourceError](err); ok {
 		return problem.New(http.StatusNotFound, "no-such-source", err.Error())
 	}
-	if err, ok := errors.AsType[*RefusedError](err); ok {
+	if err, ok := errors.AsType[*InvalidError](err); ok {
 		return problem.New(http.StatusUnprocessableEntity, err.Part+"-refused", err.Error())
 	}
 	if err, ok := errors.AsType[*ConflictError](err); ok {

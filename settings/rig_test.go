@@ -24,7 +24,7 @@ type rig struct {
 	*testing.T
 	*Settings
 	handler http.Handler
-	look    Look
+	look    ReadLimiter
 	log     bytes.Buffer
 	// before is called before each write, and may make it fail.
 	before func() error

@@ -27,9 +27,9 @@ const (
 	actionResume = "resume"
 )
 
-// tries is how often a change is made again after somebody else's came between.
+// maxAttempts is how often a change is made again after somebody else's came between.
 // One of them always succeeds, so this many actors may act at the same instant.
-const tries = 20
+const maxAttempts = 20
 
 // Settings are the configured settings of all sources, and the changes over them.
 type Settings struct {
@@ -49,8 +49,8 @@ func New(st Store, sources map[string]Source) *Settings {
 	return &Settings{store: st, sources: sources}
 }
 
-// Order says who wants a source changed.
-type Order struct {
+// ChangeRequest says who wants a source changed.
+type ChangeRequest struct {
 	Source string
 	Actor  string
 	Note   string // why, for the audit
@@ -58,34 +58,34 @@ type Order struct {
 	Revision *int64
 }
 
-// NoSourceError is returned for a source that is not configured.
-type NoSourceError struct {
+// UnknownSourceError is returned for a source that is not configured.
+type UnknownSourceError struct {
 	Source string
 	Known  []string
 }
 
-func (e *NoSourceError) Error() string {
+func (e *UnknownSourceError) Error() string {
 	return fmt.Sprintf("there is no source %q; the configuration has %s", e.Source, strings.Join(e.Known, ", "))
 }
 
-// RefusedError is returned for a change that would leave a quota which can't be
+// InvalidError is returned for a change that would leave a quota which can't be
 // held, or that names a policy which there is none of, and likewise for prefetching.
-type RefusedError struct {
+type InvalidError struct {
 	Part   string // quota or prefetch
 	Reason error
 }
 
-func (e *RefusedError) Error() string { return e.Reason.Error() }
-func (e *RefusedError) Unwrap() error { return e.Reason }
+func (e *InvalidError) Error() string { return e.Reason.Error() }
+func (e *InvalidError) Unwrap() error { return e.Reason }
 
 // ConflictError is returned for an order that was meant for another revision.
 type ConflictError struct {
-	Source        string
-	Wanted, Found int64
+	Source           string
+	Expected, Actual int64
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s is at revision %d, not %d: somebody changed it meanwhile; read it and decide again", e.Source, e.Found, e.Wanted)
+	return fmt.Sprintf("%s is at revision %d, not %d: somebody changed it meanwhile; read it and decide again", e.Source, e.Actual, e.Expected)
 }
 
 // ErrBusy is returned if others changed the same source again and again.
@@ -102,7 +102,7 @@ func (s *Settings) Get(ctx context.Context, source string) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	return stateOf(kept, config)
+	return newState(kept, config)
 }
 
 // All returns the settings of all sources by name.
@@ -121,14 +121,14 @@ func (s *Settings) All(ctx context.Context) ([]State, error) {
 // Change applies a patch and returns what results. It fails with a
 // NoSourceError, RefusedError, ConflictError or ErrBusy, or if the store does;
 // then nothing is changed. A patch that changes nothing makes no new revision.
-func (s *Settings) Change(ctx context.Context, o Order, p Patch) (State, error) {
+func (s *Settings) Change(ctx context.Context, o ChangeRequest, p Patch) (State, error) {
 	source, err := s.source(o.Source)
 	if err != nil {
 		return State{}, err
 	}
 	return s.change(ctx, o, actionSet, func(override *Override) error {
 		p.apply(override)
-		_, err := effective(source, *override)
+		_, err := effectiveValues(source, *override)
 		return err
 	})
 }
@@ -136,7 +136,7 @@ func (s *Settings) Change(ctx context.Context, o Order, p Patch) (State, error) 
 // Stop ends the calls of a source until it is resumed; stopped already, it stays
 // so. Whether its quota holds does not matter to an emergency, nor whether all of what
 // was set can be read: what can't is dropped. Errors are those of Change.
-func (s *Settings) Stop(ctx context.Context, o Order) (State, error) {
+func (s *Settings) Stop(ctx context.Context, o ChangeRequest) (State, error) {
 	return s.change(ctx, o, actionStop, func(override *Override) error {
 		override.Stopped = true
 		return nil
@@ -145,19 +145,19 @@ func (s *Settings) Stop(ctx context.Context, o Order) (State, error) {
 
 // Resume takes a Stop back; without one it changes nothing. Errors are those of
 // Change.
-func (s *Settings) Resume(ctx context.Context, o Order) (State, error) {
+func (s *Settings) Resume(ctx context.Context, o ChangeRequest) (State, error) {
 	return s.change(ctx, o, actionResume, func(override *Override) error {
 		override.Stopped = false
 		return nil
 	})
 }
 
-func (s *Settings) change(ctx context.Context, o Order, action string, apply func(*Override) error) (State, error) {
+func (s *Settings) change(ctx context.Context, o ChangeRequest, action string, apply func(*Override) error) (State, error) {
 	config, err := s.source(o.Source)
 	if err != nil {
 		return State{}, err
 	}
-	for range tries {
+	for range maxAttempts {
 		kept, err := s.store.Setting(ctx, o.Source)
 		if err != nil {
 			return State{}, err
@@ -165,7 +165,7 @@ func (s *Settings) change(ctx context.Context, o Order, action string, apply fun
 		if o.Revision != nil && *o.Revision != kept.Revision {
 			return State{}, &ConflictError{o.Source, *o.Revision, kept.Revision}
 		}
-		override, unread := overrideOf(kept)
+		override, unread := decodeOverride(kept)
 		if unread != nil && action != actionStop {
 			return State{}, unread
 		}
@@ -184,7 +184,7 @@ func (s *Settings) change(ctx context.Context, o Order, action string, apply fun
 			return State{}, err
 		}
 		if bytes.Equal(before, after) {
-			return stateOf(kept, config)
+			return newState(kept, config)
 		}
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		kept = store.Setting{Source: o.Source, Value: after, Revision: kept.Revision + 1, ChangedAt: now, ChangedBy: o.Actor}
@@ -195,7 +195,7 @@ func (s *Settings) change(ctx context.Context, o Order, action string, apply fun
 			if err != nil {
 				return State{}, err
 			}
-			return stateOf(kept, config)
+			return newState(kept, config)
 		}
 	}
 	return State{}, ErrBusy
@@ -204,7 +204,7 @@ func (s *Settings) change(ctx context.Context, o Order, action string, apply fun
 func (s *Settings) source(name string) (Source, error) {
 	source, known := s.sources[name]
 	if !known {
-		return source, &NoSourceError{name, s.names()}
+		return source, &UnknownSourceError{name, s.names()}
 	}
 	return source, nil
 }

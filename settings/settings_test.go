@@ -22,15 +22,15 @@ func target(n int) Patch {
 	return Patch{Policies: Set(map[string]Member[PolicyPatch]{"second": Set(PolicyPatch{Target: Set(n)})})}
 }
 
-func TestALimiterReadsTheNewestChangeAndItsRevision(t *testing.T) {
+func TestQuota_ReturnsNewestOverride(t *testing.T) {
 	r := newRig(t)
 	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 0 || o.Stopped || o.Policies != nil || o.LowRateCaps != nil {
 		t.Errorf("at first: %+v, %d, %v", o, revision, err)
 	}
-	if _, err := r.Change(t.Context(), Order{Source: "nexon"}, target(400)); err != nil {
+	if _, err := r.Change(t.Context(), ChangeRequest{Source: "nexon"}, target(400)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Stop(t.Context(), Order{Source: "nexon"}); err != nil {
+	if _, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon"}); err != nil {
 		t.Fatal(err)
 	}
 	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 2 || !o.Stopped || *o.Policies["second"].Target != 400 {
@@ -38,37 +38,37 @@ func TestALimiterReadsTheNewestChangeAndItsRevision(t *testing.T) {
 	}
 }
 
-func TestAChangeIsMadeAgainIfAnotherCameBetween(t *testing.T) {
+func TestChange_RetriesAfterConflict(t *testing.T) {
 	r := newRig(t)
 	r.before = func() error {
 		r.before = nil
-		_, err := r.Change(t.Context(), Order{Source: "nexon", Actor: "b"}, target(400))
+		_, err := r.Change(t.Context(), ChangeRequest{Source: "nexon", Actor: "b"}, target(400))
 		return err
 	}
-	state, err := r.Stop(t.Context(), Order{Source: "nexon", Actor: "a"})
+	state, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon", Actor: "a"})
 	if err != nil || !state.Stopped || state.Revision != 2 || state.Effective.Policies[0].Target != 400 || *state.ChangedBy != "a" {
 		t.Errorf("%+v, %v", state, err)
 	}
 }
 
-func TestAnOrderForOneRevisionIsNotMadeAgain(t *testing.T) {
+func TestChange_WithRevisionIsNotRetried(t *testing.T) {
 	r := newRig(t)
 	r.before = func() error {
 		r.before = nil
-		_, err := r.Change(t.Context(), Order{Source: "nexon"}, target(400))
+		_, err := r.Change(t.Context(), ChangeRequest{Source: "nexon"}, target(400))
 		return err
 	}
-	_, err := r.Change(t.Context(), Order{Source: "nexon", Revision: new(int64(0))}, target(401))
-	if conflict, ok := errors.AsType[*ConflictError](err); !ok || conflict.Found != 1 || conflict.Wanted != 0 {
+	_, err := r.Change(t.Context(), ChangeRequest{Source: "nexon", Revision: new(int64(0))}, target(401))
+	if conflict, ok := errors.AsType[*ConflictError](err); !ok || conflict.Actual != 1 || conflict.Expected != 0 {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestAChangeIsGivenUpIfOthersNeverEnd(t *testing.T) {
+func TestChange_ReturnsErrBusyAfterMaxAttempts(t *testing.T) {
 	r := newRig(t)
 	n := 0
 	r.before = func() error { n++; return store.ErrConflict }
-	if _, err := r.Stop(t.Context(), Order{Source: "nexon"}); !errors.Is(err, ErrBusy) || n != tries {
+	if _, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon"}); !errors.Is(err, ErrBusy) || n != maxAttempts {
 		t.Errorf("%v after %d tries", err, n)
 	}
 	if a := r.act("stop", ""); a.StatusCode != 409 || a.Code != "busy" || a.Header.Get("Retry-After") != "1" {
@@ -76,19 +76,19 @@ func TestAChangeIsGivenUpIfOthersNeverEnd(t *testing.T) {
 	}
 }
 
-func TestConcurrentChangesAreAllMade(t *testing.T) {
+func TestChange_ConcurrentChangesAllApply(t *testing.T) {
 	r := newRig(t)
 	members := []Patch{target(400), {LowRateCaps: Set(RateCaps{{Rate: 9}})}, {Policies: Set(map[string]Member[PolicyPatch]{"day": Set(PolicyPatch{Limit: Set(15_000_000)})})}}
 	var wg sync.WaitGroup
 	for _, p := range members {
 		wg.Go(func() {
-			if _, err := r.Change(t.Context(), Order{Source: "nexon"}, p); err != nil {
+			if _, err := r.Change(t.Context(), ChangeRequest{Source: "nexon"}, p); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Go(func() {
-		if _, err := r.Stop(t.Context(), Order{Source: "nexon"}); err != nil {
+		if _, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon"}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -102,7 +102,7 @@ func TestConcurrentChangesAreAllMade(t *testing.T) {
 // A policy that was changed may be gone from the configuration after the next
 // deployment. Then the change is a problem to be seen, an emergency stop works all
 // the same, and so does what mends it.
-func TestAChangeThatNoLongerFitsTheConfigurationIsSeenAndCanBeTakenBack(t *testing.T) {
+func TestState_ShowsOverrideThatNoLongerFits(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400},"day":{"limit":15000000}}}`)
 	source := r.sources["nexon"]
@@ -123,7 +123,7 @@ func TestAChangeThatNoLongerFitsTheConfigurationIsSeenAndCanBeTakenBack(t *testi
 	}
 }
 
-func TestARowThatCannotBeReadIsAnErrorThatNamesIt(t *testing.T) {
+func TestGet_UnreadableRowIsNamed(t *testing.T) {
 	r := newRig(t)
 	err := r.store.ChangeSetting(t.Context(), store.Setting{Source: "nexon", Value: []byte(`{"policies":7}`), Revision: 1}, store.AuditEntry{})
 	if err != nil {
@@ -134,16 +134,16 @@ func TestARowThatCannotBeReadIsAnErrorThatNamesIt(t *testing.T) {
 	}
 }
 
-func TestAnEmergencyDoesNotWaitForARowThatCannotBeRead(t *testing.T) {
+func TestStop_WorksWithUnreadableRow(t *testing.T) {
 	r := newRig(t)
 	unread := `{"policies":7,"lowShare":0.5}`
 	if err := r.store.ChangeSetting(t.Context(), store.Setting{Source: "nexon", Value: []byte(unread), Revision: 1}, store.AuditEntry{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Resume(t.Context(), Order{Source: "nexon", Actor: "me"}); err == nil {
+	if _, err := r.Resume(t.Context(), ChangeRequest{Source: "nexon", Actor: "me"}); err == nil {
 		t.Error("it was resumed, whatever else was set")
 	}
-	if s, err := r.Stop(t.Context(), Order{Source: "nexon", Actor: "me"}); err != nil || !s.Stopped || s.Revision != 2 {
+	if s, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon", Actor: "me"}); err != nil || !s.Stopped || s.Revision != 2 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if o, _, err := r.Quota(t.Context(), "nexon"); err != nil || !o.Stopped {
@@ -155,7 +155,7 @@ func TestAnEmergencyDoesNotWaitForARowThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestADaysCountIsKept(t *testing.T) {
+func TestUsed_ReturnsStoredCount(t *testing.T) {
 	r := newRig(t)
 	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != (limiter.Count{}) {
 		t.Errorf("at first: %+v, %v", c, err)
@@ -169,7 +169,7 @@ func TestADaysCountIsKept(t *testing.T) {
 	}
 }
 
-func TestAPatchIsWrittenAsItIsRead(t *testing.T) {
+func TestPatch_JSONRoundTrip(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `{"policies":null}`, `{"lowRateCaps":null}`, `{"lowRateCaps":[]}`, `{"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"}]}`,
 		`{"policies":{"day":null,"second":{"limit":5,"target":null,"highReserve":"25/s","lowReserve":0}}}`,

@@ -18,12 +18,12 @@ type State struct {
 	Revision   int64      `json:"revision"`  // rises with each change; 0: nothing was ever changed
 	ChangedAt  *time.Time `json:"changedAt"` // nil at revision 0, as ChangedBy
 	ChangedBy  *string    `json:"changedBy"`
-	Configured Quota      `json:"configured"`
+	Configured Values     `json:"configured"`
 	Override   Override   `json:"override"`
 	// Effective is what both come to; nil, with the Problem, if the change does
 	// not fit a configuration that is newer than it.
-	Effective *Quota `json:"effective"`
-	Problem   string `json:"problem,omitempty"`
+	Effective *Values `json:"effective"`
+	Problem   string  `json:"problem,omitempty"`
 }
 
 // Override is all that was changed of a source: of its quota, and of how its entities are
@@ -33,16 +33,16 @@ type Override struct {
 	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: as it is configured
 }
 
-// prefetch returns the changed prefetch settings.
-func (o Override) prefetch() PrefetchOverride {
+// prefetchOverride returns the changed prefetch settings.
+func (o Override) prefetchOverride() PrefetchOverride {
 	if o.Prefetch == nil {
 		return PrefetchOverride{}
 	}
 	return *o.Prefetch
 }
 
-// Quota has the settings of a source that can change, and the members to read them by.
-type Quota struct {
+// Values has the settings of a source that can change, and the members to read them by.
+type Values struct {
 	Policies    []Policy          `json:"policies"`
 	LowRateCaps []limiter.RateCap `json:"lowRateCaps"`
 	Prefetch    Prefetch          `json:"prefetch"`
@@ -59,32 +59,32 @@ type Policy struct {
 	LowReserve  int             `json:"lowReserve"`
 }
 
-func quotaOf(c limiter.Config, prefetch Prefetch) Quota {
-	q := Quota{Prefetch: prefetch, Policies: []Policy{}, LowRateCaps: append([]limiter.RateCap{}, c.LowRateCaps...)}
+func newValues(c limiter.Config, prefetch Prefetch) Values {
+	q := Values{Prefetch: prefetch, Policies: []Policy{}, LowRateCaps: append([]limiter.RateCap{}, c.LowRateCaps...)}
 	for _, p := range c.Policies {
 		q.Policies = append(q.Policies, Policy{p.Name, p.Window.String(), p.TimeZone, p.Limit, p.Target, p.HighReserve, p.LowReserve})
 	}
 	return q
 }
 
-// effective returns the settings with a change, or a RefusedError.
-func effective(source Source, o Override) (Quota, error) {
+// effectiveValues returns the settings with a change, or a RefusedError.
+func effectiveValues(source Source, o Override) (Values, error) {
 	changed, err := source.Quota.With(o.Override)
 	if err == nil {
 		_, err = limiter.NewQuota(changed)
 	}
 	if err != nil {
-		return Quota{}, &RefusedError{"quota", err}
+		return Values{}, &InvalidError{"quota", err}
 	}
-	prefetch, err := source.Prefetch(o.prefetch())
+	prefetch, err := source.Prefetch(o.prefetchOverride())
 	if err != nil {
-		return Quota{}, &RefusedError{"prefetch", err}
+		return Values{}, &InvalidError{"prefetch", err}
 	}
-	return quotaOf(changed, prefetch), nil
+	return newValues(changed, prefetch), nil
 }
 
-func stateOf(kept store.Setting, source Source) (State, error) {
-	override, err := overrideOf(kept)
+func newState(kept store.Setting, source Source) (State, error) {
+	override, err := decodeOverride(kept)
 	if err != nil {
 		return State{}, err
 	}
@@ -93,12 +93,12 @@ func stateOf(kept store.Setting, source Source) (State, error) {
 		return State{}, err
 	}
 	state := State{
-		Source: kept.Source, Stopped: override.Stopped, Revision: kept.Revision, Configured: quotaOf(source.Quota, prefetch), Override: override,
+		Source: kept.Source, Stopped: override.Stopped, Revision: kept.Revision, Configured: newValues(source.Quota, prefetch), Override: override,
 	}
 	if kept.Revision > 0 {
 		state.ChangedAt, state.ChangedBy = &kept.ChangedAt, &kept.ChangedBy
 	}
-	if q, err := effective(source, override); err != nil {
+	if q, err := effectiveValues(source, override); err != nil {
 		state.Problem = err.Error()
 	} else {
 		state.Effective = &q
@@ -106,7 +106,7 @@ func stateOf(kept store.Setting, source Source) (State, error) {
 	return state, nil
 }
 
-func overrideOf(kept store.Setting) (o Override, err error) {
+func decodeOverride(kept store.Setting) (o Override, err error) {
 	if kept.Value == nil {
 		return o, nil
 	}
@@ -123,7 +123,7 @@ func (s *Settings) Quota(ctx context.Context, source string) (limiter.Override, 
 	if err != nil {
 		return limiter.Override{}, 0, err
 	}
-	o, err := overrideOf(kept)
+	o, err := decodeOverride(kept)
 	return o.Override, kept.Revision, err
 }
 
@@ -133,8 +133,8 @@ func (s *Settings) Prefetch(ctx context.Context, source string) (PrefetchOverrid
 	if err != nil {
 		return PrefetchOverride{}, err
 	}
-	o, err := overrideOf(kept)
-	return o.prefetch(), err
+	o, err := decodeOverride(kept)
+	return o.prefetchOverride(), err
 }
 
 // Used returns the newest count of a policy's calls, as limiter.Usage has it.

@@ -9,11 +9,11 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// guard returns who knows whom a request is from, and what bounds them, of a
+// newGuard returns who knows whom a request is from, and what bounds them, of a
 // service that listens at the address. It fails if that would be open to everybody
 // by mistake. Where only this machine asks, and nobody is asked who they are,
 // nobody is bounded: the meters are nil.
-func (p parts) guard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
+func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
 	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
 	if err != nil {
 		return nil, nil, err
@@ -52,7 +52,7 @@ func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *d
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
 		mux.Handle(path, letters)
 	}
-	mux.Handle(levelPath, p.levels.handler(p.log, p.store.WriteAudit))
+	mux.Handle(logLevelPath, p.levels.handler(p.log, p.store.WriteAudit))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }

@@ -27,9 +27,9 @@ var unaudited = map[string]string{
 	"POST /console/logout":             "deletes the cookie of one browser",
 }
 
-// actRoutes returns the routes that change something: of the admin API by the OpenAPI
+// auditedRoutes returns the routes that change something: of the admin API by the OpenAPI
 // document, of the console by its source.
-func actRoutes(t *testing.T) (routes []string) {
+func auditedRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
 	if err != nil {
@@ -116,10 +116,10 @@ func hasWords(e settings.Entry, words []string) bool {
 
 // Each route that changes something is called once on a running product. Its audit entry has
 // the actor, the act, and the subject in words that are given here.
-func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
+func TestAudit_RecordsEveryAction(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
-	d.buried("audited", 3)
+	d.waitForDeadLetters("audited", 3)
 	var job, key string
 	const slow = `{"kind":"REPLAY","lane":"LOW","rate":0.02}`
 	entities := func(members string) string { return `{"source":"nexon","facet":"character",` + members + `}` }
@@ -202,7 +202,7 @@ func TestAudit_EveryActLeavesAnEntry(t *testing.T) {
 		}
 	}
 	slices.Sort(walked)
-	if routes := actRoutes(t); !slices.Equal(walked, routes) {
+	if routes := auditedRoutes(t); !slices.Equal(walked, routes) {
 		t.Errorf("routes that change something:\ngot  %q\nwant %q; call each route here, or say in unaudited why it needs no entry", walked, routes)
 	}
 }

@@ -19,8 +19,8 @@ const (
 	// A request of a client counts until it has ended, for minLease at least and maxLease
 	// at most: twice the time in which the source answers as many as one client may have.
 	minLease, maxLease = 2 * time.Minute, time.Hour
-	// newKeysPart is the part of what the quota admits that one client's new keys may use.
-	newKeysPart = 4
+	// newKeysDivisor is the part of what the quota admits that one client's new keys may use.
+	newKeysDivisor = 4
 )
 
 // clientBound returns what one client may ask of a facet. An entity costs a call for each
@@ -32,11 +32,11 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 	if perMinute := may(time.Minute); limits.Outstanding > 0 {
 		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()
 		if math.IsInf(at, 1) { // no policy counts by time: what the workers take in at once
-			at = float64(s.Workers.High.InFlight)
+			at = float64(s.Workers.High.MaxInFlight)
 		}
 		b.Outstanding = max(producer.MinOutstanding, int(at))
 		slowest := may(24*time.Hour) / (24 * time.Hour).Seconds()
-		b.Lease = lasting(2 * float64(b.Outstanding) / slowest)
+		b.Lease = leaseDuration(2 * float64(b.Outstanding) / slowest)
 	}
 	if limits.NewKeys != access.AutoRate {
 		if calls, window := limits.NewKeys.Parse(); calls > 0 {
@@ -46,17 +46,17 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 	}
 	slowest := math.Inf(1) // new keys a second
 	for _, window := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
-		slowest = min(slowest, may(window)/window.Seconds()/newKeysPart)
+		slowest = min(slowest, may(window)/window.Seconds()/newKeysDivisor)
 	}
 	if !math.IsInf(slowest, 1) {
-		b.NewKeys = max(1, int(may(time.Minute)/newKeysPart))
+		b.NewKeys = max(1, int(may(time.Minute)/newKeysDivisor))
 		b.NewKeyInterval = max(time.Microsecond, time.Duration(float64(time.Second)/slowest))
 	}
 	return b
 }
 
-// lasting returns a lease of so many seconds, or the nearest there is.
-func lasting(seconds float64) time.Duration {
+// leaseDuration returns a lease of so many seconds, or the nearest there is.
+func leaseDuration(seconds float64) time.Duration {
 	return time.Duration(min(max(seconds, minLease.Seconds()), maxLease.Seconds()) * float64(time.Second))
 }
 
@@ -66,18 +66,18 @@ func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits a
 		b := s.clientBound(quota, facet, limits)
 		outstanding, newKeys := "any number of requests outstanding", "any number of new keys"
 		if b.Outstanding > 0 {
-			outstanding = fmt.Sprintf("%s requests outstanding, shared with other active clients, but %d in any case", grouped(int64(b.Outstanding)), producer.MinOutstanding)
+			outstanding = fmt.Sprintf("%s requests outstanding, shared with other active clients, but %d in any case", formatCount(int64(b.Outstanding)), producer.MinOutstanding)
 		}
 		if b.NewKeys > 0 {
-			newKeys = fmt.Sprintf("%s new keys at once and %s", grouped(int64(b.NewKeys)), paceOf(b.NewKeyInterval))
+			newKeys = fmt.Sprintf("%s new keys at once and %s", formatCount(int64(b.NewKeys)), formatRate(b.NewKeyInterval))
 		}
 		_, _ = fmt.Fprintf(to, "  client  %s: at most %s; %s\n", facet, outstanding, newKeys)
 	}
 }
 
-// paceOf writes how many intervals fit into a minute, or into a longer time if that is less
+// formatRate writes how many intervals fit into a minute, or into a longer time if that is less
 // than one.
-func paceOf(interval time.Duration) string {
+func formatRate(interval time.Duration) string {
 	unit, name := time.Minute, "a minute"
 	switch {
 	case interval > time.Hour:
@@ -85,11 +85,11 @@ func paceOf(interval time.Duration) string {
 	case interval > time.Minute:
 		unit, name = time.Hour, "an hour"
 	}
-	return calls(float64(unit)/float64(interval)) + " " + name
+	return formatCalls(float64(unit)/float64(interval)) + " " + name
 }
 
-// refusedBy is a refusal as readers are told it.
-func refusedBy(r producer.Refusal) *access.Refusal {
+// toAccessRefusal is a refusal as readers are told it.
+func toAccessRefusal(r producer.Refusal) *access.Refusal {
 	return &access.Refusal{
 		NewKeys: r.Outcome == producer.TooManyNewKeys, Max: r.Max, Window: r.Window, After: cmp.Or(r.After, time.Second),
 	}

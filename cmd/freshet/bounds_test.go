@@ -80,7 +80,7 @@ func TestClientBounds_FollowTheQuota(t *testing.T) {
 	}
 }
 
-func TestConfigCheck_PrintsTheBoundsOfAClient(t *testing.T) {
+func TestConfigCheck_PrintsClientBounds(t *testing.T) {
 	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: minute, limit: 60, window: 1m}").Replace(bounded)
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, text))
 	want := "  client  one: at most 10 requests outstanding, shared with other active clients, but 10 in any case; 15 new keys at once and 15 a minute\n"

@@ -13,8 +13,8 @@ import (
 // consolePath is where the query service has the console.
 const consolePath = "/console"
 
-// shown returns the source and the facet that dev shows: the first of each by name.
-func shown(config Config) (name, facet string) {
+// firstFacet returns the source and the facet that dev shows: the first of each by name.
+func firstFacet(config Config) (name, facet string) {
 	name = slices.Sorted(maps.Keys(config.Sources))[0]
 	return name, slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
 }

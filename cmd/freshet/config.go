@@ -42,7 +42,7 @@ type KafkaConfig struct {
 	TLS               TLSConfig  `yaml:"tls"`
 	SASL              SASLConfig `yaml:"sasl"`
 	ReplicationFactor Auto       `yaml:"replicationFactor"`
-	MinInsync         Auto       `yaml:"minInsync"`
+	MinInsyncReplicas Auto       `yaml:"minInsyncReplicas"`
 	GroupProtocol     string     `yaml:"groupProtocol"`
 }
 
@@ -80,30 +80,30 @@ type DatabaseConfig struct {
 // QueryConfig is where reads are answered, how many bytes of snapshots are kept in memory
 // in front of the database, and whether there is a console: on, read-only or off.
 type QueryConfig struct {
-	Listen string            `yaml:"listen"`
-	TLS    ListenerTLSConfig `yaml:"tls"`
-	Memory source.Bytes      `yaml:"memory"`
-	// ResponseMemory bounds the bytes that responses hold while they are written. One
+	Listen      string            `yaml:"listen"`
+	TLS         ListenerTLSConfig `yaml:"tls"`
+	CacheMemory source.Bytes      `yaml:"cacheMemory"`
+	// MaxResponseMemory bounds the bytes that responses hold while they are written. One
 	// client may hold half of it. 0: a quarter of the memory limit of the process
 	// (GOMEMLIMIT or its cgroup), 256 MiB if it has none.
-	ResponseMemory source.Bytes `yaml:"responseMemory"`
-	Console        string       `yaml:"console"`
+	MaxResponseMemory source.Bytes `yaml:"maxResponseMemory"`
+	Console           string       `yaml:"console"`
 }
 
 // OpsConfig is where health and metrics are told, which have no access control:
 // beyond loopback only if that is meant.
 type OpsConfig struct {
-	Listen string            `yaml:"listen"`
-	TLS    ListenerTLSConfig `yaml:"tls"`
-	Open   bool              `yaml:"open"`
+	Listen      string            `yaml:"listen"`
+	TLS         ListenerTLSConfig `yaml:"tls"`
+	AllowRemote bool              `yaml:"allowRemote"`
 }
 
-// admit returns an error if the address would be open by mistake.
-func (c OpsConfig) admit() error {
-	if c.Open || access.Loopback(c.Listen) {
+// checkRemote returns an error if the address would be open by mistake.
+func (c OpsConfig) checkRemote() error {
+	if c.AllowRemote || access.Loopback(c.Listen) {
 		return nil
 	}
-	return fmt.Errorf("ops.listen: %s is beyond loopback, and health and metrics have no access control; listen on loopback, or say ops.open: true if whoever reaches it may read them", c.Listen)
+	return fmt.Errorf("ops.listen: %s is beyond loopback, and health and metrics have no access control; listen on loopback, or say ops.allowRemote: true if whoever reaches it may read them", c.Listen)
 }
 
 // MetricsConfig says what stands before every metric's name.
@@ -143,8 +143,8 @@ func (a Auto) MarshalYAML() (any, error) {
 	return int(a), nil
 }
 
-// builtIn is the name of the source that is there without a file.
-const builtIn = "nexon"
+// builtInSource is the name of the source that is there without a file.
+const builtInSource = "nexon"
 
 // defaultConfig returns the settings before any file: everything on this machine,
 // and the Nexon Open API as the only source.
@@ -153,18 +153,18 @@ func defaultConfig() (Config, error) {
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
-		Query:    QueryConfig{Listen: "127.0.0.1:8080", Memory: 256 << 20, Console: consoleOn},
+		Query:    QueryConfig{Listen: "127.0.0.1:8080", CacheMemory: 256 << 20, Console: consoleOn},
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
-		Tracing:  TracingConfig{Sample: 0.01},
+		Tracing:  TracingConfig{SampleRatio: 0.01},
 		Log:      LogConfig{Format: "text"},
 	}
 	var s SourceConfig
 	if err := yaml.UnmarshalWithOptions(nexon.Config, &s, yaml.Strict()); err != nil {
 		return Config{}, fmt.Errorf("the default source nexon: %w", err)
 	}
-	c.Sources = map[string]SourceConfig{builtIn: s}
+	c.Sources = map[string]SourceConfig{builtInSource: s}
 	return c, nil
 }
 

@@ -35,18 +35,18 @@ func (p *program) config() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(p.stdout, "%s: %s\n", name, hidden(s.BaseURL, "baseURL"))
+				fmt.Fprintf(p.stdout, "%s: %s\n", name, redactValue(s.BaseURL, "baseURL"))
 				s.explainQuota(p.stdout, quota)
 				s.explainClients(p.stdout, quota, config.Access.Limits)
 				for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 					f := s.Facets[facet]
-					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, documented(f), f.FreshFor)
+					fmt.Fprintf(p.stdout, "  facet   %s: %s; fresh for %v\n", facet, describeDocuments(f), f.FreshFor)
 				}
 				s.explainCredentials(p.stdout)
 				s.explainPrefetch(p.stdout, name)
-				for _, at := range places(s.Config) {
+				for _, at := range secretRefs(s.Config) {
 					if at.env != "" && at.file == "" && lookup(p.env, at.env) == "" {
-						fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", hidden(at.env, "secretEnv"))
+						fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", redactValue(at.env, "secretEnv"))
 					}
 				}
 			}
@@ -85,7 +85,7 @@ list them.`,
 			if !known {
 				return usageError{fmt.Errorf("there is no preset %q; there are %s", args[0], strings.Join(presets.Names(), ", "))}
 			}
-			_, err := p.stdout.Write(presetFile(args[0], text))
+			_, err := p.stdout.Write(wrapPreset(args[0], text))
 			return err
 		},
 	}
@@ -93,8 +93,8 @@ list them.`,
 	return c
 }
 
-// presetFile is a preset as a configuration file of its own.
-func presetFile(name string, preset []byte) []byte {
+// wrapPreset is a preset as a configuration file of its own.
+func wrapPreset(name string, preset []byte) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "sources:\n  %s:\n", name)
 	for line := range strings.Lines(string(preset)) {
@@ -140,7 +140,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 			}
 			some = true
 			fmt.Fprintf(to, "  prefetch %s: %s\n", facet, how)
-			if by := judgedBy(c.Active); by != "" {
+			if by := activeCriteria(c.Active); by != "" {
 				fmt.Fprintf(to, "           only what is active, by %s\n", by)
 			}
 		}
@@ -177,8 +177,8 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	fmt.Fprintf(to, "           of what LOW has left%s\n", strings.Join(words, ", "))
 }
 
-// judgedBy names what an entity is judged by.
-func judgedBy(a scheduler.Active) string {
+// activeCriteria names what an entity is judged by.
+func activeCriteria(a scheduler.Active) string {
 	var by []string
 	if a.Status.Path != "" {
 		by = append(by, a.Status.Path)
@@ -190,7 +190,7 @@ func judgedBy(a scheduler.Active) string {
 	return strings.Join(by, ", ")
 }
 
-// calls writes a number of calls, which may have a fraction.
-func calls(n float64) string {
+// formatCalls writes a number of calls, which may have a fraction.
+func formatCalls(n float64) string {
 	return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64)
 }

@@ -15,25 +15,25 @@ import (
 
 const envPrefix = "FRESHET_"
 
-// otherVariables are those that are no settings of the configuration: what the
+// nonSettingVariables are those that are no settings of the configuration: what the
 // commands read themselves, and what the tests and scripts do.
-var otherVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|(CA|CERT|KEY)_FILE|TEST_.*|SERVICES_DIR)$`)
+var nonSettingVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|(CA|CERT|KEY)_FILE|TEST_.*|SERVICES_DIR)$`)
 
-// serviceLinks are what Kubernetes puts into a container's environment for a
+// kubernetesVariables are what Kubernetes puts into a container's environment for a
 // service of this name.
-var serviceLinks = regexp.MustCompile(`^FRESHET(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
+var kubernetesVariables = regexp.MustCompile(`^FRESHET(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // readEnv lays the environment over the settings. A setting's variable is its
 // path in capitals, with underscores; with _FILE behind it the value is read
 // from a file. Lists are separated by commas.
 func (c *Config) readEnv(env []string) error {
 	settings := map[string]setting{}
-	collect(reflect.ValueOf(c).Elem(), "", settings)
+	collectSettings(reflect.ValueOf(c).Elem(), "", settings)
 	for name := range c.Sources {
 		s := c.Sources[name]
 		copied := reflect.ValueOf(&s).Elem()
 		own := map[string]setting{}
-		collect(copied, "SOURCES_"+envName(name), own)
+		collectSettings(copied, "SOURCES_"+toEnvName(name), own)
 		for variable, target := range own {
 			target.done = func() { c.Sources[name] = copied.Interface().(SourceConfig) }
 			settings[variable] = target
@@ -43,7 +43,7 @@ func (c *Config) readEnv(env []string) error {
 	for _, entry := range env {
 		variable, value, _ := strings.Cut(entry, "=")
 		key, ours := strings.CutPrefix(variable, envPrefix)
-		if !ours || otherVariables.MatchString(variable) || serviceLinks.MatchString(variable) {
+		if !ours || nonSettingVariables.MatchString(variable) || kubernetesVariables.MatchString(variable) {
 			continue
 		}
 		target, known := settings[key]
@@ -58,7 +58,7 @@ func (c *Config) readEnv(env []string) error {
 			}
 		}
 		if !known {
-			errs = append(errs, fmt.Errorf("%s: there is no such setting%s", variable, nearest(key, settings)))
+			errs = append(errs, fmt.Errorf("%s: there is no such setting%s", variable, suggestSetting(key, settings)))
 			continue
 		}
 		if err := target.set(value); err != nil {
@@ -92,20 +92,20 @@ func (s setting) set(value string) error {
 	return nil
 }
 
-// collect finds the settings below a struct by their yaml names. Lists of
+// collectSettings finds the settings below a struct by their yaml names. Lists of
 // anything but text, and maps, can be set in the file only.
-func collect(v reflect.Value, prefix string, into map[string]setting) {
+func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 		path := prefix
 		if options != "inline" {
-			path = strings.TrimPrefix(prefix+"_"+envName(name), "_")
+			path = strings.TrimPrefix(prefix+"_"+toEnvName(name), "_")
 		}
 		value := v.Field(i)
 		switch {
 		case value.Kind() == reflect.Struct:
-			collect(value, path, into)
+			collectSettings(value, path, into)
 		case value.Kind() == reflect.Map:
 		case value.Kind() == reflect.Slice && value.Type().Elem().Kind() != reflect.String:
 		default:
@@ -119,14 +119,14 @@ var (
 	notInName = regexp.MustCompile(`[^A-Z0-9]+`)
 )
 
-// envName writes a yaml name as part of a variable: highReserve is HIGH_RESERVE, and
+// toEnvName writes a yaml name as part of a variable: highReserve is HIGH_RESERVE, and
 // clientCAFile is CLIENT_CA_FILE.
-func envName(name string) string {
+func toEnvName(name string) string {
 	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}${3}_${2}${4}")), "_")
 }
 
-// nearest suggests the settings that share most with a mistaken one.
-func nearest(key string, settings map[string]setting) string {
+// suggestSetting suggests the settings that share most with a mistaken one.
+func suggestSetting(key string, settings map[string]setting) string {
 	best, found := 0, ""
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		common := 0

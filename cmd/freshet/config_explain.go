@@ -18,22 +18,22 @@ import (
 // where the library gives none: a value that a type refuses.
 func explainDecode(file string, text []byte, err error) error {
 	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
-		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, likeDuration), Token: wrong.Token}
+		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, durationHint), Token: wrong.Token}
 	}
 	if _, placed := errors.AsType[yaml.Error](err); !placed {
-		if node := quoted(text, err.Error()); node != nil {
-			err = &yaml.SyntaxError{Message: plainly(err.Error()), Token: node.GetToken()}
+		if node := findQuotedScalar(text, err.Error()); node != nil {
+			err = &yaml.SyntaxError{Message: addHint(err.Error()), Token: node.GetToken()}
 		}
 	}
 	return fmt.Errorf("%s:\n%s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
 }
 
-const likeDuration = "write a duration as in 500ms, 30s or 1h"
+const durationHint = "write a duration as in 500ms, 30s or 1h"
 
-// plainly says what would be right where the standard library does not.
-func plainly(message string) string {
+// addHint says what would be right where the standard library does not.
+func addHint(message string) string {
 	for prefix, right := range map[string]string{
-		"time: ":             likeDuration,
+		"time: ":             durationHint,
 		"slog: level string": "write debug, info, warn or error",
 	} {
 		if strings.HasPrefix(message, prefix) {
@@ -43,8 +43,8 @@ func plainly(message string) string {
 	return message
 }
 
-// quoted finds the scalar that a message quotes.
-func quoted(text []byte, message string) ast.Node {
+// findQuotedScalar finds the scalar that a message quotes.
+func findQuotedScalar(text []byte, message string) ast.Node {
 	f, err := parser.ParseBytes(text, 0)
 	if err != nil {
 		return nil
@@ -91,15 +91,15 @@ func explainCheck(file string, text []byte, err error) error {
 	var out []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		out = append(out, line)
-		if shown := annotate(text, settingPath.FindString(line)); shown != "" {
+		if shown := annotateSetting(text, settingPath.FindString(line)); shown != "" {
 			out = append(out, "  "+file+":", shown)
 		}
 	}
 	return errors.New(strings.Join(out, "\n"))
 }
 
-// annotate returns the lines around a setting, or around what it would stand in.
-func annotate(text []byte, path string) string {
+// annotateSetting returns the lines around a setting, or around what it would stand in.
+func annotateSetting(text []byte, path string) string {
 	for path != "" {
 		var query strings.Builder
 		query.WriteByte('$')

@@ -21,28 +21,28 @@ func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 		bounds[b.Name] = b
 	}
 	for _, p := range s.Quota.Policies {
-		fmt.Fprintf(to, "  quota   %s: %s\n", p.Name, policyText(p, bounds[p.Name]))
+		fmt.Fprintf(to, "  quota   %s: %s\n", p.Name, formatPolicy(p, bounds[p.Name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.quota().Breakers)) {
 		fmt.Fprintf(to, "  halt    %s: one that is refused is stopped alone, and probed\n", name)
 	}
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		fmt.Fprintf(to, "  %-6s  at most %s a second, %s a minute, %s an hour, %s a day\n", lane,
-			may(quota, lane, time.Second), may(quota, lane, time.Minute), may(quota, lane, time.Hour), may(quota, lane, 24*time.Hour))
+			formatMaxCalls(quota, lane, time.Second), formatMaxCalls(quota, lane, time.Minute), formatMaxCalls(quota, lane, time.Hour), formatMaxCalls(quota, lane, 24*time.Hour))
 	}
 	fmt.Fprintf(to, "          after Redis lost its state no call is made for %v\n", quota.Quiet().Round(time.Millisecond))
 }
 
-func may(q limiter.Quota, lane schemas.Lane, within time.Duration) string {
+func formatMaxCalls(q limiter.Quota, lane schemas.Lane, within time.Duration) string {
 	n := q.MaxCalls(lane, within)
 	if math.IsInf(n, 1) {
 		return "any number"
 	}
-	return grouped(int64(n))
+	return formatCount(int64(n))
 }
 
-// policyText says what one policy comes to.
-func policyText(p limiter.Policy, b limiter.PolicyBound) string {
+// formatPolicy says what one policy comes to.
+func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	units := "calls"
 	if p.Unit != "" {
 		units = p.Unit
@@ -54,18 +54,18 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 	case p.MinInterval != nil:
 		text = fmt.Sprintf("calls are %v apart", p.MinInterval.Min)
 	case p.Window == limiter.InFlight:
-		text = grouped(int64(p.Limit)) + " under way at once, of all processes together"
+		text = formatCount(int64(p.Limit)) + " under way at once, of all processes together"
 	case p.Restore > 0:
-		text = fmt.Sprintf("%s %s at once, and %s a second", grouped(int64(p.Limit)), units, calls(float64(p.Restore)))
+		text = fmt.Sprintf("%s %s at once, and %s a second", formatCount(int64(p.Limit)), units, formatCalls(float64(p.Restore)))
 	case len(p.CountedStatuses) > 0:
-		text = fmt.Sprintf("%s answers of the statuses %s in %v", grouped(int64(p.Limit)), statuses(p.CountedStatuses), lengthOf(p.Window))
+		text = fmt.Sprintf("%s answers of the statuses %s in %v", formatCount(int64(p.Limit)), formatStatuses(p.CountedStatuses), formatWindow(p.Window))
 	case p.Reported:
-		text = fmt.Sprintf("%s %s in %v, or what the answers tell", grouped(int64(p.Limit)), units, lengthOf(p.Window))
+		text = fmt.Sprintf("%s %s in %v, or what the answers tell", formatCount(int64(p.Limit)), units, formatWindow(p.Window))
 	case p.Unit != "" || p.Scope != "":
-		text = fmt.Sprintf("%s %s in %v; up to %s are used", grouped(int64(p.Limit)), units, lengthOf(p.Window), calls(b.PerWindow))
+		text = fmt.Sprintf("%s %s in %v; up to %s are used", formatCount(int64(p.Limit)), units, formatWindow(p.Window), formatCalls(b.PerWindow))
 	default:
 		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them kept for HIGH; at most %d can arrive",
-			b.Limit, lengthOf(b.Window), calls(b.PerWindow), calls(b.PerWindow-b.Low), b.Max)
+			b.Limit, formatWindow(b.Window), formatCalls(b.PerWindow), formatCalls(b.PerWindow-b.Low), b.Max)
 	}
 	if scopes := limiter.Placeholders(p.Scope); len(scopes) > 0 {
 		text += ", for each " + strings.Join(scopes, " and ")
@@ -81,7 +81,7 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 		text += "; " + strings.Join(costs, ", ")
 	}
 	if len(p.FreeStatuses) > 0 {
-		text += "; answers of " + statuses(p.FreeStatuses) + " are free"
+		text += "; answers of " + formatStatuses(p.FreeStatuses) + " are free"
 	}
 	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Reported || p.Restore > 0) {
 		text += fmt.Sprintf("; %v kept for HIGH", p.HighReserve)
@@ -89,8 +89,8 @@ func policyText(p limiter.Policy, b limiter.PolicyBound) string {
 	return text
 }
 
-// lengthOf writes a window without the zeros that nobody needs: 1h for 1h0m0s.
-func lengthOf(w limiter.Window) string {
+// formatWindow writes a window without the zeros that nobody needs: 1h for 1h0m0s.
+func formatWindow(w limiter.Window) string {
 	text := w.String()
 	for _, zeros := range []string{"m0s", "h0m"} {
 		if strings.HasSuffix(text, zeros) {
@@ -100,6 +100,6 @@ func lengthOf(w limiter.Window) string {
 	return text
 }
 
-func statuses(all []int) string {
+func formatStatuses(all []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(all), " ", ", "), "[]")
 }

@@ -23,7 +23,7 @@ func (s SourceConfig) checkInsecure() error {
 // sendsCredential reports whether the source's calls carry a credential: its own, or
 // one in a header whose name the HTTP standard reserves for credentials.
 func (s SourceConfig) sendsCredential() bool {
-	if slices.ContainsFunc(places(s.Config), func(p place) bool { return p.env != "" || p.file != "" }) {
+	if slices.ContainsFunc(secretRefs(s.Config), func(p secretRef) bool { return p.env != "" || p.file != "" }) {
 		return true
 	}
 	names := slices.Collect(maps.Keys(s.Headers))

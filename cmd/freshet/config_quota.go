@@ -14,13 +14,13 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// leaseRoom is for telling Redis that a call has ended, after the longest one.
-const leaseRoom = 5 * time.Second
+// leaseMargin is for telling Redis that a call has ended, after the longest one.
+const leaseMargin = 5 * time.Second
 
 // quota returns the source's quota with what the rest of its configuration says of it.
 func (s SourceConfig) quota() limiter.Config {
 	q := s.Quota
-	q.Lease = s.Timeout + leaseRoom
+	q.Lease = s.Timeout + leaseMargin
 	q.Credentials = max(1, len(s.Credentials))
 	q.Endpoints = len(s.endpoints())
 	q.Costs = s.costRanges()
@@ -107,7 +107,7 @@ func (s SourceConfig) checkQuota() (errs []error) {
 		}
 		for _, name := range limiter.Placeholders(p.Scope) {
 			if !placeholders[name] {
-				fail("%s.scope: there is no {%s}; there are %s", at, name, listed(placeholders))
+				fail("%s.scope: there is no {%s}; there are %s", at, name, joinNames(placeholders))
 			}
 		}
 		for _, name := range p.Match.Endpoints {
@@ -116,12 +116,12 @@ func (s SourceConfig) checkQuota() (errs []error) {
 			}
 		}
 		for _, name := range p.Match.Methods {
-			if !slices.Contains(methods, name) {
-				fail("%s.match.methods: %q is no method that a source calls with, which are %s", at, name, strings.Join(methods, " and "))
+			if !slices.Contains(supportedMethods, name) {
+				fail("%s.match.methods: %q is no method that a source calls with, which are %s", at, name, strings.Join(supportedMethods, " and "))
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.Costs)) {
-			if !slices.Contains(endpoints, name) && !slices.Contains(methods, name) {
+			if !slices.Contains(endpoints, name) && !slices.Contains(supportedMethods, name) {
 				fail("%s.costs.%s: write a method or a facet/document of the source, which has %s", at, name, s.endpoints())
 			}
 		}
@@ -137,7 +137,7 @@ func (s SourceConfig) checkQuota() (errs []error) {
 	return errs
 }
 
-var methods = []string{http.MethodGet, http.MethodPost}
+var supportedMethods = []string{http.MethodGet, http.MethodPost}
 
 // checkCosts returns the costs in units that no policy counts. One that names no unit
 // counts calls, whatever a document says that they cost.
@@ -153,7 +153,7 @@ func (s SourceConfig) checkCosts() (errs []error) {
 		for _, document := range slices.Sorted(maps.Keys(documents)) {
 			for _, unit := range slices.Sorted(maps.Keys(documents[document].Cost)) {
 				if !units[unit] {
-					errs = append(errs, fmt.Errorf("facets.%s.documents.%s.cost.%s: no policy of the quota counts that unit; it counts %s", name, document, unit, listed(units)))
+					errs = append(errs, fmt.Errorf("facets.%s.documents.%s.cost.%s: no policy of the quota counts that unit; it counts %s", name, document, unit, joinNames(units)))
 				}
 			}
 		}

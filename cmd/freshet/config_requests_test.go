@@ -44,7 +44,7 @@ sources:
           found: {path: /search, method: POST, body: '{"q": "{key}"}', contentType: application/json}
 `
 
-func TestAllThatIsSaidOfRequestsIsReadAndPrintedAsItIsWritten(t *testing.T) {
+func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {
 	config, err := loadConfig(write(t, asked), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestAllThatIsSaidOfRequestsIsReadAndPrintedAsItIsWritten(t *testing.T) {
 	}
 }
 
-func TestConfigCheckSaysHowADocumentIsAskedForAndByWhom(t *testing.T) {
+func TestConfigCheck_PrintsRequestsAndCredentials(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, asked))
 	const want = `  facet   issues: list (1 to 50 pages, a call each); fresh for 1h0m0s
   facet   project: items (a GraphQL query, 1 to 10 pages, a call each); fresh for 1h0m0s
@@ -93,7 +93,7 @@ func TestConfigCheckSaysHowADocumentIsAskedForAndByWhom(t *testing.T) {
 	}
 }
 
-func TestAMistakeInARequestIsShownWhereItStands(t *testing.T) {
+func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"prefix: \"Bearer \"", "prefixes: x", `unknown field "prefixes"`},
 		{"header: Authorization, prefix: \"Bearer \"", "query: key, prefix: x", "sources.forge.auth.prefix: it stands before"},

@@ -27,17 +27,17 @@ type SourceConfig struct {
 // facet is; one that is not named is not.
 type PrefetchConfig struct {
 	scheduler.BudgetConfig `yaml:",inline"`
-	Facets                 prefetches `yaml:"facets,omitempty"`
+	Facets                 facetPrefetches `yaml:"facets,omitempty"`
 }
 
-// prefetches is how each facet is prefetched, by name.
-type prefetches map[string]scheduler.Config
+// facetPrefetches is how each facet is prefetched, by name.
+type facetPrefetches map[string]scheduler.Config
 
 // UnmarshalYAML lets a facet of which nothing is said be as one of an empty object.
-func (p *prefetches) UnmarshalYAML(unmarshal func(any) error) error {
+func (p *facetPrefetches) UnmarshalYAML(unmarshal func(any) error) error {
 	var all map[string]*scheduler.Config
 	err := unmarshal(&all)
-	*p = prefetches{}
+	*p = facetPrefetches{}
 	for name, c := range all {
 		if c == nil {
 			c = &scheduler.Config{}
@@ -50,14 +50,14 @@ func (p *prefetches) UnmarshalYAML(unmarshal func(any) error) error {
 
 // WorkersConfig bounds the workers of one process.
 type WorkersConfig struct {
-	High  LaneConfig   `yaml:"high"`
-	Low   LaneConfig   `yaml:"low"`
-	Bytes source.Bytes `yaml:"bytes"` // of bodies in memory, for each lane
+	High          LaneConfig   `yaml:"high"`
+	Low           LaneConfig   `yaml:"low"`
+	MaxBodyMemory source.Bytes `yaml:"maxBodyMemory"` // of bodies in memory, for each lane
 }
 
 // LaneConfig bounds one lane's worker.
 type LaneConfig struct {
-	InFlight int `yaml:"inFlight"`
+	MaxInFlight int `yaml:"maxInFlight"`
 }
 
 // UnmarshalYAML lets a source that leaves settings out have the default ones.
@@ -66,7 +66,7 @@ func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	p := plain{
 		Config:   source.DefaultConfig(),
 		Quota:    limiter.DefaultConfig(),
-		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, Bytes: 128 << 20},
+		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
 		Prefetch: PrefetchConfig{BudgetConfig: scheduler.DefaultBudgetConfig()},
 	}
 	err := unmarshal(&p)
@@ -76,11 +76,11 @@ func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 
 func (s SourceConfig) check(name string) error {
 	errs := []error{schemas.CheckName("source", name), s.checkInsecure()}
-	if s.Workers.High.InFlight < 1 || s.Workers.Low.InFlight < 1 {
-		errs = append(errs, fmt.Errorf("workers: high.inFlight and low.inFlight are %d and %d; they must be at least 1", s.Workers.High.InFlight, s.Workers.Low.InFlight))
+	if s.Workers.High.MaxInFlight < 1 || s.Workers.Low.MaxInFlight < 1 {
+		errs = append(errs, fmt.Errorf("workers: high.maxInFlight and low.maxInFlight are %d and %d; they must be at least 1", s.Workers.High.MaxInFlight, s.Workers.Low.MaxInFlight))
 	}
-	if s.Workers.Bytes < s.MaxBody {
-		errs = append(errs, fmt.Errorf("workers.bytes: %d must be at least maxBody (%d), or a large answer could never be taken", s.Workers.Bytes, s.MaxBody))
+	if s.Workers.MaxBodyMemory < s.MaxBody {
+		errs = append(errs, fmt.Errorf("workers.maxBodyMemory: %d must be at least maxBody (%d), or a large answer could never be taken", s.Workers.MaxBodyMemory, s.MaxBody))
 	}
 	for facet := range s.Facets {
 		if err := schemas.CheckName("facet", facet); err != nil {
@@ -99,14 +99,14 @@ func (s SourceConfig) check(name string) error {
 	}
 	errs = append(errs, s.checkCosts()...)
 	errs = append(errs, checkAnnounced(s.Announced, s.Quota.Policies))
-	if _, err := s.schedule(); err != nil {
+	if _, err := s.newSchedule(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			errs = append(errs, fmt.Errorf("prefetch.%s", line))
 		}
 	}
-	src, err := source.New(name, s.Config, nil, s.connections())
+	src, err := source.New(name, s.Config, nil, s.maxConnections())
 	if err != nil {
-		if name == builtIn && len(s.Facets) == 0 {
+		if name == builtInSource && len(s.Facets) == 0 {
 			err = fmt.Errorf("%w; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows", err)
 		}
 		errs = append(errs, err)
@@ -116,8 +116,8 @@ func (s SourceConfig) check(name string) error {
 	return errors.Join(errs...)
 }
 
-// schedule returns when the source's entities are prefetched, or all mistakes in that.
-func (s SourceConfig) schedule() (*scheduler.Schedule, error) {
+// newSchedule returns when the source's entities are prefetched, or all mistakes in that.
+func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	var errs []error
 	facets := map[string]scheduler.Facet{}
 	for name, f := range s.Facets {
@@ -135,7 +135,7 @@ func (s SourceConfig) schedule() (*scheduler.Schedule, error) {
 		}
 		f.Config = s.Prefetch.Facets[name]
 		facets[name] = f
-		for _, err := range fits(f.Config, s.Facets[name]) {
+		for _, err := range checkPrefetchFacet(f.Config, s.Facets[name]) {
 			errs = append(errs, fmt.Errorf("facets.%s.%w", name, err))
 		}
 	}
@@ -143,11 +143,11 @@ func (s SourceConfig) schedule() (*scheduler.Schedule, error) {
 	return schedule, errors.Join(append(errs, err)...)
 }
 
-// fits returns what of a facet's prefetch is not as the facet is.
-func fits(c scheduler.Config, f source.Facet) (errs []error) {
+// checkPrefetchFacet returns what of a facet's prefetch is not as the facet is.
+func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	for i, name := range c.Active.Params {
 		if _, known := f.Params[name]; !known && name != "" { // an empty one is another mistake
-			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, listed(f.Params)))
+			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, joinNames(f.Params)))
 		}
 	}
 	paths := map[string]string{"active.status.path": c.Active.Status.Path}
@@ -158,7 +158,7 @@ func fits(c scheduler.Config, f source.Facet) (errs []error) {
 		document, _, member := strings.Cut(strings.ReplaceAll(paths[of], `\.`, "\x00"), ".")
 		document = strings.ReplaceAll(document, "\x00", ".")
 		if _, known := f.Documents[document]; !known && member && document != "" { // of what is no path another mistake is told
-			errs = append(errs, fmt.Errorf("%s: %q must begin with a document of the facet, which has %s", of, paths[of], listed(f.Documents)))
+			errs = append(errs, fmt.Errorf("%s: %q must begin with a document of the facet, which has %s", of, paths[of], joinNames(f.Documents)))
 		}
 	}
 	longest, of := c.Tiers.Cold.Every, "tiers.cold.every"
@@ -171,9 +171,9 @@ func fits(c scheduler.Config, f source.Facet) (errs []error) {
 	return errs
 }
 
-// documented writes what a facet's documents are asked for by, where that is more than
+// describeDocuments writes what a facet's documents are asked for by, where that is more than
 // one GET.
-func documented(f source.Facet) string {
+func describeDocuments(f source.Facet) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
 		d := f.Documents[name]
@@ -195,8 +195,8 @@ func documented(f source.Facet) string {
 	return strings.Join(all, ", ")
 }
 
-// listed writes the names that there are.
-func listed[T any](all map[string]T) string {
+// joinNames writes the names that there are.
+func joinNames[T any](all map[string]T) string {
 	if len(all) == 0 {
 		return "none"
 	}
@@ -214,11 +214,11 @@ func (s SourceConfig) spending() scheduler.BudgetConfig {
 	return spending
 }
 
-// connections is how many calls may be under way at once.
-func (s SourceConfig) connections() int {
+// maxConnections is how many calls may be under way at once.
+func (s SourceConfig) maxConnections() int {
 	documents := 1
 	for _, f := range s.Facets {
 		documents = max(documents, len(f.Documents))
 	}
-	return (s.Workers.High.InFlight + s.Workers.Low.InFlight) * documents
+	return (s.Workers.High.MaxInFlight + s.Workers.Low.MaxInFlight) * documents
 }

@@ -16,7 +16,7 @@ sources:
       general: {documents: {a: {path: "/a/{key}"}, b.c: {path: "/b/{key}"}}}
     prefetch: `
 
-func TestAPrefetchThatDoesNotFitItsFacetIsRefused(t *testing.T) {
+func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 	const replaces = "; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows"
 	for text, want := range map[string]string{
 		cases + `{facets: {progress: }}`:                                   "",
@@ -80,7 +80,7 @@ func TestAPrefetchThatDoesNotFitItsFacetIsRefused(t *testing.T) {
 	}
 }
 
-func TestConfigCheckSaysWhatIsPrefetchedAndWhatFollows(t *testing.T) {
+func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 	const rest = "{facets: {progress: {triggers: {general: }, active: {status: {path: case.status, block: [x]}, unless: [case.end], params: [token]}}}"
 	for text, want := range map[string]string{
 		rest + "}": `  prefetch progress: every 1h0m0s, 6h0m0s or 24h0m0s, by how much it is read

@@ -22,14 +22,14 @@ func write(t *testing.T, text string) string {
 	return name
 }
 
-func TestTheDefaultsAreValidAndMirrorNexon(t *testing.T) {
+func TestConfig_DefaultsAreValid(t *testing.T) {
 	c, err := loadConfig("", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	nexon := c.Sources["nexon"]
 	if len(c.Sources) != 1 || nexon.BaseURL != "https://open.api.nexon.com/maplestory/v1" || nexon.Quota.Policies[0].Target != 450 ||
-		nexon.Facets["character"].KeepFor != 720*time.Hour || nexon.Workers.Bytes != 128<<20 || c.Query.Listen != "127.0.0.1:8080" {
+		nexon.Facets["character"].KeepFor != 720*time.Hour || nexon.Workers.MaxBodyMemory != 128<<20 || c.Query.Listen != "127.0.0.1:8080" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -44,7 +44,7 @@ sources:
         documents: {repo: {path: "/repos/{key}"}}
 `
 
-func TestAFilesSourcesReplaceTheDefaultOneAndInheritDefaults(t *testing.T) {
+func TestConfig_FileReplacesDefaultSource(t *testing.T) {
 	c, err := loadConfig(write(t, minimal+"query: {listen: \"127.0.0.1:1\"}\n"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -52,12 +52,12 @@ func TestAFilesSourcesReplaceTheDefaultOneAndInheritDefaults(t *testing.T) {
 	mine, there := c.Sources["mine"]
 	if len(c.Sources) != 1 || !there || mine.Timeout != 10*time.Second || !mine.Gzip || mine.Quota.Jitter != 10*time.Millisecond ||
 		mine.Facets["repo"].FreshFor != time.Hour || mine.Facets["repo"].KeyPattern != source.DefaultFacet().KeyPattern ||
-		mine.Workers.Low.InFlight != 1024 || c.Query.Listen != "127.0.0.1:1" || c.Ops.Listen != "127.0.0.1:9464" {
+		mine.Workers.Low.MaxInFlight != 1024 || c.Query.Listen != "127.0.0.1:1" || c.Ops.Listen != "127.0.0.1:9464" {
 		t.Errorf("%+v", c)
 	}
 }
 
-func TestARetryThatIsWrittenReplacesTheDefaultOne(t *testing.T) {
+func TestConfig_RetryReplacesDefault(t *testing.T) {
 	minutes := []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}
 	for text, want := range map[string][]time.Duration{
 		"":                                 minutes,
@@ -96,10 +96,10 @@ func TestARetryThatIsWrittenReplacesTheDefaultOne(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
+func TestConfig_EnvironmentOverridesFile(t *testing.T) {
 	c, err := loadConfig(write(t, minimal), []string{
 		"PATH=/bin", "FRESHET_KAFKA_BROKERS=a:1, b:2", "FRESHET_DATABASE_URL_FILE=" + write(t, "postgres://u:p@db/x\n"),
-		"FRESHET_SOURCES_MINE_WORKERS_HIGH_IN_FLIGHT=7", "FRESHET_SOURCES_MINE_TIMEOUT=3s", "FRESHET_SOURCES_MINE_WORKERS_BYTES=64MiB",
+		"FRESHET_SOURCES_MINE_WORKERS_HIGH_MAX_IN_FLIGHT=7", "FRESHET_SOURCES_MINE_TIMEOUT=3s", "FRESHET_SOURCES_MINE_WORKERS_MAX_BODY_MEMORY=64MiB",
 		"FRESHET_SOURCES_MINE_GZIP=false", "FRESHET_SOURCES_MINE_BASE_URL=http://127.0.0.1:9/x", "FRESHET_LOG_LEVEL=debug",
 		"FRESHET_KAFKA_REPLICATION_FACTOR=2", "FRESHET_METRICS_NAMESPACE=", "FRESHET_REDIS_MODE=cluster", "FRESHET_REDIS_ADDRESSES=a:1,b:1",
 		// What is not for us, though it looks like it.
@@ -110,8 +110,8 @@ func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine := c.Sources["mine"]
-	if !reflect.DeepEqual(c.Kafka.Brokers, []string{"a:1", "b:2"}) || c.Database.URL != "postgres://u:p@db/x" || mine.Workers.High.InFlight != 7 ||
-		mine.Timeout != 3*time.Second || mine.Workers.Bytes != 64<<20 || mine.Gzip || mine.BaseURL != "http://127.0.0.1:9/x" ||
+	if !reflect.DeepEqual(c.Kafka.Brokers, []string{"a:1", "b:2"}) || c.Database.URL != "postgres://u:p@db/x" || mine.Workers.High.MaxInFlight != 7 ||
+		mine.Timeout != 3*time.Second || mine.Workers.MaxBodyMemory != 64<<20 || mine.Gzip || mine.BaseURL != "http://127.0.0.1:9/x" ||
 		c.Kafka.ReplicationFactor != 2 || c.Metrics.Namespace != "" || len(c.Redis.Addresses) != 2 || c.Log.Level.String() != "DEBUG" {
 		t.Errorf("%+v", c)
 	}
@@ -120,7 +120,7 @@ func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
 	}
 }
 
-func TestWhatIsPrintedCanBeReadAgainAndHasNoSecret(t *testing.T) {
+func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
 	code, stdout, stderr := command(t, []string{"FRESHET_DATABASE_URL=postgres://u:hunter2@db/x", "FRESHET_DATABASE_DIRECT_URL=postgres://u:hunter2@db/y"}, "config", "print")
 	if code != 0 || strings.Contains(stdout+stderr, "hunter2") || !strings.Contains(stdout, "postgres://u:REDACTED@db/x") {
 		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
@@ -144,7 +144,7 @@ func TestWhatIsPrintedCanBeReadAgainAndHasNoSecret(t *testing.T) {
 	}
 }
 
-func TestConfigCheckSaysWhatASourceMayDo(t *testing.T) {
+func TestConfigCheck_PrintsQuota(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check")
 	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them kept for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
 		if code != 0 || !strings.Contains(stdout, want) {
@@ -153,27 +153,27 @@ func TestConfigCheckSaysWhatASourceMayDo(t *testing.T) {
 	}
 }
 
-func TestASecretIsRequiredWhereCallsAreMade(t *testing.T) {
+func TestWorker_RequiresSecret(t *testing.T) {
 	t.Setenv("A_KEY", "")
-	if _, err := requireSecret(place{setting: "auth", env: "A_KEY"}); err == nil || !strings.Contains(err.Error(), "A_KEY is not set") {
+	if _, err := requireSecret(secretRef{setting: "auth", env: "A_KEY"}); err == nil || !strings.Contains(err.Error(), "A_KEY is not set") {
 		t.Errorf("unset: %v", err)
 	}
-	if secret, err := offerSecret(place{setting: "auth", env: "A_KEY"}); err != nil || secret != "" {
+	if secret, err := optionalSecret(secretRef{setting: "auth", env: "A_KEY"}); err != nil || secret != "" {
 		t.Errorf("in dev: %q, %v", secret, err)
 	}
-	if secret, err := requireSecret(place{setting: "auth", file: write(t, " key\n")}); err != nil || secret != "key" {
+	if secret, err := requireSecret(secretRef{setting: "auth", file: write(t, " key\n")}); err != nil || secret != "key" {
 		t.Errorf("from a file: %q, %v", secret, err)
 	}
-	if _, err := requireSecret(place{setting: "auth", file: write(t, "\n")}); err == nil {
+	if _, err := requireSecret(secretRef{setting: "auth", file: write(t, "\n")}); err == nil {
 		t.Error("an empty file is a secret")
 	}
 	t.Setenv("A_KEY", "k")
-	if secret, err := requireSecret(place{setting: "auth", env: "A_KEY"}); err != nil || secret != "k" {
+	if secret, err := requireSecret(secretRef{setting: "auth", env: "A_KEY"}); err != nil || secret != "k" {
 		t.Errorf("set: %q, %v", secret, err)
 	}
 }
 
-func TestAVisibilityWhereNobodyIsAskedWhoTheyAreIsAMistake(t *testing.T) {
+func TestConfig_VisibilityNeedsAccessControl(t *testing.T) {
 	limited := strings.Replace(minimal, "    facets:\n", "    auth: {header: X-Key}\n    credentials:\n      - {name: all, secretEnv: A}\n      - {name: some, secretEnv: B, visibility: partner}\n    facets:\n", 1)
 	for require, mistaken := range map[string]bool{"never": true, "always": false, "auto": false} {
 		_, err := loadConfig(write(t, limited+"access:\n  require: "+require+"\n"), nil)
@@ -194,7 +194,7 @@ func TestAVisibilityWhereNobodyIsAskedWhoTheyAreIsAMistake(t *testing.T) {
 	}
 }
 
-func TestTheConsoleIsOnUnlessTheConfigurationSaysOtherwise(t *testing.T) {
+func TestConfig_ConsoleDefaultsToOn(t *testing.T) {
 	for text, want := range map[string]string{"": "on", "query: {console: on}\n": "on", "query: {console: read-only}\n": "read-only", "query: {console: off}\n": "off"} {
 		c, err := loadConfig(write(t, minimal+text), nil)
 		if err != nil || c.Query.Console != want {

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// load returns the settings of a secured connection; nil if it is not enabled.
-func (t TLSConfig) load() (*tls.Config, error) {
+// newTLSConfig returns the settings of a secured connection; nil if it is not enabled.
+func (t TLSConfig) newTLSConfig() (*tls.Config, error) {
 	if !t.Enabled {
 		return nil, nil //nolint:nilnil // no TLS
 	}
@@ -62,7 +62,7 @@ func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 		kgo.SoftwareNameAndVersion("freshet", strings.TrimPrefix(version(), "v")),
 		kgo.DialTimeout(5 * time.Second),
 	}
-	secured, err := c.TLS.load()
+	secured, err := c.TLS.newTLSConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kafka.%w", err)
 	}
@@ -92,11 +92,11 @@ const (
 	embeddedTimeout = 5 * time.Second
 )
 
-// client returns a client whose calls end with their contexts: a stopped Redis
+// newClient returns a client whose calls end with their contexts: a stopped Redis
 // is noticed in as long as the caller says, and not in as long as the library
 // would wait. Nothing is sent twice by itself. timeout bounds one read or write.
-func (c RedisConfig) client(timeout time.Duration) (redis.UniversalClient, error) {
-	secured, err := c.TLS.load()
+func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, error) {
+	secured, err := c.TLS.newTLSConfig()
 	if err != nil {
 		return nil, fmt.Errorf("redis.%w", err)
 	}

@@ -24,14 +24,14 @@ func (d *dev) stats() (s simulator.Stats) {
 // view is what `freshet limiter` shows.
 func (d *dev) view() (v limiter.View) {
 	d.Helper()
-	if err := json.Unmarshal([]byte(d.said(0, nil, "limiter", "-o", "jsonl")), &v); err != nil {
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "jsonl")), &v); err != nil {
 		d.Fatal(err)
 	}
 	return v
 }
 
-// within waits until the condition holds, and says how long that took.
-func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
+// waitFor waits until the condition holds, and says how long that took.
+func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()
 	look := time.NewTicker(100 * time.Millisecond)
@@ -55,16 +55,16 @@ const (
 // inForce waits until the limits of the window have been told to Redis.
 func (d *dev) inForce(revision int64, limit, target int) {
 	d.Helper()
-	within(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
+	waitFor(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
 		v := d.view()
 		return v.Revision == revision && v.Policies[0].Name == "second" && v.Policies[0].Limit == limit && v.Policies[0].Target == target
 	})
 }
 
-func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T) {
+func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	d.said(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
+	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
 	d.inForce(1, 110, 50)
 
 	keys := characters("k", 300) // for six seconds: some must wait yet when it has stopped
@@ -72,9 +72,9 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 	for _, key := range keys {
 		d.until("a promise", key, queued)
 	}
-	within(t, patience, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
-	d.said(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
-	within(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == "stopped" && v.Revision == 2 })
+	waitFor(t, patience, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
+	d.mustRun(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
+	waitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == "stopped" && v.Revision == 2 })
 	<-time.After(obeyed)
 	before := d.stats()
 	if before.Arrivals >= len(keys) {
@@ -88,12 +88,12 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 	if r := d.until("a promise while stopped", "another", queued); r.status != 202 {
 		t.Errorf("while stopped a new one: %+v", r)
 	}
-	within(t, patience, "the report of who waits", func() bool {
+	waitFor(t, patience, "the report of who waits", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == "stopped"
 	})
 	for _, words := range []string{"nexon: stopped, until `freshet resume --source nexon`; settings at revision 2", "second  110 in 1s", "20,000,000 a day", "HIGH", "stopped"} {
-		d.said(0, []string{words}, "limiter")
+		d.mustRun(0, []string{words}, "limiter")
 	}
 	<-time.After(time.Second)
 	if after := d.stats(); after.Arrivals != before.Arrivals {
@@ -101,18 +101,18 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 	}
 
 	// What is refused changes nothing.
-	d.said(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
+	d.mustRun(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
 	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 110 {
 		t.Errorf("a refused change is shown: %+v", v)
 	}
 
-	d.said(0, []string{"nexon is running (revision 3)"}, "resume")
+	d.mustRun(0, []string{"nexon is running (revision 3)"}, "resume")
 	d.inForce(3, 110, 50)
-	within(t, obeyed+slack, "a call", func() bool { return d.stats().Arrivals > before.Arrivals })
+	waitFor(t, obeyed+slack, "a call", func() bool { return d.stats().Arrivals > before.Arrivals })
 	if s := d.stats(); s.MaxInSlidingSecond > 110 {
 		t.Errorf("%d calls in a second, and 110 are allowed", s.MaxInSlidingSecond)
 	}
-	d.said(0, nil, "settings", "set", "second.limit=", "second.target=440", "second.highReserve=")
+	d.mustRun(0, nil, "settings", "set", "second.limit=", "second.target=440", "second.highReserve=")
 	d.inForce(4, 500, 440)
 	for _, key := range append(keys, "another") {
 		d.until("a fresh answer", key, isFresh)
@@ -124,7 +124,7 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 	}
 
 	var entries []settings.Entry
-	if err := json.Unmarshal([]byte(d.said(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
 		t.Fatal(err)
 	}
 	var actions []string
@@ -139,14 +139,14 @@ func TestASourceIsChangedStoppedAndResumedUnderLoadAndNothingIsLost(t *testing.T
 	}
 }
 
-func TestTheLimiterIsShownForPeopleAndForPrograms(t *testing.T) {
+func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	within(t, patience, "a report of who is idle", func() bool {
+	waitFor(t, patience, "a report of who is idle", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
 	})
-	table := strings.Join(strings.Fields(d.said(0, nil, "limiter", "--source", "nexon")), " ")
+	table := strings.Join(strings.Fields(d.mustRun(0, nil, "limiter", "--source", "nexon")), " ")
 	for _, part := range []string{
 		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED LEFT NOW FOR LOW RESETS",
 		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REFUSED WAITS FOR TOLD", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
@@ -156,10 +156,10 @@ func TestTheLimiterIsShownForPeopleAndForPrograms(t *testing.T) {
 		}
 	}
 	var all []limiter.View
-	if err := json.Unmarshal([]byte(d.said(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	d.said(3, []string{`there is no source "github"; the configuration has nexon`}, "limiter", "--source", "github")
+	d.mustRun(3, []string{`there is no source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
 		`freshet_rate_limiter_limit{policy="second",source="nexon"} 500`, `freshet_rate_limiter_remaining{policy="day",priority="HIGH",source="nexon"} `,
@@ -171,7 +171,7 @@ func TestTheLimiterIsShownForPeopleAndForPrograms(t *testing.T) {
 	}
 }
 
-func TestEveryStateOfALimiterIsSaidInALine(t *testing.T) {
+func TestLimiterState_DescribesEveryState(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	until := at.Add(12 * time.Second)
 	for want, v := range map[string]limiter.View{
@@ -193,18 +193,18 @@ func TestEveryStateOfALimiterIsSaidInALine(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 1234 * time.Millisecond: "1.23s", 83*time.Second + 400*time.Millisecond: "1m23s", 25*time.Hour + 119*time.Second: "25h01m",
 	} {
-		if got := ago(d); got != want {
+		if got := formatDuration(d); got != want {
 			t.Errorf("%v is %q; want %q", d, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 20_000_000: "20,000,000", -123456: "-123,456", -123: "-123"} {
-		if got := grouped(n); got != want {
+		if got := formatCount(n); got != want {
 			t.Errorf("%d is %q; want %q", n, got, want)
 		}
 	}
 }
 
-func TestWhatIsLeftForEachValueOfAScopeIsShownAndWhatIsHalted(t *testing.T) {
+func TestLimiter_PrintsScopes(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	soon, passed, left, none := at.Add(90*time.Second), at.Add(-time.Second), int64(4_987), int64(0)
 	var said strings.Builder

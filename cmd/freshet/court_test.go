@@ -101,23 +101,23 @@ func (c *court) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": c.status, "entry": c.entry})
 }
 
-// proceeds has the cases have one more entry, and a status.
-func (c *court) proceeds(status string) {
+// setStatus has the cases have one more entry, and a status.
+func (c *court) setStatus(status string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status = status
 	c.entry++
 }
 
-func (c *court) called(facet, key string) int {
+func (c *court) callCount(facet, key string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.calls[facet+"/"+key]
 }
 
-func (c *court) until(what string, holds func() bool) {
+func (c *court) waitFor(what string, holds func() bool) {
 	c.Helper()
-	within(c, patience, what, holds)
+	waitFor(c, patience, what, holds)
 }
 
 func caseOf(facet, key string) schemas.Entity {
@@ -146,8 +146,8 @@ func (c *court) register(key string, due time.Time) {
 	}
 }
 
-// due has a case come due now, and the scheduler look.
-func (c *court) due(key string) {
+// makeDue has a case come due now, and the scheduler look.
+func (c *court) makeDue(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(-time.Second))
 	if err := c.redis.Publish(c.Context(), scheduleChannel("court"), fmt.Sprint(time.Now().UnixMilli())).Err(); err != nil {
@@ -155,20 +155,20 @@ func (c *court) due(key string) {
 	}
 }
 
-// untilPassedOver waits until the scheduler has decided about a case that was due: it asks
+// waitUntilSkipped waits until the scheduler has decided about a case that was due: it asks
 // for all that it asks for before it looks again, and finds another case.
-func (c *court) untilPassedOver(key string) {
+func (c *court) waitUntilSkipped(key string) {
 	c.Helper()
-	c.until("a look at "+key, func() bool {
+	c.waitFor("a look at "+key, func() bool {
 		all, err := c.db.Entities(c.Context(), store.EntityFilter{Source: "court", Facet: "progress", KeyPrefix: key}, schemas.Entity{}, 1)
 		if err != nil {
 			c.Fatal(err)
 		}
 		return len(all) == 1 && all[0].Due.After(time.Now())
 	})
-	c.due("another")
-	c.until("a prefetch of another case", func() bool { return c.called("progress", "another") == 1 })
-	c.untilQuiet()
+	c.makeDue("another")
+	c.waitFor("a prefetch of another case", func() bool { return c.callCount("progress", "another") == 1 })
+	c.waitUntilIdle()
 }
 
 // age has what is stored count as checked so long ago.
@@ -184,23 +184,23 @@ func (c *court) age(facet, key string, by time.Duration) {
 	}
 }
 
-// untilQuiet waits until every request has come to its end, and what follows from it too.
-func (c *court) untilQuiet() {
+// waitUntilIdle waits until every request has come to its end, and what follows from it too.
+func (c *court) waitUntilIdle() {
 	c.Helper()
-	c.until("the end of all that follows", func() bool {
-		if c.behind() != 0 { // what they have changed is written down before they end
+	c.waitFor("the end of all that follows", func() bool {
+		if c.lag() != 0 { // what they have changed is written down before they end
 			return false
 		}
 		next, err := c.db.NextOutboxTime(c.Context(), "court")
 		if err != nil {
 			c.Fatal(err)
 		}
-		return next.IsZero() && c.behind() == 0 // what was triggered is asked for before an effect ends
+		return next.IsZero() && c.lag() == 0 // what was triggered is asked for before an effect ends
 	})
 }
 
-// behind returns how many requests have not come to their end; -1: that is not known.
-func (c *court) behind() int64 {
+// lag returns how many requests have not come to their end; -1: that is not known.
+func (c *court) lag() int64 {
 	lags, err := topics.Measure(c.Context(), kadm.NewClient(c.kafka), "court")
 	if err != nil {
 		return -1
@@ -208,20 +208,20 @@ func (c *court) behind() int64 {
 	return lags[0].Records + lags[1].Records
 }
 
-// opened reads a case for the first time, and waits until its general facts are there
+// reopen reads a case for the first time, and waits until its general facts are there
 // too, which nobody has asked for: that its progress is known is a change.
-func (c *court) opened(key string) {
+func (c *court) reopen(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(time.Hour))
 	if status, text := c.do(http.MethodGet, c.api+"/v1/court/progress/"+key); status != http.StatusAccepted && status != http.StatusOK {
 		c.Fatalf("%d %s", status, text)
 	}
-	c.until("what is general of "+key, func() bool { return c.state("general", key).HasContent() })
-	c.untilQuiet()
+	c.waitFor("what is general of "+key, func() bool { return c.state("general", key).HasContent() })
+	c.waitUntilIdle()
 }
 
-// told returns n changes of a case.
-func (c *court) told(n int, key string) (all []schemas.Change) {
+// readChanges returns n changes of a case.
+func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
@@ -245,37 +245,37 @@ func (c *court) told(n int, key string) (all []schemas.Change) {
 	return all
 }
 
-func TestAChangeOfACasesProgressRefreshesWhatIsGeneralOncePerDay(t *testing.T) {
+func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 	c := newCourt(t)
 	for key, checked := range map[string]time.Duration{"lately": 23 * time.Hour, "long-ago": 25 * time.Hour} {
-		c.opened(key)
+		c.reopen(key)
 		c.age("progress", key, 7*time.Hour)
 		c.age("general", key, checked)
 	}
 	before := c.state("progress", "lately")
-	c.proceeds("진행중")
+	c.setStatus("진행중")
 	for _, key := range []string{"lately", "long-ago"} {
-		c.due(key)
-		c.until("a prefetch of "+key, func() bool { return c.called("progress", key) == 2 })
+		c.makeDue(key)
+		c.waitFor("a prefetch of "+key, func() bool { return c.callCount("progress", key) == 2 })
 	}
-	c.until("a refresh of what is general", func() bool { return c.called("general", "long-ago") == 2 })
-	c.untilQuiet()
-	if n := c.called("general", "lately"); n != 1 {
+	c.waitFor("a refresh of what is general", func() bool { return c.callCount("general", "long-ago") == 2 })
+	c.waitUntilIdle()
+	if n := c.callCount("general", "lately"); n != 1 {
 		t.Errorf("what is general was asked for %d times within a day", n)
 	}
 
 	// An unchanged progress leaves what is general alone.
 	c.age("progress", "long-ago", 7*time.Hour)
 	c.age("general", "long-ago", 25*time.Hour)
-	c.due("long-ago")
-	c.until("one more prefetch", func() bool { return c.called("progress", "long-ago") == 3 })
-	c.untilQuiet()
-	if n := c.called("general", "long-ago"); n != 2 {
+	c.makeDue("long-ago")
+	c.waitFor("one more prefetch", func() bool { return c.callCount("progress", "long-ago") == 3 })
+	c.waitUntilIdle()
+	if n := c.callCount("general", "long-ago"); n != 2 {
 		t.Errorf("what is general was asked for %d times, once without a change", n)
 	}
 
 	after := c.state("progress", "lately")
-	told := c.told(2, "lately")
+	told := c.readChanges(2, "lately")
 	if first := told[0]; len(first.Before) != 0 || !bytes.Equal(first.After, before.Hash[:]) {
 		t.Errorf("first %+v", first)
 	}
@@ -287,29 +287,29 @@ func TestAChangeOfACasesProgressRefreshesWhatIsGeneralOncePerDay(t *testing.T) {
 	}
 }
 
-func TestAClosedCaseIsLeftAloneUntilAPersonFindsItOpen(t *testing.T) {
+func TestActive_SkipsClosedCaseUntilReopened(t *testing.T) {
 	c := newCourt(t)
-	c.opened("closing")
-	c.proceeds("종결")
+	c.reopen("closing")
+	c.setStatus("종결")
 	c.age("progress", "closing", 7*time.Hour)
-	c.due("closing")
-	c.until("the prefetch that finds it closed", func() bool { return c.called("progress", "closing") == 2 })
-	c.untilQuiet()
+	c.makeDue("closing")
+	c.waitFor("the prefetch that finds it closed", func() bool { return c.callCount("progress", "closing") == 2 })
+	c.waitUntilIdle()
 
 	c.age("progress", "closing", 7*time.Hour)
-	c.due("closing")
-	c.untilPassedOver("closing")
-	if n := c.called("progress", "closing"); n != 2 {
+	c.makeDue("closing")
+	c.waitUntilSkipped("closing")
+	if n := c.callCount("progress", "closing"); n != 2 {
 		t.Fatalf("a closed case was asked for: %d calls", n)
 	}
 
-	c.proceeds("진행중") // an appeal
+	c.setStatus("진행중") // an appeal
 	if status, text := c.do(http.MethodPost, c.api+"/v1/court/progress/closing/refresh"); status != http.StatusAccepted {
 		t.Fatalf("refresh: %d %s", status, text)
 	}
-	c.until("the refresh", func() bool { return c.called("progress", "closing") == 3 })
-	c.untilQuiet()
+	c.waitFor("the refresh", func() bool { return c.callCount("progress", "closing") == 3 })
+	c.waitUntilIdle()
 	c.age("progress", "closing", 7*time.Hour)
-	c.due("closing")
-	c.until("a prefetch of the open case", func() bool { return c.called("progress", "closing") == 4 })
+	c.makeDue("closing")
+	c.waitFor("a prefetch of the open case", func() bool { return c.callCount("progress", "closing") == 4 })
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // Two accounts have twice the budget of one, and calls go with the one that has more left.
-func TestEachCallGoesWithTheCredentialThatHasMostLeft(t *testing.T) {
+func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	c := accelerated(preset(t, "github-rest"), 400) // an hour is 9 s
 	c.Auth.SecretEnv = ""
 	c.Credentials = nil
@@ -29,7 +29,7 @@ func TestEachCallGoesWithTheCredentialThatHasMostLeft(t *testing.T) {
 		secrets[name] = name + "-token"
 	}
 	c.Quota.Policies[0].Limit, c.Quota.Policies[0].HighReserve.Calls = 5000, 0
-	a := begin(t, "github-rest", c, contract.Options{Speed: 400, Latency: simulator.Range{Min: 20 * time.Millisecond, Max: 60 * time.Millisecond}}, secrets, 2)
+	a := startPresetRun(t, "github-rest", c, contract.Options{Speed: 400, Latency: simulator.Range{Min: 20 * time.Millisecond, Max: 60 * time.Millisecond}}, secrets, 2)
 	defer a.end()
 	a.call(40, schemas.Low, "user", keys(500), nil)
 	a.await(func(s contract.Stats) bool { return s.Arrivals > 3000 })
@@ -47,7 +47,7 @@ func TestEachCallGoesWithTheCredentialThatHasMostLeft(t *testing.T) {
 
 // Of two credentials the one that is refused is stopped alone: every entity is fetched with
 // the other, and with both again once its file holds another secret.
-func TestAnExpiredCredentialIsDoneWithoutUntilItsFileChanges(t *testing.T) {
+func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
 	calls := map[string]int{} // by the secret and the status
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,7 +101,7 @@ sources:
 	mu.Unlock()
 	write("one", "renewed")
 	n := 100
-	within(t, patience, "the renewed credential is used", func() bool {
+	waitFor(t, patience, "the renewed credential is used", func() bool {
 		n++
 		fetched(n)
 		mu.Lock()
@@ -112,7 +112,7 @@ sources:
 
 // A credential from the environment whose refusal ends is used again under a quota for the
 // whole source, although its secret never changes: one call probes it.
-func TestRefusedCredential_IsProbedWithItsOldSecret(t *testing.T) {
+func TestCredentials_ProbeRejectedOldSecret(t *testing.T) {
 	t.Setenv("FIRST_TOKEN", "first")
 	t.Setenv("SECOND_TOKEN", "second")
 	var accepts atomic.Bool
@@ -149,12 +149,12 @@ sources:
 			t.Fatalf("read of k%d: got %d %s, want 200", n, status, text)
 		}
 	}
-	within(t, patience, "the credential is halted", func() bool {
+	waitFor(t, patience, "the credential is halted", func() bool {
 		fetch()
 		return refused.Load() > 0 && d.sum("rate_limiter_scope_breakers_open") > 0
 	})
 	accepts.Store(true)
-	within(t, patience, "the credential is used again", func() bool {
+	waitFor(t, patience, "the credential is used again", func() bool {
 		fetch()
 		return accepted.Load() > 3
 	})

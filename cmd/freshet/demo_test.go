@@ -32,7 +32,7 @@ next:
 	return total
 }
 
-func TestInTheDemoEverythingMoves(t *testing.T) {
+func TestDemo_ProducesActivity(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	if !strings.Contains(d.text, "fresh for 6s") {
@@ -45,10 +45,10 @@ func TestInTheDemoEverythingMoves(t *testing.T) {
 		"prefetch_requested_total":    {"source"},
 	} {
 		for _, label := range labels {
-			within(t, patience, what+" "+label, func() bool { return d.sum(what, label) > 0 })
+			waitFor(t, patience, what+" "+label, func() bool { return d.sum(what, label) > 0 })
 		}
 	}
-	d.said(0, []string{strconv.Itoa(demoKnown)}, "entities", "list", "--count", "--prefix", "demo-")
+	d.mustRun(0, []string{strconv.Itoa(demoPrefetchedKeys)}, "entities", "list", "--count", "--prefix", "demo-")
 	before := d.stats().Arrivals
 	<-time.After(5 * time.Second)
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
@@ -59,7 +59,7 @@ func TestInTheDemoEverythingMoves(t *testing.T) {
 	}
 }
 
-func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
+func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	well := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
@@ -68,20 +68,20 @@ func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
 		t.Helper()
 		d.set("well")
 		before := well()
-		within(t, 2*patience, "ten calls that are well again", func() bool { return well() >= before+10 })
+		waitFor(t, 2*patience, "ten calls that are well again", func() bool { return well() >= before+10 })
 	}
 	flows()
 
 	d.set("storm")
-	within(t, patience, "a brake", state("backing-off"))
-	within(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
+	waitFor(t, patience, "a brake", state("backing-off"))
+	waitFor(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
 	d.set("poisoned")
-	within(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
-	within(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
-	within(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
-	within(t, patience, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
+	waitFor(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
+	waitFor(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
+	waitFor(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
+	waitFor(t, patience, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != "flowing" && s != "ramping" {
 		t.Errorf("for a few keys the source is %s", s)
 	}
@@ -89,7 +89,7 @@ func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
 
 	d.set("slow")
 	var long float64
-	within(t, patience, "ten long calls", func() bool {
+	waitFor(t, patience, "ten long calls", func() bool {
 		long = d.sum("upstream_duration_seconds_count", `"ok"`) - d.sum("upstream_duration_seconds_bucket", `"ok"`, `le="2`)
 		return long >= 10
 	})
@@ -97,14 +97,14 @@ func TestEachWeatherIsSeenAndCallsFlowAgainAfterIt(t *testing.T) {
 
 	letters := d.sum("settled_total", `"dead_letter"`)
 	d.set("outage")
-	within(t, patience, "a stop with probes", state("breaker-open"))
+	waitFor(t, patience, "a stop with probes", state("breaker-open"))
 	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
 		t.Errorf("an outage buried %v", n-letters)
 	}
 	flows()
 
 	d.set("maintenance")
-	within(t, patience, "a stop with probes", state("breaker-open"))
-	within(t, patience, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
+	waitFor(t, patience, "a stop with probes", state("breaker-open"))
+	waitFor(t, patience, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
 	flows()
 }

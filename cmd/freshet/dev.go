@@ -77,33 +77,33 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
 	if err != nil {
-		return fmt.Errorf("%s is not to be had: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.listen, plainNetError(err))
+		return fmt.Errorf("%s is not to be had: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.listen, unwrapOpError(err))
 	}
 	// The server closes it; this is for a start that fails.
 	defer func() { _ = l.Close() }()
 
 	if !o.noDemo && o.upstream == "" {
-		quicken(config)
+		shortenIntervals(config)
 	}
 	behind := newGroup(context.WithoutCancel(ctx))
 	defer func() { err = errors.Join(err, behind.stop()) }()
-	in, closeAll, err := p.embed(ctx, o, config, behind)
+	in, closeAll, err := p.startEmbedded(ctx, o, config, behind)
 	defer closeAll()
 	if err != nil {
 		return err
 	}
-	front := newGroup(either(ctx, behind.ctx))
+	front := newGroup(withEither(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error {
 		return in.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}), scheduling(func() {}))
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {
-		front.run(func(ctx context.Context) error { return newDemo(base, config, in.simulated).run(ctx) })
+		front.run(func(ctx context.Context) error { return newDemo(base, config, in.upstream).run(ctx) })
 	}
-	if err := answers(front.ctx, base+"/readyz"); err != nil {
+	if err := waitForOK(front.ctx, base+"/readyz"); err != nil {
 		return errors.Join(err, front.stop())
 	}
-	p.welcome(base, in, o, time.Since(started))
+	p.printWelcome(base, in, o, time.Since(started))
 	if o.open {
 		front.run(func(ctx context.Context) error {
 			if err := o.browser(ctx, base+consolePath); err != nil {
@@ -122,12 +122,12 @@ type address struct{ name, at, note string }
 // embedded is what dev has in place of the services.
 type embedded struct {
 	parts
-	simulated *weather // of the simulated upstream; nil: the upstream is real
-	seen      []address
+	upstream  *simulatedUpstream // of the simulated upstream; nil: the upstream is real
+	addresses []address
 }
 
-// embed starts what dev has in place of the services.
-func (p *program) embed(ctx context.Context, o devOptions, config Config, behind *group) (embedded, func(), error) {
+// startEmbedded starts what dev has in place of the services.
+func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config, behind *group) (embedded, func(), error) {
 	var closers []func()
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
@@ -135,12 +135,12 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		}
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // the table is to be seen
-	made := embedded{parts: parts{config: config, secret: offerSecret}}
+	made := embedded{parts: parts{config: config, secret: optionalSecret}}
 	made.log, made.levels = p.logger(config.Log)
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 
-	tracer, flush, err := config.Tracing.tracer(ctx, made.log)
+	tracer, flush, err := config.Tracing.newTracer(ctx, made.log)
 	if err != nil {
 		return fail(err)
 	}
@@ -177,13 +177,13 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 		return fail(fmt.Errorf("start the embedded Redis: %w", err))
 	}
 	closers = append(closers, rds.Close)
-	behind.run(func(ctx context.Context) error { return expire(ctx, rds) })
+	behind.run(func(ctx context.Context) error { return expireKeys(ctx, rds) })
 	config.Redis = RedisConfig{Mode: "single", Addresses: []string{rds.Addr()}}
-	if made.rdb, err = config.Redis.client(embeddedTimeout); err != nil {
+	if made.rdb, err = config.Redis.newClient(embeddedTimeout); err != nil {
 		return fail(err)
 	}
 	closers = append(closers, func() { _ = made.rdb.Close() })
-	watchRedis(made.rdb, made.reg)
+	registerRedisMetrics(made.rdb, made.reg)
 
 	db, err := sqlite.Open(ctx, database)
 	if err != nil {
@@ -194,20 +194,20 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 
 	upstream := address{"Upstream", o.upstream, "yours"}
 	if o.upstream == "" {
-		if made.simulated, err = simulate(ctx, behind); err != nil {
+		if made.upstream, err = startSimulator(ctx, behind); err != nil {
 			return fail(err)
 		}
-		made.weather = made.simulated
-		upstream = address{"Upstream", made.simulated.at, "simulated; its judge: /_stats"}
+		made.weather = made.upstream
+		upstream = address{"Upstream", made.upstream.url, "simulated; its judge: /_stats"}
 	}
-	if err := redirect(made.config.Sources, upstream.at); err != nil {
+	if err := redirectSources(made.config.Sources, upstream.at); err != nil {
 		return fail(err)
 	}
 	kept := "in memory"
 	if database != "" {
 		kept = database
 	}
-	made.seen = []address{
+	made.addresses = []address{
 		upstream,
 		{"Kafka", kafka.ListenAddrs()[0], "embedded"},
 		{"Redis", rds.Addr(), "embedded"},
@@ -216,16 +216,16 @@ func (p *program) embed(ctx context.Context, o devOptions, config Config, behind
 	return made, closeAll, nil
 }
 
-// offerSecret is requireSecret where a credential may be missing: none is sent.
-func offerSecret(at place) (string, error) {
+// optionalSecret is requireSecret where a credential may be missing: none is sent.
+func optionalSecret(at secretRef) (string, error) {
 	if at.file == "" && os.Getenv(at.env) == "" {
 		return "", nil
 	}
 	return requireSecret(at)
 }
 
-// expire lets keys of the embedded Redis expire, which it does only when told.
-func expire(ctx context.Context, rds *miniredis.Miniredis) error {
+// expireKeys lets keys of the embedded Redis expire, which it does only when told.
+func expireKeys(ctx context.Context, rds *miniredis.Miniredis) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -238,15 +238,15 @@ func expire(ctx context.Context, rds *miniredis.Miniredis) error {
 	}
 }
 
-// simulate starts an upstream as strict as the default source's real one.
-func simulate(ctx context.Context, behind *group) (*weather, error) {
+// startSimulator starts an upstream as strict as the default source's real one.
+func startSimulator(ctx context.Context, behind *group) (*simulatedUpstream, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for the simulated upstream: %w", err)
 	}
 	upstream := simulator.New(simulator.Config{
 		Limits:  []simulator.Limit{{Limit: 500, Window: time.Second}, {Limit: 20_000_000, Window: 24 * time.Hour}},
-		Latency: calm,
+		Latency: healthyLatency,
 		Seed:    1,
 	})
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
@@ -258,11 +258,11 @@ func simulate(ctx context.Context, behind *group) (*weather, error) {
 		}
 		return nil
 	})
-	return &weather{upstream, "http://" + l.Addr().String()}, nil
+	return &simulatedUpstream{upstream, "http://" + l.Addr().String()}, nil
 }
 
-// redirect has every source call another scheme and host, by its own paths.
-func redirect(sources map[string]SourceConfig, to string) error {
+// redirectSources has every source call another scheme and host, by its own paths.
+func redirectSources(sources map[string]SourceConfig, to string) error {
 	target, err := url.Parse(to)
 	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {
 		return usageError{fmt.Errorf("--upstream is %q; it must be scheme://host:port", to)}
@@ -282,8 +282,8 @@ func redirect(sources map[string]SourceConfig, to string) error {
 	return nil
 }
 
-// answers waits until a URL answers with 200.
-func answers(ctx context.Context, url string) error {
+// waitForOK waits until a URL answers with 200.
+func waitForOK(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	again := time.NewTicker(5 * time.Millisecond)
@@ -307,34 +307,34 @@ func answers(ctx context.Context, url string) error {
 	}
 }
 
-// welcome prints what there is and what to try.
-func (p *program) welcome(base string, in embedded, o devOptions, took time.Duration) {
-	name, facet := shown(in.config)
+// printWelcome prints what there is and what to try.
+func (p *program) printWelcome(base string, in embedded, o devOptions, took time.Duration) {
+	name, facet := firstFacet(in.config)
 	rows := [][]string{
 		{"Console", base + consolePath, "what goes on here, live"},
 		{"Query API", base + "/v1/" + name + "/" + facet + "/{key}", "contract: " + base + "/docs"},
 		{"Metrics", base + "/metrics", "health: /healthz"},
 	}
-	for _, a := range in.seen {
+	for _, a := range in.addresses {
 		rows = append(rows, []string{a.name, a.at, a.note})
 	}
 	for i := range rows {
 		rows[i][0] = "  " + rows[i][0]
 	}
 	fmt.Fprintf(p.stdout, "freshet %s\n\n", version())
-	_ = table(p.stdout, rows)
+	_ = printTable(p.stdout, rows)
 	if o.dataDir == "" {
 		fmt.Fprintf(p.stdout, "\nEverything is kept in memory and lost on exit; --data-dir DIR keeps snapshots and topics.\n")
 	} else {
 		fmt.Fprintf(p.stdout, "\nSnapshots and topics are kept in %s; what Redis knows is lost on exit.\n", o.dataDir)
 	}
 	fmt.Fprintf(p.stdout, "\nTry, twice:  curl -i %s/v1/%s/%s/somebody\nand then:    curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
-	if in.simulated != nil {
-		breaks, mends := in.simulated.byHand()
+	if in.upstream != nil {
+		breaks, mends := in.upstream.curlCommands()
 		fmt.Fprintf(p.stdout, "\nBreak the upstream (429s):  %s\nand mend it:                %s\n", breaks, mends)
 		if !o.noDemo {
 			f := in.config.Sources[name].Facets[facet]
-			fmt.Fprintf(p.stdout, "\nSo that the demo moves, %s is fresh for %v, prefetched every %v and retried after %v at first; not so with --no-demo.\n", facet, f.FreshFor, demoEach, demoRetry[0])
+			fmt.Fprintf(p.stdout, "\nSo that the demo moves, %s is fresh for %v, prefetched every %v and retried after %v at first; not so with --no-demo.\n", facet, f.FreshFor, demoPrefetchInterval, demoRetryDelays[0])
 		}
 	}
 	fmt.Fprintf(p.stdout, "\nReady in %v. Ctrl-C stops.\n", took.Round(time.Millisecond))

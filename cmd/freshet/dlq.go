@@ -36,13 +36,13 @@ not replayed again.
 	return c
 }
 
-// dead is which letters a command is about.
-type dead struct {
-	addr, source                                                        string
-	reason, fingerprint, facet, key, since, until, offset, attempts, of string
+// deadLetterFilter is which letters a command is about.
+type deadLetterFilter struct {
+	addr, source                                                             string
+	reason, fingerprint, facet, key, since, until, offset, attempts, handled string
 }
 
-func (d *dead) flags(c *cobra.Command) {
+func (d *deadLetterFilter) addFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&d.source, "source", "", "of this source (default: the only one)")
 	f.StringVar(&d.reason, "reason", "", "that died for this reason, as in UPSTREAM_5XX")
@@ -53,15 +53,15 @@ func (d *dead) flags(c *cobra.Command) {
 	f.StringVar(&d.until, "until", "", "that died before then: a time, or how long ago")
 	f.StringVar(&d.offset, "offset", "", "the one that lies there: partition:offset, as in 3:120")
 	f.StringVar(&d.attempts, "attempts", "", "after so many calls of the upstream")
-	addrFlag(c, &d.addr)
+	addAddrFlag(c, &d.addr)
 }
 
 // values are the filter as the admin API takes it.
-func (d *dead) values(now time.Time) (map[string]string, error) {
+func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 	values := map[string]string{}
 	var errs []error
 	for name, text := range map[string]string{
-		"reason": strings.ToUpper(d.reason), "fingerprint": d.fingerprint, "facet": d.facet, "key": d.key, "attempts": d.attempts, "offset": d.offset, "handled": d.of,
+		"reason": strings.ToUpper(d.reason), "fingerprint": d.fingerprint, "facet": d.facet, "key": d.key, "attempts": d.attempts, "offset": d.offset, "handled": d.handled,
 	} {
 		if text != "" {
 			values[name] = text
@@ -71,7 +71,7 @@ func (d *dead) values(now time.Time) (map[string]string, error) {
 		if text == "" {
 			continue
 		}
-		at, err := moment(text, now)
+		at, err := parseTime(text, now)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s is %q; %w", name, text, err))
 			continue
@@ -99,8 +99,8 @@ func (d *dead) values(now time.Time) (map[string]string, error) {
 	return values, nil
 }
 
-// moment reads a time, or how long ago it was; days are taken too.
-func moment(text string, now time.Time) (time.Time, error) {
+// parseTime reads a time, or how long ago it was; days are taken too.
+func parseTime(text string, now time.Time) (time.Time, error) {
 	ago := text
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		if n, err := strconv.Atoi(days); err == nil {
@@ -119,14 +119,14 @@ func moment(text string, now time.Time) (time.Time, error) {
 }
 
 // begin returns the API, the path of the source's letters below it, and the filter.
-func (p *program) begin(ctx context.Context, d *dead) (api *admin, path string, values map[string]string, err error) {
+func (p *program) begin(ctx context.Context, d *deadLetterFilter) (api *adminClient, path string, values map[string]string, err error) {
 	if values, err = d.values(time.Now()); err != nil {
 		return nil, "", nil, err
 	}
-	if api, err = p.admin(d.addr); err != nil {
+	if api, err = p.newAdminClient(d.addr); err != nil {
 		return nil, "", nil, err
 	}
-	if d.source, err = api.only(ctx, d.source, ""); err != nil {
+	if d.source, err = api.resolveSource(ctx, d.source, ""); err != nil {
 		return nil, "", nil, err
 	}
 	return api, "/dlq/" + url.PathEscape(d.source), values, nil
@@ -141,7 +141,7 @@ func queryOf(values map[string]string) url.Values {
 }
 
 func (p *program) dlqList() *cobra.Command {
-	var d dead
+	var d deadLetterFilter
 	var output format
 	var group bool
 	var limit int
@@ -167,15 +167,15 @@ func (p *program) dlqList() *cobra.Command {
 			return p.listLetters(cmd.Context(), api, path, values, output, limit)
 		},
 	}
-	d.flags(c)
-	c.Flags().StringVar(&d.of, "handled", "open", "open, handled, replayed, purged or all")
+	d.addFlags(c)
+	c.Flags().StringVar(&d.handled, "handled", "open", "open, handled, replayed, purged or all")
 	c.Flags().BoolVar(&group, "group", false, "count them by reason and error")
 	c.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all")
-	output.flag(c)
+	output.addFlag(c)
 	return c
 }
 
-func (p *program) groupLetters(ctx context.Context, api *admin, path string, values map[string]string, output format) error {
+func (p *program) groupLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format) error {
 	var all dlq.Groups
 	if err := api.call(ctx, http.MethodGet, path+"/groups?"+queryOf(values).Encode(), nil, &all); err != nil {
 		return err
@@ -190,27 +190,27 @@ func (p *program) groupLetters(ctx context.Context, api *admin, path string, val
 	header := []string{"COUNT", "REASON", "STATUS", "FACET", "FIRST", "LAST", "FINGERPRINT", "ERROR"}
 	return printAll(p.stdout, output, all.Groups, header, func(g store.DeadLetterGroup) [][]string {
 		return [][]string{{
-			strconv.FormatInt(g.Count, 10), string(g.Reason), number(g.Status), brief(g.Facet),
-			stamp(g.First), stamp(g.Last), dash(g.Fingerprint), brief(g.Error),
+			strconv.FormatInt(g.Count, 10), string(g.Reason), formatStatus(g.Status), shorten(g.Facet),
+			formatTime(g.First), formatTime(g.Last), orDash(g.Fingerprint), shorten(g.Error),
 		}}
 	})
 }
 
 // listLetters prints pages as they come, so that a million need no memory; an array of JSON
 // is one.
-func (p *program) listLetters(ctx context.Context, api *admin, path string, values map[string]string, output format, limit int) error {
-	defer api.keep()()
+func (p *program) listLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format, limit int) error {
+	defer api.keepAlive()()
 	q := queryOf(values)
 	header := []string{"ID", "DIED", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}
 	row := func(e dlq.Entry) [][]string {
 		return [][]string{{
-			e.ID, stamp(e.At), string(e.Reason), number(e.Status), printable(e.Facet + "/" + e.Key), strconv.Itoa(e.Attempts), strconv.Itoa(e.Replays),
-			dash(e.Handled), brief(e.Error),
+			e.ID, formatTime(e.At), string(e.Reason), formatStatus(e.Status), escapeUnprintable(e.Facet + "/" + e.Key), strconv.Itoa(e.Attempts), strconv.Itoa(e.Replays),
+			orDash(e.Handled), shorten(e.Error),
 		}}
 	}
 	var all []dlq.Entry
 	for seen := 0; ; {
-		page := pageMost
+		page := maxPageSize
 		if limit > 0 {
 			page = min(page, limit-seen)
 		}
@@ -246,30 +246,30 @@ func (p *program) listLetters(ctx context.Context, api *admin, path string, valu
 	}
 }
 
-func number(n int) string {
+func formatStatus(n int) string {
 	if n == 0 {
 		return "-"
 	}
 	return strconv.Itoa(n)
 }
 
-func dash(s string) string {
+func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
 	return s
 }
 
-func stamp(t time.Time) string { return t.Local().Format(time.DateTime) }
+func formatTime(t time.Time) string { return t.Local().Format(time.DateTime) }
 
-// briefMost is how much of an error or a key a line of a table holds, in characters.
-const briefMost = 72
+// maxBriefLength is how much of an error or a key a line of a table holds, in characters.
+const maxBriefLength = 72
 
-// brief is a text in one line of bounded length, in which nothing hides.
-func brief(s string) string {
-	s = printable(strings.Join(strings.Fields(s), " "))
-	if utf8.RuneCountInString(s) > briefMost {
-		s = string([]rune(s)[:briefMost-1]) + "…"
+// shorten is a text in one line of bounded length, in which nothing hides.
+func shorten(s string) string {
+	s = escapeUnprintable(strings.Join(strings.Fields(s), " "))
+	if utf8.RuneCountInString(s) > maxBriefLength {
+		s = string([]rune(s)[:maxBriefLength-1]) + "…"
 	}
-	return dash(s)
+	return orDash(s)
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// lookEvery is how often a job is looked at while somebody follows it.
-const lookEvery = 500 * time.Millisecond
+// jobPollInterval is how often a job is looked at while somebody follows it.
+const jobPollInterval = 500 * time.Millisecond
 
 func (p *program) dlqReplay() *cobra.Command {
-	var d dead
+	var d deadLetterFilter
 	var lane, rate, note, resume string
 	var most int64
 	var dry, yes bool
@@ -43,7 +43,7 @@ otherwise, so that they don't take what is kept for users.`,
 			if cmd.Flags().Changed("resume") {
 				return p.resumeJob(cmd, d.addr, resume)
 			}
-			perSecond, err := rateOf(rate)
+			perSecond, err := parseJobRate(rate)
 			if err != nil {
 				return err
 			}
@@ -54,16 +54,16 @@ otherwise, so that they don't take what is kept for users.`,
 			return p.order(cmd, &d, order, dry, yes)
 		},
 	}
-	d.flags(c)
+	d.addFlags(c)
 	c.Flags().StringVar(&lane, "lane", "low", "high or low")
 	c.Flags().StringVar(&rate, "rate", "50/s", "at most so many in a second or minute, as in 50/s or 30/m; 0: as many as go")
 	c.Flags().StringVar(&resume, "resume", "", "go on with this job, which was stopped")
-	orderFlags(c, &most, &note, &dry, &yes)
+	addJobFlags(c, &most, &note, &dry, &yes)
 	return c
 }
 
 func (p *program) dlqPurge() *cobra.Command {
-	var d dead
+	var d deadLetterFilter
 	var note string
 	var most int64
 	var dry, yes bool
@@ -81,20 +81,20 @@ back what was purged.`,
 			return p.order(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
 		},
 	}
-	d.flags(c)
-	orderFlags(c, &most, &note, &dry, &yes)
+	d.addFlags(c)
+	addJobFlags(c, &most, &note, &dry, &yes)
 	return c
 }
 
-func orderFlags(c *cobra.Command, most *int64, note *string, dry, yes *bool) {
+func addJobFlags(c *cobra.Command, most *int64, note *string, dry, yes *bool) {
 	c.Flags().Int64Var(most, "max", 0, "at most so many letters; 0: all")
 	c.Flags().StringVar(note, "note", "", "why, for the audit")
 	c.Flags().BoolVar(dry, "dry-run", false, "count what would be done, and do nothing")
 	c.Flags().BoolVar(yes, "yes", false, "do not ask")
 }
 
-// rateOf reads a number of letters in a second or minute, and returns it for a second.
-func rateOf(text string) (float64, error) {
+// parseJobRate reads a number of letters in a second or minute, and returns it for a second.
+func parseJobRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.Atoi(number)
 	per := map[string]float64{"s": 1, "m": 60, "": 1}[unit]
@@ -105,7 +105,7 @@ func rateOf(text string) (float64, error) {
 }
 
 // order shows what would be done, and unless that is all has it done.
-func (p *program) order(cmd *cobra.Command, d *dead, order map[string]any, dry, yes bool) error {
+func (p *program) order(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry, yes bool) error {
 	ctx := cmd.Context()
 	api, path, values, err := p.begin(ctx, d)
 	if err != nil {
@@ -158,9 +158,9 @@ func (p *program) tellPlan(plan dlq.Plan) error {
 		case r.IfReadable:
 			to += ", if this release can read them"
 		}
-		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), brief(r.Facet), to})
+		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), shorten(r.Facet), to})
 	}
-	if err := table(p.stdout, rows); err != nil {
+	if err := printTable(p.stdout, rows); err != nil {
 		return err
 	}
 	if plan.More {
@@ -184,11 +184,11 @@ var refusals = map[string]string{
 
 // follow tells how far a job is until it has ended. What interrupts the command does not
 // interrupt the job.
-func (p *program) follow(ctx context.Context, api *admin, j store.DLQJob) error {
-	defer api.keep()()
+func (p *program) follow(ctx context.Context, api *adminClient, j store.DLQJob) error {
+	defer api.keepAlive()()
 	f, isFile := p.stderr.(*os.File)
 	shown := &jobProgress{progress: progress{out: p.stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(jobPollInterval)
 	defer tick.Stop()
 	for j.State == store.JobRunning {
 		shown.tell(j, time.Now())
@@ -236,7 +236,7 @@ type jobProgress struct {
 }
 
 func (s *jobProgress) tell(j store.DLQJob, now time.Time) {
-	if now.Sub(s.told) < s.every() {
+	if now.Sub(s.told) < s.interval() {
 		return
 	}
 	s.told = now
@@ -246,7 +246,7 @@ func (s *jobProgress) tell(j store.DLQJob, now time.Time) {
 		text += fmt.Sprintf(", %d stay open", refused)
 	}
 	if j.Error != "" {
-		text += ", waits: " + brief(j.Error)
+		text += ", waits: " + shorten(j.Error)
 	}
 	s.line(float64(j.Done+refused)/float64(max(1, j.Total)), text)
 }
@@ -261,7 +261,7 @@ func (p *program) dlqJobs() *cobra.Command {
 			if err := output.check(); err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -273,13 +273,13 @@ func (p *program) dlqJobs() *cobra.Command {
 			return printAll(p.stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
 				return [][]string{{
 					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
-					strconv.FormatInt(j.RefusedCount(), 10), stamp(j.CreatedAt), stamp(j.UpdatedAt), brief(j.CreatedBy), brief(j.Error),
+					strconv.FormatInt(j.RefusedCount(), 10), formatTime(j.CreatedAt), formatTime(j.UpdatedAt), shorten(j.CreatedBy), shorten(j.Error),
 				}}
 			})
 		},
 	}
-	output.flag(c)
-	addrFlag(c, &addr)
+	output.addFlag(c)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -290,7 +290,7 @@ func (p *program) dlqStop() *cobra.Command {
 		Short: "Stop a job on dead letters; what it has done is done",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -302,7 +302,7 @@ func (p *program) dlqStop() *cobra.Command {
 			return err
 		},
 	}
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -322,7 +322,7 @@ func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 	case rest > 0:
 		return usageError{errors.New("--resume goes on with the job as it was ordered, so no other flag but --addr goes with it; leave them out, or stop the job and order another")}
 	}
-	api, err := p.admin(addr)
+	api, err := p.newAdminClient(addr)
 	if err != nil {
 		return err
 	}
@@ -334,12 +334,12 @@ func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 }
 
 // job looks at a job.
-func (a *admin) job(ctx context.Context, id string) (j store.DLQJob, err error) {
+func (a *adminClient) job(ctx context.Context, id string) (j store.DLQJob, err error) {
 	err = a.call(ctx, http.MethodGet, "/dlq-jobs/"+url.PathEscape(id), nil, &j)
 	return j, err
 }
 
-func (a *admin) switchJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
+func (a *adminClient) switchJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
 	err = a.call(ctx, http.MethodPost, "/dlq-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
 	return j, err
 }

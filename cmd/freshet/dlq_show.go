@@ -20,7 +20,7 @@ import (
 )
 
 func (p *program) dlqShow() *cobra.Command {
-	var d dead
+	var d deadLetterFilter
 	var output format
 	var limit int
 	c := &cobra.Command{
@@ -38,32 +38,32 @@ the upstream answered. Name one, or choose some by filters; the newest come firs
 			if len(args) == 1 {
 				d.offset = args[0]
 			}
-			if limit < 1 || limit > pageMost {
-				return usageError{fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, pageMost)}
+			if limit < 1 || limit > maxPageSize {
+				return usageError{fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, maxPageSize)}
 			}
 			api, path, values, err := p.begin(cmd.Context(), &d)
 			if err != nil {
 				return err
 			}
-			defer api.keep()()
+			defer api.keepAlive()()
 			ids := []string{d.offset}
 			if d.offset == "" {
-				if ids, err = idsOf(cmd.Context(), api, path, values, limit); err != nil {
+				if ids, err = listIDs(cmd.Context(), api, path, values, limit); err != nil {
 					return err
 				}
 			}
 			return p.showLetters(cmd.Context(), api, path, ids, d.offset == "", output)
 		},
 	}
-	d.flags(c)
+	d.addFlags(c)
 	c.Flags().IntVar(&limit, "limit", 10, "at most so many")
-	c.Flags().StringVar(&d.of, "handled", "all", "open, handled, replayed, purged or all")
-	output.flag(c)
+	c.Flags().StringVar(&d.handled, "handled", "all", "open, handled, replayed, purged or all")
+	output.addFlag(c)
 	return c
 }
 
-// idsOf returns the chosen letters.
-func idsOf(ctx context.Context, api *admin, path string, values map[string]string, limit int) ([]string, error) {
+// listIDs returns the chosen letters.
+func listIDs(ctx context.Context, api *adminClient, path string, values map[string]string, limit int) ([]string, error) {
 	q := queryOf(values)
 	q.Set("limit", strconv.Itoa(limit))
 	var list dlq.DeadLetterList
@@ -82,13 +82,13 @@ func idsOf(ctx context.Context, api *admin, path string, values map[string]strin
 
 // showLetters prints letters. One that a filter chose by the index, and that Kafka has no longer
 // or nobody can read, keeps none of the others from being shown.
-func (p *program) showLetters(ctx context.Context, api *admin, path string, ids []string, chosen bool, output format) error {
+func (p *program) showLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0
 	for i, id := range ids {
 		var raw json.RawMessage
 		err := api.call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw)
-		if chosen && (errors.As(err, new(notFoundError)) || errors.As(err, new(refusedError))) { // the others are there
+		if chosen && (errors.As(err, new(notFoundError)) || errors.As(err, new(invalidItemsError))) { // the others are there
 			fmt.Fprintf(p.stderr, "letter %s: %v\n", id, err)
 			lost++
 			continue
@@ -128,14 +128,14 @@ func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	replay := d.Replay()
 	rows := [][]string{
 		{"letter", id},
-		{"died", stamp(d.Time)},
-		{"reason", printable(string(d.Reason))},
-		{"error", printable(d.Error)},
+		{"died", formatTime(d.Time)},
+		{"reason", escapeUnprintable(string(d.Reason))},
+		{"error", escapeUnprintable(d.Error)},
 		{"attempts", fmt.Sprintf("%d calls of the upstream", d.Attempts)},
 		{"replayed", fmt.Sprintf("%d times of at most %d", replay.Count, schemas.MaxReplays)},
-		{"record", fmt.Sprintf("%s, partition %d, offset %d", printable(d.Topic), d.Partition, d.Offset)},
-		{"worker", printable(d.Worker + " of " + d.Group)},
-		{"key", printable(string(d.Key))},
+		{"record", fmt.Sprintf("%s, partition %d, offset %d", escapeUnprintable(d.Topic), d.Partition, d.Offset)},
+		{"worker", escapeUnprintable(d.Worker + " of " + d.Group)},
+		{"key", escapeUnprintable(string(d.Key))},
 	}
 	if d.Status != 0 {
 		rows = append(rows, []string{"status", strconv.Itoa(d.Status)})
@@ -143,22 +143,22 @@ func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	if d.ValueBytes != 0 {
 		rows = append(rows, []string{"cut", fmt.Sprintf("the payload had %d bytes; all of it lies where the record was read", d.ValueBytes)})
 	}
-	if err := table(w, rows); err != nil {
+	if err := printTable(w, rows); err != nil {
 		return err
 	}
 	for _, h := range d.Headers {
-		fmt.Fprintf(w, "header  %s: %s\n", printable(h.Key), printable(string(h.Value)))
+		fmt.Fprintf(w, "header  %s: %s\n", escapeUnprintable(h.Key), escapeUnprintable(string(h.Value)))
 	}
-	fmt.Fprintf(w, "payload\n%s\n", indented(d.Value))
+	fmt.Fprintf(w, "payload\n%s\n", formatPayload(d.Value))
 	if len(d.Sample) > 0 {
-		fmt.Fprintf(w, "answer, %s\n%s\n", printable(d.SampleType), indented(d.Sample))
+		fmt.Fprintf(w, "answer, %s\n%s\n", escapeUnprintable(d.SampleType), formatPayload(d.Sample))
 	}
 	return nil
 }
 
-// printable escapes what is no text, what could move a terminal's cursor, and what makes
+// escapeUnprintable escapes what is no text, what could move a terminal's cursor, and what makes
 // text look like another one: the marks of its direction, and characters without a width.
-func printable(s string) string {
+func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for s != "" {
 		r, size := utf8.DecodeRuneInString(s)
@@ -173,15 +173,15 @@ func printable(s string) string {
 	return b.String()
 }
 
-// indented is a payload for people: JSON on lines of its own, anything else escaped.
-func indented(b []byte) string {
+// formatPayload is a payload for people: JSON on lines of its own, anything else escaped.
+func formatPayload(b []byte) string {
 	var out bytes.Buffer
 	if json.Valid(b) && json.Indent(&out, b, "", "  ") == nil {
 		b = out.Bytes()
 	}
 	lines := strings.Split(string(b), "\n")
 	for i, line := range lines {
-		lines[i] = "  " + printable(strings.TrimSuffix(line, "\r"))
+		lines[i] = "  " + escapeUnprintable(strings.TrimSuffix(line, "\r"))
 	}
 	return strings.Join(lines, "\n")
 }

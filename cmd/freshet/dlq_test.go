@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// ailing has the upstream refuse all keys that begin with bad for good, or none.
-func (d *dev) ailing(ill bool) {
+// setUpstreamFailing has the upstream refuse all keys that begin with bad for good, or none.
+func (d *dev) setUpstreamFailing(ill bool) {
 	d.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
 	if ill {
@@ -42,28 +42,28 @@ func (d *dev) ailing(ill bool) {
 	}
 }
 
-// buried has n keys end as letters, beside others that vouch for the upstream.
-func (d *dev) buried(prefix string, n int) {
+// waitForDeadLetters has n keys end as letters, beside others that vouch for the upstream.
+func (d *dev) waitForDeadLetters(prefix string, n int) {
 	d.Helper()
-	d.ailing(true)
+	d.setUpstreamFailing(true)
 	for _, key := range append(characters("bad-"+prefix, n), characters(prefix, 30)...) {
 		d.do(http.MethodGet, d.api+"/v1/nexon/character/"+key)
 	}
-	for since := time.Now(); strings.Count(d.said(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
+	for since := time.Now(); strings.Count(d.mustRun(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
 		if time.Since(since) > 2*patience {
-			d.Fatalf("there are not %d letters:\n%s", n, d.said(0, nil, "dlq", "list"))
+			d.Fatalf("there are not %d letters:\n%s", n, d.mustRun(0, nil, "dlq", "list"))
 		}
 	}
-	d.ailing(false)
+	d.setUpstreamFailing(false)
 }
 
-func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
+func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
-	d.said(0, []string{"no dead letters\n"}, "dlq", "list")
-	d.said(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
+	d.mustRun(0, []string{"no dead letters\n"}, "dlq", "list")
+	d.mustRun(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
 	for _, list := range [][]string{{"list"}, {"list", "--group"}, {"jobs"}} {
-		if text := d.said(0, nil, append(append([]string{"dlq"}, list...), "-o", "json")...); text != "[]\n" {
+		if text := d.mustRun(0, nil, append(append([]string{"dlq"}, list...), "-o", "json")...); text != "[]\n" {
 			t.Errorf("nothing is %q", text)
 		}
 	}
@@ -87,17 +87,17 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 		{"table, json or jsonl", "list", "-o", "xml"},
 		{"accepts 1 arg", "stop"},
 	} {
-		d.said(2, c[:1], append([]string{"dlq"}, c[1:]...)...)
+		d.mustRun(2, c[:1], append([]string{"dlq"}, c[1:]...)...)
 	}
-	d.said(3, []string{`no source "github"`}, "dlq", "list", "--source", "github")
-	d.said(3, []string{"does not have the record"}, "dlq", "show", "3:99999")
-	d.said(3, []string{"there is no such dead letter"}, "dlq", "show", "--key", "nobody")
-	d.said(3, []string{"no such job"}, "dlq", "stop", "none")
-	d.said(3, []string{"no such job"}, "dlq", "replay", "--resume", "none")
-	d.said(3, []string{"no such job"}, "dlq", "replay", "--resume", "none", "--addr", d.api)
+	d.mustRun(3, []string{`no source "github"`}, "dlq", "list", "--source", "github")
+	d.mustRun(3, []string{"does not have the record"}, "dlq", "show", "3:99999")
+	d.mustRun(3, []string{"there is no such dead letter"}, "dlq", "show", "--key", "nobody")
+	d.mustRun(3, []string{"no such job"}, "dlq", "stop", "none")
+	d.mustRun(3, []string{"no such job"}, "dlq", "replay", "--resume", "none")
+	d.mustRun(3, []string{"no such job"}, "dlq", "replay", "--resume", "none", "--addr", d.api)
 
-	d.buried("a", 5)
-	table := strings.Join(strings.Fields(d.said(0, nil, "dlq", "list", "--limit", "0")), " ")
+	d.waitForDeadLetters("a", 5)
+	table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--limit", "0")), " ")
 	for _, want := range []string{"ID DIED REASON STATUS FACET/KEY ATTEMPTS REPLAYS HANDLED ERROR", "UPSTREAM_4XX 400 character/bad-a4 2 0 - document"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q is not in %s", want, table)
@@ -106,27 +106,27 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 	if code, out, errs := d.dlq(context.Background(), "list", "--limit", "2"); code != 0 || strings.Count(out, "\n") != 3 || !strings.Contains(errs, "there are more than 2") {
 		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
-	if table := strings.Join(strings.Fields(d.said(0, nil, "dlq", "list", "--group")), " "); !strings.Contains(table, "ERROR 5 UPSTREAM_4XX 400 character ") {
+	if table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--group")), " "); !strings.Contains(table, "ERROR 5 UPSTREAM_4XX 400 character ") {
 		t.Error(table)
 	}
 	var all []dlq.Entry
-	if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	d.said(0, []string{"character/bad-a1"}, "dlq", "list", "--key", "character/bad-a1")
-	d.said(0, []string{"1 of 1 letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
-	d.said(0, []string{"UPSTREAM_4XX", "0 times of at most 3", `"key": "bad-a1"`, "OPENAPI00004", "answer, application/json"}, "dlq", "show", all[0].ID)
-	d.said(0, []string{`"reason":"UPSTREAM_4XX"`}, "dlq", "show", "--key", "bad-a1", "-o", "jsonl")
+	d.mustRun(0, []string{"character/bad-a1"}, "dlq", "list", "--key", "character/bad-a1")
+	d.mustRun(0, []string{"1 of 1 letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
+	d.mustRun(0, []string{"UPSTREAM_4XX", "0 times of at most 3", `"key": "bad-a1"`, "OPENAPI00004", "answer, application/json"}, "dlq", "show", all[0].ID)
+	d.mustRun(0, []string{`"reason":"UPSTREAM_4XX"`}, "dlq", "show", "--key", "bad-a1", "-o", "jsonl")
 
-	d.said(0, []string{"nexon.update-priority-low\n", "5 of 5 letters\n"}, "dlq", "replay", "--dry-run")
+	d.mustRun(0, []string{"nexon.update-priority-low\n", "5 of 5 letters\n"}, "dlq", "replay", "--dry-run")
 	if code, out, errs := d.dlq(context.Background(), "replay"); code != 2 || !strings.Contains(out, "5 of 5 letters") || !strings.Contains(errs, "give --yes") {
 		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
 	}
 	if code, out, errs := d.dlq(context.Background(), "replay", "--yes", "--lane", "high", "--rate", "0", "--max", "3"); code != 0 || !strings.Contains(out, "3 of 3 letters are asked for again (job ") || strings.Contains(out, "%") || !strings.Contains(errs, " %, 0 of 3 letters") {
 		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
-	d.said(0, []string{"REPLAY  nexon   DONE   3"}, "dlq", "jobs")
-	if n := strings.Count(d.said(0, nil, "dlq", "list", "--handled", "replayed", "-o", "jsonl"), "\n"); n != 3 {
+	d.mustRun(0, []string{"REPLAY  nexon   DONE   3"}, "dlq", "jobs")
+	if n := strings.Count(d.mustRun(0, nil, "dlq", "list", "--handled", "replayed", "-o", "jsonl"), "\n"); n != 3 {
 		t.Errorf("%d were replayed, want 3", n)
 	}
 	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 letters are done with") {
@@ -138,7 +138,7 @@ func TestDeadLettersAreListedShownReplayedAndPurgedByCommand(t *testing.T) {
 	if code, out, errs := d.dlq(context.Background(), "purge", "--yes"); code != 0 || !strings.Contains(out, "0 of 0 letters are done with (job ") {
 		t.Errorf("nothing is open, and what is handled stays: exit %d, %q, %q", code, out, errs)
 	}
-	d.said(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
+	d.mustRun(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
 }
 
 // dlq runs a command until ctx ends.
@@ -149,11 +149,11 @@ func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// TestInterruptingACommandLeavesTheJobGoing until it is stopped, and it can be resumed.
-func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
+// TestDLQ_InterruptLeavesJobRunning until it is stopped, and it can be resumed.
+func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
-	d.buried("a", 4)
+	d.waitForDeadLetters("a", 4)
 	ctx, interrupt := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -167,7 +167,7 @@ func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
 		d.Helper()
 		for since := time.Now(); j.State != state || j.Done != done; <-time.After(50 * time.Millisecond) {
 			var all []store.DLQJob
-			if err := json.Unmarshal([]byte(d.said(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
+			if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
 				t.Fatalf("%+v, %v", all, err)
 			}
 			if len(all) == 1 {
@@ -183,19 +183,19 @@ func TestInterruptingACommandLeavesTheJobGoing(t *testing.T) {
 	interrupt()
 	following.Wait()
 	job(store.JobRunning, 1)
-	d.said(0, []string{"is stopped", "1 of 4"}, "dlq", "stop", id)
+	d.mustRun(0, []string{"is stopped", "1 of 4"}, "dlq", "stop", id)
 	job(store.JobStopped, 1)
 
 	again, leave := context.WithCancel(context.Background())
 	defer leave()
 	following.Go(func() { d.dlq(again, "replay", "--resume", id) })
 	job(store.JobRunning, 1)
-	d.said(0, nil, "dlq", "stop", id)
+	d.mustRun(0, nil, "dlq", "stop", id)
 	following.Wait() // who follows it is told
 }
 
-// TestWhoFollowsAJobIsToldWhatStaysOpen with exit code 4, and what to do about each kind.
-func TestWhoFollowsAJobIsToldWhatStaysOpen(t *testing.T) {
+// TestDLQ_FollowReportsOpenDeadLetters with exit code 4, and what to do about each kind.
+func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		j       store.DLQJob

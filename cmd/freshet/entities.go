@@ -30,21 +30,21 @@ the first reader.`,
 	return c
 }
 
-// chosen is which entities a command is about.
-type chosen struct {
+// entityFilter is which entities a command is about.
+type entityFilter struct {
 	addr, source, facet, tier, prefix string
 	enabled                           string
 }
 
-func (c *chosen) flags(cmd *cobra.Command) {
+func (c *entityFilter) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&c.facet, "facet", "", "of this facet")
 	f.StringVar(&c.tier, "tier", "", "of this tier: hot, warm or cold")
 	f.StringVar(&c.prefix, "prefix", "", "whose key begins with this")
-	addrFlag(cmd, &c.addr)
+	addAddrFlag(cmd, &c.addr)
 }
 
-func (c *chosen) check() error {
+func (c *entityFilter) check() error {
 	if c.tier != "" && !slices.Contains([]string{"hot", "warm", "cold"}, c.tier) {
 		return usageError{fmt.Errorf("--tier is %q; it must be hot, warm or cold", c.tier)}
 	}
@@ -54,10 +54,10 @@ func (c *chosen) check() error {
 	return nil
 }
 
-// of is the source, or its facet, as people read it.
-func (c *chosen) of() string { return strings.TrimRight(c.source+"/"+c.facet, "/") }
+// label is the source, or its facet, as people read it.
+func (c *entityFilter) label() string { return strings.TrimRight(c.source+"/"+c.facet, "/") }
 
-func (c *chosen) query() url.Values {
+func (c *entityFilter) toQuery() url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{"source": c.source, "facet": c.facet, "tier": c.tier, "prefix": c.prefix, "enabled": c.enabled} {
 		if value != "" {
@@ -68,8 +68,8 @@ func (c *chosen) query() url.Values {
 }
 
 // count returns how many are chosen, as people read it.
-func (a *admin) count(ctx context.Context, c chosen) (n entities.CountResult, text string, err error) {
-	err = a.call(ctx, http.MethodGet, "/entities/count?"+c.query().Encode(), nil, &n)
+func (a *adminClient) count(ctx context.Context, c entityFilter) (n entities.CountResult, text string, err error) {
+	err = a.call(ctx, http.MethodGet, "/entities/count?"+c.toQuery().Encode(), nil, &n)
 	text = strconv.FormatInt(n.Count, 10)
 	if !n.Exact {
 		text = "about " + text
@@ -77,10 +77,10 @@ func (a *admin) count(ctx context.Context, c chosen) (n entities.CountResult, te
 	return n, text, err
 }
 
-const pageMost = 1000
+const maxPageSize = 1000
 
 func (p *program) entitiesList() *cobra.Command {
-	var c chosen
+	var c entityFilter
 	var output format
 	var limit int
 	var count bool
@@ -97,12 +97,12 @@ func (p *program) entitiesList() *cobra.Command {
 			if limit < 0 {
 				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
 			}
-			api, err := p.admin(c.addr)
+			api, err := p.newAdminClient(c.addr)
 			if err != nil {
 				return err
 			}
 			if c.facet != "" {
-				if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
+				if c.source, err = api.resolveSource(cmd.Context(), c.source, ""); err != nil {
 					return err
 				}
 			}
@@ -120,22 +120,22 @@ func (p *program) entitiesList() *cobra.Command {
 			return err
 		},
 	}
-	c.flags(cmd)
+	c.addFlags(cmd)
 	cmd.Flags().StringVar(&c.source, "source", "", "of this source (default all)")
 	cmd.Flags().StringVar(&c.enabled, "enabled", "", "that are enabled (true), or disabled (false)")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all")
 	cmd.Flags().BoolVar(&count, "count", false, "print how many there are, or about how many")
-	output.flag(cmd)
+	output.addFlag(cmd)
 	return cmd
 }
 
 // listEntities prints entities as they come: there may be more than fit into memory.
-func (p *program) listEntities(ctx context.Context, api *admin, c chosen, f format, limit int) error {
-	defer api.keep()()
-	query, printed := c.query(), 0
-	out := &stream{w: p.stdout, format: f}
+func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFilter, f format, limit int) error {
+	defer api.keepAlive()()
+	query, printed := c.toQuery(), 0
+	out := &entityPrinter{w: p.stdout, format: f}
 	for limit == 0 || printed < limit {
-		size := pageMost
+		size := maxPageSize
 		if limit > 0 {
 			size = min(size, limit-printed)
 		}
@@ -158,14 +158,14 @@ func (p *program) listEntities(ctx context.Context, api *admin, c chosen, f form
 	return out.end()
 }
 
-// stream prints a list a page at a time.
-type stream struct {
+// entityPrinter prints a list a page at a time.
+type entityPrinter struct {
 	w      io.Writer
 	format format
 	begun  bool
 }
 
-func (s *stream) print(page []entities.Entity) error {
+func (s *entityPrinter) print(page []entities.Entity) error {
 	switch s.format {
 	case "jsonl":
 		return printAll(s.w, s.format, page, nil, nil)
@@ -175,7 +175,7 @@ func (s *stream) print(page []entities.Entity) error {
 			if err != nil {
 				return err
 			}
-			if _, err := fmt.Fprintf(s.w, "%s\n  %s", s.before(), text); err != nil {
+			if _, err := fmt.Fprintf(s.w, "%s\n  %s", s.separator(), text); err != nil {
 				return err
 			}
 		}
@@ -189,11 +189,11 @@ func (s *stream) print(page []entities.Entity) error {
 	for _, e := range page {
 		lines = append(lines, entityRow(e))
 	}
-	return table(s.w, lines)
+	return printTable(s.w, lines)
 }
 
-// before is what stands before an element of an array.
-func (s *stream) before() string {
+// separator is what stands before an element of an array.
+func (s *entityPrinter) separator() string {
 	if s.begun {
 		return ","
 	}
@@ -201,7 +201,7 @@ func (s *stream) before() string {
 	return "["
 }
 
-func (s *stream) end() error {
+func (s *entityPrinter) end() error {
 	if s.format != "json" {
 		return nil
 	}
@@ -232,10 +232,10 @@ func entityRow(e entities.Entity) []string {
 	}
 }
 
-const keysMost = 1000
+const maxKeysPerRequest = 1000
 
 func (p *program) entitiesSwitch(enable bool) *cobra.Command {
-	var c chosen
+	var c entityFilter
 	var yes, all bool
 	verb := map[bool]string{true: "enable", false: "disable"}[enable]
 	cmd := &cobra.Command{
@@ -260,24 +260,24 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			if some && all {
 				return usageError{errors.New("--all stands alone: leave out keys, --prefix and --tier")}
 			}
-			api, err := p.admin(c.addr)
+			api, err := p.newAdminClient(c.addr)
 			if err != nil {
 				return err
 			}
-			if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
+			if c.source, err = api.resolveSource(cmd.Context(), c.source, ""); err != nil {
 				return err
 			}
 			if !some && !all {
-				return usageError{fmt.Errorf("name keys, --prefix or --tier, or give --all for every entity of %s", c.of())}
+				return usageError{fmt.Errorf("name keys, --prefix or --tier, or give --all for every entity of %s", c.label())}
 			}
 			slices.Sort(keys)
 			keys = slices.Compact(keys)
 			if !yes {
-				if err := p.askSwitch(cmd, api, c, keys, enable); err != nil {
+				if err := p.confirmSwitch(cmd, api, c, keys, enable); err != nil {
 					return err
 				}
 			}
-			n, err := api.switchAll(cmd.Context(), c, keys, verb)
+			n, err := api.switchEntities(cmd.Context(), c, keys, verb)
 			if err != nil && n > 0 {
 				err = fmt.Errorf("%w; %d were %sd before, and doing it again goes on", err, n, verb)
 			}
@@ -291,15 +291,15 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			return nil
 		},
 	}
-	c.flags(cmd)
+	c.addFlags(cmd)
 	cmd.Flags().StringVar(&c.source, "source", "", "of this source (may be left out if there is one)")
 	cmd.Flags().BoolVar(&all, "all", false, "every entity of the source, or of the facet")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
-// askSwitch asks whether that many are meant.
-func (p *program) askSwitch(cmd *cobra.Command, api *admin, c chosen, keys []string, enable bool) error {
+// confirmSwitch asks whether that many are meant.
+func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
 	text := strconv.Itoa(len(keys))
 	if len(keys) == 0 {
 		var err error
@@ -309,14 +309,14 @@ func (p *program) askSwitch(cmd *cobra.Command, api *admin, c chosen, keys []str
 		}
 	}
 	in := cmd.InOrStdin()
-	question := fmt.Sprintf("%s %s entities of %s?", map[bool]string{true: "Enable", false: "Disable"}[enable], text, c.of())
+	question := fmt.Sprintf("%s %s entities of %s?", map[bool]string{true: "Enable", false: "Disable"}[enable], text, c.label())
 	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
 }
 
-// switchAll enables or disables, a part at a time, until all is done.
-func (a *admin) switchAll(ctx context.Context, c chosen, keys []string, verb string) (n int, err error) {
-	defer a.keep()()
-	parts := slices.Collect(slices.Chunk(keys, keysMost))
+// switchEntities enables or disables, a part at a time, until all is done.
+func (a *adminClient) switchEntities(ctx context.Context, c entityFilter, keys []string, verb string) (n int, err error) {
+	defer a.keepAlive()()
+	parts := slices.Collect(slices.Chunk(keys, maxKeysPerRequest))
 	if len(keys) == 0 {
 		parts = [][]string{nil}
 	}

@@ -13,7 +13,7 @@ import (
 
 // entitiesPin is the command that pins entities to a tier, or unpins them.
 func (p *program) entitiesPin(pin bool) *cobra.Command {
-	var c chosen
+	var c entityFilter
 	cmd := &cobra.Command{
 		Use:   "pin KEY...",
 		Short: "Pin entities to a tier, whatever their reads are",
@@ -41,17 +41,17 @@ row names no tier.`
 		case pin && c.tier == "":
 			return usageError{errors.New("name the tier with --tier: hot, warm or cold")}
 		}
-		api, err := p.admin(c.addr)
+		api, err := p.newAdminClient(c.addr)
 		if err != nil {
 			return err
 		}
-		if c.source, err = api.only(cmd.Context(), c.source, ""); err != nil {
+		if c.source, err = api.resolveSource(cmd.Context(), c.source, ""); err != nil {
 			return err
 		}
 		slices.Sort(keys)
 		keys = slices.Compact(keys)
 		n := 0
-		for part := range slices.Chunk(keys, keysMost) {
+		for part := range slices.Chunk(keys, maxKeysPerRequest) {
 			var answer entities.PinResult
 			body := entities.PinRequest{Source: c.source, Facet: c.facet, Tier: c.tier, Keys: part}
 			if err := api.call(cmd.Context(), http.MethodPost, "/entities/"+verb, body, &answer); err != nil {
@@ -71,6 +71,6 @@ row names no tier.`
 	if pin {
 		f.StringVar(&c.tier, "tier", "", "the tier: hot, warm or cold")
 	}
-	addrFlag(cmd, &c.addr)
+	addAddrFlag(cmd, &c.addr)
 	return cmd
 }

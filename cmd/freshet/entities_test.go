@@ -23,7 +23,7 @@ func prefetching(t *testing.T) string {
 `)
 }
 
-func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
+func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d := startDev(t, "--no-demo", "--config", prefetching(t))
 	const n = 1200 // in files, each of which SQLite takes in time on a busy machine
 	var files []string
@@ -35,26 +35,26 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 		files = append(files, write(t, rows))
 	}
 	file := files[0]
-	d.said(2, []string{"--facet"}, "entities", "import", file)
-	d.said(3, []string{"no facet \"g\"; it has f, quiet.\n"}, "entities", "import", "--facet", "g", file)
-	d.said(3, []string{`no source "nexon"`}, "entities", "import", "--source", "nexon", "--facet", "f", file)
-	d.said(1, []string{"sources.mirror.prefetch.facets.quiet.mode to tiers or adaptive, in every role's configuration.\n"}, "entities", "import", "--facet", "quiet", file)
-	d.said(1, []string{"line 2: the facet has no param teir; it has p"}, "entities", "import", "--facet", "f", write(t, "key,teir\na,hot\n"))
+	d.mustRun(2, []string{"--facet"}, "entities", "import", file)
+	d.mustRun(3, []string{"no facet \"g\"; it has f, quiet.\n"}, "entities", "import", "--facet", "g", file)
+	d.mustRun(3, []string{`no source "nexon"`}, "entities", "import", "--source", "nexon", "--facet", "f", file)
+	d.mustRun(1, []string{"sources.mirror.prefetch.facets.quiet.mode to tiers or adaptive, in every role's configuration.\n"}, "entities", "import", "--facet", "quiet", file)
+	d.mustRun(1, []string{"line 2: the facet has no param teir; it has p"}, "entities", "import", "--facet", "f", write(t, "key,teir\na,hot\n"))
 	for _, file := range files {
-		d.said(0, []string{"300 rows, 300 added, 0 known\n"}, "entities", "import", "--facet", "f", file)
+		d.mustRun(0, []string{"300 rows, 300 added, 0 known\n"}, "entities", "import", "--facet", "f", file)
 	}
-	d.said(0, []string{"100 rows, 0 added, 100 known\n"}, "entities", "import", "--facet", "f", "--skip", "200", file)
+	d.mustRun(0, []string{"100 rows, 0 added, 100 known\n"}, "entities", "import", "--facet", "f", "--skip", "200", file)
 
-	table := strings.Join(strings.Fields(d.said(0, nil, "entities", "list", "--facet", "f", "--prefix", "k/0001")), " ")
+	table := strings.Join(strings.Fields(d.mustRun(0, nil, "entities", "list", "--facet", "f", "--prefix", "k/0001")), " ")
 	for _, want := range []string{"SOURCE FACET KEY TIER PINNED ENABLED DUE READS LAST READ CHANGES PARAMS", "mirror f k/0001 warm true true 20", ` 0.0 never 0.0 {"p":"1"}`} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q is not in %s", want, table)
 		}
 	}
-	d.said(0, []string{"1200\n"}, "entities", "list", "--count")
-	d.said(0, []string{`{"count":400,"exact":true}`}, "entities", "list", "--count", "--tier", "hot", "-o", "json")
+	d.mustRun(0, []string{"1200\n"}, "entities", "list", "--count")
+	d.mustRun(0, []string{`{"count":400,"exact":true}`}, "entities", "list", "--count", "--tier", "hot", "-o", "json")
 	for _, format := range []string{"json", "jsonl"} {
-		text := d.said(0, nil, "entities", "list", "--limit", "0", "-o", format)
+		text := d.mustRun(0, nil, "entities", "list", "--limit", "0", "-o", format)
 		if format == "jsonl" {
 			text = "[" + strings.ReplaceAll(strings.TrimSpace(text), "\n", ",") + "]"
 		}
@@ -63,11 +63,11 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 			t.Errorf("%d in %s, %v", len(all), format, err)
 		}
 	}
-	d.said(2, []string{"with --tier: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
-	d.said(2, []string{"with --facet"}, "entities", "unpin", "k/0000")
-	d.said(0, []string{"2 unpinned\n"}, "entities", "unpin", "--facet", "f", "k/0000", "k/0001")
-	d.said(0, []string{"1 pinned\n"}, "entities", "pin", "--facet", "f", "--tier", "hot", "k/0000")
-	if text := d.said(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
+	d.mustRun(2, []string{"with --tier: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
+	d.mustRun(2, []string{"with --facet"}, "entities", "unpin", "k/0000")
+	d.mustRun(0, []string{"2 unpinned\n"}, "entities", "unpin", "--facet", "f", "k/0000", "k/0001")
+	d.mustRun(0, []string{"1 pinned\n"}, "entities", "pin", "--facet", "f", "--tier", "hot", "k/0000")
+	if text := d.mustRun(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
 		t.Errorf("nothing is %q", text)
 	}
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "entities", "list", "--limit", "1100")
@@ -75,8 +75,8 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 		t.Errorf("exit %d, %d lines, %q", code, strings.Count(out, "\n"), errs)
 	}
 
-	d.said(2, []string{"give --yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
-	d.said(0, []string{"400 disabled\n"}, "entities", "disable", "--facet", "f", "--tier", "hot", "--yes")
+	d.mustRun(2, []string{"give --yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
+	d.mustRun(0, []string{"400 disabled\n"}, "entities", "disable", "--facet", "f", "--tier", "hot", "--yes")
 	for _, c := range []struct {
 		verb      string
 		keys      []string
@@ -91,52 +91,52 @@ func TestEntitiesAreImportedListedDisabledAndEnabledByCommand(t *testing.T) {
 			t.Errorf("%s %q: exit %d, %q, %q", c.verb, c.keys, code, out, errs)
 		}
 	}
-	d.said(0, []string{"1 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "--prefix", "k/0000")
-	d.said(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
-	d.said(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot","entities":400}`, `"keys":["k/0000","k/0001","k/0003","nobody"]`}, "settings", "audit")
-	d.said(2, []string{"name keys, --prefix or --tier, or give --all for every entity of mirror/f\n"}, "entities", "disable", "--yes", "--facet", "f")
-	d.said(2, []string{"or give --all for every entity of mirror\n"}, "entities", "enable", "--yes", "--prefix", "")
-	d.said(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--tier", "hot")
-	d.said(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--facet", "f", "k/0000")
-	d.said(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
-	d.said(0, []string{"398 enabled\n"}, "entities", "enable", "--yes", "--all")
-	d.said(2, []string{"keys need --facet"}, "entities", "disable", "--yes", "k")
-	d.said(2, []string{"leave out --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
-	d.said(2, []string{"hot, warm or cold"}, "entities", "disable", "--yes", "--tier", "lukewarm")
-	d.said(2, []string{"true or false"}, "entities", "list", "--enabled", "yes")
-	d.said(2, []string{"0, for all, or more"}, "entities", "list", "--limit", "-1")
-	d.said(2, []string{"table, json or jsonl"}, "entities", "list", "-o", "xml")
+	d.mustRun(0, []string{"1 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "--prefix", "k/0000")
+	d.mustRun(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
+	d.mustRun(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot","entities":400}`, `"keys":["k/0000","k/0001","k/0003","nobody"]`}, "settings", "audit")
+	d.mustRun(2, []string{"name keys, --prefix or --tier, or give --all for every entity of mirror/f\n"}, "entities", "disable", "--yes", "--facet", "f")
+	d.mustRun(2, []string{"or give --all for every entity of mirror\n"}, "entities", "enable", "--yes", "--prefix", "")
+	d.mustRun(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--tier", "hot")
+	d.mustRun(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--facet", "f", "k/0000")
+	d.mustRun(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
+	d.mustRun(0, []string{"398 enabled\n"}, "entities", "enable", "--yes", "--all")
+	d.mustRun(2, []string{"keys need --facet"}, "entities", "disable", "--yes", "k")
+	d.mustRun(2, []string{"leave out --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
+	d.mustRun(2, []string{"hot, warm or cold"}, "entities", "disable", "--yes", "--tier", "lukewarm")
+	d.mustRun(2, []string{"true or false"}, "entities", "list", "--enabled", "yes")
+	d.mustRun(2, []string{"0, for all, or more"}, "entities", "list", "--limit", "-1")
+	d.mustRun(2, []string{"table, json or jsonl"}, "entities", "list", "-o", "xml")
 }
 
-func TestASnapshotIsPrintedRefreshedAndDeletedByCommand(t *testing.T) {
+func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	const name = "nexon/character/somebody"
-	d.said(2, []string{"must be source/facet/key"}, "snapshot", "get", "nexon/character")
-	d.said(2, []string{"the key is empty"}, "snapshot", "get", "nexon/character/")
-	d.said(3, []string{"There is no such source"}, "snapshot", "get", "github/character/somebody")
-	d.said(3, []string{"no such facet"}, "snapshot", "get", "nexon/guild/somebody")
-	d.said(1, []string{"does not match the pattern"}, "snapshot", "get", "nexon/character/some body/../x")
-	d.said(4, []string{"nothing is stored of " + name + " yet (UPDATING", "--wait 10s"}, "snapshot", "get", name)
+	d.mustRun(2, []string{"must be source/facet/key"}, "snapshot", "get", "nexon/character")
+	d.mustRun(2, []string{"the key is empty"}, "snapshot", "get", "nexon/character/")
+	d.mustRun(3, []string{"There is no such source"}, "snapshot", "get", "github/character/somebody")
+	d.mustRun(3, []string{"no such facet"}, "snapshot", "get", "nexon/guild/somebody")
+	d.mustRun(1, []string{"does not match the pattern"}, "snapshot", "get", "nexon/character/some body/../x")
+	d.mustRun(4, []string{"nothing is stored of " + name + " yet (UPDATING", "--wait 10s"}, "snapshot", "get", name)
 	d.until("a fresh answer", "somebody", isFresh)
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "snapshot", "get", name)
 	if code != 0 || !json.Valid([]byte(out)) || !strings.HasPrefix(out, "{") || !strings.HasPrefix(errs, "FRESH, checked 20") {
 		t.Errorf("exit %d, %.80q, %q", code, out, errs)
 	}
-	d.said(0, []string{"nexon/character/other: FRESH, checked 20"}, "snapshot", "refresh", "nexon/character/other", "--wait", "20s")
-	d.said(0, []string{"nexon/character/third: a refresh is queued"}, "snapshot", "refresh", "nexon/character/third")
-	d.said(2, []string{"from 0s to 30s"}, "snapshot", "refresh", name, "--wait", "1h")
-	d.said(2, []string{"give --yes"}, "snapshot", "delete", name)
-	d.said(0, []string{name + " is deleted\n"}, "snapshot", "delete", name, "--yes")
-	d.said(3, []string{"Nothing is stored of " + name}, "snapshot", "delete", name, "--yes")
-	d.said(3, []string{"Nothing is stored of nexon/character/a/b?c"}, "snapshot", "delete", "nexon/character/a/b?c", "--yes")
-	d.said(0, []string{"snapshot-delete", `{"facet":"character","key":"somebody"}`}, "settings", "audit")
+	d.mustRun(0, []string{"nexon/character/other: FRESH, checked 20"}, "snapshot", "refresh", "nexon/character/other", "--wait", "20s")
+	d.mustRun(0, []string{"nexon/character/third: a refresh is queued"}, "snapshot", "refresh", "nexon/character/third")
+	d.mustRun(2, []string{"from 0s to 30s"}, "snapshot", "refresh", name, "--wait", "1h")
+	d.mustRun(2, []string{"give --yes"}, "snapshot", "delete", name)
+	d.mustRun(0, []string{name + " is deleted\n"}, "snapshot", "delete", name, "--yes")
+	d.mustRun(3, []string{"Nothing is stored of " + name}, "snapshot", "delete", name, "--yes")
+	d.mustRun(3, []string{"Nothing is stored of nexon/character/a/b?c"}, "snapshot", "delete", "nexon/character/a/b?c", "--yes")
+	d.mustRun(0, []string{"snapshot-delete", `{"facet":"character","key":"somebody"}`}, "settings", "audit")
 }
 
-// TestWhatWasDeletedIsServedNoMore reads from the memory in front of the store.
-func TestWhatWasDeletedIsServedNoMore(t *testing.T) {
+// TestSnapshotDelete_StopsServing reads from the memory in front of the store.
+func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
-	d.said(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh brings it back
-	d.said(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
+	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh brings it back
+	d.mustRun(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
 	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
 }

@@ -17,8 +17,8 @@ var (
 	growthRow   = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|")
 )
 
-// tables returns those that the migrations of a database make.
-func tables(t *testing.T, database string) []string {
+// listTables returns those that the migrations of a database make.
+func listTables(t *testing.T, database string) []string {
 	t.Helper()
 	found := map[string]bool{}
 	names, err := fs.Glob(schemas.Migrations, "migrations/"+database+"/*.sql")
@@ -42,7 +42,7 @@ func tables(t *testing.T, database string) []string {
 }
 
 func TestOperatingGuide_ListsTheGrowthOfEveryTable(t *testing.T) {
-	_, section, found := strings.Cut(written(t, "docs", "operating.md"), "\n## Growth of the tables\n")
+	_, section, found := strings.Cut(readDoc(t, "docs", "operating.md"), "\n## Growth of the tables\n")
 	if !found {
 		t.Fatal("docs/operating.md has no section Growth of the tables")
 	}
@@ -53,7 +53,7 @@ func TestOperatingGuide_ListsTheGrowthOfEveryTable(t *testing.T) {
 	}
 	slices.Sort(listed)
 	for _, database := range []string{"postgres", "sqlite"} {
-		if want := tables(t, database); !slices.Equal(listed, want) {
+		if want := listTables(t, database); !slices.Equal(listed, want) {
 			t.Errorf("%s: got %q in the guide, want %q", database, listed, want)
 		}
 	}

@@ -12,18 +12,18 @@ func TestHealth_NamesDependenciesOnlyWhenVerbose(t *testing.T) {
 	up := func(context.Context) error { return nil }
 	down := func(context.Context) error { return errors.New("dial tcp 10.0.0.5:6379: refused") }
 	for name, c := range map[string]struct {
-		checks         map[string]check
+		checks         map[string]healthCheck
 		status         int
 		plain, verbose string
 	}{
-		"ok":       {map[string]check{"redis": {ask: up}, "reads": {required: true, ask: up}}, 200, `{"status":"ok"}`, `"redis":{"ok":true}`},
-		"degraded": {map[string]check{"redis": {ask: down}, "reads": {required: true, ask: up}}, 200, `{"status":"degraded"}`, `"reason":"dial tcp`},
-		"away":     {map[string]check{"redis": {ask: up}, "reads": {required: true, ask: down}}, 503, `{"status":"degraded"}`, `"ready":false`},
+		"ok":       {map[string]healthCheck{"redis": {run: up}, "reads": {required: true, run: up}}, 200, `{"status":"ok"}`, `"redis":{"ok":true}`},
+		"degraded": {map[string]healthCheck{"redis": {run: down}, "reads": {required: true, run: up}}, 200, `{"status":"degraded"}`, `"reason":"dial tcp`},
+		"away":     {map[string]healthCheck{"redis": {run: up}, "reads": {required: true, run: down}}, 503, `{"status":"degraded"}`, `"ready":false`},
 	} {
 		h := &health{checks: c.checks}
 		get := func(target string) string {
 			w := httptest.NewRecorder()
-			h.healthy(w, httptest.NewRequestWithContext(t.Context(), "GET", target, nil))
+			h.handleHealth(w, httptest.NewRequestWithContext(t.Context(), "GET", target, nil))
 			if w.Code != c.status {
 				t.Errorf("%s, %s: got %d, want %d", name, target, w.Code, c.status)
 			}

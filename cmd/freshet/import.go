@@ -20,16 +20,16 @@ import (
 const (
 	// A request has partRows and partBytes at most, less than the API takes, and
 	// inFlight are under way at once: the rate is not bound by round trips.
-	partRows  = 5000
-	partBytes = 1<<20 - 4<<10
-	inFlight  = 4
-	// wrongShown is how many wrong rows of one request an error names.
-	wrongShown = 3
+	maxBatchRows       = 5000
+	maxBatchBytes      = 1<<20 - 4<<10
+	maxBatchesInFlight = 4
+	// maxRowErrorsShown is how many wrong rows of one request an error names.
+	maxRowErrorsShown = 3
 )
 
 func (p *program) entitiesImport() *cobra.Command {
 	var addr, format string
-	i := importing{stderr: p.stderr}
+	i := importer{stderr: p.stderr}
 	c := &cobra.Command{
 		Use:   "import [FILE]",
 		Short: "Register entities from a file, or from stdin: CSV or JSON lines",
@@ -65,15 +65,15 @@ it is due. So an import may be repeated, and one that was stopped goes on with -
 				in = file
 			}
 			var err error
-			if i.api, err = p.admin(addr); err != nil {
+			if i.api, err = p.newAdminClient(addr); err != nil {
 				return err
 			}
-			if i.source, err = i.api.only(cmd.Context(), i.source, ""); err != nil {
+			if i.source, err = i.api.resolveSource(cmd.Context(), i.source, ""); err != nil {
 				return err
 			}
-			defer i.api.keep()()
+			defer i.api.keepAlive()()
 			f, _ := p.stderr.(*os.File)
-			i.input = newCounted(in)
+			i.input = newCountingReader(in)
 			i.progress = &progress{p.stderr, f != nil && isTerminal(f), i.input, time.Now()}
 			if err := i.run(cmd.Context(), format); err != nil {
 				return err
@@ -96,17 +96,17 @@ it is due. So an import may be repeated, and one that was stopped goes on with -
 	f.StringVar(&format, "format", "", "csv or jsonl (default: as the first byte tells)")
 	f.IntVar(&i.skip, "skip", 0, "leave out so many rows, of an import that was stopped after them")
 	f.BoolVar(&i.keepGoing, "keep-going", false, "name wrong rows on stderr and leave them out, in place of stopping")
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }
 
-// importing is one import.
-type importing struct {
-	api           *admin
+// importer is one import.
+type importer struct {
+	api           *adminClient
 	source, facet string
 	skip          int
 	keepGoing     bool
-	input         *counted
+	input         *countingReader
 	progress      *progress
 	stderr        io.Writer
 	begun, last   int // rows before the first, and up to the last that is done with all before it
@@ -115,8 +115,8 @@ type importing struct {
 	wrong         int
 }
 
-// part is what one request registers, and what became of it.
-type part struct {
+// importBatch is what one request registers, and what became of it.
+type importBatch struct {
 	orders []json.RawMessage
 	lines  []int // of the orders
 	bytes  int
@@ -130,19 +130,19 @@ type part struct {
 
 // run imports until the input ends, something is wrong, or ctx ends. What was sent is
 // waited for in any case: the error says where to go on.
-func (i *importing) run(ctx context.Context, format string) error {
-	parts, enough := make(chan *part), make(chan struct{})
+func (i *importer) run(ctx context.Context, format string) error {
+	parts, enough := make(chan *importBatch), make(chan struct{})
 	defer close(enough)
 	go i.read(format, parts, enough) // blocked in a read, it ends with the program
-	tick := time.NewTicker(i.progress.every())
+	tick := time.NewTicker(i.progress.interval())
 	defer tick.Stop()
 	interrupted := ctx.Done()
 	i.begun, i.last = i.skip, i.skip
-	var sent []*part // in their order
+	var sent []*importBatch // in their order
 	var failed, end error
 	for ended := false; !ended || len(sent) > 0; {
 		more := parts
-		if ended || len(sent) == inFlight {
+		if ended || len(sent) == maxBatchesInFlight {
 			more = nil
 		}
 		var first chan struct{}
@@ -161,7 +161,7 @@ func (i *importing) run(ctx context.Context, format string) error {
 				failed = p.failed
 			}
 			if failed == nil {
-				i.took(p)
+				i.record(p)
 			}
 			ended = ended || failed != nil
 		case <-interrupted:
@@ -187,8 +187,8 @@ func (i *importing) run(ctx context.Context, format string) error {
 	return fmt.Errorf("%w%s after row %d; go on with --skip %d", failed, stopped, i.last, i.last)
 }
 
-// took counts what became of a part, and names its wrong rows.
-func (i *importing) took(p *part) {
+// record counts what became of a part, and names its wrong rows.
+func (i *importer) record(p *importBatch) {
 	i.last = max(i.last, p.last)
 	i.added += p.Added
 	i.known += p.Known
@@ -203,19 +203,19 @@ func (i *importing) took(p *part) {
 }
 
 // read reads parts until the input ends or they are enough.
-func (i *importing) read(format string, parts chan<- *part, enough <-chan struct{}) {
-	p := &part{done: make(chan struct{})}
+func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan struct{}) {
+	p := &importBatch{done: make(chan struct{})}
 	emit := func(end error) (goOn bool) {
 		p.end = end
 		select {
 		case parts <- p:
-			p = &part{done: make(chan struct{}), last: p.last}
+			p = &importBatch{done: make(chan struct{}), last: p.last}
 			return end == nil
 		case <-enough:
 			return false
 		}
 	}
-	rows, err := newRows(i.input, format)
+	rows, err := newRowReader(i.input, format)
 	if err != nil {
 		emit(err)
 		return
@@ -237,13 +237,13 @@ func (i *importing) read(format string, parts chan<- *part, enough <-chan struct
 			if err != nil {
 				panic(err) // it is of our own type
 			}
-			if p.bytes+len(text) >= partBytes && !emit(nil) {
+			if p.bytes+len(text) >= maxBatchBytes && !emit(nil) {
 				return
 			}
 			p.orders, p.lines, p.bytes = append(p.orders, text), append(p.lines, line), p.bytes+len(text)+1
 		}
 		p.last = n
-		if len(p.orders)+len(p.wrong) == partRows && !emit(nil) {
+		if len(p.orders)+len(p.wrong) == maxBatchRows && !emit(nil) {
 			return
 		}
 	}
@@ -251,7 +251,7 @@ func (i *importing) read(format string, parts chan<- *part, enough <-chan struct
 
 // send registers a part. Of wrong rows only the query service knows some: its facet has
 // a pattern for keys.
-func (i *importing) send(ctx context.Context, p *part) {
+func (i *importer) send(ctx context.Context, p *importBatch) {
 	defer close(p.done)
 	for len(p.orders) > 0 {
 		var done entities.RegisterResult
@@ -260,16 +260,16 @@ func (i *importing) send(ctx context.Context, p *part) {
 			p.RegisterResult = done
 			return
 		}
-		refused, ok := errors.AsType[refusedError](err)
+		refused, ok := errors.AsType[invalidItemsError](err)
 		if !ok {
 			p.failed = err
 			return
 		}
-		wrong := p.take(refused)
+		wrong := p.removeInvalid(refused)
 		if !i.keepGoing || len(wrong) == 0 {
 			p.failed = err
 			if len(wrong) > 0 {
-				p.failed = named(wrong)
+				p.failed = joinRowErrors(wrong)
 			}
 			return
 		}
@@ -277,10 +277,10 @@ func (i *importing) send(ctx context.Context, p *part) {
 	}
 }
 
-// take takes the orders out that were refused, and returns them.
-func (p *part) take(refused refusedError) (wrong []rowError) {
+// removeInvalid takes the orders out that were refused, and returns them.
+func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError) {
 	at := map[int]string{}
-	for _, e := range refused.each {
+	for _, e := range refused.items {
 		var index int
 		if _, err := fmt.Sscanf(e.Pointer, "#/entities/%d", &index); err == nil && index < len(p.orders) {
 			at[index] = e.Detail
@@ -298,10 +298,10 @@ func (p *part) take(refused refusedError) (wrong []rowError) {
 	return wrong
 }
 
-// named is the error of rows that are wrong.
-func named(wrong []rowError) error {
+// joinRowErrors is the error of rows that are wrong.
+func joinRowErrors(wrong []rowError) error {
 	var texts []string
-	for _, w := range wrong[:min(len(wrong), wrongShown)] {
+	for _, w := range wrong[:min(len(wrong), maxRowErrorsShown)] {
 		texts = append(texts, w.Error())
 	}
 	if more := len(wrong) - len(texts); more > 0 {

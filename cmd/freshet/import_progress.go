@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// barEvery is how often a terminal is told how far it is, and lineEvery a log.
-	barEvery  = 200 * time.Millisecond
-	lineEvery = 10 * time.Second
-	barWidth  = 24
+	// barInterval is how often a terminal is told how far it is, and lineEvery a log.
+	barInterval  = 200 * time.Millisecond
+	lineInterval = 10 * time.Second
+	barWidth     = 24
 )
 
-// counted counts what was read of an input, of which the size may be known.
-type counted struct {
+// countingReader counts what was read of an input, of which the size may be known.
+type countingReader struct {
 	in   io.Reader
 	read atomic.Int64
 	size int64 // bytes; 0: not known
 }
 
-func newCounted(in io.Reader) *counted {
-	c := &counted{in: in}
+func newCountingReader(in io.Reader) *countingReader {
+	c := &countingReader{in: in}
 	if f, ok := in.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			c.size = info.Size()
@@ -33,7 +33,7 @@ func newCounted(in io.Reader) *counted {
 	return c
 }
 
-func (c *counted) Read(p []byte) (int, error) {
+func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.in.Read(p)
 	c.read.Add(int64(n))
 	return n, err
@@ -43,15 +43,15 @@ func (c *counted) Read(p []byte) (int, error) {
 type progress struct {
 	out      io.Writer
 	terminal bool
-	input    *counted
+	input    *countingReader
 	started  time.Time
 }
 
-func (p *progress) every() time.Duration {
+func (p *progress) interval() time.Duration {
 	if p.terminal {
-		return barEvery
+		return barInterval
 	}
-	return lineEvery
+	return lineInterval
 }
 
 func (p *progress) show(rows int, now time.Time) {

@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// rowMost bounds a line; what a row may hold is far less.
-const rowMost = 64 << 10
+// maxRowBytes bounds a line; what a row may hold is far less.
+const maxRowBytes = 64 << 10
 
 // rowError is a row that is wrong; the next one may be well.
 type rowError struct {
@@ -25,17 +25,17 @@ type rowError struct {
 
 func (e rowError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.error) }
 
-// rows reads entities line by line. No value has a line break of its own, so that a
+// rowReader reads entities line by line. No value has a line break of its own, so that a
 // quote that is not closed spoils its line and no more.
-type rows struct {
+type rowReader struct {
 	lines *bufio.Scanner
 	line  int // number of the last one
 	parse func(text []byte) (entities.EntitySpec, error)
 }
 
-// newRows reads CSV with a header, or a JSON object a line, as the format says; empty:
+// newRowReader reads CSV with a header, or a JSON object a line, as the format says; empty:
 // as the first byte tells.
-func newRows(in io.Reader, format string) (*rows, error) {
+func newRowReader(in io.Reader, format string) (*rowReader, error) {
 	buffered := bufio.NewReader(in)
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
 		if _, err := buffered.Discard(len(mark)); err != nil {
@@ -52,8 +52,8 @@ func newRows(in io.Reader, format string) (*rows, error) {
 			format = "jsonl"
 		}
 	}
-	r := &rows{lines: bufio.NewScanner(buffered), parse: entities.ParseEntitySpec}
-	r.lines.Buffer(nil, rowMost)
+	r := &rowReader{lines: bufio.NewScanner(buffered), parse: entities.ParseEntitySpec}
+	r.lines.Buffer(nil, maxRowBytes)
 	if format == "jsonl" {
 		return r, nil
 	}
@@ -64,21 +64,21 @@ func newRows(in io.Reader, format string) (*rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newCSV()
-	header, err := c.split(text)
+	c := newCSVParser()
+	header, err := c.splitLine(text)
 	if err == nil {
-		err = c.columns(header)
+		err = c.parseHeader(header)
 	}
 	if err != nil {
 		return nil, rowError{r.line, err}
 	}
-	r.parse = c.order
+	r.parse = c.parseRow
 	return r, nil
 }
 
 // next returns the next row, or io.EOF behind the last. After a rowError it may be
 // called again.
-func (r *rows) next() (o entities.EntitySpec, line int, err error) {
+func (r *rowReader) next() (o entities.EntitySpec, line int, err error) {
 	text, err := r.read()
 	if err != nil {
 		return o, r.line, err
@@ -90,7 +90,7 @@ func (r *rows) next() (o entities.EntitySpec, line int, err error) {
 }
 
 // read returns the next line that is not empty.
-func (r *rows) read() ([]byte, error) {
+func (r *rowReader) read() ([]byte, error) {
 	for r.lines.Scan() {
 		r.line++
 		if text := bytes.TrimSpace(r.lines.Bytes()); len(text) > 0 {
@@ -99,29 +99,29 @@ func (r *rows) read() ([]byte, error) {
 	}
 	switch err := r.lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fmt.Errorf("line %d: it is longer than %d bytes, as no row is", r.line+1, rowMost)
+		return nil, fmt.Errorf("line %d: it is longer than %d bytes, as no row is", r.line+1, maxRowBytes)
 	case err != nil:
 		return nil, fmt.Errorf("after line %d: %w", r.line, err)
 	}
 	return nil, io.EOF
 }
 
-// csvLines splits lines, each by itself.
-type csvLines struct {
+// csvParser splits lines, each by itself.
+type csvParser struct {
 	line   bytes.Reader
 	reader *csv.Reader
 	names  []string // of the columns
 }
 
-func newCSV() *csvLines {
-	c := &csvLines{}
+func newCSVParser() *csvParser {
+	c := &csvParser{}
 	c.reader = csv.NewReader(&c.line)
 	c.reader.FieldsPerRecord = -1
 	c.reader.ReuseRecord = true
 	return c
 }
 
-func (c *csvLines) split(text []byte) ([]string, error) {
+func (c *csvParser) splitLine(text []byte) ([]string, error) {
 	c.line.Reset(append(text, '\n'))
 	fields, err := c.reader.Read()
 	if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
@@ -130,8 +130,8 @@ func (c *csvLines) split(text []byte) ([]string, error) {
 	return fields, err
 }
 
-// columns reads the header.
-func (c *csvLines) columns(header []string) error {
+// parseHeader reads the header.
+func (c *csvParser) parseHeader(header []string) error {
 	for _, name := range header {
 		name = strings.TrimSpace(name)
 		if name == "" || slices.Contains(c.names, name) {
@@ -145,9 +145,9 @@ func (c *csvLines) columns(header []string) error {
 	return nil
 }
 
-// order reads a row: what is in no column of its own is a param, empty: none.
-func (c *csvLines) order(text []byte) (o entities.EntitySpec, err error) {
-	fields, err := c.split(text)
+// parseRow reads a row: what is in no column of its own is a param, empty: none.
+func (c *csvParser) parseRow(text []byte) (o entities.EntitySpec, err error) {
+	fields, err := c.splitLine(text)
 	if err != nil {
 		return o, err
 	}

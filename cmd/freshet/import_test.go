@@ -22,8 +22,8 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// taker is a query service that takes entities, and no keys with an x.
-type taker struct {
+// fakeEntitiesAPI is a query service that takes entities, and no keys with an x.
+type fakeEntitiesAPI struct {
 	*testing.T
 	server *httptest.Server
 	mu     sync.Mutex
@@ -35,15 +35,15 @@ type taker struct {
 	before func(call int, first string) error
 }
 
-func newTaker(t *testing.T) *taker {
+func newFakeEntitiesAPI(t *testing.T) *fakeEntitiesAPI {
 	t.Helper()
-	r := &taker{T: t, got: map[string]entities.EntitySpec{}}
+	r := &fakeEntitiesAPI{T: t, got: map[string]entities.EntitySpec{}}
 	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
 	t.Cleanup(r.server.Close)
 	return r
 }
 
-func (r *taker) serve(w http.ResponseWriter, req *http.Request) {
+func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 	var b entities.RegisterRequest
 	text, err := io.ReadAll(req.Body)
 	if err == nil {
@@ -95,7 +95,7 @@ func (r *taker) serve(w http.ResponseWriter, req *http.Request) {
 }
 
 // imports runs an import of in to its end.
-func (r *taker) imports(ctx context.Context, in io.Reader, args ...string) (stdout, stderr string, err error) {
+func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	root := newRoot([]string{"FRESHET_ADDR=" + r.server.URL}, &out, &errs)
 	root.SetIn(in)
@@ -116,7 +116,7 @@ func tableOf(n int) map[string]string {
 	return map[string]string{"csv": c.String(), "jsonl": j.String()}
 }
 
-func (r *taker) complete(n int) {
+func (r *fakeEntitiesAPI) complete(n int) {
 	r.Helper()
 	if len(r.got) != n {
 		r.Errorf("%d are registered, of %d", len(r.got), n)
@@ -129,10 +129,10 @@ func (r *taker) complete(n int) {
 	}
 }
 
-func TestManyRowsAreImportedInBothFormats(t *testing.T) {
+func TestImport_CSVAndJSONL(t *testing.T) {
 	for format, text := range tableOf(20_000) {
 		for _, in := range []string{text, "\ufeff" + strings.ReplaceAll(text, "\n", "\r\n")} {
-			r := newTaker(t)
+			r := newFakeEntitiesAPI(t)
 			stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in))
 			if err != nil || stdout != "20000 rows, 20000 added, 0 known\n" || stderr != "" {
 				t.Errorf("%s: %q, %q, %v", format, stdout, stderr, err)
@@ -142,10 +142,10 @@ func TestManyRowsAreImportedInBothFormats(t *testing.T) {
 	}
 }
 
-func TestAnImportThatWasInterruptedGoesOnWhereItSays(t *testing.T) {
+func TestImport_ResumesWithSkip(t *testing.T) {
 	const n = 40_000
 	for format, text := range tableOf(n) {
-		r := newTaker(t)
+		r := newFakeEntitiesAPI(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		r.before = func(call int, _ string) error {
 			if call == 3 {
@@ -188,10 +188,10 @@ func skipOf(t *testing.T, err error) int {
 	return n
 }
 
-func TestAQueryServiceThatFailsInTheMiddleLeavesNoGap(t *testing.T) {
+func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	const n = 50_000
 	for format, text := range tableOf(n) {
-		r := newTaker(t)
+		r := newFakeEntitiesAPI(t)
 		// The fourth is refused when the three behind it were taken, which do not count.
 		later := make(chan struct{})
 		var behind atomic.Int64
@@ -200,7 +200,7 @@ func TestAQueryServiceThatFailsInTheMiddleLeavesNoGap(t *testing.T) {
 				<-later
 				return errors.New("the database is away")
 			}
-			if first > `{"key":"k015000` && behind.Add(1) == inFlight-1 {
+			if first > `{"key":"k015000` && behind.Add(1) == maxBatchesInFlight-1 {
 				close(later)
 			}
 			return nil
@@ -225,7 +225,7 @@ func TestAQueryServiceThatFailsInTheMiddleLeavesNoGap(t *testing.T) {
 		}
 		r.complete(n)
 	}
-	r := newTaker(t)
+	r := newFakeEntitiesAPI(t)
 	r.server.Close()
 	if _, _, err := r.imports(t.Context(), strings.NewReader("key\na\n")); err == nil || !strings.Contains(err.Error(), "nothing answers at") || strings.Contains(err.Error(), "--skip") {
 		t.Error(err)
@@ -247,17 +247,17 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func TestNoMoreIsReadThanIsUnderWay(t *testing.T) {
-	r := newTaker(t)
+func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
+	r := newFakeEntitiesAPI(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var in endless
 	full, go1 := make(chan struct{}), make(chan struct{})
 	r.before = func(call int, _ string) error {
-		if call == inFlight {
+		if call == maxBatchesInFlight {
 			close(full)
 		}
-		if call <= inFlight {
+		if call <= maxBatchesInFlight {
 			<-go1
 		}
 		return nil
@@ -270,15 +270,15 @@ func TestNoMoreIsReadThanIsUnderWay(t *testing.T) {
 	<-full
 	cancel() // four are under way and nobody has been answered
 	close(go1)
-	if n := skipOf(t, <-ended); n != inFlight*partRows || r.calls != inFlight {
+	if n := skipOf(t, <-ended); n != maxBatchesInFlight*maxBatchRows || r.calls != maxBatchesInFlight {
 		t.Errorf("%d rows in %d calls", n, r.calls)
 	}
-	if most := (inFlight + 1) * partRows; in.rows.Load() > int64(most+10) {
-		t.Errorf("%d rows were read while %d were under way", in.rows.Load(), inFlight*partRows)
+	if most := (maxBatchesInFlight + 1) * maxBatchRows; in.rows.Load() > int64(most+10) {
+		t.Errorf("%d rows were read while %d were under way", in.rows.Load(), maxBatchesInFlight*maxBatchRows)
 	}
 }
 
-func TestAWrongRowIsNamedByItsLineAndNothingBehindItIsSent(t *testing.T) {
+func TestImport_StopsAtInvalidRow(t *testing.T) {
 	long := strings.Repeat("v", 70_000)
 	for _, c := range []struct{ in, want string }{
 		{"key,tier\na,hot\n\nb c\n", `line 4: it has 1 fields, and the header has 2; stopped after row 1; go on with --skip 1`},
@@ -301,7 +301,7 @@ func TestAWrongRowIsNamedByItsLineAndNothingBehindItIsSent(t *testing.T) {
 		{"[{\"key\":\"a\"}]\n", `write one JSON object a line, not an array`},
 		{"{\"key\":\"a\"} {\"key\":\"b\"}\n", `line 1: something follows the object`},
 	} {
-		r := newTaker(t)
+		r := newFakeEntitiesAPI(t)
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(c.in))
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "go on with") != strings.Contains(c.want, "stopped") || stdout != "" || stderr != "" {
 			t.Errorf("%.80q: %q, %q, %v", c.in, stdout, stderr, err)
@@ -312,9 +312,9 @@ func TestAWrongRowIsNamedByItsLineAndNothingBehindItIsSent(t *testing.T) {
 	}
 }
 
-func TestWrongRowsAreNamedAndLeftOutOnRequest(t *testing.T) {
+func TestImport_KeepGoingSkipsInvalidRows(t *testing.T) {
 	in := "key, tier\na,hot\nx1,hot\nb,lukewarm\nx2,hot\nx3,hot\nc,cold\n\"d,hot\ne,warm\n"
-	r := newTaker(t)
+	r := newFakeEntitiesAPI(t)
 	stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in), "--keep-going")
 	wrong := "line 3: no key has an x\nline 4: the tier \"lukewarm\" must be hot, warm or cold\nline 5: no key has an x\nline 6: no key has an x\n" +
 		"line 8: extraneous or missing \" in quoted-field\n"
@@ -336,8 +336,8 @@ func TestWrongRowsAreNamedAndLeftOutOnRequest(t *testing.T) {
 	}
 }
 
-func TestWhatWasSkippedIsNotSkippedTwice(t *testing.T) {
-	r := newTaker(t)
+func TestImport_SkipCountsEachRowOnce(t *testing.T) {
+	r := newFakeEntitiesAPI(t)
 	for _, c := range []struct{ skip, in, stdout, stderr, err string }{
 		{"1", "key\na\nb\n", "1 rows, 1 added, 0 known\n", "", ""},
 		{"2", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "", ""},
@@ -353,9 +353,9 @@ func TestWhatWasSkippedIsNotSkippedTwice(t *testing.T) {
 	}
 }
 
-func TestASentenceThatEndsIsFollowedByAnother(t *testing.T) {
+func TestImport_ErrorTextJoinsSentences(t *testing.T) {
 	const away = "The database is away."
-	r := newTaker(t)
+	r := newFakeEntitiesAPI(t)
 	r.before = func(_ int, first string) error {
 		if strings.Contains(first, "k000000") {
 			return nil
@@ -368,8 +368,8 @@ func TestASentenceThatEndsIsFollowedByAnother(t *testing.T) {
 	}
 }
 
-func TestCSVIsReadAsItsWritersMeanIt(t *testing.T) {
-	r := newTaker(t)
+func TestImport_CSVVariants(t *testing.T) {
+	r := newFakeEntitiesAPI(t)
 	in := "\ufeffocid,key,\"a \"\"param\"\"\",enabled,tier\r\n\r\n,\"a,b\",\"\"\"q\"\"\",,\r\n1, c ,,F,hot"
 	if stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in)); stdout != "2 rows, 2 added, 0 known\n" || err != nil {
 		t.Fatalf("%q, %q, %v", stdout, stderr, err)
@@ -385,8 +385,8 @@ func TestCSVIsReadAsItsWritersMeanIt(t *testing.T) {
 	}
 }
 
-func TestRowsThatAreLongTakeMoreRequests(t *testing.T) {
-	r := newTaker(t)
+func TestImport_SplitsBatchesByBytes(t *testing.T) {
+	r := newFakeEntitiesAPI(t)
 	var in strings.Builder
 	in.WriteString("key,p\n")
 	for i := range 1000 { // each < is six bytes in JSON
@@ -398,8 +398,8 @@ func TestRowsThatAreLongTakeMoreRequests(t *testing.T) {
 	}
 }
 
-func TestAFileIsImportedAndTheExitCodeSaysWhatBecameOfIt(t *testing.T) {
-	r := newTaker(t)
+func TestImport_ExitCodes(t *testing.T) {
+	r := newFakeEntitiesAPI(t)
 	file := filepath.Join(t.TempDir(), "rows.csv")
 	if err := os.WriteFile(file, []byte("key\na\nx\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -422,9 +422,9 @@ func TestAFileIsImportedAndTheExitCodeSaysWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-func TestTheBarShowsHowFarAnImportIs(t *testing.T) {
+func TestImport_ShowsProgressBar(t *testing.T) {
 	var out bytes.Buffer
-	in := &counted{in: strings.NewReader("0123456789"), size: 20}
+	in := &countingReader{in: strings.NewReader("0123456789"), size: 20}
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		t.Fatal(err)
 	}

@@ -24,15 +24,15 @@ func (p parts) kafkaClient(name string) []kgo.Opt {
 		kprom.Registerer(p.reg), kprom.WithStaticLabel(prometheus.Labels{"client": name}))))
 }
 
-// watchPool tells of the connections to PostgreSQL.
-func watchPool(pool pgxpoolprometheus.Stater, reg prometheus.Registerer) {
+// registerPoolMetrics tells of the connections to PostgreSQL.
+func registerPoolMetrics(pool pgxpoolprometheus.Stater, reg prometheus.Registerer) {
 	reg.MustRegister(pgxpoolprometheus.NewCollector(pool, nil))
 }
 
-// watchRedis tells of the connections to Redis, and how long what is asked of it takes.
-func watchRedis(rdb redis.UniversalClient, reg prometheus.Registerer) {
-	times := &redisTimes{
-		took: prometheus.NewHistogramVec(observe.Histogram("redis_command_duration_seconds",
+// registerRedisMetrics tells of the connections to Redis, and how long what is asked of it takes.
+func registerRedisMetrics(rdb redis.UniversalClient, reg prometheus.Registerer) {
+	times := &redisTimingHook{
+		duration: prometheus.NewHistogramVec(observe.Histogram("redis_command_duration_seconds",
 			"Round trips to Redis: a script by its name, any other command by its own, several at once as pipeline.",
 			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1), []string{"command"}),
 		scripts: map[string]string{},
@@ -40,51 +40,51 @@ func watchRedis(rdb redis.UniversalClient, reg prometheus.Registerer) {
 	for _, s := range lua.All {
 		times.scripts[s.SHA1] = s.Name
 	}
-	reg.MustRegister(redisprometheus.NewCollector("", "redis", rdb), times.took)
+	reg.MustRegister(redisprometheus.NewCollector("", "redis", rdb), times.duration)
 	rdb.AddHook(times)
 }
 
-// redisTimes is a hook that measures commands.
-type redisTimes struct {
-	took    *prometheus.HistogramVec
-	scripts map[string]string // names by SHA-1
+// redisTimingHook is a hook that measures commands.
+type redisTimingHook struct {
+	duration *prometheus.HistogramVec
+	scripts  map[string]string // names by SHA-1
 }
 
 // DialHook implements redis.Hook.
-func (*redisTimes) DialHook(next redis.DialHook) redis.DialHook {
+func (*redisTimingHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		return next(ctx, network, address)
 	}
 }
 
 // ProcessHook implements redis.Hook.
-func (t *redisTimes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t *redisTimingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		started := time.Now()
 		err := next(ctx, cmd)
-		if !greets(cmd) {
-			t.took.WithLabelValues(t.name(cmd)).Observe(time.Since(started).Seconds())
+		if !isHandshake(cmd) {
+			t.duration.WithLabelValues(t.label(cmd)).Observe(time.Since(started).Seconds())
 		}
 		return err
 	}
 }
 
 // ProcessPipelineHook implements redis.Hook.
-func (t *redisTimes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *redisTimingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		started := time.Now()
 		err := next(ctx, cmds)
-		if len(cmds) == 0 || greets(cmds[0]) {
+		if len(cmds) == 0 || isHandshake(cmds[0]) {
 			return err
 		}
-		t.took.WithLabelValues("pipeline").Observe(time.Since(started).Seconds())
+		t.duration.WithLabelValues("pipeline").Observe(time.Since(started).Seconds())
 		return err
 	}
 }
 
-// greets reports whether a command is how a connection begins, which is nobody's
+// isHandshake reports whether a command is how a connection begins, which is nobody's
 // request.
-func greets(cmd redis.Cmder) bool {
+func isHandshake(cmd redis.Cmder) bool {
 	switch cmd.Name() {
 	case "hello", "client", "auth", "select", "readonly":
 		return true
@@ -92,8 +92,8 @@ func greets(cmd redis.Cmder) bool {
 	return false
 }
 
-// name returns a command's name, or that of its script.
-func (t *redisTimes) name(cmd redis.Cmder) string {
+// label returns a command's name, or that of its script.
+func (t *redisTimingHook) label(cmd redis.Cmder) string {
 	name := cmd.Name()
 	if name != "evalsha" {
 		return name

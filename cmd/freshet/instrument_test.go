@@ -19,11 +19,11 @@ import (
 	"github.com/freshet/freshet/lua/eval"
 )
 
-func TestCommandsOfRedisAreMeasuredByNameAndScriptsByTheirs(t *testing.T) {
+func TestRedisMetrics_LabelCommandsAndScripts(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
 	reg := prometheus.NewPedanticRegistry()
-	watchRedis(rdb, reg)
+	registerRedisMetrics(rdb, reg)
 	ctx := t.Context()
 	rdb.Set(ctx, "a secret key", 1, 0)
 	rdb.EvalSha(ctx, "another script", nil)
@@ -54,7 +54,7 @@ func TestCommandsOfRedisAreMeasuredByNameAndScriptsByTheirs(t *testing.T) {
 	}
 }
 
-func TestEveryHistogramHasBothKindsOfBuckets(t *testing.T) {
+func TestMetrics_HistogramsHaveBothBucketKinds(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.api+"/metrics", http.NoBody)

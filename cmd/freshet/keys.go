@@ -46,7 +46,7 @@ scope see:VISIBILITY besides.`,
 			for _, s := range scopes {
 				order.Scopes = append(order.Scopes, access.Scope(strings.TrimSpace(s)))
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ scope see:VISIBILITY besides.`,
 			if err := api.call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
 				return err
 			}
-			fmt.Fprintf(p.stderr, "key %s of %q with %s; it is not shown again\n", made.Key.ID, made.Key.Name, scopesText(made.Key))
+			fmt.Fprintf(p.stderr, "key %s of %q with %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
 			if !made.Required {
 				fmt.Fprintln(p.stderr, "note: this query service asks nobody for keys at present; with access.require: auto it does from its next start, now that there is one, and then only a key with the scope admin, or the token of access.adminTokenFile, may administer")
 			}
@@ -65,7 +65,7 @@ scope see:VISIBILITY besides.`,
 	c.Flags().StringVar(&order.Name, "name", "", "whose key it is, for lists and audits")
 	c.Flags().StringSliceVar(&scopes, "scopes", nil, "what it is for: read, refresh, inspect, delegate, see:VISIBILITY, admin")
 	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "how long it holds, as in 90d or 12h (default: until it is revoked)")
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -79,7 +79,7 @@ func (p *program) keysList() *cobra.Command {
 			if err := output.check(); err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -92,8 +92,8 @@ func (p *program) keysList() *cobra.Command {
 			return printAll(p.stdout, output, all.Keys, []string{"ID", "NAME", "SCOPES", "STATE", "CREATED", "BY"}, keyRow)
 		},
 	}
-	output.flag(c)
-	addrFlag(c, &addr)
+	output.addFlag(c)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -107,10 +107,10 @@ func keyRow(k access.Key) [][]string {
 	case k.ExpiresAt != nil:
 		state = "until " + k.ExpiresAt.Format(time.RFC3339)
 	}
-	return [][]string{{k.ID, k.Name, scopesText(k), state, k.CreatedAt.Format(time.RFC3339), k.CreatedBy}}
+	return [][]string{{k.ID, k.Name, formatScopes(k), state, k.CreatedAt.Format(time.RFC3339), k.CreatedBy}}
 }
 
-func scopesText(k access.Key) string {
+func formatScopes(k access.Key) string {
 	var words []string
 	for _, s := range k.Scopes {
 		words = append(words, string(s))
@@ -130,7 +130,7 @@ func (p *program) keysRevoke() *cobra.Command {
 			if strings.HasPrefix(id, "fsk_") { // and not echoed: it may be the whole key
 				return usageError{errors.New("name the key by its id, the part between fsk_ and the next _; `freshet keys list` has it")}
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -149,6 +149,6 @@ func (p *program) keysRevoke() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }

@@ -24,7 +24,7 @@ func (d *dev) as(token string, args ...string) (code int, stdout, stderr string)
 	return command(d.T, []string{"FRESHET_ADDR=" + d.api, "FRESHET_TOKEN=" + token}, args...)
 }
 
-func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
+func TestKeys_CreateListRevoke(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh) // a stop in the middle of a start is another test's
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
@@ -40,33 +40,33 @@ func TestKeysAreMadeListedAndRevokedByCommand(t *testing.T) {
 	if strings.Contains(notes, key[20:50]) {
 		t.Error("the key is on stderr too")
 	}
-	table := strings.Join(strings.Fields(d.said(0, nil, "keys", "list")), " ")
+	table := strings.Join(strings.Fields(d.mustRun(0, nil, "keys", "list")), " ")
 	for _, want := range []string{"ID NAME SCOPES STATE CREATED BY", id + " a dashboard read,refresh until 20", "unauthenticated@127.0.0.1"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q is not in %s", want, table)
 		}
 	}
-	d.said(2, []string{"give --yes"}, "keys", "revoke", id)
-	if text := d.said(2, []string{"by its id"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
+	d.mustRun(2, []string{"give --yes"}, "keys", "revoke", id)
+	if text := d.mustRun(2, []string{"by its id"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
 		t.Error("the key is shown")
 	}
-	d.said(0, []string{"key " + id + ` of "a dashboard" is revoked`}, "keys", "revoke", id, "--yes")
-	d.said(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
-	d.said(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
-	d.said(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
+	d.mustRun(0, []string{"key " + id + ` of "a dashboard" is revoked`}, "keys", "revoke", id, "--yes")
+	d.mustRun(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
+	d.mustRun(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
+	d.mustRun(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
 	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with read,see:partner`) {
 		t.Errorf("exit %d, %s", code, notes)
 	}
-	d.said(1, []string{"must be read, refresh, inspect, delegate or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
-	d.said(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
-	d.said(2, []string{"table, json or jsonl"}, "keys", "list", "-o", "xml")
-	d.said(0, []string{"key-create", "key-revoke", id}, "settings", "audit")
+	d.mustRun(1, []string{"must be read, refresh, inspect, delegate or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
+	d.mustRun(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
+	d.mustRun(2, []string{"table, json or jsonl"}, "keys", "list", "-o", "xml")
+	d.mustRun(0, []string{"key-create", "key-revoke", id}, "settings", "audit")
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
 		t.Errorf("stopped with %d: %s", code, stderr)
 	}
 }
 
-func TestWhereKeysAreAskedForTheAdminAPITakesNoOthers(t *testing.T) {
+func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 	token := strings.Repeat("0123456789abcdef", 4)
 	d := startDev(t, "--no-demo", "--config", write(t, "access: {adminTokenFile: "+write(t, token+"\n")+"}\n"))
 	for _, args := range [][]string{{"settings", "get"}, {"stop", "--yes"}, {"limiter"}, {"keys", "list"}, {"settings", "audit"}} {
@@ -107,7 +107,7 @@ func TestWhereKeysAreAskedForTheAdminAPITakesNoOthers(t *testing.T) {
 	}
 }
 
-func TestATokenThatWouldTravelInClearIsWarnedOf(t *testing.T) {
+func TestAdminClient_WarnsOfTokenOverHTTP(t *testing.T) {
 	const warning = "warning: FRESHET_TOKEN travels in clear"
 	for addr, warned := range map[string]bool{
 		"http://freshet.invalid:8080": true, "HTTP://freshet.invalid/": true, "freshet.invalid:8080": true, "http://127.0.0.1@freshet.invalid/": true,
@@ -116,7 +116,7 @@ func TestATokenThatWouldTravelInClearIsWarnedOf(t *testing.T) {
 		for _, token := range []string{"", "a-token"} {
 			var stderr strings.Builder
 			p := &program{env: []string{"FRESHET_TOKEN=" + token}, stderr: &stderr}
-			if _, err := p.admin(addr); err != nil {
+			if _, err := p.newAdminClient(addr); err != nil {
 				t.Errorf("%s: %v", addr, err)
 			}
 			if text := stderr.String(); strings.Contains(text, warning) != (warned && token != "") || strings.Contains(text, "a-token") {
@@ -126,11 +126,11 @@ func TestATokenThatWouldTravelInClearIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestKeysAreAskedForFromTheNextStartOn(t *testing.T) {
+func TestKeys_RequiredAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	_, key, _ := d.as("", "keys", "create", "--name", "on-call", "--scopes", "admin")
-	d.said(0, nil, "settings", "get")
+	d.mustRun(0, nil, "settings", "get")
 	d.stop()
 	d = startDev(t, "--no-demo", "--data-dir", dir)
 	if code, _, stderr := d.as("", "settings", "get"); code != 1 || !strings.Contains(stderr, "FRESHET_TOKEN") {
@@ -141,7 +141,7 @@ func TestKeysAreAskedForFromTheNextStartOn(t *testing.T) {
 	}
 }
 
-func TestAQueryServiceThatWouldBeOpenByMistakeDoesNotStart(t *testing.T) {
+func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	database := "FRESHET_DATABASE_URL=" + servicetest.Postgres(t)
 	query := []string{"query", "--listen", "0.0.0.0:0", "--ops-listen", "127.0.0.1:0"}
 	if code, _, stderr := command(t, []string{database}, query...); code != 1 || !strings.Contains(stderr, "freshet migrate up") {
@@ -168,21 +168,21 @@ func TestAQueryServiceThatWouldBeOpenByMistakeDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestHealthAndMetricsAreNotOpenByMistake(t *testing.T) {
+func TestOps_RefusesRemoteListenerByDefault(t *testing.T) {
 	for _, args := range [][]string{{"query", "--listen", "127.0.0.1:0"}, {"worker"}} {
 		for _, address := range []string{"0.0.0.0:0", ":9464", "10.0.0.1:9464"} {
 			code, stdout, stderr := command(t, nil, append(args, "--ops-listen", address)...)
-			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.open: true") {
+			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.allowRemote: true") {
 				t.Errorf("%q at %s: exit %d, %q", args, address, code, stderr)
 			}
 		}
 	}
-	if err := (OpsConfig{Listen: "0.0.0.0:1", Open: true}).admit(); err != nil {
+	if err := (OpsConfig{Listen: "0.0.0.0:1", AllowRemote: true}).checkRemote(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
+func TestGuard_MetersOnlyWhenNeeded(t *testing.T) {
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -200,14 +200,14 @@ func TestMetersAreOfThoseWhoAreAskedOrComeFromElsewhere(t *testing.T) {
 		}
 		config.Access.Require = c.require
 		p := parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: prometheus.NewPedanticRegistry()}
-		guard, meters, err := p.guard(t.Context(), c.listen)
+		guard, meters, err := p.newGuard(t.Context(), c.listen)
 		if err != nil || guard.AuthRequired() != c.required || (meters != nil) != c.meters {
 			t.Errorf("%+v: %v, %v", c, meters, err)
 		}
 	}
 }
 
-func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
+func TestAudit_AnonymousActorIsRemoteAddress(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	stop := func(header, value string) int {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.api+"/admin/v1/sources/nexon/stop", http.NoBody)
@@ -233,8 +233,8 @@ func TestWhoIsNotAskedIsAnAddressInTheAuditAndNoHeaderIsBelieved(t *testing.T) {
 	}
 }
 
-func TestHealthAndMetricsAnswerToTheNamesOfThisMachineAlone(t *testing.T) {
-	ops := ownNames(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+func TestOps_RequiresLoopbackHost(t *testing.T) {
+	ops := requireLoopbackHost(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	for host, status := range map[string]int{"127.0.0.1:9464": 200, "localhost": 200, "": 200, "evil.example:9464": 421, "192.0.2.1": 421} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		r.Host = host

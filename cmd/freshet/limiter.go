@@ -27,7 +27,7 @@ why. Of a window of many calls only what could be made this instant is known.`,
 			if err := output.check(); err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -50,17 +50,17 @@ why. Of a window of many calls only what could be made this instant is known.`,
 		},
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
-	output.flag(c)
-	addrFlag(c, &addr)
+	output.addFlag(c)
+	addAddrFlag(c, &addr)
 	return c
 }
 
 // limiters returns the limiter of the named source, or those of all.
-func (a *admin) limiters(ctx context.Context, source string) ([]limiter.View, error) {
+func (a *adminClient) limiters(ctx context.Context, source string) ([]limiter.View, error) {
 	names := []string{source}
 	if source == "" {
 		var err error
-		if names, err = a.names(ctx); err != nil {
+		if names, err = a.sourceNames(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -85,7 +85,7 @@ func (p *program) printLimiter(v limiter.View) error {
 			rows = append(rows, policyRow(policy, v.At))
 		}
 		fmt.Fprintln(p.stdout)
-		if err := table(p.stdout, rows); err != nil {
+		if err := printTable(p.stdout, rows); err != nil {
 			return err
 		}
 	}
@@ -95,7 +95,7 @@ func (p *program) printLimiter(v limiter.View) error {
 			rows = append(rows, scopeRow(scope, v.At))
 		}
 		fmt.Fprintln(p.stdout)
-		if err := table(p.stdout, rows); err != nil {
+		if err := printTable(p.stdout, rows); err != nil {
 			return err
 		}
 	}
@@ -106,10 +106,10 @@ func (p *program) printLimiter(v limiter.View) error {
 	}
 	rows := [][]string{{"  PROCESS", "LANE", "WAITING", "OLDEST", "GRANTED", "REFUSED", "WAITS FOR", "TOLD"}}
 	for _, process := range v.Processes {
-		told := ago(v.At.Sub(process.At)) + " ago"
+		told := formatDuration(v.At.Sub(process.At)) + " ago"
 		rows = append(rows, append(laneRow("  "+process.Process, "HIGH", process.High), told), append(laneRow("  ", "LOW", process.Low), ""))
 	}
-	return table(p.stdout, rows)
+	return printTable(p.stdout, rows)
 }
 
 // limiterState says in a line what is going on.
@@ -125,34 +125,34 @@ func limiterState(v limiter.View) string {
 	case "breaker-open":
 		text = "breaker open, the next call that is asked for is the probe"
 		if v.Until != nil {
-			text = "breaker open, next probe in " + ago(v.Until.Sub(v.At))
+			text = "breaker open, next probe in " + formatDuration(v.Until.Sub(v.At))
 		}
 		return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
 	case "restoring-count":
 		text = "no call yet: what the day has used is being read"
 	}
 	if v.Until != nil {
-		text += ", for another " + ago(v.Until.Sub(v.At))
+		text += ", for another " + formatDuration(v.Until.Sub(v.At))
 	}
 	return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
 }
 
 func policyRow(policy limiter.PolicyView, now time.Time) []string {
-	limit, target, used, resets := grouped(int64(policy.Limit))+" in "+policy.Window, "-", "-", "-"
+	limit, target, used, resets := formatCount(int64(policy.Limit))+" in "+policy.Window, "-", "-", "-"
 	if policy.Window == limiter.Day.String() {
-		limit = grouped(int64(policy.Limit)) + " a day"
+		limit = formatCount(int64(policy.Limit)) + " a day"
 	}
 	if policy.Target > 0 {
-		target = grouped(int64(policy.Target))
+		target = formatCount(int64(policy.Target))
 	}
 	if policy.Used != nil {
-		used = grouped(*policy.Used)
+		used = formatCount(*policy.Used)
 	}
 	if policy.ResetsAt != nil {
-		resets = "in " + ago(policy.ResetsAt.Sub(now))
+		resets = "in " + formatDuration(policy.ResetsAt.Sub(now))
 	}
 	return []string{
-		"  " + policy.Name, limit, target, used, grouped(policy.Remaining), grouped(policy.RemainingForLow), resets,
+		"  " + policy.Name, limit, target, used, formatCount(policy.Remaining), formatCount(policy.RemainingForLow), resets,
 	}
 }
 
@@ -168,18 +168,18 @@ func scopeRow(scope limiter.ScopeView, now time.Time) []string {
 	case scope.BreakerOpen:
 		left = "halted"
 	case scope.Remaining != nil:
-		left = grouped(*scope.Remaining)
+		left = formatCount(*scope.Remaining)
 	}
 	if scope.Until != nil {
-		more = ago(scope.Until.Sub(now))
+		more = formatDuration(scope.Until.Sub(now))
 	}
-	return []string{"  " + scope.Policy, value, left, grouped(scope.InFlight), more}
+	return []string{"  " + scope.Policy, value, left, formatCount(scope.InFlight), more}
 }
 
 func laneRow(process, lane string, v limiter.LaneView) []string {
 	oldest, why := "-", v.Reason
 	if v.Waiting > 0 {
-		oldest = ago(time.Duration(v.OldestMS * float64(time.Millisecond)))
+		oldest = formatDuration(time.Duration(v.OldestMS * float64(time.Millisecond)))
 		if why == "" {
 			why = "its slot"
 		}
@@ -187,11 +187,11 @@ func laneRow(process, lane string, v limiter.LaneView) []string {
 	if why == "" {
 		why = "-"
 	}
-	return []string{process, lane, grouped(int64(v.Waiting)), oldest, grouped(v.Granted), grouped(v.Rejected), why}
+	return []string{process, lane, formatCount(int64(v.Waiting)), oldest, formatCount(v.Granted), formatCount(v.Rejected), why}
 }
 
-// grouped writes a number as people read it: 20,000,000.
-func grouped(n int64) string {
+// formatCount writes a number as people read it: 20,000,000.
+func formatCount(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -199,8 +199,8 @@ func grouped(n int64) string {
 	return text
 }
 
-// ago writes a duration as short as people need it.
-func ago(d time.Duration) string {
+// formatDuration writes a duration as short as people need it.
+func formatDuration(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 10*time.Second:
 		return d.Round(10 * time.Millisecond).String()

@@ -39,8 +39,8 @@ const (
 
 func (c ListenerTLSConfig) enabled() bool { return c.CertFile != "" }
 
-// requires reports whether every client must have a certificate.
-func (c ListenerTLSConfig) requires() bool {
+// requiresClientCert reports whether every client must have a certificate.
+func (c ListenerTLSConfig) requiresClientCert() bool {
 	return c.ClientCAFile != "" && c.ClientAuth != requestCertificate
 }
 
@@ -66,12 +66,12 @@ func (c ListenerTLSConfig) check() error {
 	return errors.Join(errs...)
 }
 
-// certificatesInterval is how often the files are read again at most.
-const certificatesInterval = time.Second
+// certificateReloadInterval is how often the files are read again at most.
+const certificateReloadInterval = time.Second
 
-// certificates are the files of a listener, as they were read last. Its methods may
+// certificateReloader are the files of a listener, as they were read last. Its methods may
 // be called concurrently.
-type certificates struct {
+type certificateReloader struct {
 	setting string // as in query.tls
 	config  ListenerTLSConfig
 	// probes: every client may connect, since the handler asks for the certificate
@@ -88,11 +88,11 @@ type certificates struct {
 }
 
 // loadCertificates reads the files of a listener; nil if it speaks plain HTTP.
-func loadCertificates(setting string, config ListenerTLSConfig, probes bool) (*certificates, error) {
+func loadCertificates(setting string, config ListenerTLSConfig, probes bool) (*certificateReloader, error) {
 	if !config.enabled() {
 		return nil, nil //nolint:nilnil // plain HTTP
 	}
-	c := &certificates{setting: setting, config: config, probes: probes, log: slog.New(slog.DiscardHandler), now: time.Now}
+	c := &certificateReloader{setting: setting, config: config, probes: probes, log: slog.New(slog.DiscardHandler), now: time.Now}
 	if _, err := c.load(); err != nil {
 		return nil, fmt.Errorf("%s.%w", setting, err)
 	}
@@ -101,7 +101,7 @@ func loadCertificates(setting string, config ListenerTLSConfig, probes bool) (*c
 }
 
 // load reads the files and, if they have changed, uses them from now on.
-func (c *certificates) load() (changed bool, err error) {
+func (c *certificateReloader) load() (changed bool, err error) {
 	var read [3][]byte
 	for i, f := range []struct{ setting, name string }{{"certFile", c.config.CertFile}, {"keyFile", c.config.KeyFile}, {"clientCAFile", c.config.ClientCAFile}} {
 		if f.name == "" {
@@ -129,7 +129,7 @@ func (c *certificates) load() (changed bool, err error) {
 			return false, fmt.Errorf("clientCAFile: %s holds no certificate", c.config.ClientCAFile)
 		}
 		next.ClientAuth = tls.VerifyClientCertIfGiven
-		if c.config.requires() && !c.probes {
+		if c.config.requiresClientCert() && !c.probes {
 			next.ClientAuth = tls.RequireAndVerifyClientCert
 		}
 		// A session that is resumed would outlive the authority that admitted it.
@@ -139,12 +139,12 @@ func (c *certificates) load() (changed bool, err error) {
 	return true, nil
 }
 
-// forClient returns the settings of a connection that begins. Files that can't be
+// configForClient returns the settings of a connection that begins. Files that can't be
 // used change nothing: they may be in the middle of being written.
-func (c *certificates) forClient(*tls.ClientHelloInfo) (*tls.Config, error) {
+func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.now(); now.Sub(c.at) >= certificatesInterval {
+	if now := c.now(); now.Sub(c.at) >= certificateReloadInterval {
 		c.at = now
 		changed, err := c.load()
 		switch {
@@ -158,15 +158,15 @@ func (c *certificates) forClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return c.current, nil
 }
 
-// bound is an address that was taken, and how connections to it are secured.
-type bound struct {
+// boundListener is an address that was taken, and how connections to it are secured.
+type boundListener struct {
 	net.Listener
-	certificates *certificates // nil: they are not
+	certificates *certificateReloader // nil: they are not
 }
 
 // bind takes an address and reads the files of its TLS, or says what to change. The
 // setting is the listener's, as in query.
-func bind(ctx context.Context, address, setting, flag string, config ListenerTLSConfig, probes bool) (*bound, error) {
+func bind(ctx context.Context, address, setting, flag string, config ListenerTLSConfig, probes bool) (*boundListener, error) {
 	c, err := loadCertificates(setting+".tls", config, probes)
 	if err != nil {
 		return nil, err
@@ -175,23 +175,23 @@ func bind(ctx context.Context, address, setting, flag string, config ListenerTLS
 	if err != nil {
 		return nil, err
 	}
-	return &bound{l, c}, nil
+	return &boundListener{l, c}, nil
 }
 
-// secured returns the listener of encrypted connections, or of plain ones if there is
+// listener returns the listener of encrypted connections, or of plain ones if there is
 // no certificate. HTTP/2 is offered on the former.
-func (b *bound) secured(log *slog.Logger) net.Listener {
+func (b *boundListener) listener(log *slog.Logger) net.Listener {
 	if b.certificates == nil {
 		return b.Listener
 	}
 	b.certificates.log = log
-	return tls.NewListener(b.Listener, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: b.certificates.forClient})
+	return tls.NewListener(b.Listener, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: b.certificates.configForClient})
 }
 
-// certified answers clients that have shown a certificate, and any other client only
+// requireClientCert answers clients that have shown a certificate, and any other client only
 // whether the process is alive and ready: the kubelet and load balancers have none.
-func (c ListenerTLSConfig) certified(next http.Handler) http.Handler {
-	if !c.requires() {
+func (c ListenerTLSConfig) requireClientCert(next http.Handler) http.Handler {
+	if !c.requiresClientCert() {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,7 +17,7 @@ type secureOps struct {
 	*testing.T
 	base  string
 	clock atomic.Int64 // seconds that have passed for it
-	notes notes
+	notes logBuffer
 }
 
 func startSecureOps(t *testing.T, config ListenerTLSConfig) *secureOps {
@@ -27,18 +27,18 @@ func startSecureOps(t *testing.T, config ListenerTLSConfig) *secureOps {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.serve(b, config.certified(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })))
+	s.serve(b, config.requireClientCert(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })))
 	return s
 }
 
-func (s *secureOps) serve(b *bound, handler http.Handler) {
+func (s *secureOps) serve(b *boundListener, handler http.Handler) {
 	s.base = "https://" + b.Addr().String()
 	began := time.Now()
 	b.certificates.now = func() time.Time { return began.Add(time.Duration(s.clock.Load()) * time.Second) }
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	log := slog.New(slog.NewJSONHandler(&s.notes, nil))
-	l := b.secured(log)
+	l := b.listener(log)
 	go func() { ended <- serveOps(ctx, l, handler, log) }()
 	s.Cleanup(func() {
 		cancel()
@@ -80,8 +80,8 @@ func (s *secureOps) serial(client *http.Client) int64 {
 	return resp.tls.PeerCertificates[0].SerialNumber.Int64()
 }
 
-// calling returns a client of its own connections.
-func calling(t *testing.T, config *tls.Config) *http.Client {
+// newTLSClient returns a client of its own connections.
+func newTLSClient(t *testing.T, config *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
@@ -91,17 +91,17 @@ func TestListenerTLS_UsesChangedFilesForNewConnections(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	certFile, keyFile, first := ca.issue("server")
 	s := startSecureOps(t, ListenerTLSConfig{CertFile: certFile, KeyFile: keyFile})
-	kept := calling(t, ca.trusting())
+	kept := newTLSClient(t, ca.trusting())
 	if got := s.serial(kept); got != first {
 		t.Fatalf("at start: got the certificate %d, want %d", got, first)
 	}
 
 	_, _, second := ca.issue("server")
-	if got := s.serial(calling(t, ca.trusting())); got != first {
+	if got := s.serial(newTLSClient(t, ca.trusting())); got != first {
 		t.Errorf("within the interval: got the certificate %d, want %d", got, first)
 	}
 	s.clock.Add(1)
-	if got := s.serial(calling(t, ca.trusting())); got != second {
+	if got := s.serial(newTLSClient(t, ca.trusting())); got != second {
 		t.Errorf("a new connection: got the certificate %d, want %d", got, second)
 	}
 	if got := s.serial(kept); got != first {
@@ -121,7 +121,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.clock.Add(1)
-		if got := s.serial(calling(t, ca.trusting())); got != first {
+		if got := s.serial(newTLSClient(t, ca.trusting())); got != first {
 			t.Errorf("got the certificate %d, want %d", got, first)
 		}
 	}
@@ -130,7 +130,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 	}
 	_, _, second := ca.issue("server")
 	s.clock.Add(1)
-	if got := s.serial(calling(t, ca.trusting())); got != second {
+	if got := s.serial(newTLSClient(t, ca.trusting())); got != second {
 		t.Errorf("after the repair: got the certificate %d, want %d", got, second)
 	}
 	if got := len(s.notes.lines(t, "certificate files were read")); got != 1 {
@@ -142,7 +142,7 @@ func TestListenerTLS_SpeaksHTTP2AndNothingBelowTLS12(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	certFile, keyFile, _ := ca.issue("server")
 	s := startSecureOps(t, ListenerTLSConfig{CertFile: certFile, KeyFile: keyFile})
-	resp, err := s.get(calling(t, ca.trusting()), "/livez")
+	resp, err := s.get(newTLSClient(t, ca.trusting()), "/livez")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestListenerTLS_SpeaksHTTP2AndNothingBelowTLS12(t *testing.T) {
 	}
 	old := ca.trusting()
 	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
-	if _, err := s.get(calling(t, old), "/livez"); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if _, err := s.get(newTLSClient(t, old), "/livez"); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.1: got %v, want an error of the protocol version", err)
 	}
 }
@@ -189,7 +189,7 @@ func TestListenerTLS_AdmitsClientsByTheirCertificate(t *testing.T) {
 			}
 			return &c.pair[0], nil
 		}
-		if _, err := s.get(calling(t, trusting), "/livez"); (err == nil) != c.admitted {
+		if _, err := s.get(newTLSClient(t, trusting), "/livez"); (err == nil) != c.admitted {
 			t.Errorf("clientAuth %q, certificate %s: got %v, want admitted %v", c.auth, c.shown, err, c.admitted)
 		}
 	}
@@ -202,7 +202,7 @@ func TestListenerTLS_ForgetsAnAuthorityThatWasReplaced(t *testing.T) {
 	config := ca.trusting(before.pair("client"))
 	config.ClientSessionCache = tls.NewLRUClientSessionCache(8)
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &config.Certificates[0], nil }
-	if _, err := s.get(calling(t, config), "/livez"); err != nil {
+	if _, err := s.get(newTLSClient(t, config), "/livez"); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(after.file)
@@ -213,7 +213,7 @@ func TestListenerTLS_ForgetsAnAuthorityThatWasReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.clock.Add(1)
-	if _, err := s.get(calling(t, config), "/livez"); err == nil {
+	if _, err := s.get(newTLSClient(t, config), "/livez"); err == nil {
 		t.Error("got no error, want one: the session of a certificate of the former authority was resumed")
 	}
 }
@@ -222,8 +222,8 @@ func TestOpsTLS_AnswersProbesAloneWithoutACertificate(t *testing.T) {
 	ca, clients := newAuthority(t, "ca"), newAuthority(t, "clients")
 	certFile, keyFile, _ := ca.issue("server")
 	s := startSecureOps(t, ListenerTLSConfig{CertFile: certFile, KeyFile: keyFile, ClientCAFile: clients.file})
-	probe, prometheus := calling(t, ca.trusting()), calling(t, ca.trusting(clients.pair("prometheus")))
-	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/healthz": 403, "/metrics": 403, levelPath: 403} {
+	probe, prometheus := newTLSClient(t, ca.trusting()), newTLSClient(t, ca.trusting(clients.pair("prometheus")))
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/healthz": 403, "/metrics": 403, logLevelPath: 403} {
 		if resp, err := s.get(probe, path); err != nil || resp.status != want {
 			t.Errorf("%s without a certificate: got %d, %v, want %d", path, resp.status, err, want)
 		}

@@ -148,7 +148,7 @@ func (d *dev) until(what, key string, holds func(read) bool) read {
 
 func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH" }
 
-func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
+func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	// A machine that is busy may take longer to ask Redis than a read waits for it.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
@@ -194,7 +194,7 @@ func TestANewKeyIs202AndThen200Fresh(t *testing.T) {
 	}
 }
 
-func TestWhatDevPrintsLeadsSomewhere(t *testing.T) {
+func TestDev_PrintedURLsAnswer(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	for _, want := range []string{
 		"\n\n  Console    " + d.api + "/console ", "Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
@@ -211,7 +211,7 @@ func TestWhatDevPrintsLeadsSomewhere(t *testing.T) {
 	}
 }
 
-func TestTheDemoMakesLoadByItself(t *testing.T) {
+func TestDemo_GeneratesLoad(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	deadline := time.Now().Add(patience)
@@ -232,7 +232,7 @@ func TestTheDemoMakesLoadByItself(t *testing.T) {
 	}
 }
 
-func TestAFolderKeepsSnapshotsAndTopics(t *testing.T) {
+func TestDev_DataDirPersists(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	d.until("a fresh answer", "somebody", isFresh)
@@ -247,7 +247,7 @@ func TestAFolderKeepsSnapshotsAndTopics(t *testing.T) {
 	again.until("a fresh answer for another", "somebody-else", isFresh)
 }
 
-func TestHostileKeysNeverChangeWhatIsCalled(t *testing.T) {
+func TestRead_HostileKeysKeepUpstreamPath(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that takes any key, in path and query
 	config := `
 sources:
@@ -295,7 +295,7 @@ sources:
 	}
 }
 
-func TestAMistakeIsOneClearErrorWithWhatToDo(t *testing.T) {
+func TestCommand_ErrorsNameTheFix(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func TestDocs_HelpMatchesGoldenFile(t *testing.T) {
 	}
 }
 
-func TestVersionIsPrinted(t *testing.T) {
+func TestVersion_IsPrinted(t *testing.T) {
 	if code, stdout, _ := command(t, nil, "version"); code != 0 || !strings.HasPrefix(stdout, "freshet v") {
 		t.Errorf("exit %d: %s", code, stdout)
 	}

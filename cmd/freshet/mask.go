@@ -18,8 +18,8 @@ import (
 // redacted takes the place of a secret in whatever is printed.
 const redacted = "REDACTED"
 
-// found is a part of a setting's value that may be a secret.
-type found struct {
+// secretPart is a part of a setting's value that may be a secret.
+type secretPart struct {
 	text string
 	// strong parts are secrets for certain enough to be searched for in every line that is
 	// logged; the others only in errors about the configuration.
@@ -28,19 +28,19 @@ type found struct {
 
 var (
 	secretName = regexp.MustCompile(`(?i)(pass|pwd|secret|token|credential|cookie|signature|session|auth|api.?key|access.?key|private|^sig$|^key$|.[_-]key$|Key$)`)
-	// plainNames are settings whose names look like those of secrets.
-	plainNames = []string{"key", "keys", "keyPattern", "auth", "tokens", "access", "credentials", "low", "high"}
-	// plainHeaders are headers whose values are no secrets.
-	plainHeaders = []string{"Accept", "Accept-Language", "Accept-Charset", "User-Agent", "Content-Type", "Cache-Control", "X-Github-Api-Version", "Prefer"}
-	// plainParameters are parameters of a connection to PostgreSQL that are no secrets.
-	plainParameters = regexp.MustCompile(`^(sslmode|sslrootcert|sslcert|sslkey|application_name|connect_timeout|target_session_attrs|search_path|statement_timeout|default_query_exec_mode|host|port|user|dbname|options|pool_[a-z_]+)$`)
+	// nonSecretNames are settings whose names look like those of secrets.
+	nonSecretNames = []string{"key", "keys", "keyPattern", "auth", "tokens", "access", "credentials", "low", "high"}
+	// nonSecretHeaders are headers whose values are no secrets.
+	nonSecretHeaders = []string{"Accept", "Accept-Language", "Accept-Charset", "User-Agent", "Content-Type", "Cache-Control", "X-Github-Api-Version", "Prefer"}
+	// nonSecretParameters are parameters of a connection to PostgreSQL that are no secrets.
+	nonSecretParameters = regexp.MustCompile(`^(sslmode|sslrootcert|sslcert|sslkey|application_name|connect_timeout|target_session_attrs|search_path|statement_timeout|default_query_exec_mode|host|port|user|dbname|options|pool_[a-z_]+)$`)
 
 	userinfo    = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://([^\s/?#"']*):([^\s"']*)@`)
 	password    = regexp.MustCompile(`:([^\s"':]+)@`) // also of what is no URL by a mistake
-	onlyUser    = regexp.MustCompile(`https?://([^\s/?#@:"']+)@`)
+	userOnly    = regexp.MustCompile(`https?://([^\s/?#@:"']+)@`)
 	assignment  = regexp.MustCompile(`(?i)([a-z0-9_.-]+)\s*=\s*('[^']*'|[^\s&'"#;]+)`)
 	scheme      = regexp.MustCompile(`(?i)\b(?:bearer|basic|token|digest)\s+([^\s"',;]+)`)
-	words       = regexp.MustCompile(`[A-Za-z0-9_+=~-]{16,}`)
+	longWord    = regexp.MustCompile(`[A-Za-z0-9_+=~-]{16,}`)
 	placeholder = regexp.MustCompile(`\{[A-Za-z0-9_-]+\}`)
 	variable    = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 )
@@ -61,27 +61,27 @@ func looksRandom(word string) bool {
 
 // isSecretName reports whether a member, parameter or header of that name holds a secret.
 func isSecretName(name string) bool {
-	return secretName.MatchString(name) && !slices.Contains(plainNames, name)
+	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// below reports whether a setting lies below one of that name, or is it. A name may be
+// isUnder reports whether a setting lies below one of that name, or is it. A name may be
 // misspelt at its end.
-func below(path []string, name string) bool {
+func isUnder(path []string, name string) bool {
 	return slices.ContainsFunc(path, func(p string) bool {
 		return strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1]))
 	})
 }
 
-// secretsOf returns the parts of a setting's value that may be secrets. path is the names of
+// findSecrets returns the parts of a setting's value that may be secrets. path is the names of
 // the settings around it, and its own at the end.
-func secretsOf(path []string, value string) (all []found) {
+func findSecrets(path []string, value string) (all []secretPart) {
 	name := ""
 	if len(path) > 0 {
 		name = path[len(path)-1]
 	}
 	add := func(text string, strong bool) {
 		if text = strings.Trim(text, `'"`); text != "" && placeholder.ReplaceAllString(text, "") != "" {
-			all = append(all, found{text, strong})
+			all = append(all, secretPart{text, strong})
 		}
 	}
 	// By its form, wherever it stands: a setting may be misspelt.
@@ -91,11 +91,11 @@ func secretsOf(path []string, value string) (all []found) {
 			add(plain, true)
 		}
 	}
-	for _, m := range onlyUser.FindAllStringSubmatch(value, -1) {
+	for _, m := range userOnly.FindAllStringSubmatch(value, -1) {
 		add(m[1], true)
 	}
 	for _, m := range assignment.FindAllStringSubmatch(value, -1) {
-		if isSecretName(m[1]) || (below(path, "database") || strings.Contains(value, "postgres")) && !plainParameters.MatchString(m[1]) {
+		if isSecretName(m[1]) || (isUnder(path, "database") || strings.Contains(value, "postgres")) && !nonSecretParameters.MatchString(m[1]) {
 			add(m[2], true)
 			if plain, err := url.QueryUnescape(m[2]); err == nil {
 				add(plain, true)
@@ -105,8 +105,8 @@ func secretsOf(path []string, value string) (all []found) {
 	for _, m := range scheme.FindAllStringSubmatch(value, -1) {
 		add(m[1], looksRandom(m[1]) || len(m[1]) >= 8)
 	}
-	for _, word := range words.FindAllString(value, -1) {
-		if looksRandom(word) && !below(path, "keyPattern") && !below(path, "keys") && !variable.MatchString(word) {
+	for _, word := range longWord.FindAllString(value, -1) {
+		if looksRandom(word) && !isUnder(path, "keyPattern") && !isUnder(path, "keys") && !variable.MatchString(word) {
 			add(word, true)
 		}
 	}
@@ -120,22 +120,22 @@ func secretsOf(path []string, value string) (all []found) {
 		if _, err := os.Stat(value); err != nil && !strings.ContainsAny(value, "/.") {
 			add(value, true)
 		}
-	case below(path, "body"):
-		for _, part := range bodyParts(value) {
+	case isUnder(path, "body"):
+		for _, part := range findBodySecrets(value) {
 			add(part.text, part.strong)
 		}
-	case below(path, "headers"):
-		if !slices.Contains(plainHeaders, http.CanonicalHeaderKey(name)) {
+	case isUnder(path, "headers"):
+		if !slices.Contains(nonSecretHeaders, http.CanonicalHeaderKey(name)) {
 			add(value, isSecretName(name))
 		}
-	case below(path, "variables") || below(path, "params"):
+	case isUnder(path, "variables") || isUnder(path, "params"):
 		if !placeholder.MatchString(value) || isSecretName(name) {
 			add(value, isSecretName(name))
 		}
 	case (name == "url" || name == "directURL") && !strings.Contains(value, "://") && !strings.Contains(value, "="):
 		add(value, true) // no URL: it may be the password alone
 	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // of a misspelt body
-		for _, part := range bodyParts(value) {
+		for _, part := range findBodySecrets(value) {
 			add(part.text, part.strong)
 		}
 	case isSecretName(name) && !strings.Contains(value, "://"):
@@ -144,8 +144,8 @@ func secretsOf(path []string, value string) (all []found) {
 	return all
 }
 
-// bodyParts returns the values of a body: in what is not known as JSON all of it.
-func bodyParts(body string) (all []found) {
+// findBodySecrets returns the values of a body: in what is not known as JSON all of it.
+func findBodySecrets(body string) (all []secretPart) {
 	var walk func(name string, v any)
 	walk = func(name string, v any) {
 		switch v := v.(type) {
@@ -159,7 +159,7 @@ func bodyParts(body string) (all []found) {
 			}
 		case string:
 			if !placeholder.MatchString(v) || isSecretName(name) {
-				all = append(all, found{v, isSecretName(name)})
+				all = append(all, secretPart{v, isSecretName(name)})
 			}
 		}
 	}
@@ -175,32 +175,32 @@ func bodyParts(body string) (all []found) {
 		return all
 	}
 	for line := range strings.Lines(body) {
-		all = append(all, found{strings.TrimSpace(line), false})
+		all = append(all, secretPart{strings.TrimSpace(line), false})
 	}
 	return all
 }
 
-// hidden returns a setting's value without the parts that may be secrets.
-func hidden(value string, path ...string) string {
-	return replaced(value, secretsOf(path, value), func(found) bool { return true })
+// redactValue returns a setting's value without the parts that may be secrets.
+func redactValue(value string, path ...string) string {
+	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
 }
 
-// replaced returns a text without those of the secrets, the longest first.
-func replaced(text string, secrets []found, these func(found) bool) string {
+// replaceSecrets returns a text without those of the secrets, the longest first.
+func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
 	secrets = slices.Clone(secrets)
-	slices.SortStableFunc(secrets, func(a, b found) int { return len(b.text) - len(a.text) })
+	slices.SortStableFunc(secrets, func(a, b secretPart) int { return len(b.text) - len(a.text) })
 	for _, s := range secrets {
 		if !these(s) {
 			continue
 		}
-		for _, form := range []string{s.text, url.QueryEscape(s.text), strings.Trim(quotedGo(s.text), `"`)} {
+		for _, form := range []string{s.text, url.QueryEscape(s.text), strings.Trim(escapeJSON(s.text), `"`)} {
 			text = strings.ReplaceAll(text, form, redacted)
 		}
 	}
 	return text
 }
 
-func quotedGo(text string) string {
+func escapeJSON(text string) string {
 	out, _ := json.Marshal(text) // a string has no value that can't be written
 	return string(out)
 }
@@ -208,17 +208,17 @@ func quotedGo(text string) string {
 // masker keeps the secrets of a configuration out of what is printed.
 type masker struct {
 	mu      sync.Mutex
-	secrets []found
+	secrets []secretPart
 }
 
-// leastMasked is the length from which on a secret is searched for, in bytes.
-const leastMasked = 4
+// minSecretLength is the length from which on a secret is searched for, in bytes.
+const minSecretLength = 4
 
-func (m *masker) add(all ...found) {
+func (m *masker) add(all ...secretPart) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, f := range all {
-		if len(f.text) >= leastMasked && !slices.Contains(m.secrets, f) {
+		if len(f.text) >= minSecretLength && !slices.Contains(m.secrets, f) {
 			m.secrets = append(m.secrets, f)
 		}
 	}
@@ -230,7 +230,7 @@ func (m *masker) text(text string, all bool) string {
 	m.mu.Lock()
 	secrets := m.secrets
 	m.mu.Unlock()
-	return replaced(text, secrets, func(f found) bool { return all || f.strong && len(f.text) >= 6 })
+	return replaceSecrets(text, secrets, func(f secretPart) bool { return all || f.strong && len(f.text) >= 6 })
 }
 
 // maskedError is an error whose text has no secrets.
@@ -242,8 +242,8 @@ type maskedError struct {
 func (e maskedError) Error() string { return e.text }
 func (e maskedError) Unwrap() error { return e.err }
 
-// masked returns an error about the configuration without secrets in its text.
-func (m *masker) masked(err error) error {
+// maskError returns an error about the configuration without secrets in its text.
+func (m *masker) maskError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -277,7 +277,7 @@ func (m *masker) learn(file []byte, env []string) {
 	for _, entry := range env {
 		name, value, _ := strings.Cut(entry, "=")
 		if strings.HasPrefix(name, envPrefix) && !strings.HasSuffix(name, "_FILE") {
-			m.add(secretsOf(settingOf(name), value)...)
+			m.add(findSecrets(settingPathOf(name), value)...)
 		}
 	}
 	parsed, err := parser.ParseBytes(file, 0)
@@ -292,8 +292,8 @@ func (m *masker) learn(file []byte, env []string) {
 	}
 }
 
-// settingOf returns a path for the variable of a setting, as secretsOf takes it.
-func settingOf(variable string) []string {
+// settingPathOf returns a path for the variable of a setting, as secretsOf takes it.
+func settingPathOf(variable string) []string {
 	switch {
 	case strings.Contains(variable, "DATABASE"):
 		return []string{"database", "url"}
@@ -329,10 +329,10 @@ func (m *masker) learnNode(path []string, n ast.Node) {
 }
 
 func (m *masker) learnText(path []string, value string) {
-	m.add(secretsOf(path, value)...)
+	m.add(findSecrets(path, value)...)
 	if strings.Contains(value, "\n") { // an excerpt shows its lines
 		for line := range strings.Lines(value) {
-			for _, f := range secretsOf(path, strings.TrimSpace(line)) {
+			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
 				m.add(f)
 			}
 		}
@@ -341,14 +341,14 @@ func (m *masker) learnText(path []string, value string) {
 
 var yamlMember = regexp.MustCompile(`(?:^|[{,\s-])["']?([A-Za-z][A-Za-z0-9_.-]*)["']?\s*:`)
 
-// indicators are what may stand around a value in YAML.
-const indicators = " \t\r\n\"'{}[],|>*&!:"
+// yamlPunctuation are what may stand around a value in YAML.
+const yamlPunctuation = " \t\r\n\"'{}[],|>*&!:"
 
-// yamlStart is how a line begins that has a name.
-var yamlStart = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?\s*:`)
+// yamlNamedLine is how a line begins that has a name.
+var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?\s*:`)
 
-// yamlName is the name of a setting that holds secrets, whose colon may be missing.
-var yamlName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
+// yamlSecretName is the name of a setting that holds secrets, whose colon may be missing.
+var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
 
 // learnLines takes in the secrets of a file line by line, for it may be one that can't be
 // parsed, or not as it was meant. A value reaches from its name to the end of the line, and
@@ -371,22 +371,22 @@ func (m *masker) learnLines(text string, broken bool) {
 		for _, o := range around {
 			path = append(path, o.name)
 		}
-		m.add(secretsOf(path, trimmed)...)
-		m.add(secretsOf(last, strings.Trim(trimmed, indicators))...)
-		if broken && !yamlStart.MatchString(line) && !strings.HasPrefix(trimmed, "#") {
-			m.add(found{trimmed, false})
+		m.add(findSecrets(path, trimmed)...)
+		m.add(findSecrets(last, strings.Trim(trimmed, yamlPunctuation))...)
+		if broken && !yamlNamedLine.MatchString(line) && !strings.HasPrefix(trimmed, "#") {
+			m.add(secretPart{trimmed, false})
 		}
 		members := yamlMember.FindAllStringSubmatchIndex(line, -1)
-		if at := yamlName.FindStringSubmatchIndex(line); at != nil && (len(members) == 0 || members[0][2] != at[2]) {
+		if at := yamlSecretName.FindStringSubmatchIndex(line); at != nil && (len(members) == 0 || members[0][2] != at[2]) {
 			members = append([][]int{at}, members...)
 		}
 		for i, at := range members {
 			name, end := line[at[2]:at[3]], len(line)
 			path = append(path, name)
-			m.add(secretsOf(path, strings.Trim(line[at[1]:end], indicators))...)
+			m.add(findSecrets(path, strings.Trim(line[at[1]:end], yamlPunctuation))...)
 			if i+1 < len(members) {
 				end = members[i+1][2]
-				m.add(secretsOf(path, strings.Trim(line[at[1]:end], indicators))...)
+				m.add(findSecrets(path, strings.Trim(line[at[1]:end], yamlPunctuation))...)
 			}
 			last = slices.Clone(path)
 			if i == 0 {

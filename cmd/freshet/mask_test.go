@@ -53,8 +53,8 @@ sources:
         params: {apiToken: ParamHunter13}
 `
 
-// showsNone fails if a text has one of the secrets.
-func showsNone(t *testing.T, what, text string) {
+// assertNoSecret fails if a text has one of the secrets.
+func assertNoSecret(t *testing.T, what, text string) {
 	t.Helper()
 	for kind, secret := range planted {
 		for _, form := range []string{secret, strings.ReplaceAll(secret, "/", "%2F")} {
@@ -73,7 +73,7 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	showsNone(t, "config print", stdout+stderr)
+	assertNoSecret(t, "config print", stdout+stderr)
 	for _, plain := range []string{"postgres://freshet:REDACTED@db:5432/freshet", "sslmode=verify-full", "application/json", "lang=en", "{key}", "https://shop.example/api", "client_secret=REDACTED"} {
 		if !strings.Contains(stdout, plain) {
 			t.Errorf("config print: got no %s in\n%s", plain, stdout)
@@ -83,7 +83,7 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	showsNone(t, "config check", stdout+stderr)
+	assertNoSecret(t, "config check", stdout+stderr)
 }
 
 // Each mistake is made in each line that has a secret, and in the lines around it.
@@ -132,7 +132,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 			if code != 0 {
 				failed++
 			}
-			showsNone(t, fmt.Sprintf("%s in line %d (exit %d)", name, n+1, code), stdout+stderr)
+			assertNoSecret(t, fmt.Sprintf("%s in line %d (exit %d)", name, n+1, code), stdout+stderr)
 		}
 	}
 	if failed < 20 {
@@ -158,7 +158,7 @@ func TestStartErrors_ShowNoSecret(t *testing.T) {
 			if code == 0 {
 				t.Errorf("%v: got exit 0, want an error", args)
 			}
-			showsNone(t, fmt.Sprint(args, env), stdout+stderr)
+			assertNoSecret(t, fmt.Sprint(args, env), stdout+stderr)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestLogger_LogsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("SHOP_KEY", "CredentialHunter14")
-	if _, err := p.requireSecret(place{env: "SHOP_KEY"}); err != nil {
+	if _, err := p.requireSecret(secretRef{env: "SHOP_KEY"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, format := range []string{"text", "json"} {

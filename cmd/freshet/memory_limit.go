@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// responsePart is the part of the memory limit that responses may hold by default:
+// responseMemoryDivisor is the part of the memory limit that responses may hold by default:
 // 1/responsePart.
-const responsePart = 4
+const responseMemoryDivisor = 4
 
-// responseMemory returns how many bytes the responses that are being written may
+// maxResponseMemory returns how many bytes the responses that are being written may
 // hold: the setting, or a quarter of the memory limit of the process; 0 if there is
 // neither.
-func (c QueryConfig) responseMemory() int64 {
-	if c.ResponseMemory > 0 {
-		return int64(c.ResponseMemory)
+func (c QueryConfig) maxResponseMemory() int64 {
+	if c.MaxResponseMemory > 0 {
+		return int64(c.MaxResponseMemory)
 	}
-	return memoryLimit("/") / responsePart
+	return memoryLimit("/") / responseMemoryDivisor
 }
 
 // memoryLimit returns how many bytes of memory this process may use, by GOMEMLIMIT or
@@ -28,7 +28,7 @@ func (c QueryConfig) responseMemory() int64 {
 // system begins.
 func memoryLimit(root string) int64 {
 	limit := debug.SetMemoryLimit(-1) // changes nothing
-	for _, group := range cgroups(root) {
+	for _, group := range cgroupLimitFiles(root) {
 		text, err := os.ReadFile(group)
 		if err != nil {
 			continue
@@ -44,9 +44,9 @@ func memoryLimit(root string) int64 {
 	return limit
 }
 
-// cgroups returns the files that may hold a limit of this process: of version 2 those
+// cgroupLimitFiles returns the files that may hold a limit of this process: of version 2 those
 // of its group and of the groups above, of version 1 that of the memory controller.
-func cgroups(root string) []string {
+func cgroupLimitFiles(root string) []string {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	const mount = "sys/fs/cgroup"
 	files := []string{

@@ -51,10 +51,10 @@ func TestMemoryLimit_IsTheSmallestThatHolds(t *testing.T) {
 
 func TestResponseMemory_IsTheSettingOrAQuarter(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(64 << 20))
-	if got := (QueryConfig{}).responseMemory(); got != 16<<20 {
+	if got := (QueryConfig{}).maxResponseMemory(); got != 16<<20 {
 		t.Errorf("without a setting: got %d, want %d", got, 16<<20)
 	}
-	if got := (QueryConfig{ResponseMemory: 1 << 20}).responseMemory(); got != 1<<20 {
+	if got := (QueryConfig{MaxResponseMemory: 1 << 20}).maxResponseMemory(); got != 1<<20 {
 		t.Errorf("with a setting: got %d, want %d", got, 1<<20)
 	}
 }

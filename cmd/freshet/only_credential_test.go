@@ -14,7 +14,7 @@ import (
 // With a credential that is listed alone a refusal stops everything: one call probes after
 // 5 s, and the next only after as long again. So in eight seconds there are the calls that
 // were under way as it was refused, and one.
-func TestACredentialThatIsListedAloneIsProbedWhenItIsRefused(t *testing.T) {
+func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64
 	var calls atomic.Int64 // after the pause
@@ -41,7 +41,7 @@ sources:
 	for n := range 60 {
 		d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d", d.api, n))
 	}
-	within(t, patience, "eight seconds are over since the first call", func() bool {
+	waitFor(t, patience, "eight seconds are over since the first call", func() bool {
 		return first.Load() > 0 && time.Since(began)-time.Duration(first.Load()) > 8*time.Second
 	})
 	if n := calls.Load(); n != 1 {
@@ -51,7 +51,7 @@ sources:
 
 // A halt is longer with each refusal, and so is that of the only credential, where a rule
 // says that what it may do is used up.
-func TestASourceOfOneCredentialCanHaltIt(t *testing.T) {
+func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
 	for name, c := range map[string]struct {
 		config SourceConfig
 		halts  bool

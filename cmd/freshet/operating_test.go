@@ -15,7 +15,7 @@ import (
 // root is the folder of the repository.
 const root = "../.."
 
-func written(t *testing.T, path ...string) string {
+func readDoc(t *testing.T, path ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
 	if err != nil {
@@ -29,8 +29,8 @@ var (
 	fences = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```$")
 )
 
-// fault returns what is wrong with a command line, without running it.
-func fault(line string) error {
+// checkCommandLine returns what is wrong with a command line, without running it.
+func checkCommandLine(line string) error {
 	line, _, _ = strings.Cut(line, " #")
 	c, rest, err := newRoot(nil, io.Discard, io.Discard).Find(strings.Fields(line)[1:])
 	if err != nil {
@@ -46,7 +46,7 @@ func fault(line string) error {
 }
 
 func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
-	text := written(t, "docs", "operating.md")
+	text := readDoc(t, "docs", "operating.md")
 	var lines []string
 	for _, block := range fences.FindAllStringSubmatch(text, -1) {
 		lines = append(lines, strings.Split(block[1], "\n")...)
@@ -60,7 +60,7 @@ func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
 			continue
 		}
 		looked++
-		if err := fault(line); err != nil {
+		if err := checkCommandLine(line); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
@@ -68,21 +68,21 @@ func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
 		t.Errorf("only %d commands were found; has the guide changed its form?", looked)
 	}
 	for _, wrong := range []string{"freshet nothing", "freshet limiter --nothing", "freshet topics nothing", "freshet limiter nothing"} {
-		if fault(wrong) == nil {
+		if checkCommandLine(wrong) == nil {
 			t.Errorf("%s is taken for a command", wrong)
 		}
 	}
 }
 
 func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
-	text := fences.ReplaceAllString(written(t, "docs", "operating.md"), "")
-	known := written(t, "docs", "metrics.md")
+	text := fences.ReplaceAllString(readDoc(t, "docs", "operating.md"), "")
+	known := readDoc(t, "docs", "metrics.md")
 	files, err := filepath.Glob(filepath.Join(root, "schemas", "migrations", "postgres", "*.sql"))
 	if err != nil || len(files) == 0 {
 		t.Fatal("no migrations", err)
 	}
 	for _, file := range files {
-		for _, m := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(written(t, "schemas", "migrations", "postgres", filepath.Base(file)), -1) {
+		for _, m := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(readDoc(t, "schemas", "migrations", "postgres", filepath.Base(file)), -1) {
 			known += "`" + m[1] + "`"
 		}
 	}
@@ -109,7 +109,7 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 			of = "operating.md"
 		}
 		there := false
-		for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(written(t, "docs", of), -1) {
+		for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(readDoc(t, "docs", of), -1) {
 			title := strings.NewReplacer(",", "", "'", "").Replace(strings.ToLower(h[1]))
 			there = there || strings.ReplaceAll(title, " ", "-") == m[2]
 		}

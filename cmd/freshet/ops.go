@@ -21,11 +21,11 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// check asks one dependency for its state; what is required makes the process
+// healthCheck asks one dependency for its state; what is required makes the process
 // not ready.
-type check struct {
+type healthCheck struct {
 	required bool
-	ask      func(ctx context.Context) error
+	run      func(ctx context.Context) error
 }
 
 // newRegistry returns a registry with the runtime's own metrics, and a registerer
@@ -53,23 +53,23 @@ func metricPrefix(namespace string) string {
 	return namespace + "_"
 }
 
-// ops answers for the process: alive, ready, healthy, and its metrics.
-func (p parts) ops(h *health) http.Handler {
+// newOpsHandler answers for the process: alive, ready, healthy, and its metrics.
+func (p parts) newOpsHandler(h *health) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", h.ready)
-	mux.HandleFunc("GET /healthz", h.healthy)
+	mux.HandleFunc("GET /readyz", h.handleReady)
+	mux.HandleFunc("GET /healthz", h.handleHealth)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	mux.Handle(levelPath, fromHere(p.levels.handler(p.log, nil)))
+	mux.Handle(logLevelPath, requireLoopback(p.levels.handler(p.log, nil)))
 	return mux
 }
 
-// readsCheck is whether reads can be answered.
-const readsCheck = "reads"
+// readsCheckName is whether reads can be answered.
+const readsCheckName = "reads"
 
 // health remembers the last look for a moment: a probe must not become load.
 type health struct {
-	checks map[string]check
+	checks map[string]healthCheck
 
 	mu    sync.Mutex
 	at    time.Time
@@ -77,15 +77,15 @@ type health struct {
 }
 
 const (
-	healthLife  = time.Second
-	pingTimeout = time.Second // bounds one look at a dependency
+	healthCacheTTL = time.Second
+	pingTimeout    = time.Second // bounds one look at a dependency
 )
 
-// look asks all dependencies at once, or returns what was found a moment ago.
-func (h *health) look(ctx context.Context) map[string]error {
+// checkAll asks all dependencies at once, or returns what was found a moment ago.
+func (h *health) checkAll(ctx context.Context) map[string]error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if time.Since(h.at) < healthLife {
+	if time.Since(h.at) < healthCacheTTL {
 		return h.found
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
@@ -95,7 +95,7 @@ func (h *health) look(ctx context.Context) map[string]error {
 	found := map[string]error{}
 	for name, c := range h.checks {
 		wg.Go(func() {
-			err := c.ask(ctx)
+			err := c.run(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			found[name] = err
@@ -117,8 +117,8 @@ func (h *health) missing(found map[string]error) []string {
 	return names
 }
 
-func (h *health) ready(w http.ResponseWriter, r *http.Request) {
-	if missing := h.missing(h.look(r.Context())); len(missing) > 0 {
+func (h *health) handleReady(w http.ResponseWriter, r *http.Request) {
+	if missing := h.missing(h.checkAll(r.Context())); len(missing) > 0 {
 		http.Error(w, "not ready: "+strings.Join(missing, ", ")+" unavailable; see /healthz?verbose", http.StatusServiceUnavailable)
 		return
 	}
@@ -131,11 +131,11 @@ type dependency struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// healthy answers whether all is well, and with ?verbose which dependency is away and
+// handleHealth answers whether all is well, and with ?verbose which dependency is away and
 // why: that names what stands behind the process, so that the query service serves it
 // to administrators only.
-func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
-	found := h.look(r.Context())
+func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
+	found := h.checkAll(r.Context())
 	ready := len(h.missing(found)) == 0
 	answer := struct {
 		Status       string                `json:"status"`
@@ -162,14 +162,14 @@ func (h *health) healthy(w http.ResponseWriter, r *http.Request) {
 
 // bind takes the address of health and metrics, before anything starts that they
 // report on.
-func (c OpsConfig) bind(ctx context.Context) (*bound, error) {
+func (c OpsConfig) bind(ctx context.Context) (*boundListener, error) {
 	return bind(ctx, c.Listen, "ops", "--ops-listen", c.TLS, true)
 }
 
 // serveOps answers on its own address until ctx ends.
 func serveOps(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	if access.Loopback(l.Addr().String()) {
-		handler = ownNames(handler)
+		handler = requireLoopbackHost(handler)
 	}
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 5 * time.Second,
@@ -183,9 +183,9 @@ func serveOps(ctx context.Context, l net.Listener, handler http.Handler, log *sl
 	return nil
 }
 
-// ownNames answers to the names of this machine alone: a page whose name was made
+// requireLoopbackHost answers to the names of this machine alone: a page whose name was made
 // to lead here must not read what lies behind.
-func ownNames(next http.Handler) http.Handler {
+func requireLoopbackHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !access.Loopback(r.Host) {
 			http.Error(w, "this answers to localhost and 127.0.0.1 alone", http.StatusMisdirectedRequest)
@@ -199,13 +199,13 @@ func ownNames(next http.Handler) http.Handler {
 func listen(ctx context.Context, address, setting, flag string) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w; choose another address with %s or %s", address, plainNetError(err), flag, setting)
+		return nil, fmt.Errorf("listen on %s: %w; choose another address with %s or %s", address, unwrapOpError(err), flag, setting)
 	}
 	return l, nil
 }
 
-// plainNetError drops what the sentence around it says already.
-func plainNetError(err error) error {
+// unwrapOpError drops what the sentence around it says already.
+func unwrapOpError(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
 	}

@@ -15,7 +15,7 @@ import (
 // JSON for each element.
 type format string
 
-func (f *format) flag(c *cobra.Command) {
+func (f *format) addFlag(c *cobra.Command) {
 	c.Flags().StringVarP((*string)(f), "output", "o", "table", "table, json or jsonl")
 }
 
@@ -48,10 +48,10 @@ func printAll[T any](w io.Writer, f format, all []T, header []string, rows func(
 	for _, element := range all {
 		lines = append(lines, rows(element)...)
 	}
-	return table(w, lines)
+	return printTable(w, lines)
 }
 
-func table(w io.Writer, rows [][]string) error {
+func printTable(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(t, strings.Join(row, "\t"))

@@ -76,7 +76,7 @@ func TestPresetShopifyGraphQL_BuildsTheGlobalID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers, err := s.Fetch(t.Context(), plan, anyCall{})
+	answers, err := s.Fetch(t.Context(), plan, unlimitedPermit{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // What is documented of GitHub's refusals, which the contract's simulator sends some of:
 // those of the secondary limits are 403 or, by GraphQL, 200 with an error; and a 403 that
 // speaks of no limit is a missing permission.
-func TestGitHubsRefusalsAreTakenForWhatTheyAre(t *testing.T) {
+func TestPresetGitHub_ClassifiesRefusals(t *testing.T) {
 	for _, c := range []struct {
 		preset, facet, key string
 		status             int
@@ -47,7 +47,7 @@ func TestGitHubsRefusalsAreTakenForWhatTheyAre(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers, err := s.Fetch(context.Background(), plan, anyCall{})
+		answers, err := s.Fetch(context.Background(), plan, unlimitedPermit{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,13 +59,15 @@ func TestGitHubsRefusalsAreTakenForWhatTheyAre(t *testing.T) {
 	}
 }
 
-// anyCall are permits for whatever is asked for.
-type anyCall struct{}
+// unlimitedPermit are permits for whatever is asked for.
+type unlimitedPermit struct{}
 
-func (anyCall) Acquire(context.Context, source.Call) (source.Permit, error) { return anyCall{}, nil }
-func (anyCall) Spend(context.Context) error                                 { return nil }
-func (anyCall) Credential() string                                          { return "" }
-func (anyCall) Release()                                                    {}
-func (anyCall) Written()                                                    {}
-func (anyCall) Answered()                                                   {}
-func (anyCall) Finished(source.CallResult)                                  {}
+func (unlimitedPermit) Acquire(context.Context, source.Call) (source.Permit, error) {
+	return unlimitedPermit{}, nil
+}
+func (unlimitedPermit) Spend(context.Context) error { return nil }
+func (unlimitedPermit) Credential() string          { return "" }
+func (unlimitedPermit) Release()                    {}
+func (unlimitedPermit) Written()                    {}
+func (unlimitedPermit) Answered()                   {}
+func (unlimitedPermit) Finished(source.CallResult)  {}

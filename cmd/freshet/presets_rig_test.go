@@ -64,8 +64,8 @@ func accelerated(c SourceConfig, speed float64) SourceConfig {
 	return c
 }
 
-// against is a preset that calls an upstream which enforces its contract.
-type against struct {
+// presetRun is a preset that calls an upstream which enforces its contract.
+type presetRun struct {
 	*testing.T
 	config   SourceConfig
 	upstream *contract.Upstream
@@ -81,9 +81,9 @@ type against struct {
 	bad      map[string]int
 }
 
-// begin has so many processes of their own limiters and connections call on and on, with
+// startPresetRun has so many processes of their own limiters and connections call on and on, with
 // so many callers a lane, for keys of that form.
-func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *against {
+func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *presetRun {
 	t.Helper()
 	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // first: without one the test ends here
 	upstream, err := contract.New(name, o)
@@ -97,7 +97,7 @@ func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secret
 	}
 	c.BaseURL = server.URL + base.Path
 	ctx, stop := context.WithCancel(t.Context())
-	a := &against{T: t, config: c, upstream: upstream, ctx: ctx, stop: stop, closing: []func(){server.Close}, bad: map[string]int{}}
+	a := &presetRun{T: t, config: c, upstream: upstream, ctx: ctx, stop: stop, closing: []func(){server.Close}, bad: map[string]int{}}
 	a.wg.Go(a.watch)
 	for n := range processes {
 		rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
@@ -120,7 +120,7 @@ func begin(t *testing.T, name string, c SourceConfig, o contract.Options, secret
 }
 
 // end ends all calls.
-func (a *against) end() {
+func (a *presetRun) end() {
 	a.stop()
 	a.wg.Wait()
 	for _, f := range slices.Backward(a.closing) {
@@ -129,7 +129,7 @@ func (a *against) end() {
 }
 
 // watch counts how often a timer is late by more than half of what quotas allow for.
-func (a *against) watch() {
+func (a *presetRun) watch() {
 	const every, allowed = 2 * time.Millisecond, 5 * time.Millisecond
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -148,7 +148,7 @@ func (a *against) watch() {
 }
 
 // call has so many callers of each process call on and on.
-func (a *against) call(callers int, lane schemas.Lane, facet string, key func() string, params map[string]string) {
+func (a *presetRun) call(callers int, lane schemas.Lane, facet string, key func() string, params map[string]string) {
 	for i, l := range a.limiters {
 		for range callers {
 			a.wg.Go(func() {
@@ -160,7 +160,7 @@ func (a *against) call(callers int, lane schemas.Lane, facet string, key func() 
 	}
 }
 
-func (a *against) one(s *source.Source, l *limiter.Limiter, lane schemas.Lane, r source.Request) {
+func (a *presetRun) one(s *source.Source, l *limiter.Limiter, lane schemas.Lane, r source.Request) {
 	plan, err := s.Plan(r)
 	if err != nil {
 		a.Error(err)

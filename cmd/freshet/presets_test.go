@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
-// saturation is how a preset is saturated, and which policy of the contract that uses up.
-type saturation struct {
+// saturationTest is how a preset is saturated, and which policy of the contract that uses up.
+type saturationTest struct {
 	speed  float64
 	secret string
 	keys   int
@@ -31,7 +31,7 @@ type saturation struct {
 	crowd  int // times as many callers
 }
 
-var saturations = map[string]saturation{
+var saturations = map[string]saturationTest{
 	// 450 of the 500 calls are what the preset uses (quota.md §2).
 	"nexon-service":     {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
 	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character": 10}, policy: "second"},
@@ -56,10 +56,10 @@ var saturations = map[string]saturation{
 // slow are calls that take long and come out of order.
 var brisk, slow = simulator.Range{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond}, simulator.Range{Min: 20 * time.Millisecond, Max: 600 * time.Millisecond}
 
-func TestEachPresetIsAConfiguration(t *testing.T) {
+func TestPresets_AreValid(t *testing.T) {
 	for _, name := range presets.Names() {
 		file := filepath.Join(t.TempDir(), name+".yaml")
-		if err := os.WriteFile(file, presetFile(name, presets.All()[name]), 0o600); err != nil {
+		if err := os.WriteFile(file, wrapPreset(name, presets.All()[name]), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if c, err := loadConfig(file, nil); err != nil || len(c.Sources[name].Facets) == 0 {
@@ -72,11 +72,11 @@ func TestEachPresetIsAConfiguration(t *testing.T) {
 }
 
 // The one with hundreds of calls a second has the machine to itself.
-func TestTheServiceLevelPresetUsesItsBudgetAndIsNeverRefused(t *testing.T) {
+func TestPresetNexon_UsesBudgetWithoutRefusals(t *testing.T) {
 	saturations["nexon-service"].run(t, "nexon-service", contract.Options{Latency: brisk})
 }
 
-func TestEachPresetUsesItsBudgetAndIsNeverRefused(t *testing.T) {
+func TestPresets_UseBudgetWithoutRefusals(t *testing.T) {
 	t.Parallel()
 	for _, name := range presets.Names() {
 		if name != "nexon-service" {
@@ -87,7 +87,7 @@ func TestEachPresetUsesItsBudgetAndIsNeverRefused(t *testing.T) {
 
 // What is learned is learned as well from answers that come late, out of order and by
 // another clock.
-func TestPresetsLearnFromLateAnswersByAnotherClock(t *testing.T) {
+func TestPresets_LearnDespiteClockSkew(t *testing.T) {
 	t.Parallel()
 	for _, name := range presets.Names() {
 		if len(preset(t, name).Announced) > 0 {
@@ -101,7 +101,7 @@ func TestPresetsLearnFromLateAnswersByAnotherClock(t *testing.T) {
 	}
 }
 
-func (how saturation) run(t *testing.T, name string, o contract.Options) {
+func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 	saturated(t, 0)
 	t.Run(name, func(t *testing.T) {
 		saturated(t, how.warm)
@@ -119,12 +119,12 @@ func (how saturation) run(t *testing.T, name string, o contract.Options) {
 }
 
 // once saturates a preset; false: the machine stood still, and calls were refused.
-func (how saturation) once(t *testing.T, name string, o contract.Options) bool {
+func (how saturationTest) once(t *testing.T, name string, o contract.Options) bool {
 	if how.speed == 0 {
 		how.speed = 1
 	}
 	o.Speed = how.speed
-	a := begin(t, name, accelerated(preset(t, name), how.speed), o, map[string]string{"": how.secret}, 2)
+	a := startPresetRun(t, name, accelerated(preset(t, name), how.speed), o, map[string]string{"": how.secret}, 2)
 	defer a.end()
 	if err := a.config.check("preset"); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func (how saturation) once(t *testing.T, name string, o contract.Options) bool {
 }
 
 // measure lets the callers call for so long and judges by what the upstream has counted.
-func (a *against) measure(how saturation, took time.Duration) bool {
+func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 	t := a.T
 	t.Helper()
 	pass := func(d time.Duration) {
@@ -190,10 +190,10 @@ func (a *against) measure(how saturation, took time.Duration) bool {
 }
 
 // await returns what the upstream has counted once that holds.
-func (a *against) await(holds func(contract.Stats) bool) contract.Stats {
+func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	a.Helper()
 	var s contract.Stats
-	within(a.T, 150*time.Second, "the first calls", func() bool { s = a.upstream.Stats(); return holds(s) })
+	waitFor(a.T, 150*time.Second, "the first calls", func() bool { s = a.upstream.Stats(); return holds(s) })
 	return s
 }
 
@@ -218,12 +218,12 @@ func windowOf(t *testing.T, p contract.PolicyStats) time.Duration {
 }
 
 // Who crashes while it calls has its place for as long as its lease, and no longer.
-func TestThreeCrashedHoldersPlacesAreBackAfterTheirLease(t *testing.T) {
+func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	c := accelerated(preset(t, "court"), 1)
 	c.Quota.Policies = []limiter.Policy{{Name: "places", Limit: 3, Window: limiter.InFlight}}
 	c.Timeout = time.Second
 	lease := c.quota().Lease
-	a := begin(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // any upstream will do
+	a := startPresetRun(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // any upstream will do
 	defer a.end()
 	crashing, living := a.limiters[0], a.limiters[1]
 	call := limiter.Call{Endpoint: "progress/progress", Method: http.MethodGet, Key: "k"}

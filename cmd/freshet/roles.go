@@ -25,7 +25,7 @@ that nothing is refreshed.`,
 			}
 			override(&config.Query.Listen, address)
 			override(&config.Ops.Listen, opsAddress)
-			if err := config.Ops.admit(); err != nil {
+			if err := config.Ops.checkRemote(); err != nil {
 				return err
 			}
 			l, err := bind(cmd.Context(), config.Query.Listen, "query", "--listen", config.Query.TLS, false)
@@ -43,12 +43,12 @@ that nothing is refreshed.`,
 				return err
 			}
 			defer closeAll()
-			parts.opsListener = ops.secured(parts.log)
-			return parts.run(cmd.Context(), serving(l.secured(parts.log)))
+			parts.opsListener = ops.listener(parts.log)
+			return parts.run(cmd.Context(), serving(l.listener(parts.log)))
 		},
 	}
 	c.Flags().StringVar(&address, "listen", "", "address to listen on (default from query.listen)")
-	opsFlag(c, &opsAddress)
+	addOpsFlag(c, &opsAddress)
 	return c
 }
 
@@ -66,14 +66,14 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 			if !ok {
 				return usageError{fmt.Errorf("--lane is %q; it must be high, low or both", lane)}
 			}
-			return p.watched(cmd.Context(), opsAddress, func(parts parts, ops string) role {
-				return working(lanes, func() { parts.log.Info("worker is up", "lane", lane, "ops", ops) }, only(name)...)
+			return p.runWithOps(cmd.Context(), opsAddress, func(parts parts, ops string) role {
+				return working(lanes, func() { parts.log.Info("worker is up", "lane", lane, "ops", ops) }, namesOrAll(name)...)
 			})
 		},
 	}
 	c.Flags().StringVar(&name, "source", "", "work this source only (default all)")
 	c.Flags().StringVar(&lane, "lane", "both", "work this lane: high, low or both")
-	opsFlag(c, &opsAddress)
+	addOpsFlag(c, &opsAddress)
 	return c
 }
 
@@ -86,36 +86,36 @@ func (p *program) scheduler() *cobra.Command {
 delete what was kept for longer than keepFor. Any number may run; none asks for what
 another has claimed. What is prefetched stands under sources.NAME.prefetch.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.watched(cmd.Context(), opsAddress, func(parts parts, ops string) role {
-				return scheduling(func() { parts.log.Info("scheduler is up", "ops", ops) }, only(name)...)
+			return p.runWithOps(cmd.Context(), opsAddress, func(parts parts, ops string) role {
+				return scheduling(func() { parts.log.Info("scheduler is up", "ops", ops) }, namesOrAll(name)...)
 			})
 		},
 	}
 	c.Flags().StringVar(&name, "source", "", "schedule this source only (default all)")
-	opsFlag(c, &opsAddress)
+	addOpsFlag(c, &opsAddress)
 	return c
 }
 
-// only returns the one name, or none for all.
-func only(name string) []string {
+// namesOrAll returns the one name, or none for all.
+func namesOrAll(name string) []string {
 	if name == "" {
 		return nil
 	}
 	return []string{name}
 }
 
-func opsFlag(c *cobra.Command, address *string) {
+func addOpsFlag(c *cobra.Command, address *string) {
 	c.Flags().StringVar(address, "ops-listen", "", "address of health and metrics (default from ops.listen)")
 }
 
-// watched runs a role that serves nobody on real services, beside its health and metrics.
-func (p *program) watched(ctx context.Context, opsAddress string, of func(parts parts, ops string) role) error {
+// runWithOps runs a role that serves nobody on real services, beside its health and metrics.
+func (p *program) runWithOps(ctx context.Context, opsAddress string, of func(parts parts, ops string) role) error {
 	config, err := p.load()
 	if err != nil {
 		return err
 	}
 	override(&config.Ops.Listen, opsAddress)
-	if err := config.Ops.admit(); err != nil {
+	if err := config.Ops.checkRemote(); err != nil {
 		return err
 	}
 	ops, err := config.Ops.bind(ctx)
@@ -136,10 +136,10 @@ func (p *program) watched(ctx context.Context, opsAddress string, of func(parts 
 	g := newGroup(ctx)
 	g.run(func(ctx context.Context) error { return parts.run(ctx, of(parts, ops.Addr().String())) })
 	g.run(func(ctx context.Context) error {
-		return serveOps(ctx, ops.secured(parts.log), config.Ops.TLS.certified(parts.ops(&health{checks: map[string]check{
-			"database": {required: true, ask: parts.store.Ping},
-			"redis":    {required: true, ask: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
-			"kafka":    {required: true, ask: probe.Ping},
+		return serveOps(ctx, ops.listener(parts.log), config.Ops.TLS.requireClientCert(parts.newOpsHandler(&health{checks: map[string]healthCheck{
+			"database": {required: true, run: parts.store.Ping},
+			"redis":    {required: true, run: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
+			"kafka":    {required: true, run: probe.Ping},
 		}})), parts.log)
 	})
 	<-g.ctx.Done()

@@ -74,12 +74,12 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		return fmt.Errorf("there is no command %q%s", args[0], hint)
 	}
 	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	strict(root)
+	rejectUnknownArgs(root)
 	return root
 }
 
-// strict makes an unknown argument or subcommand an error of usage.
-func strict(c *cobra.Command) {
+// rejectUnknownArgs makes an unknown argument or subcommand an error of usage.
+func rejectUnknownArgs(c *cobra.Command) {
 	if c.Args == nil {
 		c.Args = cobra.NoArgs
 	}
@@ -96,7 +96,7 @@ func strict(c *cobra.Command) {
 		}
 	}
 	for _, sub := range c.Commands() {
-		strict(sub)
+		rejectUnknownArgs(sub)
 	}
 }
 
@@ -117,18 +117,18 @@ func (p *program) load() (Config, error) {
 	}
 	p.mask.learn(text, p.env)
 	c, err := loadConfig(p.configFile, p.env)
-	return c, p.mask.masked(err)
+	return c, p.mask.maskError(err)
 }
 
 // requireSecret reads a credential, which then stands in no log.
-func (p *program) requireSecret(at place) (string, error) {
+func (p *program) requireSecret(at secretRef) (string, error) {
 	secret, err := requireSecret(at)
-	p.mask.add(found{secret, true})
+	p.mask.add(secretPart{secret, true})
 	return secret, err
 }
 
-func (p *program) logger(c LogConfig) (*slog.Logger, *levels) {
-	l := newLevels(c.Level)
+func (p *program) logger(c LogConfig) (*slog.Logger, *logLevel) {
+	l := newLogLevel(c.Level)
 	options := &slog.HandlerOptions{Level: &l.now}
 	var h slog.Handler = slog.NewTextHandler(p.stderr, options)
 	if c.Format == "json" {
@@ -145,7 +145,7 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func()
 	if parts.kafka, err = config.Kafka.kafkaOptions(); err != nil {
 		return parts, nil, err
 	}
-	if parts.rdb, err = config.Redis.client(redisTimeout); err != nil {
+	if parts.rdb, err = config.Redis.newClient(redisTimeout); err != nil {
 		return parts, nil, err
 	}
 	db, err := openPostgres(ctx, config.Database)
@@ -155,14 +155,14 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func()
 	}
 	parts.store = db
 	closeAll := func() { db.Close(); _ = parts.rdb.Close() }
-	tracer, flush, err := config.Tracing.tracer(ctx, parts.log)
+	tracer, flush, err := config.Tracing.newTracer(ctx, parts.log)
 	if err != nil {
 		closeAll()
 		return parts, nil, err
 	}
 	parts.trace = tracer
-	watchRedis(parts.rdb, parts.reg)
-	watchPool(db, parts.reg)
+	registerRedisMetrics(parts.rdb, parts.reg)
+	registerPoolMetrics(db, parts.reg)
 	return parts, func() { flush(); closeAll() }, nil
 }
 

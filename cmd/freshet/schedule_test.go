@@ -7,13 +7,13 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestASchedulerKnowsItsShareOfThoseThatLive(t *testing.T) {
+func TestAnnounceScheduler_ReturnsShare(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
 	now := time.Now()
 	shareIs := func(self string, after time.Duration, want float64) {
 		t.Helper()
 		server.SetTime(now.Add(after)) // its clock counts, and nobody else's
-		got, err := share(t.Context(), rdb, "nexon", self)
+		got, err := announceScheduler(t.Context(), rdb, "nexon", self)
 		if err != nil || got != want {
 			t.Errorf("the share of %s after %v is %v, %v; want %v", self, after, got, err, want)
 		}
@@ -21,9 +21,9 @@ func TestASchedulerKnowsItsShareOfThoseThatLive(t *testing.T) {
 	shareIs("a", 0, 1)
 	shareIs("b", time.Second, 0.5)
 	shareIs("a", 2*time.Second, 0.5)
-	shareIs("a", present+2*time.Second, 1) // b has died
-	if _, err := share(t.Context(), rdb, "other", "c"); err != nil {
+	shareIs("a", schedulerTTL+2*time.Second, 1) // b has died
+	if _, err := announceScheduler(t.Context(), rdb, "other", "c"); err != nil {
 		t.Fatal(err)
 	}
-	shareIs("a", present+3*time.Second, 1) // of a source of its own
+	shareIs("a", schedulerTTL+3*time.Second, 1) // of a source of its own
 }

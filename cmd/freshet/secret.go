@@ -11,31 +11,31 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// secretEvery is how often a credential's file is read: it has no other way to say
+// secretReloadInterval is how often a credential's file is read: it has no other way to say
 // that it was changed.
-const secretEvery = 2 * time.Second
+const secretReloadInterval = 2 * time.Second
 
-// place is where one credential of a source is found.
-type place struct {
+// secretRef is where one credential of a source is found.
+type secretRef struct {
 	name      string // of the credential; empty: the source's only one
 	setting   string // that says where
 	env, file string // the variable or the file; both empty: the source has none
 }
 
-// places are those of a source's credentials.
-func places(c source.Config) []place {
+// secretRefs are those of a source's credentials.
+func secretRefs(c source.Config) []secretRef {
 	if len(c.Credentials) == 0 {
-		return []place{{"", "auth", c.Auth.SecretEnv, c.Auth.SecretFile}}
+		return []secretRef{{"", "auth", c.Auth.SecretEnv, c.Auth.SecretFile}}
 	}
-	all := make([]place, len(c.Credentials))
+	all := make([]secretRef, len(c.Credentials))
 	for i, one := range c.Credentials {
-		all[i] = place{one.Name, fmt.Sprintf("credentials[%d]", i), one.SecretEnv, one.SecretFile}
+		all[i] = secretRef{one.Name, fmt.Sprintf("credentials[%d]", i), one.SecretEnv, one.SecretFile}
 	}
 	return all
 }
 
 // requireSecret reads a credential; it must be there.
-func requireSecret(at place) (string, error) {
+func requireSecret(at secretRef) (string, error) {
 	switch {
 	case at.file != "":
 		secret, err := readSecret(at.setting+".secretFile", at.file)
@@ -47,23 +47,23 @@ func requireSecret(at place) (string, error) {
 		if secret := strings.TrimSpace(os.Getenv(at.env)); secret != "" {
 			return secret, nil
 		}
-		return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the upstream's credential", at.setting, hidden(at.env, "secretEnv"))
+		return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the upstream's credential", at.setting, redactValue(at.env, "secretEnv"))
 	}
 	return "", nil
 }
 
-func noSecret(place) (string, error) { return "", nil }
+func noSecret(secretRef) (string, error) { return "", nil }
 
-// followSecret has a source use the credential that its file holds now, and tells
+// reloadSecret has a source use the credential that its file holds now, and tells
 // of each change, until ctx ends. A file that can't be read, or is empty, changes
 // nothing: it may be in the middle of being written. If it stays so, that is said.
-func followSecret(ctx context.Context, at place, s *source.Source, changed func(name string), log *slog.Logger) error {
+func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed func(name string), log *slog.Logger) error {
 	if at.file == "" {
 		return nil
 	}
 	var known string // the source is given what is found first, too: it may have changed since
 	failures := 0
-	tick := time.NewTicker(secretEvery)
+	tick := time.NewTicker(secretReloadInterval)
 	defer tick.Stop()
 	for {
 		select {

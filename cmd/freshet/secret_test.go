@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-func TestEachCredentialIsFoundWhereItsOwnSettingsSay(t *testing.T) {
+func TestSecretRefs_PerCredential(t *testing.T) {
 	t.Setenv("A_KEY", " one ")
 	config := source.Config{Credentials: []source.Credential{{Name: "a", SecretEnv: "A_KEY"}, {Name: "b", SecretFile: write(t, "two\n")}}}
 	found, err := parts{secret: requireSecret}.secrets(config)
@@ -27,12 +27,12 @@ func TestEachCredentialIsFoundWhereItsOwnSettingsSay(t *testing.T) {
 	if _, err := (parts{secret: requireSecret}).secrets(config); err == nil || !strings.HasPrefix(err.Error(), "credentials[1].secretEnv: B_KEY is not set") {
 		t.Errorf("one that is missing: %v", err)
 	}
-	if found, err := (parts{secret: offerSecret}).secrets(config); err != nil || found["a"] != "one" || found["b"] != "" {
+	if found, err := (parts{secret: optionalSecret}).secrets(config); err != nil || found["a"] != "one" || found["b"] != "" {
 		t.Errorf("one that may be missing: %v, %v", found, err)
 	}
 }
 
-func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
+func TestReloadSecret_UsesChangedFile(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "secret")
@@ -59,14 +59,14 @@ func TestAChangedSecretFileIsUsedWithinSeconds(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- followSecret(ctx, places(config)[0], s, func(name string) {
+			done <- reloadSecret(ctx, secretRefs(config)[0], s, func(name string) {
 				if changes++; name != "one" {
 					t.Errorf("told of a change of %q", name)
 				}
 			}, slog.New(slog.DiscardHandler))
 		}()
 		see := func(want int, what string) {
-			time.Sleep(2 * secretEvery)
+			time.Sleep(2 * secretReloadInterval)
 			synctest.Wait()
 			if changes != want {
 				t.Errorf("%s: told of %d changes, want %d", what, changes, want)

@@ -62,7 +62,7 @@ func (p *program) migrate() *cobra.Command {
 			for _, m := range all {
 				rows = append(rows, []string{fmt.Sprintf("%05d", m.Version), map[bool]string{true: "yes", false: "no"}[m.Applied], m.Name})
 			}
-			return table(p.stdout, rows)
+			return printTable(p.stdout, rows)
 		},
 	})
 	return c
@@ -97,7 +97,7 @@ func (p *program) topics() *cobra.Command {
 			defer client.Close()
 			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
 				all, err := topics.Ensure(cmd.Context(), client, name, topics.Replication{
-					Factor: int(config.Kafka.ReplicationFactor), MinInsync: int(config.Kafka.MinInsync),
+					Factor: int(config.Kafka.ReplicationFactor), MinInsync: int(config.Kafka.MinInsyncReplicas),
 				})
 				for _, t := range all {
 					state := map[bool]string{true: "created", false: "exists"}[t.Created]
@@ -136,7 +136,7 @@ func (p *program) topics() *cobra.Command {
 			return printAll(p.stdout, output, all, []string{"SOURCE", "LANE", "BEHIND", "COMMITTED", "GROUP"}, lagRow)
 		},
 	}
-	output.flag(lag)
+	output.addFlag(lag)
 	c.AddCommand(ensure, lag)
 	return c
 }
@@ -156,7 +156,7 @@ func (p *program) healthcheck() *cobra.Command {
 				return err
 			}
 			override(&config.Ops.Listen, address)
-			base, err := baseURL(config.Ops.TLS.called(config.Ops.Listen))
+			base, err := parseBaseURL(config.Ops.TLS.dialURL(config.Ops.Listen))
 			if err != nil {
 				return usageError{fmt.Errorf("--addr is %q; it must be host:port", config.Ops.Listen)}
 			}

@@ -38,7 +38,7 @@ func (p *program) settingsGet() *cobra.Command {
 			if err := output.check(); err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -50,8 +50,8 @@ func (p *program) settingsGet() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
-	output.flag(c)
-	addrFlag(c, &addr)
+	output.addFlag(c)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -76,15 +76,15 @@ active: which entities are prefetched, as JSON. An entity follows a changed inte
   freshet settings set prefetch.character.active='{"status":{"path":"basic.state","block":["closed"]}}'`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			patch, err := patchOf(args)
+			patch, err := parseAssignments(args)
 			if err != nil {
 				return usageError{err}
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
-			name, err := api.only(cmd.Context(), source, "")
+			name, err := api.resolveSource(cmd.Context(), source, "")
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ active: which entities are prefetched, as JSON. An entity follows a changed inte
 		},
 	}
 	c.Flags().StringVar(&source, "source", "", "change this source (may be left out if there is one)")
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -111,7 +111,7 @@ func (p *program) settingsAudit() *cobra.Command {
 			if err := output.check(); err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -127,8 +127,8 @@ func (p *program) settingsAudit() *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&limit, "limit", 20, "at most so many, up to 1000")
-	output.flag(c)
-	addrFlag(c, &addr)
+	output.addFlag(c)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -145,7 +145,7 @@ func (p *program) printSettings(f format, all []settings.State) error {
 // settingRows are a source's rows in a table, by the names that set takes.
 func settingRows(s settings.State) [][]string {
 	rows := [][]string{{s.Source, "stopped", "false", strconv.FormatBool(s.Stopped)}}
-	add := func(name, configured string, now func(settings.Quota) string) {
+	add := func(name, configured string, now func(settings.Values) string) {
 		text := "?" // said on stderr
 		if s.Effective != nil {
 			text = now(*s.Effective)
@@ -165,14 +165,14 @@ func settingRows(s settings.State) [][]string {
 			if policy.Window == limiter.Day.String() && (member.name == "target" || member.name == "lowReserve") {
 				continue // a day has neither
 			}
-			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Quota) string { return member.of(q.Policies[i]) })
+			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Values) string { return member.of(q.Policies[i]) })
 		}
 	}
-	add("lowRateCaps", rateCapsText(s.Configured.LowRateCaps), func(q settings.Quota) string { return rateCapsText(q.LowRateCaps) })
-	add(prefetchSwitch, onOrOff(s.Configured.Prefetch.Enabled), func(q settings.Quota) string { return onOrOff(q.Prefetch.Enabled) })
+	add("lowRateCaps", rateCapsText(s.Configured.LowRateCaps), func(q settings.Values) string { return rateCapsText(q.LowRateCaps) })
+	add(prefetchSetting, onOrOff(s.Configured.Prefetch.Enabled), func(q settings.Values) string { return onOrOff(q.Prefetch.Enabled) })
 	for _, facet := range slices.Sorted(maps.Keys(s.Configured.Prefetch.Facets)) {
 		for _, member := range prefetchMembers {
-			add(prefetchSwitch+"."+facet+"."+member.name, member.of(s.Configured.Prefetch.Facets[facet]), func(q settings.Quota) string {
+			add(prefetchSetting+"."+facet+"."+member.name, member.of(s.Configured.Prefetch.Facets[facet]), func(q settings.Values) string {
 				return member.of(q.Prefetch.Facets[facet])
 			})
 		}

@@ -16,10 +16,10 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// said runs a command against the running product, and fails the test unless it
+// mustRun runs a command against the running product, and fails the test unless it
 // ends with the code and says the words: on stdout if it went well, on stderr if
 // it did not.
-func (d *dev) said(code int, words []string, args ...string) string {
+func (d *dev) mustRun(code int, words []string, args ...string) string {
 	d.Helper()
 	got, stdout, stderr := command(d.T, []string{"FRESHET_ADDR=" + d.api}, args...)
 	said, silent := stdout, stderr
@@ -40,94 +40,94 @@ func (d *dev) said(code int, words []string, args ...string) string {
 func (d *dev) state() settings.State {
 	d.Helper()
 	var s settings.State
-	if err := json.Unmarshal([]byte(d.said(0, nil, "settings", "get", "-o", "jsonl")), &s); err != nil {
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "settings", "get", "-o", "jsonl")), &s); err != nil {
 		d.Fatal(err)
 	}
 	return s
 }
 
-func TestSettingsAreReadChangedRefusedAndTakenBackByCommand(t *testing.T) {
+func TestSettings_GetSetRejectReset(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	table := d.said(0, nil, "settings", "get")
+	table := d.mustRun(0, nil, "settings", "get")
 	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowRateCaps none none"} {
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
 			t.Errorf("%q is not in\n%s", row, table)
 		}
 	}
 
-	d.said(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000", "lowRateCaps=19-23:150/s,250/s")
+	d.mustRun(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000", "lowRateCaps=19-23:150/s,250/s")
 	s := d.state()
 	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 ||
 		len(s.Effective.LowRateCaps) != 2 || s.Effective.LowRateCaps[0] != (limiter.RateCap{From: 19, To: 23, Rate: 150}) {
 		t.Errorf("%+v", s)
 	}
-	table = strings.Join(strings.Fields(d.said(0, nil, "settings", "get", "--source", "nexon")), " ")
+	table = strings.Join(strings.Fields(d.mustRun(0, nil, "settings", "get", "--source", "nexon")), " ")
 	for _, row := range []string{"nexon second.target 450 400", "nexon lowRateCaps none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
 		if !strings.Contains(table, row) {
 			t.Errorf("%q is not in %s", row, table)
 		}
 	}
 
-	d.said(1, []string{`policies[0] "second": target: 600 is above the limit of 500`}, "settings", "set", "second.target=600", "day.limit=1")
+	d.mustRun(1, []string{`policies[0] "second": target: 600 is above the limit of 500`}, "settings", "set", "second.target=600", "day.limit=1")
 	if again := d.state(); again.Revision != 1 {
 		t.Errorf("a refused change was made: %+v", again)
 	}
-	d.said(0, nil, "settings", "set", "second.target=", "lowRateCaps=")
+	d.mustRun(0, nil, "settings", "set", "second.target=", "lowRateCaps=")
 	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowRateCaps) != 0 {
 		t.Errorf("%+v", s)
 	}
 
 	var entries []settings.Entry
-	if err := json.Unmarshal([]byte(d.said(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
 		t.Fatal(err)
 	}
 	if len(entries) != 2 || entries[0].Action != "set" || entries[0].Actor != "unauthenticated@127.0.0.1" || !strings.Contains(string(entries[0].Before), "19") {
 		t.Errorf("%+v", entries)
 	}
-	if text := d.said(0, []string{"AT", "unauthenticated@127.0.0.1"}, "settings", "audit", "--limit", "1"); strings.Count(text, "\n") != 2 {
+	if text := d.mustRun(0, []string{"AT", "unauthenticated@127.0.0.1"}, "settings", "audit", "--limit", "1"); strings.Count(text, "\n") != 2 {
 		t.Errorf("one entry is\n%s", text)
 	}
 
-	d.said(3, []string{`there is no source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
-	d.said(3, []string{`there is no source`}, "settings", "set", "--source", "github", "second.target=5")
-	d.said(1, []string{"between 1 and 1000"}, "settings", "audit", "--limit", "0")
+	d.mustRun(3, []string{`there is no source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
+	d.mustRun(3, []string{`there is no source`}, "settings", "set", "--source", "github", "second.target=5")
+	d.mustRun(1, []string{"between 1 and 1000"}, "settings", "audit", "--limit", "0")
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
 		t.Errorf("stopped with %d: %s", code, stderr)
 	}
 }
 
-func TestASourceIsStoppedAndResumedByCommand(t *testing.T) {
+func TestStop_AndResumeByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.said(2, []string{"give --yes"}, "stop") // nobody is at a terminal here
+	d.mustRun(2, []string{"give --yes"}, "stop") // nobody is at a terminal here
 	if d.state().Stopped {
 		t.Error("stopped without an answer")
 	}
-	d.said(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--note", "they asked us to")
-	d.said(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--source", "nexon")
+	d.mustRun(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--note", "they asked us to")
+	d.mustRun(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--source", "nexon")
 	if !d.state().Stopped {
 		t.Error("not stopped")
 	}
-	d.said(0, []string{"nexon is running (revision 2)"}, "resume", "--all")
-	d.said(0, []string{"nexon is running (revision 2)"}, "resume")
-	d.said(0, []string{"stop", "they asked us to", `{"stopped":true}`}, "settings", "audit")
-	d.said(3, []string{"there is no source"}, "stop", "--yes", "--source", "github")
-	d.said(2, []string{"exclude each other"}, "stop", "--yes", "--source", "nexon", "--all")
+	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume", "--all")
+	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume")
+	d.mustRun(0, []string{"stop", "they asked us to", `{"stopped":true}`}, "settings", "audit")
+	d.mustRun(3, []string{"there is no source"}, "stop", "--yes", "--source", "github")
+	d.mustRun(2, []string{"exclude each other"}, "stop", "--yes", "--source", "nexon", "--all")
 }
 
-func TestOfSeveralSourcesOneIsNamedOrAllAreTaken(t *testing.T) {
+func TestCommands_NeedSourceIfSeveral(t *testing.T) {
 	source := "quota: {policies: [{name: second, limit: 500, window: 1s}]}, facets: {f: {documents: {d: {path: \"/{key}\"}}}}"
 	file := write(t, fmt.Sprintf("sources:\n  a: {baseURL: http://a.example, %s}\n  b: {baseURL: http://b.example, %s}\n", source, source))
 	d := startDev(t, "--no-demo", "--config", file)
-	d.said(2, []string{"name one of a, b with --source, or take all with --all"}, "stop", "--yes")
-	d.said(2, []string{"name one of a, b with --source"}, "settings", "set", "second.limit=40")
-	d.said(0, []string{"b is stopped (revision 1)"}, "stop", "--yes", "--source", "b")
-	d.said(0, []string{"a is stopped (revision 1)", "b is stopped (revision 1)"}, "stop", "--yes", "--all")
-	if text := d.said(0, nil, "settings", "get", "-o", "jsonl"); strings.Count(text, `"stopped":true,"revision":1`) != 2 {
+	d.mustRun(2, []string{"name one of a, b with --source, or take all with --all"}, "stop", "--yes")
+	d.mustRun(2, []string{"name one of a, b with --source"}, "settings", "set", "second.limit=40")
+	d.mustRun(0, []string{"b is stopped (revision 1)"}, "stop", "--yes", "--source", "b")
+	d.mustRun(0, []string{"a is stopped (revision 1)", "b is stopped (revision 1)"}, "stop", "--yes", "--all")
+	if text := d.mustRun(0, nil, "settings", "get", "-o", "jsonl"); strings.Count(text, `"stopped":true,"revision":1`) != 2 {
 		t.Error(text)
 	}
 }
 
-func TestAWrongCommandIsOneClearErrorBeforeAnythingIsAsked(t *testing.T) {
+func TestCommand_UsageErrorsBeforeAnyCall(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s was called", r.Method, r.URL) }))
 	defer server.Close()
 	for _, c := range []struct {
@@ -156,7 +156,7 @@ func TestAWrongCommandIsOneClearErrorBeforeAnythingIsAsked(t *testing.T) {
 	}
 }
 
-func TestWhoeverDoesNotAnswerAsAQueryServiceIsNamed(t *testing.T) {
+func TestAdminClient_NamesUnexpectedServer(t *testing.T) {
 	for answer, want := range map[string]string{
 		"404 page not found": "answered 404 Not Found, and not as a query service of this release does",
 		"200 <html>":         "answered 200 OK, and not as",
@@ -185,7 +185,7 @@ func TestWhoeverDoesNotAnswerAsAQueryServiceIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheTokenIsSentAndNeverShown(t *testing.T) {
+func TestAdminClient_SendsTokenSilently(t *testing.T) {
 	var got string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = r.Header.Get("Authorization")
@@ -200,7 +200,7 @@ func TestTheTokenIsSentAndNeverShown(t *testing.T) {
 	}
 }
 
-func TestAStopNeedsNoConfigurationThatCanBeRead(t *testing.T) {
+func TestStop_NeedsNoValidConfiguration(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"source":"nexon","stopped":true,"revision":7}`)
 	}))
@@ -211,7 +211,7 @@ func TestAStopNeedsNoConfigurationThatCanBeRead(t *testing.T) {
 	}
 }
 
-func TestOnlyAYesAtATerminalIsAConfirmation(t *testing.T) {
+func TestConfirm_RequiresYesAtTerminal(t *testing.T) {
 	for answer, meant := range map[string]bool{"y\n": true, "YES\n": true, " yes \n": true, "n\n": false, "\n": false, "yess\n": false, "y": true, "": false} {
 		var asked strings.Builder
 		err := confirm(t.Context(), strings.NewReader(answer), true, &asked, "Stop?")

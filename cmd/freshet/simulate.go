@@ -40,7 +40,7 @@ does, on small made-up documents. GET /_stats is its judge, POST /_reset forgets
 				return usageError{fmt.Errorf("--speed is %v; it must be above 0, and 60 makes a minute of an hour", speed)}
 			}
 			if name != "" {
-				for _, other := range []string{"limit", "identity", "pretty"} {
+				for _, other := range []string{"limit", "no-compression", "pretty"} {
 					if cmd.Flags().Changed(other) {
 						return usageError{fmt.Errorf("--%s means nothing to a contract, which brings its own; leave it or --contract out", other)}
 					}
@@ -73,7 +73,7 @@ does, on small made-up documents. GET /_stats is its judge, POST /_reset forgets
 	cmd.Flags().StringArrayVar(&limits, "limit", []string{"500/1s", "20000000/24h"}, "calls in any sliding window; may be given several times")
 	cmd.Flags().StringVar(&latency, "latency", "30ms-1.7s", "range of the answers' latency; 0 for none")
 	cmd.Flags().Uint64Var(&c.Seed, "seed", 1, "seed of the made-up content")
-	cmd.Flags().BoolVar(&c.Identity, "identity", false, "never compress")
+	cmd.Flags().BoolVar(&c.Identity, "no-compression", false, "never compress")
 	cmd.Flags().BoolVar(&c.Pretty, "pretty", false, "indent the documents, as the real API does")
 	cmd.Flags().StringVar(&name, "contract", "", "be an API with these quotas instead, such as github-rest")
 	cmd.Flags().Float64Var(&speed, "speed", 1, "divide the contract's windows of 10s and more")

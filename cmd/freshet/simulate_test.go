@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestSimulateServesAContractAtItsSpeed(t *testing.T) {
+func TestSimulate_ServesContractAtSpeed(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	reader, writer := io.Pipe()

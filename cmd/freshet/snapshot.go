@@ -27,8 +27,8 @@ is named as source/facet/key; the key may have slashes of its own.`,
 	return c
 }
 
-// entityOf reads source/facet/key.
-func entityOf(text string) (e schemas.Entity, err error) {
+// parseEntity reads source/facet/key.
+func parseEntity(text string) (e schemas.Entity, err error) {
 	parts := strings.SplitN(text, "/", 3)
 	if len(parts) < 3 {
 		return e, usageError{fmt.Errorf("%q must be source/facet/key, as in nexon/character/somebody", text)}
@@ -40,12 +40,12 @@ func entityOf(text string) (e schemas.Entity, err error) {
 	return e, nil
 }
 
-func pathOf(e schemas.Entity) string {
+func entityPath(e schemas.Entity) string {
 	return "/" + e.Source + "/" + e.Facet + "/" + url.PathEscape(e.Key)
 }
 
-// seen is what a read tells of an entity.
-type seen struct {
+// readResult is what a read tells of an entity.
+type readResult struct {
 	Snapshot      json.RawMessage `json:"snapshot"`
 	Freshness     string          `json:"freshness"`
 	UpdatedAt     *time.Time      `json:"lastUpdatedAt"`
@@ -56,7 +56,7 @@ type seen struct {
 }
 
 // state says how it stands with an entity, in one line.
-func (s seen) state() string {
+func (s readResult) state() string {
 	text := s.Freshness
 	if s.CheckedAt != nil {
 		text += ", checked " + s.CheckedAt.Format(time.RFC3339)
@@ -73,11 +73,11 @@ func (s seen) state() string {
 	return text
 }
 
-// errLanded says that a refresh has landed, to a client that may not read the snapshot.
-var errLanded = errors.New("the refresh has landed, and the key or token lacks the scope read to see it")
+// errRefreshDone says that a refresh has landed, to a client that may not read the snapshot.
+var errRefreshDone = errors.New("the refresh has landed, and the key or token lacks the scope read to see it")
 
 // read asks a query service for or about an entity; not a snapshot: found is false.
-func (p *program) read(cmd *cobra.Command, api *admin, method, path string, scope access.Scope) (s seen, found bool, err error) {
+func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string, scope access.Scope) (s readResult, found bool, err error) {
 	r, err := api.send(cmd.Context(), method, "/v1"+path, nil)
 	if err != nil {
 		return s, false, err
@@ -85,13 +85,13 @@ func (p *program) read(cmd *cobra.Command, api *admin, method, path string, scop
 	readable := json.Unmarshal(r.text, &s) == nil
 	switch {
 	case r.code == http.StatusNoContent:
-		return s, false, errLanded
+		return s, false, errRefreshDone
 	case r.code == http.StatusNotFound && s.Freshness != "":
 		return s, false, notFoundError{errors.New("the upstream has no such entity: " + s.state())}
 	case r.code != http.StatusOK && r.code != http.StatusAccepted:
-		return s, false, api.refused(r, scope)
+		return s, false, api.problemError(r, scope)
 	case !readable || (r.code == http.StatusOK && s.Freshness == ""):
-		return s, false, api.stranger(r)
+		return s, false, api.unexpectedResponse(r)
 	}
 	return s, r.code == http.StatusOK, nil
 }
@@ -106,15 +106,15 @@ what is stale or missing is queued. Exit code 3: there is none; 4: there is none
 		Example: `  freshet snapshot get nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := entityOf(args[0])
+			e, err := parseEntity(args[0])
 			if err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
-			s, found, err := p.read(cmd, api, http.MethodGet, pathOf(e), access.Read)
+			s, found, err := p.read(cmd, api, http.MethodGet, entityPath(e), access.Read)
 			if err != nil {
 				return err
 			}
@@ -126,7 +126,7 @@ what is stale or missing is queued. Exit code 3: there is none; 4: there is none
 			return err
 		},
 	}
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }
 
@@ -141,11 +141,11 @@ any more. A refresh that is under way may store it again, and so may its next re
 		Example: `  freshet snapshot delete nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := entityOf(args[0])
+			e, err := parseEntity(args[0])
 			if err != nil {
 				return err
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -156,7 +156,7 @@ any more. A refresh that is under way may store it again, and so may its next re
 				}
 			}
 			var answer struct{ Deleted bool }
-			if err := api.call(cmd.Context(), http.MethodDelete, "/snapshots"+pathOf(e), nil, &answer); err != nil {
+			if err := api.call(cmd.Context(), http.MethodDelete, "/snapshots"+entityPath(e), nil, &answer); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(p.stdout, "%s is deleted\n", e)
@@ -164,6 +164,6 @@ any more. A refresh that is under way may store it again, and so may its next re
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// waitMost is how long a query service holds an answer back.
-	waitMost = 30 * time.Second
+	// maxWait is how long a query service holds an answer back.
+	maxWait = 30 * time.Second
 	// maxRefreshKeys is how many keys one request refreshes.
 	maxRefreshKeys = 100
 )
@@ -40,17 +40,17 @@ why it is not queued. Exit code 4: some are not queued, or the one has not lande
   sed 's|^|nexon/character/|' keys.txt | freshet snapshot refresh --file -`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := entitiesNamed(args, file, cmd.InOrStdin())
+			all, err := readEntityNames(args, file, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
-			if wait < 0 || wait > waitMost {
-				return usageError{fmt.Errorf("--wait is %v; it must be from 0s to %v", wait, waitMost)}
+			if wait < 0 || wait > maxWait {
+				return usageError{fmt.Errorf("--wait is %v; it must be from 0s to %v", wait, maxWait)}
 			}
 			if wait > 0 && len(all) > 1 {
 				return usageError{errors.New("--wait is for one entity; leave it out, and read the entities afterwards")}
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
@@ -62,12 +62,12 @@ why it is not queued. Exit code 4: some are not queued, or the one has not lande
 	}
 	c.Flags().DurationVar(&wait, "wait", 0, "wait until the one entity is refreshed, for so long at most")
 	c.Flags().StringVar(&file, "file", "", "refresh the entities in this file too, one SOURCE/FACET/KEY a line; -: stdin")
-	addrFlag(c, &addr)
+	addAddrFlag(c, &addr)
 	return c
 }
 
-// entitiesNamed returns the entities that arguments and the lines of a file name, each once.
-func entitiesNamed(args []string, file string, stdin io.Reader) (all []schemas.Entity, err error) {
+// readEntityNames returns the entities that arguments and the lines of a file name, each once.
+func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas.Entity, err error) {
 	names := slices.Clone(args)
 	if file != "" {
 		in := stdin
@@ -94,7 +94,7 @@ func entitiesNamed(args []string, file string, stdin io.Reader) (all []schemas.E
 	}
 	known := map[schemas.Entity]bool{}
 	for _, name := range names {
-		e, err := entityOf(name)
+		e, err := parseEntity(name)
 		if err != nil {
 			return nil, err
 		}
@@ -106,14 +106,14 @@ func entitiesNamed(args []string, file string, stdin io.Reader) (all []schemas.E
 	return all, nil
 }
 
-func (p *program) refreshOne(cmd *cobra.Command, api *admin, e schemas.Entity, wait time.Duration) error {
+func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Entity, wait time.Duration) error {
 	api.client.Timeout += wait
-	path := pathOf(e) + "/refresh"
+	path := entityPath(e) + "/refresh"
 	if wait > 0 {
 		path += "?wait=" + wait.String()
 	}
 	s, found, err := p.read(cmd, api, http.MethodPost, path, access.Refresh)
-	if errors.Is(err, errLanded) {
+	if errors.Is(err, errRefreshDone) {
 		_, err = fmt.Fprintf(p.stdout, "%s: %v\n", e, err)
 		return err
 	}
@@ -137,8 +137,8 @@ func (p *program) refreshOne(cmd *cobra.Command, api *admin, e schemas.Entity, w
 
 // refreshMany refreshes entities, as many of one facet with each request as it takes, and
 // prints what became of each.
-func (p *program) refreshMany(ctx context.Context, api *admin, all []schemas.Entity) error {
-	defer api.keep()()
+func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schemas.Entity) error {
+	defer api.keepAlive()()
 	type facet struct{ source, name string }
 	var facets []facet
 	of := map[facet][]string{}
@@ -175,8 +175,8 @@ func (p *program) refreshMany(ctx context.Context, api *admin, all []schemas.Ent
 	return nil
 }
 
-// refreshedKey is what became of the refresh of one key.
-type refreshedKey struct {
+// refreshResult is what became of the refresh of one key.
+type refreshResult struct {
 	Key    string     `json:"key"`
 	Queued bool       `json:"updateQueued"`
 	Reason string     `json:"notQueuedReason"`
@@ -185,7 +185,7 @@ type refreshedKey struct {
 }
 
 // String says it in a line.
-func (k refreshedKey) String() string {
+func (k refreshResult) String() string {
 	if k.Queued {
 		return "a refresh is queued"
 	}
@@ -200,17 +200,17 @@ func (k refreshedKey) String() string {
 }
 
 // refresh refreshes keys of one facet.
-func (a *admin) refresh(ctx context.Context, source, facet string, keys []string) ([]refreshedKey, error) {
+func (a *adminClient) refresh(ctx context.Context, source, facet string, keys []string) ([]refreshResult, error) {
 	r, err := a.send(ctx, http.MethodPost, "/v1/"+source+"/"+facet+"/refresh", map[string][]string{"keys": keys})
 	if err != nil {
 		return nil, err
 	}
 	if r.code != http.StatusAccepted && r.code != http.StatusMultiStatus {
-		return nil, a.refused(r, access.Refresh)
+		return nil, a.problemError(r, access.Refresh)
 	}
-	var answer struct{ Items []refreshedKey }
+	var answer struct{ Items []refreshResult }
 	if err := json.Unmarshal(r.text, &answer); err != nil || len(answer.Items) != len(keys) {
-		return nil, a.stranger(r)
+		return nil, a.unexpectedResponse(r)
 	}
 	return answer.Items, nil
 }

@@ -13,7 +13,7 @@ import (
 func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	const name = "nexon/character/"
-	d.said(0, []string{name + "cooling: FRESH"}, "snapshot", "refresh", name+"cooling", "--wait", "20s")
+	d.mustRun(0, []string{name + "cooling: FRESH"}, "snapshot", "refresh", name+"cooling", "--wait", "20s")
 	var lines []string
 	for _, key := range characters("many", 2*maxRefreshKeys) {
 		lines = append(lines, name+key)
@@ -39,14 +39,14 @@ func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
 		}
 	}
 	d.until("a fresh answer", "many199", isFresh)
-	d.said(3, []string{"no such facet", "before that, 0 of 2"}, "snapshot", "refresh", "nexon/guild/a", "nexon/guild/b")
-	d.said(2, []string{"--wait is for one entity"}, "snapshot", "refresh", name+"a", name+"b", "--wait", "1s")
-	d.said(2, []string{"name an entity"}, "snapshot", "refresh")
-	d.said(1, []string{"no such file"}, "snapshot", "refresh", "--file", file+"-missing")
+	d.mustRun(3, []string{"no such facet", "before that, 0 of 2"}, "snapshot", "refresh", "nexon/guild/a", "nexon/guild/b")
+	d.mustRun(2, []string{"--wait is for one entity"}, "snapshot", "refresh", name+"a", name+"b", "--wait", "1s")
+	d.mustRun(2, []string{"name an entity"}, "snapshot", "refresh")
+	d.mustRun(1, []string{"no such file"}, "snapshot", "refresh", "--file", file+"-missing")
 }
 
 func TestEntitiesNamed_ReadsStdinAndKeepsEachOnce(t *testing.T) {
-	all, err := entitiesNamed([]string{"s/f/b"}, "-", strings.NewReader("s/f/a\n\ns/g/a/b\ns/f/b\n"))
+	all, err := readEntityNames([]string{"s/f/b"}, "-", strings.NewReader("s/f/a\n\ns/g/a/b\ns/f/b\n"))
 	var got []string
 	for _, e := range all {
 		got = append(got, e.String())
@@ -54,7 +54,7 @@ func TestEntitiesNamed_ReadsStdinAndKeepsEachOnce(t *testing.T) {
 	if want := []string{"s/f/b", "s/f/a", "s/g/a/b"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
-	if _, err := entitiesNamed(nil, "-", strings.NewReader("s/f/a\nf/b\n")); err == nil || !strings.Contains(err.Error(), `"f/b" must be source/facet/key`) {
+	if _, err := readEntityNames(nil, "-", strings.NewReader("s/f/a\nf/b\n")); err == nil || !strings.Contains(err.Error(), `"f/b" must be source/facet/key`) {
 		t.Errorf("a line that names no entity: got %v, want an error with the line", err)
 	}
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// target is which sources a stop or resume is for, and why.
-type target struct {
+// stopTarget is which sources a stop or resume is for, and why.
+type stopTarget struct {
 	addr, source, note string
 	all                bool
 }
 
-func (t *target) flags(c *cobra.Command) {
+func (t *stopTarget) addFlags(c *cobra.Command) {
 	c.Flags().StringVar(&t.source, "source", "", "this source (may be left out if there is one)")
 	c.Flags().BoolVar(&t.all, "all", false, "all sources")
 	c.Flags().StringVar(&t.note, "note", "", "why, for the audit")
-	addrFlag(c, &t.addr)
+	addAddrFlag(c, &t.addr)
 }
 
 func (p *program) stop() *cobra.Command {
-	var t target
+	var t stopTarget
 	var yes bool
 	c := &cobra.Command{
 		Use:   "stop",
@@ -39,7 +39,7 @@ func (p *program) stop() *cobra.Command {
 worker obeys within two seconds. Requests wait meanwhile; none is lost
 within a day (HIGH; LOW three days). What a replay has asked for waits with them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.act(cmd.Context(), t, "stop", func(names []string) error {
+			return p.stopOrResume(cmd.Context(), t, "stop", func(names []string) error {
 				if yes {
 					return nil
 				}
@@ -48,40 +48,40 @@ within a day (HIGH; LOW three days). What a replay has asked for waits with them
 			})
 		},
 	}
-	t.flags(c)
+	t.addFlags(c)
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }
 
 func (p *program) resume() *cobra.Command {
-	var t target
+	var t stopTarget
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "Take an emergency stop back",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.act(cmd.Context(), t, "resume", func([]string) error { return nil })
+			return p.stopOrResume(cmd.Context(), t, "resume", func([]string) error { return nil })
 		},
 	}
-	t.flags(c)
+	t.addFlags(c)
 	return c
 }
 
-// act stops or resumes the sources, if agreed returns nil. One that fails does
+// stopOrResume stops or resumes the sources, if agreed returns nil. One that fails does
 // not keep the others from being stopped.
-func (p *program) act(ctx context.Context, t target, what string, agreed func(names []string) error) error {
+func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, agreed func(names []string) error) error {
 	if t.all && t.source != "" {
 		return usageError{errors.New("--source and --all exclude each other; name one source, or take all")}
 	}
-	api, err := p.admin(t.addr)
+	api, err := p.newAdminClient(t.addr)
 	if err != nil {
 		return err
 	}
 	var names []string
 	if t.all {
-		names, err = api.names(ctx)
+		names, err = api.sourceNames(ctx)
 	} else {
 		names = make([]string, 1)
-		names[0], err = api.only(ctx, t.source, ", or take all with --all")
+		names[0], err = api.resolveSource(ctx, t.source, ", or take all with --all")
 	}
 	if err == nil {
 		err = agreed(names)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestGroup_StopOfAStartingPartIsNoFailure(t *testing.T) {
+func TestGroup_StopWhileStartingIsNoError(t *testing.T) {
 	g := newGroup(t.Context())
 	g.run(func(ctx context.Context) error {
 		<-ctx.Done()

@@ -28,7 +28,7 @@ func startSecureQuery(t *testing.T) *secureQuery {
 	config.Query.TLS = ListenerTLSConfig{CertFile: certFile, KeyFile: keyFile}
 	p := &program{stdout: t.Output(), stderr: t.Output()}
 	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, closeAll, err := p.embed(t.Context(), devOptions{upstream: "http://127.0.0.1:1"}, config, behind)
+	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: "http://127.0.0.1:1"}, config, behind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func startSecureQuery(t *testing.T) *secureQuery {
 	}
 	front := newGroup(t.Context())
 	front.run(func(ctx context.Context) error {
-		return made.run(ctx, serving(b.secured(slog.New(slog.DiscardHandler))))
+		return made.run(ctx, serving(b.listener(slog.New(slog.DiscardHandler))))
 	})
 	t.Cleanup(func() {
 		if err := front.stop(); err != nil {
@@ -55,7 +55,7 @@ func startSecureQuery(t *testing.T) *secureQuery {
 
 func TestQueryTLS_ServesReadsStreamsAndTheConsole(t *testing.T) {
 	s := startSecureQuery(t)
-	client := calling(t, s.ca.trusting())
+	client := newTLSClient(t, s.ca.trusting())
 	for _, path := range []string{"/livez", "/v1/nexon/character/somebody", "/console"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.base+path, http.NoBody)
 		if err != nil {
@@ -140,7 +140,7 @@ func TestQuery_WarnsOfTokensOverPlainHTTP(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.change(&config)
-		var log notes
+		var log logBuffer
 		p := parts{config: config, log: slog.New(slog.NewJSONHandler(&log, nil))}
 		p.warnPlainHTTP(c.tokens, c.listen)
 		if got := len(log.lines(t, "query service accepts tokens over plain HTTP beyond loopback")); got != c.warns {

@@ -25,8 +25,8 @@ import (
 // the client keeps it. What the collector asks for (headers, certificates) is read from
 // the standard variables, OTEL_EXPORTER_OTLP_….
 type TracingConfig struct {
-	Endpoint string  `yaml:"endpoint"`
-	Sample   float64 `yaml:"sample"`
+	Endpoint    string  `yaml:"endpoint"`
+	SampleRatio float64 `yaml:"sampleRatio"`
 }
 
 func (c TracingConfig) check() error {
@@ -39,21 +39,21 @@ func (c TracingConfig) check() error {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		errs = append(errs, errors.New("endpoint: it must have no user, query or fragment; what the collector asks for goes into OTEL_EXPORTER_OTLP_HEADERS"))
 	}
-	if !(c.Sample > 0 && c.Sample <= 1) { // not a number is neither
-		errs = append(errs, fmt.Errorf("sample: %v must be above 0 and at most 1: the part of traces that are kept", c.Sample))
+	if !(c.SampleRatio > 0 && c.SampleRatio <= 1) { // not a number is neither
+		errs = append(errs, fmt.Errorf("sampleRatio: %v must be above 0 and at most 1: the part of traces that are kept", c.SampleRatio))
 	}
 	return errors.Join(errs...)
 }
 
-// attributeMost bounds a span's attributes; a collector refuses what is too large, with
+// maxAttributeBytes bounds a span's attributes; a collector refuses what is too large, with
 // all that is sent beside it.
-const attributeMost = 1 << 10
+const maxAttributeBytes = 1 << 10
 
-// flushPatience is how long a stop waits for the last spans to be taken.
-const flushPatience = 5 * time.Second
+// flushTimeout is how long a stop waits for the last spans to be taken.
+const flushTimeout = 5 * time.Second
 
-// tracer returns what makes spans, and what sends the last of them.
-func (c TracingConfig) tracer(ctx context.Context, log *slog.Logger) (observe.Tracer, func(), error) {
+// newTracer returns what makes spans, and what sends the last of them.
+func (c TracingConfig) newTracer(ctx context.Context, log *slog.Logger) (observe.Tracer, func(), error) {
 	if c.Endpoint == "" {
 		return observe.Tracer{}, func() {}, nil
 	}
@@ -65,10 +65,10 @@ func (c TracingConfig) tracer(ctx context.Context, log *slog.Logger) (observe.Tr
 	if err != nil {
 		return observe.Tracer{}, nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}
-	otel.SetErrorHandler(&tracingErrors{log: log})
-	provider := c.provider(sdk.WithBatcher(exporter))
+	otel.SetErrorHandler(&tracingErrorHandler{log: log})
+	provider := c.newProvider(sdk.WithBatcher(exporter))
 	return observe.NewTracer(provider), func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushPatience)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := provider.Shutdown(limit); err != nil {
 			log.Warn("the last spans were not taken", "err", err)
@@ -76,23 +76,23 @@ func (c TracingConfig) tracer(ctx context.Context, log *slog.Logger) (observe.Tr
 	}, nil
 }
 
-// provider returns a provider that keeps what Sample says.
-func (c TracingConfig) provider(options ...sdk.TracerProviderOption) *sdk.TracerProvider {
+// newProvider returns a provider that keeps what Sample says.
+func (c TracingConfig) newProvider(options ...sdk.TracerProviderOption) *sdk.TracerProvider {
 	limits := sdk.NewSpanLimits()
-	limits.AttributeValueLengthLimit = attributeMost
+	limits.AttributeValueLengthLimit = maxAttributeBytes
 	return sdk.NewTracerProvider(append(options, sdk.WithRawSpanLimits(limits),
-		sdk.WithSampler(sdk.ParentBased(linked{sdk.TraceIDRatioBased(c.Sample)})),
+		sdk.WithSampler(sdk.ParentBased(linkSampler{sdk.TraceIDRatioBased(c.SampleRatio)})),
 		sdk.WithResource(resource.NewSchemaless(
 			semconv.ServiceName("freshet"), semconv.ServiceVersion(version()), semconv.ServiceInstanceID(workerName()),
 		)))...)
 }
 
-// linked keeps a new trace that leads back to one which is kept, as a retry's does:
+// linkSampler keeps a new trace that leads back to one which is kept, as a retry's does:
 // half of a story is none.
-type linked struct{ sdk.Sampler }
+type linkSampler struct{ sdk.Sampler }
 
 // ShouldSample implements trace.Sampler.
-func (l linked) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
+func (l linkSampler) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
 	for _, link := range p.Links {
 		if link.SpanContext.IsSampled() {
 			return sdk.SamplingResult{Decision: sdk.RecordAndSample, Tracestate: trace.SpanContextFromContext(p.ParentContext).TraceState()}
@@ -101,22 +101,22 @@ func (l linked) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
 	return l.Sampler.ShouldSample(p)
 }
 
-// tracingErrorsEvery is how often it is logged that spans are lost.
-const tracingErrorsEvery = time.Minute
+// tracingErrorInterval is how often it is logged that spans are lost.
+const tracingErrorInterval = time.Minute
 
-// tracingErrors logs what goes wrong with spans, now and then: they are lost, and
+// tracingErrorHandler logs what goes wrong with spans, now and then: they are lost, and
 // nothing else is.
-type tracingErrors struct {
+type tracingErrorHandler struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	last time.Time
 }
 
 // Handle implements otel.ErrorHandler.
-func (t *tracingErrors) Handle(err error) {
+func (t *tracingErrorHandler) Handle(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := time.Now(); now.Sub(t.last) >= tracingErrorsEvery {
+	if now := time.Now(); now.Sub(t.last) >= tracingErrorInterval {
 		t.last = now
 		t.log.Warn("spans are lost: look at the collector and at tracing.endpoint", "err", err)
 	}

@@ -26,20 +26,20 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// notes is where a process logs in memory.
-type notes struct {
+// logBuffer is where a process logs in memory.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (n *notes) Write(p []byte) (int, error) {
+func (n *logBuffer) Write(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.text.Write(p)
 }
 
 // lines returns what was logged with this message.
-func (n *notes) lines(t *testing.T, message string) (all []map[string]any) {
+func (n *logBuffer) lines(t *testing.T, message string) (all []map[string]any) {
 	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -62,7 +62,7 @@ type traced struct {
 	api          string
 	upstream     *simulator.Simulator
 	reads, works *tracetest.InMemoryExporter
-	notes        notes // of the worker
+	notes        logBuffer // of the worker
 }
 
 func newTraced(t *testing.T, sample float64) *traced {
@@ -81,7 +81,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 	character.Retry = []time.Duration{50 * time.Millisecond}
 	facets["character"] = character
 	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, closeAll, err := p.embed(t.Context(), devOptions{upstream: server.URL}, config, behind)
+	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: server.URL}, config, behind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 	process := func(spans *tracetest.InMemoryExporter, log *slog.Logger) parts {
 		own := made.parts
 		own.registry, own.reg = newRegistry("freshet")
-		own.log, own.trace = log, observe.NewTracer(TracingConfig{Sample: sample}.provider(sdk.WithSyncer(spans)))
+		own.log, own.trace = log, observe.NewTracer(TracingConfig{SampleRatio: sample}.newProvider(sdk.WithSyncer(spans)))
 		return own
 	}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 			t.Error(err)
 		}
 	})
-	if err := answers(t.Context(), tr.api+"/readyz"); err != nil {
+	if err := waitForOK(t.Context(), tr.api+"/readyz"); err != nil {
 		t.Fatal(err)
 	}
 	return tr
@@ -137,9 +137,9 @@ func (tr *traced) read(method, path, parent string) (status int) {
 	return resp.StatusCode
 }
 
-// of returns the spans of a trace by their names, the last of each, and how many
+// spansOfTrace returns the spans of a trace by their names, the last of each, and how many
 // there are.
-func of(id string, exporters ...*tracetest.InMemoryExporter) (all map[string]tracetest.SpanStub, n int) {
+func spansOfTrace(id string, exporters ...*tracetest.InMemoryExporter) (all map[string]tracetest.SpanStub, n int) {
 	all = map[string]tracetest.SpanStub{}
 	for _, e := range exporters {
 		for _, s := range e.GetSpans() {
@@ -161,7 +161,7 @@ func attributeOf(s tracetest.SpanStub, name string) string {
 	return ""
 }
 
-func TestOneTraceShowsTheWholeWayOfOneRequestAcrossProcesses(t *testing.T) {
+func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	tr := newTraced(t, 1e-9) // what the client keeps is kept, and nothing else
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	key := "somebody"
@@ -179,8 +179,8 @@ func TestOneTraceShowsTheWholeWayOfOneRequestAcrossProcesses(t *testing.T) {
 		"call the upstream":           "refresh",
 		"store":                       "refresh",
 	}
-	within(t, patience, "all spans of the way", func() bool { all, _ := of(id, tr.reads, tr.works); return len(all) >= len(below) })
-	spans, n := of(id, tr.reads, tr.works)
+	waitFor(t, patience, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
+	spans, n := spansOfTrace(id, tr.reads, tr.works)
 	for name, parent := range below {
 		s, found := spans[name]
 		if !found {
@@ -230,7 +230,7 @@ func TestOneTraceShowsTheWholeWayOfOneRequestAcrossProcesses(t *testing.T) {
 	}
 }
 
-func TestARetryBeginsATraceOfItsOwnThatLeadsBackAndItsLogLineNamesIt(t *testing.T) {
+func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	tr := newTraced(t, 1e-9)
 	const id = "2af7651916cd43dd8448eb211c80319e"
 	// A failure is counted only while an entity that was answered well before is still.
@@ -245,13 +245,13 @@ func TestARetryBeginsATraceOfItsOwnThatLeadsBackAndItsLogLineNamesIt(t *testing.
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/unlucky", "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
 		t.Fatalf("status %d", status)
 	}
-	within(t, patience, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
+	waitFor(t, patience, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
 	line := tr.notes.lines(t, "retry scheduled")[0]
 	if line["trace_id"] != id || line["correlation_id"] != "the-correlation" || line["span_id"] == "" {
 		t.Errorf("the line names another trace: %v", line)
 	}
 	var retry tracetest.SpanStub
-	within(t, patience, "the retry's own trace", func() bool {
+	waitFor(t, patience, "the retry's own trace", func() bool {
 		all := tr.works.GetSpans()
 		i := slices.IndexFunc(all, func(s tracetest.SpanStub) bool {
 			return s.Name == "ask for a refresh" && attributeOf(s, "freshet.reason") == "RETRY"
@@ -261,7 +261,7 @@ func TestARetryBeginsATraceOfItsOwnThatLeadsBackAndItsLogLineNamesIt(t *testing.
 		}
 		return i >= 0
 	})
-	before, _ := of(id, tr.works)
+	before, _ := spansOfTrace(id, tr.works)
 	failed := before["refresh"]
 	if attributeOf(failed, "freshet.end") != "retrying" {
 		t.Errorf("the refresh that failed says %v", failed.Attributes)
@@ -269,20 +269,20 @@ func TestARetryBeginsATraceOfItsOwnThatLeadsBackAndItsLogLineNamesIt(t *testing.
 	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
 		t.Errorf("the retry leads to %v, not to %v", retry.Links, failed.SpanContext)
 	}
-	within(t, patience, "the way of the retry", func() bool {
-		after, _ := of(retry.SpanContext.TraceID().String(), tr.works)
+	waitFor(t, patience, "the way of the retry", func() bool {
+		after, _ := spansOfTrace(retry.SpanContext.TraceID().String(), tr.works)
 		return attributeOf(after["refresh"], "freshet.end") == "changed"
 	})
 }
 
-func TestSpansGoToTheCollectorAndTheLastOfThemAtTheEnd(t *testing.T) {
+func TestTracing_FlushesSpansAtShutdown(t *testing.T) {
 	var paths sync.Map
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		paths.Store(r.URL.Path, r.Header.Get("Content-Type"))
 		w.Header().Set("Content-Type", "application/x-protobuf")
 	}))
 	t.Cleanup(collector.Close)
-	tracer, flush, err := TracingConfig{Endpoint: collector.URL, Sample: 1}.tracer(t.Context(), slog.New(slog.DiscardHandler))
+	tracer, flush, err := TracingConfig{Endpoint: collector.URL, SampleRatio: 1}.newTracer(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil || !tracer.Enabled() {
 		t.Fatal(err)
 	}
@@ -293,42 +293,42 @@ func TestSpansGoToTheCollectorAndTheLastOfThemAtTheEnd(t *testing.T) {
 		t.Errorf("the collector was sent no spans: %v", kind)
 	}
 
-	off, flush, err := TracingConfig{Sample: 1}.tracer(t.Context(), slog.New(slog.DiscardHandler))
+	off, flush, err := TracingConfig{SampleRatio: 1}.newTracer(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil || off.Enabled() || off.Kafka() != nil {
 		t.Errorf("without an endpoint spans are made: %v", err)
 	}
 	flush()
 }
 
-func TestThatSpansAreLostIsLoggedNowAndThen(t *testing.T) {
-	var n notes
-	lost := &tracingErrors{log: slog.New(slog.NewJSONHandler(&n, nil))}
+func TestTracing_LogsLostSpansRateLimited(t *testing.T) {
+	var n logBuffer
+	lost := &tracingErrorHandler{log: slog.New(slog.NewJSONHandler(&n, nil))}
 	for range 3 {
 		lost.Handle(context.DeadlineExceeded)
 	}
 	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 1 {
 		t.Errorf("%d lines", len(all))
 	}
-	lost.last = lost.last.Add(-tracingErrorsEvery)
+	lost.last = lost.last.Add(-tracingErrorInterval)
 	lost.Handle(context.DeadlineExceeded)
 	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 2 {
 		t.Errorf("%d lines after a minute", len(all))
 	}
 }
 
-func TestATracingEndpointThatWouldLeakOrLeadElsewhereIsRefusedAndNotRepeated(t *testing.T) {
+func TestTracing_RejectsUnsafeEndpoint(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"": "", "http://localhost:4318": "", "https://collector.example/otlp/": "",
 		"localhost:4318": "must be the URL", "ftp://x": "must be the URL", "https://": "must be the URL",
 		"https://user:s3cret@x": "no user", "https://x/?api-key=s3cret": "no user", "https://x/#s3cret": "no user",
 	} {
-		err := TracingConfig{Endpoint: endpoint, Sample: 0.5}.check()
+		err := TracingConfig{Endpoint: endpoint, SampleRatio: 0.5}.check()
 		if (err == nil) != (want == "") || (err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"))) {
 			t.Errorf("%s: %v", endpoint, err)
 		}
 	}
 	for _, sample := range []float64{0, -1, 1.1, math.NaN(), math.Inf(1)} {
-		if err := (TracingConfig{Sample: sample}).check(); err == nil {
+		if err := (TracingConfig{SampleRatio: sample}).check(); err == nil {
 			t.Errorf("%v is taken", sample)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestTheVersionIsTheReleasesOrElseTheBuilds(t *testing.T) {
+func TestVersion_PrefersRelease(t *testing.T) {
 	of := func(version string) *debug.BuildInfo {
 		return &debug.BuildInfo{Main: debug.Module{Version: version}}
 	}
@@ -35,7 +35,7 @@ func TestTheVersionIsTheReleasesOrElseTheBuilds(t *testing.T) {
 
 // What releases and images are built with sets the variable by its name, and the linker
 // says nothing of one that does not exist.
-func TestAReleaseIsBuiltWithItsVersion(t *testing.T) {
+func TestVersion_SetByLinkerFlag(t *testing.T) {
 	setting := regexp.MustCompile(`-X (\S+)=(\{\{ \.Tag }}|\$VERSION)"`)
 	variables := map[string]bool{}
 	for _, file := range []string{".goreleaser.yaml", "deploy/Dockerfile"} {

@@ -54,12 +54,12 @@ type parts struct {
 	rdb      redis.UniversalClient
 	kafka    []kgo.Opt
 	log      *slog.Logger
-	levels   *levels
+	levels   *logLevel
 	trace    observe.Tracer
 	registry *prometheus.Registry
 	reg      prometheus.Registerer // registers there, under the namespace
 	// secret returns the credential that is found there.
-	secret func(place) (string, error)
+	secret func(secretRef) (string, error)
 
 	// The door to the topics and the look at them, which all roles share; run sets
 	// and runs them.
@@ -89,7 +89,7 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 	behind := newGroup(context.WithoutCancel(ctx))
 	behind.run(p.producer.Run)
 	behind.run(p.lag.Run)
-	front := newGroup(either(ctx, behind.ctx))
+	front := newGroup(withEither(ctx, behind.ctx))
 	for _, role := range roles {
 		front.run(func(ctx context.Context) error { return role(ctx, p) })
 	}
@@ -116,7 +116,7 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 		}
 		secrets, err := p.secrets(c.Config)
 		if err == nil {
-			built[name], err = source.New(name, c.Config, secrets, c.connections())
+			built[name], err = source.New(name, c.Config, secrets, c.maxConnections())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sources.%s.%w", name, err))
@@ -128,7 +128,7 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 // secrets returns a source's credentials by name.
 func (p parts) secrets(c source.Config) (map[string]string, error) {
 	found := map[string]string{}
-	for _, at := range places(c) {
+	for _, at := range secretRefs(c) {
 		secret, err := p.secret(at)
 		if err != nil {
 			return nil, err
@@ -167,23 +167,23 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	guard, meters, err := p.guard(ctx, l.Addr().String())
+	guard, meters, err := p.newGuard(ctx, l.Addr().String())
 	if err != nil {
 		return err
 	}
 	p.warnPlainHTTP(guard.AuthRequired(), l.Addr().String())
-	if err := p.migrated(ctx); err != nil {
+	if err := p.checkMigrations(ctx); err != nil {
 		return err
 	}
 	dead := p.letters(sources)
 	var server *query.Server
-	h := &health{checks: map[string]check{
-		readsCheck: {required: true, ask: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
-		"database": {ask: p.store.Ping},
-		"redis":    {ask: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
-		"kafka":    {ask: p.client.Ping},
+	h := &health{checks: map[string]healthCheck{
+		readsCheckName: {required: true, run: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
+		"database":     {run: p.store.Ping},
+		"redis":        {run: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+		"kafka":        {run: p.client.Ping},
 	}}
-	ops := p.ops(h)
+	ops := p.newOpsHandler(h)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)
 	}
@@ -196,7 +196,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	pages, beside := p.console(sources, guard, meters, h, dead, ask)
 	waiting := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.opening, p.log)
 	server, err = query.New(query.Config{
-		Memory: int64(p.config.Query.Memory), ResponseMemory: p.config.Query.responseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
+		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Deps{
 		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waiting, Authenticator: guard, ClientLimiter: meters, ReadRecorder: readers{prefetched},
 		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
@@ -213,12 +213,12 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if bounds != nil {
 		behind.run(bounds.Run)
 	}
-	front := newGroup(either(ctx, behind.ctx))
+	front := newGroup(withEither(ctx, behind.ctx))
 	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
 	front.run(dead.Run)
 	if p.opsListener != nil {
 		front.run(func(ctx context.Context) error {
-			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.certified(ops), p.log)
+			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.requireClientCert(ops), p.log)
 		})
 	}
 	<-front.ctx.Done()
@@ -306,7 +306,7 @@ func told(r producer.Result) query.EnqueueResult {
 	case r.Outcome == producer.Cooling:
 		a.Reason = query.ReasonCooldown
 	case r.Refusal != nil:
-		a.Reason, a.Refused = query.ReasonOutstanding, refusedBy(*r.Refusal)
+		a.Reason, a.Refused = query.ReasonOutstanding, toAccessRefusal(*r.Refusal)
 		if a.Refused.NewKeys {
 			a.Reason = query.ReasonTooMany
 		}
@@ -350,8 +350,8 @@ func (g *group) stop() error {
 	return errors.Join(g.errs...)
 }
 
-// either returns a context that ends when one of the two does.
-func either(a, b context.Context) context.Context {
+// withEither returns a context that ends when one of the two does.
+func withEither(a, b context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(a)
 	context.AfterFunc(b, func() { cancel(context.Cause(b)) })
 	return ctx

@@ -32,7 +32,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, m
 		return nil, func(context.Context) error { return nil }
 	}
 	seen := &overview{parts: p, health: h}
-	return console.New(p.consoleDeps(sources, guard, meters, seen, dead, ask)), seen.watch
+	return console.New(p.consoleDeps(sources, guard, meters, seen, dead, ask)), seen.sampleReads
 }
 
 // consoleDeps are what they show and act by, over what the query service has. ask asks for
@@ -44,7 +44,7 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 	return console.Deps{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Overview: seen, Entities: known{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: dead, Audit: p.store, Guard: guard, Meters: meters,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: dead, Audit: p.store, Guard: guard, Meters: meters,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, FaultScenarios: p.weather,
 	}
 }
@@ -57,7 +57,7 @@ type refreshing func(ctx context.Context, client string, all []schemas.Entity, f
 type overview struct {
 	parts
 	health *health
-	reads  readsRead
+	reads  readsHistory
 }
 
 // Lanes returns the lanes of a source, HIGH first.
@@ -75,10 +75,10 @@ func (o *overview) Lanes(source string) []console.LaneLag {
 
 // Dependencies returns what health found a second ago at most, by name.
 func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
-	found := o.health.look(ctx)
+	found := o.health.checkAll(ctx)
 	var all []console.Dependency
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if name == readsCheck {
+		if name == readsCheckName {
 			continue // it follows from the others
 		}
 		d := console.Dependency{Name: name}
@@ -102,5 +102,5 @@ func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
 		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
 	}
 	view, _, set, err := l.parts.limiterNow(ctx, source)
-	return asSet(view, set), err
+	return withStopState(view, set), err
 }

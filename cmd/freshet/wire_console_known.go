@@ -21,21 +21,21 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// lookPatience bounds what the looks at one entity may take.
-const lookPatience = 2 * time.Second
+// entityReadTimeout bounds what the looks at one entity may take.
+const entityReadTimeout = 2 * time.Second
 
-// lettersShown are so many of an entity's dead letters, the newest.
-const lettersShown = 10
+// maxDeadLettersShown are so many of an entity's dead letters, the newest.
+const maxDeadLettersShown = 10
 
-// known tells the console what is known of an entity.
-type known struct {
+// entityReader tells the console what is known of an entity.
+type entityReader struct {
 	parts   parts
 	sources map[string]*source.Source
 	ask     refreshing
 }
 
 // CheckKey returns why there can be no such entity.
-func (k known) CheckKey(e schemas.Entity) error {
+func (k entityReader) CheckKey(e schemas.Entity) error {
 	src, there := k.sources[e.Source]
 	if !there {
 		return fmt.Errorf("there is no source %.80q; the configuration has %s", e.Source, strings.Join(slices.Sorted(maps.Keys(k.sources)), ", "))
@@ -49,11 +49,11 @@ func (k known) CheckKey(e schemas.Entity) error {
 // Entity looks everywhere at once. Without Redis only Way is missing; without the database
 // there is an error. For a client that may not see the entity it looks as well, so that the
 // time does not tell of it, and returns nothing.
-func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
+func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
 	if err := k.CheckKey(e); err != nil {
 		return console.Entity{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	ctx, cancel := context.WithTimeout(ctx, entityReadTimeout)
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	found := console.Entity{Entity: e, FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor}
@@ -72,7 +72,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 			return err
 		},
 		func() (err error) {
-			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, lettersShown)
+			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, maxDeadLettersShown)
 			return err
 		},
 		func() error {
@@ -84,7 +84,7 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	var wg sync.WaitGroup
 	for i, look := range looks {
 		wg.Go(func() {
-			defer outlived(k.parts.log, &errs[i])
+			defer recoverPanic(k.parts.log, &errs[i])
 			errs[i] = look()
 		})
 	}
@@ -103,20 +103,20 @@ func (k known) Entity(ctx context.Context, e schemas.Entity, c access.Client) (c
 	return found, nil
 }
 
-// errBug is what is told of a look that has a bug.
-var errBug = errors.New("it ended in a panic, of which the log tells")
+// errPanic is what is told of a look that has a bug.
+var errPanic = errors.New("it ended in a panic, of which the log tells")
 
-// outlived ends a panic of what runs behind no request, where a bug would end the process, which
+// recoverPanic ends a panic of what runs behind no request, where a bug would end the process, which
 // serves readers; the deferred call makes it an error.
-func outlived(log *slog.Logger, err *error) {
+func recoverPanic(log *slog.Logger, err *error) {
 	if p := recover(); p != nil {
 		log.Error("a look of the console has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-		*err = errBug
+		*err = errPanic
 	}
 }
 
 // content looks at what is stored.
-func (k known) content(ctx context.Context, found *console.Entity) error {
+func (k entityReader) content(ctx context.Context, found *console.Entity) error {
 	s, err := k.parts.store.Get(ctx, found.Entity)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -135,14 +135,14 @@ func (k known) content(ctx context.Context, found *console.Entity) error {
 // Sees reports whether a client sees an entity. As for readers, both count: the visibility
 // within which its content was fetched, and the one within which it would be fetched now. Of a
 // source that is not configured any more nobody knows the latter.
-func (k known) Sees(c access.Client, e schemas.Entity, visibility string) bool {
+func (k entityReader) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	src, there := k.sources[e.Source]
 	return c.Sees(visibility) && (!there || c.Sees(src.Visibility(e.Key)))
 }
 
 // registered finds an entity among those that are prefetched: of all whose keys begin as its
 // own does it is the first.
-func (k known) registered(ctx context.Context, e schemas.Entity) (*store.RegisteredEntity, error) {
+func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.RegisteredEntity, error) {
 	all, err := k.parts.store.Entities(ctx, store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil || len(all) == 0 || all[0].Entity != e {
 		return nil, err
@@ -151,7 +151,7 @@ func (k known) registered(ctx context.Context, e schemas.Entity) (*store.Registe
 }
 
 // way looks at what Redis knows.
-func (k known) way(ctx context.Context, e schemas.Entity) console.RequestState {
+func (k entityReader) way(ctx context.Context, e schemas.Entity) console.RequestState {
 	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
@@ -167,7 +167,7 @@ func (k known) way(ctx context.Context, e schemas.Entity) console.RequestState {
 
 // Refresh enqueues refreshes of entities of one facet, and says of each what became of that.
 // A client without the scope admin has them on its account, as with POST …/refresh.
-func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
+func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
 	for _, e := range all {
 		if err := k.CheckKey(e); err != nil {
 			return nil, err
@@ -196,13 +196,13 @@ func (k known) Refresh(ctx context.Context, all []schemas.Entity, c access.Clien
 	facet, _ := k.sources[of[0].Source].Facet(of[0].Facet)
 	for j, a := range k.ask(ctx, client, of, facet) {
 		i := at[j]
-		results[i] = console.RefreshResult{Queued: a.Queued, Message: inWords(a)}
+		results[i] = console.RefreshResult{Queued: a.Queued, Message: describeRefresh(a)}
 	}
 	return results, nil
 }
 
-// inWords says what became of a wish.
-func inWords(a query.EnqueueResult) string {
+// describeRefresh says what became of a wish.
+func describeRefresh(a query.EnqueueResult) string {
 	switch {
 	case a.Queued:
 		return "A refresh is queued."

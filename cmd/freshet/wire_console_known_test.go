@@ -40,33 +40,33 @@ var (
 	partner = access.Client{Name: "key:2", Scopes: []access.Scope{access.Read, access.See("partner")}}
 )
 
-func (f *facts) look(key string, c access.Client) console.Entity {
+func (f *consoleFixture) look(key string, c access.Client) console.Entity {
 	f.Helper()
-	found, err := f.deps.Entities.Entity(f.Context(), one(key), c)
+	found, err := f.deps.Entities.Entity(f.Context(), testEntity(key), c)
 	if err != nil {
 		f.Fatal(err)
 	}
 	return found
 }
 
-func eachDatabase(t *testing.T, test func(f *facts)) {
+func eachDatabase(t *testing.T, test func(f *consoleFixture)) {
 	t.Helper()
 	eachDatabaseWith(t, func(*parts) {}, test)
 }
 
-func eachDatabaseWith(t *testing.T, change func(*parts), test func(f *facts)) {
+func eachDatabaseWith(t *testing.T, change func(*parts), test func(f *consoleFixture)) {
 	t.Helper()
-	t.Run("SQLite", func(t *testing.T) { test(newFacts(t, change)) })
+	t.Run("SQLite", func(t *testing.T) { test(newConsoleFixture(t, change)) })
 	t.Run("PostgreSQL", func(t *testing.T) {
 		database := onPostgres(t)
-		test(newFacts(t, func(p *parts) { change(p); database(p) }))
+		test(newConsoleFixture(t, func(p *parts) { change(p); database(p) }))
 	})
 }
 
-func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
-	eachDatabase(t, func(f *facts) {
-		facet := f.config.Sources[builtIn].Facets["character"]
-		nothing := console.Entity{Entity: one("a"), FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: one("a")}}
+func TestEntityReader_CollectsAllState(t *testing.T) {
+	eachDatabase(t, func(f *consoleFixture) {
+		facet := f.config.Sources[builtInSource].Facets["character"]
+		nothing := console.Entity{Entity: testEntity("a"), FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: testEntity("a")}}
 		got := f.look("a", anybody)
 		if len(got.DeadLetters) == 0 {
 			got.DeadLetters = nil
@@ -78,23 +78,23 @@ func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 		f.write("ab", 8, time.Minute, "")
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for _, key := range []string{"ab", "b"} { // those beside it
-			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
 		}
 		if got := f.look("a", anybody); got.Registered != nil {
 			f.Errorf("registered as %+v", got.Registered)
 		}
-		if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: one("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
+		if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
 			f.Fatal(err)
 		}
 		for i := range 12 {
 			for _, key := range []string{"a", "b"} {
 				err := f.store.WriteFailure(f.Context(), store.Status{
-					Entity: one(key), State: store.Failed, Reason: "UPSTREAM_5XX", Error: "it failed", Version: int64(100 + i), Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
+					Entity: testEntity(key), State: store.Failed, Reason: "UPSTREAM_5XX", Error: "it failed", Version: int64(100 + i), Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
 				}, &store.DeadLetter{
-					DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtIn), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
-					Entity:       one(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
+					DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtInSource), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
+					Entity:       testEntity(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
 				})
 				if err != nil {
 					f.Fatal(err)
@@ -108,23 +108,23 @@ func TestWhatIsKnownOfAnEntityIsFoundInAllPlaces(t *testing.T) {
 		if got.Status.State != store.Failed || got.Status.Version != 111 || !got.Status.Until.Equal(now.Add(time.Hour)) {
 			f.Errorf("status %+v", got.Status)
 		}
-		if got.Registered == nil || got.Registered.Entity != one("a") || got.Registered.Tier != store.Warm {
+		if got.Registered == nil || got.Registered.Entity != testEntity("a") || got.Registered.Tier != store.Warm {
 			f.Errorf("registered as %+v", got.Registered)
 		}
-		if len(got.DeadLetters) != 10 || !got.DeadLetters[0].At.Equal(now.Add(11*time.Second)) || got.DeadLetters[9].Entity != one("a") {
+		if len(got.DeadLetters) != 10 || !got.DeadLetters[0].At.Equal(now.Add(11*time.Second)) || got.DeadLetters[9].Entity != testEntity("a") {
 			f.Errorf("letters %+v", got.DeadLetters)
 		}
 	})
 }
 
-func TestWhoMayNotSeeAnEntityIsNotShownItsContent(t *testing.T) {
-	f := newFacts(t, func(p *parts) {
-		c := p.config.Sources[builtIn]
+func TestEntityReader_HidesInvisibleContent(t *testing.T) {
+	f := newConsoleFixture(t, func(p *parts) {
+		c := p.config.Sources[builtInSource]
 		c.Auth.SecretEnv = ""
 		c.Credentials = []source.Credential{
 			{Name: "theirs", SecretEnv: "THEIRS", Keys: "now", Visibility: "partner"}, {Name: "ours", SecretEnv: "OURS"},
 		}
-		p.config.Sources[builtIn] = c
+		p.config.Sources[builtInSource] = c
 	})
 	f.write("then", 7, time.Minute, "partner") // and would be fetched for everybody
 	f.write("now", 8, time.Minute, "")         // and would be fetched for the partner
@@ -144,31 +144,31 @@ func TestWhoMayNotSeeAnEntityIsNotShownItsContent(t *testing.T) {
 
 func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 	eachDatabaseWith(t, func(p *parts) {
-		c := p.config.Sources[builtIn]
+		c := p.config.Sources[builtInSource]
 		c.Auth.SecretEnv = ""
 		c.Credentials = []source.Credential{
 			{Name: "theirs", SecretEnv: "THEIRS", Keys: "hr.*", Visibility: "partner"}, {Name: "ours", SecretEnv: "OURS"},
 		}
-		p.config.Sources[builtIn] = c
-	}, func(f *facts) {
+		p.config.Sources[builtInSource] = c
+	}, func(f *consoleFixture) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for _, key := range []string{"hr1", "then"} {
 			f.write(key, 7, time.Minute, "partner")
-			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: one(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
 			if err := f.store.WriteFailure(f.Context(), store.Status{
-				Entity: one(key), State: store.Failed, Reason: "UPSTREAM_4XX", Error: "refused", Version: 8, Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
+				Entity: testEntity(key), State: store.Failed, Reason: "UPSTREAM_4XX", Error: "refused", Version: 8, Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
 			}, &store.DeadLetter{
-				DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: int64(key[0])}, Entity: one(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
+				DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtInSource), Offset: int64(key[0])}, Entity: testEntity(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
 			}); err != nil {
 				f.Fatal(err)
 			}
-			if err := f.rdb.HSet(f.Context(), "upd:{"+one(key).String()+"}", "hold", "FAILED 9999999999999 8", "ver", "8").Err(); err != nil {
+			if err := f.rdb.HSet(f.Context(), "upd:{"+testEntity(key).String()+"}", "hold", "FAILED 9999999999999 8", "ver", "8").Err(); err != nil {
 				f.Fatal(err)
 			}
 			want := f.look("nobody", anybody)
-			want.Entity, want.Status.Entity = one(key), one(key)
+			want.Entity, want.Status.Entity = testEntity(key), testEntity(key)
 			want.DeadLetters = nil
 			if got := f.look(key, anybody); !reflect.DeepEqual(got, want) {
 				f.Errorf("%s without see:partner: got %+v, want %+v", key, got, want)
@@ -179,9 +179,9 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 		}
 		f.write("public", 7, time.Minute, "")
 		if err := f.store.WriteFailure(f.Context(), store.Status{
-			Entity: one("public"), State: store.Failed, Version: 8, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now,
+			Entity: testEntity("public"), State: store.Failed, Version: 8, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now,
 		}, &store.DeadLetter{
-			DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtIn), Offset: 7}, Entity: one("public"), At: now, Visibility: "partner",
+			DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtInSource), Offset: 7}, Entity: testEntity("public"), At: now, Visibility: "partner",
 		}); err != nil {
 			f.Fatal(err)
 		}
@@ -192,8 +192,8 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 }
 
 // The hash is written as package lua does.
-func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
-	f := newFacts(t, nil)
+func TestEntityReader_ShowsCoalescingState(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	const ms = "9999999999999"
 	far := time.UnixMilli(9999999999999).UTC()
 	for _, c := range []struct {
@@ -212,7 +212,7 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 		{"satisfied", []string{"ver", "100", "done", "99"}, console.RequestState{Issued: 100, Done: 99}},
 		{"overtaken by what is stored", []string{"lock", "LOW 7 " + ms + " CONFIRMED", "ver", "9"}, console.RequestState{Issued: 9}},
 	} {
-		hash := "upd:{" + one("a").String() + "}"
+		hash := "upd:{" + testEntity("a").String() + "}"
 		if err := f.rdb.Del(t.Context(), hash).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -234,20 +234,20 @@ func TestTheWayOfAnEntityIsWhatRedisKnows(t *testing.T) {
 	}
 }
 
-func TestWithoutTheDatabaseNothingIsMadeUp(t *testing.T) {
-	f := newFacts(t, nil)
+func TestEntityReader_FailsWithoutDatabase(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	if got, err := f.deps.Entities.Entity(ctx, one("a"), anybody); err == nil {
+	if got, err := f.deps.Entities.Entity(ctx, testEntity("a"), anybody); err == nil {
 		t.Errorf("%+v", got)
 	}
 }
 
-func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
-	f := newFacts(t, nil)
+func TestEntityReader_RejectsInvalidKey(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	for e, mention := range map[schemas.Entity]string{
-		one(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
-		{Source: builtIn, Facet: "other", Key: "a"}: "it has character", one(strings.Repeat("x", 2000)): "",
+		testEntity(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
+		{Source: builtInSource, Facet: "other", Key: "a"}: "it has character", testEntity(strings.Repeat("x", 2000)): "",
 	} {
 		err := f.deps.Entities.CheckKey(e)
 		if err == nil || !strings.Contains(err.Error(), mention) {
@@ -259,7 +259,7 @@ func TestAKeyThatThereCanNotBeIsRefused(t *testing.T) {
 			t.Errorf("%.40s: %v, %v, %v", e, unseen, unasked, told)
 		}
 	}
-	if err := f.deps.Entities.CheckKey(one("a")); err != nil {
+	if err := f.deps.Entities.CheckKey(testEntity("a")); err != nil {
 		t.Error(err)
 	}
 }
@@ -274,18 +274,18 @@ func refreshOne(t *testing.T, k console.Entities, e schemas.Entity, c access.Cli
 	return results[0].Message, nil
 }
 
-func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
-	f := newFacts(t, nil)
+func TestConsoleRefresh_DescribesResult(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	ask := func(want string) {
 		t.Helper()
-		told, err := refreshOne(t, f.deps.Entities, one("a"), anybody)
+		told, err := refreshOne(t, f.deps.Entities, testEntity("a"), anybody)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("told %q, %v; want %q", told, err, want)
 		}
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := refreshOne(t, f.deps.Entities, one("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
+	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
 		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
 	}
 	way := f.look("a", anybody).Request
@@ -294,8 +294,8 @@ func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	}
 	ask("A refresh is queued.") // it is covered by the first
 	coalescing := producer.NewCoalescer(f.rdb)
-	within(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
-	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: one("a"), Number: way.Number, Satisfied: true}}); err != nil {
+	waitFor(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
+	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
 	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
@@ -307,14 +307,14 @@ func TestARefreshIsAskedForAsAPersonDoesAndToldInWords(t *testing.T) {
 	for want, a := range map[string]query.EnqueueResult{
 		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka takes": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
-		if got := inWords(a); !strings.HasPrefix(got, want) {
+		if got := describeRefresh(a); !strings.HasPrefix(got, want) {
 			t.Errorf("%+v: %s", a, got)
 		}
 	}
 }
 
-func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testing.T) {
-	f := newFacts(t, nil)
+func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	sources, err := f.sources()
 	if err != nil {
 		t.Fatal(err)
@@ -322,14 +322,14 @@ func TestARefreshByTheConsoleIsOnItsClientsAccountUnlessTheyAdminister(t *testin
 	f.write("stored", 7, time.Hour, "")
 	answer := query.EnqueueResult{Queued: true}
 	var clients []string
-	k := known{f.parts, sources, func(_ context.Context, client string, all []schemas.Entity, _ source.Facet) []query.EnqueueResult {
+	k := entityReader{f.parts, sources, func(_ context.Context, client string, all []schemas.Entity, _ source.Facet) []query.EnqueueResult {
 		clients = append(clients, client)
 		return slices.Repeat([]query.EnqueueResult{answer}, len(all))
 	}}
 	person := access.Client{Name: "key:3", Scopes: []access.Scope{access.Inspect, access.Refresh}}
 	ask := func(c access.Client, key, want string) {
 		t.Helper()
-		told, err := refreshOne(t, k, one(key), c)
+		told, err := refreshOne(t, k, testEntity(key), c)
 		if err != nil || !strings.HasPrefix(told, want) {
 			t.Errorf("%s: %q, %v; wanted %q", key, told, err, want)
 		}

@@ -17,30 +17,30 @@ import (
 )
 
 const (
-	// readsOver is how far back the reads lie that the console shows, and readsEvery how often
+	// readsWindow is how far back the reads lie that the console shows, and readsEvery how often
 	// a look at them is kept for that.
-	readsOver, readsEvery = 5 * time.Minute, 15 * time.Second
+	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
 )
 
-// readsRead has the looks at the metrics of reads, the oldest first: the first is as old as
+// readsHistory has the looks at the metrics of reads, the oldest first: the first is as old as
 // readsOver, or of the start. It takes about a millisecond to gather all metrics, and each page
 // that is open asks every second, so that the last look is remembered besides.
-type readsRead struct {
+type readsHistory struct {
 	mu   sync.Mutex
-	kept []readsLook
-	last readsLook
+	kept []readsSample
+	last readsSample
 }
 
-// readsLook is what readers were told from the start of the process to a time.
-type readsLook struct {
+// readsSample is what readers were told from the start of the process to a time.
+type readsSample struct {
 	at  time.Time
-	all []readsTold
+	all []sourceReads
 }
 
-// readsTold is that of one source. Its ages are in told.
-type readsTold struct {
+// sourceReads is that of one source. Its ages are in told.
+type sourceReads struct {
 	counts console.ReadStats
-	told   ages
+	told   ageHistogram
 }
 
 // Reads returns what the query service told its readers in the last five minutes, for each
@@ -49,15 +49,15 @@ func (o *overview) Reads() []console.ReadStats {
 	r := &o.reads
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.last.at) >= healthLife {
+	if now := time.Now(); now.Sub(r.last.at) >= healthCacheTTL {
 		r.last = o.lookAtReads(now)
 	}
 	return r.shown()
 }
 
-// watch keeps looks, also while nobody shows them, until ctx ends.
-func (o *overview) watch(ctx context.Context) error {
-	tick := time.NewTicker(readsEvery)
+// sampleReads keeps looks, also while nobody shows them, until ctx ends.
+func (o *overview) sampleReads(ctx context.Context) error {
+	tick := time.NewTicker(readsSampleInterval)
 	defer tick.Stop()
 	for {
 		look := o.lookAtReads(time.Now())
@@ -72,23 +72,23 @@ func (o *overview) watch(ctx context.Context) error {
 	}
 }
 
-func (o *overview) lookAtReads(now time.Time) readsLook {
+func (o *overview) lookAtReads(now time.Time) readsSample {
 	found, err := o.registry.Gather() // with an error it is all that could be
 	if err != nil {
 		o.log.Debug("not every metric could be gathered", "err", err)
 	}
-	return readsLook{now, readsSummed(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))}
+	return readsSample{now, sumReads(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))}
 }
 
-func (r *readsRead) keep(look readsLook) {
+func (r *readsHistory) keep(look readsSample) {
 	r.kept = append(r.kept, look)
-	for len(r.kept) > 1 && look.at.Sub(r.kept[1].at) >= readsOver {
+	for len(r.kept) > 1 && look.at.Sub(r.kept[1].at) >= readsWindow {
 		r.kept = r.kept[1:]
 	}
 }
 
 // shown returns what the last look has more than the first that is kept.
-func (r *readsRead) shown() []console.ReadStats {
+func (r *readsHistory) shown() []console.ReadStats {
 	all := make([]console.ReadStats, len(r.last.all))
 	for i, t := range r.last.all {
 		if len(r.kept) > 0 {
@@ -101,7 +101,7 @@ func (r *readsRead) shown() []console.ReadStats {
 }
 
 // since returns what came to it since before.
-func (t readsTold) since(before readsTold) readsTold {
+func (t sourceReads) since(before sourceReads) sourceReads {
 	t.counts.Fresh -= before.counts.Fresh
 	t.counts.Stale -= before.counts.Stale
 	t.counts.Updating -= before.counts.Updating
@@ -110,11 +110,11 @@ func (t readsTold) since(before readsTold) readsTold {
 	return t
 }
 
-// readsSummed sums up the facets of each source.
-func readsSummed(families []*dto.MetricFamily, prefix string, sources []string) []readsTold {
-	all := make([]readsTold, len(sources))
+// sumReads sums up the facets of each source.
+func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []sourceReads {
+	all := make([]sourceReads, len(sources))
 	for i, name := range sources {
-		all[i] = readsTold{counts: console.ReadStats{Source: name}, told: ages{buckets: map[ageBucket]int64{}}}
+		all[i] = sourceReads{counts: console.ReadStats{Source: name}, told: ageHistogram{buckets: map[ageBucket]int64{}}}
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -158,8 +158,8 @@ func countOf(r *console.ReadStats, f query.Freshness) *int64 {
 	return nil
 }
 
-// ages are those of some snapshots as they were read, in buckets.
-type ages struct {
+// ageHistogram are those of some snapshots as they were read, in buckets.
+type ageHistogram struct {
 	total   int64
 	buckets map[ageBucket]int64 // but those of no age
 }
@@ -170,7 +170,7 @@ type ageBucket struct{ above, upTo float64 }
 // add adds the native buckets of a histogram: those of the ages differ by a tenth, while a
 // classic one may reach from ten minutes to half an hour. Two histograms may have come down
 // to buckets of two sizes; each is then taken as it is.
-func (a *ages) add(h *dto.Histogram) {
+func (a *ageHistogram) add(h *dto.Histogram) {
 	a.total += int64(h.GetSampleCount()) //nolint:gosec // a count of reads
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
 	index, count, deltas := int32(0), int64(0), h.GetPositiveDelta()
@@ -187,8 +187,8 @@ func (a *ages) add(h *dto.Histogram) {
 
 // since returns the ages without those of before. Where buckets have come to be larger since,
 // they have them within.
-func (a ages) since(before ages) ages {
-	left := ages{a.total - before.total, maps.Clone(a.buckets)}
+func (a ageHistogram) since(before ageHistogram) ageHistogram {
+	left := ageHistogram{a.total - before.total, maps.Clone(a.buckets)}
 	for b, n := range before.buckets {
 		if _, same := left.buckets[b]; same {
 			left.buckets[b] -= n
@@ -207,7 +207,7 @@ func (a ages) since(before ages) ages {
 
 // quantile returns an age that so many of the snapshots were not older than; zero if there
 // are none. What is in no bucket was of no age, by the clocks of two hosts.
-func (a ages) quantile(q float64) time.Duration {
+func (a ageHistogram) quantile(q float64) time.Duration {
 	young := float64(a.total)
 	for _, n := range a.buckets {
 		young -= float64(n)

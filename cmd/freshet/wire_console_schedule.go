@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// dueEvery and countsEvery are for how long what was read of the database is shown
+	// dueTTL and countsEvery are for how long what was read of the database is shown
 	// before it is read again; dueTakes and countsTake bound a look.
-	dueEvery, dueTakes      = 2 * time.Second, 5 * time.Second
-	countsEvery, countsTake = time.Minute, 30 * time.Second
-	// readLate is how much older it may become while the next look is under way, or fails.
-	readLate = 30 * time.Second
-	// firstLook is how long somebody waits for the first look.
-	firstLook = 300 * time.Millisecond
-	// dueMost are counted of what is due.
-	dueMost = 1000
+	dueTTL, dueTimeout       = 2 * time.Second, 5 * time.Second
+	countsTTL, countsTimeout = time.Minute, 30 * time.Second
+	// maxStaleness is how much older it may become while the next look is under way, or fails.
+	maxStaleness = 30 * time.Second
+	// firstReadWait is how long somebody waits for the first look.
+	firstReadWait = 300 * time.Millisecond
+	// maxDueCounted are counted of what is due.
+	maxDueCounted = 1000
 )
 
 // backlogs count what is due, each up to a bound and by an index.
@@ -38,10 +38,10 @@ type backlogs interface {
 	OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
 }
 
-// asSet is a view whose state tells of a stop, and of its end, as soon as it is set: Redis hears
+// withStopState is a view whose state tells of a stop, and of its end, as soon as it is set: Redis hears
 // of it from the workers, within two seconds, or never if none runs. What is set is nil where
 // that could not be read.
-func asSet(view limiter.View, set *limiter.Override) limiter.View {
+func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 	switch obeyed := view.State == "stopped"; {
 	case set == nil:
 	case set.Stopped && !obeyed:
@@ -53,21 +53,21 @@ func asSet(view limiter.View, set *limiter.Override) limiter.View {
 	return view
 }
 
-// schedules tells the console of the schedules.
-type schedules struct {
+// scheduleReader tells the console of the schedules.
+type scheduleReader struct {
 	parts parts
-	of    map[string]*scheduleRead
-	live  map[string]*livePrefetch // missing: its configuration has a mistake
-	asked *kept[map[string]int64]  // by source
+	of    map[string]*scheduleCache
+	live  map[string]*livePrefetch  // missing: its configuration has a mistake
+	asked *cached[map[string]int64] // by source
 }
 
-// scheduleRead is what is remembered of a source's schedule.
-type scheduleRead struct {
-	due    kept[console.Due]
-	counts kept[map[tierOf]entityCount]
+// scheduleCache is what is remembered of a source's schedule.
+type scheduleCache struct {
+	due    cached[console.Due]
+	counts cached[map[tierKey]entityCount]
 }
 
-type tierOf struct {
+type tierKey struct {
 	facet string
 	tier  store.Tier
 }
@@ -77,10 +77,10 @@ type entityCount struct {
 	exact bool
 }
 
-func (p parts) schedules() schedules {
-	s := schedules{p, map[string]*scheduleRead{}, map[string]*livePrefetch{}, &kept[map[string]int64]{}}
+func (p parts) schedules() scheduleReader {
+	s := scheduleReader{p, map[string]*scheduleCache{}, map[string]*livePrefetch{}, &cached[map[string]int64]{}}
 	for name := range p.config.Sources {
-		s.of[name] = &scheduleRead{}
+		s.of[name] = &scheduleCache{}
 		if live, err := p.livePrefetch(name); err == nil {
 			s.live[name] = live
 		}
@@ -89,7 +89,7 @@ func (p parts) schedules() schedules {
 }
 
 // Schedule returns how it stands with a source's schedule.
-func (s schedules) Schedule(ctx context.Context, source string) console.ScheduleState {
+func (s scheduleReader) Schedule(ctx context.Context, source string) console.ScheduleState {
 	read, known := s.of[source]
 	if !known {
 		return console.ScheduleState{Due: console.Due{Error: "there is no such source"}}
@@ -97,34 +97,34 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.FeedRate.Error, all.Schedulers.Error = errBug.Error(), errBug.Error() // unless they end
+	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // unless they end
 	var asked sync.WaitGroup
 	ask := func(f func()) {
 		asked.Go(func() {
 			var err error
-			defer outlived(s.parts.log, &err)
+			defer recoverPanic(s.parts.log, &err)
 			f()
 		})
 	}
 	ask(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
 	ask(func() { all.Schedulers = s.schedulers(ctx, source) })
 	ask(func() {
-		due, trouble := read.due.value(ctx, dueEvery, dueTakes, func(ctx context.Context) (due console.Due, err error) {
-			defer outlived(s.parts.log, &err)
+		due, trouble := read.due.value(ctx, dueTTL, dueTimeout, func(ctx context.Context) (due console.Due, err error) {
+			defer recoverPanic(s.parts.log, &err)
 			return s.due(ctx, source)
 		})
 		due.Error = s.trouble(trouble)
 		all.Due = due
 	})
 	ask(func() {
-		counts, trouble := read.counts.value(ctx, countsEvery, countsTake, func(ctx context.Context) (found map[tierOf]entityCount, err error) {
-			defer outlived(s.parts.log, &err)
+		counts, trouble := read.counts.value(ctx, countsTTL, countsTimeout, func(ctx context.Context) (found map[tierKey]entityCount, err error) {
+			defer recoverPanic(s.parts.log, &err)
 			return s.counts(ctx, source)
 		})
-		all.Facets = facetsScheduled(c, counts, s.trouble(trouble), now)
+		all.Facets = facetSchedules(c, counts, s.trouble(trouble), now)
 	})
-	counters, _ := s.asked.value(ctx, dueEvery, dueTakes, func(context.Context) (found map[string]int64, err error) {
-		defer outlived(s.parts.log, &err)
+	counters, _ := s.asked.value(ctx, dueTTL, dueTimeout, func(context.Context) (found map[string]int64, err error) {
+		defer recoverPanic(s.parts.log, &err)
 		return s.counters(), nil
 	})
 	if n, there := counters[source]; there {
@@ -136,25 +136,25 @@ func (s schedules) Schedule(ctx context.Context, source string) console.Schedule
 
 // inForce returns the source with the settings in force, or as it is configured if they are
 // not known, and whether prefetching is disabled.
-func (s schedules) inForce(ctx context.Context, source string, configured SourceConfig) (c SourceConfig, disabled bool) {
+func (s scheduleReader) inForce(ctx context.Context, source string, configured SourceConfig) (c SourceConfig, disabled bool) {
 	c = configured
 	live, ok := s.live[source]
 	if !ok {
 		return c, false
 	}
 	var err error
-	defer outlived(s.parts.log, &err)
+	defer recoverPanic(s.parts.log, &err)
 	return live.inForce(ctx)
 }
 
 // trouble is why something is not known; the log has the error.
-func (s schedules) trouble(err error) string {
+func (s scheduleReader) trouble(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, errNotYet):
+	case errors.Is(err, errNotReadYet):
 		return "it is being read"
-	case errors.Is(err, errBug):
+	case errors.Is(err, errPanic):
 		return err.Error()
 	case !errors.Is(err, context.Canceled):
 		s.parts.log.Debug("the console shows a part of the schedule as not known", "err", err)
@@ -163,44 +163,44 @@ func (s schedules) trouble(err error) string {
 }
 
 // due counts what is due: up to a bound each, by an index.
-func (s schedules) due(ctx context.Context, source string) (console.Due, error) {
+func (s scheduleReader) due(ctx context.Context, source string) (console.Due, error) {
 	now, db := time.Now(), s.parts.store
-	d := console.Due{At: now, MaxCounted: dueMost}
+	d := console.Due{At: now, MaxCounted: maxDueCounted}
 	var err error
 	if d.Next, err = db.NextEntityTime(ctx, source); err != nil {
 		return d, err
 	}
-	if d.Tiers, err = db.TierBacklogs(ctx, source, now, dueMost); err != nil {
+	if d.Tiers, err = db.TierBacklogs(ctx, source, now, maxDueCounted); err != nil {
 		return d, err
 	}
-	if d.Retries, err = db.RetryBacklog(ctx, source, now, dueMost); err != nil {
+	if d.Retries, err = db.RetryBacklog(ctx, source, now, maxDueCounted); err != nil {
 		return d, err
 	}
-	if d.Scheduled, err = db.RetryBacklog(ctx, source, now.AddDate(10, 0, 0), dueMost); err != nil {
+	if d.Scheduled, err = db.RetryBacklog(ctx, source, now.AddDate(10, 0, 0), maxDueCounted); err != nil {
 		return d, err
 	}
-	d.Outbox, err = db.OutboxBacklog(ctx, source, now, dueMost)
+	d.Outbox, err = db.OutboxBacklog(ctx, source, now, maxDueCounted)
 	return d, err
 }
 
 // counts counts the enabled entities of each tier, or has the database estimate them.
-func (s schedules) counts(ctx context.Context, source string) (map[tierOf]entityCount, error) {
-	counts, enabled := map[tierOf]entityCount{}, true
+func (s scheduleReader) counts(ctx context.Context, source string) (map[tierKey]entityCount, error) {
+	counts, enabled := map[tierKey]entityCount{}, true
 	for facet := range s.parts.config.Sources[source].Facets {
 		for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
 			n, exact, err := s.parts.store.CountEntities(ctx, store.EntityFilter{Source: source, Facet: facet, Tier: &tier, Enabled: &enabled})
 			if err != nil {
 				return nil, err
 			}
-			counts[tierOf{facet, tier}] = entityCount{n, exact}
+			counts[tierKey{facet, tier}] = entityCount{n, exact}
 		}
 	}
 	return counts, nil
 }
 
-// facetsScheduled is how the facets are configured, with what was counted of each.
-func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble string, now time.Time) []console.FacetSchedule {
-	schedule, err := c.schedule()
+// facetSchedules is how the facets are configured, with what was counted of each.
+func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, trouble string, now time.Time) []console.FacetSchedule {
+	schedule, err := c.newSchedule()
 	if err != nil { // the process would not have started
 		return nil
 	}
@@ -212,7 +212,7 @@ func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble stri
 		}
 		shown := console.FacetSchedule{Facet: name, Mode: string(f.Mode), MinInterval: f.MinInterval, MaxInterval: f.MaxInterval, ReadyAt: schedule.ContentReadyAt(name, now)}
 		for tier, of := range map[store.Tier]scheduler.Tier{store.Hot: f.Tiers.Hot, store.Warm: f.Tiers.Warm, store.Cold: f.Tiers.Cold} {
-			n := counts[tierOf{name, tier}]
+			n := counts[tierKey{name, tier}]
 			shown.Tiers[tier] = console.TierSchedule{Interval: of.Every, Entities: console.Reading[int64]{Value: n.n, Error: trouble}, Exact: n.exact}
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
@@ -226,8 +226,8 @@ func facetsScheduled(c SourceConfig, counts map[tierOf]entityCount, trouble stri
 }
 
 // feed is what the schedulers may feed now, reckoned as they do.
-func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Reading[float64], rateCap *float64) {
-	schedule, err := c.schedule()
+func (s scheduleReader) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Reading[float64], rateCap *float64) {
+	schedule, err := c.newSchedule()
 	if err == nil {
 		if rate, there := schedule.RateCap(now); there {
 			rateCap = &rate
@@ -237,7 +237,7 @@ func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now 
 	if err != nil {
 		return console.Reading[float64]{Error: "the configuration has a mistake"}, rateCap
 	}
-	room, err := s.parts.room(ctx, source, c.dearest())
+	room, err := s.parts.room(ctx, source, c.maxFacetCost())
 	if err != nil {
 		return console.Reading[float64]{Error: "Redis does not answer"}, rateCap
 	}
@@ -245,22 +245,22 @@ func (s schedules) feed(ctx context.Context, source string, c SourceConfig, now 
 }
 
 // schedulers are those that have said lately that they live.
-func (s schedules) schedulers(ctx context.Context, source string) console.Reading[[]console.SchedulerHeartbeat] {
-	all, err := schedulersSeen(ctx, s.parts.rdb, source)
+func (s scheduleReader) schedulers(ctx context.Context, source string) console.Reading[[]console.SchedulerHeartbeat] {
+	all, err := readSchedulers(ctx, s.parts.rdb, source)
 	if err != nil {
 		return console.Reading[[]console.SchedulerHeartbeat]{Error: "Redis does not answer"}
 	}
 	return console.Reading[[]console.SchedulerHeartbeat]{Value: all}
 }
 
-// schedulersSeen reads what share writes.
-func schedulersSeen(ctx context.Context, rdb redis.UniversalClient, source string) ([]console.SchedulerHeartbeat, error) {
+// readSchedulers reads what share writes.
+func readSchedulers(ctx context.Context, rdb redis.UniversalClient, source string) ([]console.SchedulerHeartbeat, error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
 		return nil, fmt.Errorf("ask Redis for the time: %w", err)
 	}
 	found, err := rdb.ZRevRangeByScoreWithScores(ctx, schedulersKey(source), &redis.ZRangeBy{
-		Max: "+inf", Min: strconv.FormatInt(now.Add(-present).UnixMilli(), 10), Count: 100,
+		Max: "+inf", Min: strconv.FormatInt(now.Add(-schedulerTTL).UnixMilli(), 10), Count: 100,
 	}).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read the schedulers of %s: %w", source, err)
@@ -273,7 +273,7 @@ func schedulersSeen(ctx context.Context, rdb redis.UniversalClient, source strin
 }
 
 // counters are how many entities the schedulers of this process have asked for, by source.
-func (s schedules) counters() map[string]int64 {
+func (s scheduleReader) counters() map[string]int64 {
 	families, err := s.parts.registry.Gather() // with an error it is all that could be
 	if err != nil {
 		s.parts.log.Debug("not every metric could be gathered", "err", err)
@@ -290,12 +290,12 @@ func (s schedules) counters() map[string]int64 {
 	return all
 }
 
-// errNotYet says that the first look at something has not ended.
-var errNotYet = errors.New("it is being read")
+// errNotReadYet says that the first look at something has not ended.
+var errNotReadYet = errors.New("it is being read")
 
-// kept remembers what was read last. It is read by one at a time, whoever asks, and nobody
+// cached remembers what was read last. It is read by one at a time, whoever asks, and nobody
 // waits for it who has what was read before.
-type kept[T any] struct {
+type cached[T any] struct {
 	mu    sync.Mutex
 	read  T
 	err   error
@@ -305,16 +305,16 @@ type kept[T any] struct {
 }
 
 // value returns what was read, and reads it anew where that is older than every.
-func (k *kept[T]) value(ctx context.Context, every, takes time.Duration, read func(context.Context) (T, error)) (T, error) {
+func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read func(context.Context) (T, error)) (T, error) {
 	k.mu.Lock()
 	if k.under == nil && time.Since(k.tried) >= every {
 		k.tried, k.under = time.Now(), make(chan struct{})
 		go k.look(context.WithoutCancel(ctx), takes, read)
 	}
-	under, first := k.under, k.at.IsZero() || time.Since(k.at) > every+readLate // nobody has looked for long
+	under, first := k.under, k.at.IsZero() || time.Since(k.at) > every+maxStaleness // nobody has looked for long
 	k.mu.Unlock()
 	if under != nil && first {
-		wait := time.NewTimer(firstLook)
+		wait := time.NewTimer(firstReadWait)
 		defer wait.Stop()
 		select {
 		case <-under:
@@ -326,15 +326,15 @@ func (k *kept[T]) value(ctx context.Context, every, takes time.Duration, read fu
 	defer k.mu.Unlock()
 	var none T
 	switch {
-	case !k.at.IsZero() && time.Since(k.at) <= every+readLate:
+	case !k.at.IsZero() && time.Since(k.at) <= every+maxStaleness:
 		return k.read, nil
 	case k.err != nil:
 		return none, k.err
 	}
-	return none, errNotYet
+	return none, errNotReadYet
 }
 
-func (k *kept[T]) look(ctx context.Context, takes time.Duration, read func(context.Context) (T, error)) {
+func (k *cached[T]) look(ctx context.Context, takes time.Duration, read func(context.Context) (T, error)) {
 	ctx, cancel := context.WithTimeout(ctx, takes)
 	defer cancel()
 	found, err := read(ctx)

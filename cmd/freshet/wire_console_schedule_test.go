@@ -22,13 +22,13 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
-	f := newFacts(t, func(p *parts) {
-		c := p.config.Sources[builtIn]
+func TestConsoleSchedule_ShowsState(t *testing.T) {
+	f := newConsoleFixture(t, func(p *parts) {
+		c := p.config.Sources[builtInSource]
 		facet := scheduler.DefaultConfig()
 		facet.Mode = scheduler.Tiers
-		c.Prefetch.Facets = prefetches{"character": facet}
-		p.config.Sources[builtIn] = c
+		c.Prefetch.Facets = facetPrefetches{"character": facet}
+		p.config.Sources[builtInSource] = c
 	})
 	ctx, now := t.Context(), time.Now()
 	var all []store.RegisteredEntity
@@ -37,24 +37,24 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 		if i < 4 {
 			due = now.Add(-time.Duration(10-i) * time.Minute)
 		}
-		all = append(all, store.RegisteredEntity{Entity: one(fmt.Sprint(i)), Tier: store.Tier(i % 3), Enabled: i != 29, Due: due})
+		all = append(all, store.RegisteredEntity{Entity: testEntity(fmt.Sprint(i)), Tier: store.Tier(i % 3), Enabled: i != 29, Due: due})
 	}
 	if _, err := f.store.RegisterEntities(ctx, all); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
 		err := f.store.WriteFailure(ctx, store.Status{
-			Entity: one(fmt.Sprint(i)), State: store.Retrying, Reason: "x", Lane: schemas.Low, Version: 1, Until: now.Add(time.Duration(i-1) * time.Hour), Since: now, UpdatedAt: now,
+			Entity: testEntity(fmt.Sprint(i)), State: store.Retrying, Reason: "x", Lane: schemas.Low, Version: 1, Until: now.Add(time.Duration(i-1) * time.Hour), Since: now, UpdatedAt: now,
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := share(ctx, f.rdb, builtIn, "host/1/AAAA"); err != nil {
+	if _, err := announceScheduler(ctx, f.rdb, builtInSource, "host/1/AAAA"); err != nil {
 		t.Fatal(err)
 	}
-	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtIn) }
-	within(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag is sampled by then
+	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtInSource) }
+	waitFor(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag is sampled by then
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
@@ -72,12 +72,12 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 	if got.RateCap == nil || math.Abs(got.FeedRate.Value-*got.RateCap) > 1 || got.Requested != nil {
 		t.Errorf("%+v, rate cap %v, asked %v", got.FeedRate, got.RateCap, got.Requested)
 	}
-	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtIn}})
+	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtInSource}})
 	f.reg.MustRegister(asked)
 	asked.Add(7)
-	within(t, patience, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
+	waitFor(t, patience, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
 	f.stopRedis()
-	within(t, patience, "that Redis is down", func() bool {
+	waitFor(t, patience, "that Redis is down", func() bool {
 		got := look()
 		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
 	})
@@ -86,9 +86,9 @@ func TestTheConsoleSeesTheScheduleAsItIs(t *testing.T) {
 	}
 }
 
-func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
+func TestCached_OneReaderNoWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var k kept[int64]
+		var k cached[int64]
 		var reads atomic.Int64
 		var hangs, fails atomic.Bool
 		read := func(ctx context.Context) (int64, error) {
@@ -102,7 +102,7 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 			}
 			return n, nil
 		}
-		value := func() (int64, error) { return k.value(t.Context(), dueEvery, dueTakes, read) }
+		value := func() (int64, error) { return k.value(t.Context(), dueTTL, dueTimeout, read) }
 		if n, err := value(); n != 1 || err != nil {
 			t.Errorf("first: %d, %v", n, err)
 		}
@@ -111,7 +111,7 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 		}
 		hangs.Store(true)
 		for range 10 {
-			time.Sleep(dueEvery / 2)
+			time.Sleep(dueTTL / 2)
 			began := time.Now()
 			if n, err := value(); n != 1 || err != nil || time.Since(began) > 0 {
 				t.Errorf("while it hangs: %d, %v after %v", n, err, time.Since(began))
@@ -122,14 +122,14 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 		}
 		hangs.Store(false)
 		fails.Store(true)
-		time.Sleep(dueEvery + readLate)
+		time.Sleep(dueTTL + maxStaleness)
 		_, _ = value()
 		synctest.Wait()
 		if n, err := value(); n != 0 || err == nil {
 			t.Errorf("too old to be shown: %d, %v", n, err)
 		}
 		fails.Store(false)
-		time.Sleep(dueEvery)
+		time.Sleep(dueTTL)
 		_, _ = value()
 		synctest.Wait()
 		if n, err := value(); n == 0 || err != nil {
@@ -141,13 +141,13 @@ func TestWhatIsReadSlowlyIsReadByOneAndNobodyWaitsForIt(t *testing.T) {
 			t.Errorf("in the morning: %d, %v; %d were read before", n, err, before)
 		}
 
-		var slow kept[int64]
+		var slow cached[int64]
 		hangs.Store(true)
 		began := time.Now()
-		if _, err := slow.value(t.Context(), dueEvery, dueTakes, read); !errors.Is(err, errNotYet) || time.Since(began) != firstLook {
+		if _, err := slow.value(t.Context(), dueTTL, dueTimeout, read); !errors.Is(err, errNotReadYet) || time.Since(began) != firstReadWait {
 			t.Errorf("the first look hangs: %v after %v", err, time.Since(began))
 		}
-		time.Sleep(dueTakes)
+		time.Sleep(dueTimeout)
 	})
 }
 
@@ -164,18 +164,18 @@ func (buggyDue) CountEntities(context.Context, store.EntityFilter) (int64, bool,
 
 func (buggyDue) Setting(context.Context, string) (store.Setting, error) { panic("a bug") }
 
-func TestABugInALookAtTheScheduleEndsNoProcess(t *testing.T) {
-	f := newFacts(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
-	within(t, patience, "that it is not known", func() bool {
-		got := f.deps.Schedule.Schedule(t.Context(), builtIn)
+func TestConsoleSchedule_RecoversPanic(t *testing.T) {
+	f := newConsoleFixture(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
+	waitFor(t, patience, "that it is not known", func() bool {
+		got := f.deps.Schedule.Schedule(t.Context(), builtInSource)
 		return strings.Contains(got.Due.Error, "panic") && strings.Contains(got.FeedRate.Error, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Error, "panic") && got.Schedulers.Error == ""
 	})
 }
 
-func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
-	f := newFacts(t, nil)
+func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	state := func() string {
-		v, err := f.deps.Limits.View(t.Context(), builtIn)
+		v, err := f.deps.Limits.View(t.Context(), builtInSource)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
 	if got := state(); got != "unused" {
 		t.Error(got)
 	}
-	if _, err := f.deps.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
+	if _, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != console.StateStopping { // no worker runs that could tell Redis
@@ -200,11 +200,11 @@ func TestAStopIsSeenAsSoonAsItIsSet(t *testing.T) {
 		{nil, 4, "stopped"},                 // nobody knows
 		{&limiter.Override{}, 3, "stopped"}, // it was set meanwhile
 	} {
-		if v := asSet(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
+		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
 			t.Errorf("%+v: %s", c, v.State)
 		}
 	}
-	if _, err := f.deps.Limits.Resume(t.Context(), settings.Order{Source: builtIn, Actor: "me"}); err != nil {
+	if _, err := f.deps.Limits.Resume(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != "unused" {

@@ -30,8 +30,8 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// facts are what the console is told, on embedded services and a database.
-type facts struct {
+// consoleFixture are what the console is told, on embedded services and a database.
+type consoleFixture struct {
 	*testing.T
 	parts
 	server    *query.Server
@@ -39,14 +39,14 @@ type facts struct {
 	stopRedis func()
 }
 
-func newFacts(t *testing.T, change func(*parts)) *facts {
+func newConsoleFixture(t *testing.T, change func(*parts)) *consoleFixture {
 	t.Helper()
 	config, err := defaultConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
 	topics := []kfake.Opt{kfake.NumBrokers(1)}
-	for _, topic := range schemas.Topics(builtIn) {
+	for _, topic := range schemas.Topics(builtInSource) {
 		topics = append(topics, kfake.SeedTopics(topic.Partitions, topic.Name))
 	}
 	kafka, err := kfake.NewCluster(topics...)
@@ -59,7 +59,7 @@ func newFacts(t *testing.T, change func(*parts)) *facts {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	f := &facts{T: t}
+	f := &consoleFixture{T: t}
 	rdb, m := servicetest.MiniRedis(t)
 	f.stopRedis = m.Close
 	p := parts{config: config, store: db, rdb: rdb, kafka: []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}, secret: noSecret, log: slog.New(slog.DiscardHandler)}
@@ -88,21 +88,21 @@ func newFacts(t *testing.T, change func(*parts)) *facts {
 }
 
 // wire does what serve does, without a listener.
-func (f *facts) wire() {
+func (f *consoleFixture) wire() {
 	f.Helper()
 	sources, err := f.sources()
 	if err != nil {
 		f.Fatal(err)
 	}
-	guard, meters, err := f.guard(f.Context(), "127.0.0.1:1")
+	guard, meters, err := f.newGuard(f.Context(), "127.0.0.1:1")
 	if err != nil {
 		f.Fatal(err)
 	}
-	h := &health{checks: map[string]check{
-		readsCheck: {required: true, ask: func(context.Context) error { return errors.New("nothing is remembered") }},
-		"database": {ask: f.store.Ping},
-		"redis":    {ask: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
-		"kafka":    {ask: f.client.Ping},
+	h := &health{checks: map[string]healthCheck{
+		readsCheckName: {required: true, run: func(context.Context) error { return errors.New("nothing is remembered") }},
+		"database":     {run: f.store.Ping},
+		"redis":        {run: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
+		"kafka":        {run: f.client.Ping},
 	}}
 	dead := f.letters(sources)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
@@ -110,7 +110,7 @@ func (f *facts) wire() {
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
-		Store: f.store, Sources: map[string]query.Source{builtIn: sources[builtIn]}, Enqueuer: highEnqueuer{Producer: f.producer}, SettleSubscriber: settles{f.parts},
+		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer}, SettleSubscriber: settles{f.parts},
 		WaitEstimator: f.lag, Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})
@@ -120,16 +120,16 @@ func (f *facts) wire() {
 	f.deps = f.consoleDeps(sources, guard, meters, &overview{parts: f.parts, health: h}, dead, ask)
 }
 
-func one(key string) schemas.Entity {
-	return schemas.Entity{Source: builtIn, Facet: "character", Key: key}
+func testEntity(key string) schemas.Entity {
+	return schemas.Entity{Source: builtInSource, Facet: "character", Key: key}
 }
 
 // write stores content that was checked so long ago.
-func (f *facts) write(key string, version int64, age time.Duration, visibility string) {
+func (f *consoleFixture) write(key string, version int64, age time.Duration, visibility string) {
 	f.Helper()
 	text := []byte(`{"name":"` + key + `"}`)
 	results, err := f.store.Write(f.Context(), []store.Write{{
-		Entity: one(key), Kind: store.Content, Version: version, CheckedAt: time.Now().Add(-age), Hash: store.Hash{byte(version)}, Visibility: visibility,
+		Entity: testEntity(key), Kind: store.Content, Version: version, CheckedAt: time.Now().Add(-age), Hash: store.Hash{byte(version)}, Visibility: visibility,
 		Payload: func() (store.Payload, error) { return store.Encode(text), nil },
 	}})
 	if err != nil || results[0] != store.Changed {
@@ -138,16 +138,16 @@ func (f *facts) write(key string, version int64, age time.Duration, visibility s
 }
 
 // ask sends a request of a client on this machine.
-func (f *facts) ask(method, path string) *httptest.ResponseRecorder {
+func (f *consoleFixture) ask(method, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	f.server.ServeHTTP(w, httptest.NewRequestWithContext(f.Context(), method, "http://127.0.0.1"+path, http.NoBody))
 	return w
 }
 
-func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
+func TestConsoleReads_CountsByFreshness(t *testing.T) {
 	for _, namespace := range []string{"freshet", ""} {
-		f := newFacts(t, func(p *parts) { p.config.Metrics.Namespace = namespace })
-		if got := f.deps.Overview.Reads(); !reflect.DeepEqual(got, []console.ReadStats{{Source: builtIn}}) {
+		f := newConsoleFixture(t, func(p *parts) { p.config.Metrics.Namespace = namespace })
+		if got := f.deps.Overview.Reads(); !reflect.DeepEqual(got, []console.ReadStats{{Source: builtInSource}}) {
 			t.Errorf("before any read: %+v", got)
 		}
 		f.write("fresh", 1, 10*time.Minute, "")
@@ -158,7 +158,7 @@ func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/new")
-		within(t, patience, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
+		waitFor(t, patience, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
 		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
 		if got.Fresh != 18 || got.Stale != 2 || got.NotFound != 0 || !about(got.AgeP50, 10*time.Minute) || !about(got.AgeP95, 5*time.Hour) {
@@ -167,7 +167,7 @@ func TestTheOverviewCountsWhatReadersWereTold(t *testing.T) {
 	}
 }
 
-func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
+func TestConsoleReads_SumsFacets(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"source", "facet", "freshness"})
 	ages := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "snapshot_age_at_read_seconds", NativeHistogramBucketFactor: 1.1}, []string{"source", "facet"})
@@ -191,7 +191,7 @@ func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
 		t.Fatal(err)
 	}
 	sources := []string{"one", "two", "young", "mixed"}
-	r := readsRead{last: readsLook{time.Now(), readsSummed(families, "", sources)}}
+	r := readsHistory{last: readsSample{time.Now(), sumReads(families, "", sources)}}
 	got := r.shown()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is a tenth
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
@@ -205,7 +205,7 @@ func TestReadsOfSeveralFacetsAreSummedBySource(t *testing.T) {
 	}
 }
 
-func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
+func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"source", "facet", "freshness"})
 	old := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "snapshot_age_at_read_seconds", NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 12}, []string{"source", "facet"})
@@ -216,7 +216,7 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 			old.WithLabelValues("one", "a").Observe(age.Seconds())
 		}
 	}
-	var r readsRead
+	var r readsHistory
 	then := time.Now()
 	look := func(at time.Duration) console.ReadStats {
 		t.Helper()
@@ -224,7 +224,7 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.last = readsLook{then.Add(at), readsSummed(families, "", []string{"one"})}
+		r.last = readsSample{then.Add(at), sumReads(families, "", []string{"one"})}
 		r.keep(r.last)
 		return r.shown()[0]
 	}
@@ -249,8 +249,8 @@ func TestReadsShownAreThoseOfTheLastFiveMinutes(t *testing.T) {
 	}
 }
 
-func TestTheOverviewNamesTheDependencyThatIsDown(t *testing.T) {
-	f := newFacts(t, nil)
+func TestConsoleOverview_NamesFailedDependency(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	down := func() (names []string) {
 		all := f.deps.Overview.Dependencies(t.Context())
 		if !slices.IsSortedFunc(all, func(a, b console.Dependency) int { return strings.Compare(a.Name, b.Name) }) || len(all) != 3 {
@@ -267,19 +267,19 @@ func TestTheOverviewNamesTheDependencyThatIsDown(t *testing.T) {
 		t.Errorf("all answer, and %v are down", got)
 	}
 	f.stopRedis()
-	within(t, patience, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
+	waitFor(t, patience, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
 }
 
-func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
-	f := newFacts(t, nil)
+func TestConsoleOverview_ShowsLanes(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	for _, key := range characters("k", 7) {
-		if r := f.producer.EnqueueAndWait(t.Context(), producer.Request{Entity: one(key), Lane: schemas.High, Reason: schemas.CacheMiss}); r.Err != nil {
+		if r := f.producer.EnqueueAndWait(t.Context(), producer.Request{Entity: testEntity(key), Lane: schemas.High, Reason: schemas.CacheMiss}); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 	}
 	want := []console.LaneLag{{Lane: schemas.High, Records: 7, RecordsKnown: true}, {Lane: schemas.Low, RecordsKnown: true}}
-	within(t, patience, "the sample of records on which nobody works", func() bool {
-		got := f.deps.Overview.Lanes(builtIn)
+	waitFor(t, patience, "the sample of records on which nobody works", func() bool {
+		got := f.deps.Overview.Lanes(builtInSource)
 		lain := got[0].StalledFor
 		got[0].StalledFor = 0
 		return reflect.DeepEqual(got, want) && lain > 0
@@ -289,16 +289,16 @@ func TestTheLanesAreThoseOfTheTopics(t *testing.T) {
 	}
 }
 
-func TestTheConsoleSeesAndChangesTheLimits(t *testing.T) {
-	f := newFacts(t, nil)
-	v, err := f.deps.Limits.View(t.Context(), builtIn)
-	if err != nil || v.Source != builtIn || v.State != "unused" {
+func TestConsoleLimits_ReadAndChange(t *testing.T) {
+	f := newConsoleFixture(t, nil)
+	v, err := f.deps.Limits.View(t.Context(), builtInSource)
+	if err != nil || v.Source != builtInSource || v.State != "unused" {
 		t.Errorf("%+v, %v", v, err)
 	}
 	if _, err := f.deps.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
 		t.Errorf("another source: %v", err)
 	}
-	if s, err := f.deps.Limits.Stop(t.Context(), settings.Order{Source: builtIn, Actor: "key:1"}); err != nil || !s.Stopped {
+	if s, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "key:1"}); err != nil || !s.Stopped {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if all, err := f.deps.Limits.Audit(t.Context(), 10); err != nil || len(all) != 1 || all[0].Actor != "key:1" {
@@ -319,26 +319,26 @@ type buggy struct{ *sqlite.Store }
 
 func (buggy) Statuses(context.Context, []schemas.Entity) ([]store.Status, error) { panic("a bug") }
 
-func TestABugInALookAtAnEntityEndsNoProcess(t *testing.T) {
-	f := newFacts(t, func(p *parts) { p.store = buggy{p.store.(*sqlite.Store)} })
-	if _, err := f.deps.Entities.Entity(t.Context(), one("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
+func TestEntityReader_RecoversPanic(t *testing.T) {
+	f := newConsoleFixture(t, func(p *parts) { p.store = buggy{p.store.(*sqlite.Store)} })
+	if _, err := f.deps.Entities.Entity(t.Context(), testEntity("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
 		t.Error(err)
 	}
 }
 
-func TestAgesWithFewerBucketsThanTheySayAreTakenAsTheyAre(t *testing.T) {
-	a := ages{buckets: map[ageBucket]int64{}}
+func TestAgeHistogram_ToleratesMissingBuckets(t *testing.T) {
+	a := ageHistogram{buckets: map[ageBucket]int64{}}
 	a.add(&dto.Histogram{SampleCount: new(uint64(3)), Schema: new(int32(3)), PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(1)), Length: new(uint32(5))}}, PositiveDelta: []int64{3}})
 	if base := math.Exp2(1. / 8); len(a.buckets) != 1 || a.buckets[ageBucket{1, base}] != 3 {
 		t.Errorf("%+v", a)
 	}
 }
 
-func TestADatabaseThatHangsLeavesTimeToAskRedis(t *testing.T) {
-	f := newFacts(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
+func TestLimiterNow_LeavesTimeForRedis(t *testing.T) {
+	f := newConsoleFixture(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if v, err := f.deps.Limits.View(ctx, builtIn); err != nil || v.State != "unused" {
+	if v, err := f.deps.Limits.View(ctx, builtInSource); err != nil || v.State != "unused" {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -350,29 +350,29 @@ func problemOf(err error) int {
 	return 0
 }
 
-func TestTheConsoleIsThereUnlessItIsOffAndReadOnlyIfItIsToBe(t *testing.T) {
+func TestConsole_FollowsConfiguredMode(t *testing.T) {
 	for _, word := range []string{consoleOn, consoleReadOnly, consoleOff} {
-		f := newFacts(t, func(p *parts) { p.config.Query.Console = word })
+		f := newConsoleFixture(t, func(p *parts) { p.config.Query.Console = word })
 		for _, path := range []string{"/console", "/console/lookup?source=nexon&facet=character&key=a", "/console/dlq", "/console/settings"} {
 			w := f.ask(http.MethodGet, path)
 			switch {
 			case word == consoleOff && (w.Code != http.StatusNotFound || w.Header().Get("Content-Type") != problem.ContentType):
 				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
-			case word != consoleOff && (w.Code != http.StatusOK || !strings.Contains(w.Body.String(), builtIn)):
+			case word != consoleOff && (w.Code != http.StatusOK || !strings.Contains(w.Body.String(), builtInSource)):
 				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
 			}
 		}
 		if f.deps.ReadOnly != (word == consoleReadOnly) {
 			t.Errorf("%s: read-only is %v", word, f.deps.ReadOnly)
 		}
-		if !slices.Equal(f.deps.Sources, []string{builtIn}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtIn: {"character"}}) || f.deps.Guard.AuthRequired() {
+		if !slices.Equal(f.deps.Sources, []string{builtInSource}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtInSource: {"character"}}) || f.deps.Guard.AuthRequired() {
 			t.Errorf("%+v", f.deps)
 		}
 	}
 }
 
-func TestALinkOfAnotherSiteLeadsToAPageOfTheConsoleFromWhichOneMayGoOn(t *testing.T) {
-	f := newFacts(t, nil)
+func TestConsole_CrossSiteLinkShowsLandingPage(t *testing.T) {
+	f := newConsoleFixture(t, nil)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/console/settings", http.NoBody)
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()

@@ -32,8 +32,8 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 	return entities.New(entities.Deps{Store: p.store, Sources: known, Notifier: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
 
-// tellPatience bounds what telling others may take.
-const tellPatience = time.Second
+// notifyTimeout bounds what telling others may take.
+const notifyTimeout = time.Second
 
 // others are told what was done to entities, over Redis.
 type others struct{ parts }
@@ -46,7 +46,7 @@ func (o others) WakeAt(ctx context.Context, source string, at time.Time) {
 // Invalidate ends an entity's hold, and tells the query services to look again, as after a
 // settle of no number: they find that nothing is stored.
 func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
 	err := o.producer.ClearHold(ctx, e)
 	err = errors.Join(err, o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err())

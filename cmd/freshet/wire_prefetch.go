@@ -27,7 +27,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 	for _, name := range slices.Sorted(maps.Keys(o.Facets)) {
 		c, there := s.Prefetch.Facets[name]
 		if !there || c.Mode == scheduler.Off {
-			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch such a facet; it prefetches %s", name, listed(s.prefetchedFacets())))
+			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch such a facet; it prefetches %s", name, joinNames(s.prefetchedFacets())))
 			continue
 		}
 		change := o.Facets[name]
@@ -51,7 +51,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 		s.Prefetch.Facets[name] = c
 	}
 	if len(errs) == 0 {
-		_, err := s.schedule()
+		_, err := s.newSchedule()
 		errs = append(errs, err)
 	}
 	return s, errors.Join(errs...)
@@ -114,7 +114,7 @@ type livePrefetch struct {
 
 func (p parts) livePrefetch(source string) (*livePrefetch, error) {
 	c := p.config.Sources[source]
-	schedule, err := c.schedule()
+	schedule, err := c.newSchedule()
 	if err != nil {
 		return nil, fmt.Errorf("sources.%s.prefetch.%w", source, err)
 	}
@@ -159,7 +159,7 @@ func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
 	var schedule *scheduler.Schedule
 	changed, err := l.config.withPrefetch(o)
 	if err == nil {
-		schedule, err = changed.schedule()
+		schedule, err = changed.newSchedule()
 	}
 	if err != nil { // the configuration is newer than the change
 		l.log.Error("prefetch settings do not fit the configuration, which is in force; take them back with `freshet settings set`", "err", err)

@@ -23,11 +23,11 @@ func prefetchParts(t *testing.T) parts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := config.Sources[builtIn]
+	c := config.Sources[builtInSource]
 	facet := scheduler.DefaultConfig()
 	facet.Mode = scheduler.Tiers
-	c.Prefetch.Facets = prefetches{"character": facet}
-	config.Sources[builtIn] = c
+	c.Prefetch.Facets = facetPrefetches{"character": facet}
+	config.Sources[builtInSource] = c
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func prefetchParts(t *testing.T) parts {
 
 func live(t *testing.T, p parts) *livePrefetch {
 	t.Helper()
-	l, err := p.livePrefetch(builtIn)
+	l, err := p.livePrefetch(builtInSource)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func live(t *testing.T, p parts) *livePrefetch {
 func firstIn(l *livePrefetch, now time.Time) time.Duration {
 	longest := time.Duration(0)
 	for i := range 200 {
-		e := schemas.Entity{Source: builtIn, Facet: "character", Key: strings.Repeat("k", i+1)}
+		e := schemas.Entity{Source: builtInSource, Facet: "character", Key: strings.Repeat("k", i+1)}
 		due, _ := l.FirstDue(store.RegisteredEntity{Entity: e, Tier: store.Hot}, now)
 		longest = max(longest, due.Sub(now))
 	}
@@ -66,21 +66,21 @@ func TestLivePrefetch_FollowsAChangeInTheDatabase(t *testing.T) {
 	if got := firstIn(l, time.Now()); got < 40*time.Minute || got > 62*time.Minute {
 		t.Errorf("the longest first interval of tier hot: got %v, want about 1h", got)
 	}
-	patch, err := patchOf([]string{"prefetch=off", "prefetch.character.hot=5m"})
+	patch, err := parseAssignments([]string{"prefetch=off", "prefetch.character.hot=5m"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.settings().Change(t.Context(), settings.Order{Source: builtIn, Actor: "a"}, patch); err == nil || !strings.Contains(err.Error(), "jitter") {
+	if _, err := p.settings().Change(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "a"}, patch); err == nil || !strings.Contains(err.Error(), "jitter") {
 		t.Errorf("an interval with too much jitter: got %v, want it refused", err)
 	}
-	patch, err = patchOf([]string{"prefetch=off", "prefetch.character.hot=20m"})
+	patch, err = parseAssignments([]string{"prefetch=off", "prefetch.character.hot=20m"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.settings().Change(t.Context(), settings.Order{Source: builtIn, Actor: "a"}, patch); err != nil {
+	if _, err := p.settings().Change(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "a"}, patch); err != nil {
 		t.Fatal(err)
 	}
-	within(t, obeyed+slack, "the change in force", func() bool { _, enabled := l.now(t.Context()); return !enabled })
+	waitFor(t, obeyed+slack, "the change in force", func() bool { _, enabled := l.now(t.Context()); return !enabled })
 	if got := firstIn(l, time.Now()); got > 21*time.Minute {
 		t.Errorf("the longest first interval of tier hot: got %v, want about 20m", got)
 	}
@@ -139,7 +139,7 @@ func TestLivePrefetch_WithoutAFittingChangeIsAsConfigured(t *testing.T) {
 }
 
 func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
-	c := prefetchParts(t).config.Sources[builtIn]
+	c := prefetchParts(t).config.Sources[builtInSource]
 	duration := func(d time.Duration) *settings.Duration { return new(settings.Duration(d)) }
 	for name, test := range map[string]struct {
 		facet  string
@@ -179,18 +179,18 @@ func TestSettings_PrefetchIsChangedByCommand(t *testing.T) {
 			t.Errorf("settings: got %s, want %q in it", table, want)
 		}
 	}
-	row(d.said(0, nil, "settings", "get"), "mirror prefetch on on mirror prefetch.f.hot 1h 1h mirror prefetch.f.warm 6h 6h mirror prefetch.f.cold 24h 24h "+
+	row(d.mustRun(0, nil, "settings", "get"), "mirror prefetch on on mirror prefetch.f.hot 1h 1h mirror prefetch.f.warm 6h 6h mirror prefetch.f.cold 24h 24h "+
 		"mirror prefetch.f.minInterval 30m 30m mirror prefetch.f.maxInterval 168h 168h mirror prefetch.f.active {} {}")
-	changed := d.said(0, nil, "settings", "set", "prefetch=off", "prefetch.f.hot=30m", `prefetch.f.active={"params":["p"]}`, "second.target=400")
+	changed := d.mustRun(0, nil, "settings", "set", "prefetch=off", "prefetch.f.hot=30m", `prefetch.f.active={"params":["p"]}`, "second.target=400")
 	row(changed, "mirror prefetch on off mirror prefetch.f.hot 1h 30m ")
 	row(changed, `mirror prefetch.f.active {} {"params":["p"]}`)
 	row(changed, "mirror second.target 0 400")
-	row(d.said(0, nil, "settings", "set", "prefetch=", "prefetch.f.active="), `mirror prefetch on on mirror prefetch.f.hot 1h 30m`)
-	d.said(0, []string{`"prefetch":{"facets":{"f":{"hot":"30m"}}}`}, "settings", "audit")
-	d.said(1, []string{"they must rise"}, "settings", "set", "prefetch.f.hot=7h")
-	d.said(1, []string{"it prefetches f"}, "settings", "set", "prefetch.quiet.hot=7h")
-	d.said(2, []string{"must be on or off"}, "settings", "set", "prefetch=no")
-	d.said(2, []string{"must be a duration"}, "settings", "set", "prefetch.f.hot=often")
-	d.said(2, []string{"there is no setting"}, "settings", "set", "prefetch.f.mode=off")
-	d.said(2, []string{"must be an object"}, "settings", "set", "prefetch.f.active=none")
+	row(d.mustRun(0, nil, "settings", "set", "prefetch=", "prefetch.f.active="), `mirror prefetch on on mirror prefetch.f.hot 1h 30m`)
+	d.mustRun(0, []string{`"prefetch":{"facets":{"f":{"hot":"30m"}}}`}, "settings", "audit")
+	d.mustRun(1, []string{"they must rise"}, "settings", "set", "prefetch.f.hot=7h")
+	d.mustRun(1, []string{"it prefetches f"}, "settings", "set", "prefetch.quiet.hot=7h")
+	d.mustRun(2, []string{"must be on or off"}, "settings", "set", "prefetch=no")
+	d.mustRun(2, []string{"must be a duration"}, "settings", "set", "prefetch.f.hot=often")
+	d.mustRun(2, []string{"there is no setting"}, "settings", "set", "prefetch.f.mode=off")
+	d.mustRun(2, []string{"must be an object"}, "settings", "set", "prefetch.f.active=none")
 }

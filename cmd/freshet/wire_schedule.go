@@ -29,7 +29,7 @@ func scheduling(up func(), names ...string) role {
 }
 
 func (p parts) schedule(ctx context.Context, up func(), names []string) error {
-	if err := p.migrated(ctx); err != nil {
+	if err := p.checkMigrations(ctx); err != nil {
 		return err
 	}
 	if len(names) == 0 {
@@ -69,9 +69,9 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 	return front.stop()
 }
 
-// migrated returns an error if the database lacks what this release needs, or can't be
+// checkMigrations returns an error if the database lacks what this release needs, or can't be
 // asked.
-func (p parts) migrated(ctx context.Context) error {
+func (p parts) checkMigrations(ctx context.Context) error {
 	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
 	if err == nil {
 		_, err = p.store.States(ctx, []schemas.Entity{{}}) // has a column of the newest migration
@@ -87,20 +87,20 @@ func scheduleChannel(source string) string { return "schedule:" + source }
 
 // look returns how it stands with a source: what LOW may call, and what waits for it.
 func (p parts) look(name string, c SourceConfig) scheduler.CapacityFunc {
-	cost := c.dearest()
+	cost := c.maxFacetCost()
 	self := workerName() + "/" + rand.Text()[:8] // processes of several hosts may have one name
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
 		room, err := p.room(ctx, name, cost)
 		if err != nil {
 			return scheduler.Capacity{}, err
 		}
-		room.Share, err = share(ctx, p.rdb, name, self)
+		room.Share, err = announceScheduler(ctx, p.rdb, name, self)
 		return room, err
 	}
 }
 
-// dearest is how many calls the dearest of the facets takes.
-func (s SourceConfig) dearest() float64 {
+// maxFacetCost is how many calls the dearest of the facets takes.
+func (s SourceConfig) maxFacetCost() float64 {
 	cost := 1.0
 	for _, f := range s.Facets {
 		cost = max(cost, float64(len(f.Documents)))
@@ -129,25 +129,25 @@ func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.C
 	switch {
 	case known:
 		room.Lag = wait
-	case room.Queued > max(2*cost, unworked.Seconds()*room.PerSecond):
+	case room.Queued > max(2*cost, maxUnclaimedWork.Seconds()*room.PerSecond):
 		room.PerSecond = 0 // nobody has worked on it lately, and nobody knows how fast it will be
 	}
 	return room, nil
 }
 
-// unworked is how much of LOW's work may wait in its topic without anybody working on it:
+// maxUnclaimedWork is how much of LOW's work may wait in its topic without anybody working on it:
 // should workers come back, and be a hundred times slower, it waits less than LOW may.
-const unworked = 10 * time.Second
+const maxUnclaimedWork = 10 * time.Second
 
-// present is how long a scheduler counts that has not said that it lives.
-const present = 30 * time.Second
+// schedulerTTL is how long a scheduler counts that has not said that it lives.
+const schedulerTTL = 30 * time.Second
 
 func schedulersKey(source string) string { return "schedulers:{" + source + "}" }
 
-// share says that a scheduler of the source lives, and returns its share of what they
+// announceScheduler says that a scheduler of the source lives, and returns its share of what they
 // feed together. For a moment after one has come they may feed more, and until one that
 // has died is not counted any more, less.
-func share(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
+func announceScheduler(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
 	key := schedulersKey(source)
 	now, err := rdb.Time(ctx).Result() // those of hosts may differ
 	if err != nil {
@@ -155,18 +155,18 @@ func share(ctx context.Context, rdb redis.UniversalClient, source, self string) 
 	}
 	pipe := rdb.TxPipeline()
 	pipe.ZAdd(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: self})
-	pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(now.Add(-present).UnixMilli(), 10))
+	pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(now.Add(-schedulerTTL).UnixMilli(), 10))
 	count := pipe.ZCard(ctx, key)
-	pipe.Expire(ctx, key, 2*present)
+	pipe.Expire(ctx, key, 2*schedulerTTL)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return 0, fmt.Errorf("count the schedulers of %s: %w", source, err)
 	}
 	return 1 / float64(max(1, count.Val())), nil
 }
 
-// quotaPatience bounds how long that waits for what was changed of the quota: with a database
+// quotaReadTimeout bounds how long that waits for what was changed of the quota: with a database
 // that hangs there must be time left to ask Redis.
-const quotaPatience = 500 * time.Millisecond
+const quotaReadTimeout = 500 * time.Millisecond
 
 // limiterNow returns the limiter of a source as it is now, with the quota that is in
 // force as far as what was changed of it can be read and holds, and that; nil: it can't be.
@@ -175,7 +175,7 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 	if quota, err = limiter.NewQuota(config); err != nil {
 		return view, quota, nil, err
 	}
-	brief, cancel := context.WithTimeout(ctx, quotaPatience)
+	brief, cancel := context.WithTimeout(ctx, quotaReadTimeout)
 	o, revision, err := p.settings().Quota(brief, source)
 	cancel()
 	if err != nil {

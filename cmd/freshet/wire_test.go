@@ -23,7 +23,7 @@ func (f *firstLine) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestAWorkerThatStartsWithoutRedisWaitsForIt(t *testing.T) {
+func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	m := miniredis.RunT(t)
 	address := m.Addr()
 	m.Close()
@@ -32,7 +32,7 @@ func TestAWorkerThatStartsWithoutRedisWaitsForIt(t *testing.T) {
 	said := &firstLine{seen: make(chan struct{})}
 	p := parts{rdb: rdb, log: slog.New(slog.NewTextHandler(said, nil))}
 	answered := make(chan error, 1)
-	go func() { answered <- p.untilRedis(t.Context()) }()
+	go func() { answered <- p.waitForRedis(t.Context()) }()
 	<-said.seen
 	select {
 	case err := <-answered:
@@ -54,7 +54,7 @@ func TestAWorkerThatStartsWithoutRedisWaitsForIt(t *testing.T) {
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("SIGTERM"))
 	m.Close()
-	if err := p.untilRedis(stopped); err != nil {
+	if err := p.waitForRedis(stopped); err != nil {
 		t.Errorf("a stop while it waits: %v", err)
 	}
 }

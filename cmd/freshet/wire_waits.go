@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// openingInterval is how often the limiters are read for waiting times, and openingTTL how
+	// openingReadInterval is how often the limiters are read for waiting times, and openingTTL how
 	// long an answer counts.
-	openingInterval = 5 * time.Second
-	openingTTL      = 30 * time.Second
+	openingReadInterval = 5 * time.Second
+	openingTTL          = 30 * time.Second
 )
 
 // lagWaits is the waiting time by the lag and the throughput of the last minute.
@@ -74,11 +74,11 @@ func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, t
 // Run reads the limiters every openingInterval until ctx ends. A limiter that can't be read
 // leaves the last opening to age.
 func (w *waits) Run(ctx context.Context) error {
-	tick := time.NewTicker(openingInterval)
+	tick := time.NewTicker(openingReadInterval)
 	defer tick.Stop()
 	for {
 		for _, source := range w.sources {
-			brief, cancel := context.WithTimeout(ctx, openingInterval)
+			brief, cancel := context.WithTimeout(ctx, openingReadInterval)
 			opening, err := w.open(brief, source)
 			cancel()
 			if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// measured is a lag of 380 records, worked off at 20 a second.
-type measured struct{ known bool }
+// fixedLag is a lag of 380 records, worked off at 20 a second.
+type fixedLag struct{ known bool }
 
-func (m measured) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+func (m fixedLag) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return 19 * time.Second, time.Now(), m.known
 }
-func (m measured) Records(string, schemas.Lane) (int64, bool) { return 380, true }
+func (m fixedLag) Records(string, schemas.Lane) (int64, bool) { return 380, true }
 
 // The waiting time is never less than the limiter's own.
 func TestWaits_UseTheLimiter(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWaits_UseTheLimiter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				open := func(context.Context, string) (limiter.WaitEstimate, error) { return c.opening, c.err }
-				w := newWaits(measured{c.lag}, []string{"api"}, open, slog.New(slog.DiscardHandler))
+				w := newWaits(fixedLag{c.lag}, []string{"api"}, open, slog.New(slog.DiscardHandler))
 				go func() { _ = w.Run(t.Context()) }()
 				synctest.Wait()
 				got, _, known := w.EstimateWait("api", schemas.High)

@@ -24,9 +24,9 @@ func working(lanes []schemas.Lane, up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
 }
 
-// untilRedis waits for Redis, as workers do that lose it later: a deployment in the
+// waitForRedis waits for Redis, as workers do that lose it later: a deployment in the
 // midst of its outage must not have to be repeated.
-func (p parts) untilRedis(ctx context.Context) error {
+func (p parts) waitForRedis(ctx context.Context) error {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
 	for n := 0; ; n++ {
@@ -50,14 +50,14 @@ func (p parts) untilRedis(ctx context.Context) error {
 	}
 }
 
-// drainRoom is what a stop allows, beyond the longest call, for writing what it brought.
-const drainRoom = 5 * time.Second
+// drainMargin is what a stop allows, beyond the longest call, for writing what it brought.
+const drainMargin = 5 * time.Second
 
 func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
-	if err := p.untilRedis(ctx); err != nil || ctx.Err() != nil {
+	if err := p.waitForRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	if err := p.migrated(ctx); err != nil {
+	if err := p.checkMigrations(ctx); err != nil {
 		return err
 	}
 	sources, err := p.sources(names...)
@@ -65,7 +65,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		return err
 	}
 	behind := newGroup(context.WithoutCancel(ctx))
-	front := newGroup(either(ctx, behind.ctx))
+	front := newGroup(withEither(ctx, behind.ctx))
 	stop := func(err error) error { return errors.Join(err, front.stop(), behind.stop()) }
 	changes := p.settings()
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
@@ -85,8 +85,8 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 			}
 			l.CloseCredentialBreaker(credential)
 		}
-		for _, at := range places(c.Config) {
-			behind.run(func(ctx context.Context) error { return followSecret(ctx, at, s, renewed, p.log) })
+		for _, at := range secretRefs(c.Config) {
+			behind.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, renewed, p.log) })
 		}
 		again := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
 		front.run(again.Run)
@@ -98,12 +98,12 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
-			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = workerName(), int64(c.Workers.Bytes), c.Workers.High.InFlight
+			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = workerName(), int64(c.Workers.MaxBodyMemory), c.Workers.High.MaxInFlight
 			bounds.Triggers = c.triggers()
-			bounds.DrainTimeout = max(bounds.DrainTimeout, c.Timeout+drainRoom)
+			bounds.DrainTimeout = max(bounds.DrainTimeout, c.Timeout+drainMargin)
 			bounds.ServerSideAssignment = p.config.Kafka.GroupProtocol == "consumer"
 			if lane == schemas.Low {
-				bounds.MaxInFlight = c.Workers.Low.InFlight
+				bounds.MaxInFlight = c.Workers.Low.MaxInFlight
 			}
 			w, err := consumer.New(bounds, s, lane, deps)
 			if err != nil {

@@ -111,7 +111,7 @@ func TestConfig_IsValidForEachContainer(t *testing.T) {
 func TestConfig_MistakesAreFound(t *testing.T) {
 	for _, s := range []struct{ file, old, now, fault string }{
 		{"config.yaml", "require: always", "require: allways", "access.require"},
-		{"config.yaml", "memory: 256MiB", "memories: 256MiB", "memories"},
+		{"config.yaml", "cacheMemory: 256MiB", "cacheMemories: 256MiB", "cacheMemories"},
 		{"worker.yaml", "FRESHET_SOURCES_NEXON_AUTH_SECRET_FILE", "FRESHET_SOURCES_NEXON_AUTH_FILE", "there is no such setting"},
 	} {
 		files := manifests(t)

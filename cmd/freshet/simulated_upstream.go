@@ -13,40 +13,40 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// weather is how the simulated upstream of dev behaves. It is kept by the simulator
+// simulatedUpstream is how the simulated upstream of dev behaves. It is kept by the simulator
 // alone, so that whoever sets it, here or by the simulator's own control API, all see
 // the same.
-type weather struct {
-	upstream *simulator.Simulator
-	at       string // the simulator's URL
+type simulatedUpstream struct {
+	simulator *simulator.Simulator
+	url       string // the simulator's URL
 }
 
-// calm is how long a healthy upstream takes to answer.
-var calm = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond}
+// healthyLatency is how long a healthy upstream takes to answer.
+var healthyLatency = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond}
 
-// condition is a weather and what makes it.
-type condition struct {
+// faultScenario is a weather and what makes it.
+type faultScenario struct {
 	console.FaultScenario
 	latency simulator.Range
 	faults  []simulator.Fault // empty but not nil: the simulator would keep its own
 }
 
-// conditions are all there are. A weather that lets some calls fail must leave more than
+// faultScenarios are all there are. A weather that lets some calls fail must leave more than
 // half of them well, or the upstream is taken to be sick and not the entities.
-var conditions = []condition{
+var faultScenarios = []faultScenario{
 	{
 		console.FaultScenario{Name: "well", Title: "Well", Description: "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
-		calm,
+		healthyLatency,
 		[]simulator.Fault{},
 	},
 	{
 		console.FaultScenario{Name: "storm", Title: "Storm of 429s", Description: "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
-		calm,
+		healthyLatency,
 		[]simulator.Fault{{Kind: simulator.TooManyRequests, RetryAfter: "3"}},
 	},
 	{
 		console.FaultScenario{Name: "outage", Title: "Outage", Description: "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
-		calm,
+		healthyLatency,
 		[]simulator.Fault{{Kind: simulator.Reset, Percent: new(30.0)}, {Kind: simulator.InternalError}},
 	},
 	{
@@ -56,24 +56,24 @@ var conditions = []condition{
 	},
 	{
 		console.FaultScenario{Name: "maintenance", Title: "Maintenance", Description: "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
-		calm,
+		healthyLatency,
 		[]simulator.Fault{{Kind: simulator.GameMaintenance, Percent: new(50.0)}, {Kind: simulator.Maintenance}},
 	},
 	{
 		console.FaultScenario{Name: "poisoned", Title: "Poisoned keys", Description: "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
-		calm,
+		healthyLatency,
 		[]simulator.Fault{{Key: "3$", Kind: simulator.BadParameter}, {Key: "[15]7$", Kind: simulator.InternalError}},
 	},
 }
 
-func (c condition) control() simulator.Control {
+func (c faultScenario) control() simulator.Control {
 	return simulator.Control{Latency: &c.latency, Faults: c.faults}
 }
 
 // List returns every weather, the good one first.
-func (w *weather) List() []console.FaultScenario {
-	all := make([]console.FaultScenario, len(conditions))
-	for i, c := range conditions {
+func (w *simulatedUpstream) List() []console.FaultScenario {
+	all := make([]console.FaultScenario, len(faultScenarios))
+	for i, c := range faultScenarios {
 		all[i] = c.FaultScenario
 	}
 	return all
@@ -81,9 +81,9 @@ func (w *weather) List() []console.FaultScenario {
 
 // Current returns the name of the weather; empty if somebody has made one of their own by
 // the simulator's control API.
-func (w *weather) Current() string {
-	now := w.upstream.CurrentControl()
-	for _, c := range conditions {
+func (w *simulatedUpstream) Current() string {
+	now := w.simulator.CurrentControl()
+	for _, c := range faultScenarios {
 		if reflect.DeepEqual(now, c.control()) {
 			return c.Name
 		}
@@ -92,19 +92,19 @@ func (w *weather) Current() string {
 }
 
 // Set changes the weather by its name. Calls that are under way end as they began.
-func (w *weather) Set(_ context.Context, name string) error {
-	names := make([]string, len(conditions))
-	for i, c := range conditions {
+func (w *simulatedUpstream) Set(_ context.Context, name string) error {
+	names := make([]string, len(faultScenarios))
+	for i, c := range faultScenarios {
 		if c.Name == name {
-			return w.upstream.Control(c.control())
+			return w.simulator.Control(c.control())
 		}
 		names[i] = c.Name
 	}
 	return fmt.Errorf("there is no weather %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// byHand returns the commands that bring a storm, and end it, without a console.
-func (w *weather) byHand() (breaks, mends string) {
-	return `curl -d '{"faults":[{"kind":"429","retryAfter":"3"}]}' ` + w.at + "/_control",
-		`curl -d '{"faults":[]}' ` + w.at + "/_control"
+// curlCommands returns the commands that bring a storm, and end it, without a console.
+func (w *simulatedUpstream) curlCommands() (breaks, mends string) {
+	return `curl -d '{"faults":[{"kind":"429","retryAfter":"3"}]}' ` + w.url + "/_control",
+		`curl -d '{"faults":[]}' ` + w.url + "/_control"
 }

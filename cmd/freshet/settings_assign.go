@@ -11,17 +11,17 @@ import (
 
 const noRateCaps = "none"
 
-// prefetchSwitch is the setting that has a source's entities prefetched or not, and the first
+// prefetchSetting is the setting that has a source's entities prefetched or not, and the first
 // part of the names of its facets' settings.
-const prefetchSwitch = "prefetch"
+const prefetchSetting = "prefetch"
 
-// patchOf reads assignments as in second.target=400, lowRateCaps=19-23:150/s,250/s or
+// parseAssignments reads assignments as in second.target=400, lowRateCaps=19-23:150/s,250/s or
 // prefetch.character.hot=30m.
 // An empty value returns a setting to what is configured.
-func patchOf(assignments []string) (settings.Patch, error) {
+func parseAssignments(assignments []string) (settings.Patch, error) {
 	var patch settings.Patch
 	policies := map[string]settings.PolicyPatch{}
-	prefetch := prefetchAssigned{facets: map[string]settings.FacetPatch{}}
+	prefetch := prefetchAssignments{facets: map[string]settings.FacetPatch{}}
 	seen := map[string]bool{}
 	for _, a := range assignments {
 		name, value, found := strings.Cut(a, "=")
@@ -32,7 +32,7 @@ func patchOf(assignments []string) (settings.Patch, error) {
 			return patch, fmt.Errorf("%s is given twice", name)
 		}
 		seen[name] = true
-		if of, err := prefetch.take(name, value); of {
+		if of, err := prefetch.assign(name, value); of {
 			if err != nil {
 				return patch, fmt.Errorf("%s: %w", name, err)
 			}
@@ -43,13 +43,13 @@ func patchOf(assignments []string) (settings.Patch, error) {
 		var err error
 		switch limit {
 		case "limit":
-			change.Limit, err = member(value, whole)
+			change.Limit, err = member(value, parseInt)
 		case "target":
-			change.Target, err = member(value, whole)
+			change.Target, err = member(value, parseInt)
 		case "highReserve":
 			change.HighReserve, err = member(value, limiter.ParseReserve)
 		case "lowReserve":
-			change.LowReserve, err = member(value, whole)
+			change.LowReserve, err = member(value, parseInt)
 		default:
 			if name != "lowRateCaps" {
 				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowRateCaps and prefetch, and for each facet that is prefetched hot, warm, cold, minInterval, maxInterval and active, as in prefetch.character.hot", name)
@@ -70,26 +70,26 @@ func patchOf(assignments []string) (settings.Patch, error) {
 		}
 		patch.Policies = settings.Set(changes)
 	}
-	patch.Prefetch = prefetch.patch()
+	patch.Prefetch = prefetch.toPatch()
 	return patch, nil
 }
 
-// prefetchAssigned is what assignments change of how entities are prefetched.
-type prefetchAssigned struct {
+// prefetchAssignments is what assignments change of how entities are prefetched.
+type prefetchAssignments struct {
 	enabled settings.Member[bool]
 	facets  map[string]settings.FacetPatch
 	given   bool
 }
 
-// take reads the assignment if it is of prefetching.
-func (p *prefetchAssigned) take(name, value string) (of bool, err error) {
-	if name == prefetchSwitch {
+// assign reads the assignment if it is of prefetching.
+func (p *prefetchAssignments) assign(name, value string) (of bool, err error) {
+	if name == prefetchSetting {
 		p.given = true
-		p.enabled, err = member(value, onOff)
+		p.enabled, err = member(value, parseOnOff)
 		return true, err
 	}
 	parts := strings.Split(name, ".")
-	if len(parts) != 3 || parts[0] != prefetchSwitch {
+	if len(parts) != 3 || parts[0] != prefetchSetting {
 		return false, nil
 	}
 	change := p.facets[parts[1]]
@@ -113,7 +113,7 @@ func (p *prefetchAssigned) take(name, value string) (of bool, err error) {
 	return true, err
 }
 
-func (p *prefetchAssigned) patch() (m settings.Member[settings.PrefetchPatch]) {
+func (p *prefetchAssignments) toPatch() (m settings.Member[settings.PrefetchPatch]) {
 	if !p.given {
 		return m
 	}
@@ -128,7 +128,7 @@ func (p *prefetchAssigned) patch() (m settings.Member[settings.PrefetchPatch]) {
 	return settings.Set(patch)
 }
 
-func onOff(text string) (bool, error) {
+func parseOnOff(text string) (bool, error) {
 	if text != "on" && text != "off" {
 		return false, fmt.Errorf("%.40q must be on or off", text)
 	}
@@ -137,13 +137,13 @@ func onOff(text string) (bool, error) {
 
 func member[T any](value string, parse func(string) (T, error)) (settings.Member[T], error) {
 	if value == "" {
-		return settings.Configured[T](), nil
+		return settings.Reset[T](), nil
 	}
 	v, err := parse(value)
 	return settings.Set(v), err
 }
 
-func whole(text string) (int, error) {
+func parseInt(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		return 0, fmt.Errorf("%q must be a whole number", text)

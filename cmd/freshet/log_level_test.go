@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-func TestALevelGoesBackByItself(t *testing.T) {
+func TestLogLevel_RevertsAfterDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLevels(slog.LevelInfo)
+		l := newLogLevel(slog.LevelInfo)
 		check := func(want slog.Level, what string) {
 			t.Helper()
 			synctest.Wait()
@@ -48,7 +48,7 @@ func TestALevelGoesBackByItself(t *testing.T) {
 	})
 }
 
-func TestTheLevelIsChangedByCommandWhileItRuns(t *testing.T) {
+func TestLog_ChangesLevelOfRunningProcess(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	said := func(args ...string) (int, string, string) {
 		return command(t, []string{"FRESHET_OPS_LISTEN=" + strings.TrimPrefix(d.api, "http://")}, append([]string{"log"}, args...)...)
@@ -79,13 +79,13 @@ func TestTheLevelIsChangedByCommandWhileItRuns(t *testing.T) {
 		`{"level": "info", "for": "1m"}`: http.StatusOK, `{"level": "x"}`: http.StatusBadRequest,
 		`{"level": "info", "to": 1}`: http.StatusBadRequest, `[]`: http.StatusBadRequest,
 	} {
-		if status := put(t, d.api+levelPath, body); status != want {
+		if status := putLevel(t, d.api+logLevelPath, body); status != want {
 			t.Errorf("%s: %d, want %d", body, status, want)
 		}
 	}
 }
 
-func put(t *testing.T, url, body string) (status int) {
+func putLevel(t *testing.T, url, body string) (status int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader(body))
 	if err != nil {
@@ -99,11 +99,11 @@ func put(t *testing.T, url, body string) (status int) {
 	return resp.StatusCode
 }
 
-func TestNobodyElseChangesTheLevelWhereMetricsAreOpen(t *testing.T) {
-	l := newLevels(slog.LevelInfo)
+func TestLogLevel_RequiresLoopback(t *testing.T) {
+	l := newLogLevel(slog.LevelInfo)
 	p := parts{levels: l, log: slog.New(slog.DiscardHandler)}
 	p.registry, p.reg = newRegistry("freshet")
-	ops := p.ops(&health{})
+	ops := p.newOpsHandler(&health{})
 	for _, c := range []struct {
 		name, from, host string
 		header           http.Header
@@ -119,7 +119,7 @@ func TestNobodyElseChangesTheLevelWhereMetricsAreOpen(t *testing.T) {
 		{"a page of another site", "127.0.0.1:5000", "localhost:9464", http.Header{"Sec-Fetch-Site": {"cross-site"}}, http.StatusForbidden},
 	} {
 		l.set(slog.LevelInfo, 0)
-		r := httptest.NewRequest(http.MethodPut, levelPath, strings.NewReader(`{"level":"debug"}`))
+		r := httptest.NewRequest(http.MethodPut, logLevelPath, strings.NewReader(`{"level":"debug"}`))
 		r.RemoteAddr, r.Host = c.from, c.host
 		maps.Copy(r.Header, c.header)
 		w := httptest.NewRecorder()

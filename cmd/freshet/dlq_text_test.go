@@ -14,15 +14,15 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// spoken is an admin API that says what it is told to, by method and path.
-type spoken struct {
+// fakeAdminAPI is an admin API that says what it is told to, by method and path.
+type fakeAdminAPI struct {
 	*testing.T
 	answers map[string]func(*http.Request) (status int, body any)
 	asked   []string
 }
 
 // dlq runs a command against it, about the source nexon.
-func (s *spoken) dlq(args ...string) (code int, stdout, stderr string) {
+func (s *fakeAdminAPI) dlq(args ...string) (code int, stdout, stderr string) {
 	s.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		what := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/admin/v1")
@@ -43,19 +43,19 @@ func (s *spoken) dlq(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func says(body any) func(*http.Request) (int, any) {
+func respondWith(body any) func(*http.Request) (int, any) {
 	return func(*http.Request) (int, any) { return http.StatusOK, body }
 }
 
-// TestWhatThisReleaseMayReadCanBeReplayedAlone: whoever buried it could not.
-func TestWhatThisReleaseMayReadCanBeReplayedAlone(t *testing.T) {
+// TestDLQReplay_PossiblyReadableOnly: whoever buried it could not.
+func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	t.Parallel()
-	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"POST /dlq/nexon/plan": says(dlq.Plan{Total: 3, IfReadable: 2, Routes: []dlq.Route{
+	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
+		"POST /dlq/nexon/plan": respondWith(dlq.Plan{Total: 3, IfReadable: 2, Routes: []dlq.Route{
 			{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true},
 			{Reason: schemas.UnknownMajor, Count: 1, Refused: dlq.RefusedLimit},
 		}}),
-		"POST /dlq/nexon/jobs": says(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
+		"POST /dlq/nexon/jobs": respondWith(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
 	}}
 	code, out, errs := s.dlq("replay", "--source", "nexon", "--reason", "UNKNOWN_MAJOR", "--yes")
 	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 letters, and 2 more if this release can read them", "2 of 3 letters are asked for again"} {
@@ -63,20 +63,20 @@ func TestWhatThisReleaseMayReadCanBeReplayedAlone(t *testing.T) {
 			t.Errorf("exit %d: %q is not in %s%s", code, want, out, errs)
 		}
 	}
-	s.answers["POST /dlq/nexon/plan"] = says(dlq.Plan{Total: 1, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: dlq.RefusedLimit}}})
+	s.answers["POST /dlq/nexon/plan"] = respondWith(dlq.Plan{Total: 1, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: dlq.RefusedLimit}}})
 	s.asked = nil
 	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters would be replayed") || len(s.asked) != 1 {
 		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
 	}
 }
 
-// TestWhatIsOrderedIsWhatWasShown: letters that died meanwhile are of none of it.
-func TestWhatIsOrderedIsWhatWasShown(t *testing.T) {
+// TestDLQReplay_OrdersWhatPlanShowed: letters that died meanwhile are of none of it.
+func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2026, 1, 27, 12, 0, 0, 1000, time.UTC)
 	var ordered struct{ Filter map[string]string }
-	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"POST /dlq/nexon/plan": says(dlq.Plan{Total: 1500, Count: 1500, More: true, Until: until, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1000}}}),
+	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
+		"POST /dlq/nexon/plan": respondWith(dlq.Plan{Total: 1500, Count: 1500, More: true, Until: until, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1000}}}),
 		"POST /dlq/nexon/jobs": func(r *http.Request) (int, any) {
 			if err := json.NewDecoder(r.Body).Decode(&ordered); err != nil {
 				t.Error(err)
@@ -93,15 +93,15 @@ func TestWhatIsOrderedIsWhatWasShown(t *testing.T) {
 	}
 }
 
-// TestALostLetterKeepsNoOtherFromBeingShown: the index knows letters that Kafka has deleted.
-func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
+// TestDLQShow_ContinuesAfterMissingRecord: the index knows letters that Kafka has deleted.
+func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	t.Parallel()
 	refused := func(status int, code string) func(*http.Request) (int, any) {
 		return func(*http.Request) (int, any) { return status, map[string]any{"code": code, "detail": code} }
 	}
-	there := says(map[string]any{"reason": "UPSTREAM_4XX", "headers": []any{}, "time": "2026-01-27T12:00:00Z"})
-	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
-		"GET /dlq/nexon":     says(dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}, {ID: "3:3"}}}),
+	there := respondWith(map[string]any{"reason": "UPSTREAM_4XX", "headers": []any{}, "time": "2026-01-27T12:00:00Z"})
+	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
+		"GET /dlq/nexon":     respondWith(dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}, {ID: "3:3"}}}),
 		"GET /dlq/nexon/3/1": refused(http.StatusNotFound, "no-such-dead-letter"),
 		"GET /dlq/nexon/3/2": refused(http.StatusUnprocessableEntity, "unreadable-dead-letter"),
 		"GET /dlq/nexon/3/3": there,
@@ -121,18 +121,18 @@ func TestALostLetterKeepsNoOtherFromBeingShown(t *testing.T) {
 	}
 }
 
-// TestNothingThatStrangersSentHides: neither moves it a cursor, nor turns text around.
-func TestNothingThatStrangersSentHides(t *testing.T) {
+// TestDLQShow_EscapesUnprintableText: neither moves it a cursor, nor turns text around.
+func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	t.Parallel()
 	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"
 	const shown = `a\x1b[2J\u009b1m\u202e\u200b\x7f\xff "b\ü`
-	if got := brief(evil); got != shown {
+	if got := shorten(evil); got != shown {
 		t.Errorf("%q", got)
 	}
-	if got := indented([]byte(evil + "\r\n" + evil)); got != "  "+shown+"\n  "+shown {
+	if got := formatPayload([]byte(evil + "\r\n" + evil)); got != "  "+shown+"\n  "+shown {
 		t.Errorf("%q", got)
 	}
-	if got := indented([]byte(`{"a":"` + "\u009b\u202e\x7f" + `"}`)); got != "  {\n    \"a\": \"\\u009b\\u202e\\x7f\"\n  }" {
+	if got := formatPayload([]byte(`{"a":"` + "\u009b\u202e\x7f" + `"}`)); got != "  {\n    \"a\": \"\\u009b\\u202e\\x7f\"\n  }" {
 		t.Errorf("%q", got)
 	}
 	var out bytes.Buffer
@@ -145,10 +145,10 @@ func TestNothingThatStrangersSentHides(t *testing.T) {
 	}
 }
 
-// TestATableOfManyPagesHasOneHeaderAndNoGaps.
-func TestATableOfManyPagesHasOneHeaderAndNoGaps(t *testing.T) {
+// TestDLQList_PagesShareOneHeader.
+func TestDLQList_PagesShareOneHeader(t *testing.T) {
 	t.Parallel()
-	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){
+	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
 		"GET /dlq/nexon": func(r *http.Request) (int, any) {
 			next := map[string]string{"": "1", "1": "2", "2": ""}[r.URL.Query().Get("after")]
 			return http.StatusOK, dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}}, Next: next}
@@ -159,10 +159,10 @@ func TestATableOfManyPagesHasOneHeaderAndNoGaps(t *testing.T) {
 	}
 }
 
-// TestAnAnswerOfAnySizeIsNotTakenForAStrangers.
-func TestAnAnswerOfAnySizeIsNotTakenForAStrangers(t *testing.T) {
+// TestAdminClient_RejectsOversizedResponse.
+func TestAdminClient_RejectsOversizedResponse(t *testing.T) {
 	t.Parallel()
-	s := &spoken{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": says(strings.Repeat("x", answerMost))}}
+	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", maxResponseBytes))}}
 	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "more than 16 MiB") {
 		t.Errorf("exit %d, %q", code, errs)
 	}

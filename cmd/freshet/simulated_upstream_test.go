@@ -17,12 +17,12 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
+func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	upstream := simulator.New(simulator.Config{})
 	server := httptest.NewServer(upstream)
 	t.Cleanup(server.Close)
 	t.Cleanup(upstream.Close)
-	w := &weather{upstream, server.URL}
+	w := &simulatedUpstream{upstream, server.URL}
 	kinds := w.List()
 	if len(kinds) != 6 || kinds[0].Name != "well" {
 		t.Fatalf("there are %+v", kinds)
@@ -63,7 +63,7 @@ func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
 	if err := w.Set(t.Context(), "well"); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
+	waitFor(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
 	cancel()
 	load.Wait()
 	if got := upstream.Stats().Arrivals; int64(got) < sent.Load() {
@@ -71,8 +71,8 @@ func TestAnyWeatherFollowsAnyOtherUnderLoadAndTheJudgeCountsOn(t *testing.T) {
 	}
 }
 
-func TestAnUnknownWeatherIsRefusedWithAllThatThereAreAndChangesNothing(t *testing.T) {
-	w := &weather{upstream: simulator.New(simulator.Config{})}
+func TestFaultScenario_RejectsUnknownName(t *testing.T) {
+	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
 	if w.Current() != "" { // no latency: none of ours
 		t.Errorf("by hand it is %q", w.Current())
 	}
@@ -88,7 +88,7 @@ func TestAnUnknownWeatherIsRefusedWithAllThatThereAreAndChangesNothing(t *testin
 // set changes the weather of a running dev as its curl line does.
 func (d *dev) set(name string) {
 	d.Helper()
-	for _, c := range conditions {
+	for _, c := range faultScenarios {
 		if c.Name == name {
 			text, err := json.Marshal(c.control())
 			if err != nil {
@@ -117,7 +117,7 @@ func (d *dev) control(url, text string) {
 	}
 }
 
-func TestTheLinesThatDevPrintsBreakTheUpstreamAndMendIt(t *testing.T) {
+func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	lines := regexp.MustCompile(`: +curl -d '([^']+)' (http://\S+)\n`).FindAllStringSubmatch(d.text, -1)
 	if len(lines) != 2 {
@@ -128,7 +128,7 @@ func TestTheLinesThatDevPrintsBreakTheUpstreamAndMendIt(t *testing.T) {
 	if r := d.read("during"); r.status != 202 {
 		t.Errorf("during the storm: %+v", r)
 	}
-	within(t, patience, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
+	waitFor(t, patience, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 
@@ -138,8 +138,8 @@ func TestTheLinesThatDevPrintsBreakTheUpstreamAndMendIt(t *testing.T) {
 	}
 }
 
-// opens runs dev and returns what it would have opened, and what it logs of the browser.
-func opens(t *testing.T, o devOptions, ended error) (url, console, log string) {
+// runDevWithBrowser runs dev and returns what it would have opened, and what it logs of the browser.
+func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, log string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var out, errs bytes.Buffer
@@ -161,12 +161,12 @@ func opens(t *testing.T, o devOptions, ended error) (url, console, log string) {
 	return url, regexp.MustCompile(`Console +(\S+)`).FindStringSubmatch(out.String())[1], log
 }
 
-func TestDevOpensTheConsoleIfAskedToAndOneLineSaysThatItCouldNot(t *testing.T) {
-	url, console, log := opens(t, devOptions{open: true}, nil)
+func TestDev_OpensConsoleOnRequest(t *testing.T) {
+	url, console, log := runDevWithBrowser(t, devOptions{open: true}, nil)
 	if url == "" || url != console || !strings.HasSuffix(url, "/console") || log != "" {
 		t.Errorf("%q was opened, %q is printed; log %q", url, console, log)
 	}
-	_, console, log = opens(t, devOptions{open: true}, errors.New("no such program"))
+	_, console, log = runDevWithBrowser(t, devOptions{open: true}, errors.New("no such program"))
 	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "no such program") || !strings.Contains(log, console) {
 		t.Errorf("log %q", log)
 	}

@@ -19,58 +19,58 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// levels are what is logged now, and what is configured: to that it goes back by
+// logLevel are what is logged now, and what is configured: to that it goes back by
 // itself, so that nobody finds a disk full of what somebody else wanted to see.
-type levels struct {
+type logLevel struct {
 	now        slog.LevelVar
 	configured slog.Level
 
-	mu    sync.Mutex
-	until time.Time   // zero: for as long as the process runs
-	back  *time.Timer // nil while nothing is changed for a time
+	mu          sync.Mutex
+	until       time.Time   // zero: for as long as the process runs
+	revertTimer *time.Timer // nil while nothing is changed for a time
 }
 
-func newLevels(configured slog.Level) *levels {
-	l := &levels{configured: configured}
+func newLogLevel(configured slog.Level) *logLevel {
+	l := &logLevel{configured: configured}
 	l.now.Set(configured)
 	return l
 }
 
-// levelState is what is told of them.
-type levelState struct {
+// logLevelState is what is told of them.
+type logLevelState struct {
 	Level      slog.Level `json:"level"`
 	Configured slog.Level `json:"configured"`
 	Until      *time.Time `json:"until"`
 }
 
 // set changes the level for a time; 0: for as long as the process runs.
-func (l *levels) set(to slog.Level, d time.Duration) {
+func (l *logLevel) set(to slog.Level, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.back != nil {
-		l.back.Stop()
-		l.back = nil
+	if l.revertTimer != nil {
+		l.revertTimer.Stop()
+		l.revertTimer = nil
 	}
 	l.now.Set(to)
 	l.until = time.Time{}
 	if d > 0 && to != l.configured {
 		until := time.Now().Add(d)
 		l.until = until
-		l.back = time.AfterFunc(d, func() {
+		l.revertTimer = time.AfterFunc(d, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			if l.until.Equal(until) { // nobody has changed it since
 				l.now.Set(l.configured)
-				l.until, l.back = time.Time{}, nil
+				l.until, l.revertTimer = time.Time{}, nil
 			}
 		})
 	}
 }
 
-func (l *levels) state() levelState {
+func (l *logLevel) state() logLevelState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := levelState{Level: l.now.Level(), Configured: l.configured}
+	s := logLevelState{Level: l.now.Level(), Configured: l.configured}
 	if !l.until.IsZero() {
 		until := l.until.UTC().Truncate(time.Second)
 		s.Until = &until
@@ -78,44 +78,44 @@ func (l *levels) state() levelState {
 	return s
 }
 
-// levelOrder asks for a level. For is a duration; empty: ten minutes; 0s: for as long
+// logLevelRequest asks for a level. For is a duration; empty: ten minutes; 0s: for as long
 // as the process runs.
-type levelOrder struct {
+type logLevelRequest struct {
 	Level string `json:"level"`
 	For   string `json:"for"`
 }
 
 const (
-	levelFor  = 10 * time.Minute
-	levelMost = 24 * time.Hour
+	defaultLevelDuration = 10 * time.Minute
+	maxLevelDuration     = 24 * time.Hour
 )
 
 // parse returns what is ordered.
-func (o levelOrder) parse() (to slog.Level, d time.Duration, err error) {
+func (o logLevelRequest) parse() (to slog.Level, d time.Duration, err error) {
 	if err := to.UnmarshalText([]byte(o.Level)); err != nil || strings.ContainsAny(o.Level, "+-") {
 		return 0, 0, fmt.Errorf("level: %q must be debug, info, warn or error", o.Level)
 	}
-	d = levelFor
+	d = defaultLevelDuration
 	if o.For != "" {
-		if d, err = time.ParseDuration(o.For); err != nil || d < 0 || d > levelMost {
+		if d, err = time.ParseDuration(o.For); err != nil || d < 0 || d > maxLevelDuration {
 			return 0, 0, fmt.Errorf("for: %q must be a duration up to 24h, as in 10m, or 0s for as long as the process runs", o.For)
 		}
 	}
 	return to, d, nil
 }
 
-// levelPath is where the level is shown and changed, by each role at its ops.listen
+// logLevelPath is where the level is shown and changed, by each role at its ops.listen
 // and by the query service as a part of its admin API.
-const levelPath = "/admin/v1/log"
+const logLevelPath = "/admin/v1/log"
 
 // handler shows and changes the level of this process. noted writes the audit entry of a
 // change; nil at ops.listen, where the actor is not known and a role may not write the audit.
-func (l *levels) handler(log *slog.Logger, noted func(context.Context, store.AuditEntry) error) http.Handler {
+func (l *logLevel) handler(log *slog.Logger, noted func(context.Context, store.AuditEntry) error) http.Handler {
 	return adminapi.API{
-		Paths: map[string]map[string]adminapi.Handle{levelPath: {
+		Paths: map[string]map[string]adminapi.Handle{logLevelPath: {
 			http.MethodGet: func(*http.Request) (adminapi.Answer, error) { return adminapi.Answer{Body: l.state()}, nil },
 			http.MethodPut: func(r *http.Request) (adminapi.Answer, error) {
-				var o levelOrder
+				var o logLevelRequest
 				from := json.NewDecoder(r.Body)
 				from.DisallowUnknownFields()
 				if err := from.Decode(&o); err != nil {
@@ -131,7 +131,7 @@ func (l *levels) handler(log *slog.Logger, noted func(context.Context, store.Aud
 				}
 				// Without the database the level is changed all the same: its log is needed then.
 				if noted != nil {
-					if err := noted(r.Context(), levelEntry(by, l.now.Level(), to, d)); err != nil {
+					if err := noted(r.Context(), logLevelAuditEntry(by, l.now.Level(), to, d)); err != nil {
 						log.Warn("change of the log level is not in the audit", "level", to.String(), "by", by, "err", err)
 					}
 				}
@@ -153,8 +153,8 @@ func (l *levels) handler(log *slog.Logger, noted func(context.Context, store.Aud
 	}.Handler()
 }
 
-// levelEntry returns the audit entry of a change of the log level of this process.
-func levelEntry(by string, from, to slog.Level, d time.Duration) store.AuditEntry {
+// logLevelAuditEntry returns the audit entry of a change of the log level of this process.
+func logLevelAuditEntry(by string, from, to slog.Level, d time.Duration) store.AuditEntry {
 	text := func(level slog.Level) json.RawMessage {
 		text, err := json.Marshal(map[string]string{"process": workerName(), "level": level.String(), "for": d.String()})
 		if err != nil {
@@ -165,14 +165,14 @@ func levelEntry(by string, from, to slog.Level, d time.Duration) store.AuditEntr
 	return store.AuditEntry{At: time.Now().UTC().Truncate(time.Microsecond), Actor: by, Action: "log-level", Before: text(from), After: text(to)}
 }
 
-// fromHere lets only callers on this machine in: health and metrics may be open to a
+// requireLoopback lets only callers on this machine in: health and metrics may be open to a
 // whole network, and what changes the process is not.
-func fromHere(next http.Handler) http.Handler {
-	return ownNames(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func requireLoopback(next http.Handler) http.Handler {
+	return requireLoopbackHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		here := err == nil && net.ParseIP(host).IsLoopback() && access.Loopback(r.Host) && !access.Forwarded(r.Header)
 		if !here {
-			_ = problem.New(http.StatusForbidden, "not-from-here", "The level of logs is changed from this machine alone, at a loopback address.").Write(w, r)
+			_ = problem.New(http.StatusForbidden, "loopback-only", "The level of logs is changed from this machine alone, at a loopback address.").Write(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -198,17 +198,17 @@ service besides at its own address, to whoever may administer.`,
 				if err != nil {
 					return err
 				}
-				addr = config.Ops.TLS.called(config.Ops.Listen)
+				addr = config.Ops.TLS.dialURL(config.Ops.Listen)
 			}
-			api, err := p.admin(addr)
+			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
-			var s levelState
+			var s logLevelState
 			if len(args) == 0 {
 				err = api.call(cmd.Context(), http.MethodGet, "/log", nil, &s)
 			} else {
-				order := levelOrder{args[0], lasting}
+				order := logLevelRequest{args[0], lasting}
 				if _, _, err := order.parse(); err != nil {
 					return usageError{err}
 				}
@@ -220,13 +220,13 @@ service besides at its own address, to whoever may administer.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&lasting, "for", levelFor.String(), "for how long; 0s: until it stops")
+	c.Flags().StringVar(&lasting, "for", defaultLevelDuration.String(), "for how long; 0s: until it stops")
 	c.Flags().StringVar(&addr, "addr", "", "address of a process (default from ops.listen); a token in FRESHET_TOKEN is sent along")
 	return c
 }
 
 // String tells them in a line.
-func (s levelState) String() string {
+func (s logLevelState) String() string {
 	text := strings.ToLower(s.Level.String())
 	switch {
 	case s.Until != nil:
