@@ -5,8 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -42,6 +40,9 @@ var proseNames = map[string]string{
 	"foregone": "not found", "patience": "timeout", "letter": "dead letter", "letters": "dead letters", "untold": "unrecorded",
 	"ceiling": "rate cap", "ceilings": "rate caps", "gap": "minimum interval", "sick": "unhealthy", "lapsed": "expired",
 }
+
+// logMethods are the methods of slog.Logger that take a message.
+var logMethods = []string{"Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext"}
 
 var (
 	proseSpan  = regexp.MustCompile("`[^`]*`|https?://\\S+")
@@ -84,7 +85,7 @@ func findProse(path, text string) (found []string) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr: // a log message
-				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext"}, fn.Sel.Name) {
+				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && slices.Contains(logMethods, fn.Sel.Name) {
 					for _, arg := range n.Args {
 						if s, ok := arg.(*ast.BasicLit); ok {
 							sentence(fset.Position(s.Pos()).Line, strings.Trim(s.Value, `"`))
@@ -115,11 +116,11 @@ func findProse(path, text string) (found []string) {
 		}
 		fenced := false
 		for i, line := range strings.Split(text, "\n") {
-			if strings.HasPrefix(strings.TrimSpace(line), "```") {
-				fenced = !fenced
-			} else if !fenced {
-				sentence(i+1, strings.TrimLeft(line, "-*#>| "))
+			if fence := strings.HasPrefix(strings.TrimSpace(line), "```"); fence || fenced {
+				fenced = fenced != fence
+				continue
 			}
+			sentence(i+1, strings.TrimLeft(line, "-*#>| "))
 		}
 	}
 	return found
@@ -127,20 +128,11 @@ func findProse(path, text string) (found []string) {
 
 func TestProse_FollowsTheRules(t *testing.T) {
 	var found []string
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != root || d.Name() == "vendor" || d.Name() == "bin" || d.Name() == "testdata") {
-			return filepath.SkipDir
+	eachFile(t, func(path, text string) {
+		if name := filepath.Base(path); name != "CHANGELOG.md" && name != "prose_test.go" {
+			found = append(found, findProse(path, text)...)
 		}
-		if d.IsDir() || d.Name() == "CHANGELOG.md" || d.Name() == "prose_test.go" {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		found = append(found, findProse(path, string(text))...)
-		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if len(found) > 0 {
 		t.Errorf("findings: got %d, want 0; docs/concepts.md has the terms, CONTRIBUTING.md the rules\n%s", len(found), strings.Join(found[:min(len(found), *proseMax)], "\n"))
 	}

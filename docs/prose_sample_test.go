@@ -1,0 +1,118 @@
+package docs
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	proseSample = flag.Int("prose-sample", 0, "print so many random comments, log messages, errors, page texts and alerts for a reader to judge")
+	proseSeed   = flag.Uint64("prose-seed", 1, "seed of -prose-sample")
+)
+
+var (
+	pageText  = regexp.MustCompile(`>([^<>{}]{12,})<`)
+	alertText = regexp.MustCompile(`(?m)^ +(?:summary|description): (.+)$`)
+)
+
+// TestProse_PrintsARandomSample prints texts of each kind that a person reads at random:
+// go test ./docs -run PrintsARandomSample -v -prose-sample 100 -prose-seed 7
+func TestProse_PrintsARandomSample(t *testing.T) {
+	kinds := map[string][]string{}
+	add := func(kind, path string, line int, text string) {
+		place := strings.TrimPrefix(path, root+"/") + ":" + strconv.Itoa(line)
+		kinds[kind] = append(kinds[kind], place+": "+strings.Join(strings.Fields(text), " "))
+	}
+	eachFile(t, func(path, text string) {
+		switch filepath.Ext(path) {
+		case ".html":
+			if !strings.Contains(path, "console/templates") {
+				return
+			}
+			for _, m := range pageText.FindAllStringSubmatchIndex(text, -1) {
+				add("page text", path, strings.Count(text[:m[2]], "\n")+1, text[m[2]:m[3]])
+			}
+		case ".yml":
+			if !strings.Contains(path, "prometheus/rules") {
+				return
+			}
+			for _, m := range alertText.FindAllStringSubmatchIndex(text, -1) {
+				add("alert", path, strings.Count(text[:m[2]], "\n")+1, text[m[2]:m[3]])
+			}
+		case ".go":
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, path, text, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range f.Comments {
+				add("comment", path, fset.Position(c.Pos()).Line, c.Text())
+			}
+			if strings.HasSuffix(path, "_test.go") {
+				return
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				fn, ok := call.Fun.(*ast.SelectorExpr)
+				for _, arg := range call.Args {
+					s, isText := arg.(*ast.BasicLit)
+					switch {
+					case !ok || !isText || s.Kind != token.STRING:
+					case slices.Contains(logMethods, fn.Sel.Name):
+						add("log message", path, fset.Position(s.Pos()).Line, s.Value)
+					case fn.Sel.Name == "Errorf" || fn.Sel.Name == "New" && strings.Contains(s.Value, " "):
+						add("error", path, fset.Position(s.Pos()).Line, s.Value)
+					default:
+						continue
+					}
+					break
+				}
+				return true
+			})
+		}
+	})
+	for _, kind := range []string{"comment", "log message", "error", "page text", "alert"} {
+		texts := kinds[kind]
+		if len(texts) == 0 {
+			t.Errorf("texts of kind %s: got none", kind)
+		}
+		rand.New(rand.NewPCG(*proseSeed, 0)).Shuffle(len(texts), func(i, j int) { texts[i], texts[j] = texts[j], texts[i] }) //nolint:gosec // a sample
+		t.Logf("%s: %d of %d, seed %d", kind, min(*proseSample, len(texts)), len(texts), *proseSeed)
+		for _, text := range texts[:min(*proseSample, len(texts))] {
+			t.Log(text)
+		}
+	}
+}
+
+// eachFile calls do with each file of the repository that people read. Hidden, vendored and
+// built files are left out.
+func eachFile(t *testing.T, do func(path, text string)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != root || slices.Contains([]string{"vendor", "bin", "testdata"}, d.Name())) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !slices.Contains([]string{".go", ".md", ".sql", ".yaml", ".yml", ".html", ".lua"}, filepath.Ext(path)) {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		do(path, string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
