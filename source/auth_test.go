@@ -136,7 +136,7 @@ func TestFetch_RejectsUnknownCredential(t *testing.T) {
 	if err != nil || b.unfinished.Load() != 0 {
 		t.Fatalf("%v, %d calls of which the end was not told", err, b.unfinished.Load())
 	}
-	if o := s.Read(a, time.Now()); o.Class != Transient || !strings.Contains(o.Err.Error(), `the name "another"`) {
+	if o := s.Read(a, time.Now()); o.Class != Transient || !strings.Contains(o.Err.Error(), `credential "another"`) {
 		t.Errorf("%+v", o)
 	}
 }
@@ -255,7 +255,7 @@ func TestNew_RejectsInvalidAuth(t *testing.T) {
 	for want, auth := range map[string]Auth{
 		"auth.query: ":  {Header: "x", Query: "y"},
 		"auth.prefix: ": {Query: "y", Prefix: "Bearer "},
-		"line's end":    {Header: "x", Prefix: "Bearer\n"},
+		"line break":    {Header: "x", Prefix: "Bearer\n"},
 		"auth.header: ": {Header: "x y"},
 	} {
 		config.Auth = auth

@@ -93,12 +93,12 @@ func TestRule_BlockAndWait(t *testing.T) {
 func TestNew_RejectsInvalidRule(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	for want, r := range map[string]Rule{
-		"rules[0].text: ":         {Text: "(", Class: Quota},
-		`block: "all" is`:         {Class: Quota, Block: "all"},
-		"transient stops":         {Class: Transient, Block: BlockCall},
-		"wait: -1s must":          {Class: Quota, Wait: -time.Second},
-		"wait: 48h0m0s":           {Class: Quota, Wait: 48 * time.Hour},
-		"permanent nothing waits": {Class: Permanent, Wait: time.Second},
+		"rules[0].text: ":                 {Text: "(", Class: Quota},
+		`block: "all" is`:                 {Class: Quota, Block: "all"},
+		"not allowed for class transient": {Class: Transient, Block: BlockCall},
+		"wait: -1s must":                  {Class: Quota, Wait: -time.Second},
+		"wait: 48h0m0s":                   {Class: Quota, Wait: 48 * time.Hour},
+		"not allowed for class permanent": {Class: Permanent, Wait: time.Second},
 	} {
 		config.Rules = []Rule{r}
 		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), want) {

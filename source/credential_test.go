@@ -14,11 +14,11 @@ import (
 func TestNew_RejectsCredentialWithoutHeader(t *testing.T) {
 	for _, bad := range []string{"hunter2\n", "hunter2\r\nHost: x", "\x00hunter2", "hunter2\x7f"} {
 		config := testSource(t, "http://upstream.example", nil).config
-		if _, err := New("test", config, map[string]string{"": bad}, 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
+		if _, err := New("test", config, map[string]string{"": bad}, 1); err == nil || !strings.Contains(err.Error(), "line break") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("at the start: %v", err)
 		}
 		s := testSource(t, "http://upstream.example", nil)
-		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
+		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line break") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("later: %v", err)
 		}
 		if got := s.credentials.secrets[""].current(); got != "secret" {

@@ -240,33 +240,33 @@ func TestNew_RejectsInvalidDocument(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	post := func(d Document) Document { d.Method = "POST"; return d }
 	for want, d := range map[string]Document{
-		`doc.method: "HEAD" must be GET or POST`:                   {Method: "HEAD"},
-		"doc.body: a GET has none; write method: POST":             {Body: "{}"},
-		"doc.body: not JSON, in which a {placeholder} stands":      post(Document{Body: `{"n": {key}}`}),
-		"doc.body: not JSON: something follows":                    post(Document{Body: `{} {}`}),
-		"doc.body: uses {id}, which params does not define":        post(Document{Body: `{"n": "{id}"}`}),
-		"doc.body: \"{ a\" has a { without":                        post(Document{Body: `["{ a"]`}),
-		"doc.contentType: \"x/\" is no content type":               post(Document{Body: `{}`, ContentType: "x/"}),
-		"doc.contentType: it is the body's":                        post(Document{ContentType: "text/plain"}),
-		"doc.graphql: a query is a POST of JSON":                   {GraphQL: &GraphQL{Query: "{a}"}, Body: "{}"},
-		"doc.graphql.query: it is missing":                         {GraphQL: &GraphQL{}},
-		"doc.graphql.variables: uses {id}":                         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": "{id}"}}},
-		"doc.headers.Host: this header is not to be set":           {Headers: map[string]string{"Host": "x"}},
-		"doc.headers.X-API-key: this header carries the cred":      {Headers: map[string]string{"X-API-key": "x"}},
-		"doc.headers.a b: \"a b\" can't be":                        {Headers: map[string]string{"a b": "x"}},
-		"doc.headers.X: its value holds a control":                 {Headers: map[string]string{"X": "a\nb"}},
-		"doc.headers.x: this header is there twice":                {Headers: map[string]string{"X": "a", "x": "b"}},
-		"doc.headers.X: uses {id}":                                 {Headers: map[string]string{"X": "{id}"}},
-		"doc.cost.point: -1 must not":                              {Cost: map[string]int{"point": -1}},
-		"doc.paging: write either link: true or":                   {Paging: &Paging{}},
-		"doc.paging: param and variable are for":                   {Paging: &Paging{Link: true, Param: "x"}},
-		"doc.paging.link: a link is followed with GET":             post(Document{Paging: &Paging{Link: true}}),
-		"doc.paging: write either param or variable":               {Paging: &Paging{Cursor: "next"}},
-		"doc.paging.variable: only a graphql query":                {Paging: &Paging{Cursor: "next", Variable: "x"}},
-		"doc.paging.variable: a is filled with the cursor":         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": 1}}, Paging: &Paging{Cursor: "next", Variable: "a"}},
-		"doc.paging.maxPages: 1001 must be from 1 to 1000":         {Paging: &Paging{Link: true, MaxPages: 1001}},
-		"conditional: only a GET that has no paging can be asked":  {Paging: &Paging{Link: true}},
-		"conditional: only a GET that has no paging can be asked ": post(Document{}),
+		`doc.method: "HEAD" must be GET or POST`:                             {Method: "HEAD"},
+		"doc.body: a GET has no body; write method: POST":                    {Body: "{}"},
+		"doc.body: not valid JSON (a {placeholder} must be within a string)": post(Document{Body: `{"n": {key}}`}),
+		"doc.body: not valid JSON: text after":                               post(Document{Body: `{} {}`}),
+		"doc.body: uses {id}, which params does not define":                  post(Document{Body: `{"n": "{id}"}`}),
+		"doc.body: \"{ a\" has a { without":                                  post(Document{Body: `["{ a"]`}),
+		"doc.contentType: \"x/\" is not a content type":                      post(Document{Body: `{}`, ContentType: "x/"}),
+		"doc.contentType: needs body":                                        post(Document{ContentType: "text/plain"}),
+		"doc.graphql: a query is a POST of JSON":                             {GraphQL: &GraphQL{Query: "{a}"}, Body: "{}"},
+		"doc.graphql.query: is missing":                                      {GraphQL: &GraphQL{}},
+		"doc.graphql.variables: uses {id}":                                   {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": "{id}"}}},
+		"doc.headers.Host: this header is reserved":                          {Headers: map[string]string{"Host": "x"}},
+		"doc.headers.X-API-key: this header contains the cred":               {Headers: map[string]string{"X-API-key": "x"}},
+		"doc.headers.a b: \"a b\" is not a valid header name":                {Headers: map[string]string{"a b": "x"}},
+		"doc.headers.X: the value contains a control":                        {Headers: map[string]string{"X": "a\nb"}},
+		"doc.headers.x: this header is set twice":                            {Headers: map[string]string{"X": "a", "x": "b"}},
+		"doc.headers.X: uses {id}":                                           {Headers: map[string]string{"X": "{id}"}},
+		"doc.cost.point: -1 must not":                                        {Cost: map[string]int{"point": -1}},
+		"doc.paging: write either link: true or":                             {Paging: &Paging{}},
+		"doc.paging: param and variable need a cursor":                       {Paging: &Paging{Link: true, Param: "x"}},
+		"doc.paging.link: not allowed for a POST":                            post(Document{Paging: &Paging{Link: true}}),
+		"doc.paging: write either param or variable":                         {Paging: &Paging{Cursor: "next"}},
+		"doc.paging.variable: only a graphql query":                          {Paging: &Paging{Cursor: "next", Variable: "x"}},
+		"doc.paging.variable: a contains the cursor":                         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": 1}}, Paging: &Paging{Cursor: "next", Variable: "a"}},
+		"doc.paging.maxPages: 1001 must be from 1 to 1000":                   {Paging: &Paging{Link: true, MaxPages: 1001}},
+		"conditional: needs a GET without paging":                            {Paging: &Paging{Link: true}},
+		"conditional: needs a GET without paging ":                           post(Document{}),
 	} {
 		d.Path = "/p"
 		documentOf(d)(&config)
@@ -278,7 +278,7 @@ func TestNew_RejectsInvalidDocument(t *testing.T) {
 		}
 	}
 	config.Headers = map[string]string{"Host": "x"}
-	if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "headers.Host: this header is not to be set") {
+	if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "headers.Host: this header is reserved") {
 		t.Errorf("a source's own Host: %v", err)
 	}
 }

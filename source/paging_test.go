@@ -225,21 +225,21 @@ func TestPaging_EndlessPagesAreBadContent(t *testing.T) {
 		calls    int64
 		want     string
 	}{
-		{byCursor, nil, 10, "page 10: there are more than 10 pages; narrow what is asked for, or raise the document's paging.maxPages"},
+		{byCursor, nil, 10, "page 10: there are more than 10 pages; request fewer items or increase the document's paging.maxPages"},
 		{three, nil, 3, "page 3: there are more than 3 pages"},
 		{byLink, nil, 10, "page 10: there are more than 10 pages"},
-		{byCursor, page(`{"of":{"list":[]},"next":"x"}`), 2, "page 2: the page names one as the next that was there before"},
-		{byCursor, page(`{"of":{"list":[]},"next":7}`), 2, "page 2: the page names one as the next"},
-		{byCursor, page(`{"of":{"list":[]},"next":{"a":1}}`), 1, "page 1: at next there is no cursor"},
-		{byCursor, page(`{"of":{"list":[]},"next":"` + strings.Repeat("x", 9000) + `"}`), 1, "page 1: the cursor makes a path of more than 8 KiB"},
-		{byQuery, page(`{"data":{"all":{"edges":[],"pageInfo":{"endCursor":"x"}}}}`), 2, "page 2: the page names one as the next"},
-		{byLink, link(`<http://HOST/repos/a/issues?link=>; rel=next`), 1, "page 1: the page names one as the next"},
-		{byLink, link(`<https://HOST/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
-		{byLink, link(`<http://elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
-		{byLink, link(`<//elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
-		{byLink, link(`<>; rel=next`), 1, "page 1: the header Link leads nowhere"},
-		{byLink, link(`/a; rel=next`), 1, "page 1: the header Link can't be read"},
-		{byLink, link(`</a>; rel="next`), 1, "page 1: the header Link can't be read"},
+		{byCursor, page(`{"of":{"list":[]},"next":"x"}`), 2, "page 2: the link or cursor to the next page repeats an earlier one"},
+		{byCursor, page(`{"of":{"list":[]},"next":7}`), 2, "page 2: the link or cursor to the next page repeats"},
+		{byCursor, page(`{"of":{"list":[]},"next":{"a":1}}`), 1, "page 1: next is not a cursor"},
+		{byCursor, page(`{"of":{"list":[]},"next":"` + strings.Repeat("x", 9000) + `"}`), 1, "page 1: with the cursor the path is longer than 8 KiB"},
+		{byQuery, page(`{"data":{"all":{"edges":[],"pageInfo":{"endCursor":"x"}}}}`), 2, "page 2: the link or cursor to the next page repeats"},
+		{byLink, link(`<http://HOST/repos/a/issues?link=>; rel=next`), 1, "page 1: the link or cursor to the next page repeats"},
+		{byLink, link(`<https://HOST/a>; rel=next`), 1, "page 1: the link to the next page points to another host"},
+		{byLink, link(`<http://elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page points to another host"},
+		{byLink, link(`<//elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page points to another host"},
+		{byLink, link(`<>; rel=next`), 1, "page 1: the Link header has an empty target"},
+		{byLink, link(`/a; rel=next`), 1, "page 1: the Link header is invalid"},
+		{byLink, link(`</a>; rel="next`), 1, "page 1: the Link header is invalid"},
 	} {
 		b := &pagedUpstream{items: 100, answer: c.answer}
 		s := testSource(t, serve(t, b.ServeHTTP), documentOf(c.document))

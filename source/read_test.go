@@ -111,7 +111,7 @@ func TestRead_BadContentHasSample(t *testing.T) {
 		"broken gzip":   {response{status: 200, header: compressed, body: gzipped(t, "{}")[:15]}, Transient, "gzip", "{}"},
 		"no gzip":       {response{status: 200, header: compressed, body: []byte("{}")}, Transient, "gzip", ""},
 		"odd encoding":  {response{status: 200, header: header("Content-Encoding", "br"), body: []byte("x")}, Transient, `"br"`, "x"},
-		"a 304":         {response{status: 304}, BadContent, "not asked conditionally", ""},
+		"a 304":         {response{status: 304}, BadContent, "unconditional request", ""},
 		"a lost 429":    {response{status: 429, body: []byte("{"), err: errors.New("reset by peer")}, Quota, "reset", ""},
 		"a lost body":   {response{status: 200, body: []byte("{"), err: errors.New("reset by peer")}, Transient, "reset", ""},
 		"a 404":         {response{status: 404, header: compressed, body: gzipped(t, "not here")}, NotFound, "404 Not Found", "not here"},

@@ -39,7 +39,7 @@ func TestRedirect_StaysBelowBaseURL(t *testing.T) {
 	for _, base := range []string{"/tenants/a", "/tenants/a/"} {
 		for _, to := range outsideTenantA {
 			o := read(base, to+"?final=1")
-			if o.Class != Permanent || arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "302 Found, a redirect that leads outside baseURL's path, /tenants/a") {
+			if o.Class != Permanent || arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "302 Found; the redirect points outside baseURL's path /tenants/a") {
 				t.Errorf("base %s to %s: got %s (%v) after %d calls, want permanent after 1", base, to, o.Class, o.Err, arrivals.Load())
 			}
 		}
@@ -50,9 +50,9 @@ func TestRedirect_StaysBelowBaseURL(t *testing.T) {
 		}
 	}
 	for to, want := range map[string]string{
-		"http://elsewhere.example/x":       "a redirect that leads to another host",
-		"http://user:word@HOST/v1?final=1": "a redirect that leads to another host",
-		"http://[::bad":                    "a redirect that leads to an address that can't be read",
+		"http://elsewhere.example/x":       "the redirect points to another host",
+		"http://user:word@HOST/v1?final=1": "the redirect points to another host",
+		"http://[::bad":                    "the redirect points to an invalid URL",
 	} {
 		if o := read("", to); o.Class != Permanent || !strings.Contains(o.Err.Error(), want) || arrivals.Load() != 1 {
 			t.Errorf("to %s: got %s (%v), want %q", to, o.Class, o.Err, want)
@@ -76,7 +76,7 @@ func TestPaging_LinkStaysBelowBaseURL(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := s.Read(a, time.Now())
-		if o.Class != BadContent || b.arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "the link to the next page leads outside baseURL's path") {
+		if o.Class != BadContent || b.arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "the link to the next page points outside baseURL's path") {
 			t.Errorf("to %s: got %s (%v) after %d calls, want bad-content after 1", to, o.Class, o.Err, b.arrivals.Load())
 		}
 	}

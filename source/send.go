@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// send makes one request. The transport sends it again by itself when a reused
-// connection turns out to be closed, so the permit is asked for where every
-// sending passes: after a connection is obtained and before anything is written.
-// The body may have room bytes.
+// send makes one request. The transport resends a request by itself if a reused connection
+// turns out to be closed. The permit is therefore spent in GotConn, which runs for every
+// attempt before anything is written. room is the maximum length of the body.
 func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
@@ -23,7 +22,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	}
 	defer func() { permit.Release() }()
 
-	// Until its permit is spent the request ends with ctx; then only with its own timeout.
+	// Before the permit is spent the request ends with ctx, afterwards only with its own
+	// timeout.
 	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -35,18 +35,19 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	var spent atomic.Pointer[Permit] // the transport writes and reads in goroutines of its own
+	var spent atomic.Pointer[Permit] // shared with the transport's goroutines
 	var req *http.Request
 	var refused error
 	refuse := func(conn net.Conn, err error) {
 		refused = err
 		cancel(err)
-		// Cancelling races with the write; on a closed connection nothing is written.
+		// cancel alone would race with the write; nothing can be written to a closed
+		// connection.
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		waiting := ctx
-		if calls > 0 { // the transport sends it again: a second call, a second permit
+		if calls > 0 { // the transport resends the request, which is a second call
 			waiting = call
 			if p := spent.Swap(nil); p != nil {
 				(*p).Finished(CallResult{Err: errConnectionClosed})
@@ -57,7 +58,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 				return
 			}
 			permit = again
-		} else if !detach() { // before the permit is spent: nothing spent is cut off
+		} else if !detach() { // checked before Spend: a call with a spent permit is not cancelled
 			refuse(got.Conn, context.Cause(ctx))
 			return
 		}
@@ -68,7 +69,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		used := permit
 		spent.Store(&used)
 		calls++
-		// What waited for its permit until now is sent with the credential of now.
+		// The credential may have changed while the call waited for its permit.
 		if err := s.authorize(req, permit.Credential()); err != nil {
 			refuse(got.Conn, err)
 			return
@@ -89,7 +90,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	}
 	body := io.Reader(http.NoBody)
 	if len(r.body) > 0 {
-		body = bytes.NewReader(r.body) // of which the request knows how to send it again
+		body = bytes.NewReader(r.body) // a type for which net/http sets GetBody, so that the body can be resent
 	}
 	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), r.call.Method, r.url.String(), body)
 	if err != nil {
@@ -102,7 +103,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	// RoundTrip and not a Client: nothing here may send a request of its own.
+	// RoundTrip instead of Client.Do, because a Client would follow redirects without a permit.
 	resp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		switch {
@@ -129,7 +130,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	return one, calls, nil
 }
 
-// lastPermit returns the permit that was spent last, or nil.
+// lastPermit returns the most recently spent permit, or nil.
 func lastPermit(spent *atomic.Pointer[Permit]) Permit {
 	if p := spent.Load(); p != nil {
 		return *p
@@ -137,12 +138,12 @@ func lastPermit(spent *atomic.Pointer[Permit]) Permit {
 	return nil
 }
 
-// errConnectionClosed ends a call that the transport sends again by itself.
-var errConnectionClosed = errors.New("the connection was closed before there was an answer")
+// errConnectionClosed is the result of a call that the transport resends.
+var errConnectionClosed = errors.New("the connection was closed before a response arrived")
 
-var errTimeout = errors.New("no whole answer within the source's timeout")
+var errTimeout = errors.New("no complete response within the source's timeout")
 
-// unsentCause prefers why the request was given up over how that surfaced.
+// unsentCause returns the cause of ctx's cancellation if there is one, otherwise err.
 func unsentCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -150,7 +151,7 @@ func unsentCause(ctx context.Context, err error) error {
 	return err
 }
 
-// plainError names the timeout instead of a cancelled context.
+// plainError replaces "context canceled" by its cause, for example the timeout.
 func plainError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
@@ -169,8 +170,8 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 			req.Header.Set(name, value)
 		}
 	}
-	// Set explicitly, so that the transport leaves the body compressed: it waits
-	// for its turn to be read in a fraction of the memory.
+	// An explicit header keeps the transport from decompressing. A compressed body waits to be
+	// read in a fraction of the memory.
 	if s.config.Gzip {
 		req.Header.Set("Accept-Encoding", "gzip")
 	} else {
@@ -183,16 +184,16 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 	}
 }
 
-// minReadBuffer is how many bytes are made ready for a body before it is read. What an answer
-// says of its length may be false, so it is believed up to knownRead only.
+// minReadBuffer is the initial buffer for a body. A Content-Length may be false, so it enlarges
+// the first buffer to at most maxFirstReadBuffer.
 const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
-// readBody reads at most limit bytes, as they come on the wire. Memory is asked for before
-// it is used.
+// readBody reads at most limit bytes as they were sent, possibly compressed. It calls grow
+// before it allocates.
 func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
 	size := int64(minReadBuffer)
 	if n := resp.ContentLength; n >= 0 && n <= limit {
-		size = min(n+1, maxFirstReadBuffer) // one more, so that the end is seen
+		size = min(n+1, maxFirstReadBuffer) // one more byte, so that the read sees EOF
 	}
 	var body []byte
 	for {
@@ -222,12 +223,12 @@ func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byt
 func newTransport(inFlight int) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one call a connection: the moment of writing is known
+	protocols.SetHTTP1(true) // one call per connection, so that GotConn is the moment of writing
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   5 * time.Second,
-		MaxIdleConns:          0, // no limit but the one below
+		MaxIdleConns:          0, // 0: no limit over all hosts
 		MaxIdleConnsPerHost:   inFlight,
 		IdleConnTimeout:       90 * time.Second,
 		ExpectContinueTimeout: time.Second,

@@ -119,23 +119,23 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		return facet(func(f *Facet) { f.Documents = map[string]Document{"d": {Path: p}} })
 	}
 	for mention, change := range map[string]func(*Config){
-		"baseURL":              func(c *Config) { c.BaseURL = "open.api.nexon.com" },
-		"no user, query":       func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
-		"timeout":              func(c *Config) { c.Timeout = 0 },
-		"maxBody":              func(c *Config) { c.MaxBody = -1 },
-		"auth.header":          func(c *Config) { c.Auth.Header = "" },
-		"the name of a header": func(c *Config) { c.Auth.Header = "x api key" },
-		"needs at least one":   func(c *Config) { c.Facets = nil },
-		"rules[0].class":       func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
-		"status alone":         func(c *Config) { c.Rules = []Rule{{Class: OK}} },
-		"rules[0].body: name":  func(c *Config) { c.Rules = []Rule{{Class: NotFound, Body: &Match{}}} },
+		"baseURL":             func(c *Config) { c.BaseURL = "open.api.nexon.com" },
+		"have no user, query": func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
+		"timeout":             func(c *Config) { c.Timeout = 0 },
+		"maxBody":             func(c *Config) { c.MaxBody = -1 },
+		"auth.header":         func(c *Config) { c.Auth.Header = "" },
+		"valid header name":   func(c *Config) { c.Auth.Header = "x api key" },
+		"needs at least one":  func(c *Config) { c.Facets = nil },
+		"rules[0].class":      func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
+		"status alone":        func(c *Config) { c.Rules = []Rule{{Class: OK}} },
+		"rules[0].body: name": func(c *Config) { c.Rules = []Rule{{Class: NotFound, Body: &Match{}}} },
 		"announced[1].reset": func(c *Config) {
 			c.Announced = []announced.Rule{{Policy: "a", Limit: "X"}, {Policy: "b", Reset: "a b"}}
 		},
 		"exclude each other": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
-		"what is not there has no value": func(c *Config) {
+		"missing excludes equals and matches": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Body: &Match{Name: "a", Missing: true, Matches: "c"}}}
 		},
 		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Matches: "("}}} },
@@ -148,7 +148,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"no fragment":                         path("/v1#x"),
 		"uses {nobody}":                       path("/v1/{nobody}"),
 		"literal name":                        path("/v1?{key}=1"),
-		"without its {":                       path("/v1/a}b"),
+		"without a {":                         path("/v1/a}b"),
 		"without a name":                      path("/v1/{}"),
 		"no segment":                          path("/v1/../x"),
 		"invalid URL escape":                  path("/v1/%zz"),
@@ -158,7 +158,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"keepFor":                             facet(func(f *Facet) { f.KeepFor = -1 }),
 		"retry[1]: 0s must be positive":       facet(func(f *Facet) { f.Retry = []time.Duration{time.Second, 0} }),
 		"retry: []":                           facet(func(f *Facet) { f.Retry = []time.Duration{-time.Second} }),
-		"retry: 11 waits are too many":        facet(func(f *Facet) { f.Retry = slices.Repeat([]time.Duration{time.Hour}, 11) }),
+		"retry: has 11 delays":                facet(func(f *Facet) { f.Retry = slices.Repeat([]time.Duration{time.Hour}, 11) }),
 		"character.shrinkGuard: 1.01 must be": facet(func(f *Facet) { f.ShrinkGuard = 1.01 }),
 		"shrinkGuard: -0.5":                   facet(func(f *Facet) { f.ShrinkGuard = -0.5 }),
 		"shrinkGuard: NaN":                    facet(func(f *Facet) { f.ShrinkGuard = math.NaN() }),

@@ -17,7 +17,7 @@ func TestCompile_RejectsInvalidRule(t *testing.T) {
 		{Rule{}, "[1].policy: is missing"},
 		{Rule{Policy: "p"}, "[1].remaining: the rule reads nothing"},
 		{Rule{Policy: "p", Resource: "X-Bucket"}, "[1].remaining: the rule reads nothing"},
-		{Rule{Policy: "p", Limit: "X Limit"}, `[1].limit: "X Limit" can't be the name of a header; a path in the body is written body:a.b`},
+		{Rule{Policy: "p", Limit: "X Limit"}, `[1].limit: "X Limit" is not a valid header name; write a path in the body as body:a.b`},
 		{Rule{Policy: "p", Remaining: "X:Left"}, "[1].remaining: "},
 		{Rule{Policy: "p", Used: "é", Limit: "X"}, "[1].used: "},
 		{Rule{Policy: "p", Usage: "body:"}, "[1].usage: body: needs a path"},

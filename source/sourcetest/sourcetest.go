@@ -1,6 +1,6 @@
-// Package sourcetest is the suite that every source passes: whatever upstream
-// it describes, its calls go where its configuration says, each on its own
-// permit, and its answers mean what the upstream's documentation says.
+// Package sourcetest is a conformance suite for source configurations. It checks that calls go
+// to the configured URLs, that each call uses its own permit, and that responses are classified
+// as the upstream documents them.
 package sourcetest
 
 import (
@@ -22,23 +22,23 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Suite is what the tests need to know of one source.
+// Suite describes one source to the tests.
 type Suite struct {
-	// Config describes the source; its base URL's host is replaced by the suite.
+	// Config configures the source. The suite replaces the host of its base URL.
 	Config     source.Config
 	Credential string
 	Facet      string
-	// Keys are some that the facet takes.
+	// Keys are valid keys of the facet.
 	Keys []string
-	// Good is a body for each document of the facet. Changed differs from it in
-	// something that counts, Same only in what does not.
+	// Good contains a body for each document of the facet. Changed must give another hash, Same
+	// the same hash.
 	Good, Changed, Same map[string]string
-	// Responses are answers of the upstream and what they mean: at least one for
-	// each class that a rule of Config gives.
+	// Responses are responses of the upstream with their expected classes, at least one for
+	// each class of a rule in Config.
 	Responses []Response
 }
 
-// Response is one answer and the class it belongs to.
+// Response is one response of the upstream and its expected class.
 type Response struct {
 	Name   string
 	Status int
@@ -47,7 +47,7 @@ type Response struct {
 	Want   source.Class
 }
 
-// Run runs the suite.
+// Run runs the suite as subtests of t.
 func Run(t *testing.T, s Suite) {
 	t.Run("calls go where the configuration says", s.testTargets)
 	t.Run("hostile keys change no path and no parameter", s.testHostileKeys)
@@ -57,13 +57,13 @@ func Run(t *testing.T, s Suite) {
 	t.Run("a changed credential travels with the next call", s.testCredential)
 }
 
-// upstream answers every call and remembers it.
+// upstream answers and records every call.
 type upstream struct {
 	mu       sync.Mutex
 	arrivals []*http.Request
-	bodies   [][]byte // of the arrivals
+	bodies   [][]byte // request bodies, in the order of arrivals
 	answer   func(document string) (status int, header http.Header, body string)
-	names    map[string]string // path to document
+	names    map[string]string // document by path
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +78,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(body))
 }
 
-// start returns the source, calling an upstream that answers with bodies.
+// start returns the source and an upstream that responds with bodies, keyed by document.
 func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *upstream) {
 	t.Helper()
 	u := &upstream{names: map[string]string{}}
@@ -110,7 +110,7 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	return src, u
 }
 
-// countingPermits gives out permits freely and counts those spent.
+// countingPermits issues permits without limit and counts the spent ones.
 type countingPermits struct {
 	mu    sync.Mutex
 	spent int
@@ -177,7 +177,7 @@ func (s Suite) testTargets(t *testing.T) {
 
 func (s Suite) document(name string) source.Document { return s.Config.Facets[s.Facet].Documents[name] }
 
-// method returns how a document is to be asked for.
+// method returns the HTTP method of a document.
 func (s Suite) method(document string) string {
 	switch d := s.document(document); {
 	case d.GraphQL != nil:
@@ -188,7 +188,7 @@ func (s Suite) method(document string) string {
 	return http.MethodGet
 }
 
-// credential returns the one that a call came with, without what stands before it.
+// credential returns the credential of a call, without Auth.Prefix.
 func (s Suite) credential(r *http.Request) string {
 	if s.Config.Auth.Query != "" {
 		return r.URL.Query().Get(s.Config.Auth.Query)
@@ -196,7 +196,7 @@ func (s Suite) credential(r *http.Request) string {
 	return strings.TrimPrefix(r.Header.Get(s.Config.Auth.Header), s.Config.Auth.Prefix)
 }
 
-// shapeOf writes a body without what may differ from key to key: the strings of JSON,
+// shapeOf formats a body without the parts that may differ between keys: the strings of JSON,
 // the values of a form.
 func shapeOf(body []byte) string {
 	var v any
@@ -233,7 +233,7 @@ func (s Suite) testHostileKeys(t *testing.T) {
 	} {
 		plan, err := src.Plan(source.Request{Facet: s.Facet, Key: key})
 		if err != nil {
-			continue // refused, nothing is called
+			continue // rejected before any call
 		}
 		if _, err := src.Fetch(t.Context(), plan, &countingPermits{}); err != nil {
 			t.Fatal(err)
@@ -315,7 +315,8 @@ func (s Suite) testResponses(t *testing.T) {
 		if o.Class == source.OK || o.Class == source.NotModified {
 			continue
 		}
-		// What decide and a dead letter rely on, of every answer that is no content.
+		// The consumer and dead letters depend on these fields for every response without
+		// content.
 		if o.Content != nil || o.Err == nil || o.Status != m.Status || (m.Body != "" && !strings.HasPrefix(m.Body, string(o.Sample))) || (m.Body != "") != (len(o.Sample) > 0) {
 			t.Errorf("%s: the outcome tells too little, or too much: %+v", m.Name, o)
 		}
@@ -326,8 +327,8 @@ func (s Suite) testResponses(t *testing.T) {
 	}
 }
 
-// testRetryAfter shows that what the upstream asks to wait is heard, and the end of a
-// window only where the answer refuses everybody.
+// testRetryAfter checks that Retry-After is obeyed for every class, and the end of a window
+// only for classes that refuse every call.
 func (s Suite) testRetryAfter(t *testing.T, m Response, answer func(pairs ...string) source.Outcome) {
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused
