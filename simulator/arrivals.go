@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// recorder writes down every arrival and refuses those over a limit.
+// recorder records every arrival and refuses those that exceed a limit.
 type recorder struct {
-	start time.Time // also carries the monotonic clock all times are taken from
+	start time.Time // reference for all times; contains a monotonic clock reading
 
 	mu       sync.Mutex
 	log      *arrivalLog
@@ -20,16 +20,16 @@ func newRecorder(limits []Limit) *recorder {
 	return &recorder{start: time.Now(), log: newArrivalLog(limits)}
 }
 
-// recordedArrival is one arrival until it has been answered.
+// recordedArrival refers to one arrival that has no response yet.
 type recordedArrival struct {
 	recorder *recorder
-	log      *arrivalLog // the one it was written in, which a reset may have replaced
+	log      *arrivalLog // the log that contains it; a reset may have replaced recorder.log
 	index    int
 	refused  bool
 }
 
-// record writes an arrival down. The clock is read inside the lock, so that
-// times never run backwards along the record.
+// record adds an arrival. It reads the clock under the lock, so that times in the log never
+// decrease.
 func (j *recorder) record(c call) recordedArrival {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -39,8 +39,8 @@ func (j *recorder) record(c call) recordedArrival {
 	return recordedArrival{recorder: j, log: j.log, index: j.log.n - 1, refused: refused}
 }
 
-// setFault notes the fault that decides the answer: before that is given, for one
-// that hangs is given none.
+// setFault records the fault that decides the response. It is called before the fault takes
+// effect, because a hanging call gets no response.
 func (t recordedArrival) setFault(kind Kind) {
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
@@ -48,7 +48,7 @@ func (t recordedArrival) setFault(kind Kind) {
 	t.log.byFault[kind]++
 }
 
-// setStatus adds the status of the answer; 0 stands for none.
+// setStatus records the status of the response; 0 means no response.
 func (t recordedArrival) setStatus(status int) {
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
@@ -57,7 +57,7 @@ func (t recordedArrival) setStatus(status int) {
 	t.log.byStatus[status]++
 }
 
-// reset starts an empty book: the quota is whole again, revisions stay.
+// reset starts an empty log. The quota is fully available again; revisions stay.
 func (j *recorder) reset() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -65,39 +65,36 @@ func (j *recorder) reset() {
 	j.log.maxInFlight = j.inFlight
 }
 
-// setLimits puts other limits in place of the present ones. They look back over
-// everything since the last reset.
+// setLimits replaces the limits. The new limits apply to all arrivals since the last reset.
 func (j *recorder) setLimits(limits []Limit) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.log.setLimits(limits)
 }
 
-// arrival is 16 bytes: 20 million of them are 320 MB.
+// arrival takes 16 bytes, so 20 million of them take 320 MB.
 type arrival struct {
-	at     int64 // microseconds since the judge's start
+	at     int64 // microseconds since recorder.start
 	key    uint32
 	path   uint8
-	fault  uint8 // index in allKinds, from 1; 0 for none
+	fault  uint8 // 1 + index in allKinds; 0 means none
 	status uint16
 }
 
 const (
 	chunkLength = 1 << 14
-	// maxKept is how many unknown paths and how many calls with unknown
-	// parameters are kept in full.
+	// maxKept is the number of unknown paths, and of calls with unknown parameters, that are
+	// kept with their full text.
 	maxKept   = 100
 	otherPath = "(another unknown path)"
 )
 
-// arrivalLog is the record of arrivals since the last reset. Nothing in it takes a
-// lock: the judge does.
+// arrivalLog contains the arrivals since the last reset. recorder.mu guards it.
 type arrivalLog struct {
-	chunks [][]arrival // all of chunkLength, so growing copies nothing
+	chunks [][]arrival // each of chunkLength, so that growing copies nothing
 	n      int
 	limits []Limit
-	// windows[0] is the sliding second, which is always watched; then one for
-	// each limit.
+	// windows[0] is one second long and has no limit. The others belong to the limits.
 	windows []window
 
 	paths             nameIDs
@@ -105,7 +102,7 @@ type arrivalLog struct {
 	byPath            []int
 	byStatus          map[int]int
 	byFault           map[Kind]int
-	perTarget         map[uint64]uint32 // by path and key
+	perTarget         map[uint64]uint32 // by path ID and key ID
 	maxPerTarget      uint32
 	refused           int
 	maxInFlight       int
@@ -125,11 +122,10 @@ func (b *arrivalLog) at(i int) *arrival {
 	return &b.chunks[i/chunkLength][i%chunkLength]
 }
 
-// add reports whether the arrival is over a limit.
+// add appends an arrival and reports whether it exceeds a limit.
 //
-// Refused arrivals count like accepted ones. Nobody outside knows whether the
-// real API charges a 429; counting both is the stricter judge, and a client that
-// keeps within the limit never notices the difference.
+// Refused arrivals count too. It is not documented whether the real API charges a 429. Counting
+// both is stricter, and makes no difference to a client within the limits.
 func (b *arrivalLog) add(at int64, c call) (refused bool) {
 	a := arrival{at: at, path: b.pathID(c)}
 	if c.key != "" {
@@ -172,7 +168,7 @@ func (b *arrivalLog) pathID(c call) uint8 {
 		b.byPath = append(b.byPath, 0)
 	}
 	b.byPath[id-1]++
-	return uint8(id) // there are no more than the endpoints and those remembered
+	return uint8(id) // at most maxKept plus the known endpoints
 }
 
 func appendKept(list []string, s string) []string {
@@ -182,19 +178,17 @@ func appendKept(list []string, s string) []string {
 	return list
 }
 
-// window counts the arrivals in the closed window of its length that ends with
-// the newest one. The greatest count over all such windows is the greatest over
-// all windows whatever: one that ends between arrivals can be moved back to the
-// last arrival inside without losing any.
+// window counts the arrivals in the closed window that ends with the newest one. The maximum
+// over these windows is the maximum over all windows: a window that ends between two arrivals
+// can be moved back to its last arrival without losing any.
 type window struct {
-	limit  int // 0 for one that is only watched
+	limit  int // 0 means no limit
 	length int64
-	first  int // index of the first arrival inside
+	first  int // index of the first arrival in the window
 	max    int
 }
 
-// slide moves the window on to end with arrival n-1 and returns how many it
-// then holds.
+// slide moves the window to end with arrival n-1 and returns the number of arrivals in it.
 func (b *arrivalLog) slide(w *window, n int) int {
 	end := b.at(n - 1).at
 	for b.at(w.first).at < end-w.length {
@@ -218,7 +212,7 @@ func (b *arrivalLog) setLimits(limits []Limit) {
 	}
 }
 
-// nameIDs numbers texts from 1; 0 stands for none.
+// nameIDs assigns IDs to names, starting at 1; 0 means none.
 type nameIDs struct {
 	ids  map[string]uint32
 	list []string
@@ -236,7 +230,7 @@ func (n *nameIDs) id(name string) uint32 {
 	if n.ids == nil {
 		n.ids = make(map[string]uint32)
 	}
-	name = strings.Clone(name) // not to keep the whole request alive
+	name = strings.Clone(name) // does not keep the request in memory
 	n.list = append(n.list, name)
 	id := uint32(len(n.list))
 	n.ids[name] = id

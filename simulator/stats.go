@@ -8,66 +8,64 @@ import (
 	"time"
 )
 
-// Stats are what the judge saw since the start or the last reset. All counts
-// are of arrivals at API paths, refused ones included unless it says otherwise.
+// Stats describe the arrivals since the start or the last reset. Counts include refused
+// arrivals unless noted. Calls of operator endpoints are not arrivals.
 type Stats struct {
 	Arrivals int `json:"arrivals"`
 	Accepted int `json:"accepted"`
-	Refused  int `json:"refused"` // 429 by quota; one by a fault is an accepted arrival
-	// ByStatus has the key 0 for arrivals that got no answer: the client left, or
-	// the connection was dropped first.
+	Refused  int `json:"refused"` // 429 by quota; a 429 by a fault counts as accepted
+	// ByStatus counts arrivals by the status of the response. The key 0 counts arrivals without
+	// a response, because the client disconnected or the connection was dropped.
 	ByStatus map[int]int `json:"byStatus"`
-	// ByFault has the arrivals whose answer a fault decided, also while, or if,
-	// they get none.
+	// ByFault counts arrivals by the fault that decides the response, even if no response is
+	// sent.
 	ByFault map[Kind]int   `json:"byFault"`
 	ByPath  map[string]int `json:"byPath"`
-	// MaxPerWindow has one entry for each limit, in their order.
+	// MaxPerWindow has one entry for each limit, in order.
 	MaxPerWindow []LimitUse `json:"maxPerWindow"`
-	// MaxInSlidingSecond is the greatest number in any closed window of one
-	// second, exact to the microsecond.
+	// MaxInSlidingSecond is the maximum number of arrivals in any closed window of one second,
+	// exact to the microsecond.
 	MaxInSlidingSecond int       `json:"maxInSlidingSecond"`
 	FirstArrival       time.Time `json:"firstArrival,omitzero"`
 	LastArrival        time.Time `json:"lastArrival,omitzero"`
 	InFlight           int       `json:"inFlight"`
 	MaxInFlight        int       `json:"maxInFlight"`
 	DistinctKeys       int       `json:"distinctKeys"`
-	// MaxPerKeyAndPath is the greatest number for one key on one path.
+	// MaxPerKeyAndPath is the maximum number of arrivals for one key on one path.
 	MaxPerKeyAndPath int `json:"maxPerKeyAndPath"`
-	// Sustained is in arrivals per second, between the 500th and the last but
-	// 500; nil with fewer than 1,500.
+	// Sustained is the rate in arrivals per second without the first and the last 500 arrivals;
+	// nil for fewer than 1,500 arrivals.
 	Sustained *float64 `json:"sustained"`
-	// UnknownPaths and UnknownParameters are the escaped path and query of the
-	// first 100 calls to a path that doesn't exist, or with a parameter the
-	// endpoint doesn't know or was given twice. Anything here means that a key
-	// changed which call was made. The counts beside them are complete.
+	// UnknownPaths and UnknownParameters contain the escaped path and query of the first 100
+	// calls with a path that does not exist, or with a parameter that is unknown or repeated.
+	// An entry means that a key changed the structure of a URL. The counts include all calls.
 	UnknownPaths          []string `json:"unknownPaths"`
 	UnknownPathCalls      int      `json:"unknownPathCalls"`
 	UnknownParameters     []string `json:"unknownParameters"`
 	UnknownParameterCalls int      `json:"unknownParameterCalls"`
-	// Since is what GET /_stats?since=N&window=1m asks for.
+	// Since is set by GET /_stats?since=N&window=1m.
 	Since *Since `json:"since,omitempty"`
 }
 
-// Since tells of the arrivals after a number of them, such as those of an outage
-// that began when Stats.Arrivals was that number.
+// Since describes the arrivals after the first N ones. To examine an outage, set N to
+// Stats.Arrivals at its beginning.
 type Since struct {
 	Arrivals int          `json:"arrivals"`
-	ByStatus map[int]int  `json:"byStatus"` // 0: without an answer, or not yet with one
+	ByStatus map[int]int  `json:"byStatus"` // 0: no response, or none yet
 	ByFault  map[Kind]int `json:"byFault"`
 	Window   string       `json:"window"`
-	// MaxInWindow is the greatest number in any closed window of that length.
+	// MaxInWindow is the maximum number of arrivals in any closed window of that length.
 	MaxInWindow int `json:"maxInWindow"`
 }
 
-// LimitUse is a limit and the greatest number of arrivals in any closed window
-// of its length.
+// LimitUse is a limit and the maximum number of arrivals in any closed window of its length.
 type LimitUse struct {
 	Limit  int    `json:"limit"`
 	Window string `json:"window"`
 	Max    int    `json:"max"`
 }
 
-// Stats is what GET /_stats answers.
+// Stats returns the response of GET /_stats.
 func (s *Simulator) Stats() Stats { return s.recorder.stats() }
 
 func (j *recorder) stats() Stats {
@@ -97,8 +95,8 @@ func (j *recorder) stats() Stats {
 	return st
 }
 
-// Since tells of the arrivals after the first n since the start or the last
-// reset, and of how many of them lie in a window.
+// Since describes the arrivals after the first n since the start or the last reset, including
+// the maximum in any window of the given length.
 func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
 func (j *recorder) since(n int, length time.Duration) Since {
@@ -148,12 +146,12 @@ type arrivalLine struct {
 	At     int64  `json:"at"` // microseconds since the simulator's start
 	Path   string `json:"path"`
 	Key    string `json:"key"`
-	Status int    `json:"status"` // 0 while, or if, unanswered
+	Status int    `json:"status"` // 0: no response, or none yet
 	Fault  Kind   `json:"fault,omitempty"`
 }
 
-// writeArrivals writes those known at its start, a chunk at a time, so that a
-// slow reader doesn't hold up arrivals.
+// writeArrivals writes the arrivals known at its start. It copies one chunk at a time under the
+// lock, so that a slow reader does not delay arrivals.
 func (j *recorder) writeArrivals(w io.Writer) error {
 	j.mu.Lock()
 	b, n := j.log, j.log.n

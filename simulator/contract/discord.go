@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// discord is Discord's API for bots: 50 calls in any second; for each route 5 in
-// 5 s that begin with the first call, where routes that differ only in ids share
-// a bucket, once for every channel, guild or webhook; and 10,000 answers 401, 403
-// and 429 from an address in 10 minutes, after which it is refused everything.
-// Speed shortens the 10 minutes. SharedRefusal has the scope shared and is not
-// one of the 10,000.
+// discord is Discord's API for bots with three limits: 50 calls in any second; 5 calls in a
+// fixed window of 5 s for each route; 10,000 responses 401, 403 and 429 to one address in 10
+// minutes.
+//
+// Routes that differ only in IDs share a bucket, except for channel, guild and webhook IDs.
+// Above the third limit the address is refused every call. Speed shortens the 10 minutes. A
+// SharedRefusal reports the scope "shared" and does not count towards the third limit.
 func discord(m *policyMaker) contract {
 	global := m.window(sliding, "global", requests, 50, time.Second)
 	route := m.window(fixed, "route", requests, 5, 5*time.Second)
@@ -54,7 +55,7 @@ func discord(m *policyMaker) contract {
 			case invalid:
 				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned for a while\n")
 				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
-				rep.noHeaders, rep.noPenalty = true, true // it is banned already
+				rep.noHeaders, rep.noPenalty = true, true // a banned address is not charged again
 				return rep
 			case global:
 				return limited("global", v.untilAvailable())
@@ -90,8 +91,8 @@ func withBucket(rep reply, c *call) reply {
 	return rep
 }
 
-// discordBucket is the hash of method and route without ids, and the id that the
-// bucket is of.
+// discordBucket returns the hash of the method and the route without IDs, and the channel,
+// guild or webhook ID that the bucket belongs to.
 func discordBucket(c *call) (hash, of string) {
 	parts := strings.Split(c.URL.Path, "/")
 	for i, part := range parts {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// ietf is an API that follows the draft of the RateLimit header fields: by
-// credential, or address, 100 calls in 60 s and 10,000 in 86,400 s that begin
-// with the first. Speed shortens both.
+// ietf is an API that implements the IETF draft of the RateLimit header fields. It allows each
+// credential, or address, 100 calls in 60 s and 10,000 in 86,400 s, in fixed windows. Speed
+// shortens both.
 func ietf(m *policyMaker) contract {
 	policies := []*policy{
 		m.window(fixed, "burst", requests, 100, time.Minute),

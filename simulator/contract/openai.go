@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// openai is OpenAI's API: by organisation and model buckets of 500 requests and
-// 30,000 tokens, each filled in a minute. What a call could take is held: a token
-// for every four bytes of the body, and max_tokens (256 if it says nothing). It
-// turns out to be less, and the difference is given back when the answer is
-// written. Speed multiplies what is restored.
+// openai is OpenAI's API. It has buckets of 500 requests and 30,000 tokens for each
+// organisation and model, both filled in a minute. A call reserves one token for every four
+// bytes of its body plus max_tokens (default 256). The unused part is refunded when the
+// response is written. Speed multiplies the restore rate.
 func openai(m *policyMaker) contract {
 	calls := m.bucket("requests", requests, 500, 500.0/60)
 	words := m.bucket("tokens", tokens, 30_000, 500)
@@ -53,7 +52,7 @@ func openai(m *policyMaker) contract {
 	}
 }
 
-// prompt is the body of a call.
+// prompt is the body of a request.
 type prompt struct {
 	Model               string   `json:"model"`
 	MaxTokens           *float64 `json:"max_tokens"`
@@ -61,7 +60,7 @@ type prompt struct {
 	prompt              float64
 }
 
-// readPrompt takes a body that is none for a prompt without a model.
+// readPrompt returns a prompt without a model for an invalid body.
 func readPrompt(body []byte) prompt {
 	var p prompt
 	if json.Unmarshal(body, &p) != nil {
@@ -71,7 +70,7 @@ func readPrompt(body []byte) prompt {
 	return p
 }
 
-// maxTokens is how many tokens the answer may have.
+// maxTokens returns the maximum number of tokens of the completion.
 func (p prompt) maxTokens() float64 {
 	for _, given := range []*float64{p.MaxCompletionTokens, p.MaxTokens} {
 		if given != nil {
@@ -81,7 +80,7 @@ func (p prompt) maxTokens() float64 {
 	return 256
 }
 
-// inMilliseconds is a duration as Go writes it, rounded up: 120ms, 6m0s.
+// inMilliseconds formats a duration, rounded up to milliseconds, as Go does: 120ms, 6m0s.
 func inMilliseconds(d time.Duration) string {
 	return max(0, (d + time.Millisecond - 1).Truncate(time.Millisecond)).String()
 }

@@ -9,12 +9,11 @@ import (
 
 var genericAgent = regexp.MustCompile(`(?i)^$|^(go-http-client|python|java|curl|wget|mozilla|okhttp|axios|node)`)
 
-// reddit is Reddit's API for an OAuth client: 1,000 calls in 600 s that begin
-// with the first, and a User-Agent of one's own with every call. Speed shortens
-// the 600 s.
+// reddit is Reddit's API for an OAuth client. It allows 1,000 calls in a fixed window of 600 s
+// and refuses generic User-Agents. Speed shortens the window.
 func reddit(m *policyMaker) contract {
 	period := m.window(fixed, "period", requests, 1_000, 10*time.Minute)
-	agent := m.window(fixed, "user-agent", requests, 0, 10*time.Minute) // for those that have none
+	agent := m.window(fixed, "user-agent", requests, 0, 10*time.Minute) // for calls with a generic User-Agent
 	return contract{
 		charges: func(c *call) []charge {
 			who := owner(credential(c))

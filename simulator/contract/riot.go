@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// riot is Riot's API with a development key: by key and region (the first label
-// of the host) 20 calls in 1 s and 100 in 120 s, and for each method (the path
-// without its last part) 30 in 10 s, in windows that begin with their first
-// call. Speed shortens those of 120 s and 10 s. SharedRefusal is the refusal of a
-// service behind it, which comes without a Retry-After.
+// riot is Riot's API with a development key. It allows each key and region (the first label of
+// the host) 20 calls in 1 s and 100 in 120 s, and 30 in 10 s for each method (the path without
+// its last segment). Windows are fixed. Speed shortens those of 120 s and 10 s. A SharedRefusal
+// is the refusal of an internal service and has no Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{
 		m.window(fixed, "application-1s", requests, 20, time.Second),
