@@ -96,14 +96,14 @@ func TestConfigCheck_PrintsRequestsAndCredentials(t *testing.T) {
 func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"prefix: \"Bearer \"", "prefixes: x", `unknown field "prefixes"`},
-		{"header: Authorization, prefix: \"Bearer \"", "query: key, prefix: x", "sources.forge.auth.prefix: it stands before"},
-		{"header: Authorization, prefix: \"Bearer \"", "prefix: ''", "sources.forge.auth.header: credentials are listed, but not the header"},
-		{"header: Authorization,", "header: Authorization, secretEnv: X,", "sources.forge.auth.secretEnv and auth.secretFile: say of each"},
-		{"name: two", "name: one", `sources.forge.credentials[1].name: "one" is taken`},
+		{"header: Authorization, prefix: \"Bearer \"", "query: key, prefix: x", "sources.forge.auth.prefix: needs auth.header"},
+		{"header: Authorization, prefix: \"Bearer \"", "prefix: ''", "sources.forge.auth.header: is missing"},
+		{"header: Authorization,", "header: Authorization, secretEnv: X,", "sources.forge.auth.secretEnv and auth.secretFile: not allowed with credentials"},
+		{"name: two", "name: one", `sources.forge.credentials[1].name: "one" is used twice`},
 		{"keys: \"public_.*\"", "keys: '('", "sources.forge.credentials[0].keys: "},
 		{"secretFile: /run/secrets/two", "keys: a", "sources.forge.credentials[1]: write either secretEnv or secretFile"},
 		{"block: endpoint", "block: all", `sources.forge.rules[0].block: "all" is not one of [call endpoint resource credential source]`},
-		{"class: quota", "class: transient", "sources.forge.rules[0].block: an answer of class transient stops nothing"},
+		{"class: quota", "class: transient", "sources.forge.rules[0].block: not allowed for class transient"},
 		{"wait: 60s", "wait: 60", "60 is not a duration"},
 		{"wait: 60s", "wait: 30h", "sources.forge.rules[0].wait: 30h0m0s must be from 0 to 24h0m0s"},
 		{"User-Agent: \"me/1 (a@example.org)\"", "Host: x", "sources.forge.headers.Host: this header is reserved"},
@@ -121,8 +121,8 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 		{"resource: core", `resource: "co re"`, `sources.forge.facets.issues.documents.list.resource: "co re" must be`},
 		{"      project:", "      nothing: ~\n      project:", "sources.forge.facets.nothing.keyPattern: \"\" matches no key;"},
 		{"method: POST", "method: PUT", `sources.forge.facets.search.documents.found.method: "PUT" must be GET or POST`},
-		{"method: POST,", "", "sources.forge.facets.search.documents.found.body: a GET has none"},
-		{`'{"q": "{key}"}'`, `'{"q": {key}}'`, "sources.forge.facets.search.documents.found.body: not JSON"},
+		{"method: POST,", "", "sources.forge.facets.search.documents.found.body: a GET has no body"},
+		{`'{"q": "{key}"}'`, `'{"q": {key}}'`, "sources.forge.facets.search.documents.found.body: not valid JSON"},
 	} {
 		text := strings.Replace(asked, c.from, c.to, 1)
 		if text == asked {
