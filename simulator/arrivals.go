@@ -30,46 +30,46 @@ type recordedArrival struct {
 
 // record adds an arrival. It reads the clock under the lock, so that times in the log never
 // decrease.
-func (j *recorder) record(c call) recordedArrival {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	refused := j.log.add(time.Since(j.start).Microseconds(), c)
-	j.inFlight++
-	j.log.maxInFlight = max(j.log.maxInFlight, j.inFlight)
-	return recordedArrival{recorder: j, log: j.log, index: j.log.n - 1, refused: refused}
+func (r *recorder) record(c call) recordedArrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	refused := r.log.add(time.Since(r.start).Microseconds(), c)
+	r.inFlight++
+	r.log.maxInFlight = max(r.log.maxInFlight, r.inFlight)
+	return recordedArrival{recorder: r, log: r.log, index: r.log.n - 1, refused: refused}
 }
 
 // setFault records the fault that decides the response. It is called before the fault takes
 // effect, because a hanging call gets no response.
-func (t recordedArrival) setFault(kind Kind) {
-	t.recorder.mu.Lock()
-	defer t.recorder.mu.Unlock()
-	t.log.at(t.index).fault = uint8(slices.Index(allKinds, kind) + 1)
-	t.log.byFault[kind]++
+func (a recordedArrival) setFault(kind Kind) {
+	a.recorder.mu.Lock()
+	defer a.recorder.mu.Unlock()
+	a.log.at(a.index).fault = uint8(slices.Index(allKinds, kind) + 1)
+	a.log.byFault[kind]++
 }
 
 // setStatus records the status of the response; 0 means no response.
-func (t recordedArrival) setStatus(status int) {
-	t.recorder.mu.Lock()
-	defer t.recorder.mu.Unlock()
-	t.recorder.inFlight--
-	t.log.at(t.index).status = uint16(status)
-	t.log.byStatus[status]++
+func (a recordedArrival) setStatus(status int) {
+	a.recorder.mu.Lock()
+	defer a.recorder.mu.Unlock()
+	a.recorder.inFlight--
+	a.log.at(a.index).status = uint16(status)
+	a.log.byStatus[status]++
 }
 
 // reset starts an empty log. The quota is fully available again; revisions stay.
-func (j *recorder) reset() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.log = newArrivalLog(j.log.limits)
-	j.log.maxInFlight = j.inFlight
+func (r *recorder) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = newArrivalLog(r.log.limits)
+	r.log.maxInFlight = r.inFlight
 }
 
 // setLimits replaces the limits. The new limits apply to all arrivals since the last reset.
-func (j *recorder) setLimits(limits []Limit) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.log.setLimits(limits)
+func (r *recorder) setLimits(limits []Limit) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log.setLimits(limits)
 }
 
 // arrival takes 16 bytes, so 20 million of them take 320 MB.
@@ -113,61 +113,61 @@ type arrivalLog struct {
 }
 
 func newArrivalLog(limits []Limit) *arrivalLog {
-	b := &arrivalLog{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
-	b.setLimits(limits)
-	return b
+	l := &arrivalLog{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
+	l.setLimits(limits)
+	return l
 }
 
-func (b *arrivalLog) at(i int) *arrival {
-	return &b.chunks[i/chunkLength][i%chunkLength]
+func (l *arrivalLog) at(i int) *arrival {
+	return &l.chunks[i/chunkLength][i%chunkLength]
 }
 
 // add appends an arrival and reports whether it exceeds a limit.
 //
 // Refused arrivals count too. It is not documented whether the real API charges a 429. Counting
 // both is stricter, and makes no difference to a client within the limits.
-func (b *arrivalLog) add(at int64, c call) (refused bool) {
-	a := arrival{at: at, path: b.pathID(c)}
+func (l *arrivalLog) add(at int64, c call) (refused bool) {
+	a := arrival{at: at, path: l.pathID(c)}
 	if c.key != "" {
-		a.key = b.keys.id(c.key)
+		a.key = l.keys.id(c.key)
 		target := uint64(a.path)<<32 | uint64(a.key)
-		b.perTarget[target]++
-		b.maxPerTarget = max(b.maxPerTarget, b.perTarget[target])
+		l.perTarget[target]++
+		l.maxPerTarget = max(l.maxPerTarget, l.perTarget[target])
 	}
 	if c.unknownParam {
-		b.unknownParamCalls++
-		b.unknownParameters = appendKept(b.unknownParameters, c.target)
+		l.unknownParamCalls++
+		l.unknownParameters = appendKept(l.unknownParameters, c.target)
 	}
-	if b.n%chunkLength == 0 {
-		b.chunks = append(b.chunks, make([]arrival, chunkLength))
+	if l.n%chunkLength == 0 {
+		l.chunks = append(l.chunks, make([]arrival, chunkLength))
 	}
-	b.n++
-	*b.at(b.n - 1) = a
-	for i := range b.windows {
-		if w := &b.windows[i]; b.slide(w, b.n) > w.limit && w.limit > 0 {
+	l.n++
+	*l.at(l.n - 1) = a
+	for i := range l.windows {
+		if w := &l.windows[i]; l.slide(w, l.n) > w.limit && w.limit > 0 {
 			refused = true
 		}
 	}
 	if refused {
-		b.refused++
+		l.refused++
 	}
 	return refused
 }
 
-func (b *arrivalLog) pathID(c call) uint8 {
+func (l *arrivalLog) pathID(c call) uint8 {
 	name := c.path
 	if c.endpoint == nil {
-		b.unknownPathCalls++
-		b.unknownPaths = appendKept(b.unknownPaths, c.target)
-		if len(b.paths.list) >= maxKept+len(endpoints) && !b.paths.has(name) {
+		l.unknownPathCalls++
+		l.unknownPaths = appendKept(l.unknownPaths, c.target)
+		if len(l.paths.list) >= maxKept+len(endpoints) && !l.paths.has(name) {
 			name = otherPath
 		}
 	}
-	id := b.paths.id(name)
-	if int(id) > len(b.byPath) {
-		b.byPath = append(b.byPath, 0)
+	id := l.paths.id(name)
+	if int(id) > len(l.byPath) {
+		l.byPath = append(l.byPath, 0)
 	}
-	b.byPath[id-1]++
+	l.byPath[id-1]++
 	return uint8(id) // at most maxKept plus the known endpoints
 }
 
@@ -189,9 +189,9 @@ type window struct {
 }
 
 // slide moves the window to end with arrival n-1 and returns the number of arrivals in it.
-func (b *arrivalLog) slide(w *window, n int) int {
-	end := b.at(n - 1).at
-	for b.at(w.first).at < end-w.length {
+func (l *arrivalLog) slide(w *window, n int) int {
+	end := l.at(n - 1).at
+	for l.at(w.first).at < end-w.length {
 		w.first++
 	}
 	held := n - w.first
@@ -199,15 +199,15 @@ func (b *arrivalLog) slide(w *window, n int) int {
 	return held
 }
 
-func (b *arrivalLog) setLimits(limits []Limit) {
-	b.limits = limits
-	b.windows = []window{{length: time.Second.Microseconds()}}
-	for _, l := range limits {
-		b.windows = append(b.windows, window{limit: l.Limit, length: l.Window.Microseconds()})
+func (l *arrivalLog) setLimits(limits []Limit) {
+	l.limits = limits
+	l.windows = []window{{length: time.Second.Microseconds()}}
+	for _, limit := range limits {
+		l.windows = append(l.windows, window{limit: limit.Limit, length: limit.Window.Microseconds()})
 	}
-	for i := range b.windows {
-		for n := 1; n <= b.n; n++ {
-			b.slide(&b.windows[i], n)
+	for i := range l.windows {
+		for n := 1; n <= l.n; n++ {
+			l.slide(&l.windows[i], n)
 		}
 	}
 }

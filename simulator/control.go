@@ -152,18 +152,18 @@ func (s *Simulator) statsFor(query url.Values) (Stats, error) {
 		return stats, nil
 	}
 	n, window := 0, time.Second
-	for name, given := range query {
+	for name, values := range query {
 		var err error
 		switch name {
 		case "since":
-			n, err = strconv.Atoi(given[0])
+			n, err = strconv.Atoi(values[0])
 		case "window":
-			window, err = time.ParseDuration(given[0])
+			window, err = time.ParseDuration(values[0])
 		default:
 			err = errors.New("unknown")
 		}
 		if err != nil || n < 0 || window < time.Microsecond {
-			return Stats{}, fmt.Errorf("invalid parameter %s=%s; GET /_stats?since=120&window=1m describes the arrivals after the first 120 and their maximum in a minute", name, given[0])
+			return Stats{}, fmt.Errorf("invalid parameter %s=%s; GET /_stats?since=120&window=1m describes the arrivals after the first 120 and their maximum in a minute", name, values[0])
 		}
 	}
 	since := s.Since(n, window)

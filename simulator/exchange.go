@@ -54,10 +54,10 @@ func parseCall(r *http.Request) call {
 		return c
 	}
 	c.unknownParam = err != nil
-	for name, given := range values {
+	for name, values := range values {
 		known := name == c.endpoint.key || slices.Contains(c.endpoint.optional, name)
-		c.unknownParam = c.unknownParam || !known || len(given) > 1
-		c.invalid = c.invalid || known && len(given) > 1
+		c.unknownParam = c.unknownParam || !known || len(values) > 1
+		c.invalid = c.invalid || known && len(values) > 1
 	}
 	c.key, c.date = values.Get(c.endpoint.key), values.Get("date")
 	c.invalid = c.invalid || err != nil || c.key == ""
@@ -74,16 +74,16 @@ func acceptsGzip(accept []string) bool {
 	for field := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		coding, parameters, _ := strings.Cut(field, ";")
 		name, weight, found := strings.Cut(strings.TrimSpace(parameters), "=")
-		wanted := true
+		accepted := true
 		if found && strings.EqualFold(strings.TrimSpace(name), "q") {
 			q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
-			wanted = err == nil && q > 0
+			accepted = err == nil && q > 0
 		}
 		switch strings.ToLower(strings.TrimSpace(coding)) {
 		case "gzip", "x-gzip":
-			return wanted
+			return accepted
 		case "*":
-			wildcard = wanted
+			wildcard = accepted
 		}
 	}
 	return wildcard

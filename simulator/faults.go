@@ -122,9 +122,9 @@ func (f Fault) compile() (*rule, error) {
 	check(f.Percent == nil || *f.Percent >= 0 && *f.Percent <= 100, "percent must be from 0 to 100")
 	check(f.Count == nil || *f.Count >= 1, "count must be at least 1")
 	check(f.RetryAfter == "" || f.Kind == TooManyRequests || f.Kind == Maintenance, "retryAfter is allowed only for %q and %q", TooManyRequests, Maintenance)
-	least := int64(len(oversizeStart) + len(oversizeEnd))
+	minBytes := int64(len(oversizeStart) + len(oversizeEnd))
 	check((f.Kind == Oversize) == (f.Bytes != 0), "bytes is required for %q and allowed only there", Oversize)
-	check(f.Bytes == 0 || f.Bytes >= least, "bytes must be at least %d", least)
+	check(f.Bytes == 0 || f.Bytes >= minBytes, "bytes must be at least %d", minBytes)
 	check((f.Kind == Deep) == (f.Depth != 0) && f.Depth >= 0, "depth above 0 is required for %q and allowed only there", Deep)
 	check((f.Kind == Redirect) == (f.Location != ""), "location is required for %q and allowed only there", Redirect)
 	check(f.Headers == nil || f.Kind != Hang, "headers: not allowed for %q, which sends no response", Hang)
@@ -157,8 +157,8 @@ const htmlPage = `<!DOCTYPE html>
 
 // Number of pieces of a slow body, and the pause after each.
 const (
-	slowPieces = 64
-	slowPause  = 250 * time.Millisecond
+	slowBodyPieces = 64
+	slowBodyPause  = 250 * time.Millisecond
 )
 
 func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault) {
@@ -173,17 +173,17 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 		x.writeHeader(http.StatusOK, "text/html;charset=UTF-8")
 		_, _ = x.Write([]byte(htmlPage))
 	case BadJSON:
-		whole := appendPlain(nil, s.document(c))
+		body := appendPlain(nil, s.document(c))
 		x.writeHeader(http.StatusOK, jsonType)
-		_, _ = x.Write(whole[:len(whole)*2/3])
+		_, _ = x.Write(body[:len(body)*2/3])
 	case Shrink:
 		x.send([]part{deflate(s.content.shrunk(s.document(c)))})
 	case Oversize:
 		x.sendOversize(f.Bytes)
 	case Reset:
-		whole := x.encode(nil, s.document(c))
+		body := x.encode(nil, s.document(c))
 		x.writeHeader(http.StatusOK, jsonType)
-		_, _ = x.Write(whole[:len(whole)/2])
+		_, _ = x.Write(body[:len(body)/2])
 		x.flush()
 		panic(http.ErrAbortHandler) // makes net/http drop the connection
 	case Hang:
@@ -193,12 +193,12 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 			panic(http.ErrAbortHandler)
 		}
 	case SlowBody:
-		whole := x.encode(nil, s.document(c))
+		body := x.encode(nil, s.document(c))
 		x.writeHeader(http.StatusOK, jsonType)
-		for i := range slowPieces {
-			_, _ = x.Write(whole[i*len(whole)/slowPieces : (i+1)*len(whole)/slowPieces])
+		for i := range slowBodyPieces {
+			_, _ = x.Write(body[i*len(body)/slowBodyPieces : (i+1)*len(body)/slowBodyPieces])
 			x.flush()
-			if !s.wait(ctx, slowPause) {
+			if !s.wait(ctx, slowBodyPause) {
 				return
 			}
 		}
@@ -215,10 +215,10 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 
 // repeat writes a character many times.
 func (x *exchange) repeat(character string, times int64) error {
-	const most = 1 << 16
-	line := []byte(strings.Repeat(character, int(min(times, most))))
-	for ; times > 0; times -= most {
-		if _, err := x.Write(line[:min(times, most)]); err != nil {
+	const chunk = 1 << 16
+	line := []byte(strings.Repeat(character, int(min(times, chunk))))
+	for ; times > 0; times -= chunk {
+		if _, err := x.Write(line[:min(times, chunk)]); err != nil {
 			return err
 		}
 	}
@@ -246,14 +246,14 @@ func (x *exchange) sendOversize(length int64) {
 		_, _ = x.Write(gzipHeader)
 	}
 	_, err := x.Write(encode(part{plain: []byte(oversizeStart)}))
-	left := length - int64(len(oversizeStart)+len(oversizeEnd))
-	for ; err == nil && left >= paddingLength; left -= paddingLength {
+	remaining := length - int64(len(oversizeStart)+len(oversizeEnd))
+	for ; err == nil && remaining >= paddingLength; remaining -= paddingLength {
 		_, err = x.Write(encode(padding()))
 	}
 	if err != nil {
 		return
 	}
-	_, _ = x.Write(encode(deflate(padding().plain[:left])))
+	_, _ = x.Write(encode(deflate(padding().plain[:remaining])))
 	_, _ = x.Write(encode(part{plain: []byte(oversizeEnd)}))
 	if x.gzip {
 		_, _ = x.Write(sum.appendTrailer(nil))

@@ -203,7 +203,7 @@ func TestFault_SlowBodyIsComplete(t *testing.T) {
 		control(t, s, `{"faults": [{"kind": "slow-body"}]}`)
 		began := time.Now()
 		w := get(t, s, equipment+"a", "Accept-Encoding", "gzip")
-		if took := time.Since(began); took != slowPieces*slowPause || !w.Flushed {
+		if took := time.Since(began); took != slowBodyPieces*slowBodyPause || !w.Flushed {
 			t.Errorf("took %v, flushed %v", took, w.Flushed)
 		}
 		if !bytes.Equal(gunzip(t, w.Body), want) {

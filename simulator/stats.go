@@ -68,29 +68,29 @@ type LimitUse struct {
 // Stats returns the response of GET /_stats.
 func (s *Simulator) Stats() Stats { return s.recorder.stats() }
 
-func (j *recorder) stats() Stats {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	b := j.log
+func (r *recorder) stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.log
 	st := Stats{
-		Arrivals: b.n, Accepted: b.n - b.refused, Refused: b.refused,
-		ByStatus: make(map[int]int), ByFault: maps.Clone(b.byFault), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
-		MaxInSlidingSecond: b.windows[0].max,
-		InFlight:           j.inFlight, MaxInFlight: b.maxInFlight,
-		DistinctKeys: len(b.keys.list), MaxPerKeyAndPath: int(b.maxPerTarget), Sustained: b.sustained(),
-		UnknownPaths:     append([]string{}, b.unknownPaths...),
-		UnknownPathCalls: b.unknownPathCalls, UnknownParameters: append([]string{}, b.unknownParameters...),
-		UnknownParameterCalls: b.unknownParamCalls,
+		Arrivals: l.n, Accepted: l.n - l.refused, Refused: l.refused,
+		ByStatus: make(map[int]int), ByFault: maps.Clone(l.byFault), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
+		MaxInSlidingSecond: l.windows[0].max,
+		InFlight:           r.inFlight, MaxInFlight: l.maxInFlight,
+		DistinctKeys: len(l.keys.list), MaxPerKeyAndPath: int(l.maxPerTarget), Sustained: l.sustained(),
+		UnknownPaths:     append([]string{}, l.unknownPaths...),
+		UnknownPathCalls: l.unknownPathCalls, UnknownParameters: append([]string{}, l.unknownParameters...),
+		UnknownParameterCalls: l.unknownParamCalls,
 	}
-	maps.Copy(st.ByStatus, b.byStatus)
-	for i, n := range b.byPath {
-		st.ByPath[b.paths.list[i]] = n
+	maps.Copy(st.ByStatus, l.byStatus)
+	for i, n := range l.byPath {
+		st.ByPath[l.paths.list[i]] = n
 	}
-	for i, l := range b.limits {
-		st.MaxPerWindow = append(st.MaxPerWindow, LimitUse{Limit: l.Limit, Window: l.Window.String(), Max: b.windows[i+1].max})
+	for i, limit := range l.limits {
+		st.MaxPerWindow = append(st.MaxPerWindow, LimitUse{Limit: limit.Limit, Window: limit.Window.String(), Max: l.windows[i+1].max})
 	}
-	if b.n > 0 {
-		st.FirstArrival, st.LastArrival = j.wallTime(b.at(0).at), j.wallTime(b.at(b.n-1).at)
+	if l.n > 0 {
+		st.FirstArrival, st.LastArrival = r.wallTime(l.at(0).at), r.wallTime(l.at(l.n-1).at)
 	}
 	return st
 }
@@ -99,22 +99,22 @@ func (j *recorder) stats() Stats {
 // the maximum in any window of the given length.
 func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
-func (j *recorder) since(n int, length time.Duration) Since {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	b := j.log
-	s := Since{ByStatus: make(map[int]int), ByFault: make(map[Kind]int), Window: length.String()}
+func (r *recorder) since(n int, length time.Duration) Since {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.log
+	since := Since{ByStatus: make(map[int]int), ByFault: make(map[Kind]int), Window: length.String()}
 	w := window{length: length.Microseconds(), first: max(0, n)}
-	for i := w.first; i < b.n; i++ {
-		a := b.at(i)
-		s.Arrivals++
-		s.ByFault[a.kind()]++
-		s.ByStatus[int(a.status)]++
-		b.slide(&w, i+1)
+	for i := w.first; i < l.n; i++ {
+		a := l.at(i)
+		since.Arrivals++
+		since.ByFault[a.kind()]++
+		since.ByStatus[int(a.status)]++
+		l.slide(&w, i+1)
 	}
-	delete(s.ByFault, "")
-	s.MaxInWindow = w.max
-	return s
+	delete(since.ByFault, "")
+	since.MaxInWindow = w.max
+	return since
 }
 
 func (a arrival) kind() Kind {
@@ -124,20 +124,20 @@ func (a arrival) kind() Kind {
 	return allKinds[a.fault-1]
 }
 
-func (j *recorder) wallTime(at int64) time.Time {
-	return j.start.Add(time.Duration(at) * time.Microsecond).Round(0)
+func (r *recorder) wallTime(at int64) time.Time {
+	return r.start.Add(time.Duration(at) * time.Microsecond).Round(0)
 }
 
-func (b *arrivalLog) sustained() *float64 {
+func (l *arrivalLog) sustained() *float64 {
 	const edge = 500
-	if b.n < 3*edge {
+	if l.n < 3*edge {
 		return nil
 	}
-	took := b.at(b.n-1-edge).at - b.at(edge-1).at
+	took := l.at(l.n-1-edge).at - l.at(edge-1).at
 	if took == 0 {
 		return nil
 	}
-	rate := float64(b.n-2*edge) / time.Duration(took*1000).Seconds()
+	rate := float64(l.n-2*edge) / time.Duration(took*1000).Seconds()
 	return &rate
 }
 
@@ -152,20 +152,20 @@ type arrivalLine struct {
 
 // writeArrivals writes the arrivals known at its start. It copies one chunk at a time under the
 // lock, so that a slow reader does not delay arrivals.
-func (j *recorder) writeArrivals(w io.Writer) error {
-	j.mu.Lock()
-	b, n := j.log, j.log.n
-	paths, keys := b.paths.list, b.keys.list
-	j.mu.Unlock()
+func (r *recorder) writeArrivals(w io.Writer) error {
+	r.mu.Lock()
+	l, n := r.log, r.log.n
+	paths, keys := l.paths.list, l.keys.list
+	r.mu.Unlock()
 
 	out := bufio.NewWriterSize(w, 1<<16)
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
 	chunk := make([]arrival, chunkLength)
 	for from := 0; from < n; from += chunkLength {
-		j.mu.Lock()
-		held := chunk[:copy(chunk, b.chunks[from/chunkLength][:min(chunkLength, n-from)])]
-		j.mu.Unlock()
+		r.mu.Lock()
+		held := chunk[:copy(chunk, l.chunks[from/chunkLength][:min(chunkLength, n-from)])]
+		r.mu.Unlock()
 		for _, a := range held {
 			line := arrivalLine{At: a.at, Path: paths[a.path-1], Status: int(a.status), Fault: a.kind()}
 			if a.key > 0 {

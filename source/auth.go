@@ -73,27 +73,27 @@ func (s *Source) setCredentials(secrets map[string]string) error {
 // flight keep the old value. A value that New would reject returns an error and changes
 // nothing. The error never contains the value.
 func (s *Source) SetCredential(name, value string) error {
-	at := s.credentials.secrets[name]
+	entry := s.credentials.secrets[name]
 	switch {
-	case at == nil:
+	case entry == nil:
 		return fmt.Errorf("credentials: there is no credential %q", name)
 	case value != "" && s.config.Auth.Header == "" && s.config.Auth.Query == "":
 		return errors.New("auth.header: is missing; name the header that the credential is sent in")
 	case strings.ContainsFunc(value, isControl):
 		return errors.New("auth: the credential contains a control character, such as a line break, which a header must not contain")
 	}
-	at.set(value)
+	entry.set(value)
 	return nil
 }
 
 // authorize adds the current value of the named credential to the request. It returns an error
 // if the source has no credential with that name.
 func (s *Source) authorize(req *http.Request, name string) error {
-	at := s.credentials.secrets[name]
-	if at == nil {
+	entry := s.credentials.secrets[name]
+	if entry == nil {
 		return fmt.Errorf("the permit is for credential %q, which the source does not have", name)
 	}
-	auth, value := s.config.Auth, at.current()
+	auth, value := s.config.Auth, entry.current()
 	switch {
 	case auth.Query != "":
 		// The transport keeps a pointer to this URL and writes it to the connection after

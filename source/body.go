@@ -193,11 +193,11 @@ func (b *builder) value(v any) error {
 		b.write("}")
 	case []any:
 		b.write("[")
-		for i, one := range v {
+		for i, item := range v {
 			if i > 0 {
 				b.write(",")
 			}
-			if err := b.value(one); err != nil {
+			if err := b.value(item); err != nil {
 				return err
 			}
 		}

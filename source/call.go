@@ -33,8 +33,8 @@ type CallResult struct {
 
 // readNotices returns the quota state that a response reports. It decompresses the body only if
 // a rule reads it.
-func (s *Source) readNotices(one response) []announced.Notice {
-	if one.header == nil {
+func (s *Source) readNotices(resp response) []announced.Notice {
+	if resp.header == nil {
 		return nil
 	}
 	var w *workspace
@@ -43,11 +43,11 @@ func (s *Source) readNotices(one response) []announced.Notice {
 			w.free()
 		}
 	}()
-	notices := s.announced.Read(one.header, func() []byte {
+	notices := s.announced.Read(resp.header, func() []byte {
 		if w == nil {
 			w = workspaces.Get().(*workspace)
 			w.plain.Reset()
-			if s.decompress(w, one) != nil {
+			if s.decompress(w, resp) != nil {
 				w.plain.Reset() // an incomplete body is ignored
 			}
 		}

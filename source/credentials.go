@@ -44,19 +44,19 @@ func newCredentials(all []Credential, auth Auth) (credentials, error) {
 	if len(all) > 0 && auth.Header == "" && auth.Query == "" {
 		return c, errors.New("auth.header: is missing; credentials need auth.header or auth.query")
 	}
-	for i, one := range all {
+	for i, cred := range all {
 		switch {
-		case !credentialName.MatchString(one.Name):
-			return c, fmt.Errorf("credentials[%d].name: %q must be 1 to 40 letters, digits, - and _", i, one.Name)
-		case c.secrets[one.Name] != nil:
-			return c, fmt.Errorf("credentials[%d].name: %q is used twice", i, one.Name)
-		case one.Visibility != "" && !credentialName.MatchString(one.Visibility):
-			return c, fmt.Errorf("credentials[%d].visibility: %q must be 1 to 40 letters, digits, - and _", i, one.Visibility)
-		case (one.SecretEnv == "") == (one.SecretFile == ""):
+		case !credentialName.MatchString(cred.Name):
+			return c, fmt.Errorf("credentials[%d].name: %q must be 1 to 40 letters, digits, - and _", i, cred.Name)
+		case c.secrets[cred.Name] != nil:
+			return c, fmt.Errorf("credentials[%d].name: %q is used twice", i, cred.Name)
+		case cred.Visibility != "" && !credentialName.MatchString(cred.Visibility):
+			return c, fmt.Errorf("credentials[%d].visibility: %q must be 1 to 40 letters, digits, - and _", i, cred.Visibility)
+		case (cred.SecretEnv == "") == (cred.SecretFile == ""):
 			return c, fmt.Errorf("credentials[%d]: write either secretEnv or secretFile", i)
 		}
-		c.secrets[one.Name] = &secret{}
-		pattern := one.Keys
+		c.secrets[cred.Name] = &secret{}
+		pattern := cred.Keys
 		if pattern == "" {
 			pattern = ".*"
 		}
@@ -76,15 +76,15 @@ func (c credentials) forKey(key string) (names []string, visibility string) {
 	if len(c.all) == 0 {
 		return []string{""}, ""
 	}
-	for i, one := range c.all {
+	for i, cred := range c.all {
 		if !c.keys[i].MatchString(key) {
 			continue
 		}
 		if len(names) == 0 {
-			visibility = one.Visibility
+			visibility = cred.Visibility
 		}
-		if one.Visibility == visibility {
-			names = append(names, one.Name)
+		if cred.Visibility == visibility {
+			names = append(names, cred.Name)
 		}
 	}
 	return names, visibility

@@ -56,8 +56,8 @@ type Responses struct {
 // Bytes returns the memory used by the bodies.
 func (a *Responses) Bytes() int {
 	n := 0
-	for _, one := range a.responses {
-		n += one.bytes()
+	for _, resp := range a.responses {
+		n += resp.bytes()
 	}
 	return n
 }
@@ -106,18 +106,18 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 	)
 	for i := range p.requests {
 		wg.Go(func() {
-			one, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
+			resp, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
 			mu.Lock()
 			defer mu.Unlock()
 			a.Calls += calls
-			a.responses[i] = one
+			a.responses[i] = resp
 			switch {
 			case errors.Is(err, errUseless):
 				a.responses[i].err = err
 			case err != nil:
 				unsent = errors.Join(unsent, err)
 				stop(err)
-			case one.failed():
+			case resp.failed():
 				stop(errUseless)
 			}
 		})
@@ -135,21 +135,21 @@ var errUseless = errors.New("not sent, because another document of the entity fa
 // callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a
 // GET is redirected, because repeating a POST may not be safe. room is the maximum length of
 // the body. at is the last request made. An error means that a required request was not sent.
-func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, at documentRequest, calls int, err error) {
+func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int
-		one, sent, err = s.send(ctx, p, r, room, permits)
+		resp, sent, err = s.send(ctx, p, r, room, permits)
 		calls += sent
-		if err != nil || one.err != nil || one.status < 300 || one.status > 399 || one.status == http.StatusNotModified || r.call.Method != http.MethodGet {
-			return one, r, calls, err
+		if err != nil || resp.err != nil || resp.status < 300 || resp.status > 399 || resp.status == http.StatusNotModified || r.call.Method != http.MethodGet {
+			return resp, r, calls, err
 		}
 		var to *url.URL
-		if to, one.linkErr = s.resolveLink(r.url, one.header.Get("Location")); to == nil {
+		if to, resp.linkErr = s.resolveLink(r.url, resp.header.Get("Location")); to == nil {
 			break
 		}
 		r.url = to
 	}
-	return one, r, calls, nil
+	return resp, r, calls, nil
 }
 
 // resolveLink returns the target of a redirect or link, or nil if location is empty. The

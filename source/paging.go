@@ -27,22 +27,22 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 	}
 	last := &first
 	for n := 1; ; n++ {
-		next, astray := s.nextPage(r, *last, seen)
+		next, linkErr := s.nextPage(r, *last, seen)
 		if next != nil && n == r.paging.PageLimit() {
-			next, astray = nil, fmt.Errorf("there are more than %d pages; request fewer items or increase the document's paging.maxPages", n)
+			next, linkErr = nil, fmt.Errorf("there are more than %d pages; request fewer items or increase the document's paging.maxPages", n)
 		}
 		if next == nil {
-			if astray != nil {
-				last.linkErr = astray
+			if linkErr != nil {
+				last.linkErr = linkErr
 			}
 			return first, calls, nil
 		}
-		one, at, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
+		resp, at, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
 		calls += sent
 		if err != nil {
 			return response{}, calls, err
 		}
-		first.more = append(first.more, one)
+		first.more = append(first.more, resp)
 		last, r = &first.more[len(first.more)-1], at
 	}
 }
@@ -178,11 +178,11 @@ func nextLink(header string) (string, error) {
 				anchored = true
 			}
 		}
-		for one := range strings.FieldsSeq(relation) {
-			if one == "next" && !anchored && target == "" {
+		for rel := range strings.FieldsSeq(relation) {
+			if rel == "next" && !anchored && target == "" {
 				return "", errors.New("the Link header has an empty target")
 			}
-			if one == "next" && !anchored {
+			if rel == "next" && !anchored {
 				return target, nil
 			}
 		}

@@ -97,11 +97,11 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	c.out, c.ignored, c.members = append(c.out[:0], '{'), c.ignored[:0], c.members[:0]
 	w.redacted = 0
 	result := Outcome{Class: OK}
-	for i, one := range a.responses {
-		if errors.Is(one.err, errUseless) {
+	for i, resp := range a.responses {
+		if errors.Is(resp.err, errUseless) {
 			continue // not sent; another document decides
 		}
-		o := s.readDocument(w, a.plan, i, one, now)
+		o := s.readDocument(w, a.plan, i, resp, now)
 		if result.Class == OK || moreSevere(result.Class, o.Class) != result.Class {
 			result = o
 		}
@@ -135,12 +135,12 @@ func (s *Source) storableValidator(validator string) string {
 }
 
 // readDocument decompresses, classifies and extracts one document.
-func (s *Source) readDocument(w *workspace, p *Plan, i int, one response, now time.Time) Outcome {
+func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now time.Time) Outcome {
 	d := p.facet.documents[i]
 	if d.Paging != nil {
-		return s.readPages(w, p, d, one, now)
+		return s.readPages(w, p, d, resp, now)
 	}
-	r := responseReader{s: s, w: w, name: d.name, answer: one, now: now}
+	r := responseReader{s: s, w: w, name: d.name, answer: resp, now: now}
 	o := r.classify(p.validator != Validator{})
 	if o.Class != OK {
 		return o
@@ -193,24 +193,24 @@ type responseReader struct {
 
 // classify decompresses and classifies the response.
 func (r responseReader) classify(conditional bool) Outcome {
-	s, one := r.s, r.answer
+	s, resp := r.s, r.answer
 	r.w.plain.Reset()
-	if one.err != nil && !errors.Is(one.err, ErrOversized) {
+	if resp.err != nil && !errors.Is(resp.err, ErrOversized) {
 		// The status counts even if the body was lost, for example a 429.
-		if one.status != 0 && one.status != http.StatusOK {
-			return r.failure(s.classify(one.status, one.header, nil), one.err)
+		if resp.status != 0 && resp.status != http.StatusOK {
+			return r.failure(s.classify(resp.status, resp.header, nil), resp.err)
 		}
-		return r.failure(classification{class: Transient}, one.err)
+		return r.failure(classification{class: Transient}, resp.err)
 	}
-	err := one.err
-	if unpack := s.decompress(r.w, one); err == nil {
+	err := resp.err
+	if unpack := s.decompress(r.w, resp); err == nil {
 		err = unpack
 	}
-	v := s.classify(one.status, one.header, r.w.plain.Bytes())
+	v := s.classify(resp.status, resp.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {
-		err := fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status))
-		if one.linkErr != nil {
-			err = fmt.Errorf("%w; the redirect %w", err, one.linkErr)
+		err := fmt.Errorf("the upstream answered %d %s", resp.status, http.StatusText(resp.status))
+		if resp.linkErr != nil {
+			err = fmt.Errorf("%w; the redirect %w", err, resp.linkErr)
 		}
 		return r.failure(v, err)
 	}
@@ -222,7 +222,7 @@ func (r responseReader) classify(conditional bool) Outcome {
 	case v.class == NotModified && !conditional:
 		return r.failure(classification{class: BadContent}, errors.New("the upstream answered 304 to an unconditional request"))
 	}
-	return Outcome{Class: v.class, Status: one.status, Permit: one.permit}
+	return Outcome{Class: v.class, Status: resp.status, Permit: resp.permit}
 }
 
 // failure returns the outcome of a response without content.
@@ -253,17 +253,17 @@ func (r responseReader) badContent(err error) Outcome {
 func refusesAll(c Class) bool { return c == Quota || c == Maintenance || c == AuthRefused }
 
 // decompress writes at most MaxBody bytes of the decompressed body to w.plain.
-func (s *Source) decompress(w *workspace, one response) error {
+func (s *Source) decompress(w *workspace, resp response) error {
 	limit := int64(s.config.MaxBody)
-	switch encoding := one.header.Get("Content-Encoding"); encoding {
+	switch encoding := resp.header.Get("Content-Encoding"); encoding {
 	case "", "identity":
-		w.plain.Write(one.body)
+		w.plain.Write(resp.body)
 		return nil
 	case "gzip", "x-gzip":
-		if len(one.body) == 0 {
+		if len(resp.body) == 0 {
 			return nil // a 304, or an empty body despite the header
 		}
-		w.wire.Reset(one.body)
+		w.wire.Reset(resp.body)
 		err := w.gzip.Reset(&w.wire)
 		if err == nil {
 			var n int64
@@ -278,7 +278,7 @@ func (s *Source) decompress(w *workspace, one response) error {
 		}
 		return nil
 	default:
-		w.plain.Write(one.body)
+		w.plain.Write(resp.body)
 		return fmt.Errorf("unsupported content encoding %q; freshet requests gzip or identity", encoding)
 	}
 }

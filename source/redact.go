@@ -94,8 +94,8 @@ func canonicalString(text string) (out []byte) {
 
 // forEachForm calls f with each written form of each credential until f returns false.
 func (s *Source) forEachForm(f func(form []byte) bool) {
-	for _, one := range s.credentials.secrets {
-		value := one.Load()
+	for _, stored := range s.credentials.secrets {
+		value := stored.Load()
 		if value == nil {
 			continue
 		}
@@ -109,8 +109,8 @@ func (s *Source) forEachForm(f func(form []byte) bool) {
 
 // containsCredential reports whether text contains a credential. It does not allocate.
 func (s *Source) containsCredential(text []byte) (found bool) {
-	for _, one := range s.credentials.secrets {
-		value := one.Load()
+	for _, stored := range s.credentials.secrets {
+		value := stored.Load()
 		if value == nil {
 			continue
 		}
@@ -135,13 +135,13 @@ func (s *Source) redact(text []byte) []byte {
 // sample returns the first maxSampleBytes of a body with all credentials replaced, including
 // one that crosses the end.
 func (s *Source) sample(plain []byte) []byte {
-	most := maxSampleBytes
+	limit := maxSampleBytes
 	s.forEachForm(func(form []byte) bool {
-		most = max(most, maxSampleBytes+len(form))
+		limit = max(limit, maxSampleBytes+len(form))
 		return true
 	})
-	hidden := s.redact(bytes.Clone(plain[:min(len(plain), most)]))
-	return hidden[:min(len(hidden), maxSampleBytes)]
+	redacted := s.redact(bytes.Clone(plain[:min(len(plain), limit)]))
+	return redacted[:min(len(redacted), maxSampleBytes)]
 }
 
 // redactError returns err, with all credentials in its text replaced.
@@ -150,8 +150,8 @@ func (s *Source) redactError(err error) error {
 		return nil
 	}
 	text := err.Error()
-	if hidden := string(s.redact([]byte(text))); hidden != text {
-		return &redactedError{hidden, err}
+	if redacted := string(s.redact([]byte(text))); redacted != text {
+		return &redactedError{redacted, err}
 	}
 	return err
 }
@@ -177,10 +177,10 @@ func (s *Source) extractDocument(w *workspace, name string, body []byte, root *p
 	if before > 1 {
 		value++ // skip the comma
 	}
-	hidden, n := s.redactJSON(c.out[value:])
+	redacted, n := s.redactJSON(c.out[value:])
 	w.redacted += n
 	c.out, c.ignored = c.out[:before], c.ignored[:mark]
-	return c.appendEntry(name, hidden, root)
+	return c.appendEntry(name, redacted, root)
 }
 
 // punctuation lists the bytes of canonical JSON that separate values.

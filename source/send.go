@@ -15,7 +15,7 @@ import (
 // send makes one request. The transport resends a request by itself if a reused connection
 // turns out to be closed. The permit is therefore spent in GotConn, which runs for every
 // attempt before anything is written. room is the maximum length of the body.
-func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, calls int, err error) {
+func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
 		return response{}, 0, unsentCause(ctx, err)
@@ -99,12 +99,12 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			(*p).Finished(CallResult{Status: one.status, Err: one.err, Notices: s.readNotices(one)})
+			(*p).Finished(CallResult{Status: resp.status, Err: resp.err, Notices: s.readNotices(resp)})
 		}
 	}()
 
 	// RoundTrip instead of Client.Do, because a Client would follow redirects without a permit.
-	resp, err := s.transport.RoundTrip(req)
+	httpResp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		switch {
 		case refused != nil:
@@ -117,17 +117,17 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 		return response{err: s.redactError(plainError(call, err)), permit: lastPermit(&spent)}, calls, nil
 	}
-	defer func() { _ = resp.Body.Close() }()
-	one = response{status: resp.StatusCode, header: resp.Header, permit: lastPermit(&spent)}
+	defer func() { _ = httpResp.Body.Close() }()
+	resp = response{status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
 	grow := func(int64) error { return nil }
 	if memory, bounded := permits.(MemoryLimiter); bounded {
 		grow = func(n int64) error { return memory.Grow(call, n) }
 	}
-	one.body, one.err = readBody(resp, room, grow)
-	if one.err != nil {
-		one.err = s.redactError(plainError(call, one.err))
+	resp.body, resp.err = readBody(httpResp, room, grow)
+	if resp.err != nil {
+		resp.err = s.redactError(plainError(call, resp.err))
 	}
-	return one, calls, nil
+	return resp, calls, nil
 }
 
 // lastPermit returns the most recently spent permit, or nil.
@@ -190,16 +190,16 @@ const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
 // readBody reads at most limit bytes as they were sent, possibly compressed. It calls grow
 // before it allocates.
-func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
+func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
 	size := int64(minReadBuffer)
-	if n := resp.ContentLength; n >= 0 && n <= limit {
+	if n := httpResp.ContentLength; n >= 0 && n <= limit {
 		size = min(n+1, maxFirstReadBuffer) // one more byte, so that the read sees EOF
 	}
 	var body []byte
 	for {
 		if len(body) == cap(body) {
 			more := min(max(int64(cap(body)), size), limit+1-int64(cap(body)))
-			if n := resp.ContentLength; n >= int64(cap(body)) && n <= limit {
+			if n := httpResp.ContentLength; n >= int64(cap(body)) && n <= limit {
 				more = min(more, n+1-int64(cap(body)))
 			}
 			if err := grow(more); err != nil {
@@ -207,7 +207,7 @@ func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byt
 			}
 			body = append(make([]byte, 0, int64(cap(body))+more), body...)
 		}
-		n, err := resp.Body.Read(body[len(body):cap(body)])
+		n, err := httpResp.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		switch {
 		case int64(len(body)) > limit:

@@ -78,16 +78,16 @@ type Upstream struct {
 func New(name string, o Options) (*Upstream, error) {
 	build, known := contracts[name]
 	if !known {
-		return nil, fmt.Errorf("there is no contract %q; there are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("unknown contract %q; known contracts are %s", name, strings.Join(Names(), ", "))
 	}
 	if o.Speed == 0 {
 		o.Speed = 1
 	}
 	if o.Speed < 0 {
-		return nil, fmt.Errorf("speed is %v; it must be above 0, and 60 makes a minute of an hour", o.Speed)
+		return nil, fmt.Errorf("speed is %v; it must be above 0; 60 shortens an hour to a minute", o.Speed)
 	}
 	if o.Latency.Min < 0 || o.Latency.Max < o.Latency.Min || o.MaxExtraLatency < 0 {
-		return nil, fmt.Errorf("latency is %v to %v and late %v; they need 0 <= min <= max and 0 <= late", o.Latency.Min, o.Latency.Max, o.MaxExtraLatency)
+		return nil, fmt.Errorf("latency is %v to %v and extra latency %v; need 0 <= min <= max and extra latency >= 0", o.Latency.Min, o.Latency.Max, o.MaxExtraLatency)
 	}
 	if err := checkSwitches(o.Misbehave, name); err != nil {
 		return nil, err
@@ -170,9 +170,9 @@ func (v *decision) untilAvailable() time.Duration {
 
 // decide accepts a call if all of its charges are within their limits, and applies them. If it
 // refuses the call, only strict policies are charged.
-func (u *Upstream) decide(c *call, demands []charge) *decision {
-	v := &decision{at: c.at, states: make([]accountState, len(demands))}
-	for i, d := range demands {
+func (u *Upstream) decide(c *call, charges []charge) *decision {
+	v := &decision{at: c.at, states: make([]accountState, len(charges))}
+	for i, d := range charges {
 		a := u.account(d.policy, d.scope)
 		s := accountState{policy: d.policy, availableAt: c.at}
 		if need := max(d.need, d.cost); a.counter.remaining(c.at) < need-tolerance {
@@ -183,7 +183,7 @@ func (u *Upstream) decide(c *call, demands []charge) *decision {
 			v.refusedBy = &v.states[i]
 		}
 	}
-	for i, d := range demands {
+	for i, d := range charges {
 		a, s := u.account(d.policy, d.scope), &v.states[i]
 		if v.refusedBy == nil || d.policy.strict {
 			a.counter.take(c.at, d.cost)
@@ -197,8 +197,8 @@ func (u *Upstream) decide(c *call, demands []charge) *decision {
 }
 
 // applyCharges applies charges that are known only with the response, and refunds.
-func (u *Upstream) applyCharges(at time.Time, demands []charge) {
-	for _, d := range demands {
+func (u *Upstream) applyCharges(at time.Time, charges []charge) {
+	for _, d := range charges {
 		a := u.account(d.policy, d.scope)
 		a.counter.take(at, d.cost)
 		a.record(at, d.cost, false)

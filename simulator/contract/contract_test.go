@@ -177,9 +177,9 @@ func TestNew_RejectsUnknownNames(t *testing.T) {
 	}{
 		{"githup", Options{}, "court, data-go-kr"},
 		{"ietf", Options{Misbehave: map[Switch]float64{"loud": 1}}, `"silent"`},
-		{"ietf", Options{Misbehave: map[Switch]float64{SessionExpiry: 1}}, "it is for court"},
+		{"ietf", Options{Misbehave: map[Switch]float64{SessionExpiry: 1}}, "only by court"},
 		{"ietf", Options{Speed: -1}, "above 0"},
-		{"ietf", Options{MaxExtraLatency: -1}, "0 <= late"},
+		{"ietf", Options{MaxExtraLatency: -1}, "extra latency >= 0"},
 	} {
 		if _, err := New(x.name, x.o); err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s %+v: the error is %v, without %s", x.name, x.o, err, x.want)

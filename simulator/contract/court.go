@@ -16,18 +16,18 @@ import (
 // stricter limit.
 func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)
-	apart := m.minInterval("gap", 600*time.Millisecond)
+	interval := m.minInterval("gap", 600*time.Millisecond)
 	minute := m.window(sliding, "minute", requests, 40, time.Minute)
 	calls := make(map[string]int) // number of calls by valid session
 	page := func() reply { return text(http.StatusOK, htmlType, htmlPage) }
-	visit := func(rep reply) {
+	setSession := func(rep reply) {
 		id := fmt.Sprintf("%016X", m.rng.Uint64())
 		calls[id] = 0
 		rep.header.Add("Set-Cookie", "JSESSIONID="+id+"; Path=/; HttpOnly")
 	}
 	return contract{
 		charges: func(*call) []charge {
-			return []charge{{policy: inFlight, cost: 1}, {policy: apart, cost: 1}, {policy: minute, cost: 1}}
+			return []charge{{policy: inFlight, cost: 1}, {policy: interval, cost: 1}, {policy: minute, cost: 1}}
 		},
 		refuse: func(*call, *decision) reply { return page() },
 		respond: func(c *call, v *decision) reply {
@@ -37,15 +37,15 @@ func court(m *policyMaker) contract {
 			if err == nil {
 				_, known = calls[session.Value]
 			}
-			switch most := m.switches[SessionExpiry]; {
-			case err == nil && (!known || most > 0 && float64(calls[session.Value]) >= most):
+			switch maxCalls := m.switches[SessionExpiry]; {
+			case err == nil && (!known || maxCalls > 0 && float64(calls[session.Value]) >= maxCalls):
 				delete(calls, session.Value)
 				rep = page()
-				visit(rep)
+				setSession(rep)
 			case err == nil:
 				calls[session.Value]++
 			default:
-				visit(rep)
+				setSession(rep)
 			}
 			if _, err := c.Cookie("WMONID"); err != nil {
 				rep.header.Add("Set-Cookie", fmt.Sprintf("WMONID=%011X; Path=/; Expires=%s", m.rng.Uint64()>>20, v.at.AddDate(1, 0, 0).UTC().Format(http.TimeFormat)))

@@ -32,13 +32,13 @@ func discord(m *policyMaker) contract {
 	}
 	return contract{
 		charges: func(c *call) []charge {
-			all := []charge{{policy: invalid, scope: clientAddress(c), need: 1}}
+			charges := []charge{{policy: invalid, scope: clientAddress(c), need: 1}}
 			bot := owner(credential(c))
 			if bot == "" {
-				return all
+				return charges
 			}
-			hash, of := discordBucket(c)
-			return append(all, charge{policy: global, scope: bot, cost: 1}, charge{policy: route, scope: bot + " " + hash + " " + of, cost: 1})
+			hash, id := discordBucket(c)
+			return append(charges, charge{policy: global, scope: bot, cost: 1}, charge{policy: route, scope: bot + " " + hash + " " + id, cost: 1})
 		},
 		setHeaders: func(h http.Header, v *decision) {
 			s := v.state(route)
@@ -53,7 +53,7 @@ func discord(m *policyMaker) contract {
 		refuse: func(c *call, v *decision) reply {
 			switch v.refusedBy.policy {
 			case invalid:
-				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned for a while\n")
+				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned temporarily\n")
 				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
 				rep.noHeaders, rep.noPenalty = true, true // a banned address is not charged again
 				return rep
@@ -65,7 +65,7 @@ func discord(m *policyMaker) contract {
 		respond: func(c *call, v *decision) reply {
 			switch {
 			case v.state(route) == nil:
-				return document(http.StatusUnauthorized, object{"message": "There is no token.", "code": 0})
+				return document(http.StatusUnauthorized, object{"message": "The token is missing.", "code": 0})
 			case m.hits(SharedRefusal):
 				rep := withBucket(limited("shared", time.Second), c)
 				rep.noPenalty = true
@@ -93,18 +93,18 @@ func withBucket(rep reply, c *call) reply {
 
 // discordBucket returns the hash of the method and the route without IDs, and the channel,
 // guild or webhook ID that the bucket belongs to.
-func discordBucket(c *call) (hash, of string) {
+func discordBucket(c *call) (hash, id string) {
 	parts := strings.Split(c.URL.Path, "/")
 	for i, part := range parts {
 		if _, err := strconv.ParseUint(part, 10, 64); err != nil || i == 0 {
 			continue
 		}
 		if top := parts[i-1]; top == "channels" || top == "guilds" || top == "webhooks" {
-			of = part
+			id = part
 		}
 		parts[i] = "id"
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Method + strings.Join(parts, "/")))
-	return strconv.FormatUint(h.Sum64(), 16), of
+	return strconv.FormatUint(h.Sum64(), 16), id
 }

@@ -62,7 +62,7 @@ func githubREST(m *policyMaker) contract {
 	core := m.window(fixed, "core", requests, 5_000, time.Hour)
 	search := m.window(fixed, "search", requests, 30, time.Minute)
 	secondary := newGithubSecondary(m, 900)
-	unchanged := func(c *call) bool {
+	notModified := func(c *call) bool {
 		return m.switches[NoETag] == 0 && c.Method == http.MethodGet && c.Header.Get("If-None-Match") == m.etag(c)
 	}
 	primary := func(v *decision) (string, *accountState) {
@@ -73,25 +73,25 @@ func githubREST(m *policyMaker) contract {
 	}
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" {
+			account := owner(credential(c))
+			if account == "" {
 				return nil
 			}
 			cost := 1.0
 			if c.Method != http.MethodGet && c.Method != http.MethodHead && c.Method != http.MethodOptions {
 				cost = 5
 			}
-			first := charge{policy: core, scope: who, cost: 1}
+			main := charge{policy: core, scope: account, cost: 1}
 			if strings.HasPrefix(c.URL.Path, "/search/") {
-				first.policy = search
+				main.policy = search
 			}
-			if unchanged(c) || c.URL.Path == "/rate_limit" {
-				first.cost, first.need = 0, 1
+			if notModified(c) || c.URL.Path == "/rate_limit" {
+				main.cost, main.need = 0, 1
 			}
 			if c.URL.Path == "/rate_limit" {
-				first.need = 0
+				main.need = 0
 			}
-			return append(secondary.charges(who, cost), first)
+			return append(secondary.charges(account, cost), main)
 		},
 		setHeaders: func(h http.Header, v *decision) {
 			resource, s := primary(v)
@@ -126,7 +126,7 @@ func githubREST(m *policyMaker) contract {
 			if m.switches[NoETag] == 0 {
 				setHeader(rep.header, "ETag", m.etag(c))
 			}
-			if unchanged(c) {
+			if notModified(c) {
 				rep.status, rep.body = http.StatusNotModified, nil
 			}
 			return rep
@@ -191,10 +191,10 @@ func origin(c *call) string {
 }
 
 // parseAtLeast parses a number. If it is invalid or less than least, usual is returned.
-func parseAtLeast(text string, least, usual int) int {
+func parseAtLeast(text string, minimum, fallback int) int {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least {
-		return usual
+	if err != nil || n < minimum {
+		return fallback
 	}
 	return n
 }
@@ -209,8 +209,8 @@ func githubGraphQL(m *policyMaker) contract {
 	secondary := newGithubSecondary(m, 2_000)
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" || c.Method != http.MethodPost {
+			account := owner(credential(c))
+			if account == "" || c.Method != http.MethodPost {
 				return nil
 			}
 			g := readQuery(c.body)
@@ -218,7 +218,7 @@ func githubGraphQL(m *policyMaker) contract {
 			if strings.HasPrefix(strings.TrimSpace(g.Query), "mutation") {
 				minute = 5
 			}
-			return append(secondary.charges(who, minute), charge{policy: hourly, scope: who, cost: githubCost(g)})
+			return append(secondary.charges(account, minute), charge{policy: hourly, scope: account, cost: githubCost(g)})
 		},
 		setHeaders: func(h http.Header, v *decision) { githubHeaders(h, "graphql", v.state(hourly)) },
 		refuse: func(_ *call, v *decision) reply {
@@ -232,7 +232,7 @@ func githubGraphQL(m *policyMaker) contract {
 		},
 		respond: func(c *call, v *decision) reply {
 			if len(v.states) == 0 {
-				rep := document(http.StatusUnauthorized, object{"message": "This needs POST and a token."})
+				rep := document(http.StatusUnauthorized, object{"message": "POST and a token are required."})
 				rep.noHeaders = true
 				return rep
 			}

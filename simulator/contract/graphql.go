@@ -27,14 +27,14 @@ var connections = regexp.MustCompile(`[{}]|\b(?:first|last)\s*:\s*(\d+|\$\w+)`)
 // requests, one per parent node, and the number of nodes. A nested connection counts once for
 // each node of its parent.
 func (q query) sizes() (calls, nodes int) {
-	const most = 1 << 30 // bounds each product, so that the sums do not overflow
+	const maxProduct = 1 << 30 // bounds each product, so that the sums do not overflow
 	parents := []int{1}
 	size := 1 // size of the connection whose selection follows
 	for _, m := range connections.FindAllStringSubmatch(q.Query, -1) {
 		top := parents[len(parents)-1]
 		switch m[0] {
 		case "{":
-			parents = append(parents, min(most, top*size))
+			parents = append(parents, min(maxProduct, top*size))
 			size = 1
 		case "}":
 			if len(parents) > 1 {
@@ -43,7 +43,7 @@ func (q query) sizes() (calls, nodes int) {
 		default:
 			size = q.size(m[1])
 			calls += top
-			nodes += min(most, top*size)
+			nodes += min(maxProduct, top*size)
 		}
 	}
 	return calls, nodes
@@ -52,8 +52,8 @@ func (q query) sizes() (calls, nodes int) {
 // size parses a number or a variable. A missing variable counts as 100, GitHub's maximum.
 func (q query) size(text string) int {
 	if text[0] == '$' {
-		n, given := q.Variables[text[1:]].(float64)
-		if !given {
+		n, ok := q.Variables[text[1:]].(float64)
+		if !ok {
 			return 100
 		}
 		return int(min(max(0, n), 1000))

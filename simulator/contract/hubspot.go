@@ -37,7 +37,7 @@ func hubspot(m *policyMaker) contract {
 		},
 		respond: func(c *call, v *decision) reply {
 			if len(v.states) == 0 {
-				return document(http.StatusUnauthorized, object{"status": "error", "category": "INVALID_AUTHENTICATION", "message": "There is no token."})
+				return document(http.StatusUnauthorized, object{"status": "error", "category": "INVALID_AUTHENTICATION", "message": "The token is missing."})
 			}
 			return document(http.StatusOK, m.content(c))
 		},

@@ -19,13 +19,13 @@ func (a *account) record(at time.Time, units float64, refused bool) {
 
 // resetLog starts a new log that contains only the calls in flight.
 func (a *account) resetLog(at time.Time) {
-	held := 0.0
+	inFlight := 0.0
 	for _, e := range a.log {
-		held += e.units
+		inFlight += e.units
 	}
 	a.log = nil
-	if a.policy.kind == concurrency && held > 0 {
-		a.log = []logEntry{{at: at, units: held}}
+	if a.policy.kind == concurrency && inFlight > 0 {
+		a.log = []logEntry{{at: at, units: inFlight}}
 	}
 }
 
@@ -69,42 +69,42 @@ func (a *account) maxInWindow(log []logEntry) float64 {
 
 // maxByWindow returns the largest sum of consecutive entries in the same window.
 func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
-	first, most, sum := 0, 0.0, 0.0
+	first, maximum, sum := 0, 0.0, 0.0
 	for i, e := range log {
 		if !same(log[first], e) {
 			first, sum = i, 0
 		}
 		sum += e.units
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return most
+	return maximum
 }
 
 // maxSliding returns the largest sum in any closed window. Windows that end with an entry are
 // sufficient, because any other can be moved back to its last entry.
 func maxSliding(log []logEntry, window time.Duration) float64 {
-	from, most, sum := 0, 0.0, 0.0
+	from, maximum, sum := 0, 0.0, 0.0
 	for _, e := range log {
 		sum += e.units
 		for e.at.Sub(log[from].at) > window {
 			sum -= log[from].units
 			from++
 		}
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return most
+	return maximum
 }
 
 // maxOverRestored returns the largest sum of consecutive entries minus the units restored
 // between the first and the last of them.
 func maxOverRestored(log []logEntry, restore float64) float64 {
-	most, run := 0.0, 0.0
+	maximum, run := 0.0, 0.0
 	for i, e := range log {
 		if i > 0 {
 			run = max(0, run-e.at.Sub(log[i-1].at).Seconds()*restore)
 		}
 		run = max(0, run+e.units)
-		most = max(most, run)
+		maximum = max(maximum, run)
 	}
-	return most
+	return maximum
 }

@@ -53,10 +53,10 @@ func checkSwitches(given map[Switch]float64, name string) error {
 	for s := range given {
 		of, known := switches[s]
 		if !known {
-			return fmt.Errorf("there is no switch %q; there are %q", s, slices.Sorted(maps.Keys(switches)))
+			return fmt.Errorf("unknown switch %q; known switches are %q", s, slices.Sorted(maps.Keys(switches)))
 		}
 		if of != nil && !slices.ContainsFunc(of, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			return fmt.Errorf("switch %q means nothing to %s; it is for %s", s, name, strings.Join(of, ", "))
+			return fmt.Errorf("switch %q is not supported by %s, only by %s", s, name, strings.Join(of, ", "))
 		}
 	}
 	return nil
@@ -84,7 +84,7 @@ func (u *Upstream) buildReply(c *call, v *decision) reply {
 		rep = u.contract.refuse(c, v)
 		m.retryAfter(rep.header, v)
 	case m.hits(Forbidden):
-		rep = document(http.StatusForbidden, object{"message": "this credential may not read that"})
+		rep = document(http.StatusForbidden, object{"message": "the credential has no permission for this resource"})
 	case m.hits(HTML):
 		rep = text(http.StatusOK, htmlType, htmlPage)
 	default:

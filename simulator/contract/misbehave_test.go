@@ -31,7 +31,7 @@ func TestSwitches_Effects(t *testing.T) {
 		{ResetSkew, 7, "github-rest", github, 1, 200, "", map[string]string{"x-ratelimit-reset": "946684867"}},
 		{ResetSkew, -7, "github-rest", github, 1, 200, "", map[string]string{"x-ratelimit-reset": "946684853"}},
 		{RefusedWith200, 100, "ietf", limited, 101, 200, "#quota-exceeded", nil},
-		{Forbidden, 100, "github-rest", github, 1, 403, "may not", map[string]string{"x-ratelimit-remaining": "29"}},
+		{Forbidden, 100, "github-rest", github, 1, 403, "no permission", map[string]string{"x-ratelimit-remaining": "29"}},
 		{NoRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": ""}},
 		{FloatRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": "60.000"}},
 		{LongRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": "121"}},

@@ -11,20 +11,20 @@ import (
 // bytes of its body plus max_tokens (default 256). The unused part is refunded when the
 // response is written. Speed multiplies the restore rate.
 func openai(m *policyMaker) contract {
-	calls := m.bucket("requests", requests, 500, 500.0/60)
-	words := m.bucket("tokens", tokens, 30_000, 500)
+	requestBucket := m.bucket("requests", requests, 500, 500.0/60)
+	tokenBucket := m.bucket("tokens", tokens, 30_000, 500)
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" {
+			organisation := owner(credential(c))
+			if organisation == "" {
 				return nil
 			}
 			p := readPrompt(c.body)
-			scope := who + " " + p.Model
-			return []charge{{policy: calls, scope: scope, cost: 1}, {policy: words, scope: scope, cost: p.prompt + p.maxTokens()}}
+			scope := organisation + " " + p.Model
+			return []charge{{policy: requestBucket, scope: scope, cost: 1}, {policy: tokenBucket, scope: scope, cost: p.prompt + p.maxTokens()}}
 		},
 		setHeaders: func(h http.Header, v *decision) {
-			for _, p := range []*policy{calls, words} {
+			for _, p := range []*policy{requestBucket, tokenBucket} {
 				s := v.state(p)
 				setHeader(h, "x-ratelimit-limit-"+p.name, number(p.limit))
 				setHeader(h, "x-ratelimit-remaining-"+p.name, number(float64(int(s.remaining))))
@@ -38,15 +38,15 @@ func openai(m *policyMaker) contract {
 		},
 		respond: func(c *call, v *decision) reply {
 			if len(v.states) == 0 {
-				return document(http.StatusUnauthorized, object{"error": object{"message": "There is no API key.", "code": "invalid_api_key"}})
+				return document(http.StatusUnauthorized, object{"error": object{"message": "The API key is missing.", "code": "invalid_api_key"}})
 			}
 			p := readPrompt(c.body)
-			answered := float64(int(p.maxTokens() / 2))
+			completion := float64(int(p.maxTokens() / 2))
 			body := m.content(c)
 			body["model"] = p.Model
-			body["usage"] = object{"prompt_tokens": p.prompt, "completion_tokens": answered, "total_tokens": p.prompt + answered}
+			body["usage"] = object{"prompt_tokens": p.prompt, "completion_tokens": completion, "total_tokens": p.prompt + completion}
 			rep := document(http.StatusOK, body)
-			rep.charges = []charge{{policy: words, scope: owner(credential(c)) + " " + p.Model, cost: answered - p.maxTokens()}}
+			rep.charges = []charge{{policy: tokenBucket, scope: owner(credential(c)) + " " + p.Model, cost: completion - p.maxTokens()}}
 			return rep
 		},
 	}
@@ -72,9 +72,9 @@ func readPrompt(body []byte) prompt {
 
 // maxTokens returns the maximum number of tokens of the completion.
 func (p prompt) maxTokens() float64 {
-	for _, given := range []*float64{p.MaxCompletionTokens, p.MaxTokens} {
-		if given != nil {
-			return max(0, *given)
+	for _, limit := range []*float64{p.MaxCompletionTokens, p.MaxTokens} {
+		if limit != nil {
+			return max(0, *limit)
 		}
 	}
 	return 256

@@ -83,8 +83,8 @@ func (m *policyMaker) concurrency(name string, limit float64) *policy {
 }
 
 // minInterval returns a policy with a minimum interval between calls. Refused calls count too.
-func (m *policyMaker) minInterval(name string, least time.Duration) *policy {
-	return &policy{name: name, unit: requests, kind: minInterval, limit: 1, window: least, strict: true}
+func (m *policyMaker) minInterval(name string, interval time.Duration) *policy {
+	return &policy{name: name, unit: requests, kind: minInterval, limit: 1, window: interval, strict: true}
 }
 
 // restore returns the restored units per second of a bucket.

@@ -61,7 +61,7 @@ func riot(m *policyMaker) contract {
 		respond: func(c *call, v *decision) reply {
 			switch {
 			case len(v.states) == 0:
-				rep := document(http.StatusUnauthorized, object{"status": object{"message": "There is no key.", "status_code": 401}})
+				rep := document(http.StatusUnauthorized, object{"status": object{"message": "The key is missing.", "status_code": 401}})
 				rep.noHeaders = true
 				return rep
 			case m.hits(SharedRefusal):

@@ -127,7 +127,7 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		http.Error(w, "the body could not be read: "+err.Error(), http.StatusBadRequest)
+		http.Error(w, "failed to read the body: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	v := u.receive(&call{Request: r, body: body})
@@ -161,14 +161,14 @@ func (u *Upstream) receive(c *call) pendingReply {
 	u.inFlight++
 	u.maxInFlight = max(u.maxInFlight, u.inFlight)
 
-	demands := u.contract.charges(c)
-	v := u.decide(c, demands)
+	charges := u.contract.charges(c)
+	v := u.decide(c, charges)
 	out := pendingReply{wait: u.randomUpTo(u.options.MaxExtraLatency)}
 	if v.refusedBy != nil {
 		u.recordViolation(c, v)
 	} else {
 		out.wait += u.options.Latency.Min + u.randomUpTo(u.options.Latency.Max-u.options.Latency.Min)
-		for _, d := range demands {
+		for _, d := range charges {
 			if d.policy.kind == concurrency {
 				out.held = append(out.held, charge{policy: d.policy, scope: d.scope, cost: -d.cost})
 			}
@@ -183,7 +183,7 @@ func (u *Upstream) recordViolation(c *call, v *decision) {
 	p := v.refusedBy.policy
 	u.refusals[p.name]++
 	if len(u.violations) < maxViolations {
-		u.violations = append(u.violations, fmt.Sprintf("%v after the first call: %s %s was over %q, %v %s (%s), of which %v were left",
+		u.violations = append(u.violations, fmt.Sprintf("%v after the first call: %s %s exceeded %q, %v %s (%s); %v remained",
 			u.last.Sub(u.first), c.Method, c.URL.Path, p.name, p.limit, p.unit, p.span(), roundUnits(v.refusedBy.remaining)))
 	}
 }
@@ -197,11 +197,11 @@ func (u *Upstream) finish(v pendingReply) {
 	u.applyCharges(at, v.reply.charges)
 }
 
-func (u *Upstream) randomUpTo(most time.Duration) time.Duration {
-	if most <= 0 {
+func (u *Upstream) randomUpTo(maximum time.Duration) time.Duration {
+	if maximum <= 0 {
 		return 0
 	}
-	return time.Duration(u.maker.rng.Int64N(int64(most) + 1))
+	return time.Duration(u.maker.rng.Int64N(int64(maximum) + 1))
 }
 
 // wait returns true after d, and false if the client disconnects first.
@@ -222,11 +222,11 @@ func wait(ctx context.Context, d time.Duration) bool {
 func (rep reply) write(w http.ResponseWriter, r *http.Request, compress bool) {
 	maps.Copy(w.Header(), rep.header)
 	if compress && rep.status != http.StatusNotModified && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		var packed bytes.Buffer
-		z := gzip.NewWriter(&packed)
+		var compressed bytes.Buffer
+		z := gzip.NewWriter(&compressed)
 		_, _ = z.Write(rep.body) // a write to memory cannot fail
 		_ = z.Close()
-		rep.body = packed.Bytes()
+		rep.body = compressed.Bytes()
 		w.Header().Set("Content-Encoding", "gzip")
 	}
 	w.WriteHeader(rep.status)

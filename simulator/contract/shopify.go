@@ -53,14 +53,14 @@ func shopifyGraphQL(m *policyMaker) contract {
 			})
 		},
 		respond: func(c *call, v *decision) reply {
-			asked := requested(c)
-			actual := 1 + math.Floor((asked-1)*0.45)
+			requestedCost := requested(c)
+			actual := 1 + math.Floor((requestedCost-1)*0.45)
 			body := object{"data": object{"node": m.content(c)}}
 			if m.switches[Silent] == 0 {
-				body["extensions"] = status(asked, actual, v.state(cost).remaining+asked-actual)
+				body["extensions"] = status(requestedCost, actual, v.state(cost).remaining+requestedCost-actual)
 			}
 			rep := document(http.StatusOK, body)
-			rep.charges = []charge{{policy: cost, scope: shop(c), cost: actual - asked}}
+			rep.charges = []charge{{policy: cost, scope: shop(c), cost: actual - requestedCost}}
 			return rep
 		},
 	}

@@ -26,16 +26,16 @@ func stripe(m *policyMaker) contract {
 			if key == "" {
 				return nil
 			}
-			who := owner(key)
-			all := []charge{
-				{policy: inFlight, scope: who, cost: 1},
-				{policy: global, scope: who, cost: 1},
-				{policy: endpoint, scope: who + " " + c.Method + " " + pathPrefix(c, 2), cost: 1},
+			account := owner(key)
+			charges := []charge{
+				{policy: inFlight, scope: account, cost: 1},
+				{policy: global, scope: account, cost: 1},
+				{policy: endpoint, scope: account + " " + c.Method + " " + pathPrefix(c, 2), cost: 1},
 			}
-			if thing := pathPrefix(c, 3); c.Method == http.MethodPost && strings.Count(thing, "/") == 2 {
-				all = append(all, charge{policy: updates, scope: who + " " + thing, cost: 1})
+			if object := pathPrefix(c, 3); c.Method == http.MethodPost && strings.Count(object, "/") == 2 {
+				charges = append(charges, charge{policy: updates, scope: account + " " + object, cost: 1})
 			}
-			return all
+			return charges
 		},
 		refuse: func(_ *call, v *decision) reply {
 			rep := refuse("rate_limit")
@@ -45,7 +45,7 @@ func stripe(m *policyMaker) contract {
 		respond: func(c *call, v *decision) reply {
 			switch {
 			case len(v.states) == 0:
-				return document(http.StatusUnauthorized, object{"error": object{"type": "invalid_request_error", "message": "There is no API key."}})
+				return document(http.StatusUnauthorized, object{"error": object{"type": "invalid_request_error", "message": "The API key is missing."}})
 			case m.hits(SharedRefusal):
 				return refuse("lock_timeout")
 			}

@@ -33,7 +33,7 @@ func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Not
 	}
 	var notices []Notice
 	for i := range r.rules {
-		if n, told := r.rules[i].read(&a); told {
+		if n, found := r.rules[i].read(&a); found {
 			notices = append(notices, n)
 		}
 	}
@@ -62,8 +62,8 @@ func (r *compiledRule) read(a *response) (Notice, bool) {
 	if r.list != (location{}) {
 		n.fillFromUsage(parseCount(listEntry(a.listValue(r.list), r.Window), math.Floor), parseCount(listEntry(a.listValue(r.counts), r.Window), math.Ceil))
 	}
-	told := n.Limit != Unknown || n.Remaining != Unknown || n.Cost != Unknown || n.Reset >= 0 || n.Resource != ""
-	return n, told
+	found := n.Limit != Unknown || n.Remaining != Unknown || n.Cost != Unknown || n.Reset >= 0 || n.Resource != ""
+	return n, found
 }
 
 // fillFromUsage sets Remaining and Limit from a limit and its usage, unless they are known.
@@ -81,15 +81,15 @@ func (r *compiledRule) readField(a *response, n *Notice) {
 	list, _ := parseItems(a.listValue(r.field)) // empty if the list is truncated: the item with the lowest r could be missing
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration
-	for _, one := range list {
-		if one.name == "" || r.Item != "" && one.name != r.Item {
+	for _, item := range list {
+		if item.name == "" || r.Item != "" && item.name != r.Item {
 			continue
 		}
-		has := parseCount(one.r, math.Floor)
-		t, s := a.reset(one.t)
-		fewer := has != Unknown && (remaining == Unknown || has < remaining)
-		if !found || fewer || has == remaining && t > reset {
-			name, remaining, reset, slack, found = one.name, has, t, s, true
+		left := parseCount(item.r, math.Floor)
+		t, s := a.reset(item.t)
+		fewer := left != Unknown && (remaining == Unknown || left < remaining)
+		if !found || fewer || left == remaining && t > reset {
+			name, remaining, reset, slack, found = item.name, left, t, s, true
 		}
 	}
 	if !found {
@@ -105,9 +105,9 @@ func (r *compiledRule) readField(a *response, n *Notice) {
 		return
 	}
 	policies, _ := parseItems(a.listValue(r.policyField))
-	for _, one := range policies {
-		if one.name == name {
-			n.Limit = parseCount(one.q, math.Floor)
+	for _, item := range policies {
+		if item.name == name {
+			n.Limit = parseCount(item.q, math.Floor)
 			return
 		}
 	}

@@ -17,7 +17,7 @@ const maxRetryAfter = 24 * time.Hour
 // Retry-After (RFC 9110 §10.2.3) always decides, even if it is 0. Successful responses report
 // the end of a window too, so the reset headers count only if refused is true.
 func RetryAfter(refused bool, header http.Header, now time.Time) time.Duration {
-	if wait, said := readRetryAfter(header, now); said {
+	if wait, ok := readRetryAfter(header, now); ok {
 		return wait
 	}
 	if !refused {
@@ -26,7 +26,7 @@ func RetryAfter(refused bool, header http.Header, now time.Time) time.Duration {
 	for _, read := range []func(http.Header, time.Time) (time.Duration, bool){
 		readStructuredReset, readRateLimitReset, readXRateLimitReset, readDurationReset,
 	} {
-		if wait, said := read(header, now); said {
+		if wait, ok := read(header, now); ok {
 			return wait
 		}
 	}
@@ -55,13 +55,13 @@ func readStructuredReset(header http.Header, _ time.Time) (time.Duration, bool) 
 		return 0, false // a truncated list may lack the policy with the longest reset
 	}
 	used, all := -1.0, -1.0
-	for _, one := range list {
-		t, timed := parseDecimal(one.t)
+	for _, item := range list {
+		t, timed := parseDecimal(item.t)
 		if !timed {
 			continue
 		}
 		all = max(all, t, 0)
-		if left, ok := parseDecimal(one.r); ok && left <= 0 {
+		if remaining, ok := parseDecimal(item.r); ok && remaining <= 0 {
 			used = max(used, t, 0)
 		}
 	}
@@ -90,11 +90,11 @@ func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool
 	})
 }
 
-// ifExhausted returns the result of read, unless the header remaining is above 0. In that case
+// ifExhausted returns the result of read, unless the remaining quota is above 0. In that case
 // another limit, for example GitHub's secondary one, or the credential was the reason for the
 // refusal. Waiting for this window could then take an hour too long.
-func ifExhausted(header http.Header, remaining string, read func() (time.Duration, bool)) (time.Duration, bool) {
-	if left, ok := parseDecimal(strings.TrimSpace(header.Get(remaining))); ok && left > 0 {
+func ifExhausted(header http.Header, remainingHeader string, read func() (time.Duration, bool)) (time.Duration, bool) {
+	if remaining, ok := parseDecimal(strings.TrimSpace(header.Get(remainingHeader))); ok && remaining > 0 {
 		return 0, false
 	}
 	return read()
@@ -102,13 +102,13 @@ func ifExhausted(header http.Header, remaining string, read func() (time.Duratio
 
 // readDurationReset parses the two reset headers of OpenAI, such as 1s and 6m0s. The response
 // does not say which budget was exhausted, so the longer delay counts.
-func readDurationReset(header http.Header, _ time.Time) (wait time.Duration, said bool) {
+func readDurationReset(header http.Header, _ time.Time) (wait time.Duration, ok bool) {
 	for _, name := range []string{"X-RateLimit-Reset-Requests", "X-RateLimit-Reset-Tokens"} {
 		if d, err := time.ParseDuration(strings.TrimSpace(header.Get(name))); err == nil {
-			wait, said = max(wait, bounded(d.Seconds())), true
+			wait, ok = max(wait, bounded(d.Seconds())), true
 		}
 	}
-	return wait, said
+	return wait, ok
 }
 
 // readReset parses a reset header in any supported format.

@@ -64,24 +64,24 @@ type location struct{ header, path string }
 // field, as in "[2].reset: …".
 func Compile(rules []Rule) (Rules, error) {
 	compiled := Rules{rules: make([]compiledRule, len(rules))}
-	for i, one := range rules {
+	for i, rule := range rules {
 		r := &compiled.rules[i]
-		r.Rule = one
+		r.Rule = rule
 		for _, p := range []struct {
 			name, text string
 			to         *location
 		}{
-			{"limit", one.Limit, &r.limit},
-			{"remaining", one.Remaining, &r.remaining},
-			{"used", one.Used, &r.used},
-			{"usage", one.Usage, &r.usage},
-			{"reset", one.Reset, &r.reset},
-			{"resource", one.Resource, &r.resource},
-			{"cost", one.Cost, &r.cost},
-			{"field", one.Field, &r.field},
-			{"policyField", one.PolicyField, &r.policyField},
-			{"list", one.List, &r.list},
-			{"counts", one.Counts, &r.counts},
+			{"limit", rule.Limit, &r.limit},
+			{"remaining", rule.Remaining, &r.remaining},
+			{"used", rule.Used, &r.used},
+			{"usage", rule.Usage, &r.usage},
+			{"reset", rule.Reset, &r.reset},
+			{"resource", rule.Resource, &r.resource},
+			{"cost", rule.Cost, &r.cost},
+			{"field", rule.Field, &r.field},
+			{"policyField", rule.PolicyField, &r.policyField},
+			{"list", rule.List, &r.list},
+			{"counts", rule.Counts, &r.counts},
 		} {
 			var err error
 			if *p.to, err = parsePlace(p.text); err != nil {
@@ -89,7 +89,7 @@ func Compile(rules []Rule) (Rules, error) {
 			}
 			compiled.needsBody = compiled.needsBody || p.to.path != ""
 		}
-		if err := one.check(); err != nil {
+		if err := rule.check(); err != nil {
 			return Rules{}, fmt.Errorf("[%d].%w", i, err)
 		}
 	}
