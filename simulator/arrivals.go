@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// recorder records every arrival and refuses those that exceed a limit.
+// recorder records every arrival and refuses arrivals over a limit.
 type recorder struct {
 	start time.Time // reference for all times; contains a monotonic clock reading
 

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// maxInWindow counts by looking at every pair: the greatest number of times within
-// a closed window that starts or ends at one of them.
+// maxInWindow returns the maximum number of times within a closed window that starts or ends at
+// one of them. It compares every pair.
 func maxInWindow(times []int64, length int64) int {
 	most := 0
 	for _, from := range times {
@@ -43,12 +43,12 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		at := int64(0)
 		for range 600 {
 			switch rng.IntN(4) {
-			case 0: // at the same microsecond
+			case 0: // the same microsecond
 			case 1:
 				at += int64(rng.IntN(500))
 			case 2:
 				at += int64(rng.IntN(50_000))
-			case 3: // exactly one window later is still inside
+			case 3: // exactly one window later, which is inside
 				at += []int64{1_000_000, 1_000_001, 999_999, limits[0].Window.Microseconds(), limits[0].Window.Microseconds() + 1}[rng.IntN(5)] / int64(1+3*rng.IntN(2))
 			}
 			times = append(times, at)
@@ -73,7 +73,7 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		if b.refused != refused || b.windows[0].max != maxInWindow(times, 1_000_000) {
 			t.Errorf("seed %d: refused %d of %d, most in a second %d of %d", seed, b.refused, refused, b.windows[0].max, maxInWindow(times, 1_000_000))
 		}
-		// Limits that come later look back over the whole record.
+		// New limits apply to the whole log.
 		later := append(slices.Clone(limits), Limit{1, time.Duration(1+rng.IntN(5_000_000)) * time.Microsecond})
 		b.setLimits(later)
 		for i, l := range later {
@@ -92,12 +92,12 @@ func TestQuota_CountsRejectedArrivals(t *testing.T) {
 		for range 4 {
 			got = append(got, status())
 		}
-		<-time.After(time.Second) // exactly: the first four are still inside
+		<-time.After(time.Second) // exactly one second, so the first four are inside
 		got = append(got, status())
 		<-time.After(time.Second + time.Microsecond)
 		got = append(got, status(), status(), status())
 		<-time.After(time.Second + time.Microsecond)
-		got = append(got, status(), status()) // the minute's tenth
+		got = append(got, status(), status()) // the tenth in a minute
 		if want := []int{200, 200, 200, 429, 429, 200, 200, 200, 200, 429}; !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
@@ -157,7 +157,7 @@ func TestStats_SustainedSkipsBothEnds(t *testing.T) {
 	at := int64(0)
 	for i := range 2500 {
 		switch {
-		case i < 500, i >= 2000: // slow at both ends
+		case i < 500, i >= 2000: // lower rate at both ends
 			at += 1_000_000
 		default:
 			at += 2000
@@ -273,7 +273,7 @@ func TestArrival_Is16Bytes(t *testing.T) {
 	}
 }
 
-// BenchmarkArrive is one arrival with two limits and 200,000 keys.
+// BenchmarkArrive records one arrival with two limits and 200,000 keys.
 func BenchmarkArrive(b *testing.B) {
 	keys := make([]string, 200_000)
 	for i := range keys {

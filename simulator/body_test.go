@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// sample is what was derived from a real body: see testdata.
+// sample contains the figures derived from a real body; see testdata.
 type sample struct {
 	Items         int
 	DistinctItems int `json:"distinct_items"`
@@ -242,7 +242,7 @@ func TestGzip_UnpacksToPlainBody(t *testing.T) {
 	}
 }
 
-// sums hashes the bodies of keys 0 to n-1.
+// sums returns the hashes of the bodies of keys 0 to n-1.
 func sums(t *testing.T, s *Simulator, path string, n int) [][sha256.Size]byte {
 	t.Helper()
 	out := make([][sha256.Size]byte, n)
@@ -266,8 +266,8 @@ func changed(before, after [][sha256.Size]byte) map[int]bool {
 	return keys
 }
 
-// Afterwards their bodies differ, the others are the same to the byte, and no two
-// entities share one.
+// After a change the chosen bodies differ, the others are identical, and no two entities have
+// the same body.
 func TestChangePercent_ChangesExactShare(t *testing.T) {
 	const n, path = 400, "character/item-equipment"
 	s := New(Config{Seed: 11})
@@ -302,7 +302,7 @@ func TestChangePercent_ChangesExactShare(t *testing.T) {
 		t.Errorf("%d different bodies of %d entities, %d of them in two revisions", len(seen), n, len(half))
 	}
 
-	// Another process that made the same changes serves the same bytes.
+	// Another simulator with the same changes serves the same bytes.
 	other := New(Config{Seed: 11})
 	if err := other.Control(Control{ChangePercent: 50}); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 type Control struct {
 	// ChangePercent increases the revision of a percentage of all entities, from 0 to 100 in
 	// steps of 0.01. The seed and the ocid decide which entities change. Equal percentages
-	// change the same entities, and a larger one includes those of a smaller one.
+	// change the same entities, and a larger one includes the entities of a smaller one.
 	ChangePercent float64 `json:"changePercent,omitempty"`
 	Latency       *Range  `json:"latency,omitempty"`
 	// Limits replaces all limits; empty but not nil removes them. New limits apply to all

@@ -28,7 +28,7 @@ type Fault struct {
 	Kind  Kind `json:"kind"`
 
 	RetryAfter string `json:"retryAfter,omitempty"` // value of the header; TooManyRequests and Maintenance only
-	// Headers replace headers of the response, except those that describe the coding and length
+	// Headers replace headers of the response, except headers that describe the coding and length
 	// of the body.
 	Headers  map[string]string `json:"headers,omitempty"`
 	Bytes    int64             `json:"bytes,omitempty"`    // Oversize only: length of the uncompressed body

@@ -71,7 +71,7 @@ func TestFault_MatchesPathKeyAndCount(t *testing.T) {
 		{"character/stat", "b", 503},
 		{"character/stat", "c", 403},
 		{"character/stat", "b2", 503},
-		{"character/stat", "b", 403}, // the count is used up: on to the next rule
+		{"character/stat", "b", 403}, // Count is reached, so the next rule applies
 		{"character/stat", "b2", 200},
 		{"character/none", "c", 403},
 	} {
@@ -136,7 +136,7 @@ func TestFault_OversizeStopsWithClient(t *testing.T) {
 			t.Error(err)
 		}
 		_ = resp.Body.Close()
-		server.Close() // returns only when the handler has
+		server.Close() // returns after the handler
 	}
 }
 
@@ -150,7 +150,7 @@ func TestFault_DeepHasExactDepth(t *testing.T) {
 	}
 }
 
-// do sends one request through a real connection and follows no redirect.
+// do sends one request over a real connection and does not follow redirects.
 func do(t *testing.T, server *httptest.Server, target string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+target, http.NoBody)

@@ -18,7 +18,7 @@ import (
 
 const equipment = "/maplestory/v1/character/item-equipment?ocid="
 
-// get asks the handler directly; headers are pairs of name and value.
+// get calls the handler directly; headers are pairs of name and value.
 func get(t testing.TB, s *Simulator, target string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, http.NoBody)
@@ -209,8 +209,7 @@ func TestLatency_Distribution(t *testing.T) {
 	})
 }
 
-// A bubble ends only when every goroutine started inside has, so this also
-// shows that nothing is left behind.
+// synctest.Test returns only after all goroutines have ended, so this test also finds leaks.
 func TestLatency_EndsWithClient(t *testing.T) {
 	for _, fault := range []string{`[]`, `[{"kind":"hang"}]`, `[{"kind":"slow-body"}]`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -269,7 +268,7 @@ func TestClose_DropsWaitingRequests(t *testing.T) {
 	s.Close()
 	s.Close()
 	clients.Wait()
-	server.Close() // returns only when no handler runs
+	server.Close() // returns after all handlers
 	if st := s.Stats(); st.InFlight != 0 || st.ByStatus[0] != 3 {
 		t.Errorf("%+v", st)
 	}
@@ -309,8 +308,7 @@ func (d discard) Header() http.Header         { return d.header }
 func (d discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d discard) WriteHeader(int)             {}
 
-// BenchmarkItemEquipment also reports the part of one core that 450 requests a
-// second take.
+// BenchmarkItemEquipment also reports the share of one core that 450 requests a second need.
 func BenchmarkItemEquipment(b *testing.B) {
 	for _, coding := range []string{"gzip", "identity"} {
 		b.Run(coding, func(b *testing.B) {
@@ -336,8 +334,7 @@ func BenchmarkItemEquipment(b *testing.B) {
 	}
 }
 
-// BenchmarkNew is what a start costs, and the first request for each of the 64
-// sets of items.
+// BenchmarkNew measures the start and the first request for each of the 64 item sets.
 func BenchmarkNew(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {

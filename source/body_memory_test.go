@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// memoryLimit is a booth whose bodies get memory until it is used up.
+// memoryLimit issues permits and grants memory for bodies up to a limit.
 type memoryLimit struct {
 	testPermits
 	left, asked int64
@@ -53,7 +53,7 @@ func TestFetch_StopsReadingWithoutMemory(t *testing.T) {
 	}
 }
 
-// A length that an answer does not keep must not take memory.
+// A Content-Length larger than the body must not reserve memory.
 func TestFetch_IgnoresFalseContentLength(t *testing.T) {
 	s := testSource(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(15<<20))

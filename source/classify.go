@@ -49,8 +49,8 @@ type Rule struct {
 	Body   *Match `yaml:"body"`
 	// ContentType is a prefix of the Content-Type header.
 	ContentType string `yaml:"contentType"`
-	// Text is a regular expression that must match in the first 64 KiB of the body, whatever
-	// its content type.
+	// Text is a regular expression that must match in the first 64 KiB of the body.
+	// The content type does not matter.
 	Text  string `yaml:"text,omitempty"`
 	Class Class  `yaml:"class"`
 	// Block is the scope that a response of class quota or auth blocks, one of the Block

@@ -60,7 +60,7 @@ type Facet struct {
 }
 
 // Shrunk reports whether new content of size bytes is too small, by ShrinkGuard, to replace
-// content of stored bytes. Both sizes are those of the extracted content.
+// content of stored bytes. Both are sizes of extracted content.
 func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
@@ -101,7 +101,7 @@ func DefaultFacet() Facet {
 	}
 }
 
-// UnmarshalYAML fills settings that the file leaves out with those of DefaultFacet.
+// UnmarshalYAML fills settings that the file leaves out from DefaultFacet.
 func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Facet
 	p := plain(DefaultFacet())

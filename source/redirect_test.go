@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// outsideTenantA are targets that a server may take for a path outside /tenants/a.
+// outsideTenantA lists targets that some server may interpret as a path outside of /tenants/a.
 var outsideTenantA = []string{
 	"/tenants/b/item", "/tenants/ab/item", "/tenants", "/", "../../../b/item", "/tenants/a/../b/item", "/tenants/a/%2e%2e/b/item",
 	"/tenants/a/.%2E/b/item", "/tenants/a/..%2fb/item", "/tenants/a/..%5cb/item", `/tenants/a/..\b/item`, "/tenants/a/..;/b/item",

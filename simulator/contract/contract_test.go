@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// example is a contract's plain call and what it allows of that at once.
+// example is a typical call of a contract and the limit that it reaches.
 type example struct {
 	name       string
 	call       func() *http.Request
-	atOnce     int           // calls that are allowed at one moment
-	resetAfter time.Duration // after which as many are allowed again
-	policy     string        // that refuses one more
+	atOnce     int           // number of calls that are accepted at one moment
+	resetAfter time.Duration // time after which the same number is accepted again
+	policy     string        // name of the policy that refuses the next call
 	status     int
 	body       []string
 	header     map[string]string
@@ -30,7 +30,7 @@ func get(what string, lines ...string) func() *http.Request {
 	return func() *http.Request { return newRequest(what, lines...) }
 }
 
-// alternate makes one call after the other, and begins again.
+// alternate returns the given calls in rotation.
 func alternate(calls ...func() *http.Request) func() *http.Request {
 	n := 0
 	return func() *http.Request {
@@ -41,7 +41,7 @@ func alternate(calls ...func() *http.Request) func() *http.Request {
 
 var examples = []example{
 	{
-		name: "court", call: get("GET /case/7"), atOnce: 1, resetAfter: 600 * time.Millisecond, policy: "gap", status: 200, body: []string{"<html>"},
+		name: "court", call: get("GET /case/7"), atOnce: 1, resetAfter: 600 * time.Millisecond, policy: "interval", status: 200, body: []string{"<html>"},
 		header: map[string]string{"Content-Type": "text/html;charset=UTF-8"},
 	},
 	{

@@ -34,7 +34,7 @@ func TestCounter_AvailableAtAndResetAreExact(t *testing.T) {
 				n := min(p.limit, float64(1+chance.IntN(20)))
 				if c.remaining(at) < n {
 					opens := c.availableAt(at, n)
-					// A bucket's fractions are off by what tolerance forgives.
+					// A bucket's units may differ by the tolerance.
 					if before := c.remaining(opens.Add(-1)); before >= n && p.kind != bucket || opens.Before(at) {
 						t.Fatalf("%v units are said to be there in %v, and %v are a nanosecond earlier", n, opens.Sub(at), before)
 					}
@@ -78,7 +78,7 @@ func TestLog_MaxInWindowByKind(t *testing.T) {
 		{aligned, at(50, 59, 60, 70), 2},
 		{aligned, at(0, 59.9, 60), 2},
 		{bucket, at(0, 0, 60, 60, 60), 3},
-		{bucket, at(0, 0, 0, 3, 3), 4}, // a unit is restored in 3 s
+		{bucket, at(0, 0, 0, 3, 3), 4}, // one unit is restored in 3 s
 		{concurrency, append(at(0, 1), logEntry{at: at(2)[0].at, units: -1}, at(3)[0], at(4)[0]), 3},
 		{minInterval, at(0, 59.9), 2},
 		{minInterval, at(0, 60), 1},

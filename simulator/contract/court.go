@@ -16,7 +16,7 @@ import (
 // stricter limit.
 func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)
-	interval := m.minInterval("gap", 600*time.Millisecond)
+	interval := m.minInterval("interval", 600*time.Millisecond)
 	minute := m.window(sliding, "minute", requests, 40, time.Minute)
 	calls := make(map[string]int) // number of calls by valid session
 	page := func() reply { return text(http.StatusOK, htmlType, htmlPage) }

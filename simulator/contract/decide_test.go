@@ -12,9 +12,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// The record and what enforces share no code. After calls at random the record
-// must have it that no more was accepted than is allowed, and that each refusal
-// would have been too much.
+// The log and the counters share no code. After random calls the log must show that no accepted
+// call exceeded a limit, and that every refused one would have.
 func TestLog_AgreesWithDecisions(t *testing.T) {
 	for _, x := range examples {
 		for _, how := range []map[Switch]float64{nil, {FixedWindows: 1}, {SlidingWindows: 1}} {
@@ -40,7 +39,7 @@ func TestLog_AgreesWithDecisions(t *testing.T) {
 	}
 }
 
-// checkAccount returns how many refusals an account has.
+// checkAccount checks the log of an account and returns its number of refusals.
 func checkAccount(t *testing.T, a *account) int {
 	t.Helper()
 	var charged []logEntry
@@ -48,7 +47,7 @@ func checkAccount(t *testing.T, a *account) int {
 	for _, e := range a.log {
 		if e.refused {
 			refused++
-			if looked < 20 && !a.policy.strict && e.units > 0 { // each look goes over all of the record
+			if looked < 20 && !a.policy.strict && e.units > 0 { // only the first ones, because each check reads the whole log
 				looked++
 				if most := a.maxInWindow(append(slices.Clip(charged), e)); most <= a.policy.limit+tolerance {
 					t.Fatalf("%s %q refused %v units at %v, and would have had %v of %v", a.policy.name, a.scope, e.units, e.at, most, a.policy.limit)
@@ -89,8 +88,8 @@ func TestAccounts_AreIndependent(t *testing.T) {
 }
 
 func TestSpeed_DayEndsAtMidnight(t *testing.T) {
-	// A day of ten minutes; the bubble begins at midnight of UTC, nine o'clock in
-	// Korea, which is a multiple of that.
+	// A day of ten minutes. The test begins at midnight UTC, 09:00 in Korea, which is a
+	// multiple of ten minutes.
 	call := get("GET /weather?serviceKey=k")
 	run(t, "data-go-kr", Options{Speed: 144}, func(t *testing.T, r rig) {
 		sleep(time.Minute)
@@ -114,7 +113,7 @@ func TestSpeed_DayEndsAtMidnight(t *testing.T) {
 	})
 }
 
-// statusWatcher calls what is due when an answer is written.
+// statusWatcher calls a function when the response is written.
 type statusWatcher struct {
 	*httptest.ResponseRecorder
 	due func()

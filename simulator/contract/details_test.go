@@ -114,7 +114,7 @@ func TestGitHub_PageLinksUseRepositoryID(t *testing.T) {
 func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 	for text, want := range map[string][3]int{
 		`{viewer{login}}`: {0, 0, 1},
-		// GitHub's own example: 1 + 100 + 100·50 requests are 51 points.
+		// GitHub's own example: 1 + 100 + 100·50 requests cost 51 points.
 		`{viewer{repositories(first:100){edges{node{issues(first: 50){nodes{labels(last:60){nodes{name}}}}}}}}}`: {5101, 100 + 5000 + 300_000, 51},
 		`query($n:Int!){a(first:$n){id} b(first:20){id}}`:                                                        {2, 27, 1},
 		`{a(first:$unknown){b(first:1){id}}}`:                                                                    {101, 200, 1},
@@ -132,7 +132,7 @@ func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 		r.acceptAll(48, get("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a = r.do(newRequest("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a.check(t, 200, "RATE_LIMITED")
-		a.checkHeader(t, "X-RateLimit-Remaining", "0") // 51 are, which are too few
+		a.checkHeader(t, "X-RateLimit-Remaining", "0") // fewer than 51 points remain
 	})
 	run(t, "github-graphql", Options{}, func(t *testing.T, r rig) {
 		r.acceptAll(400, get("POST /graphql", bearer, `{"query":" mutation{star{id}}"}`))
@@ -301,7 +301,7 @@ func TestStripe_NamesExceededLimit(t *testing.T) {
 }
 
 func TestOpenAI_RefundsUnusedTokens(t *testing.T) {
-	body := `{"model":"m","max_tokens":10000,"pad":"x"}` // 42 bytes, 11 tokens
+	body := `{"model":"m","max_tokens":10000,"pad":"x"}` // 42 bytes, which cost 11 tokens
 	call := get("POST /v1/chat/completions", bearer, body)
 	run(t, "openai", Options{}, func(t *testing.T, r rig) {
 		a := r.do(call())
@@ -335,7 +335,7 @@ func TestJira_ExhaustedQuotaHeaders(t *testing.T) {
 		a.checkHeader(t, "Beta-RateLimit-Policy", "")
 		a.checkHeader(t, "X-Beta-Ratelimit-Reason", "jira-quota-tenant-based")
 		a.checkHeader(t, "X-Beta-Ratelimit-Reset", "2000-01-01T01:00Z")
-		a.checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=0;t=3655`) // of 2,935 s
+		a.checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=0;t=3655`) // the real reset is in 2,935 s
 		a.checkHeader(t, "Retry-After", "2935")
 		if s := r.u.Stats(); s.Refusals["tenant-app-quota"] != 1 || s.Refused != 1 {
 			t.Errorf("%+v", s)

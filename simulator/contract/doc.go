@@ -13,7 +13,7 @@
 //
 //	step    | effect on the accounts
 //	charges | none; lists the policies that apply, and the cost for each
-//	decide  | accepted: all charges are taken; refused: only those of strict policies
+//	decide  | accepted: all charges are taken; refused: only charges of strict policies
 //	respond | may add charges or refunds that depend on the response
 //	finish  | applies them, and refunds the concurrency of the call
 //

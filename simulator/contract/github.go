@@ -138,7 +138,7 @@ func githubREST(m *policyMaker) contract {
 const issues = 95
 
 // githubIssues returns a page of issues. Links to other pages contain the repository's ID
-// instead of its name, as those of the real API do.
+// instead of its name, as in the real API.
 func githubIssues(c *call) reply {
 	q := c.URL.Query()
 	page, size := parseAtLeast(q.Get("page"), 1, 1), min(100, parseAtLeast(q.Get("per_page"), 1, 30))

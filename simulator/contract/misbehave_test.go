@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// The last of a few calls is what is looked at.
+// Only the last of the calls is checked.
 func TestSwitches_Effects(t *testing.T) {
 	limited := get("GET /thing", bearer)
 	github := get("GET /search/code?q=x", bearer)
@@ -21,7 +21,7 @@ func TestSwitches_Effects(t *testing.T) {
 		value    float64
 		contract string
 		call     func() *http.Request
-		calls    int // the last of which is looked at
+		calls    int // the last one is checked
 		status   int
 		body     string
 		headers  map[string]string
@@ -67,7 +67,7 @@ func TestSwitches_Percentage(t *testing.T) {
 }
 
 func TestSwitches_WindowKind(t *testing.T) {
-	// Half of what is allowed late in one window, and all of it after that ended.
+	// halves uses half of the limit late in one window and all of it after the window's end.
 	halves := func(r rig) (refused int) {
 		call := get("GET /thing", bearer)
 		r.acceptAll(1, call)
@@ -90,7 +90,7 @@ func TestSwitches_WindowKind(t *testing.T) {
 
 func TestSwitches_NotReadyBeforeTwo(t *testing.T) {
 	asked := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
-	// The bubble begins at nine in the morning of 1 January there.
+	// The test begins at 09:00 on 1 January in Korea.
 	run(t, "nexon-service", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
 		r.do(asked("1999-12-31")()).check(t, 200, "value")
 		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00004")

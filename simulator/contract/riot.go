@@ -10,7 +10,7 @@ import (
 
 // riot is Riot's API with a development key. It allows each key and region (the first label of
 // the host) 20 calls in 1 s and 100 in 120 s, and 30 in 10 s for each method (the path without
-// its last segment). Windows are fixed. Speed shortens those of 120 s and 10 s. A SharedRefusal
+// its last segment). Windows are fixed. Speed shortens the windows of 120 s and 10 s. A SharedRefusal
 // is the refusal of an internal service and has no Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{

@@ -23,8 +23,7 @@ func compile(tb testing.TB, rules ...Rule) Rules {
 	return r
 }
 
-// readText reads an answer as it is written: lines of headers, and behind an empty one
-// the body.
+// readText reads a response written as lines of headers, an empty line and the body.
 func readText(r Rules, text string) []Notice {
 	head, body, _ := strings.Cut(strings.TrimSpace(text), "\n\n")
 	h := header()
@@ -36,7 +35,7 @@ func readText(r Rules, text string) []Notice {
 	return r.Read(h, func() []byte { return []byte(body) }, waitNow)
 }
 
-// The rules of upstreams as they are announced.
+// The rules of some known upstreams.
 var (
 	github = Rule{
 		Policy: "hour", Limit: "x-ratelimit-limit", Remaining: "x-ratelimit-remaining", Used: "x-ratelimit-used",
@@ -209,7 +208,7 @@ func TestRead_ResetSpellingsAndSlack(t *testing.T) {
 	} {
 		got := r.Read(header("X-Reset", text), nil, waitNow)
 		if len(got) != 1 || got[0].Reset != want[0] || got[0].Slack != want[1] {
-			t.Errorf("%q is %+v, want %v", text, got, want)
+			t.Errorf("%q: got %+v, want %v", text, got, want)
 		}
 	}
 }
@@ -225,17 +224,17 @@ func TestRead_UsesDateHeaderAsClock(t *testing.T) {
 		{"1800000030000", "Fri, 15 Jan 2027 07:00:00 GMT", 3630 * sec, 2 * sec},
 		{"2027-01-15T08:00:30Z", "Fri, 15 Jan 2027 08:00:40 GMT", 0, 2 * sec},
 		{"Fri, 15 Jan 2027 08:00:30 GMT", "Fri, 15 Jan 2027 08:00:20 GMT", 10 * sec, 2 * sec},
-		// What is told as a length needs no clock.
+		// A number of seconds does not depend on a clock.
 		{"30", "Fri, 15 Jan 2027 08:00:20 GMT", 30 * sec, sec},
 		{"120ms", "Fri, 15 Jan 2027 08:00:20 GMT", 120 * ms, ms},
-		// A clock that can't be right is not believed.
+		// An implausible Date is ignored.
 		{"1800000030", "Sun, 17 Jan 2027 08:00:20 GMT", 30 * sec, sec},
 		{"1800000030", "Thu, 01 Jan 1970 00:00:00 GMT", 30 * sec, sec},
 		{"1800000030", "yesterday", 30 * sec, sec},
 	} {
 		got := r.Read(header("X-Reset", c.text, "Date", c.date), nil, waitNow)
 		if len(got) != 1 || got[0].Reset != c.want || got[0].Slack != c.slack {
-			t.Errorf("%s on %s is %+v, want %v and %v", c.text, c.date, got, c.want, c.slack)
+			t.Errorf("%s on %s: got %+v, want %v and slack %v", c.text, c.date, got, c.want, c.slack)
 		}
 	}
 }
@@ -257,7 +256,7 @@ func TestRead_IgnoresImplausibleValues(t *testing.T) {
 			{Policy: "p", Field: "X"},
 		} {
 			if got := compile(t, rule).Read(header("X", text), nil, waitNow); got != nil {
-				t.Errorf("%+v reads %.30q as %+v", rule, text, got)
+				t.Errorf("rule %+v with %.30q: got %+v, want nothing", rule, text, got)
 			}
 		}
 	}
@@ -267,13 +266,13 @@ func TestRead_IgnoresImplausibleValues(t *testing.T) {
 		"2027-02-15T08:00:01Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2027-13-01T00:00:00Z", "tomorrow", "5 minutes", strings.Repeat("1s", maxTimeLength),
 	) {
 		if got := reset.Read(header("X", text), nil, waitNow); got != nil {
-			t.Errorf("%.30q is %+v", text, got)
+			t.Errorf("%.30q: got %+v", text, got)
 		}
 	}
 	for text, want := range map[string]int64{"1000000000000": 1e12, "0": 0, "-0": 0, ".9": 0, "2.": 2, "007": 7, "0." + nines: 1} {
 		n := parseCount(text, func(n float64) float64 { return float64(int64(n)) })
 		if n != want {
-			t.Errorf("%.30q is %d, want %d", text, n, want)
+			t.Errorf("%.30q: got %d, want %d", text, n, want)
 		}
 	}
 }
@@ -302,7 +301,7 @@ func TestRead_PartlyInvalidList(t *testing.T) {
 	} {
 		got := append(readText(compile(t, c.rule), c.text), Notice{Limit: Unknown, Remaining: Unknown})[0]
 		if got.Limit != c.limit || got.Remaining != c.remaining {
-			t.Errorf("%q is %+v, want %d and %d", c.text, got, c.limit, c.remaining)
+			t.Errorf("%q: got %+v, want %d and %d", c.text, got, c.limit, c.remaining)
 		}
 	}
 }
@@ -310,7 +309,7 @@ func TestRead_PartlyInvalidList(t *testing.T) {
 func TestRead_EqualItemsTakeLongestReset(t *testing.T) {
 	for _, text := range []string{`"a";r=0;t=5, "b";r=0;t=60, "c";r=9;t=90`, `"b";r=0;t=60, "a";r=0, "c";t=90`} {
 		if got := readText(compile(t, ietf), "RateLimit: "+text); len(got) != 1 || got[0].Reset != 60*sec {
-			t.Errorf("%s is %+v", text, got)
+			t.Errorf("%s: got %+v", text, got)
 		}
 	}
 }
@@ -323,21 +322,21 @@ func TestRead_LoadsBodyOnlyIfNeeded(t *testing.T) {
 	}
 	r := compile(t, github, riot)
 	if r.Read(header("X-Ratelimit-Limit", "5"), body, waitNow); r.NeedsBody() || asked != 0 {
-		t.Errorf("NeedsBody is %v, asked for %d times", r.NeedsBody(), asked)
+		t.Errorf("got NeedsBody %v and %d calls of body", r.NeedsBody(), asked)
 	}
 	r = compile(t, Rule{Policy: "p", Cost: "body:cost", Remaining: "body:left", Limit: "body:big", Resource: "body:no"})
 	want := []Notice{{"p", "", 1000, 7, 3, Unknown, 0}}
 	if got := r.Read(header(), body, waitNow); !r.NeedsBody() || asked != 1 || !reflect.DeepEqual(got, want) {
-		t.Errorf("NeedsBody is %v, asked for %d times, read %+v", r.NeedsBody(), asked, got)
+		t.Errorf("got NeedsBody %v, %d calls of body, notices %+v", r.NeedsBody(), asked, got)
 	}
 	for _, path := range []string{"no", "yes", "list", "none", "cost.x"} {
 		if got := compile(t, Rule{Policy: "p", Cost: "body:" + path}).Read(header(), body, waitNow); got != nil {
-			t.Errorf("%s is %+v", path, got)
+			t.Errorf("%s: got %+v", path, got)
 		}
 	}
 	for _, text := range []string{"", "<html>503</html>", `{"cost":`, `{"cost":-}`, `{"cost":1e999}`, `{"cost":nan}`, strings.Repeat("[", 1<<20)} {
 		if got := compile(t, Rule{Policy: "p", Cost: "body:cost"}).Read(header(), func() []byte { return []byte(text) }, waitNow); got != nil {
-			t.Errorf("%.30q is %+v", text, got)
+			t.Errorf("%.30q: got %+v", text, got)
 		}
 	}
 }
@@ -349,7 +348,7 @@ func TestRead_ResourceNameFitsInKey(t *testing.T) {
 		strings.Repeat("a", maxResource): strings.Repeat("a", maxResource), strings.Repeat("a", maxResource+1): "",
 	} {
 		if got := r.Read(header("X-Limit", "1", "X-Resource", text), nil, waitNow); len(got) != 1 || got[0].Resource != want {
-			t.Errorf("%q is %+v, want %q", text, got, want)
+			t.Errorf("%q: got %+v, want %q", text, got, want)
 		}
 	}
 }
@@ -362,7 +361,7 @@ func BenchmarkReadOfGitHub(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if len(r.Read(h, nil, waitNow)) != 1 {
-			b.Fatal("nothing was read")
+			b.Fatal("got no notices")
 		}
 	}
 }

@@ -49,12 +49,12 @@ type Response struct {
 
 // Run runs the suite as subtests of t.
 func Run(t *testing.T, s Suite) {
-	t.Run("calls go where the configuration says", s.testTargets)
-	t.Run("hostile keys change no path and no parameter", s.testHostileKeys)
-	t.Run("content has one hash until it changes", s.testContent)
-	t.Run("answers mean what the upstream says", s.testResponses)
-	t.Run("each rule's class has an answer that shows it", s.testRuleCoverage)
-	t.Run("a changed credential travels with the next call", s.testCredential)
+	t.Run("targets", s.testTargets)
+	t.Run("hostile keys", s.testHostileKeys)
+	t.Run("content hash", s.testContent)
+	t.Run("response classes", s.testResponses)
+	t.Run("rule coverage", s.testRuleCoverage)
+	t.Run("changed credential", s.testCredential)
 }
 
 // upstream answers and records every call.
@@ -144,7 +144,7 @@ func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcom
 		t.Fatal(err)
 	}
 	if answers.Calls != permits.spent {
-		t.Errorf("%d calls on %d permits", answers.Calls, permits.spent)
+		t.Errorf("got %d calls with %d permits", answers.Calls, permits.spent)
 	}
 	return src.Read(answers, time.Now())
 }
@@ -153,24 +153,24 @@ func (s Suite) testTargets(t *testing.T) {
 	for _, key := range s.Keys {
 		src, u := s.start(t, s.Good)
 		if o := s.fetch(t, src, key); o.Class != source.OK {
-			t.Fatalf("key %q: %s (%v)", key, o.Class, o.Err)
+			t.Fatalf("key %q: got class %s (error %v), want ok", key, o.Class, o.Err)
 		}
 		called := map[string]int{}
 		for i, r := range u.arrivals {
 			document := u.names[r.URL.Path]
 			called[document]++
 			if got := s.credential(r); s.Credential != "" && got != s.Credential {
-				t.Errorf("the credential arrived as %q", got)
+				t.Errorf("got credential %q", got)
 			}
 			if !strings.Contains(r.URL.RawQuery+r.URL.Path, url.QueryEscape(key)) && !bytes.Contains(u.bodies[i], []byte(key)) {
-				t.Errorf("key %q is not in the call %s", key, r.URL)
+				t.Errorf("key %q is not in the request %s", key, r.URL)
 			}
 			if want := s.method(document); r.Method != want {
-				t.Errorf("document %s was asked for with %s, want %s", document, r.Method, want)
+				t.Errorf("document %s: got method %s, want %s", document, r.Method, want)
 			}
 		}
 		if len(called) != len(s.Good) || len(u.arrivals) != len(s.Good) {
-			t.Errorf("key %q: called %v, want each of the %d documents once", key, called, len(s.Good))
+			t.Errorf("key %q: got calls %v, want each of the %d documents once", key, called, len(s.Good))
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (s Suite) testHostileKeys(t *testing.T) {
 	for i, r := range u.arrivals {
 		document, known := u.names[r.URL.Path]
 		if !known {
-			t.Errorf("a key led to %s", r.RequestURI)
+			t.Errorf("a key changed the path to %s", r.RequestURI)
 			continue
 		}
 		_, query, _ := strings.Cut(s.Config.Facets[s.Facet].Documents[document].Path, "?")
@@ -255,11 +255,11 @@ func (s Suite) testHostileKeys(t *testing.T) {
 		got.Del(s.Config.Auth.Query)
 		shape := shapeOf(u.bodies[i])
 		if before, seen := shapes[document]; seen && shape != before {
-			t.Errorf("a key changed the body: %s", u.bodies[i])
+			t.Errorf("a key changed the structure of the body: %s", u.bodies[i])
 		}
 		shapes[document] = shape
 		if len(got) != len(want) {
-			t.Errorf("a key changed the parameters: %s", r.RequestURI)
+			t.Errorf("a key changed the number of parameters: %s", r.RequestURI)
 		}
 		for name := range want {
 			if len(got[name]) != 1 {
@@ -275,7 +275,7 @@ func (s Suite) testContent(t *testing.T) {
 		src, _ := s.start(t, bodies)
 		o := s.fetch(t, src, s.Keys[0])
 		if o.Class != source.OK {
-			t.Fatalf("%s: %s (%v)", name, o.Class, o.Err)
+			t.Fatalf("%s: got class %s (error %v), want ok", name, o.Class, o.Err)
 		}
 		hashes[name] = o.Content.Hash
 		for document := range s.Good {
@@ -286,10 +286,10 @@ func (s Suite) testContent(t *testing.T) {
 		o.Content.Release()
 	}
 	if hashes["good"] != hashes["same"] {
-		t.Error("what does not count changed the hash")
+		t.Error("Suite.Same changed the hash")
 	}
 	if hashes["good"] == hashes["changed"] {
-		t.Error("what counts did not change the hash")
+		t.Error("Suite.Changed did not change the hash")
 	}
 }
 
@@ -309,7 +309,7 @@ func (s Suite) testResponses(t *testing.T) {
 		}
 		o := answer()
 		if o.Class != m.Want {
-			t.Errorf("%s: %d %s is %s (%v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
+			t.Errorf("%s: %d %s: got class %s (error %v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
 			continue
 		}
 		if o.Class == source.OK || o.Class == source.NotModified {
@@ -318,10 +318,10 @@ func (s Suite) testResponses(t *testing.T) {
 		// The consumer and dead letters depend on these fields for every response without
 		// content.
 		if o.Content != nil || o.Err == nil || o.Status != m.Status || (m.Body != "" && !strings.HasPrefix(m.Body, string(o.Sample))) || (m.Body != "") != (len(o.Sample) > 0) {
-			t.Errorf("%s: the outcome tells too little, or too much: %+v", m.Name, o)
+			t.Errorf("%s: Content, Err, Status or Sample of the outcome is wrong: %+v", m.Name, o)
 		}
 		if s.Credential != "" && o.Err != nil && strings.Contains(o.Err.Error(), s.Credential) {
-			t.Errorf("%s: the error shows the credential: %v", m.Name, o.Err)
+			t.Errorf("%s: the error contains the credential: %v", m.Name, o.Err)
 		}
 		s.testRetryAfter(t, m, answer)
 	}
@@ -333,24 +333,24 @@ func (s Suite) testRetryAfter(t *testing.T, m Response, answer func(pairs ...str
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused
 	if o := answer("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
-		t.Errorf("%s: with the end of a window it is %s and asks to wait %v", m.Name, o.Class, o.RetryAfter)
+		t.Errorf("%s with the end of a window: got class %s and delay %v", m.Name, o.Class, o.RetryAfter)
 	}
 	if o := answer("Retry-After", "3"); o.RetryAfter != 3*time.Second || (refusesAll && o.Class != m.Want) {
-		t.Errorf("%s: with Retry-After it is %s and asks to wait %v", m.Name, o.Class, o.RetryAfter)
+		t.Errorf("%s with Retry-After: got class %s and delay %v", m.Name, o.Class, o.RetryAfter)
 	}
 }
 
 func (s Suite) testRuleCoverage(t *testing.T) {
 	for i, r := range s.Config.Rules {
 		if !slices.ContainsFunc(s.Responses, func(m Response) bool { return m.Want == r.Class }) {
-			t.Errorf("rules[%d] makes an answer %s, and Meanings has none that is", i, r.Class)
+			t.Errorf("rules[%d] has class %s, but no entry of Suite.Responses has it", i, r.Class)
 		}
 	}
 }
 
 func (s Suite) testCredential(t *testing.T) {
 	if s.Config.Auth.Header == "" && s.Config.Auth.Query == "" {
-		t.Skip("the upstream takes no credential")
+		t.Skip("the source has no credential")
 	}
 	src, u := s.start(t, s.Good)
 	for _, credential := range []string{s.Credential, s.Credential + "-2"} {
@@ -359,7 +359,7 @@ func (s Suite) testCredential(t *testing.T) {
 		}
 		s.fetch(t, src, s.Keys[0])
 		if got := s.credential(u.arrivals[len(u.arrivals)-1]); got != credential {
-			t.Errorf("the credential arrived as %q", got)
+			t.Errorf("got credential %q", got)
 		}
 	}
 }
