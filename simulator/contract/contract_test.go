@@ -133,7 +133,7 @@ func TestContracts_HaveExamples(t *testing.T) {
 		named = append(named, x.name)
 	}
 	if !slices.Equal(named, Names()) {
-		t.Errorf("there are examples of %v, and contracts %v", named, Names())
+		t.Errorf("got examples of %v, want %v", named, Names())
 	}
 }
 
@@ -147,7 +147,7 @@ func TestContracts_RejectFirstCallOverLimit(t *testing.T) {
 				sleep(x.resetAfter + 1)
 				r.acceptAll(x.atOnce, x.call)
 				if p := r.policy(x.policy); p.MaxInWindow > float64(p.Limit) || p.Used < 0.98*p.Budget || p.Used > p.Budget {
-					t.Errorf("all was used and nothing more, but the record has %+v", p)
+					t.Errorf("all units used, none refused: got %+v", p)
 				}
 			})
 			run(t, x.name, Options{}, func(t *testing.T, r rig) {
@@ -159,10 +159,10 @@ func TestContracts_RejectFirstCallOverLimit(t *testing.T) {
 				}
 				s, p := r.u.Stats(), r.policy(x.policy)
 				if s.Refused != 1 || s.Refusals[x.policy] != 1 || len(s.Violations) != 1 || !strings.Contains(s.Violations[0], x.policy) {
-					t.Errorf("the refusal is not told of: %+v", s)
+					t.Errorf("refusal is missing in the stats: %+v", s)
 				}
 				if p.MaxInWindow <= float64(p.Limit) {
-					t.Errorf("the record doesn't show that it was over: %+v", p)
+					t.Errorf("log shows no call over the limit: %+v", p)
 				}
 			})
 		})
@@ -182,7 +182,7 @@ func TestNew_RejectsUnknownNames(t *testing.T) {
 		{"ietf", Options{MaxExtraLatency: -1}, "extra latency >= 0"},
 	} {
 		if _, err := New(x.name, x.o); err == nil || !strings.Contains(err.Error(), x.want) {
-			t.Errorf("%s %+v: the error is %v, without %s", x.name, x.o, err, x.want)
+			t.Errorf("%s %+v: got error %v, want one that contains %s", x.name, x.o, err, x.want)
 		}
 	}
 }

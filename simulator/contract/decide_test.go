@@ -31,7 +31,7 @@ func TestLog_AgreesWithDecisions(t *testing.T) {
 						refused += checkAccount(t, a)
 					}
 					if refused == 0 {
-						t.Error("nothing was refused, so nothing was seen")
+						t.Error("no call was refused, so the test checks nothing")
 					}
 				})
 			})
@@ -50,7 +50,7 @@ func checkAccount(t *testing.T, a *account) int {
 			if looked < 20 && !a.policy.strict && e.units > 0 { // only the first ones, because each check reads the whole log
 				looked++
 				if most := a.maxInWindow(append(slices.Clip(charged), e)); most <= a.policy.limit+tolerance {
-					t.Fatalf("%s %q refused %v units at %v, and would have had %v of %v", a.policy.name, a.scope, e.units, e.at, most, a.policy.limit)
+					t.Fatalf("%s %q refused %v units at %v, but the maximum would be %v of %v", a.policy.name, a.scope, e.units, e.at, most, a.policy.limit)
 				}
 			}
 		}
@@ -100,7 +100,7 @@ func TestSpeed_DayEndsAtMidnight(t *testing.T) {
 			sleep(1100 * time.Millisecond)
 		}
 		if p := r.policy("day"); r.u.Stats().Refused > 0 || p.Used != 10_000 || p.Window != "10m0s" {
-			t.Fatalf("before the end of the day: %+v, %+v", r.u.Stats(), p)
+			t.Fatalf("before the end of the day: got %+v, %+v", r.u.Stats(), p)
 		}
 		r.do(call()).check(t, 200, "<returnReasonCode>22</returnReasonCode>")
 		sleep(100*time.Second - time.Nanosecond)
@@ -108,7 +108,7 @@ func TestSpeed_DayEndsAtMidnight(t *testing.T) {
 		sleep(time.Nanosecond)
 		r.do(call()).check(t, 200, `"value"`)
 		if p := r.policy("day"); p.Budget != 20_000 || p.MaxInWindow != 10_002 {
-			t.Errorf("calls in two days: %+v", p)
+			t.Errorf("two days: got %+v", p)
 		}
 	})
 }
@@ -135,12 +135,12 @@ func TestDay_BeginsAtMidnightInKorea(t *testing.T) {
 		sleep(15*time.Hour - 201*time.Second)
 		r.do(call()).check(t, 429)
 		if p := r.policy("day"); p.Budget != 1_000 {
-			t.Errorf("within a day: %+v", p)
+			t.Errorf("one day: got %+v", p)
 		}
 		sleep(time.Second + 1)
 		r.do(call()).check(t, 200)
 		if p := r.policy("day"); p.Budget != 2_000 {
-			t.Errorf("in two days: %+v", p)
+			t.Errorf("two days: got %+v", p)
 		}
 	})
 }
@@ -165,18 +165,18 @@ func TestConcurrency_IsFreeBeforeResponse(t *testing.T) {
 		r.do(newRequest("GET /case/7")).check(t, 200, "<html>")
 		r.do(newRequest("GET /case/7")).check(t, 200, "<html>")
 		if s := r.u.Stats(); s.Refusals["in-flight"] != 2 || s.MaxInFlight != 4 {
-			t.Errorf("a fourth in flight: %+v", s)
+			t.Errorf("fourth call in flight: got %+v", s)
 		}
 		all.Wait()
 		sleep(time.Second)
 		l := statusWatcher{httptest.NewRecorder(), func() {
 			if r.u.inFlight != 0 {
-				t.Errorf("%d are in flight when the answer is written", r.u.inFlight)
+				t.Errorf("got %d in flight while the response is written", r.u.inFlight)
 			}
 		}}
 		r.u.ServeHTTP(l, newRequest("GET /case/7"))
 		if p := r.policy("in-flight"); p.MaxInWindow != 4 || p.Used != 20 || p.Budget != 39 {
-			t.Errorf("four calls of 5 s each, of 13 s with three places: %+v", p)
+			t.Errorf("four calls of 5 s with a limit of three for 13 s: got %+v", p)
 		}
 	})
 }
@@ -188,7 +188,7 @@ func TestReset_KeepsQuota(t *testing.T) {
 		r.do(call()).check(t, 429)
 		r.do(newRequest("POST /_reset")).check(t, 204)
 		if s := r.u.Stats(); s.Arrivals != 0 || s.Refused != 0 || len(s.Policies) != 0 || !s.First.IsZero() {
-			t.Errorf("after a reset: %+v", s)
+			t.Errorf("after a reset: got %+v", s)
 		}
 		r.do(call()).check(t, 429)
 		r.do(newRequest("GET /_stats")).check(t, 200, `"refused": 1`, `"name": "period"`)

@@ -61,7 +61,7 @@ func TestSwitches_Percentage(t *testing.T) {
 			}
 		}
 		if pages < 10 || pages > 60 {
-			t.Errorf("30 %% of 100 are %d", pages)
+			t.Errorf("30 %% of 100: got %d", pages)
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestSwitches_WindowKind(t *testing.T) {
 	for turned, want := range map[Switch]int{FixedWindows: 0, SlidingWindows: 50} {
 		run(t, "ietf", Options{Misbehave: map[Switch]float64{turned: 1}}, func(t *testing.T, r rig) {
 			if got := halves(r); got != want {
-				t.Errorf("%s: %d are refused, not %d", turned, got, want)
+				t.Errorf("%s: got %d refused, want %d", turned, got, want)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestSwitches_Gzip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if plain, err := io.ReadAll(z); err != nil || !strings.Contains(string(plain), "value") {
-			t.Errorf("%s, %v", plain, err)
+			t.Errorf("got body %s, error %v", plain, err)
 		}
 		r.do(newRequest("GET /thing", bearer)).check(t, 200, "value")
 	})
@@ -124,7 +124,7 @@ func TestSkew_DoesNotAffectStats(t *testing.T) {
 		a.checkHeader(t, "Date", "Sat, 01 Jan 2000 01:00:00 GMT")
 		a.checkHeader(t, "x-ratelimit-reset", "946688460")
 		if s := r.u.Stats(); !s.First.Equal(time.Now()) || !s.Last.Equal(time.Now()) {
-			t.Errorf("%v to %v", s.First, s.Last)
+			t.Errorf("got first %v, last %v", s.First, s.Last)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestExtraLatency_KeepsReportedValues(t *testing.T) {
 				inOrder = inOrder && len(order[i]) >= len(order[i+1]) && (len(order[i]) > len(order[i+1]) || order[i] > order[i+1])
 			}
 			if len(seen) != 30 || inOrder {
-				t.Errorf("%+v: %v", o, order)
+				t.Errorf("%+v: got order %v", o, order)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestConcurrency_IsFreeAfterDisconnect(t *testing.T) {
 		cancel()
 		sleep(time.Second)
 		if p := r.policy("global-concurrency"); p.Used != 1 || r.u.inFlight != 0 {
-			t.Errorf("%+v, %d in flight", p, r.u.inFlight)
+			t.Errorf("got %+v, %d in flight", p, r.u.inFlight)
 		}
 	})
 }

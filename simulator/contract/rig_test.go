@@ -40,11 +40,11 @@ type response struct {
 func (a response) check(t *testing.T, status int, parts ...string) {
 	t.Helper()
 	if a.status != status {
-		t.Fatalf("status is %d, not %d: %s", a.status, status, a.body)
+		t.Fatalf("got status %d, want %d: %s", a.status, status, a.body)
 	}
 	for _, part := range parts {
 		if !strings.Contains(a.body, part) {
-			t.Fatalf("body lacks %s: %s", part, a.body)
+			t.Fatalf("body does not contain %s: %s", part, a.body)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func (a response) check(t *testing.T, status int, parts ...string) {
 func (a response) checkHeader(t *testing.T, name, want string) {
 	t.Helper()
 	if got := strings.Join(a.header.Values(name), "|"); got != want {
-		t.Fatalf("%s is %q, not %q", name, got, want)
+		t.Fatalf("header %s: got %q, want %q", name, got, want)
 	}
 }
 
@@ -108,6 +108,6 @@ func (r rig) policy(name string) PolicyStats {
 			return p
 		}
 	}
-	r.Fatalf("there is no policy %q in %+v", name, r.u.Stats().Policies)
+	r.Fatalf("no policy %q in %+v", name, r.u.Stats().Policies)
 	return PolicyStats{}
 }
