@@ -175,7 +175,7 @@ func TestAuthQuery_ReplacesParameter(t *testing.T) {
 
 func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 	const secret = "hunter2-Zürich/=" // percent-encoded in a query
-	answers := map[string]http.HandlerFunc{
+	handlers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = fmt.Fprintf(w, "%s was not found; key %s is wrong", r.RequestURI, r.URL.Query().Get("key"))
@@ -207,13 +207,13 @@ func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 	}
 	var log strings.Builder
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	for name, answer := range answers {
-		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout, c.Auth = 50*time.Millisecond, Auth{Query: "key"} })
+	for name, handler := range handlers {
+		s := testSource(t, serve(t, handler), func(c *Config) { c.Timeout, c.Auth = 50*time.Millisecond, Auth{Query: "key"} })
 		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}
-		told := &resultRecorder{}
-		a, err := fetch(t, t.Context(), s, told)
+		results := &resultRecorder{}
+		a, err := fetch(t, t.Context(), s, results)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 		if o.Err == nil {
 			t.Errorf("%s: got no error, so the test checks nothing", name)
 		}
-		logger.Info("fetched", "answer", name, "err", o.Err, "sample", string(o.Sample), "outcome", o, "source", s, "config", s.config, "plan", a.plan, "ends", told.all)
+		logger.Info("fetched", "answer", name, "err", o.Err, "sample", string(o.Sample), "outcome", o, "source", s, "config", s.config, "plan", a.plan, "ends", results.all)
 		fmt.Fprintf(&log, "%v %+v %#v %v", s, s, s, a.plan.requests[0].url)
 	}
 	if strings.Contains(log.String(), "hunter2") {

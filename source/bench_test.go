@@ -85,7 +85,7 @@ func BenchmarkExtraction(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	answers := &Responses{plan: p, responses: []response{{status: 200, header: compressed, body: body}}}
+	responses := &Responses{plan: p, responses: []response{{status: 200, header: compressed, body: body}}}
 	var r gzip.Reader
 	var plain bytes.Buffer
 	took := map[string]float64{}
@@ -121,7 +121,7 @@ func BenchmarkExtraction(b *testing.B) {
 		}
 	})
 	run("ours", func(b *testing.B) {
-		o := s.Read(answers, time.Time{})
+		o := s.Read(responses, time.Time{})
 		if o.Class != OK {
 			b.Fatal(o.Err)
 		}

@@ -65,7 +65,7 @@ func TestRule_BlockAndWait(t *testing.T) {
 		}
 	})
 	for i, c := range []struct {
-		answer    response
+		response  response
 		want      Class
 		block     string
 		wait, ask time.Duration
@@ -82,8 +82,8 @@ func TestRule_BlockAndWait(t *testing.T) {
 		{response{status: 503}, Transient, "", 0, 0},
 	} {
 		permit := &testPermit{}
-		c.answer.permit = permit
-		o := read(t, s, c.answer)
+		c.response.permit = permit
+		o := read(t, s, c.response)
 		if o.Class != c.want || o.Block != c.block || o.Wait != c.wait || o.RetryAfter != c.ask || o.Permit != Permit(permit) {
 			t.Errorf("case %d: got %+v", i, o)
 		}

@@ -78,7 +78,7 @@ func TestSetCredential_DuringCalls(t *testing.T) {
 
 func TestAuthHeader_CredentialIsNeverLogged(t *testing.T) {
 	const secret = "hunter2-Zürich" // contains a character outside of ASCII
-	answers := map[string]http.HandlerFunc{
+	handlers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
 		"not JSON": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte("<html>"))
@@ -92,8 +92,8 @@ func TestAuthHeader_CredentialIsNeverLogged(t *testing.T) {
 	}
 	var log strings.Builder
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	for name, answer := range answers {
-		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout = 50 * time.Millisecond })
+	for name, handler := range handlers {
+		s := testSource(t, serve(t, handler), func(c *Config) { c.Timeout = 50 * time.Millisecond })
 		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}

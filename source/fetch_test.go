@@ -295,14 +295,14 @@ func TestFetch_ContextEndsPermitWait(t *testing.T) {
 }
 
 func TestFetch_TimesOut(t *testing.T) {
-	gone := make(chan struct{})
+	disconnected := make(chan struct{})
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/body/item" {
 			_, _ = w.Write([]byte(`{"a":`))
 			_ = http.NewResponseController(w).Flush()
 		}
 		<-r.Context().Done()
-		gone <- struct{}{}
+		disconnected <- struct{}{}
 	})
 	s := testSource(t, url, func(c *Config) { c.Timeout = 20 * time.Millisecond })
 	for _, key := range []string{"a", "body"} {
@@ -317,7 +317,7 @@ func TestFetch_TimesOut(t *testing.T) {
 		if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errTimeout) || a.Calls != 1 {
 			t.Errorf("%s: got %+v after %d calls", key, o, a.Calls)
 		}
-		<-gone
+		<-disconnected
 	}
 }
 
@@ -424,7 +424,7 @@ func TestFetch_SpentPermitAlwaysGetsResponse(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)
-	answered := int64(0)
+	responses := int64(0)
 	for i := range 2000 {
 		ctx, stop := context.WithCancel(t.Context())
 		b := &testPermits{onSpend: func(context.Context) error {
@@ -441,11 +441,11 @@ func TestFetch_SpentPermitAlwaysGetsResponse(t *testing.T) {
 		case err == nil && s.Read(a, time.Now()).Class != OK:
 			t.Fatalf("a call with a spent permit was cancelled: %+v", s.Read(a, time.Now()))
 		case err == nil:
-			answered++
+			responses++
 		}
 		stop()
 	}
-	if arrivals.Load() != answered {
-		t.Errorf("got %d arrivals but %d responses", arrivals.Load(), answered)
+	if arrivals.Load() != responses {
+		t.Errorf("got %d arrivals but %d responses", arrivals.Load(), responses)
 	}
 }

@@ -17,7 +17,7 @@ import (
 type pagedUpstream struct {
 	items    int
 	arrivals atomic.Int64
-	answer   func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // overrides the response of a page; nil: never
+	respond  func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // overrides the response of a page; nil: never
 	last     string                                                                 // method, URI and body of the last request
 }
 
@@ -35,7 +35,7 @@ func (b *pagedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			page = n
 		}
 	}
-	if b.answer != nil && b.answer(w, r, page) {
+	if b.respond != nil && b.respond(w, r, page) {
 		return
 	}
 	list := []string{}
@@ -135,7 +135,7 @@ func TestPaging_EachPageUsesPermitsCredential(t *testing.T) {
 }
 
 func TestPaging_LoopIsFoundWithoutCredential(t *testing.T) {
-	b := &pagedUpstream{answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
+	b := &pagedUpstream{respond: func(w http.ResponseWriter, r *http.Request, _ int) bool {
 		w.Header().Set("Link", fmt.Sprintf("<http://%s/repos/a/issues?link=&key=%s>; rel=next", r.Host, r.URL.Query().Get("key")))
 		_, _ = w.Write([]byte("[]"))
 		return true
@@ -153,8 +153,8 @@ func TestPaging_LoopIsFoundWithoutCredential(t *testing.T) {
 func TestPaging_FailedPageDecides(t *testing.T) {
 	for name, d := range pagings {
 		for want, c := range map[string]struct {
-			class  Class
-			answer func(w http.ResponseWriter, r *http.Request, page int) bool
+			class   Class
+			respond func(w http.ResponseWriter, r *http.Request, page int) bool
 		}{
 			"page 2: the upstream answered 429": {Quota, func(w http.ResponseWriter, _ *http.Request, page int) bool {
 				if page == 2 {
@@ -179,7 +179,7 @@ func TestPaging_FailedPageDecides(t *testing.T) {
 				return true
 			}},
 		} {
-			b := &pagedUpstream{items: 9, answer: c.answer}
+			b := &pagedUpstream{items: 9, respond: c.respond}
 			s := testSource(t, serve(t, b.ServeHTTP), documentOf(d))
 			permits := &testPermits{}
 			a, err := fetch(t, t.Context(), s, permits)
@@ -221,7 +221,7 @@ func TestPaging_EndlessPagesAreBadContent(t *testing.T) {
 	three.Paging = &Paging{Cursor: "next", Param: "after", Items: "of.list", MaxPages: 3}
 	for i, c := range []struct {
 		document Document
-		answer   func(w http.ResponseWriter, r *http.Request, page int) bool
+		respond  func(w http.ResponseWriter, r *http.Request, page int) bool
 		calls    int64
 		want     string
 	}{
@@ -241,7 +241,7 @@ func TestPaging_EndlessPagesAreBadContent(t *testing.T) {
 		{byLink, link(`/a; rel=next`), 1, "page 1: the Link header is invalid"},
 		{byLink, link(`</a>; rel="next`), 1, "page 1: the Link header is invalid"},
 	} {
-		b := &pagedUpstream{items: 100, answer: c.answer}
+		b := &pagedUpstream{items: 100, respond: c.respond}
 		s := testSource(t, serve(t, b.ServeHTTP), documentOf(c.document))
 		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {

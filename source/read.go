@@ -140,7 +140,7 @@ func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now t
 	if d.Paging != nil {
 		return s.readPages(w, p, d, resp, now)
 	}
-	r := responseReader{s: s, w: w, name: d.name, answer: resp, now: now}
+	r := responseReader{s: s, w: w, name: d.name, response: resp, now: now}
 	o := r.classify(p.validator != Validator{})
 	if o.Class != OK {
 		return o
@@ -157,7 +157,7 @@ func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first resp
 	var r responseReader
 	var o Outcome
 	for n, page := range append([]response{first}, first.more...) {
-		r = responseReader{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), answer: page, now: now}
+		r = responseReader{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), response: page, now: now}
 		if o = r.classify(false); o.Class != OK {
 			return o
 		}
@@ -184,16 +184,16 @@ func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first resp
 
 // responseReader reads one response. After classify, w.plain contains its body.
 type responseReader struct {
-	s      *Source
-	w      *workspace
-	name   string
-	answer response
-	now    time.Time
+	s        *Source
+	w        *workspace
+	name     string
+	response response
+	now      time.Time
 }
 
 // classify decompresses and classifies the response.
 func (r responseReader) classify(conditional bool) Outcome {
-	s, resp := r.s, r.answer
+	s, resp := r.s, r.response
 	r.w.plain.Reset()
 	if resp.err != nil && !errors.Is(resp.err, ErrOversized) {
 		// The status counts even if the body was lost, for example a 429.
@@ -227,9 +227,9 @@ func (r responseReader) classify(conditional bool) Outcome {
 
 // failure returns the outcome of a response without content.
 func (r responseReader) failure(v classification, err error) Outcome {
-	plain, header := r.w.plain.Bytes(), r.answer.header
+	plain, header := r.w.plain.Bytes(), r.response.header
 	o := Outcome{
-		Class: v.class, Block: v.block, Wait: v.wait, Status: r.answer.status, Permit: r.answer.permit,
+		Class: v.class, Block: v.block, Wait: v.wait, Status: r.response.status, Permit: r.response.permit,
 		Err:    r.s.redactError(fmt.Errorf("document %s: %w", r.name, err)),
 		Sample: r.s.sample(plain),
 	}
@@ -242,7 +242,7 @@ func (r responseReader) failure(v classification, err error) Outcome {
 
 // badContent returns the outcome of a body that cannot be parsed.
 func (r responseReader) badContent(err error) Outcome {
-	if kind := r.answer.header.Get("Content-Type"); !strings.Contains(kind, "json") {
+	if kind := r.response.header.Get("Content-Type"); !strings.Contains(kind, "json") {
 		err = fmt.Errorf("%w (content type %q)", err, kind)
 	}
 	return r.failure(classification{class: BadContent}, err)

@@ -24,18 +24,18 @@ func gzipped(t testing.TB, text string) []byte {
 }
 
 // read passes responses to Read as if they had been fetched.
-func read(t testing.TB, s *Source, answers ...response) Outcome {
+func read(t testing.TB, s *Source, responses ...response) Outcome {
 	t.Helper()
-	for i := range answers {
-		if answers[i].header == nil {
-			answers[i].header = http.Header{}
+	for i := range responses {
+		if responses[i].header == nil {
+			responses[i].header = http.Header{}
 		}
 	}
 	p, err := s.Plan(Request{Facet: "character", Key: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.Read(&Responses{plan: p, responses: answers}, time.Unix(1_800_000_000, 0))
+	return s.Read(&Responses{plan: p, responses: responses}, time.Unix(1_800_000_000, 0))
 }
 
 func header(pairs ...string) http.Header {
@@ -95,10 +95,10 @@ func TestRead_BadContentHasSample(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) { c.MaxBody = 1000 })
 	bomb := gzipped(t, `"`+strings.Repeat("a", 1<<20)+`"`)
 	for name, c := range map[string]struct {
-		answer  response
-		want    Class
-		mention string
-		sample  string
+		response response
+		want     Class
+		mention  string
+		sample   string
 	}{
 		"HTML": {
 			response{status: 200, header: header("Content-Type", "text/html"), body: []byte("<html>Sorry</html>")},
@@ -117,9 +117,9 @@ func TestRead_BadContentHasSample(t *testing.T) {
 		"a 404":         {response{status: 404, header: compressed, body: gzipped(t, "not here")}, NotFound, "404 Not Found", "not here"},
 		"a 500 of HTML": {response{status: 500, body: []byte("<html>")}, Transient, "500", "<html>"},
 	} {
-		o := read(t, s, c.answer)
+		o := read(t, s, c.response)
 		if o.Class != c.want || o.Err == nil || !strings.Contains(o.Err.Error(), c.mention) || !strings.HasPrefix(string(o.Sample), c.sample) ||
-			(c.sample == "" && len(o.Sample) > 0) || o.Content != nil || o.Status != c.answer.status && o.Status != 0 {
+			(c.sample == "" && len(o.Sample) > 0) || o.Content != nil || o.Status != c.response.status && o.Status != 0 {
 			t.Errorf("%s: got %s (%v), sample %.20q", name, o.Class, o.Err, o.Sample)
 		}
 		if errors.Is(o.Err, ErrOversized) != strings.Contains(c.mention, "maxBody") {
@@ -157,13 +157,13 @@ func TestRead_MostSevereDocumentDecides(t *testing.T) {
 		{[]int{200, 401, 429}, AuthRefused},
 		{[]int{422, 404, 204}, BadContent},
 	} {
-		var answers []response
+		var responses []response
 		for _, status := range c.statuses {
 			one := ok
 			one.status = status
-			answers = append(answers, one)
+			responses = append(responses, one)
 		}
-		if o := read(t, s, answers...); o.Class != c.want {
+		if o := read(t, s, responses...); o.Class != c.want {
 			t.Errorf("%v: got %s, want %s", c.statuses, o.Class, c.want)
 		}
 	}

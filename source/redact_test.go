@@ -146,7 +146,7 @@ func TestRedact_RemovesPreviousCredential(t *testing.T) {
 }
 
 func TestRedact_RemovesCredentialFromPages(t *testing.T) {
-	b := &pagedUpstream{items: 3, answer: func(w http.ResponseWriter, r *http.Request, page int) bool {
+	b := &pagedUpstream{items: 3, respond: func(w http.ResponseWriter, r *http.Request, page int) bool {
 		if page == 1 {
 			w.Header().Set("Link", "<"+r.URL.Path+"?page=2>; rel=next")
 		}

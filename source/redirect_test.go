@@ -65,7 +65,7 @@ func TestRedirect_StaysBelowBaseURL(t *testing.T) {
 
 func TestPaging_LinkStaysBelowBaseURL(t *testing.T) {
 	for _, to := range outsideTenantA {
-		b := &pagedUpstream{items: 100, answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		b := &pagedUpstream{items: 100, respond: func(w http.ResponseWriter, r *http.Request, _ int) bool {
 			w.Header().Set("Link", "<"+strings.ReplaceAll(to, "HOST", r.Host)+">; rel=next")
 			_, _ = w.Write([]byte("[]"))
 			return true

@@ -52,12 +52,12 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 			if p := spent.Swap(nil); p != nil {
 				(*p).Finished(CallResult{Err: errConnectionClosed})
 			}
-			again, err := permits.Acquire(call, r.call)
+			next, err := permits.Acquire(call, r.call)
 			if err != nil {
 				refuse(got.Conn, err)
 				return
 			}
-			permit = again
+			permit = next
 		} else if !detach() { // checked before Spend: a call with a spent permit is not cancelled
 			refuse(got.Conn, context.Cause(ctx))
 			return

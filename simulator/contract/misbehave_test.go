@@ -89,16 +89,16 @@ func TestSwitches_WindowKind(t *testing.T) {
 }
 
 func TestSwitches_NotReadyBeforeTwo(t *testing.T) {
-	asked := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
+	call := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
 	// The test begins at 09:00 on 1 January in Korea.
 	run(t, "nexon-service", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
-		r.do(asked("1999-12-31")()).check(t, 200, "value")
-		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00004")
+		r.do(call("1999-12-31")()).check(t, 200, "value")
+		r.do(call("2000-01-01")()).check(t, 400, "OPENAPI00004")
 		sleep(15*time.Hour + 2*time.Hour - time.Second)
-		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00009")
-		r.do(asked("1999-12-31")()).check(t, 200, "value")
+		r.do(call("2000-01-01")()).check(t, 400, "OPENAPI00009")
+		r.do(call("1999-12-31")()).check(t, 200, "value")
 		sleep(time.Second)
-		r.do(asked("2000-01-01")()).check(t, 200, "value")
+		r.do(call("2000-01-01")()).check(t, 200, "value")
 		r.do(newRequest("GET /x")).check(t, 400, "OPENAPI00005")
 	})
 }

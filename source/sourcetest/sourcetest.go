@@ -59,20 +59,20 @@ func Run(t *testing.T, s Suite) {
 
 // upstream answers and records every call.
 type upstream struct {
-	mu       sync.Mutex
-	arrivals []*http.Request
-	bodies   [][]byte // request bodies, in the order of arrivals
-	answer   func(document string) (status int, header http.Header, body string)
-	names    map[string]string // document by path
+	mu        sync.Mutex
+	requests  []*http.Request
+	bodies    [][]byte // request bodies, in the order of arrivals
+	respond   func(document string) (status int, header http.Header, body string)
+	documents map[string]string // document by path
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sent, _ := io.ReadAll(r.Body)
 	u.mu.Lock()
 	u.bodies = append(u.bodies, sent)
-	u.arrivals = append(u.arrivals, r.Clone(context.WithoutCancel(r.Context())))
+	u.requests = append(u.requests, r.Clone(context.WithoutCancel(r.Context())))
 	u.mu.Unlock()
-	status, header, body := u.answer(u.names[r.URL.Path])
+	status, header, body := u.respond(u.documents[r.URL.Path])
 	maps.Copy(w.Header(), header)
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body))
@@ -81,8 +81,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // start returns the source and an upstream that responds with bodies, keyed by document.
 func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *upstream) {
 	t.Helper()
-	u := &upstream{names: map[string]string{}}
-	u.answer = func(document string) (int, http.Header, string) {
+	u := &upstream{documents: map[string]string{}}
+	u.respond = func(document string) (int, http.Header, string) {
 		return http.StatusOK, http.Header{"Content-Type": {"application/json"}}, bodies[document]
 	}
 	server := httptest.NewServer(u)
@@ -100,7 +100,7 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	config.BaseURL = base.String()
 	for name, d := range config.Facets[s.Facet].Documents {
 		path, _, _ := strings.Cut(d.Path, "?")
-		u.names[base.Path+path] = name
+		u.documents[base.Path+path] = name
 	}
 	src, err := source.New("suite", config, map[string]string{"": s.Credential}, 16)
 	if err != nil {
@@ -139,14 +139,14 @@ func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcom
 		t.Fatal(err)
 	}
 	permits := &countingPermits{}
-	answers, err := src.Fetch(t.Context(), plan, permits)
+	responses, err := src.Fetch(t.Context(), plan, permits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answers.Calls != permits.spent {
-		t.Errorf("got %d calls with %d permits", answers.Calls, permits.spent)
+	if responses.Calls != permits.spent {
+		t.Errorf("got %d calls with %d permits", responses.Calls, permits.spent)
 	}
-	return src.Read(answers, time.Now())
+	return src.Read(responses, time.Now())
 }
 
 func (s Suite) testTargets(t *testing.T) {
@@ -156,8 +156,8 @@ func (s Suite) testTargets(t *testing.T) {
 			t.Fatalf("key %q: got class %s (error %v), want ok", key, o.Class, o.Err)
 		}
 		called := map[string]int{}
-		for i, r := range u.arrivals {
-			document := u.names[r.URL.Path]
+		for i, r := range u.requests {
+			document := u.documents[r.URL.Path]
 			called[document]++
 			if got := s.credential(r); s.Credential != "" && got != s.Credential {
 				t.Errorf("got credential %q", got)
@@ -169,7 +169,7 @@ func (s Suite) testTargets(t *testing.T) {
 				t.Errorf("document %s: got method %s, want %s", document, r.Method, want)
 			}
 		}
-		if len(called) != len(s.Good) || len(u.arrivals) != len(s.Good) {
+		if len(called) != len(s.Good) || len(u.requests) != len(s.Good) {
 			t.Errorf("key %q: got calls %v, want each of the %d documents once", key, called, len(s.Good))
 		}
 	}
@@ -240,8 +240,8 @@ func (s Suite) testHostileKeys(t *testing.T) {
 		}
 	}
 	shapes := map[string]string{}
-	for i, r := range u.arrivals {
-		document, known := u.names[r.URL.Path]
+	for i, r := range u.requests {
+		document, known := u.documents[r.URL.Path]
 		if !known {
 			t.Errorf("a key changed the path to %s", r.RequestURI)
 			continue
@@ -296,8 +296,8 @@ func (s Suite) testContent(t *testing.T) {
 func (s Suite) testResponses(t *testing.T) {
 	for _, m := range s.Responses {
 		src, u := s.start(t, s.Good)
-		answer := func(pairs ...string) source.Outcome {
-			u.answer = func(string) (int, http.Header, string) {
+		fetchWith := func(pairs ...string) source.Outcome {
+			u.respond = func(string) (int, http.Header, string) {
 				h := http.Header{}
 				maps.Copy(h, m.Header)
 				for i := 0; i < len(pairs); i += 2 {
@@ -307,7 +307,7 @@ func (s Suite) testResponses(t *testing.T) {
 			}
 			return s.fetch(t, src, s.Keys[0])
 		}
-		o := answer()
+		o := fetchWith()
 		if o.Class != m.Want {
 			t.Errorf("%s: %d %s: got class %s (error %v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
 			continue
@@ -323,19 +323,19 @@ func (s Suite) testResponses(t *testing.T) {
 		if s.Credential != "" && o.Err != nil && strings.Contains(o.Err.Error(), s.Credential) {
 			t.Errorf("%s: the error contains the credential: %v", m.Name, o.Err)
 		}
-		s.testRetryAfter(t, m, answer)
+		s.testRetryAfter(t, m, fetchWith)
 	}
 }
 
 // testRetryAfter checks that Retry-After is obeyed for every class, and the end of a window
 // only for classes that refuse every call.
-func (s Suite) testRetryAfter(t *testing.T, m Response, answer func(pairs ...string) source.Outcome) {
+func (s Suite) testRetryAfter(t *testing.T, m Response, fetchWith func(pairs ...string) source.Outcome) {
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused
-	if o := answer("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
+	if o := fetchWith("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
 		t.Errorf("%s with the end of a window: got class %s and delay %v", m.Name, o.Class, o.RetryAfter)
 	}
-	if o := answer("Retry-After", "3"); o.RetryAfter != 3*time.Second || (refusesAll && o.Class != m.Want) {
+	if o := fetchWith("Retry-After", "3"); o.RetryAfter != 3*time.Second || (refusesAll && o.Class != m.Want) {
 		t.Errorf("%s with Retry-After: got class %s and delay %v", m.Name, o.Class, o.RetryAfter)
 	}
 }
@@ -358,7 +358,7 @@ func (s Suite) testCredential(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.fetch(t, src, s.Keys[0])
-		if got := s.credential(u.arrivals[len(u.arrivals)-1]); got != credential {
+		if got := s.credential(u.requests[len(u.requests)-1]); got != credential {
 			t.Errorf("got credential %q", got)
 		}
 	}
