@@ -37,13 +37,13 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 			}
 			return first, calls, nil
 		}
-		resp, at, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
+		resp, lastRequest, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
 		calls += sent
 		if err != nil {
 			return response{}, calls, err
 		}
 		first.more = append(first.more, resp)
-		last, r = &first.more[len(first.more)-1], at
+		last, r = &first.more[len(first.more)-1], lastRequest
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *Source) nextByLink(r *documentRequest, page response) (string, error) {
 func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 	path := r.paging.Cursor
 	// The last page of a GraphQL connection has a cursor too, so hasNextPage decides.
-	if of, is := strings.CutSuffix(path, "endCursor"); is && gjson.GetBytes(body, of+"hasNextPage").Type == gjson.False {
+	if prefix, found := strings.CutSuffix(path, "endCursor"); found && gjson.GetBytes(body, prefix+"hasNextPage").Type == gjson.False {
 		return "", nil
 	}
 	cursor := gjson.GetBytes(body, path)

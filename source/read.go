@@ -127,8 +127,8 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 // header may contain bytes that are not valid text in a database (RFC 9110 §5.5), or the
 // credential.
 func (s *Source) storableValidator(validator string) string {
-	const longest = 1 << 10
-	if len(validator) > longest || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
+	const maxLength = 1 << 10
+	if len(validator) > maxLength || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return ""
 	}
 	return validator
@@ -203,8 +203,8 @@ func (r responseReader) classify(conditional bool) Outcome {
 		return r.failure(classification{class: Transient}, resp.err)
 	}
 	err := resp.err
-	if unpack := s.decompress(r.w, resp); err == nil {
-		err = unpack
+	if unpackErr := s.decompress(r.w, resp); err == nil {
+		err = unpackErr
 	}
 	v := s.classify(resp.status, resp.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {

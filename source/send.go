@@ -24,7 +24,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 
 	// Before the permit is spent the request ends with ctx, afterwards only with its own
 	// timeout.
-	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	defer detach()
@@ -37,33 +37,33 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 
 	var spent atomic.Pointer[Permit] // shared with the transport's goroutines
 	var req *http.Request
-	var refused error
-	refuse := func(conn net.Conn, err error) {
-		refused = err
+	var abortErr error
+	abort := func(conn net.Conn, err error) {
+		abortErr = err
 		cancel(err)
 		// cancel alone would race with the write; nothing can be written to a closed
 		// connection.
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		waiting := ctx
+		spendCtx := ctx
 		if calls > 0 { // the transport resends the request, which is a second call
-			waiting = call
+			spendCtx = callCtx
 			if p := spent.Swap(nil); p != nil {
 				(*p).Finished(CallResult{Err: errConnectionClosed})
 			}
-			next, err := permits.Acquire(call, r.call)
+			next, err := permits.Acquire(callCtx, r.call)
 			if err != nil {
-				refuse(got.Conn, err)
+				abort(got.Conn, err)
 				return
 			}
 			permit = next
 		} else if !detach() { // checked before Spend: a call with a spent permit is not cancelled
-			refuse(got.Conn, context.Cause(ctx))
+			abort(got.Conn, context.Cause(ctx))
 			return
 		}
-		if err := permit.Spend(waiting); err != nil {
-			refuse(got.Conn, err)
+		if err := permit.Spend(spendCtx); err != nil {
+			abort(got.Conn, err)
 			return
 		}
 		used := permit
@@ -71,7 +71,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		calls++
 		// The credential may have changed while the call waited for its permit.
 		if err := s.authorize(req, permit.Credential()); err != nil {
-			refuse(got.Conn, err)
+			abort(got.Conn, err)
 			return
 		}
 		if timer == nil {
@@ -92,7 +92,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	if len(r.body) > 0 {
 		body = bytes.NewReader(r.body) // a type for which net/http sets GetBody, so that the body can be resent
 	}
-	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), r.call.Method, r.url.String(), body)
+	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), r.call.Method, r.url.String(), body)
 	if err != nil {
 		return response{}, 0, err
 	}
@@ -107,25 +107,25 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	httpResp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		switch {
-		case refused != nil:
-			err = refused
+		case abortErr != nil:
+			err = abortErr
 		case calls == 0 && ctx.Err() != nil:
-			refused = unsentCause(ctx, err)
+			abortErr = unsentCause(ctx, err)
 		}
-		if calls == 0 && refused != nil {
-			return response{}, 0, refused
+		if calls == 0 && abortErr != nil {
+			return response{}, 0, abortErr
 		}
-		return response{err: s.redactError(plainError(call, err)), permit: lastPermit(&spent)}, calls, nil
+		return response{err: s.redactError(plainError(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
 	}
 	defer func() { _ = httpResp.Body.Close() }()
 	resp = response{status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
 	grow := func(int64) error { return nil }
 	if memory, bounded := permits.(MemoryLimiter); bounded {
-		grow = func(n int64) error { return memory.Grow(call, n) }
+		grow = func(n int64) error { return memory.Grow(callCtx, n) }
 	}
 	resp.body, resp.err = readBody(httpResp, room, grow)
 	if resp.err != nil {
-		resp.err = s.redactError(plainError(call, resp.err))
+		resp.err = s.redactError(plainError(callCtx, resp.err))
 	}
 	return resp, calls, nil
 }
